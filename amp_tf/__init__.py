@@ -1,0 +1,69 @@
+"""amp_tf: automatic mixed precision for TensorFlow.
+
+``TF_ENABLE_AUTO_MIXED_PRECISION=1 python train.py`` is the whole interface for most users. What is exported here does
+the same from Python, and more: see README.md. Importing amp_tf imports no TensorFlow; each public name is loaded when
+it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from amp_tf.config import AmpConfig
+    from amp_tf.errors import AmpError, ConfigError, GraphError, OpListError, RewriteError
+    from amp_tf.hooks.switch import disable, enable, is_enabled
+    from amp_tf.loss_scaling import LossScaleOptimizer
+    from amp_tf.offline.saved_model import convert_saved_model
+    from amp_tf.reporting.process import report
+    from amp_tf.rewriting.pipeline import rewrite
+    from amp_tf.scoping import scope
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AmpConfig": "amp_tf.config",
+    "AmpError": "amp_tf.errors",
+    "ConfigError": "amp_tf.errors",
+    "GraphError": "amp_tf.errors",
+    "LossScaleOptimizer": "amp_tf.loss_scaling",
+    "OpListError": "amp_tf.errors",
+    "RewriteError": "amp_tf.errors",
+    "convert_saved_model": "amp_tf.offline.saved_model",
+    "disable": "amp_tf.hooks.switch",
+    "enable": "amp_tf.hooks.switch",
+    "is_enabled": "amp_tf.hooks.switch",
+    "report": "amp_tf.reporting.process",
+    "rewrite": "amp_tf.rewriting.pipeline",
+    "scope": "amp_tf.scoping",
+}
+
+__all__ = [
+    "AmpConfig",
+    "AmpError",
+    "ConfigError",
+    "GraphError",
+    "LossScaleOptimizer",
+    "OpListError",
+    "RewriteError",
+    "convert_saved_model",
+    "disable",
+    "enable",
+    "is_enabled",
+    "report",
+    "rewrite",
+    "scope",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'amp_tf' has no attribute {name!r}; its public names: {', '.join(__all__)}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,44 @@
+"""Errors that say what is wrong, where it is, and what to do about it.
+
+Every error that amp_tf raises on purpose is an :class:`AmpError`. The API and the command line raise them; the hooks
+that run inside somebody else's training script turn them into one warning and go on with the original graph.
+"""
+
+from __future__ import annotations
+
+
+class AmpError(Exception):
+    """Base of all amp_tf errors.
+
+    Args:
+        what: what is wrong, as a sentence without its full stop, with what was expected and what was found.
+        where: the place, such as ``function 'f', node 'dense/MatMul', input 1`` or an environment variable's name.
+        fix: what the user can do about it, as a sentence without its full stop.
+    """
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.fix = fix
+        super().__init__(what, where, fix)
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        remedy = f". {self.fix}." if self.fix else "."
+        return f"{place}{self.what}{remedy}"
+
+
+class ConfigError(AmpError, ValueError):
+    """A setting, from Python or from the environment, has a value that means nothing."""
+
+
+class OpListError(AmpError, ValueError):
+    """The op lists contradict each other: an op is on two of them."""
+
+
+class GraphError(AmpError, ValueError):
+    """A graph was broken on arrival: it names a node, port, type or function that does not fit."""
+
+
+class RewriteError(AmpError, RuntimeError):
+    """amp_tf made a graph that its own verification refuses; the original graph is untouched."""
