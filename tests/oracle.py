@@ -1,0 +1,200 @@
+"""The judge: TensorFlow's own AutoMixedPrecision pass, run offline on a GraphDef.
+
+``tensorflow.python.grappler.tf_optimizer.OptimizeGraph`` runs one Grappler pass, named in
+``RewriterConfig.optimizers``, over a MetaGraphDef, without a session and without a GPU. The pass takes its settings from
+the environment at every call; :func:`run_original` sets them for the one call. One Grappler cluster is made per process
+and kept, because making one starts a session (seconds) while a call on a small graph takes a millisecond.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import functools
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+
+_PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+# TensorFlow reads it once per process, so it is set on import. Without it the CPU mode computes in float32 between casts.
+os.environ[f"{_PREFIX}EMULATE_FP16"] = "0"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from tensorflow.core.framework import graph_pb2  # noqa: E402  the variable above must be set first
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2  # noqa: E402
+from tensorflow.python.framework import errors_impl  # noqa: E402
+from tensorflow.python.grappler import cluster, tf_optimizer  # noqa: E402
+
+DT_FLOAT, DT_HALF, DT_BFLOAT16 = 1, 19, 14
+
+
+class Mode(enum.Enum):
+    """A mode of the original pass. The value is Grappler's name for it.
+
+    ``BFLOAT16``: the oneDNN lists, bfloat16 on the CPU. ``CUDA_LISTS``: the CUDA lists with the CPU's float16 kernels.
+    ``CUDA``: the CUDA lists with the GPU's kernels; only the CUDA wheel has these, and there nodes without a device
+    count as being on a GPU.
+    """
+
+    BFLOAT16 = "auto_mixed_precision_onednn_bfloat16"
+    CUDA_LISTS = "auto_mixed_precision_cpu"
+    CUDA = "auto_mixed_precision"
+
+    @property
+    def f16(self) -> int:
+        """The DataType number of the mode's 16-bit type."""
+        return DT_BFLOAT16 if self is Mode.BFLOAT16 else DT_HALF
+
+    @property
+    def precision(self) -> str:
+        return "bfloat16" if self is Mode.BFLOAT16 else "float16"
+
+    @property
+    def target(self) -> str:
+        return "gpu" if self is Mode.CUDA else "cpu"
+
+
+@dataclasses.dataclass(frozen=True)
+class Knobs:
+    """The settings that the original reads from the environment, by the names of AmpConfig's fields."""
+
+    level: str = "DEFAULT"
+    allow_add: tuple[str, ...] = ()
+    allow_remove: tuple[str, ...] = ()
+    infer_add: tuple[str, ...] = ()
+    infer_remove: tuple[str, ...] = ()
+    deny_add: tuple[str, ...] = ()
+    deny_remove: tuple[str, ...] = ()
+    clear_add: tuple[str, ...] = ()
+    clear_remove: tuple[str, ...] = ()
+
+    def as_environment(self) -> dict[str, str]:
+        variables = {f"{_PREFIX}LEVEL": "" if self.level == "DEFAULT" else self.level}
+        for field in dataclasses.fields(self):
+            if field.name != "level":
+                list_name, action = field.name.split("_")
+                variables[f"{_PREFIX}{list_name.upper()}LIST_{action.upper()}"] = ",".join(getattr(self, field.name))
+        return {name: value for name, value in variables.items() if value}
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a pass made of a graph.
+
+    Attributes:
+        graph: the rewritten graph.
+        added: how many nodes the pass added.
+        types: the DataType numbers of every type attribute of every node that was there before, by (node, attribute);
+            a single type is a tuple of one.
+        ops: the op of every node that was there before.
+        seconds: wall time of the call.
+    """
+
+    graph: graph_pb2.GraphDef
+    added: int
+    types: Mapping[tuple[str, str], tuple[int, ...]]
+    ops: Mapping[str, str]
+    seconds: float
+
+    def nodes_in(self, data_type: int) -> set[str]:
+        """The nodes with at least one type attribute of that DataType."""
+        return {node for (node, _), types in self.types.items() if data_type in types}
+
+
+class OriginalFailedError(Exception):
+    """The C++ pass gave up on the graph (it then leaves the graph unchanged at run time)."""
+
+
+def run_original(
+    graph_def: graph_pb2.GraphDef, mode: Mode | None, preserve: Iterable[str], knobs: Knobs | None = None
+) -> Outcome:
+    """The graph as the C++ pass alone rewrites it.
+
+    Args:
+        graph_def: the graph; it is not modified.
+        mode: which mode of the pass, or ``None`` for the same call without any pass (to subtract its time).
+        preserve: the nodes that keep their types: fetches of the graph. At least one.
+        knobs: settings; the defaults if ``None``.
+
+    Raises:
+        OriginalFailedError: the pass ended with an error.
+    """
+    metagraph = meta_graph_pb2.MetaGraphDef()
+    metagraph.graph_def.CopyFrom(graph_def)
+    metagraph.collection_def["train_op"].node_list.value.extend(preserve)
+    config = _config(mode.value if mode else "")
+    variables = (knobs or Knobs()).as_environment()
+    if mode is Mode.CUDA:  # in the CPU modes a simulated GPU would attract the nodes without a device
+        variables[f"{_PREFIX}SIMULATE_GPU"] = "1"
+    with _environment(variables):
+        start = time.perf_counter()
+        try:
+            graph = tf_optimizer.OptimizeGraph(config, metagraph, verbose=False, cluster=_cluster())
+        except errors_impl.OpError as error:
+            raise OriginalFailedError(error.message) from error
+        seconds = time.perf_counter() - start
+    return outcome(graph_def, graph, seconds)
+
+
+def outcome(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef, seconds: float = 0.0) -> Outcome:
+    """Reads the types of the nodes of ``before`` in ``after``."""
+    names = {node.name for node in before.node}
+    kept = [node for node in after.node if node.name in names]
+    return Outcome(
+        graph=after,
+        added=len(after.node) - len(before.node),
+        types={(node.name, attr): types for node in kept for attr, types in type_attributes(node)},
+        ops={node.name: node.op for node in kept},
+        seconds=seconds,
+    )
+
+
+def type_attributes(node: object) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The type attributes of a NodeDef and their DataType numbers, without those that start with an underscore."""
+    for name, value in node.attr.items():  # type: ignore[attr-defined]
+        if name.startswith("_"):
+            continue
+        kind = value.WhichOneof("value")
+        if kind == "type":
+            yield name, (value.type,)
+        elif kind == "list" and value.list.type:
+            yield name, tuple(value.list.type)
+
+
+@functools.cache
+def _cluster() -> cluster.Cluster:
+    return cluster.Cluster()
+
+
+@functools.cache
+def _config(optimizer: str) -> config_pb2.ConfigProto:
+    config = config_pb2.ConfigProto()
+    options = config.graph_options.rewrite_options
+    # A list of optimizers switches every other one off; an empty list means the default ones.
+    if optimizer:
+        options.optimizers.append(optimizer)
+    else:
+        _switch_everything_off(options)
+    options.min_graph_nodes = -1
+    options.meta_optimizer_iterations = options.ONE
+    options.fail_on_optimizer_errors = True
+    return config
+
+
+def _switch_everything_off(options: object) -> None:
+    for field in options.DESCRIPTOR.fields:  # type: ignore[attr-defined]
+        if field.enum_type is not None and field.enum_type.name == "Toggle":
+            setattr(options, field.name, options.OFF)  # type: ignore[attr-defined]
+    options.disable_model_pruning = True  # type: ignore[attr-defined]
+    options.memory_optimization = options.NO_MEM_OPT  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
