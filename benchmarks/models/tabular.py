@@ -1,0 +1,151 @@
+"""Dense models: neural collaborative filtering, a wide multilayer perceptron and a small one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from benchmarks.models.workload import Benchmark, Workload
+
+
+@dataclasses.dataclass(frozen=True)
+class NcfSize:
+    """The figures of NCF: ``factors`` of the product branch, ``tower`` of the dense branch."""
+
+    users: int
+    items: int
+    factors: int
+    tower: tuple[int, ...]
+    batch: int
+    batches: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class MlpSize:
+    """The figures of a perceptron: ``depth`` hidden layers of ``width``."""
+
+    features: int
+    width: int
+    depth: int
+    classes: int
+    batch: int
+    batches: tuple[int, ...]
+
+
+def ratings(figures: NcfSize, examples: int, seed: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    """Who liked what: a user likes an item if their hidden traits agree.
+
+    Returns:
+        int32 users and items of shape (examples,), and float32 zeros and ones of shape (examples,).
+    """
+    traits = np.random.default_rng(12345)  # the same taste whatever the seed of the sample
+    user_traits = traits.standard_normal((figures.users, 4), dtype=np.float32)
+    item_traits = traits.standard_normal((figures.items, 4), dtype=np.float32)
+    rng = np.random.default_rng(seed)
+    users = rng.integers(0, figures.users, examples)
+    items = rng.integers(0, figures.items, examples)
+    liked = (user_traits[users] * item_traits[items]).sum(-1) > 0
+    return (users.astype(np.int32), items.astype(np.int32)), liked.astype(np.float32)
+
+
+def ncf(name: str, size: str, figures: NcfSize) -> Workload:
+    import keras
+    from keras import layers
+
+    def model() -> Any:
+        user, item = keras.Input((), dtype="int32"), keras.Input((), dtype="int32")
+        half = figures.tower[0] // 2
+        product = layers.Multiply()(
+            [
+                layers.Embedding(figures.users, figures.factors)(user),
+                layers.Embedding(figures.items, figures.factors)(item),
+            ]
+        )
+        x = layers.Concatenate()(
+            [layers.Embedding(figures.users, half)(user), layers.Embedding(figures.items, half)(item)]
+        )
+        for width in figures.tower[1:]:
+            x = layers.Dense(width, activation="relu")(x)
+        x = layers.Dense(1)(layers.Concatenate()([product, x]))
+        return keras.Model([user, item], layers.Reshape(())(x), name=name)
+
+    return Workload(
+        name=name,
+        size=size,
+        model=model,
+        loss=keras.losses.BinaryCrossentropy(from_logits=True),
+        data=lambda examples, seed: ratings(figures, examples, seed),
+        batch=figures.batch,
+        batches=figures.batches,
+        learning_rate=2e-3,
+    )
+
+
+def random_teacher(figures: MlpSize, examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random points, labelled by the largest of a few fixed random directions.
+
+    Returns:
+        float32 points of shape (examples, features) and int32 labels of shape (examples,).
+    """
+    teacher = np.random.default_rng(12345).standard_normal((figures.features, figures.classes), dtype=np.float32)
+    points = np.random.default_rng(seed).standard_normal((examples, figures.features), dtype=np.float32)
+    return points, (points @ teacher).argmax(-1).astype(np.int32)
+
+
+def mlp(name: str, size: str, figures: MlpSize) -> Workload:
+    import keras
+
+    def model() -> Any:
+        x = points = keras.Input((figures.features,))
+        for _ in range(figures.depth):
+            x = keras.layers.Dense(figures.width, activation="relu")(x)
+        return keras.Model(points, keras.layers.Dense(figures.classes)(x), name=name)
+
+    return Workload(
+        name=name,
+        size=size,
+        model=model,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        data=lambda examples, seed: random_teacher(figures, examples, seed),
+        batch=figures.batch,
+        batches=figures.batches,
+    )
+
+
+BENCHMARKS = (
+    Benchmark(
+        "ncf",
+        "NCF",
+        "Recommendation; He et al. 2017 (NeuMF) at the size of MovieLens 20M.",
+        ncf,
+        {
+            "tiny": NcfSize(50, 40, 8, (32, 32, 16), 64, (64,)),
+            "small": NcfSize(2000, 1000, 64, (256, 256, 128, 64), 4096, (1024, 4096, 16384)),
+            "real": NcfSize(138_493, 26_744, 64, (256, 256, 128, 64), 1_048_576, (65_536, 1_048_576)),
+        },
+    ),
+    Benchmark(
+        "wide_mlp",
+        "MLP, 2048 wide",
+        "The best case for a product: three dense layers of 2048.",
+        mlp,
+        {
+            "tiny": MlpSize(32, 64, 2, 4, 16, (16,)),
+            "small": MlpSize(512, 2048, 3, 10, 256, (64, 256, 1024)),
+            "real": MlpSize(4096, 8192, 4, 1000, 4096, (1024, 4096)),
+        },
+    ),
+    Benchmark(
+        "small_mlp",
+        "MLP, 64 wide",
+        "The worst case: products so small that a cast costs more than it saves.",
+        mlp,
+        {
+            "tiny": MlpSize(8, 16, 2, 4, 16, (16,)),
+            "small": MlpSize(32, 64, 3, 10, 64, (32, 64, 256)),
+            "real": MlpSize(32, 64, 3, 10, 256, (64, 256)),
+        },
+    ),
+)
