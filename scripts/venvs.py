@@ -1,0 +1,192 @@
+"""Virtual environments for the scripts of this folder: made, filled and brought up to date, with the stdlib alone.
+
+Every script here runs on a machine that has nothing but Python 3.10+ and pip, so this module may import nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+_STAMP = "amp_tf_installed.txt"
+_BUILD_INPUTS = ("amp_tf", "setup.py", "pyproject.toml", "MANIFEST.in", "amp_tf.pth", "amp_tf.start", "README.md")
+
+
+class SetupFailed(Exception):
+    """An environment could not be made; the text says what, where and what to do."""
+
+
+class Stage:
+    """One line of progress: what is being done and for how long; rewritten in place on a terminal."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._begin = time.monotonic()
+        self._live = sys.stdout.isatty()
+        self._width = 0
+        if not self._live:
+            print(f"{title} …", flush=True)
+
+    def show(self, detail: str = "") -> None:
+        """Redraw the line (terminals only)."""
+        if self._live:
+            self._write(f"{self._title} … {detail}{self._seconds():.0f} s", end="")
+
+    def done(self, detail: str = "") -> None:
+        """End the line."""
+        self._write(f"{self._title}: {detail}{self._seconds():.0f} s", end="\n")
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._begin
+
+    def _write(self, text: str, *, end: str) -> None:
+        padding = " " * max(0, self._width - len(text))
+        self._width = len(text)
+        print(f"\r{text}{padding}" if self._live else text, end=end, flush=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Venv:
+    """A virtual environment.
+
+    Attributes:
+        path: its folder.
+        log: where the output of pip goes.
+    """
+
+    path: pathlib.Path
+    log: pathlib.Path
+
+    @property
+    def python(self) -> pathlib.Path:
+        return self.path / "bin" / "python"
+
+    @property
+    def bin(self) -> pathlib.Path:
+        return self.path / "bin"
+
+    def pip(self, *arguments: str, title: str, cwd: pathlib.Path = ROOT) -> None:
+        """Run pip in this environment, its output going to the log.
+
+        Raises:
+            SetupFailed: pip's status was not 0; the text ends with the last lines of its output.
+        """
+        command = (
+            [str(self.python), "-m", "pip"]
+            if (self.bin / "pip").exists()
+            else [sys.executable, "-m", "pip", "--python", str(self.python)]
+        )
+        run([*command, "--disable-pip-version-check", *arguments], title=title, log=self.log, cwd=cwd)
+
+    def version_of(self, distribution: str) -> str:
+        """The version of an installed distribution, or "" if it is not installed."""
+        code = (
+            "import importlib.metadata as m, sys\n"
+            "try: print(m.version(sys.argv[1]))\nexcept m.PackageNotFoundError: pass"
+        )
+        answer = subprocess.run([self.python, "-c", code, distribution], capture_output=True, text=True, check=True)
+        return answer.stdout.strip()
+
+    def read_stamp(self) -> str:
+        stamp = self.path / _STAMP
+        return stamp.read_text(encoding="utf-8") if stamp.exists() else ""
+
+    def write_stamp(self, text: str) -> None:
+        (self.path / _STAMP).write_text(text, encoding="utf-8")
+
+
+def require_python(minimum: tuple[int, int] = (3, 10)) -> None:
+    """End the program with a clear message on a Python that is too old."""
+    if sys.version_info < minimum:
+        found = ".".join(map(str, sys.version_info[:3]))
+        sys.exit(f"Python {found} at {sys.executable} is too old: Python {minimum[0]}.{minimum[1]} or newer is needed. "
+                 "Run this script with such a one: python3.11 " + sys.argv[0])
+
+
+def run(
+    command: Sequence[str],
+    *,
+    title: str,
+    log: pathlib.Path,
+    cwd: pathlib.Path = ROOT,
+    env: dict[str, str] | None = None,
+) -> None:
+    """Run a command to its end, its output appended to ``log``, with a line of progress.
+
+    Raises:
+        SetupFailed: the status was not 0.
+    """
+    stage = Stage(title)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        output.write(f"$ {' '.join(map(str, command))}\n".encode())
+        output.flush()
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=cwd, env=env)
+        while True:
+            try:
+                status = process.wait(timeout=1)
+                break
+            except subprocess.TimeoutExpired:
+                stage.show()
+    stage.done()
+    if status != 0:
+        tail = "\n  ".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+        raise SetupFailed(f"{title}: status {status}. The last lines of {log}:\n  {tail}")
+
+
+def make(path: pathlib.Path, python: str = sys.executable) -> Venv:
+    """The environment at ``path``, made with ``python`` where there is none that works.
+
+    Where Python was installed without ensurepip (Debian without python3-venv), the environment is made without pip and
+    filled from outside by the pip that is there.
+
+    Raises:
+        SetupFailed: neither way works.
+    """
+    venv = Venv(path, path.parent / f"{path.name}.log")
+    if _works(venv):
+        return venv
+    path.parent.mkdir(parents=True, exist_ok=True)
+    venv.log.write_text("", encoding="utf-8")
+    try:
+        run([python, "-m", "venv", "--clear", str(path)], title="make a virtual environment", log=venv.log)
+    except SetupFailed:
+        run(
+            [python, "-m", "venv", "--clear", "--without-pip", str(path)],
+            title="make it without ensurepip",
+            log=venv.log,
+        )
+        if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode != 0:
+            raise SetupFailed(f"{sys.executable} has neither ensurepip nor pip. Install python3-venv or pip.") from None
+    return venv
+
+
+def fingerprint(*extra: str, root: pathlib.Path = ROOT) -> str:
+    """A hash of everything that goes into an installation of the checkout, and of ``extra``."""
+    digest = hashlib.sha256("\0".join(extra).encode())
+    for name in _BUILD_INPUTS:
+        top = root / name
+        files = sorted(top.rglob("*")) if top.is_dir() else [top]
+        for file in files:
+            if file.is_file() and file.suffix not in (".pyc", ".so"):
+                digest.update(f"\0{file.relative_to(root)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def clean_environment(**changes: str) -> dict[str, str]:
+    """This process' environment without amp_tf's variables, PYTHONPATH and PYTHONHOME, and with ``changes``."""
+    own = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_", "PYTHONPATH", "PYTHONHOME")
+    return {name: value for name, value in os.environ.items() if not name.startswith(own)} | changes
+
+
+def _works(venv: Venv) -> bool:
+    if not venv.python.exists():
+        return False
+    return subprocess.run([venv.python, "-c", "pass"], capture_output=True).returncode == 0
