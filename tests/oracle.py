@@ -1,9 +1,9 @@
 """The judge: TensorFlow's own AutoMixedPrecision pass, run offline on a GraphDef.
 
 ``tensorflow.python.grappler.tf_optimizer.OptimizeGraph`` runs one Grappler pass, named in
-``RewriterConfig.optimizers``, over a MetaGraphDef, without a session and without a GPU. The pass takes its settings from
-the environment at every call; :func:`run_original` sets them for the one call. One Grappler cluster is made per process
-and kept, because making one starts a session (seconds) while a call on a small graph takes a millisecond.
+``RewriterConfig.optimizers``, over a MetaGraphDef, without a session and without a GPU. The pass takes its settings
+from the environment at every call; :func:`run_original` sets them for the one call. One Grappler cluster is made per
+process and kept: making one starts a session (seconds), while a call on a small graph takes a millisecond.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
-# TensorFlow reads it once per process, so it is set on import. Without it the CPU mode computes in float32 between casts.
+# Read once per process by TensorFlow, hence set on import. Without it the CPU mode keeps ops in float32 between casts.
 os.environ[f"{_PREFIX}EMULATE_FP16"] = "0"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

@@ -1,0 +1,108 @@
+"""amp_tf and the C++ pass on the same graph: which types, casts and wires differ, and which of these on purpose."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping
+
+from tensorflow.core.framework import graph_pb2
+
+import amp_tf
+from tests.oracle import Knobs, Mode, Outcome, outcome, run_original
+
+NodeAttr = tuple[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One type attribute, or the count of added nodes, on which the two passes disagree.
+
+    Attributes:
+        where: ``node.attr``, or ``added nodes``.
+        op: the node's op.
+        ours, original: the DataType numbers (or the counts).
+    """
+
+    where: str
+    op: str
+    ours: object
+    original: object
+
+    def __str__(self) -> str:
+        return f"{self.where} ({self.op}): amp_tf {self.ours}, TensorFlow {self.original}"
+
+
+def run_ours(graph_def: graph_pb2.GraphDef, mode: Mode, preserve: Iterable[str], knobs: Knobs | None = None) -> Outcome:
+    """The graph as amp_tf rewrites it, with the settings that correspond to the mode.
+
+    Raises:
+        amp_tf.AmpError: what :func:`amp_tf.rewrite` raises.
+    """
+    settings = dataclasses.asdict(knobs or Knobs())
+    config = amp_tf.AmpConfig(precision=mode.precision, target=mode.target, **settings)
+    start = time.perf_counter()
+    result = amp_tf.rewrite(graph_def, config, preserve=tuple(preserve))
+    return outcome(graph_def, result.graph, time.perf_counter() - start)
+
+
+def differences(ours: Outcome, original: Outcome) -> list[Difference]:
+    """The disagreements; the number of added nodes counts only where all types agree, since casts follow types."""
+    found = [
+        Difference(
+            f"{node}.{attr}", ours.ops.get(node, "gone"), ours.types.get((node, attr)), original.types.get((node, attr))
+        )
+        for node, attr in sorted(ours.types.keys() | original.types.keys())
+        if ours.types.get((node, attr)) != original.types.get((node, attr))
+    ]
+    found += [
+        Difference(f"{node} op", op, op, original.ops.get(node))
+        for node, op in sorted(ours.ops.items())
+        if original.ops.get(node) != op
+    ]
+    if not found and ours.added != original.added:
+        found.append(Difference("added nodes", "Cast", ours.added, original.added))
+    return found
+
+
+def compare(
+    graph_def: graph_pb2.GraphDef, mode: Mode, preserve: Iterable[str], knobs: Knobs | None = None
+) -> list[Difference]:
+    """Both passes on one graph.
+
+    Raises:
+        OriginalFailedError: the C++ pass gave up on the graph.
+        amp_tf.AmpError: ours did.
+    """
+    preserve = tuple(preserve)
+    original = run_original(graph_def, mode, preserve, knobs)
+    return differences(run_ours(graph_def, mode, preserve, knobs), original)
+
+
+def rewired(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> list[str]:
+    """The inputs that no longer come from the port that they came from, seen through the casts that were added.
+
+    The rewrite may put casts on wires; it may not move a wire, drop a control input or change a device.
+    """
+    old = {node.name: node for node in before.node}
+    added = {node.name: node for node in after.node if node.name not in old}
+    found = [f"{name} is no Cast but a {node.op}" for name, node in added.items() if node.op != "Cast"]
+    for node in after.node:
+        if node.name not in old:
+            continue
+        sources = [_through_casts(source, added) for source in node.input]
+        if sources != [_plain(source) for source in old[node.name].input]:
+            found.append(f"{node.name} reads {sources}, was {list(old[node.name].input)}")
+        if node.device != old[node.name].device:
+            found.append(f"{node.name} is on {node.device!r}, was on {old[node.name].device!r}")
+    return found
+
+
+def _through_casts(source: str, added: Mapping[str, object]) -> str:
+    while _plain(source) in added:
+        source = added[_plain(source)].input[0]  # type: ignore[attr-defined]
+    return _plain(source)
+
+
+def _plain(source: str) -> str:
+    return source.removesuffix(":0")
