@@ -46,7 +46,7 @@ class StepTimes(keras.callbacks.Callback):
 
 
 def load_images(size: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """(train images, train labels), (validation images, validation labels); images float32 [n, size, size, 1] in 0..1."""
+    """The training and the validation half: images float32 [n, size, size, 1] in 0..1, labels int [n]."""
     digits = load_digits()
     images = np.repeat(np.repeat(digits.images, size // 8, axis=1), size // 8, axis=2)
     images = (images / 16.0).astype("float32")[..., np.newaxis]

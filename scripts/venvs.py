@@ -19,7 +19,7 @@ _STAMP = "amp_tf_installed.txt"
 _BUILD_INPUTS = ("amp_tf", "setup.py", "pyproject.toml", "MANIFEST.in", "amp_tf.pth", "amp_tf.start", "README.md")
 
 
-class SetupFailed(Exception):
+class SetupError(Exception):
     """An environment could not be made; the text says what, where and what to do."""
 
 
@@ -76,7 +76,7 @@ class Venv:
         """Run pip in this environment, its output going to the log.
 
         Raises:
-            SetupFailed: pip's status was not 0; the text ends with the last lines of its output.
+            SetupError: pip's status was not 0; the text ends with the last lines of its output.
         """
         command = (
             [str(self.python), "-m", "pip"]
@@ -106,8 +106,10 @@ def require_python(minimum: tuple[int, int] = (3, 10)) -> None:
     """End the program with a clear message on a Python that is too old."""
     if sys.version_info < minimum:
         found = ".".join(map(str, sys.version_info[:3]))
-        sys.exit(f"Python {found} at {sys.executable} is too old: Python {minimum[0]}.{minimum[1]} or newer is needed. "
-                 "Run this script with such a one: python3.11 " + sys.argv[0])
+        sys.exit(
+            f"Python {found} at {sys.executable} is too old: Python {minimum[0]}.{minimum[1]} or newer is needed. "
+            "Run this script with such a one: python3.11 " + sys.argv[0]
+        )
 
 
 def run(
@@ -121,7 +123,7 @@ def run(
     """Run a command to its end, its output appended to ``log``, with a line of progress.
 
     Raises:
-        SetupFailed: the status was not 0.
+        SetupError: the status was not 0.
     """
     stage = Stage(title)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +140,7 @@ def run(
     stage.done()
     if status != 0:
         tail = "\n  ".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
-        raise SetupFailed(f"{title}: status {status}. The last lines of {log}:\n  {tail}")
+        raise SetupError(f"{title}: status {status}. The last lines of {log}:\n  {tail}")
 
 
 def make(path: pathlib.Path, python: str = sys.executable) -> Venv:
@@ -148,7 +150,7 @@ def make(path: pathlib.Path, python: str = sys.executable) -> Venv:
     filled from outside by the pip that is there.
 
     Raises:
-        SetupFailed: neither way works.
+        SetupError: neither way works.
     """
     venv = Venv(path, path.parent / f"{path.name}.log")
     if _works(venv):
@@ -157,14 +159,14 @@ def make(path: pathlib.Path, python: str = sys.executable) -> Venv:
     venv.log.write_text("", encoding="utf-8")
     try:
         run([python, "-m", "venv", "--clear", str(path)], title="make a virtual environment", log=venv.log)
-    except SetupFailed:
+    except SetupError:
         run(
             [python, "-m", "venv", "--clear", "--without-pip", str(path)],
             title="make it without ensurepip",
             log=venv.log,
         )
         if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode != 0:
-            raise SetupFailed(f"{sys.executable} has neither ensurepip nor pip. Install python3-venv or pip.") from None
+            raise SetupError(f"{sys.executable} has neither ensurepip nor pip. Install python3-venv or pip.") from None
     return venv
 
 
