@@ -1,0 +1,1 @@
+"""The code that touches TensorFlow's and Keras' internals: one file per patch, each reversible."""

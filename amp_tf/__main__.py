@@ -1,0 +1,13 @@
+"""``python -m amp_tf script.py args…``: runs a script with amp_tf on.
+
+For environments whose .pth files are not read. Also ``python -m amp_tf -m module args…``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from amp_tf.cli.script import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

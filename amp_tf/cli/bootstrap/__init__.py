@@ -1,0 +1,1 @@
+"""The folder that ``amp-tf run`` puts in front of PYTHONPATH; Python imports its sitecustomize at every start."""

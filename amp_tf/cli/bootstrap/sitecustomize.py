@@ -1,0 +1,25 @@
+"""Does what amp_tf.pth does, then lets the user's own sitecustomize run.
+
+Python imports the first ``sitecustomize`` on its path at every start (documentation of the ``site`` module). This one
+stands in front of the user's, so it finds and executes that one as if it had not been here.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+# Off this process' path, so that nothing else is found here; PYTHONPATH keeps it for the children.
+sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _HERE]
+
+if importlib.util.find_spec("amp_tf") is not None:  # a Python of another environment has no amp_tf, and is left alone
+    from amp_tf import _autostart
+
+    _autostart.start()
+
+_users = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+if _users is not None and _users.loader is not None:
+    _module = importlib.util.module_from_spec(_users)
+    sys.modules["sitecustomize"] = _module
+    _users.loader.exec_module(_module)

@@ -1,0 +1,81 @@
+"""``amp-tf run -- command args…``: runs any command with amp_tf on in every Python below it.
+
+For environments whose .pth files are not read (``pip install -t``), for launchers and their workers. The command is
+executed in place of this process, with the switch set and a folder in front of ``PYTHONPATH`` whose sitecustomize.py
+does what amp_tf.pth does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from amp_tf.config import ENABLE_VAR, PRECISIONS, Switches
+from amp_tf.errors import ConfigError
+
+_BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # the exit statuses of a shell
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Adds the command to the parser of ``amp-tf``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "run",
+        help="run a command with amp_tf on in every Python below it",
+        description="Runs a command with amp_tf on in every Python below it, also where .pth files are not read.",
+        usage="amp-tf run [--precision auto|float16|bfloat16] -- command [argument …]",
+    )
+    parser.add_argument("--precision", choices=PRECISIONS, help="sets AMP_TF_PRECISION for the command")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments, after --")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Executes the command in place of this process.
+
+    Returns:
+        2 without a command, 127 if it is not found, 126 if it cannot be executed; else it does not return.
+    """
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
+        print("amp-tf run: no command. Write: amp-tf run -- python train.py", file=sys.stderr)
+        return 2
+    environ = environment(os.environ)
+    if args.precision:
+        environ["AMP_TF_PRECISION"] = args.precision
+    try:
+        sys.stdout.flush()
+        os.execvpe(command[0], command, environ)
+    except FileNotFoundError:
+        print(f"amp-tf run: command not found: {command[0]}. Check its name and PATH.", file=sys.stderr)
+        return _NOT_FOUND
+    except OSError as error:
+        print(f"amp-tf run: {command[0]} cannot be executed: {error.strerror}.", file=sys.stderr)
+        return _NOT_EXECUTABLE
+
+
+def switched_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """What is to be added to an environment so that amp_tf is on.
+
+    Nothing if a part of it is on already, or if a variable has a value that means nothing: the program tells that one
+    when it imports TensorFlow. ``AMP_TF_DISABLE=1`` keeps its say in any case.
+    """
+    try:
+        already = Switches.from_env(environ).any
+    except ConfigError:
+        already = True
+    return {} if already else {ENABLE_VAR: "1"}
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the command: the switch, and the bootstrap folder in front of ``PYTHONPATH``. Idempotent."""
+    paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(_BOOTSTRAP)]
+    return {
+        **environ,
+        **switched_on(environ),
+        "PYTHONPATH": os.pathsep.join([str(_BOOTSTRAP), *paths]),
+    }

@@ -1,0 +1,51 @@
+"""What the hooks saw of this process, beside what they rewrote: cheap counts, to tell why nothing was converted."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """Counts since the process began.
+
+    Attributes:
+        graphs: graphs that TensorFlow handed to the plugin.
+        xla_graphs: those among them that only call into XLA-compiled functions.
+        failures: graphs that stayed as they were because amp_tf failed on them.
+        idle: why the plugin is not at work although amp_tf is on; empty if it is.
+    """
+
+    graphs: int = 0
+    xla_graphs: int = 0
+    failures: int = 0
+    idle: str = ""
+
+
+_lock = threading.Lock()
+_seen = Evidence()
+
+
+def count(*, graphs: int = 0, xla_graphs: int = 0, failures: int = 0) -> None:
+    """Adds to the counts. Thread-safe."""
+    global _seen
+    with _lock:
+        _seen = dataclasses.replace(
+            _seen,
+            graphs=_seen.graphs + graphs,
+            xla_graphs=_seen.xla_graphs + xla_graphs,
+            failures=_seen.failures + failures,
+        )
+
+
+def set_idle(reason: str) -> None:
+    """Notes why the plugin is not at work, or with an empty string that it is."""
+    global _seen
+    with _lock:
+        _seen = dataclasses.replace(_seen, idle=reason)
+
+
+def seen() -> Evidence:
+    """The counts so far."""
+    return _seen

@@ -1,0 +1,105 @@
+"""What TensorFlow knows about a graph beside its GraphDef: the nodes that must stay as they are.
+
+A session's feeds and fetches are marked nowhere in the GraphDef. TensorFlow's C API tells them
+(``TF_GetNodesToPreserveListSize`` and ``TF_GetNodesToPreserveList`` of grappler.h); it is called in the library that
+TensorFlow has loaded already.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+
+from amp_tf.errors import GraphError
+
+_TF_OK = 0
+
+
+@functools.cache
+def _tensorflow_library() -> ctypes.CDLL:
+    """TensorFlow's C API in this process.
+
+    Raises:
+        OSError: the running TensorFlow has no libtensorflow_cc.so.2 loaded.
+    """
+    folder = os.path.dirname(str(sys.modules["tensorflow"].__file__))
+    path = os.path.join(folder, "libtensorflow_cc.so.2")
+    # RTLD_NOLOAD: a second copy of TensorFlow in the process would be worse than none.
+    library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    library.TF_NewStatus.restype = ctypes.c_void_p
+    library.TF_DeleteStatus.argtypes = [ctypes.c_void_p]
+    library.TF_DeleteStatus.restype = None
+    library.TF_GetCode.argtypes = [ctypes.c_void_p]
+    library.TF_GetNodesToPreserveListSize.argtypes = [
+        ctypes.c_void_p,
+        ctypes.POINTER(ctypes.c_int),
+        ctypes.POINTER(ctypes.c_size_t),
+        ctypes.c_void_p,
+    ]
+    library.TF_GetNodesToPreserveListSize.restype = None
+    library.TF_GetNodesToPreserveList.argtypes = [
+        ctypes.c_void_p,
+        ctypes.POINTER(ctypes.c_void_p),
+        ctypes.POINTER(ctypes.c_size_t),
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_void_p,
+    ]
+    library.TF_GetNodesToPreserveList.restype = None
+    return library
+
+
+def check_library() -> None:
+    """Loads what :func:`nodes_to_preserve` needs, so that trouble shows before the first graph.
+
+    Raises:
+        OSError: the library is not there.
+        AttributeError: it lacks one of the functions.
+    """
+    _tensorflow_library()
+
+
+def nodes_to_preserve(item: int) -> frozenset[str]:
+    """The names of feeds, fetches, init and keep nodes of the graph that is being optimized.
+
+    Args:
+        item: the address of the ``TF_GrapplerItem`` that the optimizer was called with; valid during the call only.
+
+    Raises:
+        GraphError: TensorFlow does not answer. The graph must then stay as it is: a fetch could change its type.
+    """
+    library = _tensorflow_library()
+    status = library.TF_NewStatus()
+    try:
+        count, size = ctypes.c_int(), ctypes.c_size_t()
+        library.TF_GetNodesToPreserveListSize(item, ctypes.byref(count), ctypes.byref(size), status)
+        _check(library, status)
+        if count.value == 0:
+            return frozenset()
+        starts = (ctypes.c_void_p * count.value)()
+        lengths = (ctypes.c_size_t * count.value)()
+        storage = ctypes.create_string_buffer(max(size.value, 1))
+        library.TF_GetNodesToPreserveList(item, starts, lengths, count, storage, size, status)
+        _check(library, status)
+        base = ctypes.addressof(storage)
+        text = storage.raw
+        return frozenset(
+            text[start - base : start - base + length].decode()
+            for start, length in zip(starts, lengths, strict=True)
+            if start is not None
+        )
+    finally:
+        library.TF_DeleteStatus(status)
+
+
+def _check(library: ctypes.CDLL, status: int) -> None:
+    code = library.TF_GetCode(status)
+    if code != _TF_OK:
+        raise GraphError(
+            f"TensorFlow does not list the nodes to preserve (status code {code})",
+            where="Grappler item",
+            fix="Please report this with your TensorFlow version",
+        )

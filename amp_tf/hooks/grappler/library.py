@@ -1,0 +1,79 @@
+"""The shim's face in Python: one object per device type, over ctypes.
+
+The shim (shim.c) is a library of a few kilobytes that uses no Python and no TensorFlow, so one file serves every
+version of both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+DEVICE_TYPES = ("CPU", "GPU")
+
+GraphCallback = Callable[[int, int, int, int], None]
+"""Called with the address and length of a serialized GraphDef, the TF_GrapplerItem and the TF_Buffer for the result."""
+
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
+_NO_CALLBACK = ctypes.cast(None, _CALLBACK)
+
+
+class Shim:
+    """The library that is registered for one device type.
+
+    Args:
+        device_type: ``"CPU"`` or ``"GPU"``.
+
+    Raises:
+        OSError: the library is missing or does not load.
+    """
+
+    def __init__(self, device_type: str) -> None:
+        self.device_type = device_type
+        self.path = FOLDER / f"amp_tf_{device_type.lower()}.so"
+        self._library = ctypes.CDLL(str(self.path))
+        self._emit = self._library.amp_tf_emit
+        self._emit.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+        self._emit.restype = ctypes.c_int
+        self._set_callback = self._library.amp_tf_set_callback
+        self._set_callback.argtypes = [_CALLBACK, ctypes.c_int]
+        self._set_callback.restype = ctypes.c_int
+        # Every callback ever set stays alive: a thread of TensorFlow may be about to call it.
+        self._kept: list[object] = []
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether TensorFlow has this library's optimizer; true also if an earlier import of amp_tf registered it."""
+        return bool(self._library.amp_tf_registered())
+
+    def set_callback(self, callback: GraphCallback) -> None:
+        """Hands every graph from now on to a function, which runs on threads of TensorFlow, with the GIL."""
+        native = _CALLBACK(callback)
+        self._kept.append(native)
+        self._set_callback(native, 0)
+
+    def clear_callback(self, wait_ms: int = 0) -> int:
+        """Makes the optimizer the identity.
+
+        Args:
+            wait_ms: how long to wait for calls that are inside the callback, in milliseconds.
+
+        Returns:
+            How many calls are still inside it.
+        """
+        return int(self._set_callback(_NO_CALLBACK, wait_ms))
+
+    def emit(self, output: int, graph: bytes) -> None:
+        """Makes a serialized GraphDef the result of the current call.
+
+        Args:
+            output: the ``TF_Buffer`` that the callback was given.
+            graph: a serialized GraphDef.
+
+        Raises:
+            MemoryError: there is no memory for the copy; TensorFlow keeps the original graph.
+        """
+        if not self._emit(output, graph, len(graph)):
+            raise MemoryError(f"no memory for a graph of {len(graph)} bytes")

@@ -1,0 +1,127 @@
+"""TensorFlow's pluggable graph optimizer, with a rewrite in Python behind it.
+
+Source of the mechanism: tensorflow/c/experimental/grappler/grappler.h. TensorFlow calls the optimizer for the graph of
+each session, tf.function, Keras step and SavedModel function before it runs first, twice per graph, on threads of its
+own, several at once. A registration lasts as long as the process; :func:`uninstall` makes the optimizer the identity.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import functools
+import threading
+from collections.abc import Callable
+
+from amp_tf.config import AmpConfig
+from amp_tf.hooks import evidence, notices
+from amp_tf.hooks.grappler import conflicts, item
+from amp_tf.hooks.grappler.library import DEVICE_TYPES, Shim
+
+Convert = Callable[[bytes, frozenset[str]], bytes | None]
+
+_WHERE = "Grappler plugin"
+_lock = threading.Lock()
+_shims: dict[str, Shim] = {}
+
+
+def install(config: AmpConfig) -> None:
+    """Rewrites every graph that TensorFlow optimizes from now on. Idempotent; a later config replaces the earlier.
+
+    To be called after TensorFlow was imported. It creates no device and does not look for any.
+    Where the plugin cannot work, one warning says why, and TensorFlow runs as without it.
+
+    Args:
+        config: what to convert.
+    """
+    from amp_tf.hooks.grappler.conversion import convert
+
+    set_conversion(functools.partial(convert, config=config))
+
+
+def set_conversion(convert: Convert) -> bool:
+    """Registers the plugin, if it is not yet, and hands each graph to a function.
+
+    Args:
+        convert: gets a serialized GraphDef and the names of the nodes to preserve; returns the new serialized GraphDef
+            or ``None``. It may raise: the graph then stays as it is, and the first failure is told in one warning.
+
+    Returns:
+        Whether the plugin is at work.
+    """
+    with _lock:
+        if not _shims and not _register():
+            return False
+        for shim in _shims.values():
+            shim.set_callback(functools.partial(_on_graph, shim, convert))
+        evidence.set_idle("")
+        return True
+
+
+def uninstall(wait_ms: int = 0) -> None:
+    """Makes the registered optimizers the identity. Graphs that run already stay as they are. Idempotent.
+
+    Args:
+        wait_ms: how long to wait for rewrites that are under way, in milliseconds.
+    """
+    with _lock:
+        for shim in _shims.values():
+            shim.clear_callback(wait_ms)
+
+
+def is_registered() -> bool:
+    """Whether TensorFlow has the optimizers; once true, true until the process ends."""
+    return bool(_shims)
+
+
+def _register() -> bool:
+    from tensorflow.python.client import pywrap_tf_session
+
+    try:
+        item.check_library()
+        shims = {device_type: Shim(device_type) for device_type in DEVICE_TYPES}
+    except (OSError, AttributeError) as error:
+        return _step_back(
+            f"it does not load, so graphs stay in float32 ({error})",
+            fix="Install amp-tf again with pip, for this machine and with TensorFlow 2.16 to 2.21",
+        )
+    if not all(shim.is_registered for shim in shims.values()):
+        if others := conflicts.other_graph_plugins():
+            return _step_back(
+                f"another graph optimizer plugin is loaded, and TensorFlow takes only one, so graphs stay in float32 "
+                f"({', '.join(others)})",
+                fix="Uninstall that plugin, or unset TF_PLUGGABLE_DEVICE_LIBRARY_PATH, to use amp_tf",
+            )
+        for shim in shims.values():
+            if not shim.is_registered:
+                # Not tf.load_pluggable_device_library: that one also enumerates the devices, which is too early for a
+                # script that is about to choose its visible ones.
+                pywrap_tf_session.TF_LoadPluggableDeviceLibrary(str(shim.path))
+    _shims.update(shims)
+    return True
+
+
+def _step_back(what: str, *, fix: str) -> bool:
+    evidence.set_idle(what)
+    notices.warn_once("grappler.idle", what, where=_WHERE, fix=fix)
+    return False
+
+
+def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address: int, output: int) -> None:
+    """Runs on a thread of TensorFlow. Nothing may leave it but the result."""
+    try:
+        evidence.count(graphs=1)
+        new = convert(ctypes.string_at(data, length), item.nodes_to_preserve(item_address))
+        if new is not None:
+            shim.emit(output, new)
+    except KeyboardInterrupt:
+        _thread.interrupt_main()  # Ctrl-C hit this code by chance; it belongs to the program
+    except Exception as error:
+        evidence.count(failures=1)
+        notices.warn_once(
+            "grappler.failed",
+            f"a graph stays in float32 because amp_tf failed on it ({type(error).__name__}: {error})",
+            where=_WHERE,
+            fix="Training goes on; please report it, with TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH=<folder> set. "
+            "AMP_TF_DISABLE=1 turns amp_tf off",
+        )

@@ -1,0 +1,130 @@
+/* Registers a TensorFlow graph optimizer that hands each graph to a callback, here one written in Python.
+ *
+ * Source of the interface: tensorflow/c/experimental/grappler/grappler.h and tensorflow/c/tf_buffer.h, the same from
+ * TensorFlow 2.16 to 2.21. Their few structs are declared here, and no symbol of TensorFlow is used, so that one small
+ * library loads into every TensorFlow build. One registration serves one device type: the same source is compiled once
+ * for each (AMP_TF_DEVICE_TYPE).
+ *
+ * Whatever goes wrong, TensorFlow gets its own graph back: no callback set, callback failed, out of memory, a forked
+ * child (whose copy of the interpreter may hold locks that nobody will release).
+ */
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef struct TF_Status TF_Status;
+typedef struct TF_GrapplerItem TF_GrapplerItem;
+
+typedef struct {
+  const void *data;
+  size_t length;
+  void (*data_deallocator)(void *data, size_t length);
+} TF_Buffer;
+
+typedef struct {
+  size_t struct_size;
+  void *ext;
+  int toggles[19]; /* TF_TriState each; 0 leaves TensorFlow's own optimizers as the user configured them */
+} TP_OptimizerConfigs;
+
+typedef struct {
+  size_t struct_size;
+  void *ext;
+  void *(*create_func)(void);  /* optional, unused: the optimizer has no state of its own */
+  void (*optimize_func)(void *, const TF_Buffer *, const TF_GrapplerItem *, TF_Buffer *, TF_Status *);
+  void (*destroy_func)(void *);
+} TP_Optimizer;
+
+typedef struct {
+  size_t struct_size;
+  void *ext;
+  int32_t major_version;
+  int32_t minor_version;
+  int32_t patch_version;
+  const char *device_type;
+  TP_OptimizerConfigs *optimizer_configs;
+  TP_Optimizer *optimizer;
+} TP_OptimizerRegistrationParams;
+
+/* Gets a serialized GraphDef, valid during the call. Calls amp_tf_emit(output, …) with the new graph, or does not, and
+ * the graph stays as it is. */
+typedef void (*amp_tf_callback)(const void *graph, size_t length, const TF_GrapplerItem *item, TF_Buffer *output);
+
+static _Atomic(amp_tf_callback) current_callback = NULL;
+static atomic_int running = 0;
+static atomic_int registered = 0;
+static _Atomic(pid_t) owner = 0;
+
+static void free_data(void *data, size_t length) {
+  (void)length;
+  free(data);
+}
+
+/* Copies a graph into the output. Returns 1, or 0 if memory ran out (the graph then stays as it is). */
+EXPORT int amp_tf_emit(TF_Buffer *output, const void *graph, size_t length) {
+  void *copy = length ? malloc(length) : NULL;
+  if (copy == NULL) return 0;
+  memcpy(copy, graph, length);
+  if (output->data_deallocator) output->data_deallocator((void *)output->data, output->length);
+  output->data = copy;
+  output->length = length;
+  output->data_deallocator = free_data;
+  return 1;
+}
+
+/* Whether TensorFlow has taken this library's optimizer. It aborts the process on a second registration. */
+EXPORT int amp_tf_registered(void) { return atomic_load(&registered); }
+
+/* Sets the callback; NULL removes it and waits up to wait_ms for the calls that are still inside it. Returns how many
+ * are. The caller must not hold a lock that a callback needs (ctypes releases the GIL around this call). */
+EXPORT int amp_tf_set_callback(amp_tf_callback callback, int wait_ms) {
+  const pid_t pid = getpid();
+  const int forked = atomic_load(&owner) != 0 && atomic_load(&owner) != pid;
+  const struct timespec pause = {0, 1000000};
+  atomic_store(&current_callback, callback);
+  if (callback != NULL) {
+    if (forked) atomic_store(&running, 0); /* calls of the parent's threads, which do not exist here */
+    atomic_store(&owner, pid);
+    return 0;
+  }
+  if (forked) return 0;
+  for (; wait_ms > 0 && atomic_load(&running) > 0; --wait_ms) nanosleep(&pause, NULL);
+  return atomic_load(&running);
+}
+
+static void optimize(void *state, const TF_Buffer *graph, const TF_GrapplerItem *item, TF_Buffer *output,
+                     TF_Status *status) {
+  (void)state;
+  (void)status; /* arrives as OK and stays so */
+  if (atomic_load(&owner) == getpid()) {
+    /* Counted before the callback is read: whoever removes it sees either this call or no callback. */
+    atomic_fetch_add(&running, 1);
+    amp_tf_callback callback = atomic_load(&current_callback);
+    if (callback != NULL) callback(graph->data, graph->length, item, output);
+    atomic_fetch_sub(&running, 1);
+  }
+  if (output->data == NULL) {
+    /* The input outlives the parsing of the output (CGraphOptimizer::Optimize), so nothing is copied. */
+    output->data = graph->data;
+    output->length = graph->length;
+    output->data_deallocator = NULL;
+  }
+}
+
+EXPORT void TF_InitGraph(TP_OptimizerRegistrationParams *params, TF_Status *status) {
+  (void)status;
+  params->struct_size = sizeof(TP_OptimizerRegistrationParams);
+  params->device_type = AMP_TF_DEVICE_TYPE;
+  params->optimizer_configs->struct_size = offsetof(TP_OptimizerConfigs, toggles) + sizeof(int[19]);
+  params->optimizer->struct_size = sizeof(TP_Optimizer);
+  params->optimizer->create_func = NULL;
+  params->optimizer->optimize_func = optimize;
+  params->optimizer->destroy_func = NULL;
+  atomic_store(&registered, 1);
+}

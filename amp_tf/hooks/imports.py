@@ -1,0 +1,120 @@
+"""Acts right after a module was imported, without importing it.
+
+Imported at every interpreter start that has amp_tf on, so it imports nothing itself but ``sys``.
+
+Source of the idea: post-import hooks (PEP 369). The module's own loader does the work; for the time of one import its
+``exec_module`` is shadowed on the loader object, and nothing of amp_tf stays behind on the module.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # the name that type checkers know; importing typing would cost more than the rest of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    Action = Callable[[str], None]
+
+
+class _AfterImport:
+    """A meta path finder that finds nothing itself.
+
+    Attributes:
+        actions: what to do after the import of each module that is waited for.
+        watched: modules whose import is noticed, with or without an action yet.
+    """
+
+    def __init__(self) -> None:
+        self.actions: dict[str, list[Action]] = {}
+        self.watched: set[str] = set()
+        self._searching: set[str] = set()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in self.watched or name in self._searching:
+            return None
+        self._searching.add(name)
+        try:
+            spec = _find(name, path, target, skip=self)
+        finally:
+            self._searching.discard(name)
+        if spec is not None and spec.loader is not None:
+            self._watch(spec.loader, name)
+        return spec
+
+    def _watch(self, loader: object, name: str) -> None:
+        original = loader.exec_module  # type: ignore[attr-defined]  # every loader of a spec has it (PEP 451)
+
+        def exec_module(module: ModuleType) -> None:
+            try:
+                del loader.exec_module  # type: ignore[attr-defined]
+            except AttributeError:
+                loader.exec_module = original  # type: ignore[attr-defined]
+            original(module)
+            self.act(name)
+
+        # A loader that takes no attributes leaves amp_tf off, and the import as it is.
+        try:
+            loader.exec_module = exec_module  # type: ignore[attr-defined]
+        except AttributeError:
+            return
+
+    def act(self, name: str) -> None:
+        done: list[Action] = []
+        # An action may add and remove others: what it adds is due now, for this import is the one they wait for.
+        while due := [action for action in self.actions.get(name, ()) if action not in done]:
+            done.append(due[0])
+            try:
+                due[0](name)
+            except Exception as error:
+                print(f"amp_tf: stays off: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _find(name: str, path: Sequence[str] | None, target: ModuleType | None, *, skip: object) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        if finder is not skip and hasattr(finder, "find_spec"):
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                return spec
+    return None
+
+
+_finder = _AfterImport()
+
+
+def watch(*names: str) -> None:
+    """Notices the imports of modules from now on, for actions that are added later, even while the import runs."""
+    _finder.watched.update(names)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+def after_import(name: str, action: Action) -> None:
+    """Calls ``action(name)`` after every first import of a module, and at once if it is imported already.
+
+    Adding the same action again does nothing. An action that raises is reported in one line on stderr; the import goes
+    on.
+
+    Args:
+        name: a top-level module, such as ``"tensorflow"``.
+        action: what to do.
+    """
+    actions = _finder.actions.setdefault(name, [])
+    if action in actions:
+        return
+    actions.append(action)
+    watch(name)
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        _finder.act(name)
+
+
+def forget(action: Action) -> None:
+    """Removes an action from every module. Idempotent."""
+    for actions in _finder.actions.values():
+        if action in actions:
+            actions.remove(action)

@@ -1,0 +1,66 @@
+"""The hooks into TensorFlow and Keras: one row each.
+
+A hook is a module with ``install(config)`` and ``uninstall()``, both idempotent. ``install`` is called after the import
+of each of its triggers, so it patches what is there and leaves the rest for the next call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+
+from amp_tf.config import AmpConfig, Switches
+from amp_tf.hooks import notices
+
+
+@dataclasses.dataclass(frozen=True)
+class Hook:
+    """One row.
+
+    Attributes:
+        part: the field of :class:`amp_tf.config.Switches` that turns it on.
+        home: the module that holds it.
+        triggers: modules after whose import it is installed.
+    """
+
+    part: str
+    home: str
+    triggers: tuple[str, ...]
+
+    def is_wanted(self, switches: Switches) -> bool:
+        """Whether the switches turn this hook on."""
+        return bool(getattr(switches, self.part))
+
+
+HOOKS: tuple[Hook, ...] = (
+    Hook("graph_rewrite", "amp_tf.hooks.grappler.plugin", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
+    Hook("loss_scaling", "amp_tf.hooks.loss_scaling", ("tensorflow", "keras", "tf_keras")),
+)
+TRIGGERS = tuple(dict.fromkeys(trigger for hook in HOOKS for trigger in hook.triggers))
+
+
+def install(trigger: str, config: AmpConfig, switches: Switches) -> None:
+    """Installs the wanted hooks of one trigger. One that fails is told in a warning and does not stop the others."""
+    for hook in HOOKS:
+        if trigger in hook.triggers and hook.is_wanted(switches) and importlib.util.find_spec(hook.home):
+            try:
+                importlib.import_module(hook.home).install(config)
+            except Exception as error:
+                notices.warn_once(
+                    f"install.{hook.home}",
+                    f"a hook was not installed ({type(error).__name__}: {error})",
+                    where=hook.home,
+                    fix="The program goes on without it; please report this with your TensorFlow version",
+                )
+
+
+def uninstall() -> None:
+    """Takes every installed hook out again. Idempotent."""
+    import sys
+
+    for hook in HOOKS:
+        module = sys.modules.get(hook.home)
+        if module is not None:
+            module.uninstall()

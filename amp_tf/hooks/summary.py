@@ -1,0 +1,96 @@
+"""The one line at the end of the process: what was converted, or why nothing was."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from amp_tf.hooks import evidence, notices
+
+if TYPE_CHECKING:
+    from amp_tf.reporting.model import RewriteReport
+
+EAGER = (
+    "TensorFlow ran no graph of four nodes or more (it runs eagerly what is not in a tf.function, in Keras' fit, "
+    "evaluate or predict, or in a session)"
+)
+ONLY_XLA = (
+    "all the work is in functions compiled by XLA (jit_compile=True), which TensorFlow's graph optimizers never see"
+)
+
+_parts: list[Callable[[], str]] = []
+
+
+def add_part(part: Callable[[], str]) -> None:
+    """Adds something to the line, such as the loss scale. Adding the same part again does nothing.
+
+    Args:
+        part: called at exit; returns the text, or ``""`` if there is nothing to say.
+    """
+    if part not in _parts:
+        _parts.append(part)
+
+
+def log() -> None:
+    """Prints the summary through absl logging, if TensorFlow was imported at all. Never raises."""
+    if "tensorflow" not in sys.modules:
+        return
+    try:
+        notices.emit(logging.INFO, line())
+    except Exception as error:  # this is the end of somebody else's program
+        print(f"amp_tf: no summary: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def line() -> str:
+    """The summary of this process so far.
+
+    For example ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``, or
+    ``0 graphs, 0 of 0 nodes converted, 0 casts: TensorFlow ran no graph …``.
+    """
+    from amp_tf.reporting import process
+
+    report, seen = process.report(), evidence.seen()
+    text = f"{_plural(seen.graphs, 'graph')}, {report.converted:,} of {_plural(report.total, 'node')} converted"
+    if kinds := precisions(report):
+        text += f" to {' and '.join(kinds)}"
+    text += f", {_plural(report.casts, 'cast')}"
+    if not report.converted:
+        text += f": {why_nothing(report, seen)}"
+    if seen.failures:
+        text += f"; {_plural(seen.failures, 'graph')} stayed in float32 after a failure"
+    return "; ".join([text, *filter(None, (part() for part in _parts))])
+
+
+def precisions(report: RewriteReport) -> list[str]:
+    """The 16-bit precisions that nodes got, the commonest first."""
+    counts = Counter(node.precision for node in report.nodes)
+    return [precision.value for precision, _ in counts.most_common() if precision and precision.is_f16]
+
+
+def why_nothing(report: RewriteReport, seen: evidence.Evidence) -> str:
+    """Why no node of this process was converted."""
+    if seen.idle:
+        return seen.idle
+    if seen.graphs == seen.xla_graphs and (seen.xla_graphs or _has_xla_functions()):
+        return ONLY_XLA
+    if not seen.graphs:
+        return EAGER
+    return report.why_nothing or "no node of any graph is one that 16 bit is for"
+
+
+def _has_xla_functions() -> bool:
+    """Whether any tf.function that is alive is to be compiled by XLA."""
+    from tensorflow.python.eager import context
+
+    running = context.context_safe()
+    if running is None or not running._initialized:
+        return False
+    names = running.list_function_names()
+    return any(running.get_function_def(name).attr["_XlaMustCompile"].b for name in names)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

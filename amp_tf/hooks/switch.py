@@ -1,0 +1,140 @@
+"""On and off, from Python and from the environment."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import logging
+import os
+import threading
+from types import TracebackType
+
+from amp_tf.config import AmpConfig, Switches
+from amp_tf.errors import ConfigError
+from amp_tf.hooks import imports, notices, registry, summary
+
+EVERYTHING = Switches(graph_rewrite=True, loss_scaling=True)
+_EXIT_WAIT_MS = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class _Active:
+    config: AmpConfig
+    switches: Switches
+
+
+_lock = threading.RLock()
+_active: _Active | None = None
+_exit_pid: int | None = None
+
+
+class Handle:
+    """What :func:`enable` returns. A context manager, too: it turns amp_tf off at the end of the block."""
+
+    def __init__(self, active: _Active) -> None:
+        self._active = active
+
+    @property
+    def config(self) -> AmpConfig:
+        """The settings that were turned on."""
+        return self._active.config
+
+    def uninstall(self) -> None:
+        """Turns amp_tf off, unless another ``enable`` came later. Calling it again does nothing."""
+        with _lock:
+            if _active is self._active:
+                disable()
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.uninstall()
+
+
+def enable(config: AmpConfig | None = None) -> Handle:
+    """Does what ``TF_ENABLE_AUTO_MIXED_PRECISION=1`` does: rewrites graphs, and scales the loss where they are float16.
+
+    It may be called before or after TensorFlow is imported, but before the functions and sessions that it is meant for
+    run first: what TensorFlow has optimized already stays as it is. Called again, it replaces the settings.
+
+    Args:
+        config: what to convert; by default what the environment variables say.
+
+    Returns:
+        A handle with ``uninstall()``, which also works as a context manager.
+
+    Raises:
+        ConfigError: an environment variable has a value that means nothing.
+    """
+    return _enable(AmpConfig.from_env() if config is None else config, EVERYTHING)
+
+
+def enable_from_environment() -> Handle | None:
+    """Does what the environment asks for. A bad value is told in one message, and amp_tf stays off.
+
+    Returns:
+        The handle, or ``None`` if everything is off.
+    """
+    try:
+        switches = Switches.from_env()
+        config = AmpConfig.from_env()
+    except ConfigError as error:
+        notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
+        return None
+    return _enable(config, switches) if switches.any else None
+
+
+def disable() -> None:
+    """Turns amp_tf off for graphs that TensorFlow optimizes from now on. Idempotent.
+
+    What cannot be undone: the optimizer stays registered with TensorFlow, as the identity; functions and sessions that
+    ran already keep their converted graphs; optimizers that were wrapped for loss scaling stay wrapped.
+    """
+    global _active
+    with _lock:
+        _active = None
+        imports.forget(_on_import)
+        registry.uninstall()
+
+
+def is_enabled() -> bool:
+    """Whether amp_tf is on in this process, by the environment or by :func:`enable`."""
+    return _active is not None
+
+
+def _enable(config: AmpConfig, switches: Switches) -> Handle:
+    global _active, _exit_pid
+    with _lock:
+        if _active is not None and _active.switches != switches:
+            registry.uninstall()
+        _active = _Active(config, switches)
+        imports.forget(_on_import)
+        if _exit_pid is None:
+            _exit_pid = os.getpid()
+            atexit.register(_at_exit)
+        for trigger in registry.TRIGGERS:
+            imports.after_import(trigger, _on_import)
+        return Handle(_active)
+
+
+def _on_import(trigger: str) -> None:
+    with _lock:
+        if _active is not None:
+            registry.install(trigger, _active.config, _active.switches)
+
+
+def _at_exit() -> None:
+    """No Python runs on TensorFlow's threads once the interpreter shuts down."""
+    import sys
+
+    if os.getpid() != _exit_pid:  # a forked child: its parent speaks
+        return
+    was_on = is_enabled()
+    plugin = sys.modules.get("amp_tf.hooks.grappler.plugin")
+    if plugin is not None:
+        plugin.uninstall(wait_ms=_EXIT_WAIT_MS)
+    if was_on:
+        summary.log()

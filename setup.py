@@ -1,0 +1,157 @@
+"""Builds what pyproject.toml cannot describe: the Grappler shim and the two files that switch amp_tf on.
+
+* ``build_shim`` compiles ``amp_tf/hooks/grappler/shim.c`` once for each device type, with the C compiler in the
+  ``ziglang`` package, so that no compiler is needed on the machine. ``python setup.py build_shim --inplace`` does it
+  in a checkout.
+* ``amp_tf.pth`` and ``amp_tf.start`` go to the root of site-packages, from wheels and from editable installs alike,
+  and into RECORD, so that ``pip uninstall`` removes them.
+
+``AMP_TF_WHEEL_ARCH=aarch64 pip wheel .`` cross-compiles; the default is the machine's own architecture.
+"""
+
+# ruff: noqa: D102 - the methods of the commands are setuptools' own protocol
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from setuptools import Command, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
+from setuptools.command.editable_wheel import editable_wheel
+
+ROOT = Path(__file__).resolve().parent
+SOURCE = "amp_tf/hooks/grappler/shim.c"
+AT_SITE_PACKAGES_ROOT = ("amp_tf.pth", "amp_tf.start")
+DEVICE_TYPES = ("CPU", "GPU")
+ARCHITECTURES = ("x86_64", "aarch64")
+GLIBC = "2.17"  # manylinux2014
+
+
+def architecture() -> str:
+    """The processor that the wheel is for.
+
+    Raises:
+        SystemExit: it is none of :data:`ARCHITECTURES`.
+    """
+    name = os.environ.get("AMP_TF_WHEEL_ARCH") or platform.machine()
+    if name not in ARCHITECTURES:
+        raise SystemExit(
+            f"AMP_TF_WHEEL_ARCH: amp_tf is built for Linux on {' and '.join(ARCHITECTURES)}, not on {name!r}. "
+            f"Set AMP_TF_WHEEL_ARCH to one of {', '.join(ARCHITECTURES)}."
+        )
+    return name
+
+
+def compile_shim(folder: Path) -> None:
+    """Compiles the shim for each device type into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for device_type in DEVICE_TYPES:
+        command = [
+            *(sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture()}-linux-gnu.{GLIBC}"),
+            *("-std=gnu11", "-O2", "-s", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"),
+            *(f'-DAMP_TF_DEVICE_TYPE="{device_type}"', "-o", str(folder / f"amp_tf_{device_type.lower()}.so")),
+            str(ROOT / SOURCE),
+        ]
+        subprocess.run(command, check=True)
+
+
+def add_to_wheel(wheel: Path, files: tuple[str, ...]) -> None:
+    """Puts files of the checkout at the root of a wheel and lists them in its RECORD."""
+    staged = wheel.with_suffix(".tmp")
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(staged, "w", zipfile.ZIP_DEFLATED) as new:
+        record = next(item for item in old.infolist() if item.filename.endswith(".dist-info/RECORD"))
+        lines = []
+        for name in files:
+            data = (ROOT / name).read_bytes()
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            lines.append(f"{name},sha256={digest},{len(data)}\n")
+            # The date of a member of the old wheel keeps builds reproducible under SOURCE_DATE_EPOCH.
+            entry = zipfile.ZipInfo(name, record.date_time)
+            entry.external_attr = 0o100644 << 16
+            new.writestr(entry, data, zipfile.ZIP_DEFLATED)
+        for item in old.infolist():
+            if item is not record:
+                new.writestr(item, old.read(item), zipfile.ZIP_DEFLATED)
+        new.writestr(record, "".join(lines).encode() + old.read(record), zipfile.ZIP_DEFLATED)
+    staged.replace(wheel)
+
+
+class BuildShim(Command):
+    """A sub-command of ``build``, by the protocol of ``setuptools.command.build.SubCommand``."""
+
+    description = "compile the Grappler shim with ziglang"
+    user_options = [("inplace", "i", "put the libraries beside their source")]  # noqa: RUF012 - setuptools' own form
+    boolean_options = ["inplace"]  # noqa: RUF012 - likewise
+    editable_mode = False
+
+    def initialize_options(self) -> None:
+        self.inplace = False
+        self.build_lib: str | None = None
+
+    def finalize_options(self) -> None:
+        self.set_undefined_options("build_py", ("build_lib", "build_lib"))
+
+    def run(self) -> None:
+        base = ROOT if self.inplace or self.editable_mode else Path(str(self.build_lib))
+        compile_shim(base / Path(SOURCE).parent)
+
+    def get_source_files(self) -> list[str]:
+        return [SOURCE, *AT_SITE_PACKAGES_ROOT]
+
+    def get_outputs(self) -> list[str]:
+        folder = Path(str(self.build_lib)) / Path(SOURCE).parent
+        return [str(folder / f"amp_tf_{device_type.lower()}.so") for device_type in DEVICE_TYPES]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}
+
+
+class BuildWithShim(build):
+    """``build`` with one more step."""
+
+    # After build_py, which may have copied libraries for another architecture from the checkout.
+    sub_commands = [*build.sub_commands, ("build_shim", None)]  # noqa: RUF012 - setuptools' own form
+
+
+class ShimWheel(bdist_wheel):
+    """One wheel for every Python: ctypes loads the shim, so no Python ABI is involved."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.root_is_pure = False
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", f"manylinux2014_{architecture()}"
+
+    def run(self) -> None:
+        super().run()
+        for kind, _, path in self.distribution.dist_files:
+            if kind == "bdist_wheel":
+                add_to_wheel(Path(path), AT_SITE_PACKAGES_ROOT)
+
+
+class EditableWheel(editable_wheel):
+    """The wheel of an editable install, with the files that switch amp_tf on."""
+
+    def run(self) -> None:
+        before = set(Path(self.dist_dir or "dist").glob("*.whl"))
+        super().run()
+        for wheel in set(Path(self.dist_dir).glob("*.whl")) - before:
+            add_to_wheel(wheel, AT_SITE_PACKAGES_ROOT)
+
+
+setup(
+    cmdclass={
+        "build": BuildWithShim,
+        "build_shim": BuildShim,
+        "bdist_wheel": ShimWheel,
+        "editable_wheel": EditableWheel,
+    }
+)
