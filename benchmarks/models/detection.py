@@ -66,7 +66,7 @@ def scenes(figures: DetectorSize, examples: int, seed: int) -> tuple[np.ndarray,
         place = np.stack(np.meshgrid(cells, cells, indexing="ij"), -1).reshape(1, -1, 2)
         offset = centre[:, None] - place
         hit = (np.abs(offset) < half[:, None, None]).all(-1)
-        size = np.broadcast_to(np.log(half)[:, None, None], hit.shape + (2,))
+        size = np.broadcast_to(np.log(half)[:, None, None], (*hit.shape, 2))
         target = np.concatenate([(hit * label[:, None])[..., None], offset * 4, size], -1)
         targets.append(np.repeat(target, figures.anchors, axis=1))
     return images, np.concatenate(targets, 1).astype(np.float32)

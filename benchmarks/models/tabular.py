@@ -57,15 +57,10 @@ def ncf(name: str, size: str, figures: NcfSize) -> Workload:
     def model() -> Any:
         user, item = keras.Input((), dtype="int32"), keras.Input((), dtype="int32")
         half = figures.tower[0] // 2
-        product = layers.Multiply()(
-            [
-                layers.Embedding(figures.users, figures.factors)(user),
-                layers.Embedding(figures.items, figures.factors)(item),
-            ]
-        )
-        x = layers.Concatenate()(
-            [layers.Embedding(figures.users, half)(user), layers.Embedding(figures.items, half)(item)]
-        )
+        user_factors = layers.Embedding(figures.users, figures.factors)(user)
+        product = layers.Multiply()([user_factors, layers.Embedding(figures.items, figures.factors)(item)])
+        user_features = layers.Embedding(figures.users, half)(user)
+        x = layers.Concatenate()([user_features, layers.Embedding(figures.items, half)(item)])
         for width in figures.tower[1:]:
             x = layers.Dense(width, activation="relu")(x)
         x = layers.Dense(1)(layers.Concatenate()([product, x]))

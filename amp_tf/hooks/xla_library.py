@@ -1,0 +1,175 @@
+"""A function and all that it calls, rewritten together: callees become renamed clones.
+
+A callee (a nested call, a branch of an If or a Case, the condition or the body of a While, a gradient function) may have
+other callers that XLA does not compile, so it is never changed: the caller is pointed at a clone under a new name.
+Everything here is a pure function of FunctionDefs; :mod:`amp_tf.hooks.xla` registers the results in TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from amp_tf.hooks.xla_loops import hoist_casts
+
+FunctionDef = Any
+NodeDef = Any
+
+WHILE_OPS = frozenset({"While", "StatelessWhile"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Clone:
+    """A rewritten copy of a callee.
+
+    Attributes:
+        original: the name of the function that it was made from.
+        definition: the FunctionDef, under its new name.
+    """
+
+    original: str
+    definition: FunctionDef
+
+
+@dataclasses.dataclass(frozen=True)
+class RewrittenFunction:
+    """What became of a function.
+
+    Attributes:
+        definition: the function under its old name; the very object that was given where nothing changed.
+        clones: the callees that it needs now, each after those that it calls itself.
+        hoisted: casts that were moved out of loops.
+    """
+
+    definition: FunctionDef
+    clones: tuple[Clone, ...] = ()
+    hoisted: int = 0
+
+
+class LibraryRewriter:
+    """Rewrites one function with its callees.
+
+    Args:
+        rewrite_body: rewrites the nodes of one FunctionDef and keeps its signature; returns its argument itself where
+            there is nothing to change.
+        lookup: gives the FunctionDef of a name, or ``None`` where no function of that name is to be cloned: it is not
+            registered, or it is compiled on its own and rewritten already.
+        new_name: makes a name that no function has, from the name of the original.
+    """
+
+    def __init__(
+        self,
+        rewrite_body: Callable[[FunctionDef], FunctionDef],
+        lookup: Callable[[str], FunctionDef | None],
+        new_name: Callable[[str], str],
+    ) -> None:
+        self._rewrite_body = rewrite_body
+        self._lookup = lookup
+        self._new_name = new_name
+        self._done: dict[str, RewrittenFunction | None] = {}
+
+    def rewrite(self, definition: FunctionDef) -> RewrittenFunction:
+        """Rewrites a function, clones what it calls where that changes, and moves casts out of its loops."""
+        return self._visit(definition, self._rewrite_body(definition), (definition.signature.name,))
+
+    def _visit(self, original: FunctionDef, body: FunctionDef, path: tuple[str, ...]) -> RewrittenFunction:
+        """Points a rewritten body at clones of its callees. ``path`` holds the callers, so that recursion ends."""
+        clones: list[Clone] = []
+        shared: dict[str, str] = {}
+        hoisted = 0
+        for index, node in enumerate(body.node_def):
+            is_loop = node.op in WHILE_OPS
+            names = {} if is_loop else shared  # a loop's functions are specialised for that loop alone
+            made: dict[str, FunctionDef] = {}
+            for name in dict.fromkeys(references(node)):
+                if name in names or name in path:
+                    continue
+                callee = self._clone(name, path)
+                names[name] = callee.definition.signature.name if callee else name
+                if callee:
+                    clones += callee.clones
+                    hoisted += callee.hoisted
+                    made[name] = callee.definition
+                    clones.append(Clone(name, callee.definition))
+            if all(names.get(name, name) == name for name in references(node)):
+                continue
+            if body is original:
+                body = copy_of(original)
+            rename_references(body.node_def[index], names)
+            if is_loop:
+                hoisted += self._specialise_loop(body, index, made, clones)
+        return RewrittenFunction(body, tuple(clones), hoisted)
+
+    def _clone(self, name: str, path: tuple[str, ...]) -> RewrittenFunction | None:
+        """A new copy of a rewritten callee, or ``None`` where nothing in it changes."""
+        if name not in self._done:
+            self._done[name] = self._rewrite_callee(name, path)
+            result = self._done[name]
+        elif result := self._done[name]:  # the clones that it needs are listed with its first copy
+            result = RewrittenFunction(result.definition)
+        if result is None:
+            return None
+        renamed = copy_of(result.definition)
+        renamed.signature.name = self._new_name(name)
+        return dataclasses.replace(result, definition=renamed)
+
+    def _rewrite_callee(self, name: str, path: tuple[str, ...]) -> RewrittenFunction | None:
+        original = self._lookup(name)
+        if original is None:
+            return None
+        result = self._visit(original, self._rewrite_body(original), (*path, name))
+        return None if result.definition is original else result
+
+    def _specialise_loop(
+        self, caller: FunctionDef, index: int, made: dict[str, FunctionDef], clones: list[Clone]
+    ) -> int:
+        node = caller.node_def[index]
+        by_name = {definition.signature.name: definition for definition in made.values()}
+        body = by_name.get(node.attr["body"].func.name)
+        if body is None:
+            return 0
+        cond_name = node.attr["cond"].func.name
+        cond = by_name.get(cond_name)
+        original_cond = None if cond else self._lookup(cond_name)
+        if cond is None:
+            if original_cond is None:
+                return 0
+            cond = copy_of(original_cond)
+            cond.signature.name = self._new_name(cond_name)
+        moved = hoist_casts(caller, index, cond, body)
+        if moved and original_cond is not None:
+            node.attr["cond"].func.name = cond.signature.name
+            clones.append(Clone(cond_name, cond))
+        return moved
+
+
+def copy_of(definition: FunctionDef) -> FunctionDef:
+    """A FunctionDef with the same contents."""
+    copy = type(definition)()
+    copy.CopyFrom(definition)
+    return copy
+
+
+def references(node: NodeDef) -> Iterator[str]:
+    """The names of all functions that a node may call, the name of its op among them (legacy calls are ops)."""
+    yield node.op
+    for value in node.attr.values():
+        kind = value.WhichOneof("value")
+        if kind == "func":
+            yield value.func.name
+        elif kind == "list":
+            for function in value.list.func:
+                yield function.name
+
+
+def rename_references(node: NodeDef, names: dict[str, str]) -> None:
+    """Replaces the functions that a node calls."""
+    node.op = names.get(node.op, node.op)
+    for value in node.attr.values():
+        kind = value.WhichOneof("value")
+        if kind == "func":
+            value.func.name = names.get(value.func.name, value.func.name)
+        elif kind == "list":
+            for function in value.list.func:
+                function.name = names.get(function.name, function.name)
