@@ -33,14 +33,20 @@ class Difference:
         return f"{self.where} ({self.op}): amp_tf {self.ours}, TensorFlow {self.original}"
 
 
+def config_for(mode: Mode, knobs: Knobs | None = None) -> amp_tf.AmpConfig:
+    """The settings of amp_tf that correspond to a mode and its knobs."""
+    return amp_tf.AmpConfig(
+        precision=mode.precision, target=mode.target, ignore_performance=True, **dataclasses.asdict(knobs or Knobs())
+    )
+
+
 def run_ours(graph_def: graph_pb2.GraphDef, mode: Mode, preserve: Iterable[str], knobs: Knobs | None = None) -> Outcome:
     """The graph as amp_tf rewrites it, with the settings that correspond to the mode.
 
     Raises:
         amp_tf.AmpError: what :func:`amp_tf.rewrite` raises.
     """
-    settings = dataclasses.asdict(knobs or Knobs())
-    config = amp_tf.AmpConfig(precision=mode.precision, target=mode.target, **settings)
+    config = config_for(mode, knobs)
     start = time.perf_counter()
     result = amp_tf.rewrite(graph_def, config, preserve=tuple(preserve))
     return outcome(graph_def, result.graph, time.perf_counter() - start)

@@ -1,0 +1,305 @@
+"""Random graphs over the real OpDefs of the lists: loops, TensorLists, casts, variables, control inputs, devices.
+
+The graphs are well-typed, and that is all that a rewrite looks at; shapes and values mean nothing. Every choice is a
+call of ``choose(n)``, which returns a number below n: Hypothesis or ``random.Random`` may stand behind it, so that the
+same graphs come from a shrinking search and from a seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from tensorflow.core.framework import graph_pb2, node_def_pb2, op_def_pb2, types_pb2
+
+from tests.oracle import Knobs, type_attributes
+from tests.parity.op_pool import LISTS, OpPool, op_def, op_pool
+
+T = TypeVar("T")
+Choose = Callable[[int], int]
+# What flows on a wire: a DataType number; for variants and resources also the DataType of what they hold.
+Kind = tuple[int, int]
+
+FLOAT, INT32, BOOL, STRING = types_pb2.DT_FLOAT, types_pb2.DT_INT32, types_pb2.DT_BOOL, types_pb2.DT_STRING
+VARIANT, RESOURCE = types_pb2.DT_VARIANT, types_pb2.DT_RESOURCE
+HOLDERS = (VARIANT, RESOURCE)
+RARE_TYPES = (INT32, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16, types_pb2.DT_DOUBLE, BOOL, types_pb2.DT_INT64)
+# Ops that also pass TensorList handles on.
+HANDLE_OPS = {
+    "Identity",
+    "IdentityN",
+    "Pack",
+    "Unpack",
+    "Reshape",
+    "ZerosLike",
+    "AddN",
+    "Split",
+    "ExpandDims",
+    "Squeeze",
+}
+STRINGS = {"equation": "ab,bc->ac", "mode": "REFLECT", "padding": "SAME", "message": "m", "data_format": "NHWC"}
+GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
+CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+# The last names no device type at all.
+DEVICES = (GPU, CPU, "/device:GPU:0", "/device:CPU:0", "/job:localhost/replica:0/task:0")
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomGraph:
+    """A graph with the nodes that are preserved and the settings of the rewrite."""
+
+    graph_def: graph_pb2.GraphDef
+    preserve: tuple[str, ...]
+    knobs: Knobs
+
+
+def random_graph(choose: Choose, *, max_nodes: int = 30, with_knobs: bool = True) -> RandomGraph:
+    """A graph of up to about ``max_nodes`` nodes, besides the constants that feed them."""
+    builder = _Builder(choose)
+    builder.add_nodes(2 + choose(max_nodes - 1))
+    knobs = _random_knobs(choose, builder.ops_used()) if with_knobs else Knobs()
+    return RandomGraph(builder.graph, builder.some_fetches(), knobs)
+
+
+def in_words(graph: RandomGraph, found: Sequence[object] = ()) -> str:
+    """The graph, one line per node, with what was found about it; for failures and bug reports."""
+    changed = {
+        f.name: value for f in dataclasses.fields(graph.knobs) if (value := getattr(graph.knobs, f.name)) != f.default
+    }
+    lines = [f"preserve: {', '.join(graph.preserve)}", f"settings: {changed or 'default'}"]
+    for node in graph.graph_def.node:
+        types = {name: [types_pb2.DataType.Name(t) for t in value] for name, value in type_attributes(node)}
+        device = f" on {node.device}" if node.device else ""
+        lines.append(f"  {node.name} = {node.op}({', '.join(node.input)}) {types}{device}")
+    return "\n".join([*map(str, found), *lines])
+
+
+def _random_knobs(choose: Choose, ops: Sequence[str]) -> Knobs:
+    level = ("DEFAULT",) * 7 + ("TREAT_INFER_AS_DENY", "TENSOR_CORES_ONLY", "UNSAFE_FORCE_ALL")
+    knobs = Knobs(level=level[choose(len(level))])
+    if choose(4) or not ops:
+        return knobs
+    op, target = ops[choose(len(ops))], LISTS[choose(len(LISTS))]
+    # Leaving every list first makes the move valid wherever the op is now.
+    moves = {f"{name}_remove": (op,) for name in LISTS if name != target}
+    return dataclasses.replace(knobs, **moves, **{f"{target}_add": (op,)})
+
+
+class _Builder:
+    def __init__(self, choose: Choose) -> None:
+        self.graph = graph_pb2.GraphDef()
+        self.graph.versions.producer = 2000
+        self._choose = choose
+        self._pool: OpPool = op_pool()
+        self._ports: dict[Kind, list[str]] = {}
+        self._variables: dict[int, list[str]] = {}
+        self._depth = 0
+
+    def add_nodes(self, count: int) -> None:
+        for _ in range(count):
+            self._add_something()
+
+    def some_fetches(self) -> tuple[str, ...]:
+        names = [node.name for node in self.graph.node]
+        return tuple(dict.fromkeys(self._pick(names) for _ in range(1 + self._choose(3))))
+
+    def ops_used(self) -> list[str]:
+        return sorted({node.op for node in self.graph.node} - {"Const"})
+
+    # Choices
+
+    def _pick(self, items: Sequence[T]) -> T:
+        return items[self._choose(len(items))]
+
+    def _pick_recent(self, items: Sequence[T]) -> T:
+        """One of the last few mostly, so that long chains arise."""
+        return self._pick(items[-4:]) if self._choose(4) else self._pick(items)
+
+    def _one_in(self, n: int) -> bool:
+        return self._choose(n) == n - 1
+
+    def _some_type(self, allowed: Sequence[int]) -> int:
+        if (not allowed or FLOAT in allowed) and not self._one_in(8):
+            return FLOAT
+        usable = [t for t in RARE_TYPES if not allowed or t in allowed] or list(allowed)
+        return self._pick(usable)
+
+    # Nodes
+
+    def _add_something(self) -> None:
+        p = self._pool
+        groups = (p.allow, p.allow, ("MatMul",), p.infer, p.infer, p.infer, p.deny, p.clear, p.clear, p.clear, p.clear)
+        roll = self._choose(len(groups) + 4)
+        if roll < len(groups):
+            self._add_op(self._pick(groups[roll]))
+        elif roll == len(groups):
+            self._add_op(self._pick(p.tensor_lists))
+        elif roll == len(groups) + 1:
+            self._add_op(self._pick(p.other))
+        elif roll == len(groups) + 2:
+            self._add_branch()
+        elif self._depth < 2:
+            self._add_loop()
+
+    def _add_op(self, op: str) -> None:
+        definition = op_def(op)
+        element = FLOAT if self._choose(5) else INT32
+        node = self._new_node(op)
+        counts = self._set_attributes(node, definition, element)
+        for arg in definition.input_arg:
+            for data_type in _arg_types(node, arg, counts):
+                node.input.append(self._variable(data_type) if arg.is_ref else self._source(_kind(data_type, element)))
+        self._finish(node)
+        port = 0
+        for arg in definition.output_arg:
+            for data_type in _arg_types(node, arg, counts):
+                self._publish(node, port, _kind(data_type, element))
+                port += 1
+
+    def _set_attributes(self, node: node_def_pb2.NodeDef, definition: op_def_pb2.OpDef, element: int) -> dict[str, int]:
+        counts = {}
+        numbers = {arg.number_attr for arg in (*definition.input_arg, *definition.output_arg)}
+        handles = node.op in HANDLE_OPS and self._one_in(6)
+        for attr in definition.attr:
+            allowed = list(attr.allowed_values.list.type)
+            value = node.attr[attr.name]
+            if attr.type == "type":
+                takes_handle = handles and attr.name == "T" and (not allowed or VARIANT in allowed)
+                holds_element = attr.name == "element_dtype" or (node.op == "AssignVariableOp" and attr.name == "dtype")
+                value.type = VARIANT if takes_handle else element if holds_element else self._some_type(allowed)
+                if attr.HasField("default_value") and FLOAT not in (allowed or [FLOAT]):
+                    value.type = attr.default_value.type
+                if node.op == "ReadVariableOp":
+                    value.type = element
+            elif attr.type == "list(type)":
+                value.list.type.extend(self._some_type(allowed) for _ in range(max(attr.minimum, 1 + self._choose(3))))
+            elif attr.name in numbers:
+                counts[attr.name] = value.i = max(attr.minimum, 1 + self._choose(3))
+            elif attr.HasField("default_value"):
+                value.CopyFrom(attr.default_value)
+            elif attr.type == "string":
+                text = attr.allowed_values.list.s[0] if attr.allowed_values.list.s else STRINGS[attr.name].encode()
+                value.s = text
+            elif attr.type == "list(int)":
+                value.list.i.extend([1] * max(attr.minimum, 4))
+            elif attr.type == "int":
+                value.i = max(attr.minimum, 1)
+            elif attr.type == "bool":
+                value.b = False
+            elif attr.type == "shape":
+                value.shape.unknown_rank = True
+        return counts
+
+    def _new_node(self, op: str) -> node_def_pb2.NodeDef:
+        return node_def_pb2.NodeDef(op=op)
+
+    def _finish(self, node: node_def_pb2.NodeDef) -> str:
+        # Only now: the sources of its inputs were made meanwhile, and names shall count upwards.
+        node.name = f"n{len(self.graph.node)}_{node.op}"
+        if self._one_in(10):
+            node.device = self._pick(DEVICES)
+        if self.graph.node and self._one_in(12):
+            node.input.append(f"^{self._pick_recent(self.graph.node).name}")
+        self.graph.node.append(node)
+        return node.name
+
+    def _publish(self, node: node_def_pb2.NodeDef, port: int, kind: Kind) -> None:
+        self._ports.setdefault(kind, []).append(f"{node.name}:{port}" if port else node.name)
+
+    def _source(self, kind: Kind) -> str:
+        ports = self._ports.get(kind, ())
+        return self._pick_recent(ports) if ports and not self._one_in(12) else self._new_source(kind)
+
+    def _new_source(self, kind: Kind) -> str:
+        data_type, held = kind
+        if data_type == VARIANT:
+            node = self._new_node("EmptyTensorList")
+            node.attr["element_dtype"].type, node.attr["shape_type"].type = held, INT32
+            node.input.extend((self._source((INT32, 0)), self._source((INT32, 0))))
+        elif data_type == RESOURCE:
+            node = self._new_node("VarHandleOp")
+            node.attr["dtype"].type, node.attr["shape"].shape.unknown_rank = held, True
+        elif data_type == FLOAT and self._one_in(4):
+            return self._variable(FLOAT)
+        else:
+            node = self._new_node("Const")
+            node.attr["dtype"].type = node.attr["value"].tensor.dtype = data_type
+            node.attr["value"].tensor.tensor_shape.dim.add(size=0)
+        self._finish(node)
+        self._publish(node, 0, kind)
+        return node.name
+
+    def _variable(self, data_type: int) -> str:
+        """A reference variable; its type is the element type, its port is a reference."""
+        known = self._variables.setdefault(data_type, [])
+        if not known or self._one_in(2):
+            node = self._new_node("VariableV2")
+            node.attr["dtype"].type, node.attr["shape"].shape.unknown_rank = data_type, True
+            known.append(self._finish(node))
+            self._publish(node, 0, (data_type, 0))
+        return self._pick(known)
+
+    # Control flow
+
+    def _control_flow(self, op: str, data_type: int, inputs: Sequence[str], **attrs: object) -> node_def_pb2.NodeDef:
+        node = self._new_node(op)
+        node.attr["T"].type = data_type
+        for name, value in attrs.items():
+            setattr(
+                node.attr[name], "s" if isinstance(value, bytes) else "b" if isinstance(value, bool) else "i", value
+            )
+        node.input.extend(inputs)
+        self._finish(node)
+        return node
+
+    def _some_kind(self) -> Kind:
+        kinds = ((FLOAT, 0), (FLOAT, 0), (FLOAT, 0), (INT32, 0), (VARIANT, FLOAT))
+        return self._pick(kinds)
+
+    def _add_branch(self) -> None:
+        kind = self._some_kind()
+        switch = self._control_flow("Switch", kind[0], (self._source(kind), self._source((BOOL, 0))))
+        self._publish(switch, 0, kind)
+        self._publish(switch, 1, kind)
+        self.add_nodes(self._choose(3))
+        merge = self._control_flow("Merge", kind[0], (self._source(kind), f"{switch.name}:1"), N=2)
+        self._publish(merge, 0, kind)
+        self._publish(merge, 1, (INT32, 0))
+
+    def _add_loop(self) -> None:
+        kinds = [self._some_kind() for _ in range(1 + self._choose(3))]
+        frame = f"frame{len(self.graph.node)}".encode()
+        predicate = self._source((BOOL, 0))
+        merges, exits = [], []
+        for kind in kinds:
+            enter = self._control_flow("Enter", kind[0], (self._source(kind),), frame_name=frame, is_constant=False)
+            self._publish(enter, 0, kind)
+            merge = self._control_flow("Merge", kind[0], (enter.name, enter.name), N=2)
+            switch = self._control_flow("Switch", kind[0], (merge.name, predicate))
+            self._publish(switch, 1, kind)
+            merges.append(merge.name)
+            exits.append((f"{switch.name}", kind))
+        self._depth += 1
+        self.add_nodes(1 + self._choose(4))
+        self._depth -= 1
+        for name, kind in zip(merges, kinds, strict=True):
+            following = self._control_flow("NextIteration", kind[0], (self._source(kind),))
+            merge = next(node for node in self.graph.node if node.name == name)
+            merge.input[1] = following.name
+            if self._one_in(6):  # some optimised graphs have two Merges of one NextIteration
+                self._control_flow("Merge", kind[0], (merge.input[0], following.name), N=2)
+        for switch, kind in exits:
+            self._publish(self._control_flow("Exit", kind[0], (switch,)), 0, kind)
+
+
+def _kind(data_type: int, element: int) -> Kind:
+    return (data_type, element if data_type in HOLDERS else 0)
+
+
+def _arg_types(node: node_def_pb2.NodeDef, arg: op_def_pb2.OpDef.ArgDef, counts: dict[str, int]) -> list[int]:
+    """The DataTypes of the ports of one argument."""
+    if arg.type_list_attr:
+        return list(node.attr[arg.type_list_attr].list.type)
+    data_type = node.attr[arg.type_attr].type if arg.type_attr else arg.type
+    return [data_type] * (counts[arg.number_attr] if arg.number_attr else 1)

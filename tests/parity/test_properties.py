@@ -1,0 +1,118 @@
+"""What must hold for the rewrite of any graph, whatever TensorFlow's pass does."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import amp_tf
+from tests.oracle import Mode, outcome, type_attributes
+from tests.parity.case import run
+from tests.parity.comparison import config_for, rewired, run_ours
+from tests.parity.op_pool import op_pool
+from tests.parity.random_graphs import RandomGraph
+from tests.strategies import RunnableGraph, random_graphs, runnable_graphs
+
+MODES = (Mode.BFLOAT16, Mode.CUDA_LISTS)
+EPSILON = {Mode.BFLOAT16: 2.0**-8, Mode.CUDA_LISTS: 2.0**-11}
+examples = settings(
+    max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+modes = st.sampled_from(MODES)
+
+
+def rewrite(graph: RandomGraph, mode: Mode, graph_def=None):
+    return amp_tf.rewrite(graph_def or graph.graph_def, config_for(mode, graph.knobs), preserve=graph.preserve)
+
+
+@examples
+@given(random_graphs(), modes)
+def test_a_second_rewrite_changes_nothing(graph: RandomGraph, mode: Mode) -> None:
+    once = rewrite(graph, mode)
+    twice = rewrite(graph, mode, once.graph)
+    assert twice.graph == once.graph
+    assert not twice.changed
+
+
+@examples
+@given(random_graphs(), modes)
+def test_the_input_is_not_modified(graph: RandomGraph, mode: Mode) -> None:
+    before = graph.graph_def.SerializeToString(deterministic=True)
+    rewrite(graph, mode)
+    assert graph.graph_def.SerializeToString(deterministic=True) == before
+
+
+@examples
+@given(random_graphs(), modes)
+def test_untouched_nodes_are_identical_and_an_unchanged_graph_is_the_input(graph: RandomGraph, mode: Mode) -> None:
+    result = rewrite(graph, mode)
+    old = {node.name: node for node in graph.graph_def.node}
+    new = {node.name: node for node in result.graph.node}
+    types = outcome(graph.graph_def, graph.graph_def).types
+    new_types = outcome(graph.graph_def, result.graph).types
+    touched = {name for (name, attr), value in new_types.items() if types.get((name, attr)) != value}
+    assert [name for name in new if name in old] == list(old), "the order of the nodes changed"
+    for name, node in old.items():
+        if name not in touched and list(new[name].input) == list(node.input):
+            assert new[name] == node
+    assert result.changed == (result.graph != graph.graph_def)
+
+
+@examples
+@given(random_graphs(), modes, st.integers(0, 2**16))
+def test_the_order_of_the_nodes_does_not_matter(graph: RandomGraph, mode: Mode, seed: int) -> None:
+    shuffled = type(graph.graph_def)()
+    shuffled.CopyFrom(graph.graph_def)
+    nodes = list(graph.graph_def.node)
+    random.Random(seed).shuffle(nodes)
+    del shuffled.node[:]
+    shuffled.node.extend(nodes)
+    one, other = rewrite(graph, mode).graph, rewrite(graph, mode, shuffled).graph
+    assert outcome(graph.graph_def, one).types == outcome(graph.graph_def, other).types
+    assert {node.name for node in one.node} == {node.name for node in other.node}
+
+
+@examples
+@given(random_graphs(), modes)
+def test_wires_stay_and_there_is_at_most_one_new_cast_per_port_and_type(graph: RandomGraph, mode: Mode) -> None:
+    result = rewrite(graph, mode)
+    assert rewired(graph.graph_def, result.graph) == []
+    old = {node.name for node in graph.graph_def.node}
+    casts = [(node.input[0], node.attr["DstT"].type) for node in result.graph.node if node.name not in old]
+    assert len(set(casts)) == len(casts)
+
+
+@examples
+@given(random_graphs(with_knobs=False), modes)
+def test_an_op_of_the_deny_list_never_becomes_16_bit(graph: RandomGraph, mode: Mode) -> None:
+    # Mean and Sum are on the CUDA deny list and on the infer list for bfloat16.
+    deny = set(op_pool().deny) - ({"Mean", "Sum"} if mode is Mode.BFLOAT16 else set())
+    old = {node.name: dict(type_attributes(node)) for node in graph.graph_def.node}
+    for node in rewrite(graph, mode).graph.node:
+        if node.op in deny:
+            assert dict(type_attributes(node)) == old[node.name]
+
+
+@examples
+@given(random_graphs(with_knobs=False), modes)
+def test_preserved_nodes_keep_their_types(graph: RandomGraph, mode: Mode) -> None:
+    old = {node.name: dict(type_attributes(node)) for node in graph.graph_def.node}
+    for node in rewrite(graph, mode).graph.node:
+        if node.name in graph.preserve:
+            assert dict(type_attributes(node)) == old[node.name]
+
+
+@pytest.mark.slow
+@examples
+@given(runnable_graphs(), modes)
+def test_the_rewritten_graph_runs_and_agrees_with_float32(graph: RunnableGraph, mode: Mode) -> None:
+    result = run_ours(graph.graph_def, mode, graph.fetch)
+    (ours,), (float32,) = run(result.graph, graph.fetch, graph.feeds), run(graph.graph_def, graph.fetch, graph.feeds)
+    assert ours.dtype == np.float32
+    # Each op rounds values of at most 1 once and at most doubles the errors of its inputs, which are averaged or scaled
+    # down afterwards: half an epsilon per op is the expected size, a whole one the limit.
+    np.testing.assert_allclose(ours, float32, rtol=0, atol=EPSILON[mode] * (1 + graph.depth))
