@@ -1,0 +1,129 @@
+"""Scaling a loss, unscaling gradients, and asking whether a step may be applied: TensorFlow operations only.
+
+Every question is put to the *unscaled* gradients, in the type in which the optimizer will add them up: a scaled
+gradient may be finite while the unscaled one is not, and the other way round. All functions work eagerly, in a
+``tf.function``, under XLA and in a TF1 graph, and never move a value to the host.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp_tf.loss_scaling.schedule import Maths
+
+
+class NormClip(enum.Enum):
+    """Which norm the optimizer will divide by: a norm that overflows makes NaN out of finite gradients."""
+
+    NONE = "none"
+    EACH = "each gradient's"
+    GLOBAL = "all gradients' together"
+
+
+def scale_loss(loss: Any, scale: Any) -> Any:
+    """The loss times the scale, in a type that can hold it.
+
+    Args:
+        loss: a floating-point tensor of any shape, or a nest of them. A 16-bit loss is taken to float32 first: 3.0
+            times 2^15 is infinite in float16.
+        scale: a float32 scalar.
+
+    Returns:
+        The same structure; float32, or float64 where the loss was float64.
+    """
+
+    def scale_one(value: Any) -> Any:
+        value = tf.convert_to_tensor(value)
+        if value.dtype != tf.float64:
+            value = tf.cast(value, tf.float32)
+        return value * tf.cast(scale, value.dtype)
+
+    return tf.nest.map_structure(scale_one, loss)
+
+
+def unscale(gradient: Any, scale: Any) -> Any:
+    """A gradient divided by the scale, in the gradient's own type.
+
+    Args:
+        gradient: a tensor, a ``tf.IndexedSlices`` or ``None``. A 16-bit one is divided in float32: the reciprocal of a
+            scale above 2^24 is zero in float16.
+        scale: a float32 scalar; exact where it is a power of two.
+    """
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(unscale(gradient.values, scale), gradient.indices, gradient.dense_shape)
+    gradient = tf.convert_to_tensor(gradient)
+    if gradient.dtype in (tf.float16, tf.bfloat16):
+        return tf.cast(tf.cast(gradient, tf.float32) / scale, gradient.dtype)
+    return gradient / tf.cast(scale, gradient.dtype)
+
+
+def find_nonfinite(gradients: Sequence[Any], norm_clip: NormClip = NormClip.NONE, headroom: float = 1.0) -> Any:
+    """Says for each gradient whether it would spoil the step.
+
+    Args:
+        gradients: tensors or ``tf.IndexedSlices``, unscaled, none of them ``None``.
+        norm_clip: which norm the optimizer will compute from them; it must be finite too. A global norm that overflows
+            is held against all of them.
+        headroom: how many gradients of this size the optimizer will add up, over replicas and accumulated steps; that
+            sum must be finite too.
+
+    Returns:
+        A float32 vector, one entry per gradient: 1 if it is nonfinite, else 0. Float, because that is what every
+        distribution strategy can sum over replicas.
+    """
+    if norm_clip is NormClip.NONE:
+        flags = tf.stack([_is_summable(gradient, headroom) for gradient in gradients])
+    else:
+        squares = [_squared_norm(gradient) for gradient in gradients]
+        flags = tf.stack([tf.math.is_finite(square) for square in squares])
+        if norm_clip is NormClip.GLOBAL:
+            total = tf.add_n([tf.cast(square, tf.float32) for square in squares])
+            flags = tf.logical_and(flags, tf.math.is_finite(total))
+    return 1.0 - tf.cast(flags, tf.float32)
+
+
+def is_nonfinite(loss: Any) -> Any:
+    """1.0 if any value of the (nest of) loss is NaN or infinite, else 0.0: a float32 scalar."""
+    flags = [tf.reduce_all(tf.math.is_finite(value)) for value in tf.nest.flatten(loss)]
+    return 1.0 - tf.cast(tf.reduce_all(tf.stack(flags)), tf.float32)
+
+
+def _where(condition: Any, a: Any, b: Any) -> Any:
+    dtype = a.dtype if tf.is_tensor(a) else b.dtype
+    return tf.where(condition, tf.cast(a, dtype), tf.cast(b, dtype))
+
+
+#: The functions of :class:`Maths` on tensors; the state's scale is a float32 tensor already.
+TENSORS = Maths(where=_where, minimum=tf.minimum, maximum=tf.maximum, float32=lambda x: x)
+
+
+def _is_summable(gradient: Any, headroom: float) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.reduce_all(tf.math.is_finite(_column_sums(gradient) * tf.cast(headroom, gradient.dtype)))
+    if headroom != 1.0:
+        gradient = gradient * tf.cast(headroom, gradient.dtype)
+    return tf.reduce_all(tf.math.is_finite(gradient))
+
+
+def _column_sums(slices: Any) -> Any:
+    """What the rows of an IndexedSlices can add up to, in its own type: rows with the same index are summed later."""
+    sizes = tf.abs(tf.cast(slices.values, tf.float32) if slices.dtype.size < 4 else slices.values)
+    if slices.dtype.size < 4 and slices.dense_shape is not None:
+        # float16 ends at 65504, so only rows that really meet are added.
+        sums = tf.math.unsorted_segment_sum(sizes, slices.indices, tf.cast(slices.dense_shape[0], tf.int32))
+    else:
+        sums = tf.reduce_sum(sizes, axis=0)
+    return tf.cast(sums, slices.dtype)
+
+
+def _squared_norm(gradient: Any) -> Any:
+    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    # l2_loss is half the sum of squares in one kernel. Four times it leaves room for the optimizer's own order of
+    # summation; the mean of several gradients has no larger norm than the largest of them, so no headroom is needed.
+    return 4 * tf.nn.l2_loss(values)

@@ -1,0 +1,459 @@
+"""The wrapper for Keras 3 optimizers."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from amp_tf.errors import ConfigError
+from amp_tf.loss_scaling import finite, replicas
+from amp_tf.loss_scaling.diagnosis import Status
+from amp_tf.loss_scaling.schedule import DynamicScale, Schedule, State, build_schedule
+from amp_tf.loss_scaling.usage import Gradients, Usage
+
+# These are settings of the inner optimizer; Keras' own wrapper has them too, dead.
+_INNER_SETTINGS = frozenset(
+    {
+        "clipnorm",
+        "clipvalue",
+        "ema_momentum",
+        "ema_overwrite_frequency",
+        "global_clipnorm",
+        "gradient_accumulation_steps",
+        "use_ema",
+        "weight_decay",
+    }
+)
+_DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
+
+
+class _ScaleState(keras.losses.Loss):  # type: ignore[misc]
+    """The part of a ``.keras`` or ``.weights.h5`` file that holds the scale and its counters.
+
+    It is a child of its own, so that the group of the optimizer holds what it holds without loss scaling and a float32
+    run can load it. A Loss only because Keras saves children of four known kinds.
+    """
+
+    def __init__(self, variables: Callable[[], list[Any]]) -> None:
+        super().__init__(name="loss_scale_state")
+        self._read_variables = variables
+
+    def save_own_variables(self, store: Any) -> None:
+        """Keras calls this when it saves."""
+        for name, variable in zip(("scale", "counters"), self._read_variables(), strict=True):
+            store[name] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Keras calls this when it loads; a file of a run without loss scaling has nothing here."""
+        for name, variable in zip(("scale", "counters"), self._read_variables(), strict=True):
+            if name in store.keys():  # noqa: SIM118 - an h5 store of Keras has keys() but no __contains__ everywhere
+                variable.assign(store[name])
+
+
+@keras.saving.register_keras_serializable(package="amp_tf")
+class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
+    """A Keras 3 optimizer that scales the loss and skips steps with nonfinite gradients.
+
+    Keras takes it for its own ``LossScaleOptimizer``, so ``compile`` does not wrap it again, and a model's default
+    ``train_step`` scales the loss with it. A custom loop adds two lines::
+
+        scaled_loss = optimizer.scale_loss(loss)              # inside the GradientTape
+        gradients = tape.gradient(scaled_loss, variables)
+        optimizer.apply_gradients(zip(gradients, variables))  # unscales, checks, applies or skips
+
+    or, as with tf_keras, ``get_scaled_loss`` and ``get_unscaled_gradients``. Gradients are unscaled first, then checked
+    on all replicas together, then given to the inner optimizer, which clips, accumulates and averages. A skipped step
+    changes nothing but ``loss_scale`` and ``counters``.
+
+    With Horovod or another all-reduce between ``tape.gradient`` and ``apply_gradients``, reduce the scaled gradients: a
+    NaN or infinity on one worker then reaches all, and all skip.
+
+    Args:
+        inner_optimizer: a ``keras.optimizers.Optimizer``. Clipping, averages and accumulation are its settings.
+        initial_scale, dynamic_growth_steps, **settings: see :func:`amp_tf.loss_scaling.schedule.build_schedule`.
+        name: of the optimizer.
+
+    Raises:
+        TypeError: ``inner_optimizer`` is no Keras 3 optimizer.
+        ConfigError: it scales its loss already, or a setting is outside its range.
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        initial_scale: float = 2.0**15,
+        dynamic_growth_steps: int = 2000,
+        name: str | None = None,
+        **settings: Any,
+    ) -> None:
+        _check_inner(inner_optimizer)
+        schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
+        # Checkpoints see the inner optimizer in this one's place (the mixin), so no attribute here may be tracked.
+        object.__setattr__(self, "_self_setattr_tracking", False)
+        object.__setattr__(self, "_trackable", inner_optimizer)
+        super(_DynamicTracking, self).__init__(inner_optimizer, initial_scale, dynamic_growth_steps, name=name)
+        self._settings = dict(settings)
+        self._schedule = schedule
+        self._usage = Usage()
+        self._pending_weights: dict[str, Any] | None = None
+        self._nonfinite_gradients: Any = None
+        for setting in _INNER_SETTINGS:  # from now on they are read from the inner optimizer
+            self.__dict__.pop(setting, None)
+        self._create_state()
+
+    def _create_state(self) -> None:
+        # The base class made a learning rate and an iteration counter that nothing would ever read.
+        self._variables.clear()
+        start = self._schedule.initial_state()
+        strategy = getattr(self.inner_optimizer, "_distribution_strategy", None) or tf.distribute.get_strategy()
+        with _scope_of(strategy):
+            self._scale = self.add_variable(
+                (), initializer=keras.initializers.Constant(start.scale), dtype="float32", name="loss_scale"
+            )
+            # good_steps, skipped, skipped_in_row, steps, last_change of State, and nonfinite losses in a row
+            self._counters = self.add_variable((6,), initializer="zeros", dtype="int64", name="loss_scale_counters")
+        self.loss_scale_state = _ScaleState(lambda: [self._scale, self._counters])
+        checkpointed = tf.__internal__.tracking.AutoTrackable()
+        checkpointed.current_loss_scale = self._scale.value
+        checkpointed.counters = self._counters.value
+        self.inner_optimizer._track_trackable(checkpointed, "loss_scale", overwrite=True)
+
+    # ---------------------------------------------------------------- the step
+
+    def scale_loss(self, loss: Any) -> Any:
+        """The loss times the scale: what the tape differentiates.
+
+        Args:
+            loss: a floating-point tensor of any shape, or a nest of them.
+
+        Returns:
+            The same structure, float32 (float64 where it was).
+        """
+        self._usage.note_automatic_unscaling()
+        return self._scale_and_note(loss)
+
+    def get_scaled_loss(self, loss: Any) -> Any:
+        """As :meth:`scale_loss`, for loops written for tf_keras; a callable gives a callable.
+
+        Args:
+            loss: a tensor, a nest of them, or a callable without arguments that returns one.
+        """
+        if callable(loss):
+            return lambda: self._scale_and_note(loss())
+        return self._scale_and_note(loss)
+
+    def get_unscaled_gradients(self, gradients: Iterable[Any]) -> list[Any]:
+        """Divides gradients by the scale; from then on ``apply_gradients`` takes them as they come.
+
+        Args:
+            gradients: tensors, ``tf.IndexedSlices`` or ``None``.
+        """
+        self._usage.note_unscaled_gradients()
+        scale = tf.convert_to_tensor(self._scale.value)
+        return [finite.unscale(gradient, scale) for gradient in gradients]
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
+        """Applies one step, or skips it.
+
+        Args:
+            grads_and_vars: pairs of gradient and variable.
+
+        Returns:
+            The inner optimizer's iteration counter, which skipped steps do not advance.
+
+        Raises:
+            ValueError: not one of the gradients is there.
+        """
+        pairs = list(grads_and_vars)
+        if pairs:
+            self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+        return self.inner_optimizer._iterations
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Applies one step, or skips it.
+
+        Args:
+            grads: one gradient for each variable: a tensor, a ``tf.IndexedSlices`` or ``None``.
+            trainable_variables: the variables; those that the optimizer was built with, if left out.
+
+        Raises:
+            ValueError: not one of the gradients is there, or it is called outside a replica.
+        """
+        if len(grads) == 0:
+            return
+        if trainable_variables is not None and not self.built:
+            self.build(list(trainable_variables))
+        kind = self._usage.gradients(where=f"optimizer '{self.name}'") if self._schedule.skips_nonfinite else None
+        if kind is None or (trainable_variables is None and not self.built):
+            self.inner_optimizer.apply(grads, trainable_variables)
+            return
+        if tf.distribute.in_cross_replica_context():
+            raise ValueError("apply() must be called in a replica context: from a function given to strategy.run().")
+        variables = list(trainable_variables or self.inner_optimizer._trainable_variables)
+        gradients, variables = self.inner_optimizer._filter_empty_gradients(list(grads), variables)
+        if kind is Gradients.SCALED:
+            gradients = self._unscale(gradients, variables)
+        flags = finite.find_nonfinite(gradients, _norm_clip(self.inner_optimizer), self._headroom())
+        flags = tf.concat([flags, [self._usage.take_nonfinite_loss()]], axis=0)
+        replicas.decide_together(
+            flags,
+            gradients,
+            take=lambda strategy, grads: self._take_step(strategy, grads, variables),
+            skip=lambda flags: self._skip_step(flags, variables),
+        )
+
+    def _scale_and_note(self, loss: Any) -> Any:
+        if not self._schedule.skips_nonfinite:
+            return loss
+        self._usage.note_scaled_loss(loss)
+        return finite.scale_loss(loss, self._scale.value)
+
+    def _unscale(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        scale = tf.convert_to_tensor(self._scale.value)
+        return [
+            gradient if getattr(variable, "overwrite_with_gradient", False) else finite.unscale(gradient, scale)
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
+
+    def _headroom(self) -> float:
+        accumulated = self.inner_optimizer.gradient_accumulation_steps or 1
+        return float(accumulated * tf.distribute.get_strategy().num_replicas_in_sync)
+
+    def _take_step(self, strategy: Any, gradients: Any, variables: Sequence[Any]) -> None:
+        replicas.apply_inner(strategy, self.inner_optimizer, gradients, variables)
+        self._store(self._schedule.after_finite(self._load(), finite.TENSORS), nonfinite_losses=0)
+
+    def _skip_step(self, flags: Any, variables: Sequence[Any]) -> None:
+        before = tf.convert_to_tensor(self._counters.value)[5]
+        loss_is_nonfinite = flags[-1] > 0
+        self._store(
+            self._schedule.after_nonfinite(self._load(), finite.TENSORS),
+            nonfinite_losses=tf.where(loss_is_nonfinite, before + 1, tf.zeros_like(before)),
+        )
+        indices = [[self.inner_optimizer._get_variable_index(variable)] for variable in variables]
+        seen = tf.scatter_nd(indices, tf.cast(flags[:-1] > 0, tf.int32), self._nonfinite_gradients.shape)
+        self._nonfinite_gradients.assign(seen)
+
+    def _load(self) -> State:
+        return State(tf.convert_to_tensor(self._scale.value), *tf.unstack(self._counters.value)[:5])
+
+    def _store(self, state: State, nonfinite_losses: Any) -> None:
+        self._scale.assign(state.scale)
+        counters = [tf.cast(count, tf.int64) for count in (*state[1:], nonfinite_losses)]
+        self._counters.assign(tf.stack(counters))
+
+    # ---------------------------------------------------------------- variables and settings
+
+    def build(self, var_list: Sequence[Any]) -> None:
+        """Creates the variables of the inner optimizer, and restores those that were loaded before they existed.
+
+        Args:
+            var_list: the variables to train.
+        """
+        if self.built:
+            return
+        variables = list(var_list)
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(variables)
+        count = max(len(self.inner_optimizer._trainable_variables), 1)
+        with _scope_of(self.inner_optimizer._distribution_strategy):
+            self._nonfinite_gradients = keras.Variable(
+                initializer="zeros", shape=(count,), dtype="int32", trainable=False, name="nonfinite_gradients"
+            )
+        self._trainable_variables = self.inner_optimizer._trainable_variables
+        self._trainable_variables_indices = self.inner_optimizer._trainable_variables_indices
+        self.built = True
+        if self._pending_weights is not None:
+            pending, self._pending_weights = self._pending_weights, None
+            self.load_own_variables(pending)
+
+    @property
+    def variables(self) -> list[Any]:
+        """The inner optimizer's variables, then the scale and its counters."""
+        return [*self.inner_optimizer.variables, *self._variables]
+
+    @property
+    def schedule(self) -> Schedule:
+        """The settings of the scale; fixed, because traced steps hold them."""
+        return self._schedule
+
+    @property
+    def loss_scale(self) -> Any:
+        """The scale now, a float32 variable. Assigning a number takes effect at the next step, also in traced ones."""
+        if tf.inside_function():  # a loop that multiplies by hand has scaled its loss
+            self._usage.note_scaled_loss()
+        return self._scale
+
+    @loss_scale.setter
+    def loss_scale(self, value: float) -> None:
+        self._scale.assign(value)
+
+    dynamic_scale = loss_scale
+
+    @property
+    def step_counter(self) -> Any:
+        """Finite steps since the scale last changed; int64."""
+        return self._counters[0]
+
+    @property
+    def dynamic_counter(self) -> Any:
+        """As ``step_counter``, under the name of tf_keras."""
+        return self._counters[0]
+
+    def status(self) -> Status:
+        """The state as Python numbers. Waits for the device: for callbacks and people, not for traced steps."""
+        scale, counters = float(self._scale.numpy()), [int(n) for n in self._counters.numpy()]
+        names: tuple[str, ...] = ()
+        if self._nonfinite_gradients is not None and counters[1]:
+            flags = self._nonfinite_gradients.numpy()
+            names = tuple(
+                getattr(variable, "path", variable.name)
+                for variable, flag in zip(self.inner_optimizer._trainable_variables, flags, strict=False)
+                if flag
+            )
+        return Status(scale, *counters, getattr(self._schedule, "min_scale", scale), names)
+
+    @property
+    def learning_rate(self) -> Any:
+        """The inner optimizer's."""
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self.inner_optimizer.learning_rate = value
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached where the wrapper has no such attribute: clipnorm, momentum, beta_1 and the like.
+        if name.startswith("_") or "inner_optimizer" not in self.__dict__:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return getattr(self.inner_optimizer, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _INNER_SETTINGS and "_schedule" in self.__dict__:
+            setattr(self.inner_optimizer, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> Iterable[str]:
+        # Keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
+        return sorted(set(super().__dir__()) - {"inner_optimizer", "_trackable"})
+
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+        """As on the inner optimizer."""
+        self.inner_optimizer.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
+
+    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        """Not with TensorFlow, as for every Keras optimizer.
+
+        Raises:
+            ValueError: always.
+        """
+        return self.inner_optimizer.stateless_apply(optimizer_variables, grads, trainable_variables)
+
+    # ---------------------------------------------------------------- saving
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes what the inner optimizer alone would write; the scale goes to its own group."""
+        self.inner_optimizer.save_own_variables(store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the state of an optimizer that was saved wrapped, bare, or in Keras' own wrapper.
+
+        Args:
+            store: maps "0", "1", … to arrays. What has no variable yet waits for ``build``.
+        """
+        saved = {key: store[key][()] for key in store.keys()}  # noqa: SIM118 - see _ScaleState
+        if not saved:
+            return
+        expected = len(self.inner_optimizer.variables)
+        if not self.built and len(saved) > expected:
+            self._pending_weights = saved
+            return
+        if len(saved) == expected + 4:  # Keras' wrapper: iteration, learning_rate, step_counter, dynamic_scale, inner…
+            self._scale.assign(saved["3"])
+            self._counters.assign([int(saved["2"]), 0, 0, 0, 0, 0])
+            saved = {str(i): saved[str(i + 4)] for i in range(expected)}
+        elif len(saved) != expected:
+            warnings.warn(
+                f"amp_tf: optimizer '{self.name}': the file holds {len(saved)} variables of an optimizer, this one has "
+                f"{expected}; its state is not loaded. Compile the model with the optimizer that was saved.",
+                stacklevel=2,
+            )
+            return
+        self.inner_optimizer.load_own_variables(saved)
+
+    def get_weights(self) -> list[Any]:
+        """Copies of all ``variables`` as numpy arrays."""
+        return [variable.numpy() for variable in self.variables]
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Sets all ``variables``, or those of the inner optimizer alone (what a float32 run's optimizer gives).
+
+        Args:
+            weights: arrays, in the order of ``variables``.
+
+        Raises:
+            ValueError: their number fits neither, or a shape differs.
+        """
+        variables = self.variables
+        if len(weights) not in (len(variables), len(variables) - len(self._variables)):
+            raise ValueError(
+                f"optimizer '{self.name}' has {len(variables)} variables, got {len(weights)} arrays. Build the "
+                "optimizer first with build(trainable_variables)."
+            )
+        for variable, weight in zip(variables, weights, strict=False):
+            if tuple(variable.shape) != tuple(weight.shape):
+                raise ValueError(f"variable '{variable.path}' has shape {variable.shape}, the array {weight.shape}.")
+            variable.assign(weight)
+
+    def get_config(self) -> dict[str, Any]:
+        """The settings, from which :meth:`from_config` makes the same optimizer."""
+        config = super().get_config()
+        return {**config, **self._settings}
+
+
+def wrap(inner_optimizer: Any, initial_scale: float, **settings: Any) -> LossScaleOptimizer:
+    """The adapter's entry, for ``amp_tf.LossScaleOptimizer``."""
+    return LossScaleOptimizer(inner_optimizer, initial_scale, **settings)
+
+
+def _check_inner(optimizer: Any) -> None:
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(f"inner_optimizer: expected a keras.optimizers.Optimizer, got {optimizer!r}.")
+    where = f"LossScaleOptimizer('{optimizer.name}')"
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ConfigError("the optimizer is a LossScaleOptimizer already", where=where, fix="Wrap it once")
+    if optimizer.loss_scale_factor is not None:
+        raise ConfigError(
+            f"the optimizer scales its loss already, by loss_scale_factor={optimizer.loss_scale_factor}",
+            where=where,
+            fix="Leave out loss_scale_factor, or use LossScaleOptimizer(…, initial_scale=…, dynamic=False)",
+        )
+    if keras.backend.backend() != "tensorflow":
+        raise ConfigError(
+            f"Keras runs on {keras.backend.backend()}", where=where, fix="Set KERAS_BACKEND=tensorflow before importing"
+        )
+
+
+def _norm_clip(optimizer: Any) -> finite.NormClip:
+    if optimizer.clipnorm:
+        return finite.NormClip.EACH
+    return finite.NormClip.GLOBAL if optimizer.global_clipnorm else finite.NormClip.NONE
+
+
+def _scope_of(strategy: Any) -> contextlib.AbstractContextManager[Any]:
+    if strategy is tf.distribute.get_strategy() or (
+        not tf.distribute.in_cross_replica_context() and tf.distribute.has_strategy()
+    ):
+        return contextlib.nullcontext()
+    return strategy.scope()  # type: ignore[no-any-return]
+
+
+__all__ = ["DynamicScale", "LossScaleOptimizer", "wrap"]

@@ -1,0 +1,134 @@
+"""One decision for all replicas, and the inner optimizer's step after it.
+
+Where replicas meet in ``merge_call`` (MirroredStrategy, MultiWorkerMirroredStrategy on CPUs), no condition may hold a
+``merge_call`` in a replica. So the condition stands in the cross-replica context, and a branch calls each replica anew.
+Keras puts two more conditions into its step, for accumulated gradients and for averages; they have to be lifted out as
+well, or TensorFlow refuses to trace the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+def decide_together(
+    flags: Any, gradients: Sequence[Any], *, take: Callable[[Any, Any], None], skip: Callable[[Any], None]
+) -> None:
+    """Takes the step if no replica has a nonfinite gradient, else skips it, on all replicas alike.
+
+    Args:
+        flags: this replica's float32 vector: above 0 where something is nonfinite. The last entry tells about the loss
+            and only explains.
+        gradients: this replica's gradients.
+        take: called with the strategy, or ``None`` where this replica goes on by itself, and the gradients.
+        skip: called with the flags, summed over replicas.
+    """
+    if not tf.__internal__.distribute.strategy_supports_no_merge_call():
+        tf.distribute.get_replica_context().merge_call(_decide_across, args=(flags, list(gradients), take, skip))
+        return
+    context = tf.distribute.get_replica_context()
+    if context is not None and context.num_replicas_in_sync > 1:
+        flags = context.all_reduce(tf.distribute.ReduceOp.SUM, flags)
+    _decide(flags, lambda: take(None, gradients), lambda: skip(flags))
+
+
+def apply_inner(strategy: Any, optimizer: Any, gradients: Any, variables: Sequence[Any]) -> None:
+    """The inner Keras optimizer's step.
+
+    Args:
+        strategy: the strategy whose replicas make the step, called from the cross-replica context; ``None`` to make it
+            right here.
+        optimizer: a built Keras 3 optimizer.
+        gradients: one for each variable; with a strategy, per replica.
+        variables: the variables.
+    """
+    if strategy is None:
+        optimizer.apply(gradients, variables)
+        return
+    each = strategy.extended.call_for_each_replica
+    if optimizer.gradient_accumulation_steps or (optimizer.use_ema and optimizer.ema_overwrite_frequency):
+        _apply_with_conditions_outside(each, optimizer, gradients, variables)
+    else:
+        each(lambda grads: optimizer.apply(grads, variables), args=(gradients,))
+
+
+def _decide_across(
+    strategy: Any, flags: Any, gradients: Any, take: Callable[[Any, Any], None], skip: Callable[[Any], None]
+) -> None:
+    # merge_call hands over what each replica gave; the callables are the same on all of them, one is enough.
+    take, skip = (strategy.experimental_local_results(f)[0] for f in (take, skip))
+    total = strategy.reduce(tf.distribute.ReduceOp.SUM, flags, axis=None)
+    _decide(total, lambda: take(strategy, gradients), lambda: skip(total))
+
+
+def _decide(flags: Any, take: Callable[[], None], skip: Callable[[], None]) -> None:
+    def taken() -> Any:
+        take()
+        return tf.constant(True)
+
+    def skipped() -> Any:
+        skip()
+        return tf.constant(False)
+
+    tf.cond(tf.reduce_max(flags[:-1]) > 0, skipped, taken)
+
+
+def _apply_with_conditions_outside(each: Any, optimizer: Any, gradients: Any, variables: Sequence[Any]) -> None:
+    """``keras.Optimizer.apply`` and ``_backend_apply_gradients`` of Keras 3, with their conditions taken here."""
+    steps = optimizer.gradient_accumulation_steps
+    iteration = tf.convert_to_tensor(optimizer._iterations.value)
+
+    def split(grads: Any) -> tuple[Any, Any, list[Any]]:
+        grads, targets = optimizer._overwrite_variables_directly_with_gradients(grads, variables)
+        if not steps:
+            return grads, targets, []
+        return grads, targets, [optimizer._accumulated_gradients[optimizer._get_variable_index(v)] for v in targets]
+
+    def update(grads: Any) -> None:
+        grads, targets, sums = split(grads)
+        if steps:
+            grads = [(gradient + total) / steps for gradient, total in zip(grads, sums, strict=True)]
+        grads = optimizer._clip_gradients(grads)
+        optimizer._apply_weight_decay(targets)
+        optimizer._backend_update_step(grads, targets, optimizer.learning_rate)
+        if steps:
+            optimizer._backend_reset_gradient_accumulators()
+
+    def accumulate(grads: Any) -> None:
+        grads, _, sums = split(grads)
+        optimizer._backend_increment_gradient_accumulators(grads, sums)
+
+    def finish() -> None:
+        for variable in variables:
+            if getattr(variable, "constraint", None) is not None:
+                variable.assign(variable.constraint(variable))
+        optimizer._iterations.assign_add(1)
+
+    if steps:
+        _when((iteration + 1) % steps == 0, lambda: each(update, (gradients,)), lambda: each(accumulate, (gradients,)))
+    else:
+        each(update, args=(gradients,))
+    if optimizer.use_ema:
+        trained = optimizer._trainable_variables
+        each(lambda: optimizer._update_model_variables_moving_average(trained))
+        if optimizer.ema_overwrite_frequency:
+            updates = iteration // steps if steps else iteration
+            _when(
+                (updates + 1) % optimizer.ema_overwrite_frequency == 0,
+                lambda: optimizer._overwrite_model_variables_with_average_value(trained),
+            )
+    each(finish)
+
+
+def _when(condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any] = lambda: None) -> None:
+    def branch(action: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            action()
+            return tf.constant(0)
+
+        return run
+
+    tf.cond(condition, branch(then), branch(otherwise))

@@ -1,0 +1,269 @@
+"""How a loss scale moves: a pure state machine, bounded on both sides.
+
+Three schedules share one interface, so that nothing asks "is loss scaling on?": :class:`NoScale`, :class:`FixedScale`
+and :class:`DynamicScale`. A schedule is a frozen dataclass of settings; what changes during training is a
+:class:`State`, and a step maps one state to the next. The arithmetic is branch-free and takes its few functions from a
+:class:`Maths`, so the very same lines run on Python numbers (tests, simulation) and on TensorFlow tensors (training).
+
+The dynamic algorithm, after Micikevicius et al., Mixed Precision Training, ICLR 2018 (arXiv 1710.03740), section 3.2::
+
+    finite step      good_steps += 1; after growth_steps of them: scale = min(scale * growth, max_scale)
+    nonfinite step   the step is skipped; from the hysteresis-th in a row on: scale = max(scale * backoff, min_scale)
+
+The scale may go below 1: where the unscaled gradients themselves leave float16, a floor of 1 skips every step for ever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from amp_tf.errors import ConfigError
+
+DEFAULT_INITIAL_SCALE = 2.0**15
+DEFAULT_GROWTH_STEPS = 2000
+DEFAULT_MIN_SCALE = 2.0**-24
+# The largest power of two that float32 holds: the scale, and a loss of ordinary size times the scale, stay finite.
+DEFAULT_MAX_SCALE = 2.0**127
+_SMALLEST_NORMAL = 2.0**-126  # below it processors may flush to zero, and a scale of zero turns gradients into 0/0
+
+
+class State(NamedTuple):
+    """What a schedule remembers between steps: Python numbers, or scalar tensors.
+
+    Attributes:
+        scale: the factor on the loss; float32.
+        good_steps: finite steps since the scale last changed or a step was skipped (the growth tracker); int64.
+        skipped: skipped steps in all; int64.
+        skipped_in_row: skipped steps since the last finite one; int64.
+        steps: steps in all, skipped ones included; int64.
+        last_change: the value of ``steps`` when the scale last changed, 0 if it never did; int64.
+    """
+
+    scale: Any
+    good_steps: Any = 0
+    skipped: Any = 0
+    skipped_in_row: Any = 0
+    steps: Any = 0
+    last_change: Any = 0
+
+
+class Maths(NamedTuple):
+    """The functions that a schedule computes with.
+
+    Attributes:
+        where: ``where(condition, a, b)``, elementwise choice.
+        minimum, maximum: of two numbers.
+        float32: rounds a product to float32, so that Python numbers give the bits that TensorFlow gives.
+    """
+
+    where: Callable[[Any, Any, Any], Any]
+    minimum: Callable[[Any, Any], Any]
+    maximum: Callable[[Any, Any], Any]
+    float32: Callable[[Any], Any]
+
+
+PYTHON = Maths(
+    where=lambda condition, a, b: a if condition else b,
+    minimum=min,
+    maximum=max,
+    float32=lambda x: ctypes.c_float(x).value,
+)
+
+
+class Schedule(Protocol):
+    """The interface of the three schedules.
+
+    Attributes:
+        skips_nonfinite: whether a step with nonfinite gradients is skipped; if not, gradients need no check at all.
+    """
+
+    @property
+    def skips_nonfinite(self) -> bool:
+        """Whether a step with nonfinite gradients is skipped."""
+
+    def initial_state(self) -> State:
+        """The state before the first step."""
+
+    def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
+        """The state after a step that was applied."""
+
+    def after_nonfinite(self, state: State, maths: Maths = PYTHON) -> State:
+        """The state after a step that was skipped."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NoScale:
+    """No scaling and no check: the optimizer behaves as if it were not wrapped."""
+
+    skips_nonfinite: bool = dataclasses.field(default=False, init=False)
+
+    def initial_state(self) -> State:
+        """A scale of 1, which stays."""
+        return State(scale=1.0)
+
+    def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
+        """Counts the step."""
+        return state._replace(steps=state.steps + 1)
+
+    def after_nonfinite(self, state: State, maths: Maths = PYTHON) -> State:
+        """Counts the step, which was not skipped: nothing checks the gradients."""
+        return self.after_finite(state, maths)
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedScale:
+    """One scale for the whole training; nonfinite steps are skipped and counted.
+
+    Attributes:
+        scale: the factor on the loss, between 2^-126 and 2^127.
+
+    Raises:
+        ConfigError: the scale is outside that range.
+    """
+
+    scale: float
+    skips_nonfinite: bool = dataclasses.field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        _check_range("initial_scale", self.scale, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
+
+    def initial_state(self) -> State:
+        """The one scale."""
+        return State(scale=PYTHON.float32(self.scale))
+
+    def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
+        """Counts the step; the scale stays."""
+        return _count_finite(state)
+
+    def after_nonfinite(self, state: State, maths: Maths = PYTHON) -> State:
+        """Counts the skipped step; the scale stays."""
+        return _count_skipped(state)
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicScale:
+    """A scale as large as the gradients allow: grows after many finite steps, backs off after a nonfinite one.
+
+    Attributes:
+        initial_scale: the first scale. High is good: it comes down in a few steps but goes up slowly.
+        growth_steps: finite steps in a row before the scale grows.
+        growth_factor: what the scale is multiplied by then; above 1.
+        backoff_factor: what the scale is multiplied by after a nonfinite step; between 0 and 1.
+        hysteresis: the scale backs off from this many nonfinite steps in a row on. 1 backs off at once; all nonfinite
+            steps are skipped in any case.
+        min_scale: the floor; at least 2^-126, the smallest normal float32.
+        max_scale: the ceiling; at most 2^127, the largest power of two in float32.
+
+    Raises:
+        ConfigError: a setting is outside its range, or the initial scale is not between floor and ceiling.
+    """
+
+    initial_scale: float = DEFAULT_INITIAL_SCALE
+    growth_steps: int = DEFAULT_GROWTH_STEPS
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    hysteresis: int = 1
+    min_scale: float = DEFAULT_MIN_SCALE
+    max_scale: float = DEFAULT_MAX_SCALE
+    skips_nonfinite: bool = dataclasses.field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        _check_range("min_scale", self.min_scale, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
+        _check_range("max_scale", self.max_scale, self.min_scale, DEFAULT_MAX_SCALE)
+        _check_range("initial_scale", self.initial_scale, self.min_scale, self.max_scale)
+        _check_count("dynamic_growth_steps", self.growth_steps)
+        _check_count("hysteresis", self.hysteresis)
+        if not 1.0 < self.growth_factor < float("inf"):
+            raise _setting_error("growth_factor", self.growth_factor, "a finite number above 1")
+        if not 0.0 < self.backoff_factor < 1.0:
+            raise _setting_error("backoff_factor", self.backoff_factor, "a number above 0 and below 1")
+
+    def initial_state(self) -> State:
+        """The initial scale."""
+        return State(scale=PYTHON.float32(self.initial_scale))
+
+    def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
+        """Counts the step; every ``growth_steps`` in a row the scale grows, up to the ceiling."""
+        counted = _count_finite(state)
+        is_due = counted.good_steps >= self.growth_steps
+        grown = maths.minimum(maths.float32(state.scale * self.growth_factor), PYTHON.float32(self.max_scale))
+        moved = _move(counted, maths.where(is_due, grown, state.scale), maths)
+        return moved._replace(good_steps=maths.where(is_due, 0, counted.good_steps))
+
+    def after_nonfinite(self, state: State, maths: Maths = PYTHON) -> State:
+        """Counts the skipped step; from the ``hysteresis``-th in a row on the scale backs off, down to the floor."""
+        counted = _count_skipped(state)
+        is_due = counted.skipped_in_row >= self.hysteresis
+        lowered = maths.maximum(maths.float32(state.scale * self.backoff_factor), PYTHON.float32(self.min_scale))
+        return _move(counted, maths.where(is_due, lowered, state.scale), maths)
+
+
+def build_schedule(
+    initial_scale: float = DEFAULT_INITIAL_SCALE,
+    dynamic_growth_steps: int = DEFAULT_GROWTH_STEPS,
+    *,
+    dynamic: bool = True,
+    enabled: bool = True,
+    growth_factor: float = 2.0,
+    backoff_factor: float = 0.5,
+    hysteresis: int = 1,
+    min_scale: float = DEFAULT_MIN_SCALE,
+    max_scale: float = DEFAULT_MAX_SCALE,
+) -> Schedule:
+    """The schedule that the keyword arguments of ``amp_tf.LossScaleOptimizer`` describe.
+
+    Args:
+        initial_scale: the first scale, or the only one where ``dynamic`` is false.
+        dynamic_growth_steps: ``DynamicScale.growth_steps``, under the name that Keras gives it.
+        dynamic: false for :class:`FixedScale`.
+        enabled: false for :class:`NoScale`.
+        growth_factor, backoff_factor, hysteresis, min_scale, max_scale: as in :class:`DynamicScale`.
+
+    Raises:
+        ConfigError: a value is outside its range; the message names the setting, the value and the valid ones.
+    """
+    if not enabled:
+        return NoScale()
+    if not dynamic:
+        return FixedScale(initial_scale)
+    return DynamicScale(
+        initial_scale, dynamic_growth_steps, growth_factor, backoff_factor, hysteresis, min_scale, max_scale
+    )
+
+
+def _count_finite(state: State) -> State:
+    return state._replace(
+        good_steps=state.good_steps + 1, skipped_in_row=state.skipped_in_row * 0, steps=state.steps + 1
+    )
+
+
+def _count_skipped(state: State) -> State:
+    return state._replace(
+        good_steps=state.good_steps * 0,
+        skipped=state.skipped + 1,
+        skipped_in_row=state.skipped_in_row + 1,
+        steps=state.steps + 1,
+    )
+
+
+def _move(state: State, scale: Any, maths: Maths) -> State:
+    return state._replace(scale=scale, last_change=maths.where(scale == state.scale, state.last_change, state.steps))
+
+
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise _setting_error(name, value, f"numbers from {low:g} to {high:g}")
+
+
+def _check_count(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _setting_error(name, value, "integers from 1")
+
+
+def _setting_error(name: str, value: object, valid: str) -> ConfigError:
+    return ConfigError(
+        f"{value!r} is not a valid value", where=f"LossScaleOptimizer.{name}", fix=f"Valid values: {valid}"
+    )

@@ -1,0 +1,88 @@
+"""How a training loop uses its wrapper: whether it scaled the loss, and who unscales the gradients.
+
+A wrapper cannot see the loop, only the calls that reach it while the step is traced or run. From their order follows
+what ``apply_gradients`` gets: scaled gradients, gradients that the loop unscaled itself, or gradients of a loss that
+was never scaled, which must not be divided.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from amp_tf.loss_scaling import finite
+from amp_tf.loss_scaling.diagnosis import TWO_LINES
+
+
+class Gradients(enum.Enum):
+    """What ``apply_gradients`` is given."""
+
+    SCALED = "scaled"
+    UNSCALED_BY_LOOP = "unscaled by the loop"
+    NEVER_SCALED = "never scaled"
+
+
+class Usage:
+    """Watches one wrapper's calls. Cheap, thread-safe enough: replicas of one process trace one after the other."""
+
+    def __init__(self) -> None:
+        self._kind = Gradients.NEVER_SCALED
+        self._loop_unscales = False
+        self._has_warned = False
+        self._losses = threading.local()
+
+    @property
+    def loss_was_scaled(self) -> bool:
+        """Whether a loss was ever scaled through this wrapper."""
+        return self._kind is not Gradients.NEVER_SCALED
+
+    def note_scaled_loss(self, loss: Any = None) -> None:
+        """The loop scaled this (unscaled, nest of) loss, or read the scale to do so itself."""
+        if self._kind is Gradients.NEVER_SCALED:
+            self._kind = Gradients.SCALED
+        if loss is not None:
+            flag = finite.is_nonfinite(loss)
+            earlier = self._take_flag()
+            self._losses.note = (_current_graph(), flag if earlier is None else tf.maximum(flag, earlier))
+
+    def note_unscaled_gradients(self) -> None:
+        """The loop unscales its gradients itself, as loops written for tf_keras do."""
+        self._kind = Gradients.UNSCALED_BY_LOOP
+
+    def note_automatic_unscaling(self) -> None:
+        """The loop leaves unscaling to ``apply_gradients``, as Keras 3 does."""
+        self._kind = Gradients.SCALED
+
+    def gradients(self, where: str) -> Gradients:
+        """What the gradients are that arrive now; warns once if no loss was ever scaled.
+
+        Args:
+            where: names the optimizer in the warning.
+        """
+        if self._kind is Gradients.NEVER_SCALED and not self._has_warned:
+            self._has_warned = True
+            logging.warning(
+                "amp_tf: %s: apply_gradients was called but the loss was never scaled, so small gradients are lost in "
+                "float16; the gradients are applied as they are. Add two lines to the training step:\n    %s",
+                where,
+                TWO_LINES,
+            )
+        return self._kind
+
+    def take_nonfinite_loss(self) -> Any:
+        """1.0 if a loss scaled since the last call, in the same graph, was nonfinite; 0.0 if not or not known."""
+        flag = self._take_flag()
+        return tf.constant(0.0) if flag is None else flag
+
+    def _take_flag(self) -> Any:
+        graph, flag = getattr(self._losses, "note", (None, None))
+        self._losses.note = (None, None)
+        return flag if graph is _current_graph() else None
+
+
+def _current_graph() -> Any:
+    return "eager" if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
