@@ -1,4 +1,4 @@
-"""Where amp_tf differs from TensorFlow's pass on purpose, as a table: a name, the reason, and how the judge allows for it.
+"""Where amp_tf differs from TensorFlow's pass on purpose, as a table: a name and the reason.
 
 A difference that is not in this table is a bug. Each row's name is also the name of a test in
 test_deliberate_differences.py.
@@ -44,8 +44,8 @@ def _has_an_op_without_kernel(graph: RandomGraph, mode: Mode) -> bool:
 DELIBERATE_DIFFERENCES = (
     DeliberateDifference(
         "kernel-missing",
-        "TensorFlow paints allow-list nodes, and infer nodes that directly follow one, without asking whether the op has "
-        "a 16-bit kernel on the node's device; the graph then fails at run time. amp_tf leaves such a node in float32.",
+        "TensorFlow paints allow-list nodes, and infer nodes that directly follow one, without asking whether the op "
+        "has a 16-bit kernel on the node's device; the graph then fails at run time. amp_tf leaves it in float32.",
         _has_an_op_without_kernel,
     ),
     DeliberateDifference(
@@ -56,13 +56,13 @@ DELIBERATE_DIFFERENCES = (
     ),
     DeliberateDifference(
         "fused-ops",
-        "The plugin hook runs after Grappler's remapper, TensorFlow's pass before it: amp_tf's lists also hold the fused "
-        "ops (_FusedMatMul, _FusedConv2D, …), which TensorFlow's pass never meets.",
+        "The plugin hook runs after Grappler's remapper, TensorFlow's pass before it: amp_tf's lists also hold the "
+        "fused ops (_FusedMatMul, _FusedConv2D, …), which TensorFlow's pass never meets.",
     ),
     DeliberateDifference(
         "force-all-fixed",
-        "TensorFlow's UNSAFE_FORCE_ALL gives up on the whole graph when one node has an argument of fixed type float32, "
-        "and in bfloat16 mode always. amp_tf forces what can be forced.",
+        "TensorFlow's UNSAFE_FORCE_ALL gives up on the whole graph when one node has an argument of fixed type "
+        "float32, and in bfloat16 mode always. amp_tf forces what can be forced.",
     ),
 )
 
