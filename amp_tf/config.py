@@ -221,9 +221,7 @@ def _list_rows() -> tuple[EnvVar, ...]:
     return tuple(rows)
 
 
-_TUPLE_FIELDS = tuple(
-    field.name for field in dataclasses.fields(AmpConfig) if str(field.type).startswith("tuple")
-)
+_TUPLE_FIELDS = tuple(field.name for field in dataclasses.fields(AmpConfig) if str(field.type).startswith("tuple"))
 
 ENV_VARS: tuple[EnvVar, ...] = (
     EnvVar(ENABLE_VAR, None, _read_bool, "1, 0", "turns everything on: graph rewrite and loss scaling"),

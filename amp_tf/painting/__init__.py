@@ -1,0 +1,1 @@
+"""Decides the precision of every node, by rules in their order. Nothing here touches a proto or changes a graph."""

@@ -1,0 +1,1 @@
+"""From a painting to a new graph: plan the edits, apply them, verify the result."""

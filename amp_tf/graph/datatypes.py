@@ -1,0 +1,58 @@
+"""TensorFlow's ``DataType`` numbers that a rewrite has to tell apart (types.proto)."""
+
+from __future__ import annotations
+
+INVALID = 0
+FLOAT = 1
+STRING = 7
+BFLOAT16 = 14
+HALF = 19
+RESOURCE = 20
+VARIANT = 21
+
+QUANTIZED = frozenset({11, 12, 13, 15, 16})  # qint8, quint8, qint32, qint16, quint16
+
+_REF_OFFSET = 100  # a reference type is its base type plus 100
+
+_NAMES = {
+    0: "invalid",
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    7: "string",
+    8: "complex64",
+    9: "int64",
+    10: "bool",
+    11: "qint8",
+    12: "quint8",
+    13: "qint32",
+    14: "bfloat16",
+    15: "qint16",
+    16: "quint16",
+    17: "uint16",
+    18: "complex128",
+    19: "float16",
+    20: "resource",
+    21: "variant",
+    22: "uint32",
+    23: "uint64",
+    24: "float8_e5m2",
+    25: "float8_e4m3fn",
+    29: "int4",
+    30: "uint4",
+}
+
+
+def base_type(data_type: int) -> int:
+    """The type behind a reference type; other types are their own base."""
+    return data_type - _REF_OFFSET if data_type > _REF_OFFSET else data_type
+
+
+def type_name(data_type: int) -> str:
+    """The name that Python users know, such as ``float32``."""
+    base = base_type(data_type)
+    name = _NAMES.get(base, f"DataType {base}")
+    return f"{name}_ref" if base != data_type else name

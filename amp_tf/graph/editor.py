@@ -1,0 +1,78 @@
+"""Applies an edit plan to a GraphDef or a FunctionDef; the only code that writes to a proto."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amp_tf.graph.plan import EditPlan, NewCast
+from amp_tf.graph.view import GraphView
+
+
+def apply_to_graph(graph: Any, view: GraphView, plan: EditPlan) -> None:
+    """Edits a GraphDef in place.
+
+    Args:
+        graph: the GraphDef that the view was read from, or a copy of it.
+        view: its view.
+        plan: the edits.
+    """
+    protos = list(graph.node)
+    _retype(protos, view, plan)
+    for cast in plan.casts:
+        name = view.names[cast.src_node]
+        source = f"{name}:{cast.src_port}" if cast.src_port else name
+        _fill_cast(graph.node.add(), cast, source, view.devices[cast.src_node])
+        for node, position in cast.readers:
+            protos[node].input[position] = cast.name
+
+
+def apply_to_function(function: Any, view: GraphView, plan: EditPlan) -> None:
+    """Edits a FunctionDef in place; its signature does not change.
+
+    Args:
+        function: the FunctionDef that the view was read from, or a copy of it.
+        view: its view, with arguments as first and results as last nodes.
+        plan: the edits.
+    """
+    first = len(function.signature.input_arg)
+    body = list(function.node_def)
+    results = list(function.signature.output_arg)
+    protos = [None] * first + body + [None] * len(results)
+    first_result = first + len(body)
+    _retype(protos, view, plan)
+    for cast in plan.casts:
+        node, position = cast.readers[0]
+        source = (
+            function.ret[results[node - first_result].name] if node >= first_result else protos[node].input[position]
+        )
+        _fill_cast(function.node_def.add(), cast, source, view.devices[cast.src_node])
+        result = f"{cast.name}:y:0"
+        for node, position in cast.readers:
+            if node >= first_result:
+                function.ret[results[node - first_result].name] = result
+            else:
+                protos[node].input[position] = result
+
+
+def _retype(protos: list[Any], view: GraphView, plan: EditPlan) -> None:
+    for rename in plan.renames:
+        protos[rename.node].op = rename.op
+        protos[rename.node].attr[rename.added_attr].type = rename.added_type
+    signatures = view.signatures
+    for retype in plan.retypes:
+        slot = signatures[retype.node].slots[retype.slot]
+        value = protos[retype.node].attr[slot.attr]
+        if slot.index < 0:
+            value.type = retype.data_type
+        else:
+            value.list.type[slot.index] = retype.data_type
+
+
+def _fill_cast(node: Any, cast: NewCast, source: str, device: str) -> None:
+    node.name = cast.name
+    node.op = "Cast"
+    node.device = device
+    node.input.append(source)
+    node.attr["SrcT"].type = cast.src_type
+    node.attr["DstT"].type = cast.dst_type
+    node.attr["Truncate"].b = False

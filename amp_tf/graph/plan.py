@@ -1,0 +1,55 @@
+"""The edit plan: what will change in a graph, as data. Nothing is changed until the editor applies it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Retype:
+    """A type attribute gets another type."""
+
+    node: int
+    slot: int
+    data_type: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Rename:
+    """A node's op becomes its successor, which has one type attribute more."""
+
+    node: int
+    op: str
+    added_attr: str
+    added_type: int
+
+
+@dataclasses.dataclass(frozen=True)
+class NewCast:
+    """A Cast node after an output port, shared by all readers that need the other type.
+
+    Attributes:
+        name: the new node's name.
+        src_node, src_port: the tensor that is cast.
+        src_type, dst_type: ``DataType`` numbers.
+        readers: (node, number of its data input) of each reader that gets the cast's result.
+    """
+
+    name: str
+    src_node: int
+    src_port: int
+    src_type: int
+    dst_type: int
+    readers: tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class EditPlan:
+    """All edits of one graph or function."""
+
+    renames: tuple[Rename, ...] = ()
+    retypes: tuple[Retype, ...] = ()
+    casts: tuple[NewCast, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.renames or self.retypes or self.casts)

@@ -1,0 +1,231 @@
+"""Op templates: which type attributes an op has, and which ports each of them types.
+
+The unit of every decision is a *slot* of a node: one type attribute, one entry of a list-of-types attribute, or one
+fixed type. A slot covers the input and output ports that it types, so a slot has one precision and an edge connects
+two slots. Fixed types are slots too: danger travels through them although nothing can change them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from amp_tf.errors import GraphError
+from amp_tf.graph import datatypes
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """One type of a node.
+
+    Attributes:
+        attr: name of the type attribute, empty for a fixed type.
+        index: position in a list-of-types attribute, -1 for a single type.
+        fixed: the ``DataType`` number of a fixed type; for an attribute, its default, or 0 where it has none.
+        allowed: the ``DataType`` numbers that the op definition allows, ``None`` for all.
+    """
+
+    attr: str
+    index: int
+    fixed: int
+    allowed: frozenset[int] | None
+
+    @property
+    def is_fixed(self) -> bool:
+        return not self.attr
+
+    def can_be(self, data_type: int) -> bool:
+        """Whether the op definition lets this slot have the type (a kernel is another question)."""
+        return not self.is_fixed and (self.allowed is None or data_type in self.allowed)
+
+    def __str__(self) -> str:
+        if self.is_fixed:
+            return datatypes.type_name(self.fixed)
+        return self.attr if self.index < 0 else f"{self.attr}[{self.index}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """The slots of a node and the slot of each port; nodes of one op with equal arities share it.
+
+    Attributes:
+        op: the op's name.
+        slots: the node's types.
+        inputs: for each data input, the position of its slot.
+        outputs: for each output port, the position of its slot.
+        output_starts: for each output argument, its first port (functions name tensors by argument).
+        is_stateful: the op has state.
+        has_refs: an input or output is a reference (TF1 variables).
+        holds_functions: the op calls functions; its types belong to their signatures.
+    """
+
+    op: str
+    slots: tuple[Slot, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    output_starts: Mapping[str, int]
+    is_stateful: bool
+    has_refs: bool
+    holds_functions: bool
+
+    def slot_of(self, attr: str) -> int | None:
+        """Position of the slot of a single type attribute, ``None`` where the op has none of that name."""
+        for position, slot in enumerate(self.slots):
+            if slot.attr == attr and slot.index < 0:
+                return position
+        return None
+
+
+class Template:
+    """Makes the :class:`Signature` of each node of one op from the op's definition."""
+
+    def __init__(self, op_def: Any) -> None:
+        self._op_def = op_def
+        self._attrs = {attr.name: attr for attr in op_def.attr}
+        self._is_type_list = {a.name: a.type == "list(type)" for a in op_def.attr if a.type in ("type", "list(type)")}
+        self._counts = [name for name, is_list in self._is_type_list.items() if is_list]
+        args = (*op_def.input_arg, *op_def.output_arg)
+        self._counts += sorted({arg.number_attr for arg in args if arg.number_attr})
+        self._by_arity: dict[tuple[int, ...], Signature] = {}
+        self.fixed_signature = None if self._counts else self._build({})
+
+    def signature(self, node: Any) -> Signature:
+        """The signature of a NodeDef of this op.
+
+        Raises:
+            GraphError: an attribute that gives the number of inputs or outputs is missing or negative.
+        """
+        if self.fixed_signature is not None:
+            return self.fixed_signature
+        arity = tuple(self._count(node, name) for name in self._counts)
+        found = self._by_arity.get(arity)
+        if found is None:
+            found = self._by_arity[arity] = self._build(dict(zip(self._counts, arity, strict=True)))
+        return found
+
+    def _count(self, node: Any, name: str) -> int:
+        value = node.attr.get(name)
+        if value is None:
+            attr = self._attrs[name]
+            if not attr.HasField("default_value"):
+                raise GraphError(
+                    f"{node.op} needs the attribute {name!r}, which is missing",
+                    where=f"node {node.name!r}",
+                    fix="Export the graph again; this one cannot run in TensorFlow either",
+                )
+            value = attr.default_value
+        count = len(value.list.type) if self._is_type_list.get(name) else value.i
+        if not 0 <= count <= _MAX_PORTS:
+            raise GraphError(
+                f"attribute {name!r} of {node.op} is {count}, expected 0 to {_MAX_PORTS}",
+                where=f"node {node.name!r}",
+                fix="Export the graph again; this one cannot run in TensorFlow either",
+            )
+        return int(count)
+
+    def _build(self, counts: dict[str, int]) -> Signature:
+        slots: dict[tuple[str, int, int], int] = {}
+        inputs = [slots.setdefault(key, len(slots)) for arg in self._op_def.input_arg for key in _keys(arg, counts)]
+        outputs: list[int] = []
+        starts = {}
+        for arg in self._op_def.output_arg:
+            starts[arg.name] = len(outputs)
+            outputs += [slots.setdefault(key, len(slots)) for key in _keys(arg, counts)]
+        for name, is_list in self._is_type_list.items():  # such as StackV2's elem_type, which types no port
+            for key in [(name, index, 0) for index in range(counts[name])] if is_list else [(name, -1, 0)]:
+                slots.setdefault(key, len(slots))
+        args = (*self._op_def.input_arg, *self._op_def.output_arg)
+        return Signature(
+            op=self._op_def.name,
+            slots=tuple(self._slot(*key) for key in slots),
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            output_starts=starts,
+            is_stateful=self._op_def.is_stateful,
+            has_refs=any(arg.is_ref for arg in args),
+            holds_functions=any(attr.type in ("func", "list(func)") for attr in self._op_def.attr),
+        )
+
+    def _slot(self, attr_name: str, index: int, fixed: int) -> Slot:
+        if not attr_name:
+            return Slot("", -1, fixed, frozenset({fixed}))
+        attr = self._attrs[attr_name]
+        allowed = frozenset(attr.allowed_values.list.type) or None
+        return Slot(attr_name, index, attr.default_value.type if index < 0 else datatypes.INVALID, allowed)
+
+
+def _keys(arg: Any, counts: dict[str, int]) -> list[tuple[str, int, int]]:
+    """The (attribute, index, fixed type) of each port that an argument stands for."""
+    if arg.type_list_attr:
+        return [(arg.type_list_attr, index, 0) for index in range(counts[arg.type_list_attr])]
+    key = (arg.type_attr, -1, 0) if arg.type_attr else ("", -1, arg.type)
+    return [key] * (counts[arg.number_attr] if arg.number_attr else 1)
+
+
+class Templates:
+    """Finds the template of an op by name: in a function library first, then among TensorFlow's registered ops.
+
+    Args:
+        library: a ``FunctionDefLibrary``, whose functions may be used as ops; ``None`` for none.
+        successors: ops that are looked at as another op, which has one type attribute more: op to (successor, that
+            attribute). The attribute counts as float32 where a node does not have it.
+    """
+
+    _registered: ClassVar[dict[str, Template]] = {}  # op definitions never change while a process lives
+
+    def __init__(self, library: Any = None, successors: Mapping[str, tuple[str, str]] | None = None) -> None:
+        self._functions = {function.signature.name: function for function in library.function} if library else {}
+        self._own: dict[str, Template] = {}
+        self._successors = successors or {}
+
+    def find(self, op: str, node_name: str) -> Template:
+        """The template of an op.
+
+        Raises:
+            GraphError: neither TensorFlow nor the function library knows the op.
+        """
+        found = self._own.get(op)
+        if found is not None:
+            return found
+        if op in self._functions:
+            found = self._own[op] = Template(self._functions[op].signature)
+        elif op in self._successors:
+            found = self._own[op] = self._as_successor(op, node_name)
+        else:
+            found = self._registered.get(op) or self._register(op, node_name)
+        return found
+
+    def _as_successor(self, op: str, node_name: str) -> Template:
+        successor, attribute = self._successors[op]
+        op_def = _registered_op_def(successor)
+        if op_def is None:
+            return self._register(op, node_name)
+        widened = type(op_def)()
+        widened.CopyFrom(op_def)
+        next(attr for attr in widened.attr if attr.name == attribute).default_value.type = datatypes.FLOAT
+        return Template(widened)
+
+    def _register(self, op: str, node_name: str) -> Template:
+        op_def = _registered_op_def(op)
+        if op_def is None:
+            raise GraphError(
+                f"op {op!r} is not registered in this TensorFlow and not in the graph's function library",
+                where=f"node {node_name!r}",
+                fix="Load the library that defines it (tf.load_op_library) first",
+            )
+        found = self._registered[op] = Template(op_def)
+        return found
+
+    def is_function(self, op: str) -> bool:
+        """Whether the op's name is that of a library function."""
+        return op in self._functions
+
+
+def _registered_op_def(op: str) -> Any:
+    from tensorflow.python.framework import op_def_registry
+
+    return op_def_registry.get(op)
+
+
+_MAX_PORTS = 1 << 20  # far above any real op; a mutated count must not make us build billions of ports

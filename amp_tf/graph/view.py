@@ -1,0 +1,122 @@
+"""The graph in memory: arrays of integers.
+
+A node is an index. A *unit* is a slot of a node (see :mod:`amp_tf.graph.templates`), also an index: the units of node
+``i`` are ``base[i] … base[i + 1] - 1``. Adjacency is two flat lists in compressed-row form, between units.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from amp_tf.graph.templates import Signature, Slot
+
+
+@dataclasses.dataclass(frozen=True)
+class Edges:
+    """All data edges, as parallel lists; edges into one node are contiguous and in the order of its inputs.
+
+    Attributes:
+        src_node, src_port: where the tensor comes from.
+        dst_node, dst_position: where it goes: the node and the number of its data input.
+        src_unit, dst_unit: the units that the edge connects.
+    """
+
+    src_node: list[int]
+    src_port: list[int]
+    dst_node: list[int]
+    dst_position: list[int]
+    src_unit: list[int]
+    dst_unit: list[int]
+
+    def __len__(self) -> int:
+        return len(self.src_node)
+
+
+class Adjacency:
+    """Neighbours of each unit, in both directions, as flat lists: the fanins of ``u`` are
+    ``fanin[fanin_start[u]:fanin_start[u + 1]]``, and likewise the fanouts."""
+
+    def __init__(self, src: Sequence[int], dst: Sequence[int], unit_count: int) -> None:
+        src_array = np.asarray(src, dtype=np.int64)
+        dst_array = np.asarray(dst, dtype=np.int64)
+        self.fanin_start, self.fanin = _compress(dst_array, src_array, unit_count)
+        self.fanout_start, self.fanout = _compress(src_array, dst_array, unit_count)
+
+    def fanins(self, unit: int) -> list[int]:
+        return self.fanin[self.fanin_start[unit] : self.fanin_start[unit + 1]]
+
+    def fanouts(self, unit: int) -> list[int]:
+        return self.fanout[self.fanout_start[unit] : self.fanout_start[unit + 1]]
+
+
+def _compress(keys: Any, values: Any, count: int) -> tuple[list[int], list[int]]:
+    order = np.argsort(keys, kind="stable")
+    starts = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(np.bincount(keys, minlength=count), out=starts[1:])
+    return starts.tolist(), values[order].tolist()
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphView:
+    """A graph or a function body, read once.
+
+    Attributes:
+        function: the function's name, empty for a graph.
+        names, ops, devices: of each node.
+        protos: the NodeDef of each node; ``None`` for a function's arguments and results, which come first and last.
+        signatures: of each node.
+        base: first unit of each node, and the number of units at the end.
+        dtypes: the ``DataType`` number of each unit.
+        edges: all data edges.
+    """
+
+    function: str
+    names: list[str]
+    ops: list[str]
+    devices: list[str]
+    protos: list[Any]
+    signatures: list[Signature]
+    base: list[int]
+    dtypes: list[int]
+    edges: Edges
+
+    @property
+    def node_count(self) -> int:
+        return len(self.names)
+
+    @property
+    def unit_count(self) -> int:
+        return len(self.dtypes)
+
+    def units(self, node: int) -> range:
+        return range(self.base[node], self.base[node + 1])
+
+    def unit_nodes(self) -> list[int]:
+        """The node of each unit."""
+        return self.spread(np.arange(self.node_count)).tolist()  # type: ignore[no-any-return]
+
+    def spread(self, node_values: Any) -> Any:
+        """An array with one entry a node, as an array with one entry a unit."""
+        counts: Any = np.diff(self.base)
+        return np.repeat(node_values, counts)
+
+    def slot(self, node: int, unit: int) -> Slot:
+        return self.signatures[node].slots[unit - self.base[node]]
+
+    def where(self, node: int, port: int | None = None) -> str:
+        """The place of a node, for a message."""
+        function = f"function {self.function!r}, " if self.function else ""
+        suffix = "" if port is None else f":{port}"
+        return f"{function}node {self.names[node]!r}{suffix}"
+
+    def adjacency(self) -> Adjacency:
+        """Neighbours of each unit along the data edges."""
+        return Adjacency(self.edges.src_unit, self.edges.dst_unit, self.unit_count)
+
+    def detached(self) -> GraphView:
+        """The same view without its protos and edges, which are most of its memory."""
+        return dataclasses.replace(self, protos=[], edges=Edges([], [], [], [], [], []))

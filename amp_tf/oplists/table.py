@@ -1,0 +1,207 @@
+"""The op table: one row an op, with its list on each kind of device and the reason why.
+
+Source: ``tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h`` of TensorFlow 2.21, class
+``AutoMixedPrecisionListsFp16`` in CUDA mode for the ``cuda`` table (CUDA 9.1, cuDNN 8.0 and newer, which every
+supported TensorFlow requires) and ``AutoMixedPrecisionListsMkl`` for the ``cpu`` table. tests/oplists/test_table.py
+compares the rows with the header that the installed TensorFlow ships. Rows whose origin is ``amp_tf`` are ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+CUDA = "cuda"
+CPU = "cpu"
+TABLES = (CUDA, CPU)
+
+ALLOW = "allow"
+INFER = "infer"
+DENY = "deny"
+CLEAR = "clear"
+
+TENSORFLOW = "tensorflow"
+AMP_TF = "amp_tf"
+
+
+@dataclasses.dataclass(frozen=True)
+class OpRow:
+    """One op on one table.
+
+    Attributes:
+        op: the op's name.
+        table: ``cuda`` or ``cpu``.
+        op_list: ``allow``, ``infer``, ``deny`` or ``clear``.
+        why: the reason, as words that complete "because it …".
+        origin: ``tensorflow`` for rows of the original lists, ``amp_tf`` for ours.
+    """
+
+    op: str
+    table: str
+    op_list: str
+    why: str
+    origin: str = TENSORFLOW
+
+
+@dataclasses.dataclass(frozen=True)
+class _Group:
+    """Ops that share everything but their name."""
+
+    op_list: str
+    why: str
+    ops: str
+    tables: tuple[str, ...] = TABLES
+    origin: str = TENSORFLOW
+
+
+_PRODUCT = "is a matrix product or convolution: the hardware runs it several times faster in 16 bit, summing in float32"
+_ELEMENTWISE = "is safe in 16 bit unless its input comes from a numerically dangerous op"
+_NORMALISES = "keeps its statistics in float32 (type attribute U) while the data may be 16 bit"
+_REDUCES = "sums many values, which loses small ones in 16 bit"
+_RANGE = "leaves the range of float16 for ordinary inputs"
+_MOVES = "moves, selects or compares values without arithmetic, so 16 bit changes nothing"
+_SIGN = "takes a sign, a bound or a rounding, which 16 bit represents exactly enough"
+_LOOP = "carries values through control flow unchanged"
+_LIST = "stores tensors in a list unchanged"
+_FUSED = "is a matrix product or convolution that TensorFlow's remapper fused with what follows"
+
+_GROUPS = (
+    _Group(
+        ALLOW,
+        _PRODUCT,
+        """Conv2D Conv2DBackpropFilter Conv2DBackpropInput Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2
+        DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput
+        MatMul BatchMatMul BatchMatMulV2 Einsum""",
+    ),
+    _Group(
+        ALLOW,
+        _PRODUCT,
+        "Conv3DBackpropFilter Conv3DBackpropInput FusedConv2DBiasActivation FusedSparseConvGpuV2",
+        (CUDA,),
+    ),
+    _Group(ALLOW, _PRODUCT, "FusedPadConv2D", (CPU,)),
+    _Group(
+        ALLOW,
+        "is a recurrent layer made of matrix products",
+        """BlockLSTM BlockLSTMV2 BlockLSTMGrad BlockLSTMGradV2 CudnnRNN CudnnRNNBackprop CudnnRNNBackpropV2
+        CudnnRNNBackpropV3 CudnnRNNV2 CudnnRNNV3 GRUBlockCell GRUBlockCellGrad LSTMBlockCell LSTMBlockCellGrad""",
+        (CUDA,),
+    ),
+    _Group(
+        ALLOW,
+        "is a fused GPU layer that TensorFlow's lists name",
+        "Mha MhaV2 Tmlp TmlpV2 TmlpV3 Pmlp FastUnsortedSegmentMax VoxelMax",
+        (CUDA,),
+    ),
+    _Group(ALLOW, _FUSED, "_FusedMatMul _FusedConv2D _FusedDepthwiseConv2dNative", TABLES, AMP_TF),
+    _Group(
+        INFER,
+        _ELEMENTWISE,
+        """Add AddN AddV2 BiasAdd BiasAddGrad BiasAddV1 Elu EluGrad Erf Erfc FloorDiv Inv LeakyRelu LeakyReluGrad Log
+        Log1p LogSoftmax Mul Prod RealDiv Reciprocal Selu SeluGrad Sigmoid SigmoidGrad Softmax Softplus SoftplusGrad
+        Softsign SoftsignGrad Sqrt Sub Tanh TanhGrad""",
+    ),
+    _Group(INFER, _ELEMENTWISE, "AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad"),
+    _Group(
+        INFER,
+        _NORMALISES,
+        "FusedBatchNormV2 FusedBatchNormGradV2 FusedBatchNormV3 FusedBatchNormGradV3 _FusedBatchNormEx",
+    ),
+    _Group(INFER, _ELEMENTWISE, "Rsqrt Square SquaredDifference", (CPU,)),
+    _Group(INFER, "sums in float32 inside its kernel, and bfloat16 has float32's range", "Mean Sum", (CPU,)),
+    _Group(DENY, _REDUCES, "Mean Sum", (CUDA,)),
+    _Group(DENY, _REDUCES, "L2Loss"),
+    _Group(DENY, _RANGE, "Exp Expm1 Pow"),
+    _Group(
+        DENY,
+        "takes exponentials and a logarithm of their sum; the loss needs float32",
+        "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
+    ),
+    _Group(DENY, "writes checkpoints, which stay float32", "SaveV2"),
+    _Group(
+        CLEAR,
+        _MOVES,
+        """ArgMax ArgMin BatchToSpace BatchToSpaceND BroadcastTo Concat ConcatV2 DepthToSpace DynamicPartition
+        DynamicStitch EnsureShape Equal ExpandDims Fill Gather GatherNd GatherV2 Greater GreaterEqual Identity IdentityN
+        Less LessEqual MirrorPad NotEqual OnesLike Pack Pad PadV2 PreventGradient Rank Reshape ResizeNearestNeighbor
+        Reverse ReverseSequence ReverseV2 Select SelectV2 Shape ShapeN Slice Snapshot SpaceToBatch SpaceToBatchND
+        SpaceToDepth Split SplitV Squeeze StopGradient StridedSlice StridedSliceGrad Tile TopK TopKV2 Transpose Unpack
+        Where ZerosLike""",
+    ),
+    _Group(CLEAR, _MOVES, "OneHot Size", (CUDA,)),
+    _Group(CLEAR, "adds each value to few places, in bfloat16's full range", "ResizeBilinear ScatterNd", (CPU,)),
+    _Group(
+        CLEAR,
+        _SIGN,
+        """Abs Ceil CheckNumerics ClipByValue Floor IsFinite IsInf IsNan Max MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad
+        MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2 MaxPoolV2 Maximum Min Minimum MirrorPadGrad Neg Relu Relu6
+        Relu6Grad ReluGrad ResizeNearestNeighborGrad Round Sign""",
+    ),
+    _Group(CLEAR, _SIGN, "MaxPool3DGradGrad", (CUDA,)),
+    _Group(CLEAR, _LOOP, "Enter Exit Merge NextIteration Switch"),
+    _Group(CLEAR, _LOOP, "StatelessWhile While", (CPU,)),
+    _Group(
+        CLEAR,
+        _LIST,
+        """TensorListConcat TensorListConcatLists TensorListConcatV2 TensorListGather TensorListGetItem
+        TensorListPopBack TensorListPushBack TensorListPushBackBatch TensorListFromTensor TensorListScatter
+        TensorListScatterV2 TensorListScatterIntoExistingList TensorListSetItem TensorListSplit TensorListStack""",
+    ),
+)
+
+
+def _rows() -> Iterator[OpRow]:
+    for group in _GROUPS:
+        for table in group.tables:
+            for op in group.ops.split():
+                yield OpRow(op, table, group.op_list, group.why, group.origin)
+
+
+ROWS: tuple[OpRow, ...] = tuple(_rows())
+
+#: Ops that are rewritten to a successor whose types can be split, and the types that the successor adds.
+SUCCESSORS: dict[str, tuple[str, str]] = {
+    "FusedBatchNorm": ("FusedBatchNormV2", "U"),
+    "FusedBatchNormGrad": ("FusedBatchNormGradV2", "U"),
+}
+
+#: Ops that read a tensor out of a TensorList: values flow to them from the writers.
+TENSOR_LIST_READERS = frozenset(
+    (
+        "TensorListConcat",
+        "TensorListConcatV2",
+        "TensorListGather",
+        "TensorListGetItem",
+        "TensorListPopBack",
+        "TensorListStack",
+    )
+)
+#: Ops that write a tensor into a TensorList.
+TENSOR_LIST_WRITERS = frozenset(
+    (
+        "TensorListFromTensor",
+        "TensorListPushBack",
+        "TensorListPushBackBatch",
+        "TensorListScatter",
+        "TensorListScatterIntoExistingList",
+        "TensorListScatterV2",
+        "TensorListSetItem",
+        "TensorListSplit",
+    )
+)
+#: Ops behind which a TensorList may have readers or writers that the graph does not show.
+TENSOR_LIST_BOUNDARIES = frozenset(
+    (
+        "OptionalFromValue",
+        "OptionalGetValue",
+        "PartitionedCall",
+        "Placeholder",
+        "StatefulPartitionedCall",
+        "_Arg",
+        "_Retval",
+    )
+)
+#: Ops that TensorFlow cannot run in float16 although nothing says so (tensorflow issue 25977), and constants.
+NEVER_FORCED = frozenset({"Const", "SoftmaxCrossEntropyWithLogits"})
+#: Sources of reference variables: what reads them by Identity or Enter must keep their type.
+REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2"})

@@ -1,0 +1,103 @@
+"""Which nodes may be converted, to which precision and by which lists.
+
+``auto`` resolves here: float16 on GPUs of compute capability 7.0 and newer, bfloat16 on CPUs that have it in hardware,
+and nothing elsewhere. On a machine with a GPU the CPU's nodes stay in float32 under ``auto``, as in TensorFlow's pass:
+they are there because they feed or log.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from amp_tf.config import AmpConfig
+from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
+from amp_tf.oplists.lists import OpLists, build_lists
+from amp_tf.oplists.table import CPU, CUDA
+from amp_tf.precision import Precision
+
+GPU_DEVICE = "GPU"
+CPU_DEVICE = "CPU"
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The nodes of one device type and what becomes of them.
+
+    Attributes:
+        device_type: ``"GPU"`` or ``"CPU"``.
+        precision: the 16-bit type.
+        lists: the op lists that decide.
+    """
+
+    device_type: str
+    precision: Precision
+    lists: OpLists
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolution:
+    """The target of a rewrite, or why there is none.
+
+    Attributes:
+        target: what is converted; ``None`` for nothing.
+        default_device: the device type of nodes that carry none.
+        why_none: where there is no target, the reason, for people; else empty.
+    """
+
+    target: Target | None
+    default_device: str
+    why_none: str = ""
+
+    def device_type(self, device: str) -> str:
+        """The device type of a node, from its device string; nodes without one are on the default device."""
+        return device_type_of(device) or self.default_device
+
+
+@functools.lru_cache(maxsize=4096)
+def device_type_of(device: str) -> str:
+    """``"GPU"``, ``"CPU"`` or ``""`` for a device string such as ``/job:localhost/device:GPU:0`` or ``/gpu:0``.
+
+    As in TensorFlow's pass, any device whose name holds ``gpu`` (or ``cpu``) counts, ``XLA_GPU`` included.
+    """
+    last = device.rpartition("/")[2].lower()
+    return GPU_DEVICE if "gpu" in last else CPU_DEVICE if "cpu" in last else "OTHER" if last.count(":") > 1 else ""
+
+
+@functools.lru_cache(maxsize=64)
+def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
+    """The target of a configuration on some hardware.
+
+    Raises:
+        OpListError: the user's changes put an op on two lists.
+    """
+    on_gpu = config.target == "gpu" or (config.target == "auto" and hardware.has_gpu)
+    default_device = GPU_DEVICE if on_gpu else CPU_DEVICE
+    device_type, precision, why_none = _choose(config, hardware, on_gpu)
+    if precision is None:
+        return Resolution(None, default_device, why_none)
+    lists = build_lists(_table(device_type, precision), config)
+    return Resolution(Target(device_type, precision, lists), default_device)
+
+
+def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, Precision | None, str]:
+    if config.precision != "auto":
+        chosen = Precision(config.precision)
+    else:
+        chosen = Precision.FLOAT16 if on_gpu else Precision.BFLOAT16
+    if on_gpu:
+        old = hardware.has_gpu and not hardware.gpu_has_f16
+        if old and not config.ignore_performance:
+            found = ", ".join(f"{major}.{minor}" for major, minor in hardware.gpu_capabilities)
+            least = ".".join(map(str, MIN_COMPUTE_CAPABILITY))
+            return GPU_DEVICE, None, f"the GPU is too old: compute capability {found}, 16 bit is fast from {least} on"
+        return GPU_DEVICE, chosen, ""
+    asked = config.precision != "auto" or config.ignore_performance or config.target == "cpu"
+    if not hardware.cpu_has_bf16 and not asked:
+        return CPU_DEVICE, None, "this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU"
+    return CPU_DEVICE, chosen, ""
+
+
+def _table(device_type: str, precision: Precision) -> str:
+    """float16 always follows the ``cuda`` lists, which guard its range; bfloat16 on a CPU follows the ``cpu`` lists."""
+    return CPU if device_type == CPU_DEVICE and precision is Precision.BFLOAT16 else CUDA

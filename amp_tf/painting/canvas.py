@@ -1,0 +1,113 @@
+"""The canvas: what the rules read and where they paint. One flag array for each question, indexed by unit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from amp_tf.graph.view import Adjacency, GraphView
+from amp_tf.oplists.targets import Target
+from amp_tf.painting.reasons import Rule
+
+Flags = Any  # numpy array of uint8, one entry a unit
+NO_CAUSE = -1
+
+
+@dataclasses.dataclass
+class Canvas:
+    """The state of a painting.
+
+    Attributes:
+        view: the graph.
+        target: what is converted, and the lists that decide.
+        edges: neighbours of each unit; TensorList edges are added once they are known.
+        node_of: the node of each unit.
+        src, dst: the units that each edge connects, as arrays; TensorList edges included.
+        on_allow, on_infer, on_deny, on_clear: the unit's op is on this list.
+        processable: nothing forbids to touch the unit's node.
+        locked: the unit's type must stay, wherever the paint comes from (preserved nodes, name rules, scopes).
+        is_float32: the unit's type is float32.
+        type_allowed: the unit is float32, processable, and its op's definition lets it be 16 bit.
+        convertible: likewise, and there is a kernel for it.
+        allow, deny: the paint.
+        rule: the rule that painted each unit, 0 for none.
+        cause: the unit from which the paint came, -1 for none.
+    """
+
+    view: GraphView
+    target: Target
+    edges: Adjacency
+    node_of: list[int]
+    src: Any
+    dst: Any
+    on_allow: Flags
+    on_infer: Flags
+    on_deny: Flags
+    on_clear: Flags
+    processable: Flags
+    locked: Flags
+    is_float32: Flags
+    type_allowed: Flags
+    convertible: Flags
+    allow: Flags
+    deny: Flags
+    rule: Flags
+    cause: list[int]
+
+    def add_edges(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Adds edges that the graph does not show, such as those from TensorList writers to readers."""
+        if not pairs:
+            return
+        extra = np.asarray(pairs, dtype=np.int64)
+        self.src = np.concatenate([self.src, extra[:, 0]])
+        self.dst = np.concatenate([self.dst, extra[:, 1]])
+        self.edges = Adjacency(self.src, self.dst, self.view.unit_count)
+
+    def paint_allow(self, units: Any, rule: Rule) -> None:
+        """Paints units allow; those that are allow already keep their rule."""
+        fresh = [unit for unit in units if not self.allow[unit]]
+        self.allow[fresh] = 1
+        self.rule[fresh] = rule
+
+    def paint_deny(self, units: Any, rule: Rule) -> None:
+        """Paints units deny; those that are deny already keep their rule."""
+        fresh = [unit for unit in units if not self.deny[unit]]
+        self.deny[fresh] = 1
+        self.rule[fresh] = rule
+
+    def unpaint_allow(self, units: Any, rule: Rule) -> None:
+        """Takes allow paint off units."""
+        painted = [unit for unit in units if self.allow[unit]]
+        self.allow[painted] = 0
+        self.rule[painted] = rule
+
+    def flood(self, seeds: Any, enterable: Flags, *, forward: bool = False, backward: bool = False) -> list[int]:
+        """The units that can be reached from the seeds through enterable units, seeds not included.
+
+        Records for each unit reached the neighbour from which it was reached, as its cause.
+        """
+        open_units = bytearray(enterable.tobytes())
+        cause = self.cause
+        directions = [(self.edges.fanout_start, self.edges.fanout)] if forward else []
+        if backward:
+            directions.append((self.edges.fanin_start, self.edges.fanin))
+        stack = list(seeds)
+        reached = []
+        while stack:
+            unit = stack.pop()
+            for start, neighbours in directions:
+                for neighbour in neighbours[start[unit] : start[unit + 1]]:
+                    if open_units[neighbour]:
+                        open_units[neighbour] = 0
+                        cause[neighbour] = unit
+                        reached.append(neighbour)
+                        stack.append(neighbour)
+        return reached
+
+
+def units_of(flags: Flags) -> list[int]:
+    """The units whose flag is set, in order."""
+    return np.flatnonzero(flags).tolist()  # type: ignore[no-any-return]

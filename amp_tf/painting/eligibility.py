@@ -1,0 +1,133 @@
+"""Which nodes may be touched at all, and which units can be 16 bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from amp_tf.config import AmpConfig
+from amp_tf.graph import datatypes
+from amp_tf.graph.templates import Signature
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists import kernels
+from amp_tf.oplists.targets import Resolution, Target
+from amp_tf.painting.reasons import Rule
+
+SCOPE_ATTR = "_amp_tf_scope"  #: set on ops made inside ``amp_tf.scope``; holds the scope's precision
+SCOPE_FLOAT32 = b"float32"
+
+
+@dataclasses.dataclass(frozen=True)
+class Obstacles:
+    """What forbids to touch nodes, and what forces them.
+
+    Attributes:
+        rule_of: node to the rule that keeps it in float32; nodes that may be touched are absent.
+        forced: node to the rule that converts it wherever its op can be.
+        unmatched: name rules that matched no node of this graph.
+    """
+
+    rule_of: Mapping[int, Rule]
+    forced: Mapping[int, Rule]
+    unmatched: tuple[str, ...]
+
+
+def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, preserve: Iterable[str]) -> Obstacles:
+    """Goes over the nodes once: preserved names, devices, scopes, name rules."""
+    assert resolution.target is not None
+    rule_of: dict[int, Rule] = {}
+    forced: dict[int, Rule] = {}
+    wanted = resolution.target.device_type
+    foreign = {device for device in set(view.devices) if resolution.device_type(device) != wanted}
+    if foreign:
+        rule_of.update((node, Rule.OTHER_DEVICE) for node, device in enumerate(view.devices) if device in foreign)
+    for node, proto in enumerate(view.protos):
+        if proto is None:  # a function's arguments and results keep their types
+            rule_of[node] = Rule.PRESERVED
+        elif SCOPE_ATTR in proto.attr:
+            if proto.attr[SCOPE_ATTR].s == SCOPE_FLOAT32:
+                rule_of[node] = Rule.KEPT_BY_SCOPE
+            else:
+                forced[node] = Rule.FORCED_BY_SCOPE
+    unmatched = []
+    for patterns, found, rule in (
+        (config.force_f16, forced, Rule.FORCED_BY_NAME),
+        (config.keep_float32, rule_of, Rule.KEPT_BY_NAME),
+    ):
+        for pattern in patterns:
+            search = re.compile(pattern).search
+            matches = [node for node, name in enumerate(view.names) if search(name)]
+            found.update((node, rule) for node in matches)
+            if not matches:
+                unmatched.append(pattern)
+    names = frozenset(preserve)
+    if names:
+        rule_of.update((node, Rule.PRESERVED) for node, name in enumerate(view.names) if name in names)
+    for node in rule_of:
+        forced.pop(node, None)
+    return Obstacles(rule_of, forced, tuple(unmatched))
+
+
+def find_convertible(view: GraphView, target: Target, candidates: Any) -> tuple[Any, Any]:
+    """For each unit of the candidate nodes: does the op's definition allow 16 bit, and is there a kernel for it?
+
+    Args:
+        candidates: node indices whose units are looked at; the others get zeros.
+
+    Returns:
+        Two arrays of uint8, one entry a unit: (allowed by the definition, allowed and has a kernel). Both are zero for
+        units that are not float32.
+    """
+    allowed = bytearray(view.unit_count)
+    runnable = bytearray(view.unit_count)
+    known: dict[tuple[int, tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    base, dtypes, signatures = view.base, view.dtypes, view.signatures
+    for node in candidates:
+        signature = signatures[node]
+        first, end = base[node], base[node + 1]
+        types = tuple(dtypes[first:end])
+        key = (id(signature), types)  # signatures live as long as the view
+        positions = known.get(key)
+        if positions is None:
+            positions = known[key] = _positions(signature, types, target)
+        for position in positions[0]:
+            allowed[first + position] = 1
+        for position in positions[1]:
+            runnable[first + position] = 1
+    return np.frombuffer(allowed, np.uint8), np.frombuffer(runnable, np.uint8)
+
+
+def _positions(signature: Signature, types: tuple[int, ...], target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if signature.holds_functions:
+        return (), ()
+    wanted = target.precision.data_type
+    allowed = [
+        position
+        for position, slot in enumerate(signature.slots)
+        if types[position] == datatypes.FLOAT and slot.can_be(wanted)
+    ]
+    types_of: dict[str, list[int]] = {}
+    for slot, data_type in zip(signature.slots, types, strict=True):
+        types_of.setdefault(slot.attr, []).append(data_type)
+    runs = {
+        attr: kernels.has_kernel(
+            signature.op, target.device_type, {**types_of, attr: _with_one(types_of[attr], wanted)}
+        )
+        for attr in {signature.slots[position].attr for position in allowed}
+    }
+    return tuple(allowed), tuple(position for position in allowed if runs[signature.slots[position].attr])
+
+
+def _with_one(types: list[int], wanted: int) -> list[int]:
+    """The types of an attribute once one of its float32 entries is converted."""
+    position = types.index(datatypes.FLOAT)
+    return [*types[:position], wanted, *types[position + 1 :]]
+
+
+def is_quantized(view: GraphView, node: int) -> bool:
+    """Whether any type of the node is a quantized one."""
+    return not datatypes.QUANTIZED.isdisjoint(view.dtypes[view.base[node] : view.base[node + 1]])

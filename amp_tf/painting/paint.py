@@ -1,0 +1,148 @@
+"""The painting: which units become 16 bit, and why.
+
+The goal, in the words of the method: convert what the hardware runs faster, keep what is numerically dangerous and what
+depends on it, and insert as few casts as possible between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from amp_tf.config import AmpConfig
+from amp_tf.graph import datatypes
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists.table import ALLOW, CLEAR, DENY, INFER, NEVER_FORCED
+from amp_tf.oplists.targets import Resolution, Target
+from amp_tf.painting import eligibility, loops, rules, tensor_lists
+from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
+from amp_tf.painting.eligibility import Obstacles
+from amp_tf.painting.painting import Painting
+from amp_tf.painting.reasons import Rule
+
+_CODES = {ALLOW: 1, INFER: 2, DENY: 3, CLEAR: 4}
+
+
+def paint(
+    view: GraphView,
+    resolution: Resolution,
+    config: AmpConfig,
+    *,
+    preserve: Iterable[str] = (),
+    is_function: Callable[[str], bool] = lambda op: False,
+) -> Painting:
+    """Decides the precision of every unit of a graph.
+
+    Args:
+        view: the graph.
+        resolution: what is converted here, from :func:`amp_tf.oplists.targets.resolve_target`.
+        config: name rules are read from it.
+        preserve: names of nodes that stay as they are.
+        is_function: whether an op is a function of the graph's library.
+
+    Raises:
+        GraphError: a loop is broken.
+    """
+    if resolution.target is None:
+        return Painting.blank(view, Rule.NO_TARGET, resolution.why_none)
+    obstacles = eligibility.find_obstacles(view, resolution, config, preserve)
+    canvas = _prepare(view, resolution.target, obstacles)
+    _place_forced(canvas, obstacles)
+
+    clusters = []
+    if any("TensorList" in op for op in set(view.ops)):
+        clusters = tensor_lists.find_clusters(canvas, is_function)
+        canvas.add_edges(tensor_lists.implicit_edges(canvas, clusters))
+
+    rules.paint_allow_list(canvas)
+    if not canvas.allow.any():
+        return Painting.of(canvas, obstacles, nothing_to_convert=True)
+    rules.spread_deny(canvas)
+    tensor_lists.match_clusters(canvas, clusters)
+    rules.paint_between_allow(canvas)
+    rules.paint_after_allow(canvas)
+    rules.spread_allow_through_clear(canvas)
+    rules.drop_unsupported(canvas)
+    tensor_lists.match_clusters(canvas, clusters)
+    loops.match_recurrent_edges(canvas)
+    rules.retarget_casts(canvas)
+    return Painting.of(canvas, obstacles)
+
+
+def _prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
+    list_of = target.lists.list_of
+    code_of = {op: _CODES.get(list_of.get(op, ""), 0) for op in set(view.ops)}
+    node_codes = [code_of[op] for op in view.ops]
+    codes = view.spread(np.asarray(node_codes, np.uint8))
+    touchable = np.ones(view.node_count, np.uint8)
+    touchable[list(obstacles.rule_of)] = 0
+    movable = np.ones(view.node_count, np.uint8)
+    movable[[node for node, rule in obstacles.rule_of.items() if rule is not Rule.OTHER_DEVICE]] = 0
+    candidates = [
+        node
+        for node, code in enumerate(node_codes)
+        if (code and code != _CODES[DENY]) or node in obstacles.forced or target.lists.force_all
+    ]
+    allowed, runnable = eligibility.find_convertible(view, target, candidates)
+    processable = view.spread(touchable)
+    canvas = Canvas(
+        view=view,
+        target=target,
+        edges=view.adjacency(),
+        node_of=view.unit_nodes(),
+        src=np.asarray(view.edges.src_unit, dtype=np.int64),
+        dst=np.asarray(view.edges.dst_unit, dtype=np.int64),
+        on_allow=_flags(codes == _CODES[ALLOW]),
+        on_infer=_flags(codes == _CODES[INFER]),
+        on_deny=_flags(codes == _CODES[DENY]),
+        on_clear=_flags(codes == _CODES[CLEAR]),
+        processable=processable,
+        locked=view.spread(movable) ^ 1,
+        is_float32=_flags(np.asarray(view.dtypes, dtype=np.int64) == datatypes.FLOAT),
+        type_allowed=allowed & processable,
+        convertible=runnable & processable,
+        allow=np.zeros(view.unit_count, np.uint8),
+        deny=np.zeros(view.unit_count, np.uint8),
+        rule=np.zeros(view.unit_count, np.uint8),
+        cause=[NO_CAUSE] * view.unit_count,
+    )
+    _drop_allow_without_kernel(canvas)
+    return canvas
+
+
+def _flags(mask: Any) -> Any:
+    return mask.astype(np.uint8)
+
+
+def _drop_allow_without_kernel(canvas: Canvas) -> None:
+    """Takes nodes off the allow list whose result cannot be 16 bit, so that none is converted in part.
+
+    Difference "kernel-missing": TensorFlow converts allow-list nodes without asking for a kernel.
+    """
+    view = canvas.view
+    for unit in units_of(canvas.on_allow & canvas.processable & canvas.is_float32 & (canvas.convertible ^ 1)):
+        node = canvas.node_of[unit]
+        if unit - view.base[node] in view.signatures[node].outputs[:1]:
+            canvas.on_allow[view.base[node] : view.base[node + 1]] = 0
+            rule = Rule.NO_KERNEL if canvas.type_allowed[unit] else Rule.TYPE_NOT_ALLOWED
+            canvas.rule[view.base[node] : view.base[node + 1]] = rule
+
+
+def _place_forced(canvas: Canvas, obstacles: Obstacles) -> None:
+    """Puts forced nodes on the allow list, as far as they can be 16 bit."""
+    view = canvas.view
+    forced = dict(obstacles.forced)
+    if canvas.target.lists.force_all:
+        for node, signature in enumerate(view.signatures):
+            if signature.op not in NEVER_FORCED and not signature.is_stateful and not signature.has_refs:
+                forced.setdefault(node, Rule.FORCED_BY_LEVEL)
+    for node, rule in forced.items():
+        units = [unit for unit in view.units(node) if canvas.convertible[unit]]
+        for flags in (canvas.on_infer, canvas.on_deny, canvas.on_clear):
+            if rule is not Rule.FORCED_BY_LEVEL:
+                flags[view.base[node] : view.base[node + 1]] = 0
+        if rule is not Rule.FORCED_BY_LEVEL:
+            canvas.on_allow[units] = 1
+        canvas.paint_allow(units, rule)

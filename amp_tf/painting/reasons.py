@@ -1,0 +1,105 @@
+"""Why a node has the precision that it has: typed reasons, and the words for each."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class Rule(enum.IntEnum):
+    """The rule that decided. Values below 100 convert a node; the others leave it in float32."""
+
+    ALLOW_LIST = 1
+    FORCED_BY_LEVEL = 2
+    FORCED_BY_NAME = 3
+    FORCED_BY_SCOPE = 4
+    BETWEEN_ALLOW = 5
+    AFTER_ALLOW = 6
+    BESIDE_ALLOW = 7
+    LIST_FOLLOWS = 8
+    LOOP_FOLLOWS = 9
+    CAST_FOLLOWS = 10
+
+    NO_FLOAT32 = 100
+    NOT_LISTED = 101
+    NO_ALLOW_NEIGHBOUR = 102
+    DENY_LIST = 103
+    AFTER_DENY = 104
+    PRESERVED = 105
+    OTHER_DEVICE = 106
+    KEPT_BY_NAME = 107
+    KEPT_BY_SCOPE = 108
+    TYPE_NOT_ALLOWED = 109
+    NO_KERNEL = 110
+    QUANTIZED = 111
+    REFERENCE_VARIABLE = 112
+    CALLS_FUNCTION = 113
+    LIST_ESCAPES = 114
+    LIST_DENIED = 115
+    LOOP_DENIED = 116
+    NO_TARGET = 117
+    NOTHING_TO_CONVERT = 118
+    DOES_NOT_PAY = 119
+
+    @property
+    def converts(self) -> bool:
+        """Whether the rule converts a node."""
+        return self < Rule.NO_FLOAT32
+
+    @property
+    def words(self) -> str:
+        """The rule as a sentence about "it", the node; ``{cause}`` stands for the node that brought it about."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Rule.ALLOW_LIST: "its op is on the allow list",
+    Rule.FORCED_BY_LEVEL: "the level is UNSAFE_FORCE_ALL",
+    Rule.FORCED_BY_NAME: "its name matches a force_f16 rule",
+    Rule.FORCED_BY_SCOPE: "it was made inside amp_tf.scope",
+    Rule.BETWEEN_ALLOW: "it lies between converted nodes, next to {cause}",
+    Rule.AFTER_ALLOW: "it directly follows the converted node {cause}",
+    Rule.BESIDE_ALLOW: "it only moves values and is connected to the converted node {cause}",
+    Rule.LIST_FOLLOWS: "it shares a TensorList with the converted node {cause}",
+    Rule.LOOP_FOLLOWS: "it closes a loop whose other end is converted",
+    Rule.CAST_FOLLOWS: "it is a cast whose readers are all converted",
+    Rule.NO_FLOAT32: "it handles no float32 values",
+    Rule.NOT_LISTED: "its op is on no list",
+    Rule.NO_ALLOW_NEIGHBOUR: "it is connected to no converted node",
+    Rule.DENY_LIST: "its op is on the deny list",
+    Rule.AFTER_DENY: "it uses values of the deny-list node {cause}",
+    Rule.PRESERVED: "it is fed, fetched or otherwise preserved",
+    Rule.OTHER_DEVICE: "it is on a device that is not converted",
+    Rule.KEPT_BY_NAME: "its name matches a keep_float32 rule",
+    Rule.KEPT_BY_SCOPE: 'it was made inside amp_tf.scope("float32")',
+    Rule.TYPE_NOT_ALLOWED: "the definition of its op does not allow the 16-bit type",
+    Rule.NO_KERNEL: "TensorFlow has no 16-bit kernel of its op for its device",
+    Rule.QUANTIZED: "it works on quantized values",
+    Rule.REFERENCE_VARIABLE: "it reads a reference variable",
+    Rule.CALLS_FUNCTION: "its types belong to the functions that it calls",
+    Rule.LIST_ESCAPES: "its TensorList leaves the graph or a node of it cannot be converted",
+    Rule.LIST_DENIED: "it shares a TensorList with {cause}, which stays in float32",
+    Rule.LOOP_DENIED: "the other end of its loop stays in float32",
+    Rule.NO_TARGET: "no device of this machine is converted",
+    Rule.NOTHING_TO_CONVERT: "the graph has no node that the allow list converts",
+    Rule.DOES_NOT_PAY: "16 bit does not pay for it",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Reason:
+    """Why a node has its precision.
+
+    Attributes:
+        rule: the rule that decided.
+        cause: the name of the node that brought it about, empty where the rule needs none.
+        detail: more words, empty for none.
+    """
+
+    rule: Rule
+    cause: str = ""
+    detail: str = ""
+
+    def __str__(self) -> str:
+        words = self.rule.words.replace("{cause}", repr(self.cause))
+        return f"{words} ({self.detail})" if self.detail else words

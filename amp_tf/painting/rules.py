@@ -1,0 +1,124 @@
+"""The painting rules, in the order in which they run.
+
+Each rule is a function of the canvas. The order and the meaning are those of TensorFlow's ``AutoMixedPrecisionImpl::
+Optimize`` (core/grappler/optimizers/auto_mixed_precision.cc, 2.21); where a rule differs on purpose its docstring says
+so with the name of the difference, which tests/parity lists.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from amp_tf.oplists.table import REFERENCE_VARIABLES
+from amp_tf.painting.canvas import Canvas, units_of
+from amp_tf.painting.eligibility import is_quantized
+from amp_tf.painting.reasons import Rule
+
+
+def paint_allow_list(canvas: Canvas) -> None:
+    """Every type of a processable allow-list node is painted allow."""
+    canvas.paint_allow(units_of(canvas.on_allow & canvas.processable), Rule.ALLOW_LIST)
+
+
+def spread_deny(canvas: Canvas) -> None:
+    """Deny runs forward from deny-list nodes through infer and clear nodes, as far as another infer or deny node.
+
+    deny → infer → clear → infer → clear → allow → infer becomes deny, deny, deny, deny, clear, allow, infer.
+    """
+    if canvas.target.lists.force_all:
+        return
+    sinks = canvas.on_deny | canvas.on_infer
+    upstream = sinks.copy()
+    upstream[canvas.flood(units_of(sinks), canvas.on_clear, backward=True)] = 1
+    roots = units_of(canvas.on_deny & (canvas.deny ^ 1))
+    canvas.paint_deny(roots, Rule.DENY_LIST)
+    reached = canvas.flood(roots, upstream & (canvas.deny ^ 1), forward=True)
+    canvas.paint_deny(reached, Rule.AFTER_DENY)
+
+
+def paint_between_allow(canvas: Canvas) -> None:
+    """Infer and clear nodes that lie on a path from an allow-list node to an allow-list node are painted allow."""
+    roots = units_of(canvas.on_allow & canvas.processable)
+    passable = (canvas.on_infer | canvas.on_clear) & canvas.convertible & (canvas.deny ^ 1)
+    downstream = np.zeros_like(passable)
+    downstream[canvas.flood(roots, passable, forward=True)] = 1
+    canvas.paint_allow(canvas.flood(roots, downstream, backward=True), Rule.BETWEEN_ALLOW)
+
+
+def paint_after_allow(canvas: Canvas) -> None:
+    """Infer nodes that read an allow node and no deny node are painted allow.
+
+    Difference "infer-follow-order": TensorFlow sweeps once in the order of the nodes, so that a chain converts only as
+    far as its nodes happen to be sorted; here the rule runs until nothing changes. Difference "kernel-missing":
+    TensorFlow does not ask for a kernel here.
+    """
+    reads_deny = np.zeros_like(canvas.deny)
+    reads_deny[canvas.dst[canvas.deny[canvas.src] == 1]] = 1
+    free = (canvas.deny ^ 1) & (canvas.allow ^ 1) & (reads_deny ^ 1)
+    reached = canvas.flood(units_of(canvas.allow), canvas.on_infer & canvas.convertible & free, forward=True)
+    canvas.paint_allow(reached, Rule.AFTER_ALLOW)
+
+
+def spread_allow_through_clear(canvas: Canvas) -> None:
+    """Allow runs both ways through clear nodes, but not through readers of reference variables."""
+    open_units = canvas.on_clear & canvas.convertible & (canvas.deny ^ 1) & (canvas.allow ^ 1)
+    for node in reference_readers(canvas):
+        open_units[canvas.view.base[node] : canvas.view.base[node + 1]] = 0
+    roots = units_of(canvas.allow & canvas.processable)
+    canvas.paint_allow(canvas.flood(roots, open_units, forward=True, backward=True), Rule.BESIDE_ALLOW)
+
+
+def drop_unsupported(canvas: Canvas) -> None:
+    """Types that cannot be 16 bit lose their paint: fixed ones, attributes such as FusedBatchNorm's U, quantized nodes.
+
+    Difference "force-all-fixed": TensorFlow does so for allow-list nodes alone and fails under UNSAFE_FORCE_ALL.
+    """
+    unsupported = units_of(canvas.allow & (canvas.type_allowed ^ 1))
+    canvas.unpaint_allow(unsupported, Rule.TYPE_NOT_ALLOWED)
+    quantized = [unit for unit in units_of(canvas.allow) if is_quantized(canvas.view, canvas.node_of[unit])]
+    canvas.unpaint_allow(quantized, Rule.QUANTIZED)
+
+
+def retarget_casts(canvas: Canvas) -> None:
+    """An existing Cast to float32 whose readers are all allow casts to 16 bit instead.
+
+    Difference "preserved-cast": TensorFlow does so for a preserved (fetched) Cast too, which changes the type that the
+    caller gets.
+    """
+    view = canvas.view
+    for node, op in enumerate(view.ops):
+        if op != "Cast":
+            continue
+        slot = view.signatures[node].slot_of("DstT")
+        unit = view.base[node] + (slot or 0)
+        readers = canvas.edges.fanouts(unit)
+        free = canvas.is_float32[unit] and not canvas.locked[unit]
+        if readers and free and all(canvas.allow[reader] for reader in readers):
+            canvas.paint_allow([unit], Rule.CAST_FOLLOWS)
+
+
+def reference_readers(canvas: Canvas) -> list[int]:
+    """Identity nodes that read a reference variable, and Enter nodes that read it directly or through such a node."""
+    view = canvas.view
+    if REFERENCE_VARIABLES.isdisjoint(view.ops):
+        return []
+    first_source = {
+        node: source
+        for source, node, position in zip(
+            view.edges.src_node, view.edges.dst_node, view.edges.dst_position, strict=True
+        )
+        if position == 0 and view.ops[node] in ("Identity", "Enter")
+    }
+    return [node for node in first_source if _reads_reference(view.ops, first_source, node)]
+
+
+def _reads_reference(ops: list[str], first_source: dict[int, int], node: int) -> bool:
+    """As TensorFlow: Identity must read the variable itself, Enter may read such an Identity or another Enter."""
+    seen = set()
+    while node in first_source and node not in seen:
+        seen.add(node)
+        source = first_source[node]
+        if ops[node] == "Identity":
+            return ops[source] in REFERENCE_VARIABLES
+        node = source
+    return False

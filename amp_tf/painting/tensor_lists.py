@@ -1,0 +1,110 @@
+"""TensorLists: the ops that share a list must agree on the type of its elements.
+
+The graph shows a list only as a handle of type variant that runs from op to op. Ops connected by handles form a
+cluster; values flow inside it from writers to readers, along edges that the graph does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from amp_tf.graph import datatypes
+from amp_tf.oplists.table import TENSOR_LIST_BOUNDARIES, TENSOR_LIST_READERS, TENSOR_LIST_WRITERS
+from amp_tf.painting.canvas import Canvas
+from amp_tf.painting.reasons import Rule
+
+Cluster = dict[int, int]  # node to the unit that is the type of its list's elements
+
+
+def find_clusters(canvas: Canvas, is_function: Callable[[str], bool]) -> list[Cluster]:
+    """The clusters of float32 TensorList nodes; those that are not safe are painted deny.
+
+    A cluster is unsafe if a node of it may not be touched, or if its handle passes through a call, an argument or
+    another place behind which unseen ops may use the list.
+    """
+    view = canvas.view
+    element = {
+        node: unit
+        for node, op in enumerate(view.ops)
+        if "TensorList" in op and (unit := _element_unit(canvas, node)) is not None
+    }
+    clusters = []
+    everywhere = np.ones(view.unit_count, np.uint8)
+    seen: set[int] = set()
+    for root in element:
+        if root in seen or not canvas.processable[element[root]]:
+            continue
+        handle = _handle_unit(canvas, root)
+        if handle is None:
+            continue
+        touched = {canvas.node_of[unit] for unit in canvas.flood([handle], everywhere, forward=True, backward=True)}
+        cluster = {node: element[node] for node in sorted(touched | {root}) if node in element}
+        seen.update(cluster)
+        escapes = any(
+            view.ops[node] in TENSOR_LIST_BOUNDARIES or is_function(view.ops[node]) for node in touched - element.keys()
+        )
+        if escapes or not all(canvas.processable[unit] for unit in cluster.values()):
+            canvas.paint_deny(cluster.values(), Rule.LIST_ESCAPES)
+        clusters.append(cluster)
+    return clusters
+
+
+def implicit_edges(canvas: Canvas, clusters: list[Cluster]) -> list[tuple[int, int]]:
+    """For each reader of a list, an edge to it from every writer upstream: (writer's unit, reader's unit)."""
+    view = canvas.view
+    pairs = []
+    for cluster in clusters:
+        for node, unit in cluster.items():
+            handle = _handle_unit(canvas, node)
+            if view.ops[node] not in TENSOR_LIST_READERS or handle is None or not canvas.processable[handle]:
+                continue
+            writers = {
+                canvas.node_of[reached]
+                for reached in canvas.flood([handle], canvas.processable, backward=True)
+                if view.ops[canvas.node_of[reached]] in TENSOR_LIST_WRITERS
+            }
+            pairs += [(cluster[writer], unit) for writer in sorted(writers) if writer in cluster]
+    return pairs
+
+
+def match_clusters(canvas: Canvas, clusters: list[Cluster]) -> None:
+    """All nodes of a cluster get one paint: deny if any is deny, else allow if any is allow."""
+    for cluster in clusters:
+        units = list(cluster.values())
+        denied = [unit for unit in units if canvas.deny[unit]]
+        allowed = [unit for unit in units if canvas.allow[unit]]
+        if denied:
+            others = [unit for unit in units if not canvas.deny[unit]]
+            _set_cause(canvas, others, denied[0])
+            canvas.unpaint_allow(units, Rule.LIST_DENIED)
+            canvas.paint_deny(others, Rule.LIST_DENIED)
+        elif allowed:
+            others = [unit for unit in units if not canvas.allow[unit]]
+            _set_cause(canvas, others, allowed[0])
+            canvas.paint_allow(others, Rule.LIST_FOLLOWS)
+
+
+def _set_cause(canvas: Canvas, units: list[int], cause: int) -> None:
+    for unit in units:
+        canvas.cause[unit] = cause
+
+
+def _element_unit(canvas: Canvas, node: int) -> int | None:
+    """The unit of a TensorList node that is the float32 type of the list's elements."""
+    view = canvas.view
+    for unit in view.units(node):
+        slot = view.slot(node, unit)
+        if not slot.is_fixed and slot.index < 0 and view.dtypes[unit] == datatypes.FLOAT:
+            return unit
+    return None
+
+
+def _handle_unit(canvas: Canvas, node: int) -> int | None:
+    """The unit of a TensorList node that is the list's handle."""
+    view = canvas.view
+    for unit in view.units(node):
+        if view.slot(node, unit).is_fixed and view.dtypes[unit] == datatypes.VARIANT:
+            return unit
+    return None

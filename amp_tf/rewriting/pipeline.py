@@ -1,0 +1,180 @@
+"""The rewrite: read, paint, plan, apply, verify."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from amp_tf.config import AmpConfig
+from amp_tf.errors import AmpError, GraphError, RewriteError
+from amp_tf.graph import editor, verify
+from amp_tf.graph.reader import read_function, read_graph
+from amp_tf.graph.templates import Templates
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.table import SUCCESSORS
+from amp_tf.oplists.targets import Resolution, resolve_target
+from amp_tf.painting.paint import paint
+from amp_tf.painting.painting import Painting
+from amp_tf.painting.reasons import Reason
+from amp_tf.reporting.schema import GraphReport, RewriteReport
+from amp_tf.rewriting import log_files
+from amp_tf.rewriting.garbage import pause_garbage_collector
+from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
+
+
+@dataclasses.dataclass(frozen=True)
+class RewriteResult:
+    """What a rewrite gives.
+
+    Attributes:
+        graph: the new GraphDef or FunctionDef; the one that was passed in, untouched, where nothing changed.
+        report: what was converted, what was not, and why.
+        changed: whether ``graph`` differs from what was passed in.
+    """
+
+    graph: Any
+    report: RewriteReport
+    changed: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What stays the same for the graph and all functions of one rewrite."""
+
+    config: AmpConfig
+    resolution: Resolution
+    templates: Templates
+    way: str
+
+
+def rewrite(
+    graph: Any,
+    config: AmpConfig | None = None,
+    *,
+    preserve: Iterable[str] = (),
+    hardware: Hardware | None = None,
+    library: Any = None,
+    functions: bool = True,
+    way: str = "offline",
+) -> RewriteResult:
+    """Rewrites a graph or a function so that it computes in mixed precision.
+
+    Matrix products and convolutions, and what can follow them safely, run in float16 or bfloat16; Cast nodes are
+    inserted where precisions meet; everything else stays in float32. The method is that of TensorFlow's
+    AutoMixedPrecision pass (core/grappler/optimizers/auto_mixed_precision.cc).
+
+    Args:
+        graph: a ``GraphDef`` or ``FunctionDef``; it is not modified.
+        config: what to convert; the environment's settings by default.
+        preserve: names of nodes that must stay as they are, such as feeds and fetches. The arguments and results of
+            functions keep their types always.
+        hardware: the devices to rewrite for; this machine's CPU by default.
+        library: for a FunctionDef, the ``FunctionDefLibrary`` with the functions that it calls.
+        functions: for a GraphDef, whether the functions of its library are rewritten too.
+        way: how the graph came here, for the report.
+
+    Returns:
+        A :class:`RewriteResult`. rewrite(rewrite(g)) = rewrite(g).
+
+    Raises:
+        ConfigError: a setting from the environment means nothing.
+        OpListError: the lists contradict each other.
+        GraphError: the graph is broken; the message names function, node and port.
+        RewriteError: the result did not pass verification; this is a bug of amp_tf.
+    """
+    config = AmpConfig.from_env() if config is None else config
+    resolution = resolve_target(config, Hardware.detect_cpu() if hardware is None else hardware)
+    is_function = hasattr(graph, "node_def")
+    templates = Templates(library if is_function else graph.library, SUCCESSORS)
+    job = _Job(config, resolution, templates, way)
+    with pause_garbage_collector():
+        result, reports = _rewrite_function(graph, job) if is_function else _rewrite_graph(graph, job, preserve)
+        if not is_function and functions:
+            result, more = _rewrite_library(graph, result, job)
+            reports += more
+    return RewriteResult(result, RewriteReport(tuple(reports)), result is not graph)
+
+
+def _rewrite_graph(graph: Any, job: _Job, preserve: Iterable[str]) -> tuple[Any, list[GraphReport]]:
+    view = read_graph(graph, job.templates)
+    painting = paint(view, job.resolution, job.config, preserve=preserve, is_function=job.templates.is_function)
+    plan = plan_edits(painting)
+    report = _report(painting, len(plan.casts), job.way)
+    result = graph
+    if plan:
+        result = type(graph)()
+        result.CopyFrom(graph)
+        editor.apply_to_graph(result, view, plan)
+        _verify(view, _read_again(read_graph, result, job))
+    log_files.write(job.config, graph, result, report, job.resolution)
+    return result, [report]
+
+
+def _rewrite_function(function: Any, job: _Job) -> tuple[Any, list[GraphReport]]:
+    view = read_function(function, job.templates)
+    painting = paint(view, job.resolution, job.config, is_function=job.templates.is_function)
+    plan = plan_edits(painting)
+    report = _report(painting, len(plan.casts), job.way)
+    if not plan:
+        return function, [report]
+    result = type(function)()
+    result.CopyFrom(function)
+    editor.apply_to_function(result, view, plan)
+    _verify(view, _read_again(read_function, result, job))
+    return result, [report]
+
+
+def _rewrite_library(graph: Any, result: Any, job: _Job) -> tuple[Any, list[GraphReport]]:
+    """Rewrites the functions of a graph's library; functions whose types each call chooses are left alone."""
+    reports = []
+    for number, function in enumerate(graph.library.function):
+        if function.signature.attr:
+            continue
+        new_function, function_reports = _rewrite_function(function, job)
+        reports += function_reports
+        if new_function is function:
+            continue
+        if result is graph:
+            result = type(graph)()
+            result.CopyFrom(graph)
+        result.library.function[number].CopyFrom(new_function)
+    return result, reports
+
+
+def _report(painting: Painting, casts: int, way: str) -> GraphReport:
+    kept = painting.detached()
+    rule = painting.why_nothing
+    return GraphReport(
+        function=painting.view.function,
+        way=way,
+        precision=painting.precision,
+        total=painting.view.node_count,
+        converted=len(painting.converted_nodes()),
+        casts=casts,
+        why_nothing=None if rule is None else Reason(rule, detail=painting.detail),
+        unmatched=painting.unmatched,
+        is_revisit=CAST_SUFFIX in "\n".join(painting.view.names),
+        painting=kept,
+    )
+
+
+def _read_again(read: Any, result: Any, job: _Job) -> GraphView:
+    try:
+        return read(result, job.templates)  # type: ignore[no-any-return]
+    except GraphError as error:
+        raise _bug(str(error)) from error
+
+
+def _verify(before: GraphView, after: GraphView) -> None:
+    violation = verify.find_violation(before, after)
+    if violation:
+        raise _bug(violation)
+
+
+def _bug(what: str) -> AmpError:
+    return RewriteError(
+        f"the rewritten graph did not pass verification: {what}",
+        fix="This is a bug of amp_tf; please report it with the graph. The original graph is untouched",
+    )

@@ -1,0 +1,71 @@
+"""Plans the edits that a painting asks for: new types, successors of ops, and casts where precisions meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from amp_tf.graph import datatypes
+from amp_tf.graph.plan import EditPlan, NewCast, Rename, Retype
+from amp_tf.graph.view import GraphView
+from amp_tf.painting.painting import Painting
+from amp_tf.precision import Precision
+
+CAST_SUFFIX = "AutoMixedPrecision"  #: ends the name of every cast that a rewrite inserts, as in TensorFlow's own pass
+_CAST_NAMES = {
+    Precision.FLOAT16.data_type: "CastToFp16",
+    Precision.BFLOAT16.data_type: "CastToBf16",
+    Precision.FLOAT32.data_type: "CastToFp32",
+}
+
+
+def plan_edits(painting: Painting) -> EditPlan:
+    """The edits that turn the painted graph into its mixed-precision form.
+
+    An output port that some reader needs in the other precision gets one Cast, shared by all those readers and placed
+    on the port's device.
+    """
+    if painting.precision is None or not painting.converted:
+        return EditPlan()
+    view = painting.view
+    after = np.asarray(painting.dtypes_after(), dtype=np.int64)
+    node_of = view.unit_nodes()
+    retypes = tuple(
+        Retype(node_of[unit], unit - view.base[node_of[unit]], painting.precision.data_type)
+        for unit in painting.converted
+    )
+    return EditPlan(tuple(_plan_renames(view, painting)), retypes, tuple(_plan_casts(view, after)))
+
+
+def _plan_renames(view: GraphView, painting: Painting) -> Iterator[Rename]:
+    for node in painting.converted_nodes():
+        signature = view.signatures[node]
+        proto = view.protos[node]
+        if proto.op != signature.op:  # the reader looked at this node as its successor
+            added = next(slot.attr for slot in signature.slots if slot.attr and slot.attr not in proto.attr)
+            yield Rename(node, signature.op, added, datatypes.FLOAT)
+
+
+def _plan_casts(view: GraphView, after: np.ndarray) -> Iterator[NewCast]:
+    edges = view.edges
+    source_types = after[np.asarray(edges.src_unit, dtype=np.int64)]
+    wanted_types = after[np.asarray(edges.dst_unit, dtype=np.int64)]
+    # Reference types are their base type plus 100, and are never converted: only real conflicts are cast.
+    meeting = np.flatnonzero((source_types != wanted_types) & (source_types < 100) & (wanted_types < 100)).tolist()
+    readers: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
+    for edge in meeting:
+        key = (edges.src_node[edge], edges.src_port[edge], int(source_types[edge]), int(wanted_types[edge]))
+        readers.setdefault(key, []).append((edges.dst_node[edge], edges.dst_position[edge]))
+    taken = set(view.names) if readers else set()
+    for (node, port, source_type, wanted_type), ports in readers.items():
+        name = _fresh_name(f"{view.names[node]}-{port}-{_CAST_NAMES[wanted_type]}", taken)
+        yield NewCast(name, node, port, source_type, wanted_type, tuple(ports))
+
+
+def _fresh_name(stem: str, taken: set[str]) -> str:
+    number = 0
+    while (name := f"{stem}-{number}-{CAST_SUFFIX}") in taken:
+        number += 1
+    taken.add(name)
+    return name
