@@ -1,0 +1,140 @@
+"""Build and run container images without a daemon: buildah from Debian's archive, in a mount namespace of its own.
+
+mmdebstrap makes two small Debian trees from packages: one holds buildah, the other becomes the base image. Each command
+runs in a fresh mount namespace, chrooted into the first tree; images live in that tree with the vfs storage driver, so
+neither a daemon, nor a registry, nor overlayfs is needed. Root is, or a user namespace that makes one root.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+import venvs
+
+SUITE = "bookworm"
+TOOL_PACKAGES = "buildah,ca-certificates,util-linux"
+BASE_PACKAGES = "python3,python3-venv,ca-certificates,passwd"
+BASE_IMAGE = "localhost/amp-tf-base:bookworm"
+_CERTIFICATES = pathlib.Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+def why_not_here(*, may_install: bool) -> str:
+    """The reason why containers cannot be built on this machine, or "" if they can.
+
+    Args:
+        may_install: whether mmdebstrap may be installed with apt-get where it is missing.
+    """
+    if os.geteuid() != 0:
+        return "root is needed (chroot, mount); run it with sudo or inside a user namespace"
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
+        return "this machine does not allow mount namespaces"
+    if shutil.which("mmdebstrap"):
+        return ""
+    if not may_install:
+        return "mmdebstrap is missing: apt-get install mmdebstrap, or run with --install-tools"
+    if not shutil.which("apt-get"):
+        return "mmdebstrap is missing, and so is apt-get"
+    quiet = {"env": {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, "stdout": subprocess.DEVNULL}
+    subprocess.run(["apt-get", "update", "-q"], **quiet)
+    if subprocess.run(["apt-get", "install", "-q", "-y", "--no-install-recommends", "mmdebstrap"], **quiet).returncode:
+        return "apt-get could not install mmdebstrap"
+    return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Buildah:
+    """buildah in its tree.
+
+    Attributes:
+        folder: where the trees, the images and the log are; it can be deleted at any time.
+        checkout: shown to buildah, read-only, as /checkout.
+    """
+
+    folder: pathlib.Path
+    checkout: pathlib.Path = venvs.ROOT
+
+    @property
+    def tree(self) -> pathlib.Path:
+        return self.folder / "tools"
+
+    @property
+    def log(self) -> pathlib.Path:
+        return self.folder / "container.log"
+
+    def prepare(self) -> None:
+        """Make the two trees and the base image, as far as they are missing.
+
+        Raises:
+            venvs.SetupError: a step failed.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not (self.tree / "usr/bin/buildah").exists():
+            shutil.rmtree(self.tree, ignore_errors=True)
+            self._bootstrap(TOOL_PACKAGES, self.tree, "make a tree with buildah")
+        base = self.tree / "base.tar"
+        if not base.exists():
+            self._bootstrap(BASE_PACKAGES, base, "make the base image from Debian packages")
+        self._bring_machine_settings()
+        if self.capture("buildah", "images", "--quiet", BASE_IMAGE).returncode != 0:
+            script = (
+                'set -e; c=$(buildah from scratch); buildah add -q "$c" /base.tar /; '
+                # The machine's certificates, and pip told to use them: a base image of a company would do the same.
+                '[ ! -e /machine.crt ] || buildah copy -q "$c" /machine.crt /etc/ssl/certs/ca-certificates.crt; '
+                'buildah config --env PIP_CERT=/etc/ssl/certs/ca-certificates.crt "$c"; '
+                f'buildah commit -q --rm "$c" {BASE_IMAGE}'
+            )
+            self.run("sh", "-c", script, title="commit the base image")
+
+    def run(self, *command: str, title: str) -> None:
+        """Run a command in the tree, its output going to the log.
+
+        Raises:
+            venvs.SetupError: its status was not 0.
+        """
+        venvs.run(self._wrap(command), title=title, log=self.log, cwd=self.folder)
+
+    def capture(self, *command: str, timeout: float = 300) -> subprocess.CompletedProcess:
+        """Run a command in the tree and return its status and output."""
+        return subprocess.run(self._wrap(command), capture_output=True, text=True, errors="replace", timeout=timeout)
+
+    def start(self, *command: str) -> subprocess.Popen:
+        """Start a command in the tree, its output piped."""
+        return subprocess.Popen(
+            self._wrap(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        )
+
+    def inspect(self, image: str) -> dict:
+        """The Docker configuration of an image."""
+        answer = self.capture("buildah", "inspect", "--type", "image", image)
+        return json.loads(answer.stdout)["Docker"]["config"]
+
+    def _bootstrap(self, packages: str, target: pathlib.Path, title: str) -> None:
+        command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}", SUITE, str(target)]
+        venvs.run(command, title=title, log=self.log, cwd=self.folder)
+
+    def _bring_machine_settings(self) -> None:
+        for name in ("resolv.conf", "hosts"):
+            source = pathlib.Path("/etc") / name
+            if source.exists():
+                shutil.copyfile(source, self.tree / "etc" / name)
+        if _CERTIFICATES.exists():
+            shutil.copyfile(_CERTIFICATES, self.tree / "machine.crt")
+        for name in ("checkout", "proc", "sys", "dev"):
+            (self.tree / name).mkdir(exist_ok=True)
+
+    def _wrap(self, command: tuple[str, ...]) -> list[str]:
+        # The tree is bound onto itself because buildah remounts /, which must be a mount point for that.
+        setup = (
+            'set -e; t=$1; c=$2; shift 2; mount --bind "$t" "$t"; '
+            'for d in proc dev sys; do mount --rbind "/$d" "$t/$d"; done; '
+            'mount --bind "$c" "$t/checkout"; mount -o remount,bind,ro "$t/checkout"; '
+            'exec chroot "$t" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root '
+            'BUILDAH_ISOLATION=chroot STORAGE_DRIVER=vfs "$@"'
+        )
+        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", setup, "sh",
+                str(self.tree), str(self.checkout), *command]  # fmt: skip
