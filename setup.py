@@ -21,7 +21,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from setuptools import Command, setup
+from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 from setuptools.command.editable_wheel import editable_wheel
@@ -123,10 +123,6 @@ class BuildWithShim(build):
 class ShimWheel(bdist_wheel):
     """One wheel for every Python: ctypes loads the shim, so no Python ABI is involved."""
 
-    def finalize_options(self) -> None:
-        super().finalize_options()
-        self.root_is_pure = False
-
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", f"manylinux2014_{architecture()}"
 
@@ -147,7 +143,15 @@ class EditableWheel(editable_wheel):
             add_to_wheel(wheel, AT_SITE_PACKAGES_ROOT)
 
 
+class BinaryDistribution(Distribution):
+    """A distribution whose wheel is for one architecture, though it has no extension module."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
 setup(
+    distclass=BinaryDistribution,
     cmdclass={
         "build": BuildWithShim,
         "build_shim": BuildShim,

@@ -1,0 +1,85 @@
+"""What amp_tf adds to the start of every Python interpreter, off and on, before TensorFlow is imported.
+
+Starts ``python -c pass`` many times in four ways, in turns, so that a slow moment of the machine hits all of them
+alike: without ``amp_tf.pth``, with it and the variable unset, with it and the variable set to 1, and with
+``AMP_TF_DISABLE=1`` besides. Prints medians and their differences in milliseconds. It makes a venv of its own without
+TensorFlow: its site-packages hold a link to this checkout's package and, for the last three, the .pth file.
+
+    python benchmarks/interpreter_start.py [--starts 150] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
+WAYS = {
+    "without amp_tf": (False, {}),
+    "off": (True, {}),
+    "on": (True, {SWITCH: "1"}),
+    "disabled": (True, {SWITCH: "1", "AMP_TF_DISABLE": "1"}),
+}
+LIMITS_MS = {"off": 1.0, "on": 5.0, "disabled": 1.0}
+
+
+def make_python(folder: Path, *, with_pth: bool) -> Path:
+    """A Python whose site-packages hold amp_tf, with or without the line that starts it."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    site_packages = Path(subprocess.check_output(command, text=True).strip())
+    (site_packages / "amp_tf").symlink_to(ROOT / "amp_tf")
+    if with_pth:
+        (site_packages / "amp_tf.pth").write_bytes((ROOT / "amp_tf.pth").read_bytes())
+    return python
+
+
+def start_ms(python: Path, environ: dict[str, str]) -> float:
+    begin = time.perf_counter()
+    subprocess.run([str(python), "-c", "pass"], env=environ, check=True)
+    return (time.perf_counter() - begin) * 1e3
+
+
+def measure(starts: int) -> dict[str, float]:
+    """The median time of a start in milliseconds, for each way."""
+    clean = {name: value for name, value in os.environ.items() if "AUTO_MIXED" not in name and "PYTHON" not in name}
+    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory() as folder:
+        pythons = {flag: make_python(Path(folder) / str(flag), with_pth=flag) for flag in (False, True)}
+        for turn in range(starts + 3):
+            for way, (with_pth, switches) in WAYS.items():
+                taken = start_ms(pythons[with_pth], {**clean, **switches})
+                if turn >= 3:  # the first turns fill caches and write .pyc files
+                    times[way].append(taken)
+    return {way: statistics.median(values) for way, values in times.items()}
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--starts", type=int, default=150, help="starts of each way (default 150)")
+    arguments.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = arguments.parse_args()
+    medians = measure(options.starts)
+    base = medians["without amp_tf"]
+    if options.json:
+        print(json.dumps({"starts": options.starts, "median_ms": medians}))
+    else:
+        print(f"Python {sys.version.split()[0]}, median of {options.starts} starts each, in turns")
+        for way, median in medians.items():
+            limit = f"   (limit +{LIMITS_MS[way]:.0f} ms)" if way in LIMITS_MS else ""
+            print(f"{way:<16}{median:8.2f} ms   {median - base:+.2f} ms{limit}")
+    return int(any(medians[way] - base > limit for way, limit in LIMITS_MS.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""A tf.function training step with GradientTape."""
+
+import json
+
+import numpy as np
+import tensorflow as tf
+
+rng = np.random.default_rng(1)
+inputs = tf.constant(rng.normal(size=(64, 32)).astype("float32"))
+targets = tf.reduce_sum(inputs, axis=1, keepdims=True) / 6.0
+first = tf.Variable(rng.normal(size=(32, 64)).astype("float32") / 6)
+second = tf.Variable(rng.normal(size=(64, 1)).astype("float32") / 8)
+
+
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        hidden = tf.nn.relu(inputs @ first)
+        loss = tf.reduce_mean(tf.square(hidden @ second - targets))
+    for variable, gradient in zip([first, second], tape.gradient(loss, [first, second])):
+        variable.assign_sub(0.02 * gradient)
+    return loss
+
+
+print(json.dumps({"loss": [float(step()) for _ in range(20)]}))

@@ -1,0 +1,54 @@
+"""Keras 3: fit, evaluate, predict; a checkpoint and a SavedModel."""
+
+import json
+import os
+import tempfile
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+keras.utils.set_random_seed(1)
+rng = np.random.default_rng(1)
+images = rng.normal(size=(256, 8, 8, 1)).astype("float32")
+labels = (images.sum(axis=(1, 2, 3)) > 0).astype("int32")
+model = keras.Sequential(
+    [
+        keras.Input((8, 8, 1)),
+        keras.layers.Conv2D(8, 3, activation="relu"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(32, activation="relu"),
+        keras.layers.Dense(2),
+    ]
+)
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+history = model.fit(images, labels, batch_size=32, epochs=3, verbose=0)
+folder = tempfile.mkdtemp()
+model.export(os.path.join(folder, "exported"), verbose=False)
+model.save_weights(os.path.join(folder, "model.weights.h5"))
+tf.train.Checkpoint(model=model).write(os.path.join(folder, "checkpoint"))
+with open(os.path.join(folder, "exported", "saved_model.pb"), "rb") as file:
+    meta_graph = tf.compat.v1.MetaGraphDef()
+    saved = file.read()
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel  # noqa: E402
+
+graph = SavedModel.FromString(saved).meta_graphs[0].graph_def
+nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+checkpoint_types = {
+    dtype.name for dtype in tf.train.load_checkpoint(os.path.join(folder, "checkpoint")).get_variable_to_dtype_map().values()
+}
+print(
+    json.dumps(
+        {
+            "loss": history.history["loss"],
+            "evaluated": float(model.evaluate(images, labels, verbose=0)),
+            "predicted": model.predict(images[:4], verbose=0).tolist(),
+            "saved_16_bit": sum(
+                attr.type in (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum)
+                for node in nodes
+                for attr in node.attr.values()
+            ),
+            "checkpoint_types": sorted(checkpoint_types),
+        }
+    )
+)

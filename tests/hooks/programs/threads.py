@@ -1,0 +1,29 @@
+"""Eight threads that each trace and call their own tf.functions."""
+
+import json
+import threading
+
+import numpy as np
+import tensorflow as tf
+
+results = [0.0] * 8
+
+
+def work(index):
+    rng = np.random.default_rng(index)
+    weights = tf.constant(rng.normal(size=(32, 32)).astype("float32") / 6)
+
+    @tf.function
+    def product(inputs):
+        return tf.nn.relu(tf.nn.relu(inputs @ weights) @ weights) @ weights
+
+    for rows in (8, 16, 24):  # each its own trace
+        results[index] += float(tf.reduce_sum(product(tf.ones((rows, 32)))))
+
+
+threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(json.dumps({"sums": results}))

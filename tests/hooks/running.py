@@ -1,0 +1,99 @@
+"""Starts Python as a user would: amp_tf by its .pth file alone, the switch in the environment.
+
+Where amp_tf is not installed (``PYTHONPATH=. pytest``), a folder with the checkout's amp_tf.pth is made a site folder by
+Python's own ``site.addsitedir``, which reads .pth files there exactly as in site-packages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from amp_tf.oplists.hardware import Hardware
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
+SUMMARY = re.compile(r"amp_tf: ([\d,]+) graphs?, ([\d,]+) of ([\d,]+) nodes? converted(?: to (.*?))?, ([\d,]+) casts?(.*)")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A program that ended.
+
+    Attributes:
+        status: its exit status.
+        out: what it wrote to stdout.
+        err: what it wrote to stderr.
+    """
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The JSON that the program printed last."""
+        return dict(json.loads(self.out.strip().splitlines()[-1]))
+
+    @property
+    def summary(self) -> re.Match[str]:
+        """The summary line; its groups are graphs, converted, total, precision, casts, the rest."""
+        found = SUMMARY.findall(self.err)
+        assert len(found) == 1, self.err
+        match = SUMMARY.search(self.err)
+        assert match is not None
+        return match
+
+    @property
+    def converted(self) -> int:
+        return int(self.summary[2].replace(",", ""))
+
+    @property
+    def warnings(self) -> list[str]:
+        """The lines that amp_tf wrote, beside the summary."""
+        return [line for line in self.err.splitlines() if "amp_tf" in line and not SUMMARY.search(line)]
+
+
+def switched_on() -> dict[str, str]:
+    """The variable alone on a CPU that multiplies bfloat16 in hardware, and the precision besides on another."""
+    if Hardware.detect_cpu().cpu_has_bf16:
+        return {SWITCH: "1"}
+    return {SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
+
+
+def is_installed() -> bool:
+    return Path(sysconfig.get_path("purelib"), "amp_tf.pth").exists()
+
+
+def environment(site_folder: Path, variables: dict[str, str]) -> dict[str, str]:
+    """An environment with amp_tf's .pth in effect and, of amp_tf's variables, only the given ones."""
+    environ = {name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name and "AMP_TF" not in name}
+    environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+    if not is_installed():
+        (site_folder / "sitecustomize.py").write_text(f"import site; site.addsitedir({str(site_folder)!r})\n")
+        (site_folder / "amp_tf.pth").write_bytes((ROOT / "amp_tf.pth").read_bytes())
+        environ["PYTHONPATH"] = os.pathsep.join([str(site_folder), str(ROOT)])
+    return environ | variables
+
+
+def run(arguments: Sequence[str], site_folder: Path, variables: dict[str, str], *, seconds: int = 240) -> Ended:
+    """Runs Python with arguments, from a folder that is not the checkout."""
+    ended = subprocess.run(
+        [sys.executable, *arguments],
+        env=environment(site_folder, variables),
+        cwd=site_folder,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
