@@ -87,7 +87,10 @@ def _is_compiled(attrs: Any) -> bool:
 
 def _convert(function: Any, config: AmpConfig) -> None:
     """Rewrites a function that was just registered, and registers the clones that it needs."""
+    from tensorflow.core.framework.function_pb2 import FunctionDefLibrary
+
     from amp_tf.reporting import process
+    from amp_tf.reporting.schema import RewriteReport
     from amp_tf.rewriting.pipeline import rewrite
 
     context = function._bound_context
@@ -96,9 +99,11 @@ def _convert(function: Any, config: AmpConfig) -> None:
     reports = []
 
     def rewrite_body(definition: Any) -> Any:
-        result = rewrite(definition, config, hardware=hardware())
-        reports.append(result.report)
-        return result.graph if result.changed else definition
+        called_as_ops = known.intersection(node.op for node in definition.node_def)
+        library = FunctionDefLibrary(function=[context.get_function_def(name.encode()) for name in called_as_ops])
+        result = rewrite(definition, config, hardware=hardware(), library=library)
+        reports.extend(result.report.graphs)
+        return result.graph
 
     def lookup(name: str) -> Any:
         if name not in known or name.encode() in _rewritten:
@@ -111,8 +116,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
     result = LibraryRewriter(rewrite_body, lookup, new_name).rewrite(original)
     if result.definition is not original:
         _register(function, original, result)
-    for report in reports:
-        process.record(report, way="xla")
+    process.record(RewriteReport(tuple(reports)), way="xla")
 
 
 def _register(function: Any, original: Any, result: RewrittenFunction) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import threading
 
 from amp_tf.reporting.schema import GraphReport, RewriteReport
@@ -13,12 +14,16 @@ _lock = threading.Lock()
 _graphs: collections.deque[GraphReport] = collections.deque(maxlen=MAX_GRAPHS)
 
 
-def record(graphs: tuple[GraphReport, ...]) -> None:
-    """Adds the reports of one rewrite; thread-safe.
+def record(new: RewriteReport, *, way: str) -> None:
+    """Adds the report of one rewrite; thread-safe.
 
-    TensorFlow hands a graph to its optimizers more than once. A second visit is recorded only if it converted more.
+    TensorFlow hands a graph to its optimizers more than once. A second visit is kept only if it converted more.
+
+    Args:
+        new: the report.
+        way: how its graphs came: ``"grappler"`` or ``"xla"``.
     """
-    kept = [graph for graph in graphs if graph.converted or not graph.is_revisit]
+    kept = [dataclasses.replace(graph, way=way) for graph in new.graphs if graph.converted or not graph.is_revisit]
     with _lock:
         _graphs.extend(kept)
 

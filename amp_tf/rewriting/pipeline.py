@@ -46,7 +46,6 @@ class _Job:
     config: AmpConfig
     resolution: Resolution
     templates: Templates
-    way: str
 
 
 def rewrite(
@@ -57,7 +56,6 @@ def rewrite(
     hardware: Hardware | None = None,
     library: Any = None,
     functions: bool = True,
-    way: str = "offline",
 ) -> RewriteResult:
     """Rewrites a graph or a function so that it computes in mixed precision.
 
@@ -73,7 +71,6 @@ def rewrite(
         hardware: the devices to rewrite for; this machine's CPU by default.
         library: for a FunctionDef, the ``FunctionDefLibrary`` with the functions that it calls.
         functions: for a GraphDef, whether the functions of its library are rewritten too.
-        way: how the graph came here, for the report.
 
     Returns:
         A :class:`RewriteResult`. rewrite(rewrite(g)) = rewrite(g).
@@ -88,7 +85,7 @@ def rewrite(
     resolution = resolve_target(config, Hardware.detect_cpu() if hardware is None else hardware)
     is_function = hasattr(graph, "node_def")
     templates = Templates(library if is_function else graph.library, SUCCESSORS)
-    job = _Job(config, resolution, templates, way)
+    job = _Job(config, resolution, templates)
     with pause_garbage_collector():
         result, reports = _rewrite_function(graph, job) if is_function else _rewrite_graph(graph, job, preserve)
         if not is_function and functions:
@@ -101,7 +98,7 @@ def _rewrite_graph(graph: Any, job: _Job, preserve: Iterable[str]) -> tuple[Any,
     view = read_graph(graph, job.templates)
     painting = paint(view, job.resolution, job.config, preserve=preserve, is_function=job.templates.is_function)
     plan = plan_edits(painting)
-    report = _report(painting, len(plan.casts), job.way)
+    report = _report(painting, len(plan.casts))
     result = graph
     if plan:
         result = type(graph)()
@@ -116,7 +113,7 @@ def _rewrite_function(function: Any, job: _Job) -> tuple[Any, list[GraphReport]]
     view = read_function(function, job.templates)
     painting = paint(view, job.resolution, job.config, is_function=job.templates.is_function)
     plan = plan_edits(painting)
-    report = _report(painting, len(plan.casts), job.way)
+    report = _report(painting, len(plan.casts))
     if not plan:
         return function, [report]
     result = type(function)()
@@ -143,12 +140,12 @@ def _rewrite_library(graph: Any, result: Any, job: _Job) -> tuple[Any, list[Grap
     return result, reports
 
 
-def _report(painting: Painting, casts: int, way: str) -> GraphReport:
+def _report(painting: Painting, casts: int) -> GraphReport:
     kept = painting.detached()
     rule = painting.why_nothing
     return GraphReport(
         function=painting.view.function,
-        way=way,
+        way="offline",
         precision=painting.precision,
         total=painting.view.node_count,
         converted=len(painting.converted_nodes()),
