@@ -12,13 +12,16 @@ import functools
 import itertools
 import threading
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import evidence, xla_saving
 from amp_tf.hooks.devices import hardware
 from amp_tf.hooks.notices import warn_once
 from amp_tf.hooks.xla_library import Clone, LibraryRewriter, RewrittenFunction
+
+if TYPE_CHECKING:
+    from amp_tf.reporting.schema import GraphReport
 
 XLA_COMPILE = "_XlaMustCompile"
 
@@ -91,12 +94,13 @@ def _convert(function: Any, config: AmpConfig) -> None:
 
     from amp_tf.reporting import process
     from amp_tf.reporting.schema import RewriteReport
+    from amp_tf.reporting.schema import RewriteReport
     from amp_tf.rewriting.pipeline import rewrite
 
     context = function._bound_context
     original = context.get_function_def(function.name)
     known = context.list_function_names()  # of str, although the functions themselves are called by bytes
-    reports = []
+    reports: list[GraphReport] = []
 
     def rewrite_body(definition: Any) -> Any:
         called_as_ops = known.intersection(node.op for node in definition.node_def)

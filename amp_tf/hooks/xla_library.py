@@ -1,6 +1,6 @@
 """A function and all that it calls, rewritten together: callees become renamed clones.
 
-A callee (a nested call, a branch of an If or a Case, the condition or the body of a While, a gradient function) may have
+A callee (a nested call, a branch of an If or Case, the condition or body of a While, a gradient function) may have
 other callers that XLA does not compile, so it is never changed: the caller is pointed at a clone under a new name.
 Everything here is a pure function of FunctionDefs; :mod:`amp_tf.hooks.xla` registers the results in TensorFlow.
 """

@@ -1,7 +1,7 @@
 """Casts of what a loop never changes are made once, before the loop.
 
 A weight that a While body multiplies with is cast in each turn, because the body's signature keeps its types. Here the
-cast moves to the caller and its result is carried through the loop as one more value, which the body hands on unchanged.
+cast moves to the caller; its result is carried through the loop as one more value, which the body hands on unchanged.
 Two kinds of loop variables qualify: a tensor that the body returns as it came, and a variable (a resource) that the
 body returns as it came and that neither the body nor the condition does anything to but read.
 """

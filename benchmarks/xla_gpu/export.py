@@ -1,0 +1,192 @@
+"""Writes the compiled training step of benchmark models as StableHLO text, in up to five variants.
+
+    python -m benchmarks.xla_gpu.export --models resnet50,bert --size real --out exported
+
+The step is forward, backward and Adam under ``jit_compile=True``. The variants are ``float32`` (TF32 allowed, as
+TensorFlow's default on a GPU is), ``float32_strict`` (TF32 off), ``policy_float16`` (Keras' ``mixed_float16`` policy and
+loss scaling), ``amp_float16`` (amp_tf with its loss scaling) and ``amp_bfloat16``. Each file ``….mlir.gz`` has a
+``….json`` beside it that says what its arguments are and how to make up values for them. Needs TensorFlow 2.21; no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gzip
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.models import BENCHMARKS, SIZES, names
+from benchmarks.xla_gpu.stablehlo import count_casts, count_products
+
+FIRST_LOSS_SCALE = 2.0**10
+"""The loss scale of the float16 variants: low enough that the first step is not a skipped one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One way to make the step.
+
+    Attributes:
+        name: what files and tables call it.
+        policy: the Keras policy.
+        amp: the precision that amp_tf is asked for, or ``None`` for no amp_tf.
+        loss_scaling: ``"keras"``, ``"amp_tf"`` or ``None``.
+        tf32: whether float32 products may be computed in TF32.
+    """
+
+    name: str
+    policy: str = "float32"
+    amp: str | None = None
+    loss_scaling: str | None = None
+    tf32: bool = True
+
+
+VARIANTS = {
+    row.name: row
+    for row in (
+        Variant("float32"),
+        Variant("float32_strict", tf32=False),
+        Variant("policy_float16", policy="mixed_float16", loss_scaling="keras"),
+        Variant("amp_float16", amp="float16", loss_scaling="amp_tf"),
+        Variant("amp_bfloat16", amp="bfloat16"),
+    )
+}
+
+
+def export(model_name: str, size: str, batch: int | None, variant: Variant, out: Path) -> Path:
+    """Exports one variant of one model; to be called once in a process.
+
+    Returns:
+        The path of the ``.mlir.gz`` file.
+    """
+    import keras
+    import tensorflow as tf
+
+    tf.config.experimental.enable_tensor_float_32_execution(variant.tf32)
+    keras.mixed_precision.set_global_policy(variant.policy)
+    keras.utils.set_random_seed(0)
+    if variant.amp:
+        from amp_tf.config import AmpConfig
+        from amp_tf.hooks import xla
+
+        xla.install(AmpConfig(precision=variant.amp, target="gpu"))
+    workload = BENCHMARKS[model_name].workload(size)
+    batch = batch or workload.batch
+    model, optimizer = workload.model(), _optimizer(workload, variant)
+    optimizer.build(model.trainable_variables)
+
+    @tf.function(jit_compile=True)
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(workload.loss(y, model(x, training=True)))
+            scaled = optimizer.scale_loss(loss)
+        weights = [weight.value for weight in model.trainable_variables]
+        optimizer.apply(tape.gradient(scaled, weights), model.trainable_variables)
+        return loss
+
+    x, y = workload.data(4, 0)
+    inputs = tf.nest.map_structure(lambda part: tf.TensorSpec((batch, *part.shape[1:]), part.dtype), (x, y))
+    begin = time.perf_counter()
+    text = step.experimental_get_compiler_ir(*inputs)(stage="stablehlo")
+    manifest = {
+        "model": model_name,
+        "title": BENCHMARKS[model_name].title,
+        "size": size,
+        "batch": batch,
+        "variant": variant.name,
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "export_s": round(time.perf_counter() - begin, 2),
+        "products": dict(count_products(text)),
+        "casts": count_casts(text),
+        "arguments": _arguments(step.get_concrete_function(*inputs), (x, y), inputs, model, optimizer),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    stem = f"{model_name}-b{batch}-{variant.name}"
+    (out / f"{stem}.json").write_text(json.dumps(manifest, indent=1))
+    path = out / f"{stem}.mlir.gz"
+    path.write_bytes(gzip.compress(text.encode(), 6))
+    return path
+
+
+def _optimizer(workload: Any, variant: Variant) -> Any:
+    if variant.loss_scaling == "keras":
+        import keras
+
+        return keras.optimizers.LossScaleOptimizer(workload.optimizer(), initial_scale=FIRST_LOSS_SCALE)
+    if variant.loss_scaling == "amp_tf":
+        import amp_tf
+
+        return amp_tf.LossScaleOptimizer(workload.optimizer(), initial_scale=FIRST_LOSS_SCALE)
+    return workload.optimizer()
+
+
+def _arguments(concrete: Any, samples: Any, inputs: Any, model: Any, optimizer: Any) -> list[dict[str, Any]]:
+    """Name, shape, dtype, role and made-up values of each argument of the compiled step, in order."""
+    import tensorflow as tf
+
+    rows = [
+        {
+            "name": f"input_{number}",
+            "shape": list(spec.shape),
+            "dtype": spec.dtype.name,
+            "role": "input",
+            "fill": _fill(sample),
+        }
+        for number, (spec, sample) in enumerate(zip(tf.nest.flatten(inputs), tf.nest.flatten(samples), strict=True))
+    ]
+    weights = {id(v.value.handle): (v, "weight") for v in model.variables}
+    state = {id(v.value.handle): (v, "state") for v in optimizer.variables}
+    for handle in concrete.captured_inputs:
+        found = {**state, **weights}.get(id(handle))
+        if found is None:
+            if handle.dtype == tf.resource:
+                raise ValueError(f"{model.name}: the step captures a variable that neither model nor optimizer owns")
+            value, name, role = handle.numpy(), f"constant_{len(rows)}", "constant"
+        else:
+            value, name, role = found[0].value.numpy(), found[0].path, found[1]
+        fill = {"constant": 1e-8} if name.endswith("velocity") else _fill(value)
+        rows.append({"name": name, "shape": list(value.shape), "dtype": value.dtype.name, "role": role, "fill": fill})
+    return rows
+
+
+def _fill(value: Any) -> dict[str, Any]:
+    """How to make up values that are spread as these are."""
+    if value.size and (value == value.flat[0]).all():
+        return {"constant": value.flat[0].item()}
+    if value.dtype.kind in "iu":
+        return {"low": int(value.min()), "high": int(value.max())}
+    return {"mean": float(value.mean()), "std": float(value.std())}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="all", help="names, comma-separated, or all")
+    parser.add_argument("--size", default="small", choices=SIZES)
+    parser.add_argument("--batch", type=int, action="append", help="batch size; may be given several times")
+    parser.add_argument("--all-batches", action="store_true", help="every batch size of the model's sweep")
+    parser.add_argument("--variants", default=",".join(VARIANTS), help="names, comma-separated")
+    parser.add_argument("--out", type=Path, default=Path("exported"))
+    parser.add_argument("--here", action="store_true", help="no process for each export (one model, batch and variant)")
+    options = parser.parse_args()
+    failed = 0
+    for model in names(options.models):
+        figures = BENCHMARKS[model].sizes[options.size]
+        for batch in figures.batches if options.all_batches else options.batch or (figures.batch,):
+            for variant in options.variants.split(","):
+                if options.here:
+                    print(export(model, options.size, batch, VARIANTS[variant], options.out))
+                    continue
+                command = [sys.executable, "-m", __spec__.name, "--here", "--models", model, "--size", options.size]
+                command += ["--batch", str(batch), "--variants", variant, "--out", str(options.out)]
+                failed += subprocess.run(command, check=False).returncode != 0
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""Compiles and times exported training steps. Needs JAX and NumPy, no TensorFlow.
+
+    python run.py exported --json result.json > table.md
+
+For each model and batch size every variant runs with the same made-up weights and inputs. The table gives the median
+time of a step, the speed-up over float32 with TF32 and without, the memory for temporary values, and how the variant's
+first step differs from float32's: its loss, and the angle (as a cosine) between the changes of all weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gzip
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))  # this folder may be all that the machine has
+from stablehlo import carried_state
+
+REFERENCE = "float32"
+STRICT = "float32_strict"
+LOSS_TOLERANCE = 0.05
+"""Largest relative difference of the first loss from float32's that still counts as the same computation."""
+COSINE_TOLERANCE = 0.9
+"""Smallest cosine between the weight changes of the first step and float32's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What one variant did.
+
+    Attributes:
+        manifest: the exported description.
+        ms: median time of a step, milliseconds.
+        spread: half the distance between the quartiles of the rounds, as a fraction of the median.
+        compile_s: time to compile, seconds.
+        temp_mib: memory for temporary values, MiB.
+        loss: the first step's loss.
+        change: the first step's changes of all weights, as one float32 vector.
+    """
+
+    manifest: dict[str, Any]
+    ms: float
+    spread: float
+    compile_s: float
+    temp_mib: float
+    loss: float
+    change: np.ndarray
+
+
+def made_up(argument: dict[str, Any]) -> np.ndarray:
+    """Values for one argument; the same for arguments of the same name and shape."""
+    shape, fill = tuple(argument["shape"]), argument["fill"]
+    if "constant" in fill:
+        return np.full(shape, fill["constant"], argument["dtype"])
+    rng = np.random.default_rng(zlib.crc32(f"{argument['name']} {shape}".encode()))
+    if "low" in fill:
+        return rng.integers(fill["low"], fill["high"] + 1, shape).astype(argument["dtype"])
+    return (rng.standard_normal(shape, np.float32) * fill["std"] + fill["mean"]).astype(argument["dtype"])
+
+
+class Step:
+    """One compiled training step, and the state that it carries on.
+
+    Args:
+        text: the StableHLO module.
+        arguments: the manifest's arguments.
+    """
+
+    def __init__(self, text: str, arguments: list[dict[str, Any]]) -> None:
+        import jax
+        from jaxlib import xla_client
+
+        self._device = jax.devices()[0]
+        devices = xla_client.DeviceList((self._device,))
+        begin = time.perf_counter()
+        self._program = self._device.client.compile_and_load(text.encode(), devices, xla_client.CompileOptions())
+        self.compile_s = time.perf_counter() - begin
+        self.carried = carried_state(text)
+        self._values = [jax.device_put(made_up(argument), self._device) for argument in arguments]
+
+    def __call__(self) -> list[Any]:
+        """Runs the step; what it updates is an argument of the next one."""
+        outputs = [
+            output[0] for output in self._program.execute_sharded(self._values).disassemble_into_single_device_arrays()
+        ]
+        for output, argument in self.carried.items():
+            self._values[argument] = outputs[output]
+        return outputs
+
+    @property
+    def temp_mib(self) -> float:
+        return self._program.get_compiled_memory_stats().temp_size_in_bytes / 2**20
+
+
+def measure(manifest: dict[str, Any], text: str, rounds: int, round_s: float) -> Result:
+    """Compiles a step, checks its first turn and times the following ones."""
+    step = Step(text, manifest["arguments"])
+    weights = {n: made_up(row) for n, row in enumerate(manifest["arguments"]) if row["role"] == "weight"}
+    outputs = step()
+    loss = float(np.asarray(outputs[0]))
+    changes = [
+        (np.asarray(outputs[output], np.float32) - weights[argument]).ravel()
+        for output, argument in sorted(step.carried.items(), key=lambda pair: pair[1])
+        if argument in weights
+    ]
+    _timed(step, 2)
+    turns = max(1, int(round_s / max(_timed(step, 2), 1e-6)))
+    times = [_timed(step, turns) for _ in range(rounds)]
+    median = statistics.median(times)
+    quartiles = statistics.quantiles(times, n=4) if rounds > 1 else [median] * 3
+    return Result(
+        manifest=manifest,
+        ms=1e3 * median,
+        spread=(quartiles[2] - quartiles[0]) / 2 / median,
+        compile_s=step.compile_s,
+        temp_mib=step.temp_mib,
+        loss=loss,
+        change=np.concatenate(changes) if changes else np.zeros(0, np.float32),
+    )
+
+
+def _timed(step: Step, turns: int) -> float:
+    """Seconds for one turn, the mean of several that the device runs one after the other."""
+    begin = time.perf_counter()
+    for _ in range(turns):
+        outputs = step()
+    for output in outputs:
+        output.block_until_ready()
+    return (time.perf_counter() - begin) / turns
+
+
+def compare(results: dict[str, Result]) -> list[dict[str, Any]]:
+    """One row a variant of the same model and batch, each beside float32."""
+    reference, strict = results.get(REFERENCE), results.get(STRICT)
+    rows = []
+    for name, result in results.items():
+        row = {key: result.manifest[key] for key in ("model", "title", "size", "batch", "variant", "products", "casts")}
+        row |= {"ms": result.ms, "spread": result.spread, "compile_s": result.compile_s, "temp_mib": result.temp_mib}
+        if reference:
+            row["speedup"] = reference.ms / result.ms
+            row["memory_ratio"] = result.temp_mib / max(reference.temp_mib, 1e-9)
+            row["loss_difference"] = abs(result.loss - reference.loss) / max(abs(reference.loss), 1e-9)
+            row["cosine"] = cosine(result.change, reference.change)
+            row["agrees"] = row["loss_difference"] <= LOSS_TOLERANCE and row["cosine"] >= COSINE_TOLERANCE
+        if strict:
+            row["speedup_strict"] = strict.ms / result.ms
+        rows.append(row)
+    return rows
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """The cosine of the angle between two vectors, summed in float64; 1.0 where both are zero."""
+    norms = float(np.sqrt(np.sum(a * a, dtype=np.float64) * np.sum(b * b, dtype=np.float64)))
+    return float(np.sum(a * b, dtype=np.float64)) / norms if norms else 1.0
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The results as Markdown."""
+    lines = [
+        "| model | batch | variant | ms/step | ± | × float32 | × float32 without TF32 | temp. MiB | memory ratio "
+        "| loss differs by | cosine | products |",
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        cells = [row["title"], str(row["batch"]), row["variant"], f"{row['ms']:.2f}", f"{100 * row['spread']:.1f} %"]
+        for key, form in (
+            ("speedup", "{:.2f}"),
+            ("speedup_strict", "{:.2f}"),
+            ("temp_mib", "{:.1f}"),
+            ("memory_ratio", "{:.2f}"),
+            ("loss_difference", "{:.1e}"),
+            ("cosine", "{:.4f}"),
+        ):
+            cells.append(form.format(row[key]) if key in row else "–")
+        if row.get("agrees") is False:
+            cells[-1] += " **differs**"
+        cells.append(", ".join(f"{count} {kind}" for kind, count in sorted(row["products"].items())))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def machine() -> dict[str, str]:
+    """Date, device, driver and versions."""
+    import jax
+    import jaxlib
+
+    device = jax.devices()[0]
+    facts = {
+        "date": time.strftime("%Y-%m-%d"),
+        "device": str(device.device_kind),
+        "platform": device.platform,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "python": platform.python_version(),
+        "command": " ".join(sys.argv),
+    }
+    if device.platform == "gpu":
+        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        facts["driver"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+    return facts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="what export.py wrote")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of each variant; their median counts")
+    parser.add_argument("--round-s", type=float, default=0.3, help="least length of a round, seconds")
+    parser.add_argument("--only", default="", help="only files whose name holds this")
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    options = parser.parse_args()
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    groups: dict[tuple[str, int], list[Path]] = {}
+    for path in sorted(options.folder.glob("*.json")):
+        if options.only not in path.name:
+            continue
+        manifest = json.loads(path.read_text())
+        groups.setdefault((manifest["model"], manifest["batch"]), []).append(path)
+    rows: list[dict[str, Any]] = []
+    failures = []
+    for paths in groups.values():
+        results = {}
+        for path in paths:
+            manifest = json.loads(path.read_text())
+            text = gzip.decompress(path.with_suffix(".mlir.gz").read_bytes()).decode()
+            try:
+                results[manifest["variant"]] = measure(manifest, text, options.rounds, options.round_s)
+            except Exception as error:  # one variant that does not fit or compile leaves the others their rows
+                failures.append(f"{path.stem}: {type(error).__name__}: {str(error)[:300]}")
+                continue
+            print(f"{path.stem}: {results[manifest['variant']].ms:.2f} ms", file=sys.stderr)
+        rows += compare(results)
+        if options.json:
+            options.json.write_text(json.dumps({"machine": machine(), "rows": rows, "failures": failures}, indent=1))
+    print(*(f"{key}: {value}" for key, value in machine().items()), "", table(rows), "", *failures, sep="\n")
+    return 1 if failures or any(row.get("agrees") is False for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

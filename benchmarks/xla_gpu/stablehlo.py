@@ -1,0 +1,47 @@
+"""What StableHLO text says: products by element type, and which output becomes which input of the next step."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+_PRODUCT = re.compile(r'"?stablehlo\.(dot_general|dot|convolution)"?[( ]')
+_ELEMENT = re.compile(r"tensor<(?:[0-9?]+x)*(\w+)>")
+_OPERANDS = re.compile(r": \(([^()]*)\) ->")
+_ALIAS = re.compile(r"parameter_number = (\d+) : i64\}, output_index = array<i64: (\d+)>")
+_CASTS = re.compile(r"stablehlo\.convert %\S+ : \(tensor<(?:[0-9?]+x)*(\w+)>\) -> tensor<(?:[0-9?]+x)*(\w+)>")
+
+
+def count_products(text: str) -> Counter[str]:
+    """Counts the matrix products and convolutions by the element type of their operands.
+
+    Args:
+        text: a StableHLO module.
+
+    Returns:
+        Counts by names such as ``"dot f32"`` and ``"convolution bf16"``; ``dot`` and ``dot_general`` count as one.
+        A product whose two operands differ counts as ``"dot bf16,f32"``.
+    """
+    counts: Counter[str] = Counter()
+    for line in text.splitlines():
+        match = _PRODUCT.search(line)
+        if match is None:
+            continue
+        operands = _OPERANDS.search(line)
+        kinds = sorted(set(_ELEMENT.findall(operands.group(1) if operands else line)))
+        counts[f"{match.group(1).removesuffix('_general')} {','.join(kinds)}"] += 1
+    return counts
+
+
+def count_casts(text: str) -> int:
+    """Counts the conversions between floating-point types."""
+    floats = {"f32", "f16", "bf16"}
+    return sum(source != to and {source, to} <= floats for source, to in _CASTS.findall(text))
+
+
+def carried_state(text: str) -> dict[int, int]:
+    """Which output of a training step is which argument of the next one: ``{output: argument}``.
+
+    TensorFlow says so where it marks the variables that a function updates as aliases.
+    """
+    return {int(output): int(argument) for argument, output in _ALIAS.findall(text)}
