@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+from collections.abc import Iterable
 
 from amp_tf.errors import AmpError
 
@@ -54,6 +55,20 @@ class Status:
     nonfinite_losses_in_row: int = 0
     min_scale: float = 0.0
     nonfinite_variables: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, scale: float, counters: Iterable[int], schedule: object, names: Iterable[str] = ()) -> Status:
+        """The status of a wrapper.
+
+        Args:
+            scale: the loss scale.
+            counters: good_steps, skipped, skipped_in_row, steps, last_change and nonfinite_losses_in_row.
+            schedule: the wrapper's schedule; one that does not move has its floor where it is.
+            names: of the variables whose gradients were nonfinite.
+        """
+        good, skipped, in_row, steps, change, losses = (int(n) for n in counters)
+        floor = float(getattr(schedule, "min_scale", scale))
+        return cls(scale, good, skipped, in_row, steps, change, losses, floor, tuple(names))
 
     @property
     def is_at_floor(self) -> bool:

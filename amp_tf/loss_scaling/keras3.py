@@ -13,7 +13,7 @@ import tensorflow as tf
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.diagnosis import Status
-from amp_tf.loss_scaling.schedule import DynamicScale, Schedule, State, build_schedule
+from amp_tf.loss_scaling.schedule import Schedule, State, build_schedule
 from amp_tf.loss_scaling.usage import Gradients, Usage
 
 # These are settings of the inner optimizer; Keras' own wrapper has them too, dead.
@@ -82,6 +82,8 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         TypeError: ``inner_optimizer`` is no Keras 3 optimizer.
         ConfigError: it scales its loss already, or a setting is outside its range.
     """
+
+    built: bool
 
     def __init__(
         self,
@@ -309,16 +311,13 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
 
     def status(self) -> Status:
         """The state as Python numbers. Waits for the device: for callbacks and people, not for traced steps."""
-        scale, counters = float(self._scale.numpy()), [int(n) for n in self._counters.numpy()]
-        names: tuple[str, ...] = ()
+        counters = self._counters.numpy()
+        names: list[str] = []
         if self._nonfinite_gradients is not None and counters[1]:
             flags = self._nonfinite_gradients.numpy()
-            names = tuple(
-                getattr(variable, "path", variable.name)
-                for variable, flag in zip(self.inner_optimizer._trainable_variables, flags, strict=False)
-                if flag
-            )
-        return Status(scale, *counters, getattr(self._schedule, "min_scale", scale), names)
+            variables = self.inner_optimizer._trainable_variables
+            names = [getattr(v, "path", v.name) for v, flag in zip(variables, flags, strict=False) if flag]
+        return Status.of(float(self._scale.numpy()), counters, self._schedule, names)
 
     @property
     def learning_rate(self) -> Any:
@@ -454,6 +453,3 @@ def _scope_of(strategy: Any) -> contextlib.AbstractContextManager[Any]:
     ):
         return contextlib.nullcontext()
     return strategy.scope()  # type: ignore[no-any-return]
-
-
-__all__ = ["DynamicScale", "LossScaleOptimizer", "wrap"]

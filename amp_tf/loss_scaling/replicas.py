@@ -15,24 +15,27 @@ import tensorflow as tf
 
 
 def decide_together(
-    flags: Any, gradients: Sequence[Any], *, take: Callable[[Any, Any], None], skip: Callable[[Any], None]
-) -> None:
+    flags: Any, gradients: Sequence[Any], *, take: Callable[[Any, Any], Any], skip: Callable[[Any], Any]
+) -> Any:
     """Takes the step if no replica has a nonfinite gradient, else skips it, on all replicas alike.
 
     Args:
         flags: this replica's float32 vector: above 0 where something is nonfinite. The last entry tells about the loss
             and only explains.
         gradients: this replica's gradients.
-        take: called with the strategy, or ``None`` where this replica goes on by itself, and the gradients.
-        skip: called with the flags, summed over replicas.
+        take: called with the strategy, or ``None`` where this replica goes on by itself, and the gradients; may return
+            operations, which a TF1 graph runs with the step.
+        skip: called with the flags, summed over replicas; as ``take``.
+
+    Returns:
+        Whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
     """
     if not tf.__internal__.distribute.strategy_supports_no_merge_call():
-        tf.distribute.get_replica_context().merge_call(_decide_across, args=(flags, list(gradients), take, skip))
-        return
+        return tf.distribute.get_replica_context().merge_call(_decide_across, args=(flags, list(gradients), take, skip))
     context = tf.distribute.get_replica_context()
     if context is not None and context.num_replicas_in_sync > 1:
         flags = context.all_reduce(tf.distribute.ReduceOp.SUM, flags)
-    _decide(flags, lambda: take(None, gradients), lambda: skip(flags))
+    return _decide(flags, lambda: take(None, gradients), lambda: skip(flags))
 
 
 def apply_inner(strategy: Any, optimizer: Any, gradients: Any, variables: Sequence[Any]) -> None:
@@ -56,24 +59,24 @@ def apply_inner(strategy: Any, optimizer: Any, gradients: Any, variables: Sequen
 
 
 def _decide_across(
-    strategy: Any, flags: Any, gradients: Any, take: Callable[[Any, Any], None], skip: Callable[[Any], None]
-) -> None:
+    strategy: Any, flags: Any, gradients: Any, take: Callable[[Any, Any], Any], skip: Callable[[Any], Any]
+) -> Any:
     # merge_call hands over what each replica gave; the callables are the same on all of them, one is enough.
     take, skip = (strategy.experimental_local_results(f)[0] for f in (take, skip))
     total = strategy.reduce(tf.distribute.ReduceOp.SUM, flags, axis=None)
-    _decide(total, lambda: take(strategy, gradients), lambda: skip(total))
+    return _decide(total, lambda: take(strategy, gradients), lambda: skip(total))
 
 
-def _decide(flags: Any, take: Callable[[], None], skip: Callable[[], None]) -> None:
-    def taken() -> Any:
-        take()
-        return tf.constant(True)
+def _decide(flags: Any, take: Callable[[], Any], skip: Callable[[], Any]) -> Any:
+    def branch(action: Callable[[], Any], taken: bool) -> Callable[[], Any]:
+        def run() -> Any:
+            operations = [op for op in tf.nest.flatten(action()) if op is not None]
+            with tf.control_dependencies([] if tf.executing_eagerly() else operations):
+                return tf.constant(taken)
 
-    def skipped() -> Any:
-        skip()
-        return tf.constant(False)
+        return run
 
-    tf.cond(tf.reduce_max(flags[:-1]) > 0, skipped, taken)
+    return tf.cond(tf.reduce_max(flags[:-1]) > 0, branch(skip, False), branch(take, True))
 
 
 def _apply_with_conditions_outside(each: Any, optimizer: Any, gradients: Any, variables: Sequence[Any]) -> None:

@@ -1,0 +1,221 @@
+"""The wrapper for ``tf.compat.v1.train`` optimizers: sessions, and everything that still calls them eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from amp_tf.errors import ConfigError
+from amp_tf.loss_scaling import finite, is_loss_scaled, replicas
+from amp_tf.loss_scaling.diagnosis import Status
+from amp_tf.loss_scaling.schedule import Schedule, State, build_schedule
+from amp_tf.loss_scaling.usage import Gradients, Usage
+
+_v1: Any = tf.compat.v1
+
+
+class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
+    """The scale and its counters as variables; the first two are named as TensorFlow names them in checkpoints."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__()
+        self.schedule = schedule
+        self.scale = self._add_weight("current_loss_scale", schedule.initial_state().scale, tf.float32)
+        self.good_steps = self._add_weight("good_steps", 0, tf.int64)
+        # skipped, skipped_in_row, steps, last_change of State, and nonfinite losses in a row
+        self.counters = self._add_weight("loss_scale_counters", [0] * 5, tf.int64)
+
+    def __call__(self) -> Any:
+        return tf.convert_to_tensor(self.scale)
+
+    def load(self) -> State:
+        counters = tf.unstack(tf.convert_to_tensor(self.counters))
+        return State(tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.good_steps), *counters[:4])
+
+    def store(self, state: State, nonfinite_losses: Any) -> list[Any]:
+        counters = [tf.cast(count, tf.int64) for count in (*state[2:], nonfinite_losses)]
+        return [
+            self.scale.assign(state.scale),
+            self.good_steps.assign(tf.cast(state.good_steps, tf.int64)),
+            self.counters.assign(tf.stack(counters)),
+        ]
+
+    def update(self, grads: Any) -> Any:
+        """Not used: the wrapper decides about scale and step in one condition."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        """The state before the first step, for TensorFlow's interface."""
+        return {"initial_loss_scale": self.schedule.initial_state().scale}
+
+
+class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer):  # type: ignore[misc]
+    """A TF1 optimizer that scales the loss and skips steps with nonfinite gradients.
+
+    ``minimize`` needs nothing else; gradients may be clipped between ``compute_gradients``, which returns them
+    unscaled, and ``apply_gradients``. A skipped step changes nothing but the scale and its counters: ``global_step``
+    stays. A graph that calls ``tf.gradients`` itself scales the loss with :meth:`scale_loss`, and ``apply_gradients``
+    then unscales.
+
+    Args:
+        opt: a ``tf.compat.v1.train.Optimizer``.
+        initial_scale, **settings: see :func:`amp_tf.loss_scaling.schedule.build_schedule`.
+
+    Raises:
+        ConfigError: the optimizer is wrapped already, or a setting is outside its range.
+    """
+
+    def __init__(self, opt: Any, initial_scale: float = 2.0**15, **settings: Any) -> None:
+        if is_loss_scaled(opt):
+            raise ConfigError(
+                "the optimizer is a LossScaleOptimizer already", where="LossScaleOptimizer", fix="Wrap it once"
+            )
+        self._schedule = build_schedule(initial_scale, **settings)
+        self._usage = Usage()
+        super().__init__(opt, _ScaleVariables(self._schedule))
+
+    @property
+    def inner_optimizer(self) -> Any:
+        """The wrapped optimizer."""
+        return self._optimizer
+
+    @property
+    def schedule(self) -> Schedule:
+        """The settings of the scale."""
+        return self._schedule
+
+    @property
+    def loss_scale(self) -> Any:
+        """The scale: a float32 variable."""
+        return self._loss_scale.scale
+
+    @property
+    def counters(self) -> Any:
+        """Skipped, skipped in a row, steps, step of the last change, nonfinite losses in a row: an int64 vector."""
+        return self._loss_scale.counters
+
+    def scale_loss(self, loss: Any) -> Any:
+        """The loss times the scale, for ``tf.gradients``; ``apply_gradients`` then unscales.
+
+        Args:
+            loss: a floating-point tensor of any shape.
+        """
+        self._usage.note_automatic_unscaling()
+        return self._scale_and_note(loss)
+
+    def get_scaled_loss(self, loss: Any) -> Any:
+        """The loss times the scale, for a loop that calls :meth:`get_unscaled_gradients`."""
+        return self._scale_loss(loss)
+
+    def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
+        """Divides gradients by the scale; ``apply_gradients`` then takes them as they come."""
+        return self._unscale_grads(grads)
+
+    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
+        """Applies one step, or skips it.
+
+        Args:
+            grads_and_vars: pairs of gradient and variable, from ``compute_gradients``.
+            global_step: a variable to increment when the step is taken.
+            name: of the operation.
+
+        Returns:
+            The operation to run.
+
+        Raises:
+            ValueError: not one of the gradients is there, or it is called outside a replica.
+        """
+        if tf.distribute.in_cross_replica_context():
+            raise ValueError("apply_gradients() must be called in a replica context.")
+        if not self._schedule.skips_nonfinite:
+            return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
+        pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
+        if not pairs:
+            raise ValueError("No gradients provided for any variable.")
+        if self._usage.gradients(where=self.get_name()) is Gradients.SCALED:
+            scale = self._loss_scale()
+            pairs = [(finite.unscale(gradient, scale), variable) for gradient, variable in pairs]
+        variables = [variable for _, variable in pairs]
+        flags = finite.find_nonfinite([gradient for gradient, _ in pairs], headroom=_replica_count())
+        flags = tf.concat([flags, [self._usage.take_nonfinite_loss()]], axis=0)
+
+        def step(gradients: Any) -> Any:
+            return self._optimizer.apply_gradients(list(zip(gradients, variables, strict=True)), global_step)
+
+        def take(strategy: Any, gradients: Any) -> list[Any]:
+            if strategy is None:
+                done = step(gradients)
+            else:
+                done = strategy.group(strategy.extended.call_for_each_replica(step, args=(gradients,)))
+            return [done, *self._loss_scale.store(self._next_state(self._schedule.after_finite), 0)]
+
+        def skip(flags: Any) -> list[Any]:
+            before = tf.convert_to_tensor(self._loss_scale.counters)[4]
+            count = tf.where(flags[-1] > 0, before + 1, tf.zeros_like(before))
+            return self._loss_scale.store(self._next_state(self._schedule.after_nonfinite), count)  # type: ignore[no-any-return]
+
+        taken = replicas.decide_together(flags, [gradient for gradient, _ in pairs], take=take, skip=skip)
+        if tf.executing_eagerly():
+            return taken
+        train_op = tf.group(taken, name=name or self.get_name())
+        if train_op not in tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP):
+            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TRAIN_OP, train_op)
+        return train_op
+
+    def status(self, session: Any = None) -> Status:
+        """The state as Python numbers.
+
+        Args:
+            session: the session to ask; none is needed with eager execution.
+        """
+        state = self._loss_scale
+        tensors = [state.scale, state.good_steps, state.counters]
+        if session is None:
+            values = [variable.numpy() for variable in tensors]
+        else:
+            values = session.run([variable.read_value() for variable in tensors])
+        return Status.of(float(values[0]), [values[1], *values[2]], self._schedule)
+
+    def get_slot(self, var: Any, name: str) -> Any:
+        """The inner optimizer's slot."""
+        return self._optimizer.get_slot(var, name)
+
+    def get_slot_names(self) -> list[str]:
+        """The names of the inner optimizer's slots."""
+        return self._optimizer.get_slot_names()  # type: ignore[no-any-return]
+
+    def _next_state(self, advance: Any) -> Any:
+        return advance(self._loss_scale.load(), finite.TENSORS)
+
+    def _doing_dynamic_loss_scaling(self) -> bool:
+        return self._schedule.skips_nonfinite
+
+    def _scale_loss(self, loss: Any) -> Any:
+        # The name TensorFlow's compute_gradients calls; a callable loss is what eager execution gives.
+        if callable(loss):
+            return lambda: self._scale_and_note(loss())
+        return self._scale_and_note(loss)
+
+    def _scale_and_note(self, loss: Any) -> Any:
+        if not self._schedule.skips_nonfinite:
+            return loss
+        self._usage.note_scaled_loss(loss)
+        return finite.scale_loss(loss, self._loss_scale())
+
+    def _unscale_grads(self, grads: Iterable[Any]) -> list[Any]:
+        if not self._schedule.skips_nonfinite:
+            return list(grads)
+        self._usage.note_unscaled_gradients()
+        scale = self._loss_scale()
+        return [finite.unscale(gradient, scale) for gradient in grads]
+
+
+def wrap(inner_optimizer: Any, initial_scale: float, **settings: Any) -> LossScaleOptimizer:
+    """The adapter's entry, for ``amp_tf.LossScaleOptimizer``."""
+    return LossScaleOptimizer(inner_optimizer, initial_scale, **settings)
+
+
+def _replica_count() -> float:
+    return float(tf.distribute.get_strategy().num_replicas_in_sync)
