@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from amp_tf.hooks import evidence, notices
 
 if TYPE_CHECKING:
-    from amp_tf.reporting.model import RewriteReport
+    from amp_tf.reporting.schema import RewriteReport
 
 EAGER = (
     "TensorFlow ran no graph of four nodes or more (it runs eagerly what is not in a tf.function, in Keras' fit, "
     "evaluate or predict, or in a session)"
 )
+ALL_FAILED = "amp_tf failed on every graph"
 ONLY_XLA = (
     "all the work is in functions compiled by XLA (jit_compile=True), which TensorFlow's graph optimizers never see"
 )
@@ -54,20 +54,14 @@ def line() -> str:
 
     report, seen = process.report(), evidence.seen()
     text = f"{_plural(seen.graphs, 'graph')}, {report.converted:,} of {_plural(report.total, 'node')} converted"
-    if kinds := precisions(report):
-        text += f" to {' and '.join(kinds)}"
+    if report.precisions:
+        text += f" to {' and '.join(precision.value for precision in report.precisions)}"
     text += f", {_plural(report.casts, 'cast')}"
     if not report.converted:
         text += f": {why_nothing(report, seen)}"
     if seen.failures:
         text += f"; {_plural(seen.failures, 'graph')} stayed in float32 after a failure"
     return "; ".join([text, *filter(None, (part() for part in _parts))])
-
-
-def precisions(report: RewriteReport) -> list[str]:
-    """The 16-bit precisions that nodes got, the commonest first."""
-    counts = Counter(node.precision for node in report.nodes)
-    return [precision.value for precision, _ in counts.most_common() if precision and precision.is_f16]
 
 
 def why_nothing(report: RewriteReport, seen: evidence.Evidence) -> str:
@@ -77,8 +71,8 @@ def why_nothing(report: RewriteReport, seen: evidence.Evidence) -> str:
     if seen.graphs == seen.xla_graphs and (seen.xla_graphs or _has_xla_functions()):
         return ONLY_XLA
     if not seen.graphs:
-        return EAGER
-    return report.why_nothing or "no node of any graph is one that 16 bit is for"
+        return ALL_FAILED if seen.failures else EAGER
+    return str(report.why_nothing or "no node of any graph is one that 16 bit is for")
 
 
 def _has_xla_functions() -> bool:

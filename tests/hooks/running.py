@@ -22,7 +22,9 @@ from amp_tf.oplists.hardware import Hardware
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
-SUMMARY = re.compile(r"amp_tf: ([\d,]+) graphs?, ([\d,]+) of ([\d,]+) nodes? converted(?: to (.*?))?, ([\d,]+) casts?(.*)")
+SUMMARY = re.compile(
+    r"amp_tf: ([\d,]+) graphs?, ([\d,]+) of ([\d,]+) nodes? converted(?: to (.*?))?, ([\d,]+) casts?(.*)"
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,9 @@ def is_installed() -> bool:
 
 def environment(site_folder: Path, variables: dict[str, str]) -> dict[str, str]:
     """An environment with amp_tf's .pth in effect and, of amp_tf's variables, only the given ones."""
-    environ = {name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name and "AMP_TF" not in name}
+    environ = {
+        name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name and "AMP_TF" not in name
+    }
     environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
     if not is_installed():
         (site_folder / "sitecustomize.py").write_text(f"import site; site.addsitedir({str(site_folder)!r})\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
@@ -36,8 +38,29 @@ def convert(serialized: bytes, preserve: frozenset[str], config: AmpConfig) -> b
         graph = GraphDef.FromString(serialized)
     except DecodeError as error:
         raise GraphError(f"not a serialized GraphDef ({error})", where=f"{len(serialized)} bytes") from error
-    result = pipeline.rewrite(graph, config, preserve=tuple(preserve), hardware=devices.hardware(), functions=False)
-    process.record(result.report, way="grappler")
-    if not result.changed and any(mark in serialized for mark in _XLA_MARKS):
-        evidence.count(xla_graphs=1)
+    result = pipeline.rewrite(graph, config, preserve=preserve, hardware=devices.hardware(), functions=False)
+    if not _visits.is_second(preserve, len(graph.node), changed=result.changed):
+        evidence.count(graphs=1, xla_graphs=int(not result.changed and any(mark in serialized for mark in _XLA_MARKS)))
+        process.record(result.report, way="grappler")
     return result.graph.SerializeToString() if result.changed else None
+
+
+class _Visits(threading.local):
+    """Tells the second visit of a graph from the first of another, for the counts alone.
+
+    TensorFlow runs its optimizers over each graph twice, one visit right after the other on the same thread, and does
+    not say which visit it is. In between other optimizers change the graph a little, never the nodes to preserve.
+    """
+
+    preserve: frozenset[str] | None = None
+    nodes = 0
+
+    def is_second(self, preserve: frozenset[str], nodes: int, *, changed: bool) -> bool:
+        if not changed and preserve == self.preserve and abs(nodes - self.nodes) <= self.nodes // 2:
+            self.preserve = None  # a third visit would be the first of another graph
+            return True
+        self.preserve, self.nodes = preserve, nodes
+        return False
+
+
+_visits = _Visits()

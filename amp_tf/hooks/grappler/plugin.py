@@ -110,7 +110,6 @@ def _step_back(what: str, *, fix: str) -> bool:
 def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address: int, output: int) -> None:
     """Runs on a thread of TensorFlow. Nothing may leave it but the result."""
     try:
-        evidence.count(graphs=1)
         new = convert(ctypes.string_at(data, length), item.nodes_to_preserve(item_address))
         if new is not None:
             shim.emit(output, new)

@@ -18,7 +18,7 @@ def work(index):
         return tf.nn.relu(tf.nn.relu(inputs @ weights) @ weights) @ weights
 
     for rows in (8, 16, 24):  # each its own trace
-        results[index] += float(tf.reduce_sum(product(tf.ones((rows, 32)))))
+        results[index] += float(tf.reduce_mean(product(tf.ones((rows, 32)))))
 
 
 threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
@@ -26,4 +26,4 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-print(json.dumps({"sums": results}))
+print(json.dumps({"means": results}))

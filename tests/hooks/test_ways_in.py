@@ -1,0 +1,65 @@
+"""Every way in, with the variable alone: an unchanged program in a process of its own, beside the same in float32."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.hooks import running
+
+# What a program returns in bfloat16 against float32: bfloat16 has 8 significant bits, and the programs train for 10 to
+# 24 steps on values of about 1.
+RELATIVE, ABSOLUTE = 0.05, 0.03
+
+WAYS = (
+    "mirrored",  # first in the float32 process: it configures the devices
+    "keras_fit",
+    "tf_keras_fit",
+    "custom_loop",
+    "session",
+    "monitored_session",
+    "saved_model",
+    "threads",
+)
+
+
+@pytest.fixture(scope="module")
+def in_float32(site_folder: Path) -> dict[str, dict[str, Any]]:
+    """The results of all programs without the variable, from one process."""
+    paths = [str(running.PROGRAMS / f"{way}.py") for way in WAYS]
+    code = f"import runpy\nfor path in {paths!r}: runpy.run_path(path, run_name='__main__')\n"
+    code += "import sys; print([name for name in sys.modules if name.startswith('amp_tf')])"
+    ended = running.run(["-W", "ignore", "-c", code], site_folder, {})
+    assert ended.status == 0, ended.err
+    *lines, modules = ended.out.strip().splitlines()
+    assert modules == "[]"
+    assert "amp_tf" not in ended.err
+    return {way: json.loads(line) for way, line in zip(WAYS, lines, strict=True)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_program_is_converted_and_agrees_with_float32(
+    way: str, in_float32: dict[str, dict[str, Any]], site_folder: Path
+) -> None:
+    ended = running.run([str(running.PROGRAMS / f"{way}.py")], site_folder, running.switched_on())
+    assert ended.status == 0, ended.err
+    assert ended.warnings == []
+    assert ended.converted > 0
+    assert ended.summary[4] == "bfloat16"
+    expected, result = in_float32[way], ended.result
+    assert result.keys() == expected.keys()
+    assert result != expected  # else nothing was computed in bfloat16
+    for key, value in expected.items():
+        if np.asarray(value).dtype.kind == "f":
+            np.testing.assert_allclose(result[key], value, rtol=RELATIVE, atol=ABSOLUTE, err_msg=key)
+        else:
+            assert result[key] == value, key
+    if way == "keras_fit":
+        assert result["saved_16_bit"] == 0
+        assert result["checkpoint_types"] == ["float32", "int64", "string"]
+    if way == "session":
+        assert result["fetched_types"] == ["float32"]
