@@ -201,6 +201,9 @@ TENSOR_LIST_BOUNDARIES = frozenset(
         "_Retval",
     )
 )
+#: Ops whose definition does not list every type that they have a kernel for. TensorFlow's own remapper makes
+#: _FusedConv2D nodes of bfloat16 although the definition lacks it; for these the kernels alone decide.
+KERNELS_DECIDE = frozenset({"_FusedConv2D"})
 #: Ops that TensorFlow cannot run in float16 although nothing says so (tensorflow issue 25977), and constants.
 NEVER_FORCED = frozenset({"Const", "SoftmaxCrossEntropyWithLogits"})
 #: Sources of reference variables: what reads them by Identity or Enter must keep their type.

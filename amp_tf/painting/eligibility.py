@@ -14,6 +14,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import kernels
+from amp_tf.oplists.table import KERNELS_DECIDE
 from amp_tf.oplists.targets import Resolution, Target
 from amp_tf.painting.reasons import Rule
 
@@ -108,7 +109,8 @@ def _positions(signature: Signature, types: tuple[int, ...], target: Target) -> 
     allowed = [
         position
         for position, slot in enumerate(signature.slots)
-        if types[position] == datatypes.FLOAT and slot.can_be(wanted)
+        if types[position] == datatypes.FLOAT
+        and (slot.can_be(wanted) or (signature.op in KERNELS_DECIDE and not slot.is_fixed))
     ]
     types_of: dict[str, list[int]] = {}
     for slot, data_type in zip(signature.slots, types, strict=True):
