@@ -1,8 +1,8 @@
 """Build and run container images without a daemon: buildah from Debian's archive, in a mount namespace of its own.
 
 mmdebstrap makes two small Debian trees from packages: one holds buildah, the other becomes the base image. Each command
-runs in a fresh mount namespace, chrooted into the first tree; images live in that tree with the vfs storage driver, so
-neither a daemon, nor a registry, nor overlayfs is needed. Root is, or a user namespace that makes one root.
+runs in a fresh mount namespace, chrooted into the first tree, where the images live too. So neither a daemon nor a
+registry is needed, and overlayfs is used only where it can be. Root is needed, or a user namespace that makes one root.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class Buildah:
         if not base.exists():
             self._bootstrap(BASE_PACKAGES, base, "make the base image from Debian packages")
         self._bring_machine_settings()
+        self._choose_storage()
         if self.capture("buildah", "images", "--quiet", BASE_IMAGE).returncode != 0:
             script = (
                 'set -e; c=$(buildah from scratch); buildah add -q "$c" /base.tar /; '
@@ -117,6 +118,18 @@ class Buildah:
         command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}", SUITE, str(target)]
         venvs.run(command, title=title, log=self.log, cwd=self.folder)
 
+    def _choose_storage(self) -> None:
+        # On an overlay (CI inside a container) buildah cannot make another one; vfs copies files: slower, but always can.
+        kind = subprocess.run(
+            ["stat", "--file-system", "--format=%T", self.folder], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        driver = "vfs" if kind in ("overlayfs", "tmpfs") else "overlay"
+        settings = f'[storage]\ndriver = "{driver}"\ngraphroot = "/var/lib/containers/storage"\n'
+        settings += 'runroot = "/run/containers/storage"\n'
+        target = self.tree / "etc" / "containers" / "storage.conf"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(settings, encoding="utf-8")
+
     def _bring_machine_settings(self) -> None:
         for name in ("resolv.conf", "hosts"):
             source = pathlib.Path("/etc") / name
@@ -134,7 +147,7 @@ class Buildah:
             'for d in proc dev sys; do mount --rbind "/$d" "$t/$d"; done; '
             'mount --bind "$c" "$t/checkout"; mount -o remount,bind,ro "$t/checkout"; '
             'exec chroot "$t" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root '
-            'BUILDAH_ISOLATION=chroot STORAGE_DRIVER=vfs "$@"'
+            'BUILDAH_ISOLATION=chroot "$@"'
         )
         return ["unshare", "--mount", "--propagation", "private", "sh", "-c", setup, "sh",
                 str(self.tree), str(self.checkout), *command]  # fmt: skip

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Train one model on several machines or processes with MultiWorkerMirroredStrategy: a plain TensorFlow script.
+
+Nothing here knows of mixed precision. Each worker is started with its own ``TF_CONFIG``, as TensorFlow documents it:
+
+    TF_CONFIG='{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}' \
+        python train_distributed.py --checkpoint /shared/run1
+
+With ``--workers 2`` it starts that many workers on this machine itself. A run that died goes on from its checkpoint
+when it is started again. The last line of every worker is a JSON object with its losses and a checksum of the weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+BATCH_PER_WORKER = 32
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--checkpoint", metavar="FOLDER", help="where to save every --save-every steps, and go on from")
+    parser.add_argument("--save-every", type=int, default=10)
+    parser.add_argument("--workers", type=int, default=0, help="start that many workers on this machine")
+    parser.add_argument("--die-at", type=int, default=-1, help="the last worker ends itself, hard, before this step")
+    arguments = parser.parse_args()
+    if arguments.workers:
+        return start_workers(arguments.workers, sys.argv[1:])
+    train(arguments)
+    return 0
+
+
+def start_workers(count: int, arguments: list[str]) -> int:
+    """Run ``count`` workers on loopback; the status is the first one that is not 0."""
+    position = arguments.index("--workers") if "--workers" in arguments else -1
+    own = arguments[:position] + arguments[position + 2 :] if position >= 0 else arguments
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
+    workers = []
+    for index in range(count):
+        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
+        workers.append(subprocess.Popen([sys.executable, "-u", __file__, *own], env=environment))
+    statuses: list[int] = []
+    while len(statuses) < count:
+        time.sleep(0.2)
+        statuses = [status for status in (worker.poll() for worker in workers) if status is not None]
+        if any(statuses):
+            time.sleep(5)  # the others notice by themselves, or never
+            for worker in workers:
+                worker.kill()
+    return next((status for status in statuses if status), 0)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def train(arguments: argparse.Namespace) -> None:
+    import numpy as np
+    import tensorflow as tf
+    from sklearn.datasets import load_digits
+
+    task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {"index": 0})
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    workers = strategy.num_replicas_in_sync
+    batch = BATCH_PER_WORKER * workers
+
+    digits = load_digits()
+    images = (digits.images / 16.0).astype("float32").reshape(-1, 64)
+    labels = digits.target.astype("int64")
+
+    def input_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        data = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(images), seed=1).repeat()
+        data = data.batch(context.get_per_replica_batch_size(batch), drop_remainder=True)
+        return data.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+    with strategy.scope():
+        generator = np.random.default_rng(1)
+        widths = [64, 256, 128, 10]
+        layers = []
+        for inputs, outputs in itertools.pairwise(widths):
+            scale = np.sqrt(2.0 / inputs)
+            layers.append(
+                (
+                    tf.Variable((generator.standard_normal((inputs, outputs)) * scale).astype("float32")),
+                    tf.Variable(np.zeros(outputs, "float32")),
+                )
+            )
+        variables = [variable for layer in layers for variable in layer]
+        moments = [tf.Variable(tf.zeros_like(variable)) for variable in variables]
+        step = tf.Variable(0, dtype=tf.int64)
+
+    def loss_of(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        for weights, bias in layers[:-1]:
+            x = tf.nn.relu(tf.matmul(x, weights) + bias)
+        logits = tf.matmul(x, layers[-1][0]) + layers[-1][1]
+        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)) / batch
+
+    def replica_step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = loss_of(x, y)
+        context = tf.distribute.get_replica_context()
+        gradients = context.all_reduce("sum", tape.gradient(loss, variables))
+        for variable, moment, gradient in zip(variables, moments, gradients, strict=True):
+            moment.assign(0.9 * moment + gradient)
+            variable.assign_sub(0.05 * moment)
+        step.assign_add(1)
+        return loss
+
+    @tf.function
+    def train_step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return strategy.reduce("sum", strategy.run(replica_step, (x, y)), axis=None)
+
+    checkpoint = tf.train.Checkpoint(step=step, **{f"v{i}": v for i, v in enumerate([*variables, *moments])})
+    manager = None
+    if arguments.checkpoint:
+        # Every worker writes, because variables may be read together only; each into its own folder.
+        folder = pathlib.Path(arguments.checkpoint) / f"worker{task['index']}"
+        manager = tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=2)
+        checkpoint.restore(manager.latest_checkpoint)
+
+    batches = iter(strategy.distribute_datasets_from_function(input_pipeline))
+    done = int(step.numpy())
+    for _ in range(done):  # a restarted run must see the data that the uninterrupted one sees
+        next(batches)
+    losses = []
+    for number in range(done, arguments.steps):
+        if number == arguments.die_at and task["index"] == workers - 1:
+            os._exit(17)
+        losses.append(float(train_step(*next(batches))))
+        if manager is not None and (number + 1) % arguments.save_every == 0:
+            manager.save()
+    result = {
+        "worker": task["index"],
+        "workers": workers,
+        "first_step": done,
+        "losses": losses,
+        "weights": [float(tf.reduce_sum(tf.abs(variable))) for variable in variables],
+    }
+    sys.stdout.write(json.dumps(result) + "\n")  # in one piece: the workers may share a pipe
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
