@@ -94,7 +94,6 @@ def _convert(function: Any, config: AmpConfig) -> None:
 
     from amp_tf.reporting import process
     from amp_tf.reporting.schema import RewriteReport
-    from amp_tf.reporting.schema import RewriteReport
     from amp_tf.rewriting.pipeline import rewrite
 
     context = function._bound_context

@@ -3,8 +3,8 @@
     python -m benchmarks.xla_gpu.export --models resnet50,bert --size real --out exported
 
 The step is forward, backward and Adam under ``jit_compile=True``. The variants are ``float32`` (TF32 allowed, as
-TensorFlow's default on a GPU is), ``float32_strict`` (TF32 off), ``policy_float16`` (Keras' ``mixed_float16`` policy and
-loss scaling), ``amp_float16`` (amp_tf with its loss scaling) and ``amp_bfloat16``. Each file ``….mlir.gz`` has a
+TensorFlow's default on a GPU is), ``float32_strict`` (TF32 off), ``policy_float16`` (Keras' ``mixed_float16`` policy
+and loss scaling), ``amp_float16`` (amp_tf with its loss scaling) and ``amp_bfloat16``. Each file ``….mlir.gz`` has a
 ``….json`` beside it that says what its arguments are and how to make up values for them. Needs TensorFlow 2.21; no GPU.
 """
 
@@ -81,7 +81,8 @@ def export(model_name: str, size: str, batch: int | None, variant: Variant, out:
     optimizer.build(model.trainable_variables)
 
     @tf.function(jit_compile=True)
-    def step(x: Any, y: Any) -> Any:
+    def step(*parts: Any) -> Any:
+        x, y = parts[:-1] if len(parts) > 2 else parts[0], parts[-1]
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(workload.loss(y, model(x, training=True)))
             scaled = optimizer.scale_loss(loss)
@@ -89,8 +90,8 @@ def export(model_name: str, size: str, batch: int | None, variant: Variant, out:
         optimizer.apply(tape.gradient(scaled, weights), model.trainable_variables)
         return loss
 
-    x, y = workload.data(4, 0)
-    inputs = tf.nest.map_structure(lambda part: tf.TensorSpec((batch, *part.shape[1:]), part.dtype), (x, y))
+    samples = tf.nest.flatten(workload.data(4, 0))
+    inputs = [tf.TensorSpec((batch, *sample.shape[1:]), sample.dtype) for sample in samples]
     begin = time.perf_counter()
     text = step.experimental_get_compiler_ir(*inputs)(stage="stablehlo")
     manifest = {
@@ -104,7 +105,7 @@ def export(model_name: str, size: str, batch: int | None, variant: Variant, out:
         "export_s": round(time.perf_counter() - begin, 2),
         "products": dict(count_products(text)),
         "casts": count_casts(text),
-        "arguments": _arguments(step.get_concrete_function(*inputs), (x, y), inputs, model, optimizer),
+        "arguments": _arguments(step.get_concrete_function(*inputs), samples, inputs, model, optimizer),
     }
     out.mkdir(parents=True, exist_ok=True)
     stem = f"{model_name}-b{batch}-{variant.name}"
@@ -138,7 +139,7 @@ def _arguments(concrete: Any, samples: Any, inputs: Any, model: Any, optimizer: 
             "role": "input",
             "fill": _fill(sample),
         }
-        for number, (spec, sample) in enumerate(zip(tf.nest.flatten(inputs), tf.nest.flatten(samples), strict=True))
+        for number, (spec, sample) in enumerate(zip(inputs, samples, strict=True))
     ]
     weights = {id(v.value.handle): (v, "weight") for v in model.variables}
     state = {id(v.value.handle): (v, "state") for v in optimizer.variables}

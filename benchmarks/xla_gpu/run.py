@@ -144,7 +144,7 @@ def compare(results: dict[str, Result]) -> list[dict[str, Any]]:
     """One row a variant of the same model and batch, each beside float32."""
     reference, strict = results.get(REFERENCE), results.get(STRICT)
     rows = []
-    for name, result in results.items():
+    for result in results.values():
         row = {key: result.manifest[key] for key in ("model", "title", "size", "batch", "variant", "products", "casts")}
         row |= {"ms": result.ms, "spread": result.spread, "compile_s": result.compile_s, "temp_mib": result.temp_mib}
         if reference:
