@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from amp_tf.offline.saved_model import convert_saved_model
     from amp_tf.reporting.process import report
     from amp_tf.rewriting.pipeline import rewrite
-    from amp_tf.scoping import scope
+    from amp_tf.hooks.scope import scope
 
 __version__ = "0.1.0"
 
@@ -36,7 +36,7 @@ _HOMES = {
     "is_enabled": "amp_tf.hooks.switch",
     "report": "amp_tf.reporting.process",
     "rewrite": "amp_tf.rewriting.pipeline",
-    "scope": "amp_tf.scoping",
+    "scope": "amp_tf.hooks.scope",
 }
 
 __all__ = [

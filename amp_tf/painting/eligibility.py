@@ -20,6 +20,7 @@ from amp_tf.painting.reasons import Rule
 
 SCOPE_ATTR = "_amp_tf_scope"  #: set on ops made inside ``amp_tf.scope``; holds the scope's precision
 SCOPE_FLOAT32 = b"float32"
+SCOPE_F16 = b"f16"  #: whatever 16-bit type is in use
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +51,10 @@ def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, p
         if proto is None:  # a function's arguments and results keep their types
             rule_of[node] = Rule.PRESERVED
         elif SCOPE_ATTR in proto.attr:
-            if proto.attr[SCOPE_ATTR].s == SCOPE_FLOAT32:
+            value = proto.attr[SCOPE_ATTR].s
+            if value == SCOPE_FLOAT32:
                 rule_of[node] = Rule.KEPT_BY_SCOPE
-            else:
+            elif value in (SCOPE_F16, resolution.target.precision.value.encode()):
                 forced[node] = Rule.FORCED_BY_SCOPE
     unmatched = []
     for patterns, found, rule in (

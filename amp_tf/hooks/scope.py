@@ -1,0 +1,138 @@
+"""``amp_tf.scope``: the precision of the ops made inside a ``with`` block, and of their gradients.
+
+NVIDIA's TensorFlow had the same idea (``auto_mixed_precision_scope``): ops carry an attribute that the rewrite reads.
+TensorFlow gives it to every op of the graph that is being built (``Graph._attr_scope``). Three things more are needed,
+and each is one small patch, put in place when a scope is first used:
+
+- functions traced inside the block (loop bodies, branches, nested tf.functions) start with the attribute;
+- ``GradientTape`` remembers it with each op that it records, and sets it again while it builds that op's gradient;
+- ``tf.gradients``, which TensorFlow uses for functions, loops and v1 graphs, does likewise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from amp_tf.errors import ConfigError
+from amp_tf.painting.eligibility import SCOPE_ATTR
+
+PRECISIONS = ("float32", "f16", "float16", "bfloat16")
+
+_active = threading.local()
+_install_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def scope(precision: str) -> Iterator[None]:
+    """Ops created inside, and their gradients, keep or get a precision.
+
+    Use it in model code that is traced: in a layer's ``call``, a ``tf.function`` or while a v1 graph is built. Around
+    code that runs eagerly it changes nothing, because that code is never rewritten. The innermost scope counts.
+
+    Args:
+        precision: ``"float32"`` keeps the ops in float32. ``"f16"`` converts them wherever their op can be, whatever
+            list it is on. ``"float16"`` and ``"bfloat16"`` do so only where that is the 16-bit type in use.
+
+    Raises:
+        ConfigError: another precision is asked for.
+    """
+    if precision not in PRECISIONS:
+        raise ConfigError(
+            f"{precision!r} is not a valid value", where="amp_tf.scope", fix=f"Valid values: {', '.join(PRECISIONS)}"
+        )
+    _install()
+    with _entering(precision.encode()):
+        yield
+
+
+@contextlib.contextmanager
+def _entering(value: bytes) -> Iterator[None]:
+    outer = getattr(_active, "value", None)
+    _active.value = value
+    try:
+        with _marking(value):
+            yield
+    finally:
+        _active.value = outer
+
+
+def _marking(value: bytes) -> contextlib.AbstractContextManager[None]:
+    """Marks the ops that the current graph gets; nothing where code runs eagerly."""
+    from tensorflow.core.framework import attr_value_pb2
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import ops
+
+    if context.executing_eagerly():
+        return contextlib.nullcontext()
+    marks = {SCOPE_ATTR: attr_value_pb2.AttrValue(s=value)}
+    return ops.get_default_graph()._attr_scope(marks)  # type: ignore[no-any-return]
+
+
+def _install() -> None:
+    """Puts the patches in place, once a process. They change nothing outside scopes."""
+    from tensorflow.python import pywrap_tfe
+    from tensorflow.python.eager import backprop, execute
+    from tensorflow.python.framework import func_graph
+    from tensorflow.python.ops import gradients_util
+
+    with _install_lock:
+        if getattr(execute.record_gradient, "_amp_tf", False):
+            return
+        func_graph.FuncGraph.__init__ = _mark_new_graph(func_graph.FuncGraph.__init__)
+        execute.record_gradient = _remember_scope(execute.record_gradient)
+        pywrap_tfe.TFE_Py_RegisterGradientFunction(_recall_scope(backprop._gradient_function))
+        gradients_util._MaybeCompile = _follow_op(gradients_util._MaybeCompile)
+
+
+def _mark_new_graph(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        from tensorflow.core.framework import attr_value_pb2
+
+        original(self, *args, **kwargs)
+        value = getattr(_active, "value", None)
+        if value is not None:
+            self._attr_scope_map[SCOPE_ATTR] = attr_value_pb2.AttrValue(s=value)
+
+    return init
+
+
+def _remember_scope(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def record_gradient(op_name: str, inputs: Any, attrs: Any, outputs: Any) -> Any:
+        value = getattr(_active, "value", None)
+        if value is not None:
+            attrs = (*(attrs or ()), SCOPE_ATTR, value)
+        return original(op_name, inputs, attrs, outputs)
+
+    record_gradient._amp_tf = True  # type: ignore[attr-defined]
+    return record_gradient
+
+
+def _recall_scope(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def gradient_function(op_name: str, attr_tuple: Any, *args: Any) -> Any:
+        if not attr_tuple or SCOPE_ATTR not in attr_tuple[::2]:
+            return original(op_name, attr_tuple, *args)
+        value = attr_tuple[2 * attr_tuple[::2].index(SCOPE_ATTR) + 1]
+        with _entering(value):
+            return original(op_name, attr_tuple, *args)
+
+    return gradient_function
+
+
+def _follow_op(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def maybe_compile(name_scope: str, op: Any, func: Any, grad_fn: Any) -> Any:
+        try:
+            value = op.get_attr(SCOPE_ATTR)
+        except ValueError:  # the op was not made inside a scope
+            return original(name_scope, op, func, grad_fn)
+        with _entering(value):
+            return original(name_scope, op, func, grad_fn)
+
+    return maybe_compile

@@ -1,0 +1,109 @@
+"""amp_tf.scope: the attribute reaches the ops, their gradients, and the functions traced inside the block."""
+
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.painting.eligibility import SCOPE_ATTR
+from amp_tf.painting.reasons import Rule
+
+CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
+
+
+def _scope_of(graph_def):
+    """The scope of each MatMul, in the graph and in its functions."""
+    nodes = [*graph_def.node, *(node for function in graph_def.library.function for node in function.node_def)]
+    return [node.attr[SCOPE_ATTR].s if SCOPE_ATTR in node.attr else None for node in nodes if node.op == "MatMul"]
+
+
+def _trace(function, *shapes):
+    return tf.function(function).get_concrete_function(*map(tf.TensorSpec, shapes)).graph.as_graph_def()
+
+
+def _two_layers(x, w):
+    with amp_tf.scope("float32"):
+        h = tf.matmul(x, w)
+    return tf.matmul(h, w)
+
+
+def test_ops_inside_are_marked_and_ops_outside_are_not():
+    assert _scope_of(_trace(_two_layers, (4, 4), (4, 4))) == [b"float32", None]
+
+
+def test_gradients_of_a_tape_follow_their_op():
+    def step(x, w):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            loss = tf.reduce_sum(_two_layers(x, w))
+        return tape.gradient(loss, [x, w])
+
+    scopes = _scope_of(_trace(step, (4, 4), (4, 4)))
+    # two products forward; two for each of them backward, those of the first one kept
+    assert sorted(scopes, key=str) == sorted([b"float32"] * 3 + [None] * 3, key=str)
+
+
+def test_gradients_of_tf_gradients_follow_their_op():
+    with tf.Graph().as_default() as graph:
+        x, w = tf.ones((4, 4)), tf.ones((4, 4))
+        tf.compat.v1.gradients(tf.reduce_sum(_two_layers(x, w)), [x, w])
+    scopes = _scope_of(graph.as_graph_def())
+    assert sorted(scopes, key=str) == sorted([b"float32"] * 3 + [None] * 3, key=str)
+
+
+def test_loop_bodies_and_nested_functions_traced_inside_are_marked():
+    @tf.function
+    def inner(x, w):
+        return tf.matmul(x, w)
+
+    def outer(x, w):
+        with amp_tf.scope("float32"):
+            x = inner(x, w)
+            return tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, tf.matmul(x, w)), (0, x))[1]
+
+    assert _scope_of(_trace(outer, (4, 4), (4, 4))) == [b"float32", b"float32"]
+
+
+def test_the_innermost_scope_counts_and_ends_with_its_block():
+    def model(x, w):
+        with amp_tf.scope("float32"):
+            with amp_tf.scope("f16"):
+                x = tf.matmul(x, w)
+            x = tf.matmul(x, w)
+        return tf.matmul(x, w)
+
+    assert _scope_of(_trace(model, (4, 4), (4, 4))) == [b"f16", b"float32", None]
+
+
+@pytest.mark.parametrize(
+    ("precision", "rule", "converted"),
+    [
+        ("float32", Rule.KEPT_BY_SCOPE, False),
+        ("f16", Rule.FORCED_BY_SCOPE, True),
+        ("bfloat16", Rule.FORCED_BY_SCOPE, True),
+        ("float16", Rule.DENY_LIST, False),
+    ],
+)
+def test_the_rewrite_keeps_or_converts_what_is_marked(precision, rule, converted):
+    def model(x, w):
+        h = tf.matmul(x, w)
+        with amp_tf.scope(precision):
+            return tf.exp(h, name="marked")
+
+    report = amp_tf.rewrite(_trace(model, (4, 4), (4, 4)), CONFIG).report
+    (node,) = [node for node in report.nodes if node.op == "Exp"]
+    assert (node.reason.rule, node.precision.is_f16) == (rule, converted)
+
+
+def test_a_scope_around_eager_code_changes_nothing():
+    with amp_tf.scope("float32"):
+        assert tf.matmul(tf.ones((2, 2)), tf.ones((2, 2))).numpy().tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+def test_another_precision_is_an_error_that_names_the_valid_ones():
+    with (
+        pytest.raises(
+            amp_tf.ConfigError, match=r"amp_tf.scope: 'fp8' is not a valid value. Valid values: float32, f16"
+        ),
+        amp_tf.scope("fp8"),
+    ):
+        pass
