@@ -197,7 +197,7 @@ class _Scaling:
             operations = self._loss_scale.store(state, count)
             if self._nonfinite_gradients is not None and len(variables) == len(self._step_variables):
                 operations.append(self._nonfinite_gradients.assign(tf.cast(flags[:-1] > 0, tf.int32), read_value=False))
-            return operations
+            return operations  # type: ignore[no-any-return]
 
         return replicas.decide_together(flags, gradients, take=step, skip=skip)
 

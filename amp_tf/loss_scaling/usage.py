@@ -7,8 +7,10 @@ was never scaled, which must not be divided.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -82,6 +84,25 @@ class Usage:
         graph, flag = getattr(self._losses, "note", (None, None))
         self._losses.note = (None, None)
         return flag if graph is _current_graph() else None
+
+
+_inner_calls = threading.local()
+
+
+@contextlib.contextmanager
+def inner_call() -> Iterator[None]:
+    """Marks a call from a wrapper to its own inner optimizer, so that an automatic wrapping lets it through."""
+    before = is_inner_call()
+    _inner_calls.active = True
+    try:
+        yield
+    finally:
+        _inner_calls.active = before
+
+
+def is_inner_call() -> bool:
+    """Whether this thread is inside :func:`inner_call`."""
+    return getattr(_inner_calls, "active", False)
 
 
 def _current_graph() -> Any:

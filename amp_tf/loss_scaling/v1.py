@@ -11,7 +11,7 @@ from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, is_loss_scaled, replicas
 from amp_tf.loss_scaling.diagnosis import Status
 from amp_tf.loss_scaling.schedule import Schedule, State, build_schedule
-from amp_tf.loss_scaling.usage import Gradients, Usage
+from amp_tf.loss_scaling.usage import Gradients, Usage, inner_call
 
 _v1: Any = tf.compat.v1
 
@@ -113,6 +113,16 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
         """Divides gradients by the scale; ``apply_gradients`` then takes them as they come."""
         return self._unscale_grads(grads)
 
+    def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> Any:
+        """As on the inner optimizer: the loss is scaled, the gradients come back unscaled.
+
+        Args:
+            loss: a scalar tensor, or a callable that returns one.
+            *args, **kwargs: of ``tf.compat.v1.train.Optimizer.compute_gradients``.
+        """
+        with inner_call():
+            return super().compute_gradients(loss, *args, **kwargs)
+
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
         """Applies one step, or skips it.
 
@@ -130,7 +140,8 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
         if tf.distribute.in_cross_replica_context():
             raise ValueError("apply_gradients() must be called in a replica context.")
         if not self._schedule.skips_nonfinite:
-            return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
+            with inner_call():
+                return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
         pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
         if not pairs:
             raise ValueError("No gradients provided for any variable.")
@@ -142,7 +153,8 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
         flags = tf.concat([flags, [self._usage.take_nonfinite_loss()]], axis=0)
 
         def step(gradients: Any) -> Any:
-            return self._optimizer.apply_gradients(list(zip(gradients, variables, strict=True)), global_step)
+            with inner_call():
+                return self._optimizer.apply_gradients(list(zip(gradients, variables, strict=True)), global_step)
 
         def take(strategy: Any, gradients: Any) -> list[Any]:
             if strategy is None:

@@ -1,0 +1,177 @@
+"""Callbacks for Keras 3 and tf_keras. Importing this module imports neither.
+
+:class:`LossScaleMonitor` is no subclass of either library's ``Callback``: it has all of its methods, which is what both
+libraries ask for, so one class serves both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from absl import logging
+
+from amp_tf.errors import ConfigError
+from amp_tf.loss_scaling import diagnosis
+from amp_tf.loss_scaling.diagnosis import DEFAULT_MAX_SKIPS, Status
+
+_ACTIONS = ("raise", "log")
+_PHASES = ("train", "test", "predict")
+
+
+class LossScaleMonitor:
+    """Shows the loss scale and the skipped steps, and speaks up when training is stuck.
+
+    Adds ``loss_scale`` and ``skipped_steps`` to the logs, so that the progress bar, ``History``, ``CSVLogger`` and
+    ``TensorBoard`` show them; put it before them in the list of callbacks. Logs skipped steps, a few lines a minute at
+    most. Where an optimizer has no loss scale, it does nothing.
+
+    Args:
+        max_skips: how many skipped steps in a row are too many.
+        action: ``"raise"`` ends training with a :class:`~amp_tf.loss_scaling.diagnosis.LossScaleError`, ``"log"`` logs
+            its text once for each such row. The text tells an overflow from a NaN in data or loss, and names the
+            variables.
+        every: looks at the optimizer after every so many batches; each look waits for the device.
+        min_seconds: the least time between two log lines on skipped steps.
+        clock: gives the time in seconds.
+
+    Raises:
+        ConfigError: a value is not a valid one.
+    """
+
+    model: Any = None
+    params: Any = None
+    _supports_tf_logs = False
+
+    def __init__(
+        self,
+        max_skips: int = DEFAULT_MAX_SKIPS,
+        action: str = "raise",
+        every: int = 10,
+        min_seconds: float = 20.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if action not in _ACTIONS:
+            raise ConfigError(
+                f"{action!r} is not a valid value",
+                where="LossScaleMonitor.action",
+                fix=f"Valid values: {', '.join(_ACTIONS)}",
+            )
+        for name, value in (("max_skips", max_skips), ("every", every)):
+            if value < 1:
+                raise ConfigError(
+                    f"{value!r} is not a valid value",
+                    where=f"LossScaleMonitor.{name}",
+                    fix="Valid values: integers from 1",
+                )
+        self.max_skips = max_skips
+        self.action = action
+        self.every = every
+        self._min_seconds = min_seconds
+        self._clock = clock
+        self._batches = 0
+        self._shown: Status | None = None  # what the last log line was about
+        self._now: Status | None = None
+        self._next_line = 0.0
+        self._has_complained = False
+
+    def set_model(self, model: Any) -> None:
+        """Called by Keras."""
+        self.model = model
+
+    def set_params(self, params: Any) -> None:
+        """Called by Keras."""
+        self.params = params
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Called by Keras: remembers where the counters start."""
+        self._now = self._shown = _status_of(self.model)
+        self._has_complained = False
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Called by Keras: looks at the optimizer, if it is time, and adds to the logs."""
+        self._batches += 1
+        if self._batches % self.every == 0:
+            self.look()
+        self._add_to(logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Called by Keras: looks at the optimizer and adds to the logs."""
+        self.look()
+        self._add_to(logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Called by Keras: logs what the rate limit still held back."""
+        self._next_line = 0.0
+        self.look()
+
+    def look(self, optimizer: Any = None) -> Status | None:
+        """Reads the state, logs, and raises if training is stuck. A custom loop calls this every few steps.
+
+        Args:
+            optimizer: the wrapper; the model's optimizer, if left out.
+
+        Returns:
+            The state, ``None`` where there is no loss scale.
+
+        Raises:
+            LossScaleError: training is stuck and ``action`` is ``"raise"``.
+        """
+        now = _status_of(self.model) if optimizer is None else optimizer.status()
+        if now is None:
+            return None
+        self._now = now
+        before = self._shown or Status(scale=now.scale)
+        if now.skipped < before.skipped:  # another optimizer, or an older checkpoint
+            before = self._shown = now
+        if now.skipped > before.skipped and self._clock() >= self._next_line:
+            logging.info("amp_tf: %s", diagnosis.describe_backoff(before, now))
+            self._next_line = self._clock() + self._min_seconds
+            self._shown = now
+        self._judge(now)
+        return now
+
+    def _judge(self, now: Status) -> None:
+        trouble = diagnosis.find_trouble(now, self.max_skips)
+        if trouble is None:
+            self._has_complained = self._has_complained and now.skipped_in_row > 0
+            return
+        if self.action == "raise":
+            raise trouble
+        if not self._has_complained:
+            logging.error("amp_tf: %s", trouble)
+            self._has_complained = True
+
+    def _add_to(self, logs: Any) -> None:
+        if self._now is not None and isinstance(logs, dict):
+            logs["loss_scale"] = self._now.scale
+            logs["skipped_steps"] = float(self._now.skipped)
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return False
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return False
+
+
+def _status_of(model: Any) -> Status | None:
+    read = getattr(getattr(model, "optimizer", None), "status", None)
+    return read() if callable(read) else None
+
+
+def _ignore(self: LossScaleMonitor, *args: Any, **kwargs: Any) -> None:
+    """Called by Keras; there is nothing to do."""
+
+
+for _name in (
+    "on_batch_begin",
+    "on_batch_end",
+    "on_epoch_begin",
+    *(f"on_{phase}_{rest}" for phase in _PHASES for rest in ("batch_begin", "batch_end", "begin", "end")),
+):
+    if _name not in vars(LossScaleMonitor):
+        setattr(LossScaleMonitor, _name, _ignore)

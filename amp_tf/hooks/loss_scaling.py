@@ -1,0 +1,113 @@
+"""Automatic loss scaling: what ``TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING`` does to Keras, tf_keras and TF1.
+
+:func:`install` patches each library that is imported by now and may be called again after another import. A patch only
+acts where the process' graphs run in float16, which is asked when an optimizer is used, not when the patch is made:
+devices are not known before. An optimizer that scales its loss already is left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from amp_tf.config import AmpConfig
+from amp_tf.hooks import notices
+from amp_tf.loss_scaling import is_loss_scaled
+
+# library -> the module with its patch; each has patches(context), the (owner, attribute, replacement) rows
+_PATCH_MODULES = {
+    "keras": "amp_tf.hooks.loss_scaling_keras3",
+    "tf_keras": "amp_tf.hooks.loss_scaling_tf_keras",
+    "tensorflow": "amp_tf.hooks.loss_scaling_v1",
+}
+
+
+class Context:
+    """What a patch needs to know.
+
+    Args:
+        runs_in_float16: whether the graphs of this process run in float16.
+    """
+
+    def __init__(self, runs_in_float16: Callable[[], bool]) -> None:
+        self._runs_in_float16 = runs_in_float16
+
+    def should_scale(self, optimizer: Any) -> bool:
+        """Whether this optimizer needs a loss scale that it does not have."""
+        return optimizer is not None and not is_loss_scaled(optimizer) and self._runs_in_float16()
+
+    def warn_unscaled_loop(self, where: str) -> None:
+        """Tells a custom training loop in float16 what to write; once."""
+        notices.warn_once(
+            "loss_scaling.custom_loop",
+            "a custom training loop runs in float16 without loss scaling, so small gradients are lost",
+            where=where,
+            fix="Write optimizer = amp_tf.LossScaleOptimizer(optimizer) before the loop and, inside the GradientTape, "
+            "loss = optimizer.scale_loss(loss); apply_gradients then unscales. For no scaling at all set "
+            "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
+        )
+
+
+def survive(where: str, action: Callable[..., Any], *args: Any) -> Any:
+    """Runs a part of a hook; if it fails, warns once and returns ``None``: the host program goes on.
+
+    Args:
+        where: the place, for the warning.
+        action, *args: what to call.
+    """
+    try:
+        return action(*args)
+    except Exception as error:
+        notices.warn_once(
+            f"loss_scaling.{where}",
+            f"automatic loss scaling failed ({type(error).__name__}: {error}); the program goes on without it",
+            where=where,
+            fix="Wrap the optimizer in amp_tf.LossScaleOptimizer by hand, and please report this",
+        )
+        return None
+
+
+def install(config: AmpConfig, runs_in_float16: Callable[[], bool]) -> bool:
+    """Wraps optimizers by itself from now on. Idempotent; call it again after another library was imported.
+
+    Args:
+        config: with the precision ``bfloat16`` nothing is ever scaled, and nothing is patched.
+        runs_in_float16: asked each time an optimizer is used.
+
+    Returns:
+        Whether any patch is in place.
+    """
+    if config.precision == "bfloat16":
+        return False
+    with _lock:
+        context = Context(runs_in_float16)
+        for library, module in _PATCH_MODULES.items():
+            if library in sys.modules and library not in _originals:
+                survive(f"amp_tf.hooks ({library})", _patch, library, module, context)
+        return bool(_originals)
+
+
+def uninstall() -> None:
+    """Takes every patch back. Optimizers that were wrapped stay wrapped. Idempotent."""
+    with _lock:
+        for rows in _originals.values():
+            for owner, attribute, original in reversed(rows):
+                setattr(owner, attribute, original)
+        _originals.clear()
+
+
+def _patch(library: str, module: str, context: Context) -> None:
+    rows = importlib.import_module(module).patches(context)
+    _originals[library] = []
+    for owner, attribute, make in rows:
+        original = owner.__dict__[attribute]
+        setattr(owner, attribute, functools.wraps(original)(make(original)))
+        _originals[library].append((owner, attribute, original))
+
+
+_lock = threading.RLock()
+_originals: dict[str, list[tuple[Any, str, Any]]] = {}

@@ -1,0 +1,117 @@
+"""The patches of Keras 3: ``compile`` wraps the optimizer, ``fit`` adds the monitor, bare loops are warned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from amp_tf.hooks.loss_scaling import Context, survive
+
+
+def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    """Rows of owner, attribute, and what makes its replacement from the original.
+
+    Args:
+        context: what decides whether to act.
+    """
+    import keras
+
+    return [
+        (_owner(keras.Model, "compile"), "compile", lambda original: _compile(original, context)),
+        (_owner(keras.Model, "fit"), "fit", lambda original: _fit(original)),
+        (
+            _owner(keras.optimizers.Optimizer, "apply_gradients"),
+            "apply_gradients",
+            lambda original: _apply_gradients(original, context),
+        ),
+    ]
+
+
+def wrap_compiled(model: Any, context: Context) -> None:
+    """Wraps a compiled model's optimizer.
+
+    The configuration that Keras saves keeps the bare optimizer, so the model loads where amp_tf is not installed.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if not context.should_scale(optimizer):
+        return
+    from amp_tf.loss_scaling import LossScaleOptimizer
+
+    with model.distribute_strategy.scope():
+        model.optimizer = LossScaleOptimizer(optimizer)
+
+
+def add_monitor(model: Any, callbacks: Any) -> Any:
+    """The callbacks with a :class:`~amp_tf.callbacks.LossScaleMonitor` in front, if the model's loss is scaled by us.
+
+    Args:
+        model: a compiled model.
+        callbacks: what the user gave to ``fit``: ``None``, a callback, a list of them, or a ``CallbackList``.
+    """
+    if not callable(getattr(getattr(model, "optimizer", None), "status", None)):
+        return callbacks
+    from amp_tf.callbacks import LossScaleMonitor
+
+    monitor = LossScaleMonitor(action="log")
+    if hasattr(callbacks, "set_model") and hasattr(callbacks, "callbacks"):  # a CallbackList
+        if not any(isinstance(callback, LossScaleMonitor) for callback in callbacks.callbacks):
+            monitor.set_model(model)
+            callbacks.callbacks.insert(0, monitor)
+        return callbacks
+    given = [] if callbacks is None else list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
+    return given if any(isinstance(callback, LossScaleMonitor) for callback in given) else [monitor, *given]
+
+
+def _compile(original: Any, context: Context) -> Any:
+    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        if kwargs.get("auto_scale_loss", True):
+            survive("Model.compile", wrap_compiled, self, context)
+        return result
+
+    return compile
+
+
+def _fit(original: Any) -> Any:
+    position = _position(original, "callbacks")
+
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) > position:
+            args = (*args[:position], _monitored(self, args[position]), *args[position + 1 :])
+        else:
+            kwargs["callbacks"] = _monitored(self, kwargs.get("callbacks"))
+        return original(self, *args, **kwargs)
+
+    return fit
+
+
+def _monitored(model: Any, callbacks: Any) -> Any:
+    result = survive("Model.fit", add_monitor, model, callbacks)
+    return callbacks if result is None else result
+
+
+def _apply_gradients(original: Any, context: Context) -> Any:
+    def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
+        survive("Optimizer.apply_gradients", warn_if_unscaled, self, context)
+        return original(self, *args, **kwargs)
+
+    return apply_gradients
+
+
+def warn_if_unscaled(optimizer: Any, context: Context) -> None:
+    """Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are never float16."""
+    import tensorflow as tf
+
+    if not tf.executing_eagerly() and context.should_scale(optimizer):
+        context.warn_unscaled_loop(where=f"{type(optimizer).__name__}.apply_gradients")
+
+
+def _owner(cls: Any, attribute: str) -> Any:
+    return next(base for base in cls.__mro__ if attribute in vars(base))
+
+
+def _position(function: Any, argument: str) -> int:
+    """The place of an argument after ``self``."""
+    import inspect
+
+    return list(inspect.signature(function).parameters).index(argument) - 1
