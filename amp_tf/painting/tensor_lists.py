@@ -42,9 +42,7 @@ def find_clusters(canvas: Canvas, is_function: Callable[[str], bool]) -> list[Cl
         touched = {canvas.node_of[unit] for unit in canvas.flood([handle], everywhere, forward=True, backward=True)}
         cluster = {node: element[node] for node in sorted(touched | {root}) if node in element}
         seen.update(cluster)
-        escapes = any(
-            view.ops[node] in TENSOR_LIST_BOUNDARIES or is_function(view.ops[node]) for node in touched - element.keys()
-        )
+        escapes = any(_is_boundary(canvas, node, is_function) for node in touched - element.keys())
         if escapes or not all(canvas.processable[unit] for unit in cluster.values()):
             canvas.paint_deny(cluster.values(), Rule.LIST_ESCAPES)
         clusters.append(cluster)
@@ -84,6 +82,16 @@ def match_clusters(canvas: Canvas, clusters: list[Cluster]) -> None:
             others = [unit for unit in units if not canvas.allow[unit]]
             _set_cause(canvas, others, allowed[0])
             canvas.paint_allow(others, Rule.LIST_FOLLOWS)
+
+
+def _is_boundary(canvas: Canvas, node: int, is_function: Callable[[str], bool]) -> bool:
+    """Whether unseen ops may use a list that passes through this node.
+
+    Difference "call-boundary": loops and branches in functional form (While, If, Case) hand the list to functions, and
+    TensorFlow's pass, which meets them in lowered form, does not know them as boundaries.
+    """
+    op = canvas.view.ops[node]
+    return op in TENSOR_LIST_BOUNDARIES or is_function(op) or canvas.view.signatures[node].holds_functions
 
 
 def _set_cause(canvas: Canvas, units: list[int], cause: int) -> None:
