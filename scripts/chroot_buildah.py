@@ -119,7 +119,7 @@ class Buildah:
         venvs.run(command, title=title, log=self.log, cwd=self.folder)
 
     def _choose_storage(self) -> None:
-        # On an overlay (CI inside a container) buildah cannot make another one; vfs copies files: slower, but always can.
+        # On an overlay (CI inside a container) buildah cannot make another one; vfs copies files, which always works.
         kind = subprocess.run(
             ["stat", "--file-system", "--format=%T", self.folder], capture_output=True, text=True, check=True
         ).stdout.strip()
