@@ -122,6 +122,7 @@ class LossScaleMonitor:
         if now is None:
             return None
         self._now = now
+        _last_looks[id(self.model if optimizer is None else optimizer)] = now
         before = self._shown or Status(scale=now.scale)
         if now.skipped < before.skipped:  # another optimizer, or an older checkpoint
             before = self._shown = now
@@ -156,6 +157,15 @@ class LossScaleMonitor:
 
     def _implements_predict_batch_hooks(self) -> bool:
         return False
+
+
+# What the monitors of this process saw last, by model; for the line at exit, when variables can no longer be read.
+_last_looks: dict[int, Status] = {}
+
+
+def last_statuses() -> list[Status]:
+    """What the monitors of this process saw last, one for each model."""
+    return list(_last_looks.values())
 
 
 def _status_of(model: Any) -> Status | None:

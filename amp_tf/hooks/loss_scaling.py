@@ -15,8 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import notices
-from amp_tf.loss_scaling import is_loss_scaled
+from amp_tf.hooks import devices, notices, summary
+from amp_tf.loss_scaling import diagnosis, is_loss_scaled
+from amp_tf.oplists.targets import resolve_target
+from amp_tf.precision import Precision
 
 # library -> the module with its patch; each has patches(context), the (owner, attribute, replacement) rows
 _PATCH_MODULES = {
@@ -29,16 +31,16 @@ _PATCH_MODULES = {
 class Context:
     """What a patch needs to know.
 
-    Args:
+    Attributes:
         runs_in_float16: whether the graphs of this process run in float16.
     """
 
     def __init__(self, runs_in_float16: Callable[[], bool]) -> None:
-        self._runs_in_float16 = runs_in_float16
+        self.runs_in_float16 = runs_in_float16
 
     def should_scale(self, optimizer: Any) -> bool:
         """Whether this optimizer needs a loss scale that it does not have."""
-        return optimizer is not None and not is_loss_scaled(optimizer) and self._runs_in_float16()
+        return optimizer is not None and not is_loss_scaled(optimizer) and self.runs_in_float16()
 
     def warn_unscaled_loop(self, where: str) -> None:
         """Tells a custom training loop in float16 what to write; once."""
@@ -71,24 +73,43 @@ def survive(where: str, action: Callable[..., Any], *args: Any) -> Any:
         return None
 
 
-def install(config: AmpConfig, runs_in_float16: Callable[[], bool]) -> bool:
+def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None) -> bool:
     """Wraps optimizers by itself from now on. Idempotent; call it again after another library was imported.
 
     Args:
         config: with the precision ``bfloat16`` nothing is ever scaled, and nothing is patched.
-        runs_in_float16: asked each time an optimizer is used.
+        runs_in_float16: asked each time an optimizer is used; by default it resolves the configuration's precision on
+            the devices that TensorFlow sees then.
 
     Returns:
         Whether any patch is in place.
     """
-    if config.precision == "bfloat16":
-        return False
     with _lock:
-        context = Context(runs_in_float16)
+        if config.precision == "bfloat16":
+            uninstall()
+            return False
+        _context.runs_in_float16 = runs_in_float16 or functools.partial(resolves_to_float16, config)
         for library, module in _PATCH_MODULES.items():
-            if library in sys.modules and library not in _originals:
-                survive(f"amp_tf.hooks ({library})", _patch, library, module, context)
+            if _is_imported(library) and library not in _originals:
+                survive(f"amp_tf.hooks ({library})", _patch, library, module, _context)
+        summary.add_part(describe)
         return bool(_originals)
+
+
+def resolves_to_float16(config: AmpConfig) -> bool:
+    """Whether the graphs of this process run in float16. Asks for the GPUs, so not before a script may choose them."""
+    target = resolve_target(config, devices.hardware()).target
+    return target is not None and target.precision is Precision.FLOAT16
+
+
+def describe() -> str:
+    """The part of the line at exit about loss scaling: what the monitors saw last; empty where no loss was scaled."""
+    callbacks = sys.modules.get("amp_tf.callbacks")
+    seen = callbacks.last_statuses() if callbacks is not None else []
+    return "; ".join(
+        f"loss scale {diagnosis.format_scale(status.scale)}, {status.skipped:,} of {status.steps:,} steps skipped"
+        for status in seen
+    )
 
 
 def uninstall() -> None:
@@ -109,5 +130,12 @@ def _patch(library: str, module: str, context: Context) -> None:
         _originals[library].append((owner, attribute, original))
 
 
+def _is_imported(library: str) -> bool:
+    """Whether it is there as a whole: ``import keras`` imports tensorflow while keras itself is half done."""
+    module = sys.modules.get(library)
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
+
+
 _lock = threading.RLock()
+_context = Context(lambda: False)
 _originals: dict[str, list[tuple[Any, str, Any]]] = {}
