@@ -1,0 +1,161 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amp_tf.errors import ConfigError
+from amp_tf.loss_scaling.schedule import DynamicScale, FixedScale, NoScale, State, build_schedule
+
+
+def walk(schedule, trace):
+    states = [schedule.initial_state()]
+    for finite in trace:
+        states.append((schedule.after_finite if finite else schedule.after_nonfinite)(states[-1]))
+    return states
+
+
+def oracle(trace, *, start, steps, growth, backoff, hysteresis, floor, ceiling):
+    """The rules again, from the whole history instead of a state: a second opinion that shares no code."""
+    scale, scales, changed_at, since = np.float32(start), [np.float32(start)], 0, 0
+    for now in range(1, len(trace) + 1):
+        past = trace[since:now]
+        run_of_good = len(past) - max((i + 1 for i, ok in enumerate(past) if not ok), default=0)
+        run_of_bad = 0
+        while run_of_bad < now and not trace[now - 1 - run_of_bad]:
+            run_of_bad += 1
+        new = scale
+        if trace[now - 1] and run_of_good == steps:
+            since = now
+            with np.errstate(over="ignore"):
+                new = min(np.float32(scale * np.float32(growth)), np.float32(ceiling))
+        elif run_of_bad >= hysteresis:
+            new = max(np.float32(scale * np.float32(backoff)), np.float32(floor))
+        if new != scale:
+            changed_at = now
+        scale = new
+        scales.append(scale)
+    return scales, changed_at
+
+
+powers = st.integers(-24, 120).map(lambda n: 2.0**n)
+
+
+@st.composite
+def machines(draw):
+    floor, start, ceiling = sorted((draw(powers), draw(powers), draw(powers)))
+    return {
+        "start": start,
+        "floor": floor,
+        "ceiling": ceiling,
+        "steps": draw(st.integers(1, 6)),
+        "growth": draw(st.sampled_from([2.0, 4.0, 1.5, 16.0])),
+        "backoff": draw(st.sampled_from([0.5, 0.25, 0.75])),
+        "hysteresis": draw(st.integers(1, 4)),
+    }
+
+
+@settings(max_examples=10_000, deadline=None)
+@given(machines(), st.lists(st.booleans(), max_size=40))
+def test_case_10_ten_thousand_random_traces_equal_an_independent_oracle(machine, trace):
+    schedule = DynamicScale(
+        machine["start"],
+        machine["steps"],
+        machine["growth"],
+        machine["backoff"],
+        machine["hysteresis"],
+        machine["floor"],
+        machine["ceiling"],
+    )
+    scales, changed_at = oracle(trace, **machine)
+    states = walk(schedule, trace)
+    assert [np.float32(s.scale) for s in states] == scales
+    last = states[-1]
+    assert (last.skipped, last.steps, last.last_change) == (trace.count(False), len(trace), changed_at)
+    in_row = next((i for i, finite in enumerate(reversed(trace)) if finite), len(trace))
+    assert last.skipped_in_row == in_row
+    assert machine["floor"] <= last.scale <= machine["ceiling"]
+
+
+def test_case_04_growth_and_backoff_follow_the_trace_exactly():
+    scales = [s.scale for s in walk(build_schedule(8.0, 3), [True, True, False, True, True, True, True, False])]
+    assert scales == [8, 8, 8, 4, 4, 4, 8, 8, 4]
+
+
+@pytest.mark.parametrize("interval", [1, 2, 7])
+def test_case_05_the_scale_grows_at_the_interval_and_not_one_step_later(interval):
+    states = walk(build_schedule(1.0, interval), [True] * (3 * interval))
+    assert [i for i in range(1, len(states)) if states[i].scale != states[i - 1].scale] == [
+        interval,
+        2 * interval,
+        3 * interval,
+    ]
+
+
+def test_case_06_after_300_overflows_the_scale_is_at_its_floor_and_recovers():
+    schedule = build_schedule(dynamic_growth_steps=10)
+    state = walk(schedule, [False] * 300)[-1]
+    assert state.scale == 2.0**-24
+    for _ in range(10):
+        state = schedule.after_finite(state)
+    assert state.scale == 2.0**-23
+
+
+def test_case_07_the_scale_stays_finite_from_1e38_with_factor_16():
+    schedule = build_schedule(1e38, 1, growth_factor=16.0)
+    states = walk(schedule, [True] * 50)
+    assert {s.scale for s in states[1:]} == {2.0**127}
+    assert schedule.after_nonfinite(states[-1]).scale == 2.0**126
+
+
+def test_hysteresis_tolerates_single_overflows_and_backs_off_from_the_second_in_a_row_on():
+    schedule = build_schedule(16.0, 100, hysteresis=2)
+    trace = [False, True, False, False, False, True, False]
+    assert [s.scale for s in walk(schedule, trace)] == [16, 16, 16, 16, 8, 4, 4, 4]
+
+
+def test_case_11_fixed_and_disabled_schedules_never_move():
+    for schedule, scale in ((FixedScale(8.0), 8.0), (NoScale(), 1.0)):
+        assert {s.scale for s in walk(schedule, [True, False] * 50)} == {scale}
+    assert walk(FixedScale(8.0), [False, True, False])[-1].skipped == 2
+    assert walk(NoScale(), [False])[-1] == State(scale=1.0, steps=1)
+
+
+def test_settings_build_the_schedule_they_describe():
+    assert build_schedule(enabled=False) == NoScale()
+    assert build_schedule(4.0, dynamic=False) == FixedScale(4.0)
+    assert build_schedule(4.0, 5, hysteresis=3) == DynamicScale(4.0, 5, hysteresis=3)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "valid"),
+    [
+        ("initial_scale", 0.0, "5.96046e-08 to 1.70141e+38"),
+        ("initial_scale", float("nan"), "5.96046e-08 to 1.70141e+38"),
+        ("initial_scale", "dynamic", "5.96046e-08 to 1.70141e+38"),
+        ("dynamic_growth_steps", 0, "integers from 1"),
+        ("dynamic_growth_steps", 2.5, "integers from 1"),
+        ("hysteresis", 0, "integers from 1"),
+        ("growth_factor", 1.0, "above 1"),
+        ("growth_factor", float("inf"), "above 1"),
+        ("backoff_factor", 1.0, "below 1"),
+        ("backoff_factor", 0.0, "above 0"),
+        ("min_scale", 0.0, "1.17549e-38"),
+        ("max_scale", float("inf"), "1.70141e+38"),
+    ],
+)
+def test_a_bad_setting_is_named_with_its_value_and_the_valid_ones(setting, value, valid):
+    with pytest.raises(ConfigError) as error:
+        build_schedule(**{setting: value})
+    text = str(error.value)
+    assert f"LossScaleOptimizer.{setting}" in text
+    assert repr(value) in text
+    assert valid in text
+
+
+def test_schedules_are_values():
+    schedule = build_schedule()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        schedule.growth_steps = 3
+    assert schedule == build_schedule()
