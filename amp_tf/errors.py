@@ -6,6 +6,9 @@ that run inside somebody else's training script turn them into one warning and g
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 
 class AmpError(Exception):
     """Base of all amp_tf errors.
@@ -21,6 +24,10 @@ class AmpError(Exception):
         self.where = where
         self.fix = fix
         super().__init__(what, where, fix)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors cross process boundaries by pickle, which would pass ``where`` and ``fix`` by position."""
+        return functools.partial(type(self), where=self.where, fix=self.fix), (self.what,)
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
