@@ -1,0 +1,1 @@
+"""What works on files: SavedModels, graphs, explanations. The results need no amp_tf to run."""

@@ -1,0 +1,68 @@
+"""``amp-tf explain GRAPH NODE``: why a node has the precision that it has, and what would change it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from amp_tf.cli.options import add_config_options, hardware_for, read_config
+from amp_tf.errors import GraphError
+from amp_tf.graph.reader import read_function, read_graph
+from amp_tf.graph.templates import Templates
+from amp_tf.offline.explain import explain
+from amp_tf.offline.graph_file import read_graph_file
+from amp_tf.oplists.table import SUCCESSORS
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Adds the command to the parser of ``amp-tf``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "explain",
+        help="say why a node has its precision",
+        description="Says why a node of a SavedModel or GraphDef has its precision, and what would change it.",
+    )
+    parser.add_argument("graph", metavar="GRAPH", help="a SavedModel's folder, or a GraphDef file (.pb, .pbtxt)")
+    parser.add_argument("node", metavar="NODE", help="the node's name")
+    parser.add_argument("--function", default="", metavar="NAME", help="the library function that holds the node")
+    parser.add_argument("--preserve", action="append", default=[], metavar="NODE", help="a node that stays as it is")
+    add_config_options(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the explanation.
+
+    Raises:
+        AmpError: there is no such graph, function or node, or a setting is wrong.
+    """
+    config = read_config(args)
+    graph = read_graph_file(args.graph)
+    templates = Templates(graph.library, SUCCESSORS)
+    home = args.function or _home_of(graph, args.node)
+    if home:
+        functions = {function.signature.name: function for function in graph.library.function}
+        if home not in functions:
+            raise GraphError(f"the graph has no function {home!r}", where=args.graph, fix="Check the name")
+        view = read_function(functions[home], templates)
+    else:
+        view = read_graph(graph, templates)
+    print(explain(view, args.node, config, preserve=tuple(args.preserve), hardware=hardware_for(config)))
+    return 0
+
+
+def _home_of(graph: Any, node: str) -> str:
+    """The function that holds a node; empty where the graph itself does, or none.
+
+    Raises:
+        GraphError: several functions hold a node of that name.
+    """
+    if any(item.name == node for item in graph.node):
+        return ""
+    homes = [f.signature.name for f in graph.library.function if any(item.name == node for item in f.node_def)]
+    if len(homes) > 1:
+        raise GraphError(
+            f"{len(homes)} functions hold a node {node!r}",
+            where="graph",
+            fix=f"Choose with --function: {', '.join(homes)}",
+        )
+    return homes[0] if homes else ""

@@ -1,0 +1,63 @@
+"""``amp-tf rewrite IN OUT``: converts a SavedModel or a GraphDef on disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from amp_tf.cli.options import add_config_options, hardware_for, read_config
+from amp_tf.offline.graph_file import read_graph_file, write_graph_file
+from amp_tf.offline.saved_model import convert_saved_model, is_saved_model
+from amp_tf.reporting.schema import RewriteReport
+from amp_tf.rewriting.pipeline import rewrite
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Adds the command to the parser of ``amp-tf``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "rewrite",
+        help="convert a SavedModel or a GraphDef on disk",
+        description="Converts a SavedModel or a GraphDef on disk. The result runs in a TensorFlow without amp_tf.",
+    )
+    parser.add_argument("source", metavar="IN", help="a SavedModel's folder, or a GraphDef file (.pb, .pbtxt)")
+    parser.add_argument("result", metavar="OUT", help="the folder or file to write")
+    parser.add_argument(
+        "--preserve", action="append", default=[], metavar="NODE", help="a node that stays as it is (GraphDef files)"
+    )
+    parser.add_argument("--report", metavar="FILE", help="write the reason for every node as JSON")
+    add_config_options(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Converts and prints one line.
+
+    Raises:
+        AmpError: the input, the output or a setting is wrong.
+    """
+    config = read_config(args)
+    if is_saved_model(args.source):
+        report = convert_saved_model(args.source, args.result, config, hardware=hardware_for(config))
+    else:
+        graph = read_graph_file(args.source)
+        result = rewrite(graph, config, preserve=args.preserve, hardware=hardware_for(config))
+        write_graph_file(result.graph, args.result)
+        report = result.report
+    print(describe(report))
+    if report.unmatched:
+        print(f"No node's name matches: {', '.join(report.unmatched)}", file=sys.stderr)
+    if args.report:
+        Path(args.report).write_text(json.dumps(report.to_dict(), indent=1), encoding="utf-8")
+    return 0
+
+
+def describe(report: RewriteReport) -> str:
+    """One line: what was converted, or why nothing was."""
+    counts = f"{report.converted:,} of {report.total:,} nodes converted"
+    if report.converted:
+        kinds = " and ".join(precision.value for precision in report.precisions)
+        return f"{counts} to {kinds}, {report.casts:,} casts"
+    return f"{counts}: {report.why_nothing or 'there are no graphs'}"

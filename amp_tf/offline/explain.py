@@ -1,0 +1,136 @@
+"""Explains one node: its precision, the rule, the way the decision came, and the list change that would turn it.
+
+The change is not guessed: candidates are tried, cheapest first, by painting the graph again under the changed
+configuration, and the first one that turns the node is named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping
+
+from amp_tf.config import LIST_NAMES, AmpConfig
+from amp_tf.errors import GraphError, OpListError
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.targets import resolve_target
+from amp_tf.painting.paint import paint
+from amp_tf.painting.painting import Painting
+from amp_tf.painting.reasons import Reason
+from amp_tf.precision import Precision
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What is known about one node.
+
+    Attributes:
+        name, op: the node.
+        op_list: the list that its op is on, empty for none.
+        precision: what its result is computed in.
+        reason: why.
+        trail: names of the nodes along which the decision came, the node first; one name where it decided by itself.
+        change: the list change that would turn the decision, field of AmpConfig to ops; empty where none was found.
+    """
+
+    name: str
+    op: str
+    op_list: str
+    precision: Precision
+    reason: Reason
+    trail: tuple[str, ...]
+    change: dict[str, tuple[str, ...]]
+
+    def __str__(self) -> str:
+        listed = f"on the {self.op_list} list" if self.op_list else "on no list"
+        lines = [f"{self.name} ({self.op}, {listed}) computes in {self.precision.value}: {self.reason}."]
+        if len(self.trail) > 1:
+            lines.append("The decision came along: " + " <- ".join(self.trail))
+        other = "float32" if self.precision.is_f16 else "16 bit"
+        if self.change:
+            settings = ", ".join(f"{field}={ops!r}" for field, ops in self.change.items())
+            variables = " ".join(
+                f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{field.upper().replace('_', 'LIST_')}={','.join(ops)}"
+                for field, ops in self.change.items()
+            )
+            lines.append(f"This would turn it to {other}: AmpConfig({settings}), or {variables}")
+        else:
+            lines.append(f"No change of one or two ops on the lists turns it to {other}.")
+        return "\n".join(lines)
+
+
+def explain(
+    view: GraphView,
+    node_name: str,
+    config: AmpConfig,
+    *,
+    preserve: tuple[str, ...] = (),
+    hardware: Hardware | None = None,
+) -> Explanation:
+    """Explains a node of a graph.
+
+    Args:
+        view: the graph or function.
+        node_name: the node.
+        config: the configuration to explain it under.
+        preserve: names of nodes that stay as they are.
+        hardware: the devices; this machine's CPU by default.
+
+    Raises:
+        GraphError: the graph has no node of that name; the message names the closest ones.
+    """
+    hardware = Hardware.detect_cpu() if hardware is None else hardware
+    if node_name not in view.names:
+        close = difflib.get_close_matches(node_name, view.names, n=3, cutoff=0.5)
+        raise GraphError(
+            f"the graph has no node {node_name!r}",
+            where=f"function {view.function!r}" if view.function else "graph",
+            fix=f"The closest names: {', '.join(close)}" if close else "amp-tf rewrite --report lists all names",
+        )
+    node = view.names.index(node_name)
+
+    def painted(changed: AmpConfig) -> Painting:
+        return paint(view, resolve_target(changed, hardware), changed, preserve=preserve)
+
+    painting = painted(config)
+    is_f16 = _is_f16(painting, node)
+    target = resolve_target(config, hardware).target
+    list_of: Mapping[str, str] = target.lists.list_of if target else {}
+    trail = painting.trail(node)
+    change: dict[str, tuple[str, ...]] = {}
+    ops = dict.fromkeys([view.ops[node], *(view.ops[view.names.index(name)] for name in reversed(trail))])
+    for candidate in _candidates(list(ops), list_of, is_f16):
+        try:
+            turned = _is_f16(painted(_changed(config, candidate)), node) != is_f16
+        except OpListError:
+            continue
+        if turned:
+            change = candidate
+            break
+    precision = painting.precision if is_f16 and painting.precision else Precision.FLOAT32
+    op = view.ops[node]
+    return Explanation(node_name, op, list_of.get(op, ""), precision, painting.reason(node), tuple(trail), change)
+
+
+def _is_f16(painting: Painting, node: int) -> bool:
+    return node in painting.converted_nodes()
+
+
+def _candidates(ops: list[str], list_of: Mapping[str, str], is_f16: bool) -> Iterator[dict[str, tuple[str, ...]]]:
+    """Moves of one op to another list: towards float32 for a converted node, towards 16 bit for the others."""
+    for op in ops:
+        current = list_of.get(op, "")
+        goals = ("deny", "") if is_f16 else ("clear", "infer", "allow", "")
+        for goal in goals:
+            if goal == current:
+                continue
+            change: dict[str, tuple[str, ...]] = {f"{current}_remove": (op,)} if current in LIST_NAMES else {}
+            if goal:
+                change[f"{goal}_add"] = (op,)
+            if change:
+                yield change
+
+
+def _changed(config: AmpConfig, change: dict[str, tuple[str, ...]]) -> AmpConfig:
+    return dataclasses.replace(config, **{field: (*getattr(config, field), *ops) for field, ops in change.items()})  # type: ignore[arg-type]

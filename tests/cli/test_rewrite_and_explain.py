@@ -1,0 +1,79 @@
+"""``amp-tf rewrite`` and ``amp-tf explain`` on files."""
+
+import json
+
+import pytest
+import tensorflow as tf
+
+from amp_tf.cli.main import main
+from amp_tf.offline.graph_file import read_graph_file, write_graph_file
+
+
+@pytest.fixture
+def graph_file(tmp_path):
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (4, 4), name="x")
+        tf.exp(tf.matmul(tf.nn.relu(x, name="r"), x, name="m"), name="e")
+    write_graph_file(graph.as_graph_def(), tmp_path / "in.pb")
+    return tmp_path / "in.pb"
+
+
+def test_rewrite_converts_a_file_and_reports(graph_file, tmp_path, capsys):
+    arguments = ["rewrite", str(graph_file), str(tmp_path / "out.pbtxt"), "--precision", "bfloat16"]
+    assert main([*arguments, "--report", str(tmp_path / "report.json")]) == 0
+    assert capsys.readouterr().out == "2 of 4 nodes converted to bfloat16, 2 casts\n"
+    types = {
+        node.name: node.attr["T"].type for node in read_graph_file(tmp_path / "out.pbtxt").node if node.name in "rme"
+    }
+    assert types == {
+        "r": tf.bfloat16.as_datatype_enum,
+        "m": tf.bfloat16.as_datatype_enum,
+        "e": tf.float32.as_datatype_enum,
+    }
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [node["rule"] for node in report["graphs"][0]["nodes"] if node["name"] == "m"] == ["ALLOW_LIST"]
+
+
+def test_rewrite_says_why_nothing_was_converted(graph_file, tmp_path, capsys):
+    assert (
+        main(["rewrite", str(graph_file), str(tmp_path / "o.pb"), "--keep-float32", ".*", "--precision", "bfloat16"])
+        == 0
+    )
+    assert capsys.readouterr().out == "0 of 4 nodes converted: its name matches a keep_float32 rule\n"
+
+
+def test_a_name_rule_that_matches_nothing_is_told(graph_file, tmp_path, capsys):
+    main(["rewrite", str(graph_file), str(tmp_path / "o.pb"), "--keep-float32", "nosuch", "--precision", "bfloat16"])
+    assert capsys.readouterr().err == "No node's name matches: nosuch\n"
+
+
+def test_a_wrong_input_is_one_line_and_status_1(tmp_path, capsys):
+    assert main(["rewrite", str(tmp_path / "none.pb"), str(tmp_path / "out.pb")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"amp-tf rewrite: {tmp_path / 'none.pb'}: cannot be read")
+    assert error.count("\n") == 1
+
+
+def test_lists_are_changed_by_options(graph_file, tmp_path, capsys):
+    moved = ["--clear-remove", "Relu", "--deny-add", "Relu"]
+    main(["rewrite", str(graph_file), str(tmp_path / "o.pb"), "--precision", "bfloat16", *moved])
+    assert capsys.readouterr().out == "1 of 4 nodes converted to bfloat16, 3 casts\n"
+
+
+def test_explain_answers_in_words(graph_file, capsys):
+    assert main(["explain", str(graph_file), "r", "--precision", "bfloat16"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "r (Relu, on the clear list) computes in bfloat16: "
+        "it only moves values and is connected to the converted node 'm'."
+    )
+
+
+def test_explain_finds_a_node_inside_a_function(tmp_path, capsys):
+    @tf.function
+    def inner(x):
+        return tf.matmul(x, x, name="product")
+
+    outer = tf.function(lambda x: inner(x)).get_concrete_function(tf.TensorSpec((2, 2)))
+    write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
+    assert main(["explain", str(tmp_path / "g.pb"), "product", "--precision", "bfloat16"]) == 0
+    assert "product (MatMul, on the allow list) computes in bfloat16" in capsys.readouterr().out

@@ -1,0 +1,141 @@
+"""A converted SavedModel: same signatures, same variables, 16-bit products, and no need of amp_tf."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.offline.saved_model import convert_saved_model
+
+CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
+RTOL = 2e-2  # bfloat16 keeps 8 bits: 2**-8 an operation, over two layers
+
+SERVE = """
+import importlib.util, json, sys
+assert importlib.util.find_spec("amp_tf") is None, "this environment has amp_tf"
+import numpy as np, tensorflow as tf
+model = tf.saved_model.load(sys.argv[1])
+x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 12)
+y = model.signatures["serving_default"](tf.constant(x))["y"]
+print(json.dumps({"dtype": y.dtype.name, "y": y.numpy().tolist(),
+                  "variables": [v.dtype.name for v in (model.w1, model.w2)]}))
+"""
+
+
+class Model(tf.Module):
+    def __init__(self):
+        random = np.random.default_rng(0)
+        self.w1 = tf.Variable(random.normal(size=(12, 16)).astype("f"))
+        self.w2 = tf.Variable(random.normal(size=(16, 4)).astype("f"))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 12), tf.float32, name="x")])
+    def __call__(self, x):
+        return {"y": tf.nn.softmax(tf.matmul(tf.nn.relu(tf.matmul(x, self.w1)), self.w2))}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    base = tmp_path_factory.mktemp("models")
+    model = Model()
+    tf.saved_model.save(model, base / "f32", signatures=model.__call__)
+    report = convert_saved_model(base / "f32", base / "amp", CONFIG)
+    return base / "f32", base / "amp", report
+
+
+def _products(folder):
+    model = tf.saved_model.load(folder)
+    functions = model.signatures["serving_default"].graph.as_graph_def().library.function
+    nodes = [node for function in functions for node in function.node_def if node.op == "MatMul"]
+    return [tf.dtypes.as_dtype(node.attr["T"].type).name for node in nodes]
+
+
+def test_the_products_run_in_16_bit_and_the_report_counts_them(folders):
+    f32, amp, report = folders
+    assert set(_products(f32)) == {"float32"}
+    assert set(_products(amp)) == {"bfloat16"}
+    assert report.counts_by_op()["MatMul"][0] == report.counts_by_op()["MatMul"][1] > 0
+
+
+def test_signatures_and_variables_stay_float32(folders):
+    f32, amp, _ = folders
+    before, after = tf.saved_model.load(f32), tf.saved_model.load(amp)
+    old, new = before.signatures["serving_default"], after.signatures["serving_default"]
+    assert (old.structured_input_signature, old.structured_outputs) == (
+        new.structured_input_signature,
+        new.structured_outputs,
+    )
+    for mine, theirs in zip(
+        tf.train.list_variables(str(amp / "variables/variables")),
+        tf.train.list_variables(str(f32 / "variables/variables")),
+        strict=True,
+    ):
+        assert mine == theirs
+
+
+def test_it_is_served_by_an_environment_without_amp_tf(folders, tmp_path):
+    site = tmp_path / "site"
+    site.mkdir()
+    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if "amp_tf" not in entry.name and entry.suffix != ".pth":
+            (site / entry.name).symlink_to(entry)
+    answers = []
+    for folder in folders[:2]:
+        # -S: no site-packages but the folder of links, so that the installed amp_tf is out of reach
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", SERVE, str(folder)],
+            env={**os.environ, "PYTHONPATH": str(site), "TF_CPP_MIN_LOG_LEVEL": "2"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        answers.append(json.loads(done.stdout.splitlines()[-1]))
+    assert answers[0]["dtype"] == answers[1]["dtype"] == "float32"
+    assert set(answers[1]["variables"]) == {"float32"}
+    assert answers[0]["y"] != answers[1]["y"]  # it did compute in 16 bit
+    np.testing.assert_allclose(answers[1]["y"], answers[0]["y"], rtol=RTOL, atol=RTOL)
+
+
+def test_a_v1_model_keeps_what_its_signature_names(tmp_path):
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+        x = tf.compat.v1.placeholder(tf.float32, (None, 4), name="x")
+        w = tf.compat.v1.get_variable("w", initializer=np.eye(4, dtype=np.float32), use_resource=True)
+        hidden = tf.nn.relu(tf.matmul(x, w), name="hidden")
+        y = tf.matmul(hidden, w, name="y")
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.saved_model.simple_save(session, str(tmp_path / "v1"), {"x": x}, {"y": y})
+    report = convert_saved_model(tmp_path / "v1", tmp_path / "amp", CONFIG)
+    reasons = {node.name: node.reason.rule.name for node in report.nodes}
+    assert reasons["y"] == reasons["x"] == "PRESERVED"
+    assert reasons["hidden"] in ("BESIDE_ALLOW", "BETWEEN_ALLOW")
+    model = tf.saved_model.load(tmp_path / "amp")
+    assert model.signatures["serving_default"](tf.ones((1, 4)))["y"].numpy().tolist() == [[1.0] * 4]
+
+
+def test_a_folder_that_is_no_model_is_named(tmp_path):
+    with pytest.raises(amp_tf.GraphError, match=rf"{tmp_path}: there is no saved_model.pb"):
+        convert_saved_model(tmp_path, tmp_path / "out", CONFIG)
+
+
+def test_a_full_folder_is_not_written(folders, tmp_path):
+    (tmp_path / "mine.txt").write_text("keep")
+    with pytest.raises(amp_tf.GraphError, match=r"the folder is not empty. Name a new folder; nothing was written"):
+        convert_saved_model(folders[0], tmp_path, CONFIG)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_damaged_model_is_refused(tmp_path):
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "saved_model.pb").write_bytes(b"\xff\xff\xff")
+    with pytest.raises(amp_tf.GraphError, match=r"saved_model.pb is damaged"):
+        convert_saved_model(tmp_path / "bad", tmp_path / "out", CONFIG)
+    assert not (tmp_path / "out").exists()
