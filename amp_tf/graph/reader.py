@@ -37,7 +37,7 @@ def read_graph(graph: Any, templates: Templates) -> GraphView:
         node = index.get(name)
         return None if node is None or not port.isdecimal() else (node, int(port))
 
-    return _view("", names, protos, signatures, index, resolve, (node.input for node in protos))
+    return _view("", names, protos, signatures, index, index, resolve, (node.input for node in protos))
 
 
 def read_function(function: Any, templates: Templates) -> GraphView:
@@ -55,16 +55,19 @@ def read_function(function: Any, templates: Templates) -> GraphView:
     body_names = [node.name for node in body]
     index = _index(argument_names + body_names, title)
     first = len(arguments)
+    plain = dict(zip(argument_names, range(first), strict=True))  # a node's outputs are named by argument and port
     signatures = [*arguments, *_signatures(body, [node.op for node in body], templates, title), *results]
 
     def resolve(text: str) -> tuple[int, int] | None:
         name, _, rest = text.partition(":")
         argument, _, offset = rest.partition(":")
         node = index.get(name)
-        if node is None or node < first:
+        if node is None:
             return None
+        if node < first:
+            return (node, 0) if rest == "0" else None
         start = signatures[node].output_starts.get(argument)
-        return None if start is None or not offset.isdecimal() else (node, start + int(offset))
+        return None if start is None or not (offset or "0").isdecimal() else (node, start + int(offset or "0"))
 
     inputs = [[]] * first + [list(node.input) for node in body]
     for arg in function.signature.output_arg:
@@ -72,7 +75,7 @@ def read_function(function: Any, templates: Templates) -> GraphView:
             raise GraphError(f"result {arg.name!r} has no tensor", where=f"function {title!r}", fix=_BROKEN)
         inputs.append([function.ret[arg.name]])
     names = argument_names + body_names + [f"{title}/{arg.name}" for arg in function.signature.output_arg]
-    return _view(title, names, protos, signatures, index, resolve, inputs)
+    return _view(title, names, protos, signatures, index, plain, resolve, inputs)
 
 
 def _boundary(arg: Any, op: str, function: str) -> Signature:
@@ -111,12 +114,15 @@ def _signatures(protos: list[Any], ops: list[str], templates: Templates, functio
     for node, op in zip(protos, ops, strict=True):
         signature = fixed.get(op)
         if signature is None:
-            template = by_op.get(op)
-            if template is None:
-                template = by_op[op] = templates.find(op, node.name)
-                if template.fixed_signature is not None:
-                    fixed[op] = template.fixed_signature
-            signature = template.signature(node)
+            try:
+                template = by_op.get(op)
+                if template is None:
+                    template = by_op[op] = templates.find(op)
+                    if template.fixed_signature is not None:
+                        fixed[op] = template.fixed_signature
+                signature = template.signature(node)
+            except GraphError as error:
+                raise GraphError(error.what, where=_place(function, node.name), fix=error.fix) from None
         signatures.append(signature)
     return signatures
 
@@ -127,11 +133,13 @@ def _view(
     protos: list[Any],
     signatures: list[Signature],
     index: dict[str, int],
+    plain: dict[str, int],
     resolve: Resolve,
     inputs: Iterable[Sequence[str]],
 ) -> GraphView:
+    """The view; ``plain`` holds the names that stand for a first output as they are, ``resolve`` reads all others."""
     base, dtypes = _types(function, names, protos, signatures)
-    edges = _connect(function, names, signatures, base, index, resolve, inputs)
+    edges = _connect(function, names, signatures, base, index, plain, resolve, inputs)
     devices = ["" if node is None else node.device for node in protos]
     ops = [signature.op for signature in signatures]
     view = GraphView(function, names, ops, devices, protos, signatures, base, dtypes, edges)
@@ -173,6 +181,7 @@ def _connect(
     signatures: list[Signature],
     base: list[int],
     index: dict[str, int],
+    plain: dict[str, int],
     resolve: Resolve,
     inputs: Iterable[Sequence[str]],
 ) -> Edges:
@@ -187,7 +196,7 @@ def _connect(
         position = 0
         first_unit = base[node]
         for text in texts:
-            source = index.get(text)
+            source = plain.get(text)
             port = 0
             if source is None:
                 if text[:1] == "^":

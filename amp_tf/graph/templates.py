@@ -94,7 +94,8 @@ class Template:
         """The signature of a NodeDef of this op.
 
         Raises:
-            GraphError: an attribute that gives the number of inputs or outputs is missing or negative.
+            GraphError: an attribute that gives the number of inputs or outputs is missing or negative; the
+                reader adds the place.
         """
         if self.fixed_signature is not None:
             return self.fixed_signature
@@ -111,7 +112,6 @@ class Template:
             if not attr.HasField("default_value"):
                 raise GraphError(
                     f"{node.op} needs the attribute {name!r}, which is missing",
-                    where=f"node {node.name!r}",
                     fix="Export the graph again; this one cannot run in TensorFlow either",
                 )
             value = attr.default_value
@@ -119,7 +119,6 @@ class Template:
         if not 0 <= count <= _MAX_PORTS:
             raise GraphError(
                 f"attribute {name!r} of {node.op} is {count}, expected 0 to {_MAX_PORTS}",
-                where=f"node {node.name!r}",
                 fix="Export the graph again; this one cannot run in TensorFlow either",
             )
         return int(count)
@@ -179,11 +178,11 @@ class Templates:
         self._own: dict[str, Template] = {}
         self._successors = successors or {}
 
-    def find(self, op: str, node_name: str) -> Template:
+    def find(self, op: str) -> Template:
         """The template of an op.
 
         Raises:
-            GraphError: neither TensorFlow nor the function library knows the op.
+            GraphError: neither TensorFlow nor the function library knows the op; the reader adds the place.
         """
         found = self._own.get(op)
         if found is not None:
@@ -191,27 +190,26 @@ class Templates:
         if op in self._functions:
             found = self._own[op] = Template(self._functions[op].signature)
         elif op in self._successors:
-            found = self._own[op] = self._as_successor(op, node_name)
+            found = self._own[op] = self._as_successor(op)
         else:
-            found = self._registered.get(op) or self._register(op, node_name)
+            found = self._registered.get(op) or self._register(op)
         return found
 
-    def _as_successor(self, op: str, node_name: str) -> Template:
+    def _as_successor(self, op: str) -> Template:
         successor, attribute = self._successors[op]
         op_def = _registered_op_def(successor)
         if op_def is None:
-            return self._register(op, node_name)
+            return self._register(op)
         widened = type(op_def)()
         widened.CopyFrom(op_def)
         next(attr for attr in widened.attr if attr.name == attribute).default_value.type = datatypes.FLOAT
         return Template(widened)
 
-    def _register(self, op: str, node_name: str) -> Template:
+    def _register(self, op: str) -> Template:
         op_def = _registered_op_def(op)
         if op_def is None:
             raise GraphError(
                 f"op {op!r} is not registered in this TensorFlow and not in the graph's function library",
-                where=f"node {node_name!r}",
                 fix="Load the library that defines it (tf.load_op_library) first",
             )
         found = self._registered[op] = Template(op_def)
