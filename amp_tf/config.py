@@ -67,6 +67,12 @@ class AmpConfig:
     def __post_init__(self) -> None:
         for field, valid in (("precision", PRECISIONS), ("level", LEVELS), ("target", TARGETS)):
             _check_choice(getattr(self, field), valid, where=f"AmpConfig.{field}")
+        if not isinstance(self.ignore_performance, bool):
+            raise ConfigError(
+                f"{self.ignore_performance!r} is not a valid value",
+                where="AmpConfig.ignore_performance",
+                fix="Valid values: True, False",
+            )
         for field in _TUPLE_FIELDS:
             object.__setattr__(self, field, _check_names(getattr(self, field), where=f"AmpConfig.{field}"))
         for field in ("keep_float32", "force_f16"):
@@ -183,7 +189,11 @@ def _read_bool(text: str, name: str) -> bool:
 
 
 def _read_choice(valid: tuple[str, ...], normalise: Callable[[str], str]) -> Callable[[str, str], str]:
-    return lambda text, name: _check_choice(normalise(text.strip()), valid, where=name)
+    def read(text: str, name: str) -> str:
+        normalised = normalise(text.strip())
+        return normalised if normalised in valid else _check_choice(text, valid, where=name)
+
+    return read
 
 
 def _read_names(text: str, name: str) -> tuple[str, ...]:
