@@ -5,6 +5,7 @@ The file names are those of TensorFlow's own pass, so that tools that read them 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from pathlib import Path
@@ -14,13 +15,19 @@ from absl import logging
 
 from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.oplists.targets import Resolution
-from amp_tf.reporting.schema import GraphReport
+from amp_tf.reporting.schema import RewriteReport
 
 _numbers = itertools.count()
 
 
-def write(config: AmpConfig, before: Any, after: Any, report: GraphReport, resolution: Resolution) -> None:
-    """Writes the files if the configuration asks for them; a folder that cannot be written is a warning."""
+def write(config: AmpConfig, before: Any, after: Any, report: RewriteReport, resolution: Resolution) -> None:
+    """Writes the files if the configuration asks for them; a folder that cannot be written is a warning, once.
+
+    Args:
+        before, after: the GraphDef or FunctionDef, its function library included.
+        report: of the rewrite; ``reasons_….txt`` has a line for each node: precision, op, function, name, reason.
+        resolution: holds the op lists.
+    """
     if not config.log_path:
         return
     folder = Path(config.log_path)
@@ -33,12 +40,17 @@ def write(config: AmpConfig, before: Any, after: Any, report: GraphReport, resol
         (folder / f"paintbuckets_AutoMixedPrecision_{stamp}.txt").write_text(_buckets(resolution), encoding="utf-8")
         (folder / f"reasons_AutoMixedPrecision_{stamp}.txt").write_text(_reasons(report), encoding="utf-8")
     except OSError as error:
-        logging.warning(
-            "amp_tf: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH: cannot write to %r (%s). "
-            "The rewrite goes on without log files; name a folder that can be written.",
-            config.log_path,
-            error.strerror or error,
-        )
+        _warn_once(config.log_path, error.strerror or str(error))
+
+
+@functools.lru_cache(maxsize=64)
+def _warn_once(path: str, why: str) -> None:
+    logging.warning(
+        "amp_tf: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH: cannot write to %r (%s). "
+        "Rewrites go on without log files; name a folder that can be written.",
+        path,
+        why,
+    )
 
 
 def _buckets(resolution: Resolution) -> str:
@@ -49,6 +61,6 @@ def _buckets(resolution: Resolution) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _reasons(report: GraphReport) -> str:
-    lines = (f"{node.precision.value}\t{node.op}\t{node.name}\t{node.reason}" for node in report.nodes)
+def _reasons(report: RewriteReport) -> str:
+    lines = (f"{node.precision.value}\t{node.op}\t{node.function}\t{node.name}\t{node.reason}" for node in report.nodes)
     return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.errors import AmpError, GraphError, RewriteError
+from amp_tf.errors import AmpError, ConfigError, GraphError, RewriteError
 from amp_tf.graph import editor, verify
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
@@ -76,22 +76,41 @@ def rewrite(
         A :class:`RewriteResult`. rewrite(rewrite(g)) = rewrite(g).
 
     Raises:
-        ConfigError: a setting from the environment means nothing.
+        ConfigError: a setting from the environment means nothing, or ``preserve`` is one string.
         OpListError: the lists contradict each other.
-        GraphError: the graph is broken; the message names function, node and port.
+        GraphError: the graph is broken, or is none; the message names function, node and port.
         RewriteError: the result did not pass verification; this is a bug of amp_tf.
     """
+    _check_arguments(graph, preserve)
     config = AmpConfig.from_env() if config is None else config
     resolution = resolve_target(config, Hardware.detect_cpu() if hardware is None else hardware)
     is_function = hasattr(graph, "node_def")
     templates = Templates(library if is_function else graph.library, SUCCESSORS)
     job = _Job(config, resolution, templates)
     with pause_garbage_collector():
-        result, reports = _rewrite_function(graph, job) if is_function else _rewrite_graph(graph, job, preserve)
+        rewrite_one = _rewrite_function if is_function else _rewrite_graph
+        result, reports = rewrite_one(graph, job, preserve)
         if not is_function and functions:
             result, more = _rewrite_library(graph, result, job)
             reports += more
-    return RewriteResult(result, RewriteReport(tuple(reports)), result is not graph)
+        report = RewriteReport(tuple(reports))
+        log_files.write(config, graph, result, report, resolution)
+    return RewriteResult(result, report, result is not graph)
+
+
+def _check_arguments(graph: Any, preserve: Iterable[str]) -> None:
+    if not hasattr(graph, "node_def") and not hasattr(graph, "library"):
+        raise GraphError(
+            f"expected a GraphDef or a FunctionDef, got {type(graph).__name__}",
+            where="rewrite(graph)",
+            fix="Of a tf.Graph or a concrete function's graph, as_graph_def() gives the GraphDef",
+        )
+    if isinstance(preserve, str):
+        raise ConfigError(
+            f"{preserve!r} is one string, not several node names",
+            where="rewrite(preserve=…)",
+            fix=f"Write preserve=[{preserve!r}]",
+        )
 
 
 def _rewrite_graph(graph: Any, job: _Job, preserve: Iterable[str]) -> tuple[Any, list[GraphReport]]:
@@ -105,13 +124,12 @@ def _rewrite_graph(graph: Any, job: _Job, preserve: Iterable[str]) -> tuple[Any,
         result.CopyFrom(graph)
         editor.apply_to_graph(result, view, plan)
         _verify(view, _read_again(read_graph, result, job))
-    log_files.write(job.config, graph, result, report, job.resolution)
     return result, [report]
 
 
-def _rewrite_function(function: Any, job: _Job) -> tuple[Any, list[GraphReport]]:
+def _rewrite_function(function: Any, job: _Job, preserve: Iterable[str] = ()) -> tuple[Any, list[GraphReport]]:
     view = read_function(function, job.templates)
-    painting = paint(view, job.resolution, job.config, is_function=job.templates.is_function)
+    painting = paint(view, job.resolution, job.config, preserve=preserve, is_function=job.templates.is_function)
     plan = plan_edits(painting)
     report = _report(painting, len(plan.casts))
     if not plan:
