@@ -189,7 +189,9 @@ class DynamicScale:
         """Counts the step; every ``growth_steps`` in a row the scale grows, up to the ceiling."""
         counted = _count_finite(state)
         is_due = counted.good_steps >= self.growth_steps
-        grown = maths.minimum(maths.float32(state.scale * self.growth_factor), PYTHON.float32(self.max_scale))
+        grown = maths.minimum(
+            maths.float32(state.scale * PYTHON.float32(self.growth_factor)), PYTHON.float32(self.max_scale)
+        )
         moved = _move(counted, maths.where(is_due, grown, state.scale), maths)
         return moved._replace(good_steps=maths.where(is_due, 0, counted.good_steps))
 
@@ -197,7 +199,9 @@ class DynamicScale:
         """Counts the skipped step; from the ``hysteresis``-th in a row on the scale backs off, down to the floor."""
         counted = _count_skipped(state)
         is_due = counted.skipped_in_row >= self.hysteresis
-        lowered = maths.maximum(maths.float32(state.scale * self.backoff_factor), PYTHON.float32(self.min_scale))
+        lowered = maths.maximum(
+            maths.float32(state.scale * PYTHON.float32(self.backoff_factor)), PYTHON.float32(self.min_scale)
+        )
         return _move(counted, maths.where(is_due, lowered, state.scale), maths)
 
 

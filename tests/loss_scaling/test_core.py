@@ -1,0 +1,179 @@
+"""Cases 1 to 11: what one step does, whatever surrounds it."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.loss_scaling import finite
+from tests.loss_scaling.steps import assert_same, gradients, make_step, poisoned, run, values, variables
+
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "adamw_ema": lambda: keras.optimizers.AdamW(
+        keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5), use_ema=True, ema_overwrite_frequency=3
+    ),
+    "rmsprop_clip": lambda: keras.optimizers.RMSprop(0.01, global_clipnorm=0.7),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_case_01_finite_steps_equal_the_inner_optimizer_bit_for_bit(name):
+    trace = [gradients(i) for i in range(6)]
+    _, bare = run(OPTIMIZERS[name], trace, wrapped=False)
+    _, wrapped = run(OPTIMIZERS[name], trace)
+    assert_same(wrapped, bare)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_case_02_every_nonfinite_value_at_every_position_skips_the_step(dtype):
+    weights = variables(dtype)
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.1), 4.0)
+    optimizer.build(weights)
+    optimizer.scale_loss(0.0)
+
+    @tf.function
+    def step(*grads):
+        optimizer.apply([tf.cast(g, dtype) for g in grads], weights)
+
+    before = values(optimizer, weights)
+    for bad, position in itertools.product((np.inf, -np.inf, np.nan), range(3)):
+        optimizer.loss_scale = 4.0
+        step(*[tf.constant(g) for g in poisoned(gradients(0), position, bad)])
+        assert optimizer.status().scale == 2.0
+        assert optimizer.status().nonfinite_variables == (weights[position].path,)
+        assert_same(values(optimizer, weights), before)
+    assert optimizer.status().skipped == 9
+
+
+def test_case_02_gradients_of_mixed_types_are_checked_together():
+    weights = [keras.Variable(np.ones(2), dtype=d) for d in ("float16", "float32", "bfloat16")]
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 2.0)
+    optimizer.build(weights)
+    optimizer.scale_loss(0.0)
+    finite_grads = [tf.ones(2, d) for d in (tf.float16, tf.float32, tf.bfloat16)]
+    optimizer.apply(finite_grads, weights)
+    assert [w.numpy().astype("float32").tolist() for w in weights] == [[0.75, 0.75]] * 3
+    optimizer.apply([*finite_grads[:2], tf.constant([1, np.nan], tf.bfloat16)], weights)
+    assert [w.numpy().astype("float32").tolist() for w in weights] == [[0.75, 0.75]] * 3
+
+
+@pytest.mark.parametrize("mode", ["eager", "function"])
+def test_case_03_a_skipped_step_changes_nothing_but_the_scale_and_its_counters(mode):
+    weights = variables()
+    weights[0].constraint = keras.constraints.MaxNorm(0.01)  # would change the weights if it were applied
+    inner = OPTIMIZERS["adamw_ema"]()
+    optimizer = amp_tf.LossScaleOptimizer(inner)
+    optimizer.build(weights)
+    step = make_step(optimizer, weights, mode)
+    step(*[tf.constant(g) for g in gradients(1)])
+    before, rate = values(optimizer, weights), float(inner.learning_rate)
+    step(*[tf.constant(g) for g in poisoned(gradients(2), 1, np.inf)])
+    assert_same(values(optimizer, weights), before)
+    assert float(inner.learning_rate) == rate
+    assert int(optimizer.iterations) == 1
+    assert (optimizer.status().scale, optimizer.status().skipped) == (2.0**14, 1)
+
+
+def test_case_04_the_variables_follow_the_pure_schedule():
+    trace = [bool(b) for b in np.random.RandomState(3).randint(0, 4, 60)]
+    for settings in ({"dynamic_growth_steps": 3}, {"dynamic_growth_steps": 2, "hysteresis": 3, "growth_factor": 1.7}):
+        grads = [gradients(i) if ok else poisoned(gradients(i), 0, np.nan) for i, ok in enumerate(trace)]
+        optimizer, _ = run(OPTIMIZERS["sgd"], grads, **settings)
+        state = optimizer.schedule.initial_state()
+        for ok in trace:
+            state = (optimizer.schedule.after_finite if ok else optimizer.schedule.after_nonfinite)(state)
+        status = optimizer.status()
+        assert (status.scale, status.good_steps, status.skipped) == (state.scale, state.good_steps, state.skipped)
+        assert (status.skipped_in_row, status.steps) == (state.skipped_in_row, state.steps)
+        assert status.last_change == state.last_change
+
+
+def test_case_05_and_k02_300_overflows_leave_the_scale_at_its_floor_and_training_recovers():
+    overflows = [poisoned(gradients(0), 0, np.inf)] * 300
+    optimizer, after = run(OPTIMIZERS["sgd"], [*overflows, gradients(1)], dynamic_growth_steps=1)
+    _, expected = run(OPTIMIZERS["sgd"], [gradients(1)], wrapped=False)
+    assert_same(after, expected)
+    assert optimizer.status().scale == 2.0**-23
+
+
+def test_case_07_and_k03_the_scale_never_reaches_infinity():
+    zeros = [[np.zeros_like(g) for g in gradients(0)]] * 20
+    optimizer, _ = run(OPTIMIZERS["sgd"], zeros, initial_scale=1e38, growth_factor=16.0, dynamic_growth_steps=1)
+    assert optimizer.status().scale == 2.0**127
+    assert optimizer.status().skipped == 0
+
+
+def test_case_08_and_k04_a_gradient_that_is_finite_only_while_scaled_is_skipped():
+    weights = variables()
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.1), 2.0**-10)
+    optimizer.build(weights)
+    optimizer.scale_loss(0.0)
+    before = values(optimizer, weights)
+    optimizer.apply([tf.fill((3,), 3e38), tf.ones((2, 2)), tf.constant(1.0)], weights)
+    assert_same(values(optimizer, weights), before)
+    assert optimizer.status().skipped == 1
+
+
+@pytest.mark.parametrize("clip", [{"global_clipnorm": 1.0}, {"clipnorm": 1.0}])
+def test_case_09_and_k04_finite_gradients_whose_norm_overflows_are_skipped_where_a_clip_uses_the_norm(clip):
+    big = [np.full((3,), 1e20, "float32"), *gradients(0)[1:]]
+    weights = variables()
+    optimizer, after = run(lambda: keras.optimizers.SGD(0.1, **clip), [big])
+    assert_same(after[:3], [w.numpy() for w in weights])
+    assert optimizer.status().skipped == 1
+
+
+def test_case_09_without_a_norm_clip_the_same_gradients_are_applied():
+    big = [np.full((3,), 1e20, "float32"), *gradients(0)[1:]]
+    optimizer, after = run(lambda: keras.optimizers.SGD(0.1), [big])
+    _, bare = run(lambda: keras.optimizers.SGD(0.1), [big], wrapped=False)
+    assert_same(after, bare)
+    assert optimizer.status().skipped == 0
+
+
+def test_a_sum_over_accumulated_steps_that_would_overflow_is_skipped():
+    big = [np.full((3,), 2e38, "float32"), *gradients(0)[1:]]
+    optimizer, after = run(lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), [big, big])
+    assert optimizer.status().skipped == 2
+    assert all(np.isfinite(value).all() for value in after)
+
+
+def test_case_10_hysteresis_keeps_the_scale_through_single_overflows():
+    bad, good = poisoned(gradients(0), 2, np.nan), gradients(0)
+    optimizer, _ = run(OPTIMIZERS["sgd"], [bad, good, bad, good], hysteresis=2)
+    assert (optimizer.status().scale, optimizer.status().skipped) == (2.0**15, 2)
+    optimizer, _ = run(OPTIMIZERS["sgd"], [bad, bad], hysteresis=2)
+    assert optimizer.status().scale == 2.0**14
+
+
+@pytest.mark.parametrize("settings", [{"dynamic": False, "initial_scale": 128.0}, {"enabled": False}])
+def test_case_11_fixed_and_disabled_are_identical_to_the_bare_optimizer(settings):
+    trace = [gradients(i) for i in range(4)]
+    optimizer, after = run(OPTIMIZERS["adam"], trace, **settings)
+    _, bare = run(OPTIMIZERS["adam"], trace, wrapped=False)
+    assert_same(after, bare)
+    assert optimizer.status().scale == settings.get("initial_scale", 1.0)
+
+
+def test_case_11_disabled_does_not_even_skip_but_fixed_does():
+    bad = [poisoned(gradients(0), 0, np.nan)]
+    _, disabled = run(OPTIMIZERS["sgd"], bad, enabled=False)
+    assert np.isnan(disabled[0]).any()
+    optimizer, fixed = run(OPTIMIZERS["sgd"], bad, dynamic=False, initial_scale=8.0)
+    assert all(np.isfinite(value).all() for value in fixed)
+    assert (optimizer.status().scale, optimizer.status().skipped) == (8.0, 1)
+
+
+@pytest.mark.parametrize("scale", [2.0**-24, 1.0, 2.0**24, 2.0**40, 2.0**127])
+def test_unscaling_is_exact_for_powers_of_two_and_goes_through_float32_for_16_bit(scale):
+    values32 = tf.constant([1.5, -3.0, 0.0]) * tf.constant(min(scale, 2.0**100))
+    np.testing.assert_array_equal(finite.unscale(values32, scale), values32.numpy() / np.float32(scale))
+    half = finite.unscale(tf.constant([1.0, 65504.0], tf.float16), scale)
+    assert half.dtype == tf.float16
+    expected = (np.array([1.0, 65504.0], "float32") / np.float32(scale)).astype("float16")
+    np.testing.assert_array_equal(half, expected)
