@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from amp_tf.config import AmpConfig
     from amp_tf.errors import AmpError, ConfigError, GraphError, OpListError, RewriteError
+    from amp_tf.hooks.scope import scope
     from amp_tf.hooks.switch import disable, enable, is_enabled
     from amp_tf.loss_scaling import LossScaleOptimizer
     from amp_tf.offline.saved_model import convert_saved_model
     from amp_tf.reporting.process import report
     from amp_tf.rewriting.pipeline import rewrite
-    from amp_tf.hooks.scope import scope
 
 __version__ = "0.1.0"
 

@@ -104,3 +104,9 @@ def report() -> RewriteReport:
 def totals() -> Totals:
     """The counts of everything that this process rewrote so far."""
     return _ledger.totals()
+
+
+def reset() -> None:
+    """Forgets everything, for notebooks that measure one model after the other."""
+    global _ledger
+    _ledger = Ledger()
