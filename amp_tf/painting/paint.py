@@ -138,7 +138,12 @@ def _place_forced(canvas: Canvas, obstacles: Obstacles) -> None:
         for node, signature in enumerate(view.signatures):
             if signature.op not in NEVER_FORCED and not signature.is_stateful and not signature.has_refs:
                 forced.setdefault(node, Rule.FORCED_BY_LEVEL)
+    wanted = canvas.target.precision.data_type
     for node, rule in forced.items():
+        # Difference "force-all-casts": a cast to or from 16 bit is a border between precisions, ours among them.
+        # TensorFlow converts its float32 side under UNSAFE_FORCE_ALL, so that each rewrite would change the graph again.
+        if view.ops[node] == "Cast" and wanted in view.dtypes[view.base[node] : view.base[node + 1]]:
+            continue
         units = [unit for unit in view.units(node) if canvas.convertible[unit]]
         for flags in (canvas.on_infer, canvas.on_deny, canvas.on_clear):
             if rule is not Rule.FORCED_BY_LEVEL:
