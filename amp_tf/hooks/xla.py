@@ -45,7 +45,9 @@ def install(config: AmpConfig | None = None) -> None:
         _config = AmpConfig.from_env() if config is None else config
         if _wrapper is None:
             _wrapper = _wrap(atomic_function.from_func_graph)
-        atomic_function.from_func_graph = _wrapper
+            atomic_function.from_func_graph = _wrapper
+        elif atomic_function.from_func_graph is _wrapper.__wrapped__:  # somebody put the original back
+            atomic_function.from_func_graph = _wrapper
         xla_saving.install(_rewritten)
 
 

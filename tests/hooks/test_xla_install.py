@@ -1,0 +1,245 @@
+"""The hook in this process: on and off, name rules, list changes, loops, and its own failures."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import atomic_function
+
+from amp_tf.config import AmpConfig
+from amp_tf.hooks import notices, xla
+from amp_tf.reporting import process
+
+BFLOAT16 = AmpConfig(precision="bfloat16")
+BF16 = tf.bfloat16.as_datatype_enum
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    yield
+    xla.uninstall()
+    notices.forget()
+    process.reset()
+
+
+def tensor(seed: int, *shape: int):
+    return tf.constant(np.random.default_rng(seed).normal(size=shape, scale=0.2).astype("float32"))
+
+
+X, W = tensor(1, 8, 8), tensor(2, 8, 8)
+
+
+def jitted(function):
+    return tf.function(function, jit_compile=True)
+
+
+def definition(function, *arguments):
+    return context.context().get_function_def(function.get_concrete_function(*arguments).name)
+
+
+def products(fdef) -> Counter[str]:
+    return Counter(tf.as_dtype(node.attr["T"].type).name for node in fdef.node_def if node.op == "MatMul")
+
+
+def clones() -> list[str]:
+    return sorted(name for name in context.context().list_function_names() if "_amp_tf_" in name)
+
+
+def test_functions_are_rewritten_between_install_and_uninstall_only():
+    original = atomic_function.from_func_graph
+    before, during, after = (jitted(lambda x: x @ W) for _ in range(3))
+    assert products(definition(before, X)) == {"float32": 1}
+    xla.install(BFLOAT16)
+    xla.install(BFLOAT16)
+    assert products(definition(during, X)) == {"bfloat16": 1}
+    xla.uninstall()
+    xla.uninstall()
+    assert atomic_function.from_func_graph is original
+    assert products(definition(after, X)) == {"float32": 1}
+    assert products(definition(during, X)) == {"bfloat16": 1}
+
+
+def test_somebody_elses_wrapper_around_the_hook_survives_uninstall():
+    xla.install(BFLOAT16)
+    hooked = atomic_function.from_func_graph
+    atomic_function.from_func_graph = theirs = lambda *args, **kwargs: hooked(*args, **kwargs)
+    try:
+        xla.uninstall()
+        assert atomic_function.from_func_graph is theirs
+        assert products(definition(jitted(lambda x: x @ W), X)) == {"float32": 1}
+        xla.install(BFLOAT16)
+        assert products(definition(jitted(lambda x: x @ W), X)) == {"bfloat16": 1}
+        assert theirs is atomic_function.from_func_graph
+    finally:
+        atomic_function.from_func_graph = hooked
+
+
+def test_plain_functions_are_left_to_grappler():
+    xla.install(BFLOAT16)
+    assert products(definition(tf.function(lambda x: x @ W), X)) == {"float32": 1}
+
+
+def test_signature_keeps_its_types():
+    xla.install(BFLOAT16)
+    function = jitted(lambda x: x @ W)
+    fdef = definition(function, X)
+    assert {arg.type for arg in (*fdef.signature.input_arg, *fdef.signature.output_arg)} == {
+        tf.float32.as_datatype_enum
+    }
+    assert function(X).dtype == tf.float32
+
+
+def test_name_rules_and_list_changes_apply():
+    def two_products(x):
+        return tf.matmul(tf.matmul(x, W, name="first"), W, name="second")
+
+    xla.install(AmpConfig(precision="bfloat16", keep_float32=("^second$",)))
+    fdef = definition(jitted(two_products), X)
+    assert {node.name: node.attr["T"].type == BF16 for node in fdef.node_def if node.op == "MatMul"} == {
+        "first": True,
+        "second": False,
+    }
+    xla.install(AmpConfig(precision="bfloat16", allow_remove=("MatMul",)))
+    assert products(definition(jitted(two_products), X)) == {"float32": 2}
+
+
+def test_report_names_the_function_its_callees_and_the_way():
+    @tf.function
+    def callee(x):
+        return x @ W
+
+    xla.install(BFLOAT16)
+    caller = jitted(lambda x: callee(x) @ W)
+    name = caller.get_concrete_function(X).name.decode()
+    graphs = process.report().graphs
+    assert {graph.way for graph in graphs} == {"xla"}
+    assert name in {graph.function for graph in graphs}
+    assert any("callee" in graph.function and graph.converted for graph in graphs)
+
+
+def test_clones_of_a_retraced_and_deleted_function_are_gone():
+    @tf.function
+    def callee(x):
+        return x @ W
+
+    xla.install(BFLOAT16)
+    caller = jitted(lambda x: callee(x) @ W)
+    caller(X)
+    caller(X[:4])
+    assert len(clones()) == 2
+    del caller
+    gc.collect()
+    assert clones() == []
+    assert products(definition(callee, X)) == {"float32": 1}
+
+
+def test_callee_that_two_calls_share_is_cloned_once():
+    @tf.function
+    def callee(x):
+        return x @ W
+
+    xla.install(BFLOAT16)
+    caller = jitted(lambda x: callee(callee(x)))
+    caller(X)
+    assert len(clones()) == 1
+
+
+def test_casts_of_what_a_loop_does_not_change_are_made_before_it():
+    variable = tf.Variable(W)
+
+    def looped(x):
+        doubled = 2.0 * W
+
+        def body(i, y):
+            _, y = tf.while_loop(lambda j, y: j < 2, lambda j, y: (j + 1, y @ doubled), (0, y))
+            return i + 1, tf.tanh(y @ variable)
+
+        return tf.while_loop(lambda i, y: i < 3, body, (0, x))[1]
+
+    expected = jitted(looped)(X)
+    xla.install(BFLOAT16)
+    function = jitted(looped)
+    np.testing.assert_allclose(function(X), expected, atol=0.02)
+    caller = definition(function, X)
+    loops = [node for node in caller.node_def if node.op in ("While", "StatelessWhile")]
+    assert len(loops) == 1
+    assert list(loops[0].attr["T"].list.type).count(BF16) == 2  # doubled and variable, both cast once
+    body = context.context().get_function_def(loops[0].attr["body"].func.name)
+    sources = {
+        node.name: node.input[0] for node in body.node_def if node.op == "Cast" and node.attr["DstT"].type == BF16
+    }
+    assert not any("ReadVariableOp" in source or "doubled" in source or "mul" in source for source in sources.values())
+
+
+def test_variable_that_the_loop_writes_is_cast_in_each_turn():
+    variable = tf.Variable(W)
+
+    def looped(x):
+        def body(i, y):
+            y = y @ variable
+            variable.assign_add(0.1 * tf.ones_like(variable))
+            return i + 1, y
+
+        return tf.while_loop(lambda i, y: i < 3, body, (0, x))[1]
+
+    expected = jitted(looped)(X)
+    variable.assign(W)
+    xla.install(BFLOAT16)
+    np.testing.assert_allclose(jitted(looped)(X), expected, rtol=0.02, atol=0.02)
+    np.testing.assert_allclose(variable, W + 0.3, rtol=1e-5, atol=1e-6)
+
+
+def test_variable_written_before_the_loop_is_read_by_the_hoisted_cast_after_that():
+    variable = tf.Variable(tf.zeros((8, 8)))
+
+    @jitted
+    def assign_then_loop(x):
+        variable.assign(2.0 * W)
+        y = tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, y @ variable), (0, x))[1]
+        variable.assign(tf.zeros((8, 8)))
+        return y
+
+    xla.install(BFLOAT16)
+    np.testing.assert_allclose(assign_then_loop(X), X @ (2 * W) @ (2 * W), atol=0.02)
+
+
+def test_rewrite_that_fails_leaves_the_function_and_warns_once(caplog, monkeypatch):
+    from amp_tf.rewriting import pipeline
+
+    def failing(*args, **kwargs):
+        raise RuntimeError("made to fail")
+
+    xla.install(BFLOAT16)
+    monkeypatch.setattr(pipeline, "rewrite", failing)
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        functions = [jitted(lambda x: x @ W) for _ in range(2)]
+        for function in functions:
+            np.testing.assert_array_equal(function(X), tf.function(lambda x: x @ W, jit_compile=True)(X))
+    ours = [record.getMessage() for record in caplog.records if "amp_tf" in record.getMessage()]
+    assert len(ours) == 1
+    assert "RuntimeError: made to fail" in ours[0]
+    assert "AMP_TF_DISABLE=1" in ours[0]
+
+
+def test_definition_that_tensorflow_refuses_is_replaced_by_the_original(monkeypatch):
+    xla.install(BFLOAT16)
+    add = context.Context.add_function_def
+
+    def refuse_rewritten(self, fdef):
+        if any(node.op == "Cast" for node in fdef.node_def):
+            raise ValueError("refused")
+        add(self, fdef)
+
+    monkeypatch.setattr(context.Context, "add_function_def", refuse_rewritten)
+    function = jitted(lambda x: x @ W)
+    assert products(definition(function, X)) == {"float32": 1}
+    np.testing.assert_allclose(function(X), X @ W, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,50 @@
+"""Keras 3 under jit_compile: fit, evaluate, predict, steps per execution, a new shape, and jit that Keras chooses."""
+
+import json
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+rng = np.random.default_rng(1)
+images = rng.normal(size=(64, 12, 12, 3)).astype("float32")
+labels = (images.mean(axis=(1, 2, 3)) > 0).astype("int32")
+
+
+def new_model(**settings):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.Input((None, None, 3)),
+            keras.layers.Conv2D(16, 3, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Conv2D(16, 3, activation="relu"),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(16, activation="relu"),
+            keras.layers.Dense(2),
+        ]
+    )
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), **settings)
+    return model
+
+
+result = {}
+model = new_model(jit_compile=True)
+result["fit"] = model.fit(images, labels, batch_size=16, epochs=3, verbose=0).history["loss"]
+result["evaluate"] = float(model.evaluate(images, labels, batch_size=16, verbose=0))
+result["predict"] = model.predict(images[:16], batch_size=16, verbose=0).tolist()
+result["new_shape"] = model.fit(images[:, :9, :9], labels, batch_size=16, epochs=1, verbose=0).history["loss"]
+
+model = new_model(jit_compile=True, steps_per_execution=2)
+result["steps_per_execution"] = model.fit(images, labels, batch_size=16, epochs=3, verbose=0).history["loss"]
+
+list_physical_devices = tf.config.list_physical_devices
+pretended = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
+tf.config.list_physical_devices = lambda device_type=None: [
+    *list_physical_devices(device_type),
+    *([pretended] if device_type in (None, "GPU") else []),
+]
+model = new_model()
+result["auto_is_jit"] = bool(model.jit_compile)
+result["auto"] = model.fit(images, labels, batch_size=16, epochs=3, verbose=0).history["loss"]
+print(json.dumps(result))
