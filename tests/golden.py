@@ -1,0 +1,29 @@
+"""Golden files: what a text must be, kept beside the tests so that a change shows as a diff in review."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "gold"
+
+
+def check_golden(name: str, actual: str, folder: Path = FOLDER) -> None:
+    """Compares a text with the golden file of that name.
+
+    Where they differ, or where there is no such file yet, the text is written beside it as ``….actual`` (ignored by
+    git): look at it, and rename it if it is right.
+
+    Raises:
+        AssertionError: they differ; the message is the difference.
+    """
+    path = folder / f"{name}.txt"
+    beside = path.with_suffix(".actual")
+    expected = path.read_text(encoding="utf-8") if path.exists() else ""
+    if actual == expected:
+        beside.unlink(missing_ok=True)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    beside.write_text(actual, encoding="utf-8")
+    lines = difflib.unified_diff(expected.splitlines(), actual.splitlines(), str(path), str(beside), lineterm="")
+    raise AssertionError("\n".join(["the text is not the golden one:", *lines]))

@@ -1,0 +1,123 @@
+"""Graphs written as text, in the form that :mod:`amp_tf.graph.text` prints.
+
+    x = Placeholder()
+    m = MatMul(x, x) transpose_b=true @/device:CPU:0 ^x
+
+Attributes that a line leaves out get TensorFlow's default; a type attribute without a default is float32, and a count is
+the number of inputs. A constant is ``value=float32[4, 4]``, filled with 0.25, or ``value=int32[2]*4``, filled with 4.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
+from tensorflow.python.framework import op_def_registry
+
+_LINE = re.compile(r"^(\S+) = (\w+)\((.*?)\)(?: (.*))?$")
+_PART = re.compile(r"@\S+|\^\S+|\w+=(?:\w*\[[^\]]*\]\S*|'[^']*'|\S+)")
+_HEAD = re.compile(r"^function (\w+)\((.*?)\) -> \((.*?)\)$")
+_TENSOR = re.compile(r"^(\w+)\[(.*?)\](?:\*(\S+))?$")
+
+
+def graph(text: str, *functions: function_pb2.FunctionDef) -> graph_pb2.GraphDef:
+    """A GraphDef with the nodes of the text and a library of the functions."""
+    made = graph_pb2.GraphDef(node=[node(line) for line in _lines(text)])
+    made.library.function.extend(functions)
+    made.versions.producer = tf.version.GRAPH_DEF_VERSION
+    return made
+
+
+def function(text: str) -> function_pb2.FunctionDef:
+    """A FunctionDef: a head ``function f(x: float32) -> (y: float32)``, its nodes, and ``return y = m:product:0``."""
+    head, *body = _lines(text)
+    name, arguments, results = _HEAD.match(head).groups()
+    made = function_pb2.FunctionDef()
+    made.signature.name = name
+    for side, args in ((made.signature.input_arg, arguments), (made.signature.output_arg, results)):
+        for arg in filter(None, args.split(", ")):
+            arg_name, _, type_name = arg.partition(": ")
+            side.add(name=arg_name, type=_type(type_name))
+    for line in body:
+        if line.startswith("return "):
+            result, _, tensor = line.removeprefix("return ").partition(" = ")
+            made.ret[result] = tensor
+        else:
+            made.node_def.append(node(line))
+    return made
+
+
+def node(line: str) -> node_def_pb2.NodeDef:
+    """The NodeDef of one line."""
+    name, op, inputs, rest = _LINE.match(line).groups()
+    made = node_def_pb2.NodeDef(name=name, op=op)
+    made.input.extend(filter(None, inputs.split(", ")))
+    data_count = len(made.input)
+    op_def = op_def_registry.get(op)
+    kinds = {attr.name: attr.type for attr in op_def.attr} if op_def else {}
+    for part in _PART.findall(rest or ""):
+        if part.startswith("@"):
+            made.device = part[1:]
+        elif part.startswith("^"):
+            made.input.append(part)
+        else:
+            key, _, value = part.partition("=")
+            made.attr[key].CopyFrom(_value(kinds.get(key, ""), value))
+    for attr in op_def.attr if op_def else ():
+        if attr.name in made.attr or attr.HasField("default_value"):
+            continue
+        if attr.type == "type":
+            made.attr[attr.name].type = _type("float32")
+        elif attr.type == "int":
+            made.attr[attr.name].i = data_count
+    return made
+
+
+def types_of(graph_def: graph_pb2.GraphDef, name: str) -> dict[str, str]:
+    """The type attributes of a node, as names."""
+    found = next(node for node in graph_def.node if node.name == name)
+    return {key: tf.as_dtype(value.type).name for key, value in sorted(found.attr.items()) if value.type}
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _type(name: str) -> int:
+    return int(tf.as_dtype(name).as_datatype_enum)
+
+
+def _value(kind: str, text: str) -> Any:
+    """An AttrValue; for an attribute that no op definition knows, the kind is guessed from the text."""
+    made = type(node_def_pb2.NodeDef().attr["any"])()
+    if kind == "type":
+        made.type = _type(text)
+    elif kind == "list(type)":
+        made.list.type.extend(_type(name) for name in _entries(text))
+    elif kind == "shape":
+        made.shape.CopyFrom(tf.TensorShape([None if d == "?" else int(d) for d in _entries(text)]).as_proto())
+    elif kind == "tensor":
+        type_name, dims, fill = _TENSOR.match(text).groups()
+        shape = [int(dim) for dim in filter(None, dims.split(", "))]
+        values = np.full(shape, float(fill or 0.25), tf.as_dtype(type_name).as_numpy_dtype)
+        made.tensor.CopyFrom(tf.make_tensor_proto(values))
+    elif kind == "func":
+        made.func.name = text.removesuffix("()")
+    elif kind == "list(int)":
+        made.list.i.extend(map(int, _entries(text)))
+    elif kind == "bool" or text in ("true", "false"):
+        made.b = text == "true"
+    elif kind == "float":
+        made.f = float(text)
+    elif kind == "int" or text.isdecimal():
+        made.i = int(text)
+    else:
+        made.s = text.strip("'").encode()
+    return made
+
+
+def _entries(text: str) -> list[str]:
+    return [entry for entry in text.strip("[]").split(", ") if entry]

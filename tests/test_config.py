@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+from amp_tf.config import (
+    DISABLE_VAR,
+    ENABLE_VAR,
+    ENV_VARS,
+    GRAPH_REWRITE_VAR,
+    LEVELS,
+    LIST_NAMES,
+    LOSS_SCALING_VAR,
+    PRECISIONS,
+    TARGETS,
+    AmpConfig,
+    Switches,
+)
+from amp_tf.errors import ConfigError
+
+PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+LIST_VARIABLES = [row.name for row in ENV_VARS if row.name.endswith(("_ADD", "_REMOVE"))]
+
+
+def test_the_defaults_are_what_an_empty_environment_gives():
+    assert AmpConfig.from_env({}) == AmpConfig()
+
+
+def test_the_process_environment_is_read_by_default(monkeypatch):
+    monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
+    assert AmpConfig.from_env().precision == "bfloat16"
+
+
+def test_an_empty_variable_counts_as_unset():
+    assert AmpConfig.from_env({row.name: "" for row in ENV_VARS}) == AmpConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        *(("AMP_TF_PRECISION", value, "precision", value) for value in PRECISIONS),
+        ("AMP_TF_PRECISION", " BFloat16 ", "precision", "bfloat16"),
+        *((f"{PREFIX}LEVEL", value, "level", value) for value in LEVELS),
+        (f"{PREFIX}LEVEL", "unsafe_force_all", "level", "UNSAFE_FORCE_ALL"),
+        *((f"{PREFIX}IGNORE_PERFORMANCE", text, "ignore_performance", True) for text in ("1", "true", "TRUE")),
+        *((f"{PREFIX}IGNORE_PERFORMANCE", text, "ignore_performance", False) for text in ("0", "false", "False")),
+        (f"{PREFIX}LOG_PATH", "/tmp/amp", "log_path", "/tmp/amp"),
+        ("AMP_TF_KEEP_FLOAT32", "^loss/, _head$,", "keep_float32", ("^loss/", "_head$")),
+        ("AMP_TF_FORCE_F16", "softmax", "force_f16", ("softmax",)),
+    ],
+)
+def test_a_good_value_sets_its_field(name, text, field, value):
+    assert AmpConfig.from_env({name: text}) == AmpConfig(**{field: value})
+
+
+@pytest.mark.parametrize("name", LIST_VARIABLES)
+def test_a_list_variable_takes_op_names_separated_by_commas(name):
+    field = next(row.field for row in ENV_VARS if row.name == name)
+    assert AmpConfig.from_env({name: "MatMul, Conv2D,,"}) == AmpConfig(**{field: ("MatMul", "Conv2D")})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("WHITELIST", "ALLOWLIST"), ("GRAYLIST", "INFERLIST"), ("BLACKLIST", "DENYLIST")]
+)
+@pytest.mark.parametrize("action", ["ADD", "REMOVE"])
+def test_an_old_list_name_and_its_new_one_both_count(old, new, action):
+    both = AmpConfig.from_env({f"{PREFIX}{old}_{action}": "A", f"{PREFIX}{new}_{action}": "B"})
+    field = f"{new.removesuffix('LIST').lower()}_{action.lower()}"
+    assert sorted(getattr(both, field)) == ["A", "B"]
+
+
+def test_each_list_can_be_added_to_and_removed_from():
+    fields = {row.field for row in ENV_VARS if row.name in LIST_VARIABLES}
+    assert fields == {f"{name}_{action}" for name in LIST_NAMES for action in ("add", "remove")}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "valid"),
+    [
+        ("AMP_TF_PRECISION", "fp16", PRECISIONS),
+        ("AMP_TF_PRECISION", "float32", PRECISIONS),
+        (f"{PREFIX}LEVEL", "unsafe_force_some", LEVELS),
+        (f"{PREFIX}IGNORE_PERFORMANCE", "yes", ("1", "true", "0", "false")),
+        ("AMP_TF_KEEP_FLOAT32", "loss(", ("regular expressions of Python's re module",)),
+        ("AMP_TF_FORCE_F16", "*", ("regular expressions of Python's re module",)),
+    ],
+)
+def test_a_bad_value_is_refused_with_variable_value_and_all_valid_values(name, value, valid):
+    with pytest.raises(ConfigError) as caught:
+        AmpConfig.from_env({name: value})
+    message = str(caught.value)
+    assert message.startswith(f"{name}: {value!r} is not a ")
+    assert message.endswith(f"Valid values: {', '.join(valid)}.")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "valid"),
+    [
+        ("precision", "half", PRECISIONS),
+        ("level", "default", LEVELS),
+        ("target", "tpu", TARGETS),
+        ("ignore_performance", "0", ("True", "False")),
+        ("ignore_performance", 1, ("True", "False")),
+    ],
+)
+def test_a_bad_argument_is_refused_with_field_value_and_all_valid_values(field, value, valid):
+    with pytest.raises(ConfigError) as caught:
+        AmpConfig(**{field: value})
+    assert str(caught.value) == (
+        f"AmpConfig.{field}: {value!r} is not a valid value. Valid values: {', '.join(valid)}."
+    )
+
+
+@pytest.mark.parametrize("value", ["MatMul", ("MatMul", 1), {"MatMul"}, None])
+@pytest.mark.parametrize("field", ["allow_add", "deny_remove", "keep_float32"])
+def test_names_must_be_a_tuple_of_strings(field, value):
+    with pytest.raises(
+        ConfigError, match=rf"^AmpConfig\.{field}: .* is not a tuple of strings\. Write \('A', 'B'\)\.$"
+    ):
+        AmpConfig(**{field: value})
+
+
+@pytest.mark.parametrize("field", ["keep_float32", "force_f16"])
+def test_a_bad_pattern_argument_is_refused_with_the_pattern(field):
+    with pytest.raises(ConfigError, match=rf"^AmpConfig\.{field}: '\[' is not a regular expression \("):
+        AmpConfig(**{field: ("[",)})
+
+
+def test_a_list_of_names_is_kept_as_a_tuple_so_that_the_configuration_stays_hashable():
+    config = AmpConfig(allow_add=["MatMul"])
+    assert config.allow_add == ("MatMul",)
+    assert hash(config) == hash(AmpConfig(allow_add=("MatMul",)))
+
+
+def test_a_configuration_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        AmpConfig().precision = "float16"
+
+
+def test_every_variable_is_one_row_with_words_for_people():
+    assert len({row.name for row in ENV_VARS}) == len(ENV_VARS)
+    assert all(row.values and row.meaning for row in ENV_VARS)
+
+
+def test_every_field_that_a_row_sets_exists():
+    fields = {field.name for field in dataclasses.fields(AmpConfig)}
+    assert {row.field for row in ENV_VARS if row.field} <= fields
+
+
+@pytest.mark.parametrize(
+    ("environ", "graph_rewrite", "loss_scaling"),
+    [
+        ({}, False, False),
+        ({ENABLE_VAR: "1"}, True, True),
+        ({ENABLE_VAR: "0"}, False, False),
+        ({ENABLE_VAR: ""}, False, False),
+        ({GRAPH_REWRITE_VAR: "1"}, True, False),
+        ({LOSS_SCALING_VAR: "1"}, False, True),
+        ({ENABLE_VAR: "1", GRAPH_REWRITE_VAR: "0"}, False, True),
+        ({ENABLE_VAR: "0", GRAPH_REWRITE_VAR: "1"}, True, False),
+        ({ENABLE_VAR: "1", GRAPH_REWRITE_VAR: ""}, True, True),
+        ({ENABLE_VAR: "1", LOSS_SCALING_VAR: "0"}, True, False),
+        ({ENABLE_VAR: "1", LOSS_SCALING_VAR: ""}, True, False),
+        ({ENABLE_VAR: "0", LOSS_SCALING_VAR: "1"}, False, True),
+        ({ENABLE_VAR: "true", LOSS_SCALING_VAR: "True"}, True, True),
+    ],
+    ids=lambda value: ",".join(f"{k[-12:]}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value),
+)
+def test_switches_follow_the_precedence_of_ngc(environ, graph_rewrite, loss_scaling):
+    switches = Switches.from_env(environ)
+    assert switches == Switches(graph_rewrite=graph_rewrite, loss_scaling=loss_scaling)
+    assert switches.any == (graph_rewrite or loss_scaling)
+
+
+@pytest.mark.parametrize("values", itertools.product(["0", "1"], repeat=3))
+def test_disable_wins_over_every_other_switch(values):
+    names = (ENABLE_VAR, GRAPH_REWRITE_VAR, LOSS_SCALING_VAR)
+    environ = dict(zip(names, values, strict=True))
+    assert Switches.from_env({**environ, DISABLE_VAR: "1"}) == Switches()
+    assert Switches.from_env({**environ, DISABLE_VAR: "0"}) == Switches.from_env(environ)
+
+
+@pytest.mark.parametrize("name", [ENABLE_VAR, GRAPH_REWRITE_VAR, LOSS_SCALING_VAR, DISABLE_VAR])
+@pytest.mark.parametrize("value", ["yes", "2", "on"])
+def test_a_switch_that_is_neither_true_nor_false_is_refused(name, value):
+    with pytest.raises(ConfigError) as caught:
+        Switches.from_env({name: value})
+    assert str(caught.value) == f"{name}: {value!r} is not a valid value. Valid values: 1, true, 0, false."

@@ -1,0 +1,51 @@
+"""Importing amp_tf must cost nothing and bring in no TensorFlow: the autostart relies on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import amp_tf
+
+_HEAVY = ("tensorflow", "keras", "tf_keras", "numpy", "absl", "google.protobuf")
+_REPORT = f"import sys; print(*[name for name in {_HEAVY!r} if name in sys.modules])"
+
+
+def _heavy_modules_after(code: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{_REPORT}"], capture_output=True, text=True, check=True, timeout=120
+    )
+    return done.stdout.split()
+
+
+def test_importing_amp_tf_imports_nothing_heavy():
+    assert _heavy_modules_after("import amp_tf") == []
+
+
+def test_reading_the_settings_imports_nothing_heavy():
+    code = "import amp_tf; amp_tf.AmpConfig.from_env(); from amp_tf.config import Switches; Switches.from_env()"
+    assert _heavy_modules_after(code) == []
+
+
+def test_naming_every_public_name_imports_no_tensorflow():
+    code = "import amp_tf\nfor name in amp_tf.__all__: getattr(amp_tf, name)"
+    assert {"tensorflow", "keras", "tf_keras"}.isdisjoint(_heavy_modules_after(code))
+
+
+def test_this_test_sees_a_module_that_is_imported():
+    assert _heavy_modules_after("import amp_tf, numpy") == ["numpy"]
+
+
+def test_every_public_name_is_found_and_listed():
+    assert set(amp_tf.__all__) <= set(dir(amp_tf))
+    for name in amp_tf.__all__:
+        assert getattr(amp_tf, name).__name__ == name
+
+
+def test_an_unknown_name_is_refused_with_the_names_that_exist():
+    with pytest.raises(
+        AttributeError, match=r"^module 'amp_tf' has no attribute 'rewrit'; its public names: .*rewrite"
+    ):
+        amp_tf.rewrit  # noqa: B018  the access is the test
