@@ -9,7 +9,6 @@
 ``AMP_TF_WHEEL_ARCH=aarch64 pip wheel .`` cross-compiles; the default is the machine's own architecture.
 """
 
-# ruff: noqa: D102 - the methods of the commands are setuptools' own protocol
 from __future__ import annotations
 
 import base64
@@ -157,5 +156,5 @@ setup(
         "build_shim": BuildShim,
         "bdist_wheel": ShimWheel,
         "editable_wheel": EditableWheel,
-    }
+    },
 )

@@ -53,12 +53,15 @@ def line() -> str:
     from amp_tf.reporting import process
 
     report, seen = process.report(), evidence.seen()
-    text = f"{_plural(seen.graphs, 'graph')}, {report.converted:,} of {_plural(report.total, 'node')} converted"
+    graphs = seen.graphs + sum(graph.way == "xla" for graph in report.graphs)
+    text = f"{_plural(graphs, 'graph')}, {report.converted:,} of {_plural(report.total, 'node')} converted"
     if report.precisions:
         text += f" to {' and '.join(precision.value for precision in report.precisions)}"
     text += f", {_plural(report.casts, 'cast')}"
     if not report.converted:
         text += f": {why_nothing(report, seen)}"
+    if report.unmatched:
+        text += f"; patterns that matched no node: {', '.join(report.unmatched)}"
     if seen.failures:
         text += f"; {_plural(seen.failures, 'graph')} stayed in float32 after a failure"
     return "; ".join([text, *filter(None, (part() for part in _parts))])
@@ -68,6 +71,8 @@ def why_nothing(report: RewriteReport, seen: evidence.Evidence) -> str:
     """Why no node of this process was converted."""
     if seen.idle:
         return seen.idle
+    if any(graph.way == "xla" for graph in report.graphs):
+        return str(report.why_nothing)
     if seen.graphs == seen.xla_graphs and (seen.xla_graphs or _has_xla_functions()):
         return ONLY_XLA
     if not seen.graphs:

@@ -84,7 +84,8 @@ def test_an_action_that_is_added_while_a_watched_module_is_imported_runs_at_its_
     module: str, tmp_path: Path
 ) -> None:
     (tmp_path / f"{module}.py").write_text(
-        "from amp_tf.hooks import imports\nseen = []\nimports.after_import(__name__, seen.append)\nbefore = list(seen)\n"
+        "from amp_tf.hooks import imports\n"
+        "seen = []\nimports.after_import(__name__, seen.append)\nbefore = list(seen)\n"
     )
     imports.watch(module)
     loaded = importlib.import_module(module)

@@ -17,7 +17,7 @@ GraphCallback = Callable[[int, int, int, int], None]
 """Called with the address and length of a serialized GraphDef, the TF_GrapplerItem and the TF_Buffer for the result."""
 
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
-_NO_CALLBACK = ctypes.cast(None, _CALLBACK)
+_NO_CALLBACK = _CALLBACK()  # a null pointer
 
 
 class Shim:

@@ -13,13 +13,15 @@ import functools
 import threading
 from collections.abc import Callable
 
-from amp_tf.config import AmpConfig
+from amp_tf.config import DISABLE_VAR, AmpConfig
+from amp_tf.errors import ConfigError, OpListError
 from amp_tf.hooks import evidence, notices
 from amp_tf.hooks.grappler import conflicts, item
 from amp_tf.hooks.grappler.library import DEVICE_TYPES, Shim
 
 Convert = Callable[[bytes, frozenset[str]], bytes | None]
 
+LOG_PATH_VAR = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH"
 _WHERE = "Grappler plugin"
 _lock = threading.Lock()
 _shims: dict[str, Shim] = {}
@@ -117,10 +119,17 @@ def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address
         _thread.interrupt_main()  # Ctrl-C hit this code by chance; it belongs to the program
     except Exception as error:
         evidence.count(failures=1)
-        notices.warn_once(
-            "grappler.failed",
-            f"a graph stays in float32 because amp_tf failed on it ({type(error).__name__}: {error})",
-            where=_WHERE,
-            fix="Training goes on; please report it, with TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH=<folder> set. "
-            "AMP_TF_DISABLE=1 turns amp_tf off",
-        )
+        _tell(error)
+
+
+def _tell(error: Exception) -> None:
+    if isinstance(error, (ConfigError, OpListError)):
+        notices.warn_once("grappler.failed", f"graphs stay in float32: {error.what}", where=error.where, fix=error.fix)
+        return
+    notices.warn_once(
+        "grappler.failed",
+        f"a graph stays in float32 because amp_tf failed on it ({type(error).__name__}: {str(error).rstrip('.')})",
+        where=_WHERE,
+        fix=f"Training goes on; please report it, with the files that {LOG_PATH_VAR}=<folder> makes amp_tf write. "
+        f"{DISABLE_VAR}=1 turns amp_tf off",
+    )

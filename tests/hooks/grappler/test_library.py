@@ -17,7 +17,7 @@ from amp_tf.hooks.grappler.library import Shim
 
 
 class Buffer(ctypes.Structure):
-    _fields_ = [  # noqa: RUF012 - ctypes' own form
+    _fields_ = [
         ("data", ctypes.c_void_p),
         ("length", ctypes.c_size_t),
         ("data_deallocator", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)),
@@ -30,11 +30,11 @@ OPTIMIZE = ctypes.CFUNCTYPE(
 
 
 class Configs(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("ext", ctypes.c_void_p), ("toggles", ctypes.c_int * 19)]  # noqa: RUF012
+    _fields_ = [("struct_size", ctypes.c_size_t), ("ext", ctypes.c_void_p), ("toggles", ctypes.c_int * 19)]
 
 
 class Optimizer(ctypes.Structure):
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("struct_size", ctypes.c_size_t),
         ("ext", ctypes.c_void_p),
         ("create_func", ctypes.c_void_p),
@@ -44,7 +44,7 @@ class Optimizer(ctypes.Structure):
 
 
 class Params(ctypes.Structure):
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("struct_size", ctypes.c_size_t),
         ("ext", ctypes.c_void_p),
         ("version", ctypes.c_int32 * 3),

@@ -7,6 +7,7 @@ import tempfile
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 keras.utils.set_random_seed(1)
 rng = np.random.default_rng(1)
@@ -28,15 +29,10 @@ model.export(os.path.join(folder, "exported"), verbose=False)
 model.save_weights(os.path.join(folder, "model.weights.h5"))
 tf.train.Checkpoint(model=model).write(os.path.join(folder, "checkpoint"))
 with open(os.path.join(folder, "exported", "saved_model.pb"), "rb") as file:
-    meta_graph = tf.compat.v1.MetaGraphDef()
-    saved = file.read()
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel  # noqa: E402
-
-graph = SavedModel.FromString(saved).meta_graphs[0].graph_def
+    graph = SavedModel.FromString(file.read()).meta_graphs[0].graph_def
 nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-checkpoint_types = {
-    dtype.name for dtype in tf.train.load_checkpoint(os.path.join(folder, "checkpoint")).get_variable_to_dtype_map().values()
-}
+checkpoint = tf.train.load_checkpoint(os.path.join(folder, "checkpoint"))
+checkpoint_types = {dtype.name for dtype in checkpoint.get_variable_to_dtype_map().values()}
 print(
     json.dumps(
         {

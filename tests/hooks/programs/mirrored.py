@@ -21,7 +21,7 @@ def replica_step(inputs):
         loss = tf.reduce_mean(tf.square(tf.nn.relu(inputs @ first) @ second - 1.0))
     gradients = tape.gradient(loss, [first, second])
     gradients = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, gradients)
-    for variable, gradient in zip([first, second], gradients):
+    for variable, gradient in zip([first, second], gradients, strict=True):
         variable.assign_sub(0.02 * gradient)
     return loss
 

@@ -1,0 +1,160 @@
+"""``amp-tf run -- command`` and ``python -m amp_tf script``, where no .pth file is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import amp_tf
+from amp_tf.cli import run as command
+from amp_tf.config import ENABLE_VAR
+
+PACKAGE = Path(amp_tf.__file__).resolve().parent
+PROGRAMS = Path(__file__).resolve().parents[1] / "hooks" / "programs"
+LOADED = "import sys; print([name for name in sys.modules if name == 'amp_tf.hooks.imports'])"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """What ``pip install -t`` makes: a folder that is on PYTHONPATH and whose .pth files nobody reads."""
+    folder = tmp_path / "target"
+    folder.mkdir()
+    (folder / "amp_tf").symlink_to(PACKAGE)
+    return folder
+
+
+def start(arguments: list[str], target: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = {
+        name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name and "AMP_TF" not in name
+    }
+    environ |= {"PYTHONPATH": str(target), "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environ, cwd=target, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def run(arguments: list[str], target: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return start(["-m", "amp_tf.cli.main", "run", *arguments], target, **variables)
+
+
+def test_the_command_and_its_children_have_amp_tf_on(target: Path) -> None:
+    nested = f"import subprocess; {LOADED}; sys.stdout.flush(); subprocess.run([sys.executable, '-c', {LOADED!r}])"
+    ended = run(["--", sys.executable, "-c", nested], target)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "['amp_tf.hooks.imports']\n" * 2
+
+
+def test_the_users_sitecustomize_runs_too(target: Path) -> None:
+    (target / "sitecustomize.py").write_text("import sys\nsys.users_own = __file__\n")
+    code = f"import sys; print(sys.users_own); import sitecustomize; print(sitecustomize.__file__); {LOADED}"
+    ended = run(["--", sys.executable, "-c", code], target)
+    own = str(target / "sitecustomize.py")
+    assert ended.stdout.split("\n") == [own, own, "['amp_tf.hooks.imports']", ""], ended.stderr
+
+
+def test_a_python_without_amp_tf_is_left_alone(target: Path) -> None:
+    environ = command.environment({**os.environ, "PYTHONPATH": ""})
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", "import sitecustomize, sys; print('amp_tf' in sys.modules)"],
+        env=environ,
+        cwd=target.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False\n", "")
+
+
+def test_status_of_the_command_is_kept(target: Path) -> None:
+    assert run(["--", sys.executable, "-c", "raise SystemExit(7)"], target).returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ([], 2, "amp-tf run: no command. Write: amp-tf run -- python train.py\n"),
+        (["--", "no-such-command"], 127, "amp-tf run: command not found: no-such-command. Check its name and PATH.\n"),
+        (["--", "/etc/passwd"], 126, "amp-tf run: /etc/passwd cannot be executed: Permission denied.\n"),
+    ],
+)
+def test_what_cannot_be_run_is_told_with_the_status_of_a_shell(
+    arguments: list[str], status: int, message: str, target: Path
+) -> None:
+    ended = run(arguments, target)
+    assert (ended.returncode, ended.stderr) == (status, message)
+
+
+def test_precision_is_passed_on(target: Path) -> None:
+    code = "import os; print(os.environ['AMP_TF_PRECISION'])"
+    assert run(["--precision", "float16", "--", sys.executable, "-c", code], target).stdout == "float16\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        ({}, {ENABLE_VAR: "1"}),
+        ({ENABLE_VAR: "0"}, {ENABLE_VAR: "1"}),
+        ({ENABLE_VAR: "1"}, {}),
+        ({ENABLE_VAR: "maybe"}, {}),  # told by the program itself
+        ({f"{ENABLE_VAR}_GRAPH_REWRITE": "1"}, {}),  # a part on purpose
+    ],
+)
+def test_the_switch_is_added_only_where_nothing_is_on(given: dict[str, str], added: dict[str, str]) -> None:
+    assert command.switched_on(given) == added
+
+
+def test_the_environment_is_the_same_when_run_twice() -> None:
+    once = command.environment({"PYTHONPATH": "a:b"})
+    assert once["PYTHONPATH"].split(os.pathsep)[1:] == ["a", "b"]
+    assert command.environment(once) == once
+
+
+def test_disable_keeps_its_say(target: Path) -> None:
+    ended = run(["--", sys.executable, "-c", LOADED], target, AMP_TF_DISABLE="1")
+    assert ended.stdout == "[]\n"
+
+
+def test_a_script_runs_as_if_python_had_been_given_it(target: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "neighbour.py").write_text("value = 3\n")
+    script = folder / "script.py"
+    script.write_text(
+        "import json, sys, neighbour, __main__\n"
+        "print(json.dumps([sys.argv, __name__, __file__, sys.path[0], neighbour.value, __main__.__file__]))\n"
+        "sys.exit(5)\n"
+    )
+    plain = start([str(script), "a", "--b"], target)
+    ended = start(["-m", "amp_tf", str(script), "a", "--b"], target)
+    assert plain.returncode == ended.returncode == 5
+    assert json.loads(ended.stdout) == json.loads(plain.stdout)
+
+
+def test_a_module_runs_as_if_python_had_been_given_it(target: Path) -> None:
+    (target / "program.py").write_text("import sys\nprint(sys.argv[1:], __name__, __spec__.name)\n")
+    plain = start(["-m", "program", "x"], target)
+    ended = start(["-m", "amp_tf", "-m", "program", "x"], target)
+    assert ended.stdout == plain.stdout == "['x'] __main__ program\n"
+
+
+def test_nothing_to_run_is_told_with_status_2(target: Path) -> None:
+    ended = start(["-m", "amp_tf"], target)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("usage: python -m amp_tf")
+
+
+@pytest.mark.parametrize("way", ["python -m amp_tf", "amp-tf run"])
+def test_training_is_converted(way: str, target: Path) -> None:
+    program = str(PROGRAMS / "custom_loop.py")
+    precision = {"AMP_TF_PRECISION": "bfloat16"}
+    if way == "amp-tf run":
+        ended = run(["--", sys.executable, program], target, **precision)
+    else:
+        ended = start(["-m", "amp_tf", program], target, **precision)
+    assert ended.returncode == 0, ended.stderr
+    assert "nodes converted to bfloat16" in ended.stderr

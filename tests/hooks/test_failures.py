@@ -1,0 +1,136 @@
+"""Whatever goes wrong in amp_tf, the program ends well, in float32, with at most one warning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.hooks import running
+
+# Breaks amp_tf from the inside, at the import of TensorFlow, and then runs an unchanged program.
+SABOTAGE = """
+import runpy, sys
+import tensorflow
+{sabotage}
+runpy.run_path({program!r}, run_name="__main__")
+"""
+FAULTS = {
+    "the rewrite raises": """
+from amp_tf.rewriting import pipeline
+def rewrite(*args, **kwargs): raise RuntimeError("made to")
+pipeline.rewrite = rewrite
+""",
+    "the graph cannot be parsed": """
+from amp_tf.config import AmpConfig
+from amp_tf.hooks.grappler import conversion, plugin
+plugin.set_conversion(lambda data, preserve: conversion.convert(b"\\xff" + data, preserve, AmpConfig()))
+""",
+    "the result cannot be handed over": """
+from amp_tf.hooks.grappler import library
+def emit(self, output, graph): raise MemoryError("made to")
+library.Shim.emit = emit
+""",
+    "TensorFlow does not list the nodes to preserve": """
+from amp_tf.hooks.grappler import item
+def nodes_to_preserve(address): raise OSError("made to")
+item.nodes_to_preserve = nodes_to_preserve
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def in_float32(site_folder: Path) -> running.Ended:
+    return running.run([str(running.PROGRAMS / "threads.py")], site_folder, {})
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_leaves_the_program_in_float32_with_one_warning(
+    fault: str, in_float32: running.Ended, site_folder: Path
+) -> None:
+    program = str(running.PROGRAMS / "threads.py")  # eight threads meet the fault at once
+    code = SABOTAGE.format(sabotage=FAULTS[fault], program=program)
+    ended = running.run(["-c", code], site_folder, running.switched_on())
+    assert ended.status == 0, ended.err
+    assert ended.result == in_float32.result
+    assert len(ended.warnings) == 1, ended.err
+    assert "Grappler plugin: a graph stays in float32 because amp_tf failed on it" in ended.warnings[0]
+    assert "AMP_TF_DISABLE=1 turns amp_tf off" in ended.warnings[0]
+    assert "graphs stayed in float32 after a failure" in ended.err
+
+
+def test_a_graph_that_runs_while_the_interpreter_exits_stays_in_float32(site_folder: Path) -> None:
+    code = """
+import atexit
+@atexit.register  # before TensorFlow is imported, so after amp_tf's own exit
+def late():
+    import numpy as np, tensorflow as tf
+    rng = np.random.default_rng(1)
+    left, right = (rng.normal(size=(32, 32)).astype("float32") for _ in range(2))
+    product = tf.function(lambda x, y: tf.nn.relu(tf.nn.relu(x @ y) @ y))(tf.constant(left), tf.constant(right)).numpy()
+    exact = np.maximum(np.maximum(left.astype("float64") @ right, 0) @ right, 0)
+    print("late", float(np.abs(product - exact).max() / np.abs(exact).max()))
+import tensorflow
+"""
+    ended = running.run(["-c", code], site_folder, running.switched_on())
+    assert ended.status == 0, ended.err
+    assert ended.warnings == []
+    assert float(ended.out.split()[1]) < 1e-5  # bfloat16 would be about 3e-3
+    assert ended.converted == 0
+
+
+def test_exit_waits_for_a_rewrite_on_another_thread(site_folder: Path) -> None:
+    code = """
+import threading, time
+import tensorflow as tf
+from amp_tf.hooks.grappler import plugin
+inside = threading.Event()
+def convert(data, preserve):
+    inside.set()
+    time.sleep(1)
+    print("rewrite ended", flush=True)
+plugin.set_conversion(convert)
+f = tf.function(lambda x: tf.nn.relu(tf.nn.relu(x @ x) @ x) @ x)
+threading.Thread(target=f, args=(tf.ones((8, 8)),), daemon=True).start()
+assert inside.wait(60)
+import atexit
+atexit.register(print, "exit begins", flush=True)
+"""
+    ended = running.run(["-c", code], site_folder, running.switched_on())
+    assert ended.status == 0, ended.err
+    assert ended.out.splitlines()[:2] == ["exit begins", "rewrite ended"]
+
+
+def test_a_fork_after_training_leaves_one_summary_and_two_good_ends(site_folder: Path) -> None:
+    code = f"""
+import os, runpy, sys
+runpy.run_path({str(running.PROGRAMS / "custom_loop.py")!r}, run_name="__main__")
+child = os.fork()
+if child == 0:
+    sys.exit(0)  # runs the exit handlers of the parent
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    ended = running.run(["-c", code], site_folder, running.switched_on())
+    assert ended.status == 0, ended.err
+    assert ended.out.splitlines()[-1] == "0"
+    assert ended.converted > 0  # and there is one summary line only
+    assert ended.warnings == []
+
+
+def test_another_graph_plugin_is_stepped_around_with_one_warning(site_folder: Path, tmp_path: Path) -> None:
+    """The other plugin is a copy of the shim: to TensorFlow, a library that takes the device type CPU."""
+    import shutil
+
+    from amp_tf.hooks.grappler import library
+
+    other = shutil.copy(library.FOLDER / "amp_tf_cpu.so", tmp_path / "libother.so")
+    program = str(running.PROGRAMS / "custom_loop.py")
+    ended = running.run(
+        [program], site_folder, {**running.switched_on(), "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(other)}
+    )
+    assert ended.status == 0, ended.err
+    assert len(ended.warnings) == 1, ended.err
+    assert str(other) in ended.warnings[0]
+    assert "another graph optimizer plugin is loaded" in ended.warnings[0]
+    assert ended.converted == 0
+    assert "another graph optimizer plugin" in ended.summary[6]

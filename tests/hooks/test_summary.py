@@ -1,0 +1,70 @@
+"""The line at exit: what was converted, or why nothing was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from amp_tf.hooks import evidence, summary
+from amp_tf.reporting.schema import RewriteReport
+from tests.hooks import running
+
+PRODUCT = "f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((32, 32)))"
+PROGRAMS = {
+    "eager": ("tf.ones((32, 32)) @ tf.ones((32, 32))", {}, "TensorFlow ran no graph of four nodes or more"),
+    "no op for 16 bit": ("tf.function(lambda x: tf.sin(tf.exp(x) + x) * x)(tf.ones((32, 32)))", {}, "allow list"),
+    "excluded": (PRODUCT, {"AMP_TF_KEEP_FLOAT32": ".*"}, "keep_float32"),
+    "op removed": (
+        PRODUCT,
+        {"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_REMOVE": "MatMul,_FusedMatMul"},
+        "allow list",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PROGRAMS)
+def test_nothing_converted_comes_with_the_reason(case: str, site_folder: Path) -> None:
+    code, variables, reason = PROGRAMS[case]
+    ended = running.run(["-c", f"import tensorflow as tf; {code}"], site_folder, {**running.switched_on(), **variables})
+    assert ended.status == 0, ended.err
+    assert ended.converted == 0
+    assert reason in ended.summary[6]
+    assert ended.warnings == []
+
+
+def test_a_process_without_tensorflow_says_nothing(site_folder: Path) -> None:
+    ended = running.run(["-c", "import amp_tf; amp_tf.enable()"], site_folder, running.switched_on())
+    assert (ended.status, ended.out, ended.err) == (0, "", "")
+
+
+def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder: Path) -> None:
+    code = "from absl import logging; logging.set_verbosity(logging.ERROR); import tensorflow"
+    ended = running.run(["-c", code], site_folder, running.switched_on())
+    assert ended.status == 0
+    assert "amp_tf" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        (evidence.Evidence(graphs=3, idle="another plugin is loaded"), "another plugin is loaded"),
+        (evidence.Evidence(graphs=2, xla_graphs=2), summary.ONLY_XLA),
+        (evidence.Evidence(failures=2), summary.ALL_FAILED),
+        (evidence.Evidence(), summary.EAGER),
+    ],
+)
+def test_the_evidence_tells_why(seen: evidence.Evidence, reason: str) -> None:
+    assert summary.why_nothing(RewriteReport(), seen) == reason
+
+
+def test_a_part_is_added_once_and_is_left_out_when_it_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary, "_parts", [])
+
+    def scale() -> str:
+        return "loss scale 32,768"
+
+    for part in (scale, scale, lambda: ""):
+        summary.add_part(part)
+    assert summary.line().endswith("; loss scale 32,768")
+    assert summary.line().count("loss scale") == 1
