@@ -7,7 +7,7 @@ import re
 
 _LINE = re.compile(
     r"amp_tf: (?P<text>.*?(?P<graphs>[\d,]+) graphs?\b"
-    r".*?(?P<converted>[\d,]+) of (?P<total>[\d,]+) nodes"
+    r".*?(?P<converted>[\d,]+) of (?P<total>[\d,]+) nodes?"
     r".*?(?P<casts>[\d,]+) casts?\b.*)"
 )
 

@@ -1,0 +1,340 @@
+"""What ``amp-tf doctor`` looks at, one row for each thing that can be in the way, each with what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import amp_tf
+from amp_tf.cli.trial import Trial, run_trials
+from amp_tf.config import DISABLE_VAR, ENABLE_VAR, AmpConfig, Switches
+from amp_tf.errors import ConfigError
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.targets import resolve_target
+
+SCHEMA_VERSION = 1
+SUPPORTED = ((2, 16), (2, 21))
+"""The oldest and the newest TensorFlow, both included."""
+
+_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "tensorflow-intel")
+_ASK_AUTOSTART = "import sys; print('amp_tf._autostart' in sys.modules or 'amp_tf.hooks.imports' in sys.modules)"
+_PROBE_SECONDS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Something that the user should know.
+
+    Attributes:
+        name: a word for programs.
+        is_problem: whether amp_tf does not work as it should; else it is a note.
+        what: what was found.
+        fix: what to do.
+    """
+
+    name: str
+    is_problem: bool
+    what: str
+    fix: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """The machine and its software, as the rows below need them.
+
+    Attributes:
+        environ: the environment.
+        versions: name to version of Python, amp_tf and the libraries; ``""`` where it is not installed.
+        devices: what TensorFlow can compute on: name, description, 16-bit types in hardware.
+        hardware: the same for the rewrite.
+        keras: Keras' backend, dtype policy and, where it cannot be imported, the error.
+        auto_clustering: whether XLA clusters operations by itself in this process.
+        autostart: whether a new Python with the variable set turns amp_tf on.
+        plugins: other graph optimizer plugins.
+        trials: what ran.
+    """
+
+    environ: Mapping[str, str]
+    versions: dict[str, str]
+    devices: list[dict[str, Any]]
+    hardware: Hardware
+    keras: dict[str, str]
+    auto_clustering: bool
+    autostart: bool
+    plugins: list[str]
+    trials: list[Trial]
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """The facts and what follows from them."""
+
+    facts: Facts
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_well(self) -> bool:
+        """Whether there is no problem; notes do not count."""
+        return not any(finding.is_problem for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for JSON; ``schema_version`` says which form this is."""
+        facts = self.facts
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "is_well": self.is_well,
+            "versions": facts.versions,
+            "devices": facts.devices,
+            "ways": ways(facts),
+            "trials": [dataclasses.asdict(trial) for trial in facts.trials],
+            "findings": [dataclasses.asdict(finding) for finding in self.findings],
+        }
+
+
+def diagnose(environ: Mapping[str, str], *, with_trials: bool = True) -> Diagnosis:
+    """Looks at this machine and this Python. Imports TensorFlow and runs small graphs.
+
+    Args:
+        environ: the environment, usually ``os.environ``.
+        with_trials: whether to convert and run graphs.
+
+    Raises:
+        ImportError: TensorFlow is not installed or cannot be imported.
+    """
+    facts = gather(environ, with_trials=with_trials)
+    return Diagnosis(facts, tuple(finding for check in CHECKS if (finding := check(facts)) is not None))
+
+
+def gather(environ: Mapping[str, str], *, with_trials: bool) -> Facts:
+    """The facts, without any judgement.
+
+    Raises:
+        ImportError: TensorFlow cannot be imported.
+    """
+    try:
+        import tensorflow as tf
+        from tensorflow.python.client import pywrap_tf_session
+    except Exception as error:  # a broken installation, or a bad ~/.keras/keras.json, may raise anything
+        raise ImportError(f"{type(error).__name__}: {error}") from error
+
+    from amp_tf.hooks.devices import hardware
+    from amp_tf.hooks.grappler import conflicts
+
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)  # a training may be running beside us
+    devices = _devices(tf)
+    return Facts(
+        environ=environ,
+        versions=_versions(tf),
+        devices=devices,
+        hardware=hardware(),
+        keras=_keras_facts(),
+        auto_clustering=bool(pywrap_tf_session.TF_GetXlaAutoJitEnabled()) or tf.config.optimizer.get_jit() != "",
+        autostart=_autostarts(environ),
+        plugins=_other_plugins(conflicts.other_graph_plugins()),
+        trials=run_trials([device["name"] for device in devices]) if with_trials else [],
+    )
+
+
+def ways(facts: Facts) -> dict[str, str]:
+    """Which ways in are open, and whether the environment uses them."""
+    try:
+        switches = Switches.from_env(facts.environ)
+    except ConfigError:
+        switches = Switches()
+    proven = {trial.way for trial in facts.trials if trial.converted and not trial.failure}
+    tried = {trial.way for trial in facts.trials}
+
+    def state(way: str) -> str:
+        return "works" if way in proven else "fails" if way in tried else "not tried"
+
+    return {
+        "switch": "on" if switches.graph_rewrite else f"off (set {ENABLE_VAR}=1)",
+        "amp_tf.pth": "read" if facts.autostart else "not read",
+        "grappler plugin": state("grappler"),
+        "xla hook": state("xla"),
+        "loss scaling": "on for float16" if switches.loss_scaling else "off",
+    }
+
+
+def _other_plugins(found: list[str]) -> list[str]:
+    return [path for path in found if not path.rpartition("/")[2].startswith("amp_tf_")]
+
+
+def _devices(tf: Any) -> list[dict[str, Any]]:
+    cpu_types = ["bfloat16"] if Hardware.detect_cpu().cpu_has_bf16 else []
+    found: list[dict[str, Any]] = [{"name": "CPU:0", "description": _cpu_name(), "fast_in": cpu_types}]
+    for number, gpu in enumerate(tf.config.get_visible_devices("GPU")):
+        details = tf.config.experimental.get_device_details(gpu)
+        capability = tuple(details.get("compute_capability", ()))
+        types = (["float16"] if capability >= (7, 0) else []) + (["bfloat16"] if capability >= (8, 0) else [])
+        name = f"{details.get('device_name', 'GPU')}, compute capability {'.'.join(map(str, capability)) or 'unknown'}"
+        found.append({"name": f"GPU:{number}", "description": name, "fast_in": types})
+    return found
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.machine()
+
+
+def _versions(tf: Any) -> dict[str, str]:
+    def of(distribution: str) -> str:
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            return ""
+
+    return {
+        "python": platform.python_version(),
+        "amp_tf": amp_tf.__version__,
+        "tensorflow": tf.__version__,
+        "keras": of("keras"),
+        "tf_keras": of("tf_keras"),
+        "numpy": of("numpy"),
+    }
+
+
+def _keras_facts() -> dict[str, str]:
+    try:
+        import keras
+
+        return {"backend": keras.config.backend(), "policy": keras.config.dtype_policy().name, "error": ""}
+    except Exception as error:  # a backend that is not installed, or a broken installation
+        return {"backend": "", "policy": "", "error": f"{type(error).__name__}: {error}"}
+
+
+def _autostarts(environ: Mapping[str, str]) -> bool:
+    environ = {**environ, ENABLE_VAR: "1"}
+    environ.pop(DISABLE_VAR, None)
+    no_site = ["-S"] if sys.flags.no_site else []
+    command = [sys.executable, *no_site, "-c", _ASK_AUTOSTART]
+    answer = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_PROBE_SECONDS)
+    return answer.stdout.strip() == "True"
+
+
+def _check_settings(facts: Facts) -> Finding | None:
+    try:
+        AmpConfig.from_env(facts.environ)
+        Switches.from_env(facts.environ)
+    except ConfigError as error:
+        return Finding("setting", True, f"{error.where}: {error.what}: everything stays in float32", error.fix)
+    return None
+
+
+def _check_disabled(facts: Facts) -> Finding | None:
+    try:
+        asked = Switches.from_env({k: v for k, v in facts.environ.items() if k != DISABLE_VAR}).any
+        is_off = asked and not Switches.from_env(facts.environ).any
+    except ConfigError:
+        return None
+    if not is_off:
+        return None
+    return Finding("disabled", False, f"{DISABLE_VAR} is set and wins over {ENABLE_VAR}", f"Unset {DISABLE_VAR}")
+
+
+def _check_tensorflow(facts: Facts) -> Finding | None:
+    version = facts.versions["tensorflow"]
+    numbers = tuple(int(part) for part in version.split(".")[:2])
+    oldest, newest = (".".join(map(str, bound)) for bound in SUPPORTED)
+    if SUPPORTED[0] <= numbers <= SUPPORTED[1]:
+        return None
+    what = f"TensorFlow {version} is outside of what amp_tf is tested with, {oldest} to {newest}"
+    return Finding("tensorflow", True, what, f"pip install 'tensorflow>={oldest},<={newest}.*'")
+
+
+def _check_two_tensorflows(facts: Facts) -> Finding | None:
+    present = {distribution.metadata["Name"].lower() for distribution in importlib.metadata.distributions()}
+    found = [name for name in _DISTRIBUTIONS if name in present]
+    if len(found) < 2:
+        return None
+    what = f"{' and '.join(found)} are installed over each other"
+    return Finding("two-tensorflows", True, what, f"pip uninstall {' '.join(found)}, then install one of them")
+
+
+def _check_autostart(facts: Facts) -> Finding | None:
+    if facts.autostart:
+        return None
+    what = f"{sys.executable} does not read amp_tf.pth, so {ENABLE_VAR}=1 alone does nothing"
+    fix = "Install amp-tf with pip into this environment (not with -t, nor by PYTHONPATH), or start programs with "
+    return Finding("autostart", True, what, f"{fix}amp-tf run -- python script.py, or python -m amp_tf script.py")
+
+
+def _check_plugins(facts: Facts) -> Finding | None:
+    if not facts.plugins:
+        return None
+    what = f"another graph optimizer plugin is loaded, and TensorFlow takes only one: {', '.join(facts.plugins)}"
+    fix = "Uninstall that plugin, or unset TF_PLUGGABLE_DEVICE_LIBRARY_PATH; XLA functions are converted all the same"
+    return Finding("plugin", True, what, fix)
+
+
+def _check_keras(facts: Facts) -> Finding | None:
+    keras = facts.keras
+    if keras["error"] and facts.versions["keras"]:
+        return Finding("keras", True, f"Keras cannot be imported: {keras['error']}", "Check KERAS_BACKEND")
+    if keras["backend"] in ("", "tensorflow"):
+        return None
+    what = f"Keras computes with {keras['backend']}, which amp_tf does not reach"
+    return Finding(
+        "keras-backend", True, what, "Set KERAS_BACKEND=tensorflow, or change backend in ~/.keras/keras.json"
+    )
+
+
+def _check_policy(facts: Facts) -> Finding | None:
+    policy = facts.keras["policy"]
+    if policy in ("", "float32"):
+        return None
+    what = f"Keras' dtype policy is {policy} by default: its layers cast by themselves, amp_tf converts what is left"
+    fix = (
+        'Take one of the two. For amp_tf: "floatx": "float32" in ~/.keras/keras.json, no keras.config.set_dtype_policy'
+    )
+    return Finding("policy", False, what, fix)
+
+
+def _check_auto_clustering(facts: Facts) -> Finding | None:
+    if not facts.auto_clustering:
+        return None
+    what = "XLA clusters operations by itself (TF_XLA_FLAGS or tf.config.optimizer.set_jit), after amp_tf's conversion"
+    fix = "If a step is slower than without, unset TF_XLA_FLAGS=--tf_xla_auto_jit, or set AMP_TF_DISABLE=1"
+    return Finding("auto-clustering", False, what, fix)
+
+
+def _check_hardware(facts: Facts) -> Finding | None:
+    why = resolve_target(AmpConfig(), facts.hardware).why_none
+    if not why:
+        return None
+    fix = "AMP_TF_PRECISION=bfloat16 converts all the same, for instance to look at accuracy, but it is slower"
+    return Finding("hardware", False, f"precision auto converts nothing here: {why}", fix)
+
+
+def _check_trials(facts: Facts) -> Finding | None:
+    failed = [trial for trial in facts.trials if trial.failure]
+    if not failed:
+        return None
+    what = "; ".join(f"{trial.device}, {trial.way}, {trial.precision}: {trial.failure}" for trial in failed)
+    fix = "If no finding above explains it, please report this with the output of amp-tf doctor --json"
+    return Finding("trial", True, what, fix)
+
+
+CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
+    _check_settings,
+    _check_disabled,
+    _check_tensorflow,
+    _check_two_tensorflows,
+    _check_autostart,
+    _check_plugins,
+    _check_keras,
+    _check_policy,
+    _check_auto_clustering,
+    _check_hardware,
+    _check_trials,
+)

@@ -1,0 +1,128 @@
+"""A real conversion, run and timed: what ``amp-tf doctor`` believes rather than any table."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from amp_tf.config import AmpConfig
+
+WAYS = ("grappler", "xla")
+PRECISIONS = ("float32", "bfloat16", "float16")
+# Relative to the largest magnitude of the float32 result: a few units in the last place of each type (2^-8, 2^-11),
+# because two products and their inputs are rounded.
+TOLERANCES = {"float32": 0.0, "bfloat16": 2**-5, "float16": 2**-8}
+_WIDTHS = {"CPU": 512, "GPU": 4096}
+_RUNS = 7
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """Two matrix products on one device, the way TensorFlow runs them for a user.
+
+    Attributes:
+        device: such as ``"CPU:0"``.
+        way: ``"grappler"`` (tf.function) or ``"xla"`` (``jit_compile=True``).
+        precision: what was asked for; ``"float32"`` is the run without amp_tf.
+        converted: nodes converted.
+        milliseconds: median time of a run.
+        speedup: float32's time over this one's.
+        error: largest difference from float32, relative to float32's largest magnitude.
+        failure: what went wrong, or ``""``.
+    """
+
+    device: str
+    way: str
+    precision: str
+    converted: int = 0
+    milliseconds: float = 0.0
+    speedup: float = 0.0
+    error: float = 0.0
+    failure: str = ""
+
+
+def run_trials(devices: list[str]) -> list[Trial]:
+    """Every way in every precision on every device; amp_tf is off again when it returns.
+
+    Args:
+        devices: names such as ``"CPU:0"``.
+    """
+    return [trial for device in devices for way in WAYS for trial in _run_way(device, way)]
+
+
+def _run_way(device: str, way: str) -> Iterator[Trial]:
+    baseline: tuple[Any, float] | None = None
+    for precision in PRECISIONS:
+        trial = Trial(device, way, precision)
+        try:
+            result, milliseconds, converted = _run(device, way, precision)
+        except Exception as problem:  # whatever TensorFlow or a driver raises is a finding, not the end of the doctor
+            yield dataclasses.replace(trial, failure=f"{type(problem).__name__}: {_first_line(problem)}")
+            continue
+        expected, expected_milliseconds = baseline = baseline or (result, milliseconds)
+        error = float(abs(result - expected).max() / abs(expected).max())
+        yield dataclasses.replace(
+            trial,
+            converted=converted,
+            milliseconds=milliseconds,
+            speedup=expected_milliseconds / milliseconds,
+            error=error,
+            failure=_judge(precision, converted, error),
+        )
+
+
+def _run(device: str, way: str, precision: str) -> tuple[Any, float, int]:
+    """The result, the median time in milliseconds, and how many nodes were converted."""
+    import numpy as np
+    import tensorflow as tf
+
+    from amp_tf.reporting import process
+
+    width = _WIDTHS.get(device.partition(":")[0], _WIDTHS["CPU"])
+    generator = np.random.default_rng(0)
+    with tf.device(device), _amp(device, precision):
+        before = process.report().converted
+        x, first, second = (tf.constant(generator.standard_normal((width, width), "float32")) for _ in range(3))
+
+        def products_of(x: Any) -> Any:
+            return tf.nn.relu(tf.matmul(tf.nn.relu(tf.matmul(x, first)), second)) + 1.0
+
+        products = tf.function(products_of, jit_compile=way == "xla")
+        result = products(x).numpy()  # traced and converted here, so not timed
+        times = []
+        for _ in range(_RUNS):
+            begin = time.perf_counter()
+            products(x).numpy()
+            times.append(1e3 * (time.perf_counter() - begin))
+        return result, statistics.median(times), process.report().converted - before
+
+
+@contextlib.contextmanager
+def _amp(device: str, precision: str) -> Iterator[None]:
+    from amp_tf.hooks import switch
+
+    if precision == "float32":
+        switch.disable()
+        yield
+        return
+    target = "gpu" if device.startswith("GPU") else "cpu"
+    with switch.enable(AmpConfig(precision=precision, target=target, ignore_performance=True)):
+        yield
+
+
+def _judge(precision: str, converted: int, error: float) -> str:
+    if precision == "float32":
+        return "nodes were converted while amp_tf was off" if converted else ""
+    if converted == 0:
+        return "nothing was converted"
+    if not error <= TOLERANCES[precision]:  # also where it is NaN
+        return f"the result differs from float32 by {error:.2g}, more than {TOLERANCES[precision]:.2g}"
+    return ""
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:200]

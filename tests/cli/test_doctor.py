@@ -1,0 +1,203 @@
+"""The doctor on this machine, and each thing that it warns of, provoked."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import amp_tf
+from amp_tf.cli import diagnosis, doctor, trial
+from amp_tf.cli.diagnosis import Diagnosis, Facts
+from amp_tf.oplists.hardware import Hardware
+
+PACKAGE = pathlib.Path(amp_tf.__file__).parent
+OWN = ("TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED", "AMP_TF_", "KERAS_", "TF_XLA_FLAGS", "TF_PLUGGABLE")
+
+
+def run_doctor(*arguments: str, flags: tuple[str, ...] = (), **environ: str) -> subprocess.CompletedProcess:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
+    path = [entry for entry in sys.path if entry] if flags else []
+    program = f"import sys; sys.path[:0] = {path!r}; from amp_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.run(
+        [sys.executable, *flags, "-c", program, "doctor", *arguments],
+        env={**clean, **environ},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def findings(answer: subprocess.CompletedProcess) -> dict[str, dict]:
+    return {finding["name"]: finding for finding in json.loads(answer.stdout)["findings"]}
+
+
+def test_this_machine_is_well_and_every_trial_converts() -> None:
+    answer = run_doctor("--json")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    found = json.loads(answer.stdout)
+    assert found["schema_version"] == diagnosis.SCHEMA_VERSION
+    assert found["ways"]["amp_tf.pth"] == "read"
+    assert found["ways"]["grappler plugin"] == found["ways"]["xla hook"] == "works"
+    kinds = {(item["way"], item["precision"]) for item in found["trials"]}
+    assert kinds == {(way, precision) for way in trial.WAYS for precision in trial.PRECISIONS}
+    for item in found["trials"]:
+        is_float32 = item["precision"] == "float32"
+        assert item["failure"] == ""
+        assert (item["converted"] == 0) is is_float32
+        assert item["milliseconds"] > 0
+        # A result that is float32's own bit for bit was not computed in 16 bit.
+        assert (item["error"] == 0) is is_float32
+        assert item["error"] <= trial.TOLERANCES[item["precision"]]
+
+
+def test_quiet_prints_nothing() -> None:
+    answer = run_doctor("--quiet", "--no-trials")
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+
+def test_names_a_bad_setting_a_double_installation_a_mixed_policy_and_auto_clustering(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "keras.json").write_text('{"floatx": "float16", "backend": "tensorflow"}')
+    for name in ("tensorflow", "tensorflow-cpu"):
+        folder = tmp_path / "packages" / f"{name.replace('-', '_')}-9.9.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.9\n")
+    answer = run_doctor(
+        "--json",
+        "--no-trials",
+        AMP_TF_PRECISION="float8",
+        KERAS_HOME=str(tmp_path),
+        TF_XLA_FLAGS="--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit",
+        PYTHONPATH=str(tmp_path / "packages"),
+    )
+    found = findings(answer)
+    assert answer.returncode == 1
+    assert set(found) >= {"setting", "two-tensorflows", "policy", "auto-clustering"}
+    assert found["setting"]["what"].startswith("AMP_TF_PRECISION: 'float8' is not a valid value")
+    assert found["setting"]["fix"] == "Valid values: auto, float16, bfloat16"
+    assert "tensorflow and tensorflow-cpu" in found["two-tensorflows"]["what"]
+    assert "float16 by default" in found["policy"]["what"]
+    assert not found["policy"]["is_problem"]
+    assert not found["auto-clustering"]["is_problem"]
+
+
+def test_names_a_backend_that_is_not_installed_a_pth_that_is_not_read_and_the_kill_switch() -> None:
+    answer = run_doctor(
+        *("--json", "--no-trials"),
+        flags=("-S",),
+        KERAS_BACKEND="jax",
+        AMP_TF_DISABLE="1",
+        TF_ENABLE_AUTO_MIXED_PRECISION="1",
+    )
+    found = findings(answer)
+    assert answer.returncode == 1
+    keras = "keras-backend" if importlib.util.find_spec("jax") else "keras"
+    assert set(found) == {keras, "autostart", "disabled"}
+    assert "jax" in found[keras]["what"]
+    assert "amp-tf run -- python script.py" in found["autostart"]["fix"]
+    assert found["disabled"]["fix"] == "Unset AMP_TF_DISABLE"
+
+
+def test_a_broken_tensorflow_is_told_in_one_sentence(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "tensorflow.py").write_text("raise RuntimeError('half an installation')\n")
+    answer = run_doctor(PYTHONPATH=str(tmp_path))
+    assert answer.returncode == 2
+    assert answer.stderr.startswith("amp-tf doctor: TensorFlow cannot be imported from ")
+    assert "RuntimeError: half an installation" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_names_another_plugin_and_what_it_stops(tmp_path: pathlib.Path) -> None:
+    library = PACKAGE / "hooks" / "grappler" / "amp_tf_cpu.so"
+    if not library.exists():
+        pytest.skip("the shim is not built in this checkout: pip install -e . builds it")
+    other = shutil.copy(library, tmp_path / "libother_optimizer.so")
+    answer = run_doctor("--json", TF_PLUGGABLE_DEVICE_LIBRARY_PATH=str(other))
+    found = findings(answer)
+    assert answer.returncode == 1
+    assert set(found) == {"plugin", "trial"}
+    assert "libother_optimizer.so" in found["plugin"]["what"]
+    ways = json.loads(answer.stdout)["ways"]
+    assert (ways["grappler plugin"], ways["xla hook"]) == ("fails", "works")
+
+
+def test_without_tensorflow_says_what_to_install() -> None:
+    program = "import sys; sys.path[:0] = [sys.argv[1]]; from amp_tf.cli import doctor, main\n"
+    program += "import argparse; sys.exit(doctor.run(argparse.Namespace(json=False, quiet=False, no_trials=False)))"
+    command = [sys.executable, "-S", "-c", program, str(PACKAGE.parent)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 2
+    assert "pip install 'amp-tf[cpu]'" in answer.stderr
+
+
+@pytest.fixture
+def facts() -> Facts:
+    return Facts(
+        environ={},
+        versions={"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": ""},
+        devices=[{"name": "CPU:0", "description": "a CPU", "fast_in": []}],
+        hardware=Hardware(cpu_has_bf16=True),
+        keras={"backend": "tensorflow", "policy": "float32", "error": ""},
+        auto_clustering=False,
+        autostart=True,
+        plugins=[],
+        trials=[],
+    )
+
+
+def test_names_another_keras_backend(facts: Facts) -> None:
+    keras = {"backend": "jax", "policy": "float32", "error": ""}
+    finding = diagnosis._check_keras(dataclasses.replace(facts, keras=keras))
+    assert finding is not None
+    assert "KERAS_BACKEND=tensorflow" in finding.fix
+
+
+@pytest.mark.parametrize("version", ["2.15.1", "2.22.0-rc1", "3.0.0"])
+def test_names_a_tensorflow_that_is_not_supported(facts: Facts, version: str) -> None:
+    finding = diagnosis._check_tensorflow(dataclasses.replace(facts, versions={"tensorflow": version}))
+    assert finding is not None
+    assert version in finding.what
+
+
+@pytest.mark.parametrize("version", ["2.16.2", "2.21.0"])
+def test_takes_the_oldest_and_the_newest_tensorflow(facts: Facts, version: str) -> None:
+    assert diagnosis._check_tensorflow(dataclasses.replace(facts, versions={"tensorflow": version})) is None
+
+
+def test_says_that_auto_converts_nothing_on_this_hardware(facts: Facts) -> None:
+    finding = diagnosis._check_hardware(dataclasses.replace(facts, hardware=Hardware()))
+    assert finding is not None
+    assert not finding.is_problem
+    assert "neither avx512_bf16 nor amx_bf16" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("precision", "converted", "error", "words"),
+    [
+        ("bfloat16", 0, 0.0, "nothing was converted"),
+        ("bfloat16", 4, float("nan"), "differs from float32 by nan"),
+        ("float16", 4, 0.1, "differs from float32 by 0.1"),
+        ("float32", 3, 0.0, "while amp_tf was off"),
+        ("float16", 4, 0.001, ""),
+    ],
+)
+def test_judges_a_trial(precision: str, converted: int, error: float, words: str) -> None:
+    failure = trial._judge(precision, converted, error)
+    assert words in failure
+    assert bool(failure) is bool(words)
+
+
+def test_text_for_people_has_every_finding_with_its_fix(facts: Facts) -> None:
+    found = (
+        diagnosis.Finding("a", True, "something is wrong", "Do this"),
+        diagnosis.Finding("b", False, "something is odd", "Do that"),
+    )
+    text = doctor.render(Diagnosis(facts, found))
+    assert text.index("Problems\n  - something is wrong.\n    Do this.") < text.index("Notes\n  - something is odd.")
+    assert "No problems." not in text
+    assert "No problems." in doctor.render(Diagnosis(facts, found[1:]))
