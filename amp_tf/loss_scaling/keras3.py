@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -13,6 +13,7 @@ import tensorflow as tf
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.diagnosis import Status
+from amp_tf.loss_scaling.keras3_saving import ScaleState, match_state, read_state
 from amp_tf.loss_scaling.schedule import Schedule, State, build_schedule
 from amp_tf.loss_scaling.usage import Gradients, Usage
 
@@ -30,29 +31,6 @@ _INNER_SETTINGS = frozenset(
     }
 )
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
-
-
-class _ScaleState(keras.losses.Loss):  # type: ignore[misc]
-    """The part of a ``.keras`` or ``.weights.h5`` file that holds the scale and its counters.
-
-    It is a child of its own, so that the group of the optimizer holds what it holds without loss scaling and a float32
-    run can load it. A Loss only because Keras saves children of four known kinds.
-    """
-
-    def __init__(self, variables: Callable[[], list[Any]]) -> None:
-        super().__init__(name="loss_scale_state")
-        self._read_variables = variables
-
-    def save_own_variables(self, store: Any) -> None:
-        """Keras calls this when it saves."""
-        for name, variable in zip(("scale", "counters"), self._read_variables(), strict=True):
-            store[name] = variable.numpy()
-
-    def load_own_variables(self, store: Any) -> None:
-        """Keras calls this when it loads; a file of a run without loss scaling has nothing here."""
-        for name, variable in zip(("scale", "counters"), self._read_variables(), strict=True):
-            if name in store.keys():  # noqa: SIM118 - an h5 store of Keras has keys() but no __contains__ everywhere
-                variable.assign(store[name])
 
 
 @keras.saving.register_keras_serializable(package="amp_tf")
@@ -119,7 +97,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
             )
             # good_steps, skipped, skipped_in_row, steps, last_change of State, and nonfinite losses in a row
             self._counters = self.add_variable((6,), initializer="zeros", dtype="int64", name="loss_scale_counters")
-        self.loss_scale_state = _ScaleState(lambda: [self._scale, self._counters])
+        self.loss_scale_state = ScaleState(lambda: [self._scale, self._counters])
         checkpointed = tf.__internal__.tracking.AutoTrackable()
         checkpointed.current_loss_scale = self._scale.value
         checkpointed.counters = self._counters.value
@@ -266,15 +244,18 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
             self.inner_optimizer.build(variables)
         count = max(len(self.inner_optimizer._trainable_variables), 1)
         with _scope_of(self.inner_optimizer._distribution_strategy):
-            self._nonfinite_gradients = keras.Variable(
+            seen = keras.Variable(
                 initializer="zeros", shape=(count,), dtype="int32", trainable=False, name="nonfinite_gradients"
             )
-        self._trainable_variables = self.inner_optimizer._trainable_variables
-        self._trainable_variables_indices = self.inner_optimizer._trainable_variables_indices
+        # Past Keras' tracking, which would take them for variables of this optimizer.
+        object.__setattr__(self, "_nonfinite_gradients", seen)
+        object.__setattr__(self, "_trainable_variables", self.inner_optimizer._trainable_variables)
+        object.__setattr__(self, "_trainable_variables_indices", self.inner_optimizer._trainable_variables_indices)
         self.built = True
         if self._pending_weights is not None:
             pending, self._pending_weights = self._pending_weights, None
-            self.load_own_variables(pending)
+            with tf.init_scope():  # a training step may be what builds
+                self.load_own_variables(pending)
 
     @property
     def variables(self) -> list[Any]:
@@ -368,25 +349,25 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         Args:
             store: maps "0", "1", … to arrays. What has no variable yet waits for ``build``.
         """
-        saved = {key: store[key][()] for key in store.keys()}  # noqa: SIM118 - see _ScaleState
-        if not saved:
+        arrays = read_state(store)
+        if not arrays:
             return
         expected = len(self.inner_optimizer.variables)
-        if not self.built and len(saved) > expected:
-            self._pending_weights = saved
+        if not self.built and len(arrays) > expected:
+            self._pending_weights = arrays
             return
-        if len(saved) == expected + 4:  # Keras' wrapper: iteration, learning_rate, step_counter, dynamic_scale, inner…
-            self._scale.assign(saved["3"])
-            self._counters.assign([int(saved["2"]), 0, 0, 0, 0, 0])
-            saved = {str(i): saved[str(i + 4)] for i in range(expected)}
-        elif len(saved) != expected:
+        saved = match_state(arrays, expected)
+        if saved is None:
             warnings.warn(
-                f"amp_tf: optimizer '{self.name}': the file holds {len(saved)} variables of an optimizer, this one has "
+                f"amp_tf: optimizer '{self.name}': the file holds {len(arrays)} variables of an optimizer, this one has "
                 f"{expected}; its state is not loaded. Compile the model with the optimizer that was saved.",
                 stacklevel=2,
             )
             return
-        self.inner_optimizer.load_own_variables(saved)
+        self.inner_optimizer.load_own_variables(saved.inner)
+        if saved.scale is not None:
+            self._scale.assign(saved.scale)
+            self._counters.assign([int(saved.good_steps), 0, 0, 0, 0, 0])
 
     def get_weights(self) -> list[Any]:
         """Copies of all ``variables`` as numpy arrays."""

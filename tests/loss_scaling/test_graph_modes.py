@@ -1,4 +1,4 @@
-"""Cases 12, 13 and 15: the same step eagerly, traced, compiled and in several steps per call; and what it must not do."""
+"""Cases 12, 13 and 15: the same step eagerly, traced, compiled, several per call; and what it must not do."""
 
 import keras
 import numpy as np
@@ -31,8 +31,7 @@ def test_case_12_eager_traced_and_compiled_steps_give_the_same_weights_and_scale
 
 def small_model():
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
-    return model
+    return keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
 
 
 @pytest.mark.parametrize(
@@ -81,9 +80,20 @@ def test_case_13_a_traced_step_never_leaves_the_graph():
     weights = variables()
     optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.Adam(0.01))
     optimizer.build(weights)
-    graph = make_step(optimizer, weights).get_concrete_function(*[tf.constant(g) for g in TRACE[0]]).graph.as_graph_def()
+    graph = (
+        make_step(optimizer, weights).get_concrete_function(*[tf.constant(g) for g in TRACE[0]]).graph.as_graph_def()
+    )
     ops = {node.op for node in graph.node} | {node.op for f in graph.library.function for node in f.node_def}
-    assert not ops & {"PyFunc", "PyFuncStateless", "EagerPyFunc", "PrintV2", "Assert", "CheckNumerics", "_Send", "_Recv"}
+    assert not ops & {
+        "PyFunc",
+        "PyFuncStateless",
+        "EagerPyFunc",
+        "PrintV2",
+        "Assert",
+        "CheckNumerics",
+        "_Send",
+        "_Recv",
+    }
 
 
 @pytest.mark.parametrize("style", ["keras3", "tf_keras"])

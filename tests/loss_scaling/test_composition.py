@@ -1,0 +1,167 @@
+"""Cases 20 to 26: clipping, accumulation, two optimizers, second order, sparse, missing and special gradients."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from tests.loss_scaling.steps import assert_same, gradients, poisoned, run, variables
+
+
+@pytest.mark.parametrize("clip", [{"clipnorm": 0.3}, {"global_clipnorm": 0.3}, {"clipvalue": 0.2}], ids=str)
+def test_case_20_clipping_sees_unscaled_gradients(clip):
+    trace = [gradients(i) for i in range(3)]
+    _, wrapped = run(lambda: keras.optimizers.SGD(0.5, **clip), trace)
+    _, bare = run(lambda: keras.optimizers.SGD(0.5, **clip), trace, wrapped=False)
+    assert_same(wrapped, bare)
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_case_21_an_overflowing_micro_batch_is_dropped_alone_and_its_window_waits(position):
+    def make_optimizer():
+        return keras.optimizers.Adam(0.1, gradient_accumulation_steps=3)
+
+    good = [gradients(i) for i in range(6)]
+    trace = [*good[:position], poisoned(gradients(9), 0, np.inf), *good[position:]]
+    optimizer, after = run(make_optimizer, trace)
+    _, bare = run(make_optimizer, good, wrapped=False)
+    assert_same(after, bare)
+    assert (int(optimizer.iterations), optimizer.status().skipped) == (2, 1)
+
+
+def test_case_22_two_optimizers_with_two_losses_decide_each_for_itself():
+    first, second = variables(), variables()
+    a, b = (amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5)) for _ in range(2))
+
+    @tf.function
+    def step(poison):
+        with tf.GradientTape(persistent=True) as tape:
+            loss_a = a.scale_loss(tf.add_n([tf.reduce_sum(w.value**2) for w in first]))
+            loss_b = b.scale_loss(tf.add_n([tf.reduce_sum(w.value**2) for w in second]) * poison)
+        a.apply_gradients(zip(tape.gradient(loss_a, [w.value for w in first]), first, strict=True))
+        b.apply_gradients(zip(tape.gradient(loss_b, [w.value for w in second]), second, strict=True))
+
+    step(tf.constant(np.nan))
+    assert all((w.numpy() == 0).all() for w in first)
+    assert_same([w.numpy() for w in second], [w.numpy() for w in variables()])
+    assert [(o.status().scale, o.status().skipped, int(o.iterations)) for o in (a, b)] == [
+        (2.0**15, 0, 1),
+        (2.0**14, 1, 0),
+    ]
+
+
+def test_case_23_a_gradient_penalty_differentiates_the_unscaled_gradient():
+    def train(optimizer):
+        weights = variables()
+        optimizer.build(weights)
+
+        @tf.function
+        def step():
+            values = [w.value for w in weights]
+            with tf.GradientTape() as outer:
+                with tf.GradientTape() as tape:
+                    loss = tf.add_n([tf.reduce_sum(v**4) for v in values])
+                    scaled = optimizer.scale_loss(loss)
+                scale = scaled / loss
+                penalty = tf.add_n([tf.reduce_sum((g / scale) ** 2) for g in tape.gradient(scaled, values)])
+                total = optimizer.scale_loss(loss + 0.1 * penalty)
+            optimizer.apply_gradients(zip(outer.gradient(total, values), weights, strict=True))
+
+        for _ in range(3):
+            step()
+        return [w.numpy() for w in weights]
+
+    wrapped = train(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.001)))
+    bare = train(keras.optimizers.SGD(0.001))
+    for actual, expected in zip(wrapped, bare, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+def embedding(dtype):
+    return keras.Variable(np.ones((4, 2)), dtype=dtype)
+
+
+def sparse(rows, values, dtype):
+    return tf.IndexedSlices(tf.cast(values, dtype), tf.constant(rows), dense_shape=tf.constant([4, 2]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("traced", [False, True])
+def test_case_24_sparse_gradients_are_unscaled_checked_and_applied(dtype, traced):
+    table = embedding(dtype)
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(1.0), 4.0)
+    optimizer.build([table])
+    optimizer.scale_loss(0.0)
+
+    def step(values):
+        optimizer.apply_gradients([(sparse([1, 3], values, dtype), table)])
+
+    step = tf.function(step) if traced else step
+    step(tf.constant([[2.0, 2.0], [4.0, 4.0]], dtype))
+    np.testing.assert_array_equal(table.numpy(), [[1, 1], [0.5, 0.5], [1, 1], [0, 0]])
+    step(tf.constant([[2.0, 2.0], [np.inf, 4.0]], dtype))
+    np.testing.assert_array_equal(table.numpy(), [[1, 1], [0.5, 0.5], [1, 1], [0, 0]])
+    assert optimizer.status().scale == 2.0
+
+
+@pytest.mark.parametrize(("rows", "skipped"), [([1, 1], 1), ([1, 2], 0)])
+def test_case_24_rows_that_meet_may_sum_to_infinity_in_float16(rows, skipped):
+    table = embedding("float16")
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(1e-4), 1.0)
+    optimizer.build([table])
+    optimizer.scale_loss(0.0)
+    optimizer.apply_gradients([(sparse(rows, [[64000.0, 1.0], [64000.0, 1.0]], "float16"), table)])
+    assert optimizer.status().skipped == skipped
+    assert np.isfinite(table.numpy()).all()
+
+
+def test_case_24_rows_that_meet_may_sum_to_infinity_in_float32():
+    table = embedding("float32")
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(1.0), 1.0)
+    optimizer.build([table])
+    optimizer.scale_loss(0.0)
+    optimizer.apply_gradients([(sparse([1, 1], [[3e38, 1.0], [3e38, 1.0]], "float32"), table)])
+    assert optimizer.status().skipped == 1
+    assert (table.numpy() == 1).all()
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_case_25_missing_gradients_are_left_out(traced):
+    weights = variables()
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 2.0)
+    optimizer.build(weights)
+    optimizer.scale_loss(0.0)
+    before = [w.numpy() for w in weights]
+
+    def step(grad):
+        optimizer.apply_gradients(zip([None, grad, None], weights, strict=True))
+
+    step = tf.function(step) if traced else step
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        step(tf.ones((2, 2)))
+    assert_same([w.numpy() for w in weights], [before[0], before[1] - 0.25, before[2]])
+    step(tf.fill((2, 2), np.nan))
+    assert optimizer.status().nonfinite_variables == (weights[1].path,)
+
+
+def test_case_25_no_gradient_at_all_is_an_error_and_an_empty_list_is_nothing():
+    weights = variables()
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5))
+    optimizer.build(weights)
+    optimizer.scale_loss(0.0)
+    with pytest.raises(ValueError, match="No gradients provided for any variable"):
+        optimizer.apply_gradients([(None, w) for w in weights])
+    optimizer.apply_gradients([])
+    optimizer.apply([], [])
+    assert optimizer.status().steps == 0
+
+
+def test_case_26_variables_that_are_overwritten_with_their_gradient_are_not_unscaled():
+    weights = variables()
+    weights[0].overwrite_with_gradient = True
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0)
+    optimizer.build(weights)
+    optimizer.scale_loss(0.0)
+    optimizer.apply([tf.constant([7.0, 8.0, 9.0]), tf.zeros((2, 2)), tf.zeros(())], weights)
+    assert weights[0].numpy().tolist() == [7.0, 8.0, 9.0]
