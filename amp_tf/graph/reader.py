@@ -219,10 +219,10 @@ def _connect(
             src_unit.append(base[source] + outputs[port])
             dst_unit.append(first_unit + slots[position])
             position += 1
-        if position != len(slots):
-            _refuse_arity(function, names, signatures, node, position)
         if position != len(texts):
             _check_controls(function, names, index, node, texts[position:])
+        if position != len(slots):
+            _refuse_arity(function, names, signatures, node, position)
     return Edges(src_node, src_port, dst_node, dst_position, src_unit, dst_unit)
 
 
