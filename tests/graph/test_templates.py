@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import pytest
+
+from amp_tf.errors import GraphError
+from amp_tf.graph import datatypes
+from amp_tf.graph.templates import Templates
+from amp_tf.oplists.table import SUCCESSORS
+from tests.small_graphs import function, graph, node
+
+
+def signature(line, templates=None):
+    made = node(line)
+    return (templates or Templates()).find(made.op).signature(made)
+
+
+def test_ports_of_one_type_attribute_share_a_slot():
+    found = signature("m = MatMul(a, b)")
+    assert [str(slot) for slot in found.slots] == ["T"]
+    assert (found.inputs, found.outputs) == ((0, 0), (0,))
+
+
+def test_each_entry_of_a_list_of_types_is_a_slot():
+    found = signature("i = IdentityN(a, b) T=[float32, int32]")
+    assert [str(slot) for slot in found.slots] == ["T[0]", "T[1]"]
+    assert (found.inputs, found.outputs) == ((0, 1), (0, 1))
+
+
+def test_a_count_repeats_the_port_but_not_the_slot():
+    found = signature("a = AddN(a, b, c)")
+    assert (found.inputs, found.outputs) == ((0, 0, 0), (0,))
+
+
+def test_a_fixed_type_is_a_slot_that_nothing_can_change():
+    found = signature("s = SparseMatMul(a, b) Ta=float32 Tb=float32")
+    fixed = found.slots[found.outputs[0]]
+    assert fixed.is_fixed
+    assert fixed.fixed == datatypes.FLOAT
+    assert str(fixed) == "float32"
+    assert not fixed.can_be(datatypes.HALF)
+
+
+def test_a_type_attribute_that_types_no_port_is_a_slot_too():
+    found = signature("s = StackV2(a) elem_type=float32")
+    assert "elem_type" in [str(slot) for slot in found.slots]
+
+
+def test_the_types_that_a_definition_allows_are_kept():
+    found = signature("f = FusedBatchNorm(a, b, c, d, e)").slots[0]
+    assert found.can_be(datatypes.FLOAT)
+    assert not found.can_be(datatypes.HALF)
+    assert signature("i = Identity(a)").slots[0].can_be(datatypes.STRING)
+
+
+def test_nodes_of_one_op_and_arity_share_their_signature():
+    templates = Templates()
+    three, other_three, two = (signature(f"a = AddN({inputs})", templates) for inputs in ("a, b, c", "x, y, z", "a, b"))
+    assert three is other_three
+    assert len(two.inputs) == 2
+
+
+def test_output_arguments_know_their_first_port():
+    assert signature("u = Unique(a)").output_starts == {"y": 0, "idx": 1}
+
+
+def test_an_output_that_is_repeated_takes_as_many_ports():
+    assert len(signature("s = Split(a, b) num_split=3").outputs) == 3
+
+
+def test_state_references_and_calls_are_known():
+    assert signature("v = VariableV2() shape=[2]").has_refs
+    assert signature("v = VariableV2() shape=[2]").is_stateful
+    assert signature("w = While(a) T=[float32] cond=c body=b").holds_functions
+    plain = signature("m = MatMul(a, b)")
+    assert (plain.has_refs, plain.is_stateful, plain.holds_functions) == (False, False, False)
+
+
+def test_slot_of_finds_single_types_by_name():
+    found = signature("f = FusedBatchNormV3(a, b, c, d, e)")
+    assert [found.slots[found.slot_of(name)].attr for name in ("T", "U")] == ["T", "U"]
+    assert found.slot_of("V") is None
+    assert signature("i = IdentityN(a) T=[float32]").slot_of("T") is None
+
+
+def test_a_library_function_is_an_op_and_hides_a_registered_one():
+    library = graph("", function("function MatMul(x: int32) -> (y: int32)\nreturn y = x")).library
+    templates = Templates(library)
+    assert templates.is_function("MatMul")
+    assert not templates.is_function("Relu")
+    assert templates.find("MatMul").fixed_signature.inputs == (0,)
+    assert len(Templates().find("MatMul").fixed_signature.inputs) == 2, "one library must not leak into another"
+
+
+def test_a_successor_stands_for_its_op_with_one_type_more():
+    found = signature("f = FusedBatchNorm(a, b, c, d, e)", Templates(successors=SUCCESSORS))
+    assert found.op == "FusedBatchNormV2"
+    assert found.slots[found.slot_of("U")].fixed == datatypes.FLOAT
+    assert found.slots[found.slot_of("T")].can_be(datatypes.HALF)
+
+
+def test_an_unknown_op_is_refused():
+    with pytest.raises(GraphError) as caught:
+        Templates().find("MatMull")
+    assert str(caught.value) == (
+        "op 'MatMull' is not registered in this TensorFlow and not in the graph's function library. "
+        "Load the library that defines it (tf.load_op_library) first."
+    )
+
+
+def test_a_missing_count_is_refused():
+    made = node("a = AddN(a, b)")
+    del made.attr["N"]
+    with pytest.raises(GraphError, match=r"^AddN needs the attribute 'N', which is missing\."):
+        Templates().find("AddN").signature(made)
+
+
+@pytest.mark.parametrize("count", [-1, 1 << 40])
+def test_an_absurd_count_is_refused_before_any_port_is_made(count):
+    made = node("a = AddN(a, b)")
+    made.attr["N"].i = count
+    with pytest.raises(GraphError, match=rf"^attribute 'N' of AddN is {count}, expected 0 to 1048576\."):
+        Templates().find("AddN").signature(made)

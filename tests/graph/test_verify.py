@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from amp_tf.graph.reader import read_function, read_graph
+from amp_tf.graph.templates import Templates
+from amp_tf.graph.verify import CHECKS, find_cycle, find_violation
+from tests.small_graphs import function, graph
+
+
+def view(text):
+    return read_graph(graph(text), Templates())
+
+
+PLAIN = "x = Placeholder()\nr = Relu(x) @/device:CPU:0\ns = Relu(r)"
+LOOP = """
+    x = Placeholder()
+    e = Enter(x) frame_name='f'
+    m = Merge(e, n)
+    n = NextIteration(m)
+"""
+
+
+def test_a_graph_agrees_with_itself_and_with_one_that_has_more_nodes():
+    assert find_violation(view(PLAIN), view(PLAIN)) == ""
+    assert find_violation(view(PLAIN), view(PLAIN + "\nc = Relu(x)")) == ""
+
+
+def test_a_function_agrees_with_itself_after_casts_before_its_results():
+    before = "function f(x: float32) -> (y: float32)\nr = Relu(x)\nreturn y = r:activations:0"
+    after = before.replace("return", "c = Relu(r:activations:0)\nreturn").replace("= r:act", "= c:act")
+    views = [read_function(function(text), Templates()) for text in (before, after)]
+    assert find_violation(*views) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        (PLAIN, "x = Placeholder()", "nodes kept: a node of the original graph is missing"),
+        (PLAIN, PLAIN.replace("s =", "t ="), "nodes kept: a node of the original graph is missing"),
+        (
+            PLAIN,
+            PLAIN.replace("CPU", "GPU"),
+            "devices kept: the device of 'r' changed from '/device:CPU:0' to '/device:GPU:0'",
+        ),
+        (PLAIN, PLAIN.replace("Relu(x)", "Relu(s)"), "no new cycle: 'r' is on a cycle"),
+    ],
+)
+def test_each_row_finds_its_violation(before, after, sentence):
+    assert find_violation(view(before), view(after)) == sentence
+
+
+def test_every_row_is_provoked_above():
+    assert [check.name for check in CHECKS] == ["nodes kept", "devices kept", "no new cycle"]
+
+
+def test_a_loop_that_next_iteration_closes_is_no_cycle():
+    assert find_cycle(view(LOOP)) == ""
+
+
+def test_a_cycle_without_next_iteration_is_one_and_names_a_node_of_it():
+    assert find_cycle(view("x = Placeholder()\na = AddV2(x, b)\nb = Relu(a)")) in ("a", "b")
+
+
+def test_a_cycle_that_was_there_before_is_not_blamed_on_the_rewrite():
+    text = "a = Relu(b)\nb = Relu(a)"
+    assert find_violation(view(text), view(text)) == ""
