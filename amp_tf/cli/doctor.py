@@ -35,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
         diagnosis = diagnose(os.environ, with_trials=not args.no_trials)
     except ImportError as error:
         print(
-            f"amp-tf doctor: TensorFlow cannot be imported from {sys.executable}: {error}. Where it is missing or broken, "
-            "install it again: pip install 'amp-tf[cpu]', or 'amp-tf[gpu]' for a machine with an NVIDIA GPU.",
+            f"amp-tf doctor: TensorFlow cannot be imported from {sys.executable}: {error}. If it is missing, "
+            "install it: pip install 'amp-tf[cpu]', or 'amp-tf[gpu]' for a machine with an NVIDIA GPU.",
             file=sys.stderr,
         )
         return 2
