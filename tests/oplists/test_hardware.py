@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from amp_tf.oplists import hardware
+from amp_tf.oplists.hardware import Hardware
+
+
+@pytest.fixture
+def cpu_with(monkeypatch):
+    """Whether a CPU with this ``/proc/cpuinfo`` has bfloat16; ``None`` for a machine without the file."""
+
+    def detect(text):
+        def read_text(path, **kwargs):
+            assert str(path) == "/proc/cpuinfo"
+            if text is None:
+                raise FileNotFoundError(str(path))
+            return text
+
+        monkeypatch.setattr(pathlib.Path, "read_text", read_text)
+        hardware._cpu_has_bf16.cache_clear()
+        return Hardware.detect_cpu().cpu_has_bf16
+
+    yield detect
+    monkeypatch.undo()
+    hardware._cpu_has_bf16.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "has_bf16"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx512f avx512_bf16 amx_int8\n", True),
+        ("processor\t: 0\nflags\t\t: fpu avx512f amx_bf16\n", True),
+        ("processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\n", True),
+        ("processor\t: 0\nflags\t\t: fpu avx512f avx512_vnni\n", False),
+        ("processor\t: 0\nmodel name\t: bf16 9000\nflags\t\t: fpu\n", False),
+        ("processor\t: 0\nflags\t\t: fpu avx512_bf16_lookalike\n", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_the_cpus_flags_decide(cpu_with, text, has_bf16):
+    assert cpu_with(text) == has_bf16
+
+
+def test_this_machine_agrees_with_its_own_flags():
+    path = pathlib.Path("/proc/cpuinfo")
+    words = set(path.read_text(encoding="ascii", errors="replace").split()) if path.exists() else set()
+    hardware._cpu_has_bf16.cache_clear()
+    assert Hardware.detect_cpu().cpu_has_bf16 == bool(words & hardware.BF16_CPU_FLAGS)
+    assert Hardware.detect_cpu().gpu_capabilities == ()
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "has_gpu", "has_f16"),
+    [
+        ((), False, False),
+        (((7, 0),), True, True),
+        (((9, 0),), True, True),
+        (((10, 0), (8, 6)), True, True),
+        (((6, 1),), True, False),
+        (((8, 0), (6, 0)), True, False),
+    ],
+)
+def test_every_gpu_must_be_fast_in_16_bit(capabilities, has_gpu, has_f16):
+    found = Hardware(gpu_capabilities=capabilities)
+    assert (found.has_gpu, found.gpu_has_f16) == (has_gpu, has_f16)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from amp_tf.config import AmpConfig
+from amp_tf.errors import OpListError
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.targets import device_type_of, resolve_target
+from amp_tf.precision import Precision
+
+VOLTA = Hardware(gpu_capabilities=((7, 0),), cpu_has_bf16=True)
+PASCAL = Hardware(gpu_capabilities=((6, 1),), cpu_has_bf16=True)
+BF16_CPU = Hardware(cpu_has_bf16=True)
+OLD_CPU = Hardware()
+F16, BF16 = Precision.FLOAT16, Precision.BFLOAT16
+
+
+@pytest.mark.parametrize(
+    ("hardware", "settings", "device_type", "precision", "table"),
+    [
+        (VOLTA, {}, "GPU", F16, "cuda"),
+        (VOLTA, {"precision": "bfloat16"}, "GPU", BF16, "cuda"),
+        (VOLTA, {"target": "cpu"}, "CPU", BF16, "cpu"),
+        (VOLTA, {"target": "cpu", "precision": "float16"}, "CPU", F16, "cuda"),
+        (PASCAL, {"ignore_performance": True}, "GPU", F16, "cuda"),
+        (PASCAL, {"target": "cpu"}, "CPU", BF16, "cpu"),
+        (BF16_CPU, {}, "CPU", BF16, "cpu"),
+        (BF16_CPU, {"precision": "bfloat16"}, "CPU", BF16, "cpu"),
+        (BF16_CPU, {"precision": "float16"}, "CPU", F16, "cuda"),
+        (BF16_CPU, {"target": "gpu"}, "GPU", F16, "cuda"),
+        (BF16_CPU, {"target": "gpu", "precision": "bfloat16"}, "GPU", BF16, "cuda"),
+        (OLD_CPU, {"precision": "bfloat16"}, "CPU", BF16, "cpu"),
+        (OLD_CPU, {"precision": "float16"}, "CPU", F16, "cuda"),
+        (OLD_CPU, {"ignore_performance": True}, "CPU", BF16, "cpu"),
+        (OLD_CPU, {"target": "cpu"}, "CPU", BF16, "cpu"),
+        (OLD_CPU, {"target": "gpu"}, "GPU", F16, "cuda"),
+    ],
+)
+def test_hardware_and_settings_give_a_target(hardware, settings, device_type, precision, table):
+    resolution = resolve_target(AmpConfig(**settings), hardware)
+    target = resolution.target
+    assert (target.device_type, target.precision, target.lists.table) == (device_type, precision, table)
+    assert resolution.default_device == device_type
+    assert resolution.why_none == ""
+
+
+@pytest.mark.parametrize(
+    ("hardware", "settings", "why"),
+    [
+        (OLD_CPU, {}, "this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU"),
+        (PASCAL, {}, "the GPU is too old: compute capability 6.1, 16 bit is fast from 7.0 on"),
+        (PASCAL, {"precision": "bfloat16"}, "the GPU is too old: compute capability 6.1, 16 bit is fast from 7.0 on"),
+        (PASCAL, {"target": "gpu"}, "the GPU is too old: compute capability 6.1, 16 bit is fast from 7.0 on"),
+        (
+            Hardware(gpu_capabilities=((8, 0), (6, 0))),
+            {},
+            "the GPU is too old: compute capability 8.0, 6.0, 16 bit is fast from 7.0 on",
+        ),
+    ],
+)
+def test_where_there_is_no_target_the_reason_is_said(hardware, settings, why):
+    resolution = resolve_target(AmpConfig(**settings), hardware)
+    assert resolution.target is None
+    assert resolution.why_none == why
+
+
+def test_lists_that_contradict_each_other_are_refused_here():
+    with pytest.raises(OpListError, match="'MatMul' is on the allow list and on the deny list"):
+        resolve_target(AmpConfig(deny_add=("MatMul",)), BF16_CPU)
+
+
+@pytest.mark.parametrize(
+    ("device", "device_type"),
+    [
+        ("", ""),
+        ("/job:worker/replica:0/task:1", ""),
+        ("/job:localhost/replica:0/task:0/device:CPU:0", "CPU"),
+        ("/job:localhost/replica:0/task:0/device:GPU:1", "GPU"),
+        ("/gpu:0", "GPU"),
+        ("/cpu:0", "CPU"),
+        ("/device:GPU", "GPU"),
+        ("/device:XLA_GPU:0", "GPU"),
+        ("/device:TPU:0", "OTHER"),
+        ("/job:gpu_worker/task:0/device:CPU:0", "CPU"),
+        ("/job:gpu_worker/task:0", ""),
+    ],
+)
+def test_a_device_string_has_a_type(device, device_type):
+    assert device_type_of(device) == device_type
+
+
+def test_a_node_without_a_device_is_on_the_default_one():
+    on_gpu, on_cpu = resolve_target(AmpConfig(), VOLTA), resolve_target(AmpConfig(), BF16_CPU)
+    assert [on_gpu.device_type(device) for device in ("", "/cpu:0", "/device:TPU:0")] == ["GPU", "CPU", "OTHER"]
+    assert [on_cpu.device_type(device) for device in ("", "/gpu:0")] == ["CPU", "GPU"]
