@@ -359,7 +359,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         saved = match_state(arrays, expected)
         if saved is None:
             warnings.warn(
-                f"amp_tf: optimizer '{self.name}': the file holds {len(arrays)} variables of an optimizer, this one has "
+                f"amp_tf: optimizer '{self.name}': the file holds {len(arrays)} variables of an optimizer, not "
                 f"{expected}; its state is not loaded. Compile the model with the optimizer that was saved.",
                 stacklevel=2,
             )

@@ -1,0 +1,58 @@
+"""One worker of MultiWorkerMirroredStrategy: trains with a nonfinite gradient on one worker only; prints JSON.
+
+Arguments: the worker on which each poisoned step is poisoned. TF_CONFIG says which worker this is.
+"""
+
+import json
+import os
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import amp_tf
+
+OPTIONS = {
+    "plain": {},
+    "clip_and_accumulation": {"global_clipnorm": 0.5, "gradient_accumulation_steps": 2},
+    "ema_overwrite": {"use_ema": True, "ema_overwrite_frequency": 2},
+}
+
+
+def train(strategy, options, bad):
+    worker = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    with strategy.scope():
+        weights = [keras.Variable(np.ones((3,), "float32")), keras.Variable(np.ones((2, 2), "float32"))]
+        optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.125, momentum=0.5, **options), 2.0**10)
+        optimizer.build(weights)
+
+    def step(x, poison):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weights[0].value * x) + tf.reduce_sum(weights[1].value ** 2) * x[0]
+            loss = optimizer.scale_loss(loss)
+        gradients = tape.gradient(loss, [w.value for w in weights])
+        gradients[1] += poison
+        optimizer.apply_gradients(zip(gradients, weights, strict=True))
+
+    run = tf.function(lambda x, poison: strategy.run(step, args=(x, poison)))
+    rng = np.random.RandomState(0)
+    for i in range(6):
+        xs = rng.randn(2, 3).astype("float32")
+        if bad is not None and i in (1, 4):
+            run(tf.constant(xs[worker]), tf.constant(np.float32("nan" if worker == bad else 0)))
+        run(tf.constant(xs[worker]), tf.constant(np.float32(0)))
+    status = optimizer.status()
+    return {"weights": [w.numpy().tolist() for w in weights], "scale": status.scale, "skipped": status.skipped}
+
+
+def main():
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    results = {
+        f"{name}-{bad}": train(strategy, options, bad) for name, options in OPTIONS.items() for bad in (None, 0, 1)
+    }
+    json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Cases 16 to 19, K1, K7 and K8: all replicas decide together. Each program is a process of its own."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.loss_scaling.programs import mirrored_options
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+
+
+def start(program, *arguments, **environment):
+    environ = {name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name}
+    environ |= {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **environment}
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAMS / program), *arguments],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process, seconds=400):
+    try:
+        out, err = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err[-3000:]
+    return json.loads(out)
+
+
+@pytest.fixture(scope="module")
+def mirrored():
+    return finish(start("mirrored.py"))
+
+
+@pytest.mark.parametrize("bad", ["bad_0", "bad_1"])
+@pytest.mark.parametrize("traced", ["eager", "traced"])
+@pytest.mark.parametrize("option", mirrored_options.OPTIONS)
+def test_case_16_to_18_k01_and_k07_an_infinity_on_one_replica_is_skipped_by_all(mirrored, option, traced, bad):
+    row = mirrored["keras3"][f"{option}-{traced}"]
+    assert row[bad]["weights"] == row["expected"]
+    assert (row[bad]["scale"], row[bad]["skipped"]) == (2.0**8, 2)
+
+
+@pytest.mark.parametrize("bad", ["bad_0", "bad_1"])
+@pytest.mark.parametrize(
+    ("library", "option"),
+    [
+        ("tf_keras_new", "plain"),
+        ("tf_keras_new", "global_clipnorm"),
+        ("tf_keras_legacy", "plain"),
+        ("tf_keras_legacy", "clipnorm"),
+        ("v1", "plain"),
+    ],
+)
+def test_case_16_holds_for_tf_keras_and_tf1(mirrored, library, option, bad):
+    row = mirrored[library][option]
+    assert row[bad]["weights"] == row["expected"]
+    assert (row[bad]["scale"], row[bad]["skipped"]) == (2.0**8, 2)
+
+
+def test_case_17_scale_and_counters_are_the_same_on_all_replicas(mirrored):
+    libraries = [mirrored[name] for name in ("keras3", "tf_keras_new", "tf_keras_legacy", "v1")]
+    for row in (row for library in libraries for row in library.values()):
+        for bad in ("bad_0", "bad_1"):
+            for first, second in row[bad]["locals"]:
+                assert first == second
+
+
+def test_k01_fit_skips_a_batch_that_only_the_second_replica_finds_nonfinite(mirrored):
+    assert mirrored["fit"] == {"finite": True, "skipped": 1, "iterations": 3}
+
+
+def test_k08_a_compiled_step_under_mirrored_strategy_runs_exactly_where_the_bare_one_does(mirrored):
+    assert mirrored["xla"]["wrapped"] == mirrored["xla"]["bare"]
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def workers():
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+    started = [
+        start("worker.py", TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}}))
+        for i in range(2)
+    ]
+    return [finish(process) for process in started]
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+@pytest.mark.parametrize("option", ["plain", "clip_and_accumulation", "ema_overwrite"])
+def test_case_19_two_processes_skip_together_what_one_of_them_finds_nonfinite(workers, option, bad):
+    first, second = (worker[f"{option}-{bad}"] for worker in workers)
+    assert first == second
+    assert first["weights"] == workers[0][f"{option}-None"]["weights"]
+    assert (first["scale"], first["skipped"]) == (2.0**8, 2)
+
+
+def test_case_31_a_killed_process_goes_on_from_its_checkpoint_as_if_nothing_had_happened(tmp_path):
+    straight = finish(start("interrupted.py", str(tmp_path / "straight"), "-1"))
+    killed = start("interrupted.py", str(tmp_path / "killed"), "5")
+    killed.communicate(timeout=300)
+    assert killed.returncode == -9
+    assert finish(start("interrupted.py", str(tmp_path / "killed"), "-1")) == straight
+    assert straight["status"][2] == 3
