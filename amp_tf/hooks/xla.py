@@ -8,6 +8,7 @@ one. What it calls becomes renamed clones that its children list keeps alive, so
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import threading
@@ -15,7 +16,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import evidence, xla_saving
+from amp_tf.hooks import evidence, xla_pays, xla_saving
 from amp_tf.hooks.devices import hardware
 from amp_tf.hooks.notices import warn_once
 from amp_tf.hooks.xla_library import Clone, LibraryRewriter, RewrittenFunction
@@ -103,11 +104,17 @@ def _convert(function: Any, config: AmpConfig) -> None:
     known = context.list_function_names()  # of str, although the functions themselves are called by bytes
     reports: list[GraphReport] = []
 
+    is_weighed = xla_pays.is_weighed(config, hardware())
+    if is_weighed:
+        config = xla_pays.without_unprofitable(config)
+
     def rewrite_body(definition: Any) -> Any:
         called_as_ops = known.intersection(node.op for node in definition.node_def)
         library = FunctionDefLibrary(function=[context.get_function_def(name.encode()) for name in called_as_ops])
         result = rewrite(definition, config, hardware=hardware(), library=library)
-        reports.extend(result.report.graphs)
+        for report in result.report.graphs:
+            is_idle = is_weighed and report.why_nothing is not None
+            reports.append(dataclasses.replace(report, why_nothing=xla_pays.DOES_NOT_PAY) if is_idle else report)
         return result.graph
 
     def lookup(name: str) -> Any:

@@ -17,6 +17,8 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, xla
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import process
 
 BFLOAT16 = AmpConfig(precision="bfloat16")
@@ -243,3 +245,15 @@ def test_definition_that_tensorflow_refuses_is_replaced_by_the_original(monkeypa
     function = jitted(lambda x: x @ W)
     assert products(definition(function, X)) == {"float32": 1}
     np.testing.assert_allclose(function(X), X @ W, rtol=1e-5, atol=1e-6)
+
+
+def test_auto_on_a_cpu_leaves_what_does_not_pay_and_says_so():
+    if not Hardware.detect_cpu().cpu_has_bf16:
+        pytest.skip("auto converts nothing on a CPU without bfloat16 in hardware")
+    xla.install(AmpConfig())
+    assert products(definition(jitted(lambda x: x @ W), X)) == {"float32": 1}
+    why = process.report().why_nothing
+    assert why is not None
+    assert why.rule is Rule.DOES_NOT_PAY
+    assert "XLA:CPU" in str(why)
+    assert "AMP_TF_PRECISION=bfloat16" in str(why)

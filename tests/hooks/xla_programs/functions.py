@@ -18,6 +18,7 @@ def tensor(seed, *shape):
 x = tensor(1, 16, 16)
 w = tf.Variable(tensor(2, 16, 16))
 result = {}
+names_at_start = set(globals())
 
 
 def note(name, *tensors):
@@ -185,11 +186,7 @@ loaded = tf.saved_model.load(folder)
 note("served", loaded.served(x))
 
 result["clones_alive"] = sum("amp_tf" in name for name in context.context().list_function_names())
-for (
-    name
-) in """tape_inside tape_outside second_order calls_shared while_loop nested_loop_forward branches custom_gradient
-    retraced plain_caller in_session v1_weight module loaded Served graph placeholder fetched session shared tape
-    loss""".split():
+for name in [*set(globals()) - names_at_start - {"names_at_start"}]:
     del globals()[name]
 gc.collect()
 result["clones_left"] = sorted(name for name in context.context().list_function_names() if "amp_tf" in name)
