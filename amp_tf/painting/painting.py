@@ -137,7 +137,7 @@ class Painting:
         assert marks is not None
         if marks.rule[unit]:
             return Rule(int(marks.rule[unit]))
-        if not marks.listed[unit]:
+        if not marks.listed[unit] and node not in self._obstacles.forced:
             return Rule.NOT_LISTED
         if self.view.signatures[node].holds_functions:
             return Rule.CALLS_FUNCTION

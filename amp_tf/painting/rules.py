@@ -63,7 +63,9 @@ def spread_allow_through_clear(canvas: Canvas) -> None:
     """Allow runs both ways through clear nodes, but not through readers of reference variables."""
     open_units = canvas.on_clear & canvas.convertible & (canvas.deny ^ 1) & (canvas.allow ^ 1)
     for node in reference_readers(canvas):
-        open_units[canvas.view.base[node] : canvas.view.base[node + 1]] = 0
+        blocked = [unit for unit in canvas.view.units(node) if open_units[unit]]
+        open_units[blocked] = 0
+        canvas.rule[blocked] = Rule.REFERENCE_VARIABLE
     roots = units_of(canvas.allow & canvas.processable)
     canvas.paint_allow(canvas.flood(roots, open_units, forward=True, backward=True), Rule.BESIDE_ALLOW)
 
@@ -98,7 +100,10 @@ def retarget_casts(canvas: Canvas) -> None:
 
 
 def reference_readers(canvas: Canvas) -> list[int]:
-    """Identity nodes that read a reference variable, and Enter nodes that read it directly or through such a node."""
+    """Identity nodes that read a reference variable, and Enter nodes that read such a node, also through other Enters.
+
+    An Enter that reads the variable itself is none of them, as in TensorFlow.
+    """
     view = canvas.view
     if REFERENCE_VARIABLES.isdisjoint(view.ops):
         return []
