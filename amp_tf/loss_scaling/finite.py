@@ -100,7 +100,7 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
 
 
 #: The functions of :class:`Maths` on tensors; the state's scale is a float32 tensor already.
-TENSORS = Maths(where=_where, minimum=tf.minimum, maximum=tf.maximum, float32=lambda x: x)
+TENSORS = Maths(where=_where, equal=tf.equal, minimum=tf.minimum, maximum=tf.maximum, float32=lambda x: x)
 
 
 def _is_summable(gradient: Any, headroom: float) -> Any:

@@ -111,7 +111,11 @@ def _apply_with_conditions_outside(each: Any, optimizer: Any, gradients: Any, va
         optimizer._iterations.assign_add(1)
 
     if steps:
-        _when((iteration + 1) % steps == 0, lambda: each(update, (gradients,)), lambda: each(accumulate, (gradients,)))
+        _when(
+            tf.equal((iteration + 1) % steps, 0),
+            lambda: each(update, (gradients,)),
+            lambda: each(accumulate, (gradients,)),
+        )
     else:
         each(update, args=(gradients,))
     if optimizer.use_ema:
@@ -120,7 +124,7 @@ def _apply_with_conditions_outside(each: Any, optimizer: Any, gradients: Any, va
         if optimizer.ema_overwrite_frequency:
             updates = iteration // steps if steps else iteration
             _when(
-                (updates + 1) % optimizer.ema_overwrite_frequency == 0,
+                tf.equal((updates + 1) % optimizer.ema_overwrite_frequency, 0),
                 lambda: optimizer._overwrite_model_variables_with_average_value(trained),
             )
     each(finish)

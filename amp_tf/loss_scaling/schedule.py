@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -55,11 +56,13 @@ class Maths(NamedTuple):
 
     Attributes:
         where: ``where(condition, a, b)``, elementwise choice.
+        equal: whether two numbers are the same; ``==`` on tensors means identity in a TF1 graph.
         minimum, maximum: of two numbers.
         float32: rounds a product to float32, so that Python numbers give the bits that TensorFlow gives.
     """
 
     where: Callable[[Any, Any, Any], Any]
+    equal: Callable[[Any, Any], Any]
     minimum: Callable[[Any, Any], Any]
     maximum: Callable[[Any, Any], Any]
     float32: Callable[[Any], Any]
@@ -67,6 +70,7 @@ class Maths(NamedTuple):
 
 PYTHON = Maths(
     where=lambda condition, a, b: a if condition else b,
+    equal=operator.eq,
     minimum=min,
     maximum=max,
     float32=lambda x: ctypes.c_float(x).value,
@@ -254,7 +258,9 @@ def _count_skipped(state: State) -> State:
 
 
 def _move(state: State, scale: Any, maths: Maths) -> State:
-    return state._replace(scale=scale, last_change=maths.where(scale == state.scale, state.last_change, state.steps))
+    return state._replace(
+        scale=scale, last_change=maths.where(maths.equal(scale, state.scale), state.last_change, state.steps)
+    )
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:

@@ -1,0 +1,186 @@
+"""The wrappers for new and legacy tf_keras optimizers."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import amp_tf
+from amp_tf.errors import ConfigError
+
+X = np.random.RandomState(0).randn(64, 4).astype("float32")
+Y = X.sum(1, keepdims=True)
+BAD_X, BAD_Y = np.concatenate([X[:8], X[:8] * np.nan, X[8:]]), np.concatenate([Y[:8], Y[:8], Y[8:]])
+
+FAMILIES = {"new": tf_keras.optimizers, "legacy": tf_keras.optimizers.legacy}
+HOW = {"traced": {}, "eager": {"run_eagerly": True}, "xla": {"jit_compile": True}}
+
+
+@pytest.fixture(params=FAMILIES)
+def adam(request):
+    return lambda: FAMILIES[request.param].Adam(0.01, clipnorm=1.0)
+
+
+def make_model(optimizer, **how):
+    tf_keras.utils.set_random_seed(0)
+    layers = [tf_keras.layers.Input((4,)), tf_keras.layers.Dense(8, activation="tanh"), tf_keras.layers.Dense(1)]
+    model = tf_keras.Sequential(layers)
+    model.compile(optimizer, "mse", **how)
+    return model
+
+
+def train(model, poisoned=False):
+    model.fit(BAD_X if poisoned else X, BAD_Y if poisoned else Y, batch_size=8, verbose=0, shuffle=False)
+    return model
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_case_12_fit_skips_a_poisoned_batch_and_nothing_else_changes(adam, how):
+    bare = train(make_model(adam(), **HOW[how]))
+    model = train(make_model(amp_tf.LossScaleOptimizer(adam(), dynamic_growth_steps=3), **HOW[how]), poisoned=True)
+    for actual, expected in zip(model.get_weights(), bare.get_weights(), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-7)
+    status = model.optimizer.status()
+    assert (status.scale, status.skipped, status.steps) == (2.0**16, 1, 9)
+    assert int(model.optimizer.iterations) == 8  # tf_keras' own wrapper counts skipped steps
+    assert status.nonfinite_variables
+
+
+def test_the_scale_may_fall_below_one_and_stops_at_its_floor(adam):
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = amp_tf.LossScaleOptimizer(adam(), 2.0, min_scale=2.0**-3)
+
+    @tf.function
+    def step(gradient):
+        optimizer.get_scaled_loss(1.0)
+        optimizer.apply_gradients(zip(optimizer.get_unscaled_gradients([gradient]), [weight], strict=True))
+
+    for _ in range(8):
+        step(tf.constant([1.0, np.inf]))
+    assert optimizer.status().scale == 2.0**-3
+    assert weight.numpy().tolist() == [1.0, 2.0]
+    step(tf.constant([0.0, 1.0]))
+    assert weight.numpy()[1] < 2.0
+
+
+@pytest.mark.parametrize("style", ["scale_loss", "get_scaled_loss", "minimize"])
+def test_each_way_to_write_a_loop_gives_the_same_weights(adam, style):
+    def loop(optimizer, style):
+        weight = tf.Variable([1.0, 2.0])
+        for _ in range(3):
+            if style == "minimize":
+                optimizer.minimize(lambda: tf.reduce_sum(weight**2), [weight])
+                continue
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(weight**2)
+                if style != "bare":
+                    loss = getattr(optimizer, style)(loss)
+            gradients = tape.gradient(loss, [weight])
+            if style == "get_scaled_loss":
+                gradients = optimizer.get_unscaled_gradients(gradients)
+            optimizer.apply_gradients(zip(gradients, [weight], strict=True))
+        return weight.numpy()
+
+    np.testing.assert_array_equal(loop(amp_tf.LossScaleOptimizer(adam()), style), loop(adam(), "bare"))
+
+
+def test_case_27_wrapping_twice_is_refused(adam):
+    for wrap in (amp_tf.LossScaleOptimizer, tf_keras.mixed_precision.LossScaleOptimizer):
+        with pytest.raises(ConfigError, match="already"):
+            amp_tf.LossScaleOptimizer(wrap(adam()))
+
+
+def test_case_27_tf_keras_takes_the_wrapper_for_its_own(adam):
+    optimizer = amp_tf.LossScaleOptimizer(adam())
+    model = make_model(optimizer)
+    assert model.optimizer is optimizer
+    assert isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer)
+
+
+def test_case_31_and_32_checkpoints_go_between_wrapped_and_bare(adam, tmp_path):
+    model = train(make_model(amp_tf.LossScaleOptimizer(adam(), dynamic_growth_steps=3)), poisoned=True)
+    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(tmp_path / "wrapped")
+    wrapped = make_model(amp_tf.LossScaleOptimizer(adam(), dynamic_growth_steps=3))
+    bare = make_model(adam())
+    for other in (wrapped, bare):
+        tf.train.Checkpoint(model=other, optimizer=other.optimizer).restore(path)
+        train(other)
+    train(model)
+    for other in (wrapped, bare):
+        for actual, expected in zip(other.get_weights(), model.get_weights(), strict=True):
+            np.testing.assert_array_equal(actual, expected)
+    states = [dataclasses.replace(m.optimizer.status(), nonfinite_variables=()) for m in (wrapped, model)]
+    assert states[0] == states[1]
+
+    path = tf.train.Checkpoint(model=bare, optimizer=bare.optimizer).save(tmp_path / "bare")
+    again = make_model(amp_tf.LossScaleOptimizer(adam()))
+    tf.train.Checkpoint(model=again, optimizer=again.optimizer).restore(path)
+    for actual, expected in zip(train(again).get_weights(), train(bare).get_weights(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("extension", ["keras", "weights.h5"])
+def test_case_31_and_32_files_go_between_wrapped_and_bare(extension, tmp_path):
+    def adam():
+        return tf_keras.optimizers.Adam(0.01)  # tf_keras saves no legacy optimizer in these formats
+
+    def reload(model, into):
+        path = tmp_path / f"m.{extension}"
+        if extension == "keras":
+            model.save(path)
+            return tf_keras.models.load_model(path)
+        model.save_weights(path)
+        into.optimizer.build(into.trainable_variables)
+        into.load_weights(path)
+        return into
+
+    model = train(make_model(amp_tf.LossScaleOptimizer(adam(), dynamic_growth_steps=3)), poisoned=True)
+    again = reload(model, make_model(amp_tf.LossScaleOptimizer(adam(), dynamic_growth_steps=3)))
+    assert again.optimizer.status().scale == model.optimizer.status().scale
+    assert again.optimizer.status().skipped == 1
+    bare = make_model(adam())
+    model.save_weights(tmp_path / "w.weights.h5")
+    bare.optimizer.build(bare.trainable_variables)
+    bare.load_weights(tmp_path / "w.weights.h5")
+    train(model)
+    for other in (again, bare):
+        for actual, expected in zip(train(other).get_weights(), model.get_weights(), strict=True):
+            np.testing.assert_array_equal(actual, expected)
+
+
+def test_case_33_settings_survive_get_config(adam):
+    optimizer = amp_tf.LossScaleOptimizer(adam(), 64.0, dynamic_growth_steps=7, hysteresis=2, min_scale=0.5)
+    again = type(optimizer).from_config(optimizer.get_config())
+    assert again.schedule == optimizer.schedule
+    assert again.inner_optimizer.clipnorm == 1.0
+
+
+def test_case_11_disabled_is_the_bare_optimizer(adam):
+    model = train(make_model(amp_tf.LossScaleOptimizer(adam(), enabled=False)))
+    for actual, expected in zip(model.get_weights(), train(make_model(adam())).get_weights(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_case_14_a_legacy_optimizer_works_in_a_session():
+    def train_in_session(wrap):
+        v1 = tf.compat.v1
+        with tf.Graph().as_default(), v1.Session() as session:
+            x = v1.placeholder(tf.float32, (None,))
+            weight = tf.Variable([1.0, 2.0])
+            optimizer = tf_keras.optimizers.legacy.SGD(0.1, momentum=0.5)
+            optimizer = amp_tf.LossScaleOptimizer(optimizer) if wrap else optimizer
+            loss = tf.reduce_sum(weight**2) * tf.reduce_mean(x)
+            scaled = optimizer.get_scaled_loss(loss) if wrap else loss
+            gradients = tf.gradients(scaled, [weight])
+            gradients = optimizer.get_unscaled_gradients(gradients) if wrap else gradients
+            step = optimizer.apply_gradients(list(zip(gradients, [weight], strict=True)))
+            session.run(v1.global_variables_initializer())
+            for i in range(4):
+                if wrap and i == 2:
+                    session.run(step, {x: [np.nan]})
+                session.run(step, {x: [i]})
+            return session.run(weight)
+
+    np.testing.assert_array_equal(train_in_session(True), train_in_session(False))
