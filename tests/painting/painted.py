@@ -1,0 +1,62 @@
+"""Paints a graph that is written as text, for the tests of the rules."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from amp_tf.config import AmpConfig
+from amp_tf.graph.reader import read_function, read_graph
+from amp_tf.graph.templates import Templates
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.table import SUCCESSORS
+from amp_tf.oplists.targets import resolve_target
+from amp_tf.painting.paint import paint
+from amp_tf.painting.painting import Painting
+from amp_tf.painting.reasons import Rule
+from tests.small_graphs import function, graph
+
+BF16_CPU = Hardware(cpu_has_bf16=True)
+VOLTA = Hardware(gpu_capabilities=((7, 0),))
+
+
+@dataclasses.dataclass(frozen=True)
+class Painted:
+    """A painting, by names."""
+
+    painting: Painting
+
+    @property
+    def f16(self) -> str:
+        """The nodes that become 16 bit, in the order of the graph, separated by blanks."""
+        return " ".join(self.painting.view.names[node] for node in self.painting.converted_nodes())
+
+    @property
+    def f16_types(self) -> str:
+        """The types that become 16 bit, as ``node.attr``."""
+        view = self.painting.view
+        node_of = view.unit_nodes()
+        return " ".join(
+            f"{view.names[node_of[unit]]}.{view.slot(node_of[unit], unit)}" for unit in self.painting.converted
+        )
+
+    def why(self, name: str) -> tuple[Rule, str]:
+        """The rule that decided on a node, and the node that brought it about."""
+        reason = self.painting.reason(self.painting.view.names.index(name))
+        return reason.rule, reason.cause
+
+    def rule(self, name: str) -> Rule:
+        return self.why(name)[0]
+
+    def words(self, name: str) -> str:
+        return str(self.painting.reason(self.painting.view.names.index(name)))
+
+
+def painted(text, *library, preserve=(), hardware=BF16_CPU, **settings) -> Painted:
+    """Paints a graph, or a function if the text starts with ``function``; float16 unless the settings say otherwise."""
+    settings.setdefault("precision", "float16")
+    config = AmpConfig(**settings)
+    templates = Templates(graph("", *library).library, SUCCESSORS)
+    is_function = text.strip().startswith("function ")
+    view = read_function(function(text), templates) if is_function else read_graph(graph(text), templates)
+    resolution = resolve_target(config, hardware)
+    return Painted(paint(view, resolution, config, preserve=preserve, is_function=templates.is_function))
