@@ -1,72 +1,153 @@
 """Where amp_tf differs from TensorFlow's pass on purpose, as a table: a name and the reason.
 
-A difference that is not in this table is a bug. Each row's name is also the name of a test in
-test_deliberate_differences.py.
+A difference that is not in this table is a bug. Each row has a test in test_deliberate_differences.py that shows both
+behaviours. The differential tests allow for a row in one of three ways: they never make such a graph, they give the
+original a setting that undoes the difference (:func:`knobs_for_original`), or they leave a graph out when the
+original's result shows the difference (:func:`reason_to_leave_out`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
 
-from tests.oracle import Mode
+from tensorflow.core.framework import node_def_pb2
+from tensorflow.python.framework import kernels
+
+from tests.oracle import DT_FLOAT, Knobs, Mode, Outcome, type_attributes
+from tests.parity.op_pool import op_def
 from tests.parity.random_graphs import RandomGraph
 
 
 @dataclasses.dataclass(frozen=True)
 class DeliberateDifference:
-    """One difference.
-
-    Attributes:
-        name: its name.
-        reason: why amp_tf does better so.
-        concerns: whether it can show in a graph and a mode; such a graph is left out of the differential test, and the
-            difference has a test of its own. ``None`` where the differential test never meets it.
-    """
+    """One difference: its name, why amp_tf does better so, and how the differential tests allow for it."""
 
     name: str
     reason: str
-    concerns: Callable[[RandomGraph, Mode], bool] | None = None
-
-
-# The CPU has no kernel in the 16-bit type of the mode; TensorFlow paints these without looking.
-_WITHOUT_KERNEL = {
-    Mode.BFLOAT16: frozenset[str](),
-    Mode.CUDA_LISTS: frozenset({"AvgPool3D", "AvgPool3DGrad"}),
-    Mode.CUDA: frozenset[str](),
-}
-
-
-def _has_an_op_without_kernel(graph: RandomGraph, mode: Mode) -> bool:
-    return any(node.op in _WITHOUT_KERNEL[mode] or node.op.startswith("CudnnRNN") for node in graph.graph_def.node)
+    allowance: str
 
 
 DELIBERATE_DIFFERENCES = (
     DeliberateDifference(
         "kernel-missing",
         "TensorFlow paints allow-list nodes, and infer nodes that directly follow one, without asking whether the op "
-        "has a 16-bit kernel on the node's device; the graph then fails at run time. amp_tf leaves it in float32.",
-        _has_an_op_without_kernel,
+        "has a 16-bit kernel on the node's device; the graph then fails at run time. amp_tf leaves them in float32, "
+        "and an allow-list op whose result cannot be 16-bit does not attract its neighbours either.",
+        "the original gets such an allow-list op removed by ALLOWLIST_REMOVE; a graph with another node without kernel "
+        "in the original's result is left out",
+    ),
+    DeliberateDifference(
+        "batch-norm-untouched",
+        "TensorFlow turns every FusedBatchNorm into FusedBatchNormV2 before it looks at anything else, even where "
+        "nothing is converted. amp_tf does so only to nodes that it converts: an unpainted graph stays as it is.",
+        "an op FusedBatchNorm of amp_tf's is equal to a FusedBatchNormV2 in float32 of the original's",
     ),
     DeliberateDifference(
         "infer-follow-order",
         "TensorFlow paints infer nodes that follow an allow node in one sweep in the order of the node list, so the "
         "result depends on that order. amp_tf repeats the sweep until nothing changes, so it does not. On graphs in "
         "topological order, as Grappler delivers them, the two agree.",
+        "random graphs are in topological order",
     ),
     DeliberateDifference(
         "fused-ops",
         "The plugin hook runs after Grappler's remapper, TensorFlow's pass before it: amp_tf's lists also hold the "
         "fused ops (_FusedMatMul, _FusedConv2D, …), which TensorFlow's pass never meets.",
+        "random graphs have no fused ops",
     ),
     DeliberateDifference(
         "force-all-fixed",
         "TensorFlow's UNSAFE_FORCE_ALL gives up on the whole graph when one node has an argument of fixed type "
         "float32, and in bfloat16 mode always. amp_tf forces what can be forced.",
+        "where the original gives up, nothing is compared",
+    ),
+    DeliberateDifference(
+        "force-all-casts",
+        "Under UNSAFE_FORCE_ALL TensorFlow converts the float32 side of casts from and to 16 bits, its own among them, "
+        "so that each further rewrite changes the graph again. amp_tf leaves these casts alone.",
+        "under UNSAFE_FORCE_ALL a graph with such a cast is left out",
+    ),
+    DeliberateDifference(
+        "preserved-cast",
+        "TensorFlow changes the type of a fetched Cast to float32 when all its readers are 16-bit, so the caller gets "
+        "another type than asked for. amp_tf preserves it.",
+        "a graph whose preserved Cast the original converts is left out",
+    ),
+    DeliberateDifference(
+        "preserved-loop",
+        "TensorFlow makes NextIteration and Merge agree without asking whether they may be touched. amp_tf makes them "
+        "agree by leaving both in float32.",
+        "a graph whose preserved or foreign NextIteration or Merge the original converts is left out",
+    ),
+    DeliberateDifference(
+        "call-boundary",
+        "A TensorList that enters a functional While, If or Case belongs to the function as well; TensorFlow knows "
+        "only calls as such boundaries, and for bfloat16 has While on its clear list. amp_tf keeps all their types.",
+        "random graphs have no functional control flow: Grappler lowers it first",
+    ),
+    DeliberateDifference(
+        "device-without-part",
+        "A device that names a job but no device type (/job:worker) is the default device of that job; TensorFlow "
+        "takes it for no device at all and skips the node.",
+        "random graphs have no such devices",
     ),
 )
 
 
-def is_comparable(graph: RandomGraph, mode: Mode) -> bool:
-    """Whether no deliberate difference can show in the graph."""
-    return not any(row.concerns and row.concerns(graph, mode) for row in DELIBERATE_DIFFERENCES)
+def knobs_for_original(graph: RandomGraph, mode: Mode) -> Knobs:
+    """The graph's settings, with allow-list ops whose result has no 16-bit kernel removed."""
+    removed = {node.op for node in graph.graph_def.node if not _result_can_be(node, mode.f16)}
+    return dataclasses.replace(graph.knobs, allow_remove=tuple(sorted({*graph.knobs.allow_remove, *removed})))
+
+
+def reason_to_leave_out(graph: RandomGraph, mode: Mode, original: Outcome) -> str:
+    """The name of the difference that shows in the original's result, or nothing."""
+    before = {node.name: node for node in graph.graph_def.node}
+    for node in original.graph.node:
+        old = before.get(node.name)
+        if old is None or dict(type_attributes(node)) == dict(type_attributes(old)):
+            continue
+        if not has_cpu_kernel(node):
+            return "kernel-missing"
+        if node.op == "Cast" and node.name in graph.preserve:
+            return "preserved-cast"
+        if node.op in ("NextIteration", "Merge") and (node.name in graph.preserve or "GPU" in node.device):
+            return "preserved-loop"
+    if graph.knobs.level == "UNSAFE_FORCE_ALL" and any(
+        node.op == "Cast" and mode.f16 in (node.attr["SrcT"].type, node.attr["DstT"].type) for node in before.values()
+    ):
+        return "force-all-casts"
+    return ""
+
+
+def has_cpu_kernel(node: node_def_pb2.NodeDef) -> bool:
+    """Whether this TensorFlow can run the node with its types on the CPU."""
+    types = dict(type_attributes(node))
+    return any(
+        all(attr in types and set(types[attr]) <= allowed for attr, allowed in kernel)
+        for kernel in _cpu_kernels(node.op)
+    )
+
+
+@functools.cache
+def _cpu_kernels(op: str) -> tuple[tuple[tuple[str, frozenset[int]], ...], ...]:
+    """The constraints of the op's CPU kernels: an attribute and the types that it may have."""
+    return tuple(
+        tuple((c.name, frozenset(c.allowed_values.list.type)) for c in kernel.constraint if c.allowed_values.list.type)
+        for kernel in kernels.get_registered_kernels_for_op(op).kernel
+        if kernel.device_type in ("CPU", "DEFAULT") and not kernel.label
+    )
+
+
+def _result_can_be(node: node_def_pb2.NodeDef, f16: int) -> bool:
+    """Whether the node's first output, where it is float32, could be 16-bit."""
+    definition = op_def(node.op)
+    arg = definition.output_arg[0] if definition and definition.output_arg else None
+    if arg is None or not arg.type_attr or node.attr[arg.type_attr].type != DT_FLOAT:
+        return True
+    allowed = next(attr for attr in definition.attr if attr.name == arg.type_attr).allowed_values.list.type
+    converted = node_def_pb2.NodeDef()
+    converted.CopyFrom(node)
+    converted.attr[arg.type_attr].type = f16
+    return (not allowed or f16 in allowed) and has_cpu_kernel(converted)

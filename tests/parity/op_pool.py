@@ -13,7 +13,7 @@ import re
 
 import tensorflow as tf
 from tensorflow.core.framework import op_def_pb2
-from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework import kernels, op_def_registry
 
 LISTS = ("allow", "infer", "deny", "clear")
 HEADER = "tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"
@@ -80,5 +80,7 @@ def op_def(name: str) -> op_def_pb2.OpDef:
 def _is_usable(op: str) -> bool:
     definition = op_def(op)
     if definition is None or op in _LEFT_OUT | _LOOP_OPS:
+        return False
+    if not kernels.get_registered_kernels_for_op(op).kernel:  # cuDNN's ops, in a TensorFlow without CUDA
         return False
     return not any(attr.type == "func" for attr in definition.attr)

@@ -41,8 +41,7 @@ HANDLE_OPS = {
 STRINGS = {"equation": "ab,bc->ac", "mode": "REFLECT", "padding": "SAME", "message": "m", "data_format": "NHWC"}
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
-# The last names no device type at all.
-DEVICES = (GPU, CPU, "/device:GPU:0", "/device:CPU:0", "/job:localhost/replica:0/task:0")
+DEVICES = (GPU, CPU, "/device:GPU:0", "/device:CPU:0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +51,10 @@ class RandomGraph:
     graph_def: graph_pb2.GraphDef
     preserve: tuple[str, ...]
     knobs: Knobs
+
+    def _repr_pretty_(self, printer, cycle: bool) -> None:
+        """How Hypothesis prints an example."""
+        printer.text(in_words(self))
 
 
 def random_graph(choose: Choose, *, max_nodes: int = 30, with_knobs: bool = True) -> RandomGraph:
@@ -101,7 +104,8 @@ class _Builder:
             self._add_something()
 
     def some_fetches(self) -> tuple[str, ...]:
-        names = [node.name for node in self.graph.node]
+        # Nothing inside a loop can be fetched; for a fetched NextIteration the C++ pass breaks its own rule.
+        names = [node.name for node in self.graph.node if node.op != "NextIteration"]
         return tuple(dict.fromkeys(self._pick(names) for _ in range(1 + self._choose(3))))
 
     def ops_used(self) -> list[str]:
@@ -200,7 +204,10 @@ class _Builder:
         if self._one_in(10):
             node.device = self._pick(DEVICES)
         if self.graph.node and self._one_in(12):
-            node.input.append(f"^{self._pick_recent(self.graph.node).name}")
+            source = self._pick_recent(self.graph.node).name
+            # Grappler drops a control input from a node that is also a data input.
+            if source not in {name.partition(":")[0] for name in node.input}:
+                node.input.append(f"^{source}")
         self.graph.node.append(node)
         return node.name
 
