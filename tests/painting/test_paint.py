@@ -1,0 +1,102 @@
+"""Levels, forcing, and the reasons of a whole painting."""
+
+from __future__ import annotations
+
+import pytest
+
+from amp_tf.config import LEVELS
+from amp_tf.painting.reasons import Rule
+from tests.painting.painted import painted
+
+CHAIN = """
+    x = Placeholder()
+    deny1 = Exp(x)
+    infer1 = Sqrt(x)
+    clr1 = Relu(infer1)
+    allow1 = MatMul(clr1, clr1)
+    infer2 = Sqrt(allow1)
+    clr2 = Relu(infer2)
+    other1 = Sin(clr2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("level", "f16"),
+    [
+        ("DEFAULT", "clr1 allow1 infer2 clr2"),
+        ("TREAT_INFER_AS_DENY", "clr1 allow1"),
+        ("TENSOR_CORES_ONLY", "allow1"),
+        ("UNSAFE_FORCE_ALL", "x deny1 infer1 clr1 allow1 infer2 clr2 other1"),
+    ],
+)
+def test_each_level_goes_as_far_as_it_says(level, f16):
+    assert level in LEVELS
+    assert painted(CHAIN, level=level).f16 == f16
+
+
+def test_under_treat_infer_as_deny_infer_nodes_say_that_they_are_denied():
+    assert painted(CHAIN, level="TREAT_INFER_AS_DENY").why("infer2") == (Rule.DENY_LIST, "")
+
+
+def test_forcing_all_says_so_and_leaves_constants_state_and_references():
+    result = painted(
+        CHAIN
+        + """
+        const1 = Const() dtype=float32 value=float32[4, 4]
+        other2 = Sin(const1)
+        v = VariableV2() shape=[4, 4]
+        random1 = RandomUniform(shape) T=int32
+        shape = Const() dtype=int32 value=int32[2]*4
+        """,
+        level="UNSAFE_FORCE_ALL",
+    )
+    assert result.rule("other1") is Rule.FORCED_BY_LEVEL
+    assert result.rule("other2") is Rule.FORCED_BY_LEVEL
+    assert {"const1", "v", "random1"}.isdisjoint(result.f16.split())
+
+
+def test_forcing_all_converts_the_types_that_can_be_and_leaves_fixed_ones():
+    result = painted(
+        "x = Placeholder()\nallow1 = MatMul(x, x)\ns = SparseMatMul(allow1, allow1) Ta=float32 Tb=float32",
+        level="UNSAFE_FORCE_ALL",
+        precision="bfloat16",
+    )
+    assert "allow1.T" in result.f16_types.split()
+    assert "s.float32" not in result.f16_types.split()
+
+
+def test_forcing_all_respects_preserve_and_name_rules():
+    result = painted(CHAIN, level="UNSAFE_FORCE_ALL", preserve=["clr2"], keep_float32=("deny",))
+    assert result.f16 == "x infer1 clr1 allow1 infer2 other1"
+    assert result.rule("clr2") is Rule.PRESERVED
+    assert result.rule("deny1") is Rule.KEPT_BY_NAME
+
+
+def test_a_forced_deny_node_spreads_no_danger():
+    result = painted(
+        "x = Placeholder()\ndeny1 = Exp(x)\ninfer1 = Sqrt(deny1)\nallow1 = MatMul(infer1, x)", force_f16=("deny1",)
+    )
+    assert result.f16 == "deny1 infer1 allow1"
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_the_painting_says_the_types_after_the_rewrite(precision):
+    result = painted("x = Placeholder()\nallow1 = MatMul(x, x)", precision=precision)
+    assert result.painting.precision.value == precision
+    assert result.painting.dtypes_after() == [1, result.painting.precision.data_type]
+
+
+def test_painting_twice_gives_the_same():
+    assert painted(CHAIN).f16_types == painted(CHAIN).f16_types
+
+
+def test_a_detached_painting_still_says_why():
+    painting = painted(CHAIN).painting
+    detached = painting.detached()
+    nodes = range(painting.view.node_count)
+    assert [detached.reason(node) for node in nodes] == [painting.reason(node) for node in nodes]
+    assert [detached.trail(node) for node in nodes] == [painting.trail(node) for node in nodes]
+
+
+def test_an_empty_graph_is_painted():
+    assert painted("").f16 == ""
