@@ -1,0 +1,73 @@
+"""Several real worker processes on loopback, started by an unchanged script with the variable set."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.hooks import running
+
+SCRIPT = running.ROOT / "scripts" / "train_distributed.py"
+STEPS = 30
+# Two or four by TEST_WORKERS; CI has two cores.
+WORKERS = int(os.environ.get("TEST_WORKERS", "2"))
+RELATIVE, ABSOLUTE = 0.05, 0.03  # bfloat16 against float32 over 30 steps, losses of about 1
+
+
+def train(site_folder: Path, variables: dict[str, str], *options: str, status: int = 0) -> running.Ended:
+    arguments = [str(SCRIPT), "--workers", str(WORKERS), "--steps", str(STEPS), *options]
+    ended = running.run(arguments, site_folder, variables, seconds=400)
+    assert (ended.status != 0) is (status != 0), ended.err
+    return ended
+
+
+def results(ended: running.Ended) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in ended.out.splitlines() if line.startswith("{")]
+    assert sorted(result["worker"] for result in found) == list(range(WORKERS)), ended.out + ended.err
+    assert all(result["workers"] == WORKERS for result in found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("site")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(site_folder: Path) -> running.Ended:
+    return train(site_folder, running.switched_on())
+
+
+@pytest.mark.slow
+def test_every_worker_converts_and_all_have_the_same_loss(site_folder: Path, uninterrupted: running.Ended) -> None:
+    in_float32 = results(train(site_folder, {}))
+    found = results(uninterrupted)
+    converted = [int(match[2].replace(",", "")) for match in running.SUMMARY.finditer(uninterrupted.err)]
+    assert len(converted) == WORKERS
+    assert all(count > 0 for count in converted)
+    for result in found:
+        assert result["losses"] == found[0]["losses"]
+        assert result["weights"] == found[0]["weights"]
+        assert result["losses"] != in_float32[0]["losses"]  # else nothing was computed in bfloat16
+        np.testing.assert_allclose(result["losses"], in_float32[0]["losses"], rtol=RELATIVE, atol=ABSOLUTE)
+
+
+@pytest.mark.slow
+def test_after_a_worker_died_the_restart_ends_as_if_nothing_had_happened(
+    site_folder: Path, uninterrupted: running.Ended, tmp_path: Path
+) -> None:
+    checkpoint = ("--checkpoint", str(tmp_path), "--save-every", "10")
+    died = train(site_folder, running.switched_on(), *checkpoint, "--die-at", "17", status=17)
+    assert not re.search(r"^\{", died.out, re.MULTILINE)  # no worker came to its end
+    resumed = results(train(site_folder, running.switched_on(), *checkpoint))
+    expected = results(uninterrupted)[0]
+    for result in resumed:
+        assert result["first_step"] == 10
+        assert result["losses"] == expected["losses"][10:]
+        assert result["weights"] == expected["weights"]
