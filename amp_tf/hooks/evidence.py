@@ -11,13 +11,11 @@ class Evidence:
     """Counts since the process began.
 
     Attributes:
-        graphs: graphs that TensorFlow handed to the plugin.
-        xla_graphs: those among them that only call into XLA-compiled functions.
-        failures: graphs that stayed as they were because amp_tf failed on them.
+        xla_graphs: graphs that TensorFlow handed to the plugin and that only call into XLA-compiled functions.
+        failures: rewrites that failed, so that the graph stayed as it was; TensorFlow asks twice for each graph.
         idle: why the plugin is not at work although amp_tf is on; empty if it is.
     """
 
-    graphs: int = 0
     xla_graphs: int = 0
     failures: int = 0
     idle: str = ""
@@ -27,13 +25,12 @@ _lock = threading.Lock()
 _seen = Evidence()
 
 
-def count(*, graphs: int = 0, xla_graphs: int = 0, failures: int = 0) -> None:
+def count(*, xla_graphs: int = 0, failures: int = 0) -> None:
     """Adds to the counts. Thread-safe."""
     global _seen
     with _lock:
         _seen = dataclasses.replace(
             _seen,
-            graphs=_seen.graphs + graphs,
             xla_graphs=_seen.xla_graphs + xla_graphs,
             failures=_seen.failures + failures,
         )

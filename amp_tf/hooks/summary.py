@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from amp_tf.hooks import evidence, notices
 
 if TYPE_CHECKING:
+    from amp_tf.reporting.process import Totals
     from amp_tf.reporting.schema import RewriteReport
 
 EAGER = (
@@ -52,30 +53,29 @@ def line() -> str:
     """
     from amp_tf.reporting import process
 
-    report, seen = process.report(), evidence.seen()
-    graphs = seen.graphs + sum(graph.way == "xla" for graph in report.graphs)
-    text = f"{_plural(graphs, 'graph')}, {report.converted:,} of {_plural(report.total, 'node')} converted"
-    if report.precisions:
-        text += f" to {' and '.join(precision.value for precision in report.precisions)}"
-    text += f", {_plural(report.casts, 'cast')}"
-    if not report.converted:
-        text += f": {why_nothing(report, seen)}"
+    report, totals, seen = process.report(), process.totals(), evidence.seen()
+    text = f"{_plural(sum(totals.graphs.values()), 'graph')}, "
+    text += f"{totals.converted:,} of {_plural(totals.total, 'node')} converted"
+    if totals.precisions:
+        text += f" to {' and '.join(precision.value for precision in totals.precisions)}"
+    text += f", {_plural(totals.casts, 'cast')}"
+    if not totals.converted:
+        text += f": {why_nothing(report, totals, seen)}"
     if report.unmatched:
         text += f"; patterns that matched no node: {', '.join(report.unmatched)}"
     if seen.failures:
-        text += f"; {_plural(seen.failures, 'graph')} stayed in float32 after a failure"
+        text += f"; {_plural(seen.failures, 'rewrite')} failed, and the graphs stayed in float32"
     return "; ".join([text, *filter(None, (part() for part in _parts))])
 
 
-def why_nothing(report: RewriteReport, seen: evidence.Evidence) -> str:
+def why_nothing(report: RewriteReport, totals: Totals, seen: evidence.Evidence) -> str:
     """Why no node of this process was converted."""
     if seen.idle:
         return seen.idle
-    if any(graph.way == "xla" for graph in report.graphs):
-        return str(report.why_nothing)
-    if seen.graphs == seen.xla_graphs and (seen.xla_graphs or _has_xla_functions()):
+    by_grappler = totals.graphs.get("grappler", 0)
+    if not totals.graphs.get("xla") and by_grappler == seen.xla_graphs and (by_grappler or _has_xla_functions()):
         return ONLY_XLA
-    if not seen.graphs:
+    if not totals.graphs:
         return ALL_FAILED if seen.failures else EAGER
     return str(report.why_nothing or "no node of any graph is one that 16 bit is for")
 

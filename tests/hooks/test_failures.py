@@ -56,7 +56,7 @@ def test_a_fault_leaves_the_program_in_float32_with_one_warning(
     assert len(ended.warnings) == 1, ended.err
     assert "Grappler plugin: a graph stays in float32 because amp_tf failed on it" in ended.warnings[0]
     assert "AMP_TF_DISABLE=1 turns amp_tf off" in ended.warnings[0]
-    assert "graphs stayed in float32 after a failure" in ended.err
+    assert "failed, and the graphs stayed in float32" in ended.err
 
 
 def test_a_graph_that_runs_while_the_interpreter_exits_stays_in_float32(site_folder: Path) -> None:
@@ -77,6 +77,23 @@ import tensorflow
     assert ended.warnings == []
     assert float(ended.out.split()[1]) < 1e-5  # bfloat16 would be about 3e-3
     assert ended.converted == 0
+
+
+def test_an_interrupt_during_a_rewrite_reaches_the_program(site_folder: Path) -> None:
+    code = """
+import signal
+import tensorflow as tf
+from amp_tf.hooks.grappler import plugin
+plugin.set_conversion(lambda data, preserve: signal.raise_signal(signal.SIGINT))
+try:
+    tf.function(lambda x: tf.nn.relu(tf.nn.relu(x @ x) @ x) @ x)(tf.ones((8, 8)))
+    print("swallowed")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    ended = running.run(["-c", code], site_folder, running.switched_on())
+    assert (ended.status, ended.out) == (0, "interrupted\n"), ended.err
+    assert ended.warnings == []
 
 
 def test_exit_waits_for_a_rewrite_on_another_thread(site_folder: Path) -> None:

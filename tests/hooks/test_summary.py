@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from amp_tf.hooks import evidence, summary
+from amp_tf.reporting.process import Totals
 from amp_tf.reporting.schema import RewriteReport
 from tests.hooks import running
 
@@ -46,16 +47,16 @@ def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder:
 
 
 @pytest.mark.parametrize(
-    ("seen", "reason"),
+    ("graphs", "seen", "reason"),
     [
-        (evidence.Evidence(graphs=3, idle="another plugin is loaded"), "another plugin is loaded"),
-        (evidence.Evidence(graphs=2, xla_graphs=2), summary.ONLY_XLA),
-        (evidence.Evidence(failures=2), summary.ALL_FAILED),
-        (evidence.Evidence(), summary.EAGER),
+        ({"grappler": 3}, evidence.Evidence(idle="another plugin is loaded"), "another plugin is loaded"),
+        ({"grappler": 2}, evidence.Evidence(xla_graphs=2), summary.ONLY_XLA),
+        ({}, evidence.Evidence(failures=2), summary.ALL_FAILED),
+        ({}, evidence.Evidence(), summary.EAGER),
     ],
 )
-def test_the_evidence_tells_why(seen: evidence.Evidence, reason: str) -> None:
-    assert summary.why_nothing(RewriteReport(), seen) == reason
+def test_the_evidence_tells_why(graphs: dict[str, int], seen: evidence.Evidence, reason: str) -> None:
+    assert summary.why_nothing(RewriteReport(), Totals(graphs=graphs), seen) == reason
 
 
 def test_a_part_is_added_once_and_is_left_out_when_it_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:

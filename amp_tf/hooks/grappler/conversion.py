@@ -40,7 +40,7 @@ def convert(serialized: bytes, preserve: frozenset[str], config: AmpConfig) -> b
         raise GraphError(f"not a serialized GraphDef ({error})", where=f"{len(serialized)} bytes") from error
     result = pipeline.rewrite(graph, config, preserve=preserve, hardware=devices.hardware(), functions=False)
     if not _visits.is_second(preserve, len(graph.node), changed=result.changed):
-        evidence.count(graphs=1, xla_graphs=int(not result.changed and any(mark in serialized for mark in _XLA_MARKS)))
+        evidence.count(xla_graphs=int(not result.changed and any(mark in serialized for mark in _XLA_MARKS)))
         process.record(result.report, way="grappler")
     return result.graph.SerializeToString() if result.changed else None
 

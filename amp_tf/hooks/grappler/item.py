@@ -18,8 +18,8 @@ _TF_OK = 0
 
 
 @functools.cache
-def _tensorflow_library() -> ctypes.CDLL:
-    """TensorFlow's C API in this process.
+def tensorflow_library() -> ctypes.CDLL:
+    """TensorFlow's C API in this process, with the types of the functions that are called here.
 
     Raises:
         OSError: the running TensorFlow has no libtensorflow_cc.so.2 loaded.
@@ -59,7 +59,7 @@ def check_library() -> None:
         OSError: the library is not there.
         AttributeError: it lacks one of the functions.
     """
-    _tensorflow_library()
+    tensorflow_library()
 
 
 def nodes_to_preserve(item: int) -> frozenset[str]:
@@ -71,7 +71,7 @@ def nodes_to_preserve(item: int) -> frozenset[str]:
     Raises:
         GraphError: TensorFlow does not answer. The graph must then stay as it is: a fetch could change its type.
     """
-    library = _tensorflow_library()
+    library = tensorflow_library()
     status = library.TF_NewStatus()
     try:
         count, size = ctypes.c_int(), ctypes.c_size_t()

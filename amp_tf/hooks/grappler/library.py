@@ -13,10 +13,13 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 DEVICE_TYPES = ("CPU", "GPU")
 
-GraphCallback = Callable[[int, int, int, int], None]
-"""Called with the address and length of a serialized GraphDef, the TF_GrapplerItem and the TF_Buffer for the result."""
+GraphCallback = Callable[[int, int, int, int], int]
+"""Called with the address and length of a serialized GraphDef, the TF_GrapplerItem and the TF_Buffer for the result.
+Returns :data:`DONE` or :data:`INTERRUPTED`."""
 
-_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
+DONE, INTERRUPTED = 0, 1  # what shim.c expects
+
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
 _NO_CALLBACK = _CALLBACK()  # a null pointer
 
 

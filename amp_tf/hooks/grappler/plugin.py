@@ -7,7 +7,6 @@ own, several at once. A registration lasts as long as the process; :func:`uninst
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 import functools
 import threading
@@ -17,7 +16,7 @@ from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import ConfigError, OpListError
 from amp_tf.hooks import evidence, notices
 from amp_tf.hooks.grappler import conflicts, item
-from amp_tf.hooks.grappler.library import DEVICE_TYPES, Shim
+from amp_tf.hooks.grappler.library import DEVICE_TYPES, DONE, INTERRUPTED, Shim
 
 Convert = Callable[[bytes, frozenset[str]], bytes | None]
 
@@ -96,9 +95,15 @@ def _register() -> bool:
             )
         for shim in shims.values():
             if not shim.is_registered:
-                # Not tf.load_pluggable_device_library: that one also enumerates the devices, which is too early for a
-                # script that is about to choose its visible ones.
-                pywrap_tf_session.TF_LoadPluggableDeviceLibrary(str(shim.path))
+                try:
+                    # Not tf.load_pluggable_device_library: that one also enumerates the devices, which is too early
+                    # for a script that is about to choose its visible ones.
+                    pywrap_tf_session.TF_LoadPluggableDeviceLibrary(str(shim.path))
+                except Exception as error:
+                    return _step_back(
+                        f"this TensorFlow does not take it, so graphs stay in float32 ({error})",
+                        fix="Use TensorFlow 2.16 to 2.21, or a newer amp-tf",
+                    )
     _shims.update(shims)
     return True
 
@@ -109,17 +114,18 @@ def _step_back(what: str, *, fix: str) -> bool:
     return False
 
 
-def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address: int, output: int) -> None:
+def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address: int, output: int) -> int:
     """Runs on a thread of TensorFlow. Nothing may leave it but the result."""
     try:
         new = convert(ctypes.string_at(data, length), item.nodes_to_preserve(item_address))
         if new is not None:
             shim.emit(output, new)
     except KeyboardInterrupt:
-        _thread.interrupt_main()  # Ctrl-C hit this code by chance; it belongs to the program
+        return INTERRUPTED  # Ctrl-C hit this code by chance; it belongs to the program
     except Exception as error:
         evidence.count(failures=1)
         _tell(error)
+    return DONE
 
 
 def _tell(error: Exception) -> None:

@@ -8,6 +8,7 @@
  * Whatever goes wrong, TensorFlow gets its own graph back: no callback set, callback failed, out of memory, a forked
  * child (whose copy of the interpreter may hold locks that nobody will release).
  */
+#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -53,13 +54,24 @@ typedef struct {
 } TP_OptimizerRegistrationParams;
 
 /* Gets a serialized GraphDef, valid during the call. Calls amp_tf_emit(output, …) with the new graph, or does not, and
- * the graph stays as it is. */
-typedef void (*amp_tf_callback)(const void *graph, size_t length, const TF_GrapplerItem *item, TF_Buffer *output);
+ * the graph stays as it is. Returns 1 if Ctrl-C arrived inside it: an exception cannot pass through TensorFlow, so the
+ * signal is raised again once it has returned, for the program. */
+typedef int (*amp_tf_callback)(const void *graph, size_t length, const TF_GrapplerItem *item, TF_Buffer *output);
 
 static _Atomic(amp_tf_callback) current_callback = NULL;
 static atomic_int running = 0;
 static atomic_int registered = 0;
 static _Atomic(pid_t) owner = 0;
+
+/* After Ctrl-C no callback runs for a moment: the next would meet the raised signal before the program does. */
+#define QUIET_MS 1000
+static _Atomic(int64_t) quiet_until_ms = 0;
+
+static int64_t now_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
 
 static void free_data(void *data, size_t length) {
   (void)length;
@@ -106,7 +118,12 @@ static void optimize(void *state, const TF_Buffer *graph, const TF_GrapplerItem 
     /* Counted before the callback is read: whoever removes it sees either this call or no callback. */
     atomic_fetch_add(&running, 1);
     amp_tf_callback callback = atomic_load(&current_callback);
-    if (callback != NULL) callback(graph->data, graph->length, item, output);
+    if (callback != NULL && now_ms() >= atomic_load(&quiet_until_ms)) {
+      if (callback(graph->data, graph->length, item, output) == 1) {
+        atomic_store(&quiet_until_ms, now_ms() + QUIET_MS);
+        raise(SIGINT);
+      }
+    }
     atomic_fetch_sub(&running, 1);
   }
   if (output->data == NULL) {
@@ -117,12 +134,19 @@ static void optimize(void *state, const TF_Buffer *graph, const TF_GrapplerItem 
   }
 }
 
+/* TensorFlow says how large its structs are and which version they have. */
+static int is_known_interface(const TP_OptimizerRegistrationParams *params) {
+  return params->struct_size == sizeof(TP_OptimizerRegistrationParams) && params->major_version == 0 &&
+         params->minor_version == 0 && params->patch_version == 1 &&
+         params->optimizer_configs->struct_size == offsetof(TP_OptimizerConfigs, toggles) + sizeof(int[19]) &&
+         params->optimizer->struct_size == sizeof(TP_Optimizer);
+}
+
 EXPORT void TF_InitGraph(TP_OptimizerRegistrationParams *params, TF_Status *status) {
   (void)status;
-  params->struct_size = sizeof(TP_OptimizerRegistrationParams);
+  /* Without a device type TensorFlow refuses the plugin with an error, which Python turns into a warning. */
+  if (!is_known_interface(params)) return;
   params->device_type = AMP_TF_DEVICE_TYPE;
-  params->optimizer_configs->struct_size = offsetof(TP_OptimizerConfigs, toggles) + sizeof(int[19]);
-  params->optimizer->struct_size = sizeof(TP_Optimizer);
   params->optimizer->create_func = NULL;
   params->optimizer->optimize_func = optimize;
   params->optimizer->destroy_func = NULL;

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,9 +58,16 @@ class Params(ctypes.Structure):
 class Registered:
     """What TensorFlow holds after it has loaded the shim."""
 
-    def __init__(self, path: Path) -> None:
-        self.configs, self.optimizer = Configs(), Optimizer()
-        self.params = Params(configs=ctypes.pointer(self.configs), optimizer=ctypes.pointer(self.optimizer))
+    def __init__(self, path: Path, *, version: tuple[int, int, int] = (0, 0, 1), params_size: int = 56) -> None:
+        # TF_OFFSET_OF_END of the last toggle, without the padding behind it
+        self.configs = Configs(struct_size=Configs.toggles.offset + 19 * ctypes.sizeof(ctypes.c_int))
+        self.optimizer = Optimizer(struct_size=ctypes.sizeof(Optimizer))
+        self.params = Params(
+            struct_size=params_size,
+            version=version,
+            configs=ctypes.pointer(self.configs),
+            optimizer=ctypes.pointer(self.optimizer),
+        )
         ctypes.CDLL(str(path)).TF_InitGraph(ctypes.byref(self.params), None)
 
     def optimize(self, graph: bytes) -> bytes:
@@ -82,16 +90,29 @@ def shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shim]:
     shim.clear_callback()
 
 
+def emits_new(shim: Shim) -> library.GraphCallback:
+    def callback(data: int, length: int, item: int, output: int) -> int:
+        shim.emit(output, b"new")
+        return library.DONE
+
+    return callback
+
+
 @pytest.mark.parametrize("device_type", library.DEVICE_TYPES)
 def test_registration_fills_what_tensorflow_checks(device_type: str, tmp_path: Path) -> None:
     copy = Path(shutil.copy(library.FOLDER / f"amp_tf_{device_type.lower()}.so", tmp_path))
     registered = Registered(copy)
     assert registered.params.device_type == device_type.encode()
-    assert registered.params.struct_size == ctypes.sizeof(Params)
-    assert registered.optimizer.struct_size == ctypes.sizeof(Optimizer)
-    # TF_OFFSET_OF_END of the last toggle, without the padding behind it
-    assert registered.configs.struct_size == Configs.toggles.offset + 19 * ctypes.sizeof(ctypes.c_int)
+    assert registered.optimizer.optimize_func
     assert list(registered.configs.toggles) == [0] * 19
+
+
+@pytest.mark.parametrize("change", [{"version": (0, 1, 0)}, {"params_size": 64}])
+def test_an_interface_of_another_version_is_refused(change: dict[str, Any], shim: Shim) -> None:
+    registered = Registered(shim.path, **change)
+    assert registered.params.device_type is None  # "'device_type' field … must be set", says TensorFlow then
+    assert not registered.optimizer.optimize_func
+    assert not shim.is_registered
 
 
 def test_shim_knows_that_it_is_registered(shim: Shim) -> None:
@@ -107,9 +128,10 @@ def test_graph_is_unchanged_without_callback(shim: Shim) -> None:
 def test_callback_gets_the_graph_and_gives_the_new_one(shim: Shim) -> None:
     seen = []
 
-    def callback(data: int, length: int, item: int, output: int) -> None:
+    def callback(data: int, length: int, item: int, output: int) -> int:
         seen.append(ctypes.string_at(data, length))
         shim.emit(output, b"new " + seen[-1])
+        return library.DONE
 
     registered = Registered(shim.path)
     shim.set_callback(callback)
@@ -119,17 +141,18 @@ def test_callback_gets_the_graph_and_gives_the_new_one(shim: Shim) -> None:
 
 def test_graph_is_unchanged_when_the_callback_gives_nothing_or_is_removed(shim: Shim) -> None:
     registered = Registered(shim.path)
-    shim.set_callback(lambda *_: None)
+    shim.set_callback(lambda *_: library.DONE)
     assert registered.optimize(b"graph") == b"graph"
-    shim.set_callback(lambda data, length, item, output: shim.emit(output, b"new"))
+    shim.set_callback(emits_new(shim))
     shim.clear_callback()
     assert registered.optimize(b"graph") == b"graph"
 
 
 def test_last_graph_that_is_emitted_counts(shim: Shim) -> None:
-    def callback(data: int, length: int, item: int, output: int) -> None:
+    def callback(data: int, length: int, item: int, output: int) -> int:
         shim.emit(output, b"first")
         shim.emit(output, b"second")
+        return library.DONE
 
     registered = Registered(shim.path)
     shim.set_callback(callback)
@@ -138,7 +161,7 @@ def test_last_graph_that_is_emitted_counts(shim: Shim) -> None:
 
 def test_graph_is_unchanged_in_a_forked_child(shim: Shim) -> None:
     registered = Registered(shim.path)
-    shim.set_callback(lambda data, length, item, output: shim.emit(output, b"new"))
+    shim.set_callback(emits_new(shim))
     child = os.fork()
     if child == 0:
         os._exit(0 if registered.optimize(b"graph") == b"graph" and shim.clear_callback(60_000) == 0 else 1)
@@ -146,13 +169,29 @@ def test_graph_is_unchanged_in_a_forked_child(shim: Shim) -> None:
     assert registered.optimize(b"graph") == b"new"
 
 
+def test_an_interrupt_is_raised_again_after_the_callback(shim: Shim) -> None:
+    log = []
+
+    def callback(data: int, length: int, item: int, output: int) -> int:
+        log.append("callback ended")
+        return library.INTERRUPTED
+
+    registered = Registered(shim.path)
+    shim.set_callback(callback)
+    with pytest.raises(KeyboardInterrupt):
+        registered.optimize(b"graph")
+    assert registered.optimize(b"graph") == b"graph"  # the next visit of the same graph must not catch the signal
+    assert log == ["callback ended"]
+
+
 def test_removal_waits_for_the_call_that_is_under_way(shim: Shim) -> None:
     inside, log = threading.Event(), []
 
-    def callback(data: int, length: int, item: int, output: int) -> None:
+    def callback(data: int, length: int, item: int, output: int) -> int:
         inside.set()
         time.sleep(0.2)
         log.append("callback ended")
+        return library.DONE
 
     registered = Registered(shim.path)
     shim.set_callback(callback)
