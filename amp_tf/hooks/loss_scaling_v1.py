@@ -13,8 +13,8 @@ from typing import Any
 from amp_tf.hooks import notices
 from amp_tf.hooks.loss_scaling import Context, survive
 
-# optimizer -> graph (or "eager") -> its wrapper. The scale's variables belong to one graph.
-_wrappers: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+# The attribute of an optimizer that holds its wrappers by graph (or "eager"): the variables belong to one graph.
+_WRAPPERS = "_amp_tf_wrappers"
 # optimizers that somebody wrapped on purpose
 _wrapped_by_hand: weakref.WeakSet[Any] = weakref.WeakSet()
 _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
@@ -55,7 +55,7 @@ def wrapper_of(optimizer: Any, context: Context) -> Any:
 
     with tf.init_scope():
         graph = "eager" if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        by_graph = _wrappers.setdefault(optimizer, {})
+        by_graph = vars(optimizer).setdefault(_WRAPPERS, {})
         if graph not in by_graph:
             by_graph[graph] = v1.LossScaleOptimizer(optimizer)
             _wrapped_by_hand.discard(optimizer)
@@ -83,49 +83,53 @@ def _remember_wrapped(original: Any) -> Any:
 def _restore(original: Any) -> Any:
     def restore(self: Any, sess: Any, save_path: Any) -> Any:
         missing = survive("tf.compat.v1.train.Saver.restore", find_missing_scale, self, sess, save_path)
-        if not missing:
-            return original(self, sess, save_path)
-        restore_without_scale(self, sess, save_path, missing)
-        return None
+        if missing:
+            return restore_without_scale(self, sess, save_path, missing)
+        return original(self, sess, save_path)
 
     return restore
 
 
 def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
-    """The variables of loss scaling that the session's graph has and the checkpoint has not.
+    """The variables of loss scaling that a saver would restore and a checkpoint does not have.
 
     Args:
         saver: a ``tf.compat.v1.train.Saver``.
         session: the session that would restore.
         path: of the checkpoint.
+
+    Returns:
+        The variables; none where anything else is missing too, which is for ``Saver.restore`` to tell.
     """
     import tensorflow as tf
 
-    variables = tf.compat.v1.global_variables() if session is None else session.graph.get_collection("variables")
-    scale = [v for v in variables if v.op.name.rpartition("/")[2].rstrip("0123456789").rstrip("_") in _SCALE_VARIABLES]
-    if not scale or saver._is_empty:
+    targets = _targets(saver, session)
+    scale = {name for name, variable in targets.items() if _is_scale(variable)}
+    if not scale:
         return []
     stored = {name for name, _ in tf.train.list_variables(path)}
-    return [variable for variable in scale if variable.op.name not in stored]
+    absent = targets.keys() - stored
+    return [targets[name] for name in sorted(absent)] if absent and absent <= scale else []
 
 
 def restore_without_scale(saver: Any, session: Any, path: Any, missing: list[Any]) -> None:
     """Restores a checkpoint of a run without loss scaling: everything that is in it; the scale starts anew.
 
+    Adds nothing to the graph, which a MonitoredSession has finalized.
+
     Args:
         saver, session, path: as for ``Saver.restore``.
         missing: the variables that the checkpoint does not have.
-
-    Raises:
-        ValueError, NotFoundError: as ``Saver.restore`` does, where the checkpoint lacks other variables too.
     """
     import tensorflow as tf
 
-    names = {variable.op.name for variable in missing}
-    with session.graph.as_default():
-        rest = [v for v in session.graph.get_collection("variables") if v.op.name not in names]
-        tf.compat.v1.train.Saver(rest).restore(session, path)
-        session.run(tf.compat.v1.variables_initializer(missing))
+    reader = tf.train.load_checkpoint(path)
+    absent = {variable.op.name for variable in missing}
+    for name, variable in _targets(saver, session).items():
+        if variable.op.name in absent:
+            session.run(variable.initializer)
+        else:
+            session.run(variable.initializer, {variable.initializer.inputs[1]: reader.get_tensor(name)})
     notices.warn_once(
         "loss_scaling.saver",
         "the checkpoint is from a run without loss scaling; all its variables are restored and the loss scale starts "
@@ -133,3 +137,18 @@ def restore_without_scale(saver: Any, session: Any, path: Any, missing: list[Any
         where=f"Saver.restore({str(path)!r})",
         fix="There is nothing to do; the next checkpoint holds the loss scale",
     )
+
+
+def _targets(saver: Any, session: Any) -> dict[str, Any]:
+    """What a saver restores, by its name in the checkpoint; nothing if it restores more than plain variables."""
+    wanted = saver._var_list
+    if wanted is None:
+        if session.graph.get_collection("saveable_objects"):
+            return {}
+        wanted = session.graph.get_collection("variables")
+    named = dict(wanted) if isinstance(wanted, dict) else {getattr(v, "op", v).name: v for v in wanted}
+    return named if all(hasattr(variable, "initializer") for variable in named.values()) else {}
+
+
+def _is_scale(variable: Any) -> bool:
+    return variable.op.name.rpartition("/")[2].rstrip("0123456789").rstrip("_") in _SCALE_VARIABLES
