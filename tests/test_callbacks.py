@@ -1,0 +1,168 @@
+"""Case 34 and K12: the scale is seen, skips are told, and a stuck training says why."""
+
+import csv
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from absl import logging as absl_logging
+
+import amp_tf
+from amp_tf.callbacks import LossScaleMonitor
+from amp_tf.errors import ConfigError
+from amp_tf.loss_scaling.diagnosis import LossScaleError
+
+X = np.random.RandomState(0).randn(80, 4).astype("float32")
+Y = X.sum(1, keepdims=True)
+LIBRARIES = {"keras": keras, "tf_keras": tf_keras}
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request):
+    return LIBRARIES[request.param]
+
+
+@pytest.fixture
+def log(caplog):
+    verbosity = absl_logging.get_verbosity()
+    absl_logging.get_absl_logger().propagate = True
+    absl_logging.set_verbosity(absl_logging.INFO)
+    yield lambda part: [r.getMessage() for r in caplog.records if part in r.getMessage()]
+    absl_logging.set_verbosity(verbosity)
+
+
+def make_model(library, head=None, **settings):
+    library.utils.set_random_seed(0)
+    x = library.layers.Input((4,))
+    y = library.layers.Dense(1, name="out")(library.layers.Dense(8, activation="tanh", name="hidden")(x))
+    model = library.Model(x, y if head is None else head(y))
+    model.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.01), **settings), "mse")
+    return model
+
+
+def poisoned(batches):
+    x = X.copy()
+    for batch in batches:
+        x[batch * 8] = np.nan
+    return x
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_case_34_history_and_csv_show_scale_and_skipped_steps(library, tmp_path):
+    model = make_model(library)
+    callbacks = [LossScaleMonitor(), library.callbacks.CSVLogger(tmp_path / "log.csv")]
+    history = model.fit(poisoned([1, 5]), Y, batch_size=8, epochs=2, verbose=2, shuffle=False, callbacks=callbacks)
+    assert history.history["loss_scale"] == [2.0**13, 2.0**11]
+    assert history.history["skipped_steps"] == [2.0, 4.0]
+    rows = list(csv.DictReader((tmp_path / "log.csv").open()))
+    assert [float(row["loss_scale"]) for row in rows] == [2.0**13, 2.0**11]
+
+
+def test_case_34_tensorboard_shows_scale_and_skipped_steps(library, tmp_path):
+    pytest.importorskip("tensorboard")  # TensorFlow no longer brings it
+    callbacks = [LossScaleMonitor(), library.callbacks.TensorBoard(tmp_path)]
+    make_model(library).fit(X, Y, verbose=0, callbacks=callbacks)
+    events = next((tmp_path / "train").glob("events*"))
+    tags = {v.tag for e in tf.compat.v1.train.summary_iterator(str(events)) for v in e.summary.value}
+    assert {"epoch_loss_scale", "epoch_skipped_steps"} <= tags
+
+
+def test_case_34_counters_tell_skipped_in_all_in_a_row_and_the_last_change(library):
+    model = make_model(library)
+    model.fit(poisoned([1, 8, 9]), Y, batch_size=8, verbose=0, shuffle=False)
+    status = model.optimizer.status()
+    assert (status.skipped, status.skipped_in_row, status.steps, status.last_change) == (3, 2, 10, 10)
+
+
+def test_skips_are_logged_but_not_more_often_than_the_limit_allows(log):
+    clock = Clock()
+    monitor = LossScaleMonitor(every=1, min_seconds=20, clock=clock, max_skips=50)
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+    weight = keras.Variable([1.0])
+    optimizer.build([weight])
+    optimizer.scale_loss(0.0)
+    monitor.look(optimizer)
+    for second in range(41):
+        clock.now = float(second)
+        optimizer.apply([tf.constant([np.nan if second < 5 or second == 30 else 1.0])], [weight])
+        monitor.look(optimizer)
+    lines = log("amp_tf: skipped")
+    assert len(lines) == 3  # at 0, what happened until 20, and what happened until 40
+    assert lines[0].startswith("amp_tf: skipped 1 step (1 of 1 in all)")
+    assert "skipped 4 steps (5 of 21 in all)" in lines[1]
+    assert lines[1].endswith("loss scale 2^14 -> 2^10")
+    assert lines[2].endswith("loss scale 2^10 -> 2^9")
+
+
+def test_k12_nan_in_the_data_ends_training_and_is_told_from_an_overflow(library):
+    model = make_model(library)
+    with pytest.raises(LossScaleError) as error:
+        model.fit(X * np.nan, Y, batch_size=8, epochs=20, verbose=0, callbacks=[LossScaleMonitor(max_skips=20)])
+    text = str(error.value)
+    assert "20 steps in a row were skipped" in text
+    assert "the loss itself is NaN or infinite before it is scaled" in text
+    assert "Look for NaN in the input data and labels" in text
+    assert "hidden/kernel" in text
+    assert model.optimizer.status().steps == 20
+
+
+def test_k12_a_nan_that_only_the_gradient_has_is_named_at_the_floor(library):
+    def head(y):  # sqrt(0) is 0, its gradient is infinite, and 0 * infinity is NaN
+        return library.layers.Lambda(lambda t: tf.sqrt(t * 0.0))(y)
+
+    model = make_model(library, head, initial_scale=4.0, min_scale=1.0)
+    with pytest.raises(LossScaleError) as error:
+        model.fit(X, Y, batch_size=8, epochs=3, verbose=0, callbacks=[LossScaleMonitor(every=1)])
+    text = str(error.value)
+    assert "(its floor)" in text
+    assert "the gradients are NaN or infinite although" in text
+    assert "out/kernel" in text
+    assert "Look for a division by zero, log(0) or sqrt(0)" in text
+
+
+def test_k12_overflows_above_the_floor_are_told_as_overflows(library):
+    model = make_model(library, initial_scale=2.0**127)
+    x, y = X * 1e4, Y * 1e4
+    with pytest.raises(LossScaleError) as error:
+        model.fit(x, y, batch_size=8, epochs=9, verbose=0, callbacks=[LossScaleMonitor(max_skips=10, every=1)])
+    assert "the scaled gradients overflow" in str(error.value)
+    assert "Start from a smaller scale" in str(error.value)
+
+
+def test_action_log_lets_training_go_on_and_complains_once(library, log):
+    model = make_model(library)
+    monitor = LossScaleMonitor(max_skips=3, action="log", every=1)
+    model.fit(X * np.nan, Y, batch_size=8, verbose=0, callbacks=[monitor])
+    assert len(log("steps in a row were skipped")) == 1
+    assert model.optimizer.status().steps == 10
+
+
+def test_a_model_without_loss_scale_trains_as_ever(library):
+    model = make_model(library)
+    model.compile("sgd", "mse")
+    history = model.fit(X, Y, verbose=0, callbacks=[LossScaleMonitor()], validation_data=(X, Y))
+    assert "loss_scale" not in history.history
+    model.predict(X, verbose=0, callbacks=[LossScaleMonitor()])
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"action": "ignore"}, "LossScaleMonitor.action: 'ignore' is not a valid value. Valid values: raise, log."),
+        ({"max_skips": 0}, "LossScaleMonitor.max_skips: 0 is not a valid value. Valid values: integers from 1."),
+        ({"every": 0}, "LossScaleMonitor.every: 0 is not a valid value. Valid values: integers from 1."),
+    ],
+)
+def test_a_bad_setting_is_refused(settings, text):
+    with pytest.raises(ConfigError) as error:
+        LossScaleMonitor(**settings)
+    assert str(error.value) == text
