@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import amp_tf
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.precision import Precision
+from amp_tf.reporting import process
+from amp_tf.reporting.process import MAX_CONVERTED, MAX_UNTOUCHED, Ledger, Totals
+from amp_tf.reporting.schema import RewriteReport
+from tests.small_graphs import graph
+
+BF16_CPU = Hardware(cpu_has_bf16=True)
+BF16 = amp_tf.AmpConfig(precision="bfloat16")
+
+
+def rewrite(proto):
+    return amp_tf.rewrite(proto, BF16, hardware=BF16_CPU)
+
+
+@pytest.fixture(scope="module")
+def converted() -> RewriteReport:
+    """One graph: 1 of 2 nodes converted, 1 cast."""
+    return rewrite(graph("x = Placeholder()\na = MatMul(x, x)")).report
+
+
+@pytest.fixture(scope="module")
+def untouched() -> RewriteReport:
+    """One graph of 2 nodes in which nothing is converted."""
+    return rewrite(graph("x = Placeholder()\nr = Relu(x)")).report
+
+
+@pytest.fixture
+def ledger():
+    return Ledger()
+
+
+def test_a_new_ledger_is_empty(ledger):
+    assert ledger.report() == RewriteReport()
+    assert ledger.totals() == Totals()
+
+
+def test_a_graph_is_kept_with_the_way_it_came(ledger, converted):
+    ledger.record(converted, way="grappler")
+    ledger.record(converted, way="xla")
+    assert [part.way for part in ledger.report().graphs] == ["grappler", "xla"]
+    assert converted.graphs[0].way == "offline", "the report that was passed in must not change"
+
+
+def test_totals_count_graphs_nodes_and_casts(ledger, converted, untouched):
+    for report, way in ((converted, "grappler"), (untouched, "grappler"), (converted, "xla")):
+        ledger.record(report, way=way)
+    assert ledger.totals() == Totals(
+        graphs={"grappler": 2, "xla": 1}, total=6, converted=2, casts=2, precisions=(Precision.BFLOAT16,)
+    )
+
+
+def test_a_second_visit_that_converts_nothing_more_is_not_counted(ledger):
+    once = rewrite(graph("x = Placeholder()\na = MatMul(x, x)"))
+    ledger.record(once.report, way="grappler")
+    ledger.record(rewrite(once.graph).report, way="grappler")
+    assert ledger.totals().graphs == {"grappler": 1}
+    assert ledger.totals().total == 2
+
+
+def test_a_second_visit_that_converts_more_is_counted(ledger):
+    once = rewrite(graph("x = Placeholder()\na = MatMul(x, x)")).graph
+    more = graph("b = MatMul(y, y)\ny = Placeholder()")
+    more.node.extend(once.node)
+    report = rewrite(more).report
+    assert report.graphs[0].is_revisit
+    ledger.record(report, way="grappler")
+    assert ledger.totals().converted == 1
+
+
+def test_graphs_come_back_in_the_order_in_which_they_came(ledger, converted, untouched):
+    for report in (untouched, converted, untouched, converted):
+        ledger.record(report, way="grappler")
+    assert [part.converted for part in ledger.report().graphs] == [0, 1, 0, 1]
+
+
+def test_only_the_last_graphs_are_kept_and_all_are_counted(ledger, converted, untouched):
+    assert (MAX_CONVERTED, MAX_UNTOUCHED) == (256, 64)
+    for _ in range(MAX_CONVERTED + 44):
+        ledger.record(converted, way="grappler")
+        ledger.record(untouched, way="xla")
+    kept = [part.converted for part in ledger.report().graphs]
+    assert (kept.count(1), kept.count(0)) == (MAX_CONVERTED, MAX_UNTOUCHED)
+    assert ledger.totals().graphs == {"grappler": MAX_CONVERTED + 44, "xla": MAX_CONVERTED + 44}
+
+
+def test_graphs_without_a_product_do_not_push_out_those_that_were_converted(ledger, converted, untouched):
+    ledger.record(converted, way="grappler")
+    for _ in range(MAX_UNTOUCHED * 2):
+        ledger.record(untouched, way="grappler")
+    assert ledger.report().graphs[0].converted == 1
+
+
+def test_threads_may_record_and_read_at_once(ledger, converted):
+    start = threading.Barrier(8)
+
+    def work():
+        start.wait(30)
+        for _ in range(50):
+            ledger.record(converted, way="grappler")
+            assert ledger.report().graphs
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert ledger.totals().graphs == {"grappler": 400}
+    assert ledger.totals().casts == 400
+
+
+@pytest.fixture
+def own_process_ledger(monkeypatch):
+    """The process' report as if it had just begun; what other tests recorded comes back afterwards."""
+    monkeypatch.setattr(process, "_ledger", Ledger())
+
+
+@pytest.mark.usefixtures("own_process_ledger")
+def test_the_public_report_is_that_of_the_process(converted):
+    process.record(converted, way="xla")
+    assert amp_tf.report().converted == process.totals().converted == 1
+    process.reset()
+    assert amp_tf.report() == RewriteReport()
+    assert process.totals() == Totals()
+
+
+@pytest.mark.usefixtures("own_process_ledger")
+def test_a_rewrite_by_hand_is_not_recorded():
+    rewrite(graph("x = Placeholder()\na = MatMul(x, x)"))
+    assert amp_tf.report() == RewriteReport()

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import amp_tf
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Reason, Rule
+from amp_tf.precision import Precision
+from amp_tf.reporting.schema import SCHEMA_VERSION, RewriteReport
+from tests.small_graphs import function, graph
+
+BF16_CPU = Hardware(cpu_has_bf16=True)
+TEXT = "x = Placeholder()\ndeny1 = Exp(x)\nallow1 = MatMul(deny1, x)\ninfer1 = Tanh(allow1)\ninfer2 = Tanh(deny1)"
+FUNCTION = "function f(x: float32) -> (y: float32)\nm = MatMul(x, x)\nreturn y = m:product:0"
+
+
+def report(text=TEXT, *library, preserve=(), hardware=BF16_CPU, **settings):
+    settings.setdefault("precision", "bfloat16")
+    config = amp_tf.AmpConfig(**settings)
+    return amp_tf.rewrite(graph(text, *library), config, hardware=hardware, preserve=preserve).report
+
+
+def test_every_node_has_its_precision_and_a_typed_reason():
+    nodes = [(node.name, node.op, node.function, node.precision, node.reason) for node in report().nodes]
+    assert nodes == [
+        ("x", "Placeholder", "", Precision.FLOAT32, Reason(Rule.NOT_LISTED)),
+        ("deny1", "Exp", "", Precision.FLOAT32, Reason(Rule.DENY_LIST)),
+        ("allow1", "MatMul", "", Precision.BFLOAT16, Reason(Rule.ALLOW_LIST)),
+        ("infer1", "Tanh", "", Precision.BFLOAT16, Reason(Rule.AFTER_ALLOW, "allow1")),
+        ("infer2", "Tanh", "", Precision.FLOAT32, Reason(Rule.AFTER_DENY, "deny1")),
+    ]
+
+
+def test_counts_are_those_of_the_graph():
+    found = report()
+    assert (found.converted, found.total, found.casts) == (2, 5, 2)
+    assert found.precisions == (Precision.BFLOAT16,)
+    assert found.why_nothing is None
+
+
+def test_the_graph_and_its_functions_are_counted_together_and_shown_apart():
+    found = report(TEXT, function(FUNCTION))
+    assert [(part.function, part.converted, part.total, part.casts) for part in found.graphs] == [
+        ("", 2, 5, 2),
+        ("f", 1, 3, 2),
+    ]
+    assert (found.converted, found.total, found.casts) == (3, 8, 4)
+    assert [node.function for node in found.nodes] == [""] * 5 + ["f"] * 3
+
+
+def test_counts_by_op_are_sorted_by_name():
+    assert report().counts_by_op() == {"Exp": (0, 1), "MatMul": (1, 1), "Placeholder": (0, 1), "Tanh": (1, 2)}
+    assert list(report().counts_by_op()) == sorted(report().counts_by_op())
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "rule", "words"),
+    [
+        ("x = Placeholder()\nr = Relu(x)", {}, Rule.NOTHING_TO_CONVERT, "the graph has no node that the allow list"),
+        (TEXT, {"preserve": ["allow1"]}, Rule.PRESERVED, "it is fed, fetched or otherwise preserved"),
+        (TEXT, {"keep_float32": ("allow",)}, Rule.KEPT_BY_NAME, "its name matches a keep_float32 rule"),
+        (
+            TEXT,
+            {"precision": "auto", "hardware": Hardware(gpu_capabilities=((6, 0),))},
+            Rule.NO_TARGET,
+            "no device of this machine is converted (the GPU is too old: compute capability 6.0",
+        ),
+    ],
+)
+def test_where_nothing_is_converted_the_report_says_why(text, arguments, rule, words):
+    found = report(text, **arguments)
+    assert found.converted == found.casts == 0
+    assert found.precisions == ()
+    assert found.why_nothing.rule is rule
+    assert str(found.why_nothing).startswith(words)
+
+
+def test_a_telling_reason_wins_over_graphs_that_have_nothing_to_convert():
+    library = [function(f"function f{number}() -> ()\nn = NoOp()") for number in range(3)]
+    assert report(TEXT, *library, preserve=["allow1"]).why_nothing.rule is Rule.PRESERVED
+
+
+def test_an_empty_report_has_no_reason():
+    assert RewriteReport().why_nothing is None
+    assert RewriteReport().nodes == []
+    assert RewriteReport().unmatched == ()
+
+
+def test_a_name_rule_is_unmatched_only_if_it_matches_in_no_graph():
+    found = report(TEXT, function(FUNCTION), keep_float32=("^m$", "^nobody$"))
+    assert found.graphs[0].unmatched == ("^m$", "^nobody$")
+    assert found.unmatched == ("^nobody$",)
+
+
+def test_as_plain_data_the_report_is_json_with_a_version():
+    found = json.loads(json.dumps(report(TEXT, function(FUNCTION)).to_dict()))
+    assert found["schema_version"] == SCHEMA_VERSION
+    assert (found["converted"], found["total"], found["casts"]) == (3, 8, 4)
+    assert found["precisions"] == ["bfloat16"]
+    assert found["why_nothing"] is None
+    assert [part["function"] for part in found["graphs"]] == ["", "f"]
+    assert found["graphs"][0]["way"] == "offline"
+    assert found["graphs"][0]["nodes"][3] == {
+        "name": "infer1",
+        "op": "Tanh",
+        "precision": "bfloat16",
+        "rule": "AFTER_ALLOW",
+        "reason": "it directly follows the converted node 'allow1'",
+    }
+
+
+def test_as_plain_data_a_report_says_why_nothing_was_converted():
+    found = report(hardware=Hardware(), precision="auto").to_dict()
+    assert found["why_nothing"].startswith("no device of this machine is converted (")
+    assert found["graphs"][0]["precision"] is None
+
+
+def test_a_report_does_not_keep_the_graph_alive():
+    painting = report().graphs[0].painting
+    assert painting.view.protos == []
+    assert len(painting.view.edges) == 0

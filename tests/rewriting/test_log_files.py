@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from google.protobuf import text_format
+
+import amp_tf
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.rewriting import log_files
+from tests.small_graphs import function, graph
+
+BF16_CPU = Hardware(cpu_has_bf16=True)
+TEXT = "x = Placeholder()\nallow1 = MatMul(x, x)\nother1 = Sin(allow1)"
+FUNCTION = "function f(x: float32) -> (y: float32)\na = MatMul(x, x)\nreturn y = a:product:0"
+
+
+def rewrite(proto, path, **settings):
+    config = amp_tf.AmpConfig(precision="bfloat16", log_path=str(path), **settings)
+    return amp_tf.rewrite(proto, config, hardware=BF16_CPU)
+
+
+def files(folder):
+    """The files by what stands before the number and the time."""
+    return {path.name.rpartition("_")[0].rpartition("_")[0] + "".join(path.suffixes): path for path in folder.iterdir()}
+
+
+def test_a_rewrite_leaves_the_graphs_the_lists_and_the_reasons_in_a_folder_that_it_makes(tmp_path):
+    before = graph(TEXT)
+    result = rewrite(before, tmp_path / "new" / "folder")
+    found = files(tmp_path / "new" / "folder")
+    assert set(found) == {
+        "graphdef_preop.pb",
+        "graphdef_preop.pb.txt",
+        "graphdef_AutoMixedPrecision.pb",
+        "graphdef_AutoMixedPrecision.pb.txt",
+        "paintbuckets_AutoMixedPrecision.txt",
+        "reasons_AutoMixedPrecision.txt",
+    }
+    for tag, proto in (("preop", before), ("AutoMixedPrecision", result.graph)):
+        assert type(proto).FromString(found[f"graphdef_{tag}.pb"].read_bytes()) == proto
+        assert text_format.Parse(found[f"graphdef_{tag}.pb.txt"].read_text(), type(proto)()) == proto
+
+
+def test_the_reasons_have_a_line_for_each_node(tmp_path):
+    rewrite(graph(TEXT, function(FUNCTION)), tmp_path)
+    assert files(tmp_path)["reasons_AutoMixedPrecision.txt"].read_text().splitlines() == [
+        "float32\tPlaceholder\t\tx\tits op is on no list",
+        "bfloat16\tMatMul\t\tallow1\tits op is on the allow list",
+        "float32\tSin\t\tother1\tits op is on no list",
+        "float32\t_Arg\tf\tx\tit is fed, fetched or otherwise preserved",
+        "bfloat16\tMatMul\tf\ta\tits op is on the allow list",
+        "float32\t_Retval\tf\tf/y\tit is fed, fetched or otherwise preserved",
+    ]
+
+
+def test_the_graph_after_the_rewrite_holds_its_rewritten_functions(tmp_path):
+    result = rewrite(graph("", function(FUNCTION)), tmp_path)
+    after = files(tmp_path)["graphdef_AutoMixedPrecision.pb"].read_bytes()
+    assert result.changed
+    assert type(result.graph).FromString(after) == result.graph
+
+
+def test_a_function_on_its_own_is_logged_too(tmp_path):
+    made = function(FUNCTION)
+    result = rewrite(made, tmp_path)
+    found = files(tmp_path)
+    assert type(made).FromString(found["graphdef_preop.pb"].read_bytes()) == made
+    assert type(made).FromString(found["graphdef_AutoMixedPrecision.pb"].read_bytes()) == result.graph
+
+
+def test_the_lists_are_those_after_the_users_changes(tmp_path):
+    rewrite(graph(TEXT), tmp_path, allow_add=("Cumsum",))
+    lines = files(tmp_path)["paintbuckets_AutoMixedPrecision.txt"].read_text().split("\n\n")
+    assert [part.split("\n")[0] for part in lines] == ["AllowList:", "InferList:", "DenyList:", "ClearList:"]
+    assert {"Cumsum", "MatMul"} <= set(lines[0].split("\n"))
+    assert "Exp" in lines[2].split("\n")
+
+
+def test_without_a_target_the_lists_file_says_why(tmp_path):
+    amp_tf.rewrite(graph(TEXT), amp_tf.AmpConfig(log_path=str(tmp_path)), hardware=Hardware())
+    text = files(tmp_path)["paintbuckets_AutoMixedPrecision.txt"].read_text()
+    assert text == ("nothing is converted: this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU\n")
+
+
+def test_rewrites_do_not_overwrite_one_anothers_files(tmp_path):
+    for _ in range(3):
+        rewrite(graph(TEXT), tmp_path)
+    assert len(list(tmp_path.iterdir())) == 18
+
+
+def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    amp_tf.rewrite(graph(TEXT), amp_tf.AmpConfig(precision="bfloat16"), hardware=BF16_CPU)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_one_warning_and_the_rewrite_goes_on(tmp_path, caplog):
+    log_files._warn_once.cache_clear()
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    for _ in range(2):
+        assert rewrite(graph(TEXT), blocked / "logs").changed
+    assert [record.getMessage() for record in caplog.records] == [
+        "amp_tf: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH: cannot write to "
+        f"{str(blocked / 'logs')!r} (Not a directory). "
+        "Rewrites go on without log files; name a folder that can be written."
+    ]

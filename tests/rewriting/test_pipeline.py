@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.errors import ConfigError, GraphError, RewriteError
+from amp_tf.graph.text import to_text
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Rule
+from amp_tf.rewriting import pipeline
+from tests.golden import check_golden
+from tests.parity.case import run
+from tests.small_graphs import function, graph, types_of
+
+BF16_CPU = Hardware(cpu_has_bf16=True)
+BF16 = amp_tf.AmpConfig(precision="bfloat16")
+F16 = amp_tf.AmpConfig(precision="float16")
+
+CHAIN = """
+    x = Placeholder() shape=[4, 4]
+    deny1 = Exp(x)
+    clr1 = Relu(deny1)
+    allow1 = MatMul(clr1, x) transpose_b=true
+    infer1 = Tanh(allow1) ^deny1
+    other1 = Sin(infer1)
+    fetch = Identity(other1)
+"""
+FUNCTION = """
+    function f(x: float32, w: float32) -> (y: float32, z: float32)
+      m = MatMul(x, w)
+      r = Relu(m:product:0)
+      s = Sin(r:activations:0)
+      return y = r:activations:0
+      return z = s:y:0
+"""
+WITHOUT_PRODUCT = FUNCTION.replace("MatMul", "AddV2").replace("m:product:0", "m:z:0")
+
+
+def rewrite(proto, config=BF16, **arguments):
+    return amp_tf.rewrite(proto, config, hardware=BF16_CPU, **arguments)
+
+
+GOLDEN = {
+    "chain": CHAIN,
+    "shared_cast": """
+        x = Placeholder() shape=[4, 4]
+        axis = Const() dtype=int32 value=int32[]*0
+        a = MatMul(x, x)
+        b = MatMul(a, x)
+        s = Split(axis, b) num_split=2
+        o1 = Sin(s)
+        o2 = Cos(s)
+        o3 = Sin(s:1)
+    """,
+    "batch_norm": """
+        x = Placeholder() shape=[1, 4, 4, 2]
+        w = Const() dtype=float32 value=float32[2, 2, 2, 2]
+        c = Const() dtype=float32 value=float32[2]
+        a = Conv2D(x, w) padding='SAME' strides=[1, 1, 1, 1]
+        n = FusedBatchNorm(a, c, c, c, c) epsilon=0.001 is_training=false
+        b = Conv2D(n, w) padding='SAME' strides=[1, 1, 1, 1]
+        fetch = Sin(b)
+    """,
+    "devices": """
+        x = Placeholder() shape=[4, 4] @/device:CPU:0
+        a = MatMul(x, x) @/device:CPU:0
+        g = MatMul(x, x) @/device:GPU:0
+        o = Sin(a) @/device:GPU:0
+    """,
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize("config", [F16, BF16], ids=lambda config: config.precision)
+def test_a_rewritten_graph_is_the_golden_one(name, config):
+    result = rewrite(graph(GOLDEN[name]), config)
+    report = result.report
+    counts = f"# {report.converted} of {report.total} nodes converted, {report.casts} casts\n"
+    check_golden(f"{name}.{config.precision}", counts + to_text(result.graph))
+
+
+def test_a_rewritten_function_is_the_golden_one():
+    result = rewrite(function(FUNCTION))
+    check_golden("function.bfloat16", f"# {result.report.casts} casts\n" + to_text(result.graph))
+
+
+def test_the_input_is_never_modified():
+    for proto in (graph(CHAIN, function(FUNCTION)), function(FUNCTION)):
+        before = proto.SerializeToString(deterministic=True)
+        assert rewrite(proto).changed
+        assert proto.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("proto", [graph("x = Placeholder()\nr = Relu(x)", function(WITHOUT_PRODUCT)), graph("")])
+def test_where_nothing_is_painted_the_output_is_the_input_itself(proto):
+    result = rewrite(proto)
+    assert result.graph is proto
+    assert not result.changed
+
+
+def test_a_function_in_which_nothing_is_painted_is_the_input_itself():
+    proto = function(WITHOUT_PRODUCT)
+    assert rewrite(proto).graph is proto
+
+
+@pytest.mark.parametrize("config", [F16, BF16, amp_tf.AmpConfig(precision="bfloat16", level="UNSAFE_FORCE_ALL")])
+def test_a_second_rewrite_changes_nothing(config):
+    for proto in (graph(CHAIN, function(FUNCTION)), function(FUNCTION)):
+        once = rewrite(proto, config)
+        twice = rewrite(once.graph, config)
+        assert twice.graph is once.graph
+        assert twice.report.converted == twice.report.casts == 0
+        seen_before = [report.is_revisit for report in twice.report.graphs]
+        assert seen_before == [report.casts > 0 for report in once.report.graphs]
+
+
+def test_everything_but_types_casts_and_rewired_inputs_stays_as_it_was():
+    before = graph(CHAIN, function(FUNCTION))
+    after = rewrite(before).graph
+    assert after.versions == before.versions
+    old, new = {node.name: node for node in before.node}, {node.name: node for node in after.node}
+    for name in ("x", "deny1", "fetch"):
+        assert new[name] == old[name]
+    assert new["allow1"].attr["transpose_b"].b
+    assert list(new["infer1"].input)[-1] == "^deny1"
+
+
+def test_preserved_nodes_keep_their_types():
+    result = rewrite(graph("x = Placeholder()\na = MatMul(x, x)\nb = MatMul(x, x)"), preserve=["b"])
+    assert types_of(result.graph, "a") == {"T": "bfloat16"}
+    assert types_of(result.graph, "b") == {"T": "float32"}
+
+
+def test_preserve_may_be_an_iterator():
+    assert not rewrite(graph("x = Placeholder()\na = MatMul(x, x)"), preserve=iter(["a"])).changed
+
+
+def test_preserve_counts_in_a_function_too():
+    assert not rewrite(function(FUNCTION), preserve=["m"]).changed
+
+
+def test_preserve_names_nodes_of_the_graph_and_not_of_its_functions():
+    result = rewrite(graph("x = Placeholder()\nm = MatMul(x, x)", function(FUNCTION)), preserve=["m"])
+    assert [report.converted for report in result.report.graphs] == [0, 2]
+
+
+def test_functions_of_the_library_are_rewritten_and_keep_their_signatures():
+    before = graph(CHAIN, function(FUNCTION))
+    after = rewrite(before).graph
+    assert after.library.function[0].signature == before.library.function[0].signature
+    assert types_of_function(after.library.function[0], "m") == "bfloat16"
+
+
+def test_functions_of_the_library_stay_if_the_caller_says_so():
+    before = graph(CHAIN, function(FUNCTION))
+    result = rewrite(before, functions=False)
+    assert result.graph.library == before.library
+    assert len(result.report.graphs) == 1
+
+
+def test_a_function_whose_types_each_call_chooses_is_left_alone():
+    made = function(FUNCTION)
+    made.signature.attr.add(name="T", type="type")
+    made.signature.input_arg[0].type_attr = "T"
+    before = graph(CHAIN, made)
+    assert rewrite(before).graph.library == before.library
+
+
+def test_a_function_finds_what_it_calls_in_the_library_that_is_passed():
+    called = function("function g(x: float32) -> (y: float32)\nreturn y = x")
+    caller = function("function f(x: float32) -> (y: float32)\nm = MatMul(x, x)\nc = g(m:product:0)\nreturn y = c:y:0")
+    result = rewrite(caller, library=graph("", called).library)
+    assert types_of_function(result.graph, "m") == "bfloat16"
+    assert result.report.casts == 2
+    with pytest.raises(GraphError, match="function 'f', node 'c': op 'g' is not registered"):
+        rewrite(caller)
+
+
+def test_the_environment_is_the_default_configuration(monkeypatch):
+    monkeypatch.setenv("AMP_TF_PRECISION", "float16")
+    result = amp_tf.rewrite(graph(CHAIN), hardware=BF16_CPU)
+    assert types_of(result.graph, "allow1") == {"T": "float16"}
+
+
+def test_a_bad_environment_is_refused(monkeypatch):
+    monkeypatch.setenv("AMP_TF_PRECISION", "fp8")
+    with pytest.raises(ConfigError, match=r"^AMP_TF_PRECISION: 'fp8'"):
+        amp_tf.rewrite(graph(CHAIN))
+
+
+def test_hardware_without_16_bit_changes_nothing_and_says_why():
+    result = amp_tf.rewrite(graph(CHAIN), amp_tf.AmpConfig(), hardware=Hardware())
+    assert not result.changed
+    assert result.report.why_nothing.rule is Rule.NO_TARGET
+
+
+@pytest.mark.parametrize("thing", ["graph.pb", None, 3, tf.Graph()])
+def test_what_is_no_graph_is_refused_with_what_it_is(thing):
+    with pytest.raises(GraphError) as caught:
+        rewrite(thing)
+    assert str(caught.value) == (
+        f"rewrite(graph): expected a GraphDef or a FunctionDef, got {type(thing).__name__}. "
+        "Of a tf.Graph or a concrete function's graph, as_graph_def() gives the GraphDef."
+    )
+
+
+def test_one_string_as_preserve_is_refused_because_it_would_be_taken_letter_by_letter():
+    with pytest.raises(ConfigError, match=r"'fetch' is one string, .* Write preserve=\['fetch'\]\.$"):
+        rewrite(graph(CHAIN), preserve="fetch")
+
+
+def test_a_broken_graph_is_refused_and_the_collector_goes_on():
+    gc.enable()
+    with pytest.raises(GraphError, match="node 'r': input 0 is 'x'"):
+        rewrite(graph("r = Relu(x)"))
+    assert gc.isenabled()
+
+
+def test_a_broken_function_of_the_library_is_refused_with_its_name():
+    with pytest.raises(GraphError, match=r"^function 'f', node 'm': MatMul expects 2"):
+        rewrite(graph(CHAIN, function(FUNCTION.replace("MatMul(x, w)", "MatMul(x)"))))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda after: after.node[0].ClearField("attr"), "type attribute dtype is missing"),
+        (lambda after: after.node[-1].ClearField("input"), "Cast expects 1 data input"),
+        (lambda after: setattr(after.node[0], "device", "/cpu:0"), "devices kept: the device of 'x' changed"),
+        (lambda after: after.node.pop(6), "nodes kept"),
+    ],
+)
+def test_a_result_that_is_wrong_never_leaves_the_rewrite(monkeypatch, spoil, sentence):
+    apply = pipeline.editor.apply_to_graph
+
+    def apply_and_spoil(after, view, plan):
+        apply(after, view, plan)
+        spoil(after)
+
+    monkeypatch.setattr(pipeline.editor, "apply_to_graph", apply_and_spoil)
+    before = graph(CHAIN)
+    with pytest.raises(RewriteError) as caught:
+        rewrite(before)
+    assert str(caught.value).startswith("the rewritten graph did not pass verification: ")
+    assert sentence in str(caught.value)
+    assert str(caught.value).endswith("please report it with the graph. The original graph is untouched.")
+    assert before == graph(CHAIN)
+
+
+# Values in [-1, 1], sums of 4 products: one rounding of each input and of the result, half an epsilon each.
+@pytest.mark.parametrize(("config", "tolerance"), [(BF16, 4 * 2.0**-8), (F16, 4 * 2.0**-11)])
+def test_a_rewritten_graph_with_functions_runs_and_agrees_with_float32(config, tolerance):
+    before = graph(
+        """
+        x = Placeholder() shape=[4, 4]
+        w = Placeholder() shape=[4, 4]
+        quarter = Const() dtype=float32 value=float32[]
+        scaled = Mul(x, quarter)
+        c = f(scaled, w)
+        p = PartitionedCall(c, w) Tin=[float32, float32] Tout=[float32, float32] f=f
+        fetch1 = Identity(p)
+        fetch2 = Identity(p:1)
+        """,
+        function(FUNCTION),
+    )
+    result = amp_tf.rewrite(before, config, hardware=BF16_CPU, preserve=["fetch1", "fetch2"])
+    assert result.report.casts == 3
+    random = np.random.default_rng(0)
+    feeds = {name: random.uniform(-1, 1, (4, 4)).astype(np.float32) for name in ("x:0", "w:0")}
+    expected, found = (run(proto, ("fetch1", "fetch2"), feeds) for proto in (before, result.graph))
+    for one, other in zip(expected, found, strict=True):
+        assert other.dtype == np.float32
+        np.testing.assert_allclose(other, one, rtol=0, atol=tolerance)
+        assert not np.array_equal(other, one), "nothing was computed in 16 bit"
+
+
+def test_the_definition_of_a_tf_function_is_rewritten_and_runs():
+    @tf.function
+    def step(x, w):
+        def body(i, y):
+            return i + 1, tf.tanh(tf.matmul(y, w))
+
+        return tf.while_loop(lambda i, y: i < 3, body, [0, x])[1]
+
+    definition = step.get_concrete_function(tf.TensorSpec([8, 8]), tf.TensorSpec([8, 8])).graph.as_graph_def()
+    fetch = definition.node[-1].name
+    result = rewrite(definition, preserve=["x", "w", fetch])
+    assert {report.function: report.converted for report in result.report.graphs if report.converted}
+    random = np.random.default_rng(0)
+    feeds = {"x:0": random.uniform(-1, 1, (8, 8)), "w:0": random.uniform(-0.3, 0.3, (8, 8))}
+    (expected,), (found,) = (run(proto, (fetch,), feeds) for proto in (definition, result.graph))
+    assert found.dtype == np.float32
+    # Three steps, each with a rounding of two inputs and a result of at most 1.
+    np.testing.assert_allclose(found, expected, rtol=0, atol=9 * 2.0**-8)
+    assert not np.array_equal(found, expected)
+
+
+def types_of_function(definition, name):
+    found = next(node for node in definition.node_def if node.name == name)
+    return tf.as_dtype(found.attr["T"].type).name

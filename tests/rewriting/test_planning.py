@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+
+from amp_tf.graph.plan import EditPlan
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
+from tests.painting.painted import painted
+
+INPUT = "x = Placeholder()\n"
+
+
+def plan(text, **settings):
+    painting = painted(text, **settings).painting
+    return painting.view, plan_edits(painting)
+
+
+def casts(text, **settings):
+    """(name, readers as node:input) of each cast."""
+    view, edits = plan(text, **settings)
+    return {cast.name: [f"{view.names[node]}:{position}" for node, position in cast.readers] for cast in edits.casts}
+
+
+def test_where_nothing_is_converted_there_is_nothing_to_edit():
+    assert plan(INPUT + "clr1 = Relu(x)")[1] == EditPlan()
+
+
+def test_without_a_target_there_is_nothing_to_edit():
+    assert plan(INPUT + "allow1 = MatMul(x, x)", precision="auto", hardware=Hardware())[1] == EditPlan()
+
+
+def test_all_readers_of_a_port_share_one_cast():
+    assert casts(INPUT + "a = MatMul(x, x)\nb = MatMul(x, a)") == {
+        f"x-0-CastToFp16-0-{CAST_SUFFIX}": ["a:0", "a:1", "b:0"]
+    }
+
+
+def test_each_port_gets_a_cast_of_its_own():
+    text = "d = Const() dtype=int32 value=int32[]*0\n" + INPUT
+    text += "o = Sin(x)\ns = Split(d, o) num_split=2\nallow1 = MatMul(s:1, s)"
+    assert casts(text, clear_remove=("Split",)) == {
+        f"s-1-CastToFp16-0-{CAST_SUFFIX}": ["allow1:0"],
+        f"s-0-CastToFp16-0-{CAST_SUFFIX}": ["allow1:1"],
+    }
+
+
+@pytest.mark.parametrize(("precision", "word"), [("float16", "CastToFp16"), ("bfloat16", "CastToBf16")])
+def test_the_name_says_the_type_and_casts_back_say_float32(precision, word):
+    assert list(casts(INPUT + "a = MatMul(x, x)\no = Sin(a)", precision=precision)) == [
+        f"x-0-{word}-0-{CAST_SUFFIX}",
+        f"a-0-CastToFp32-0-{CAST_SUFFIX}",
+    ]
+
+
+def test_a_name_that_is_taken_is_not_used_again():
+    text = INPUT + f"a = MatMul(x, x)\nx-0-CastToFp16-0-{CAST_SUFFIX} = Sin(x)"
+    assert list(casts(text)) == [f"x-0-CastToFp16-1-{CAST_SUFFIX}"]
+
+
+def test_a_cast_says_from_which_type_to_which():
+    _, edits = plan(INPUT + "a = MatMul(x, x)\no = Sin(a)")
+    assert [(cast.src_type, cast.dst_type) for cast in edits.casts] == [(1, 19), (19, 1)]
+
+
+def test_a_reference_is_cast_like_its_value():
+    assert casts("v = VariableV2() shape=[4, 4]\na = MatMul(v, v)") == {
+        f"v-0-CastToFp16-0-{CAST_SUFFIX}": ["a:0", "a:1"]
+    }
+
+
+def test_control_inputs_get_no_cast():
+    assert casts(INPUT + "a = MatMul(x, x)\nn = NoOp() ^a") == {f"x-0-CastToFp16-0-{CAST_SUFFIX}": ["a:0", "a:1"]}
+
+
+def test_each_converted_type_is_one_retype():
+    view, edits = plan(INPUT + "a = MatMul(x, x)\ni = IdentityN(a, x) T=[float32, float32]\no = Sin(i:1)")
+    found = [(view.names[edit.node], str(view.signatures[edit.node].slots[edit.slot])) for edit in edits.retypes]
+    assert found == [("a", "T"), ("i", "T[0]")]
+    assert {edit.data_type for edit in edits.retypes} == {19}
+
+
+def test_only_a_converted_node_is_renamed_to_its_successor():
+    text = """
+        x = Placeholder()
+        c = Placeholder()
+        a = Conv2D(x, x) padding='SAME' strides=[1, 1, 1, 1]
+        f = FusedBatchNorm(a, c, c, c, c) is_training=false
+        o = Sin(x)
+        g = FusedBatchNorm(o, c, c, c, c) is_training=false
+    """
+    view, edits = plan(text)
+    assert [(view.names[edit.node], edit.op, edit.added_attr, edit.added_type) for edit in edits.renames] == [
+        ("f", "FusedBatchNormV2", "U", 1)
+    ]
+
+
+def test_a_functions_arguments_and_results_are_cast_at_the_border():
+    text = "function f(x: float32) -> (y: float32)\na = MatMul(x, x)\nreturn y = a:product:0"
+    assert casts(text) == {
+        f"x-0-CastToFp16-0-{CAST_SUFFIX}": ["a:0", "a:1"],
+        f"a-0-CastToFp32-0-{CAST_SUFFIX}": ["f/y:0"],
+    }
