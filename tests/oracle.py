@@ -120,21 +120,34 @@ def run_original(
     Raises:
         OriginalFailedError: the pass ended with an error.
     """
-    metagraph = meta_graph_pb2.MetaGraphDef()
-    metagraph.graph_def.CopyFrom(graph_def)
-    metagraph.collection_def["train_op"].node_list.value.extend(preserve)
-    config = _config(mode.value if mode else "")
     variables = (knobs or Knobs()).as_environment()
     if mode is Mode.CUDA:  # in the CPU modes a simulated GPU would attract the nodes without a device
         variables[f"{_PREFIX}SIMULATE_GPU"] = "1"
     with _environment(variables):
-        start = time.perf_counter()
-        try:
-            graph = tf_optimizer.OptimizeGraph(config, metagraph, verbose=False, cluster=_cluster())
-        except errors_impl.OpError as error:
-            raise OriginalFailedError(error.message) from error
-        seconds = time.perf_counter() - start
+        graph, seconds = _optimize(graph_def, (mode.value,) if mode else (), preserve)
     return outcome(graph_def, graph, seconds)
+
+
+def optimized(
+    graph_def: graph_pb2.GraphDef, optimizers: tuple[str, ...], preserve: Iterable[str]
+) -> graph_pb2.GraphDef:
+    """The graph after Grappler optimizers given by name, such as ``function``, which inlines calls and lowers loops."""
+    return _optimize(graph_def, optimizers, preserve)[0]
+
+
+def _optimize(
+    graph_def: graph_pb2.GraphDef, optimizers: tuple[str, ...], preserve: Iterable[str]
+) -> tuple[graph_pb2.GraphDef, float]:
+    metagraph = meta_graph_pb2.MetaGraphDef()
+    metagraph.graph_def.CopyFrom(graph_def)
+    metagraph.collection_def["train_op"].node_list.value.extend(preserve)
+    config = _config(optimizers)
+    start = time.perf_counter()
+    try:
+        graph = tf_optimizer.OptimizeGraph(config, metagraph, verbose=False, cluster=_cluster())
+    except errors_impl.OpError as error:
+        raise OriginalFailedError(error.message) from error
+    return graph, time.perf_counter() - start
 
 
 def outcome(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef, seconds: float = 0.0) -> Outcome:
@@ -168,12 +181,12 @@ def _cluster() -> cluster.Cluster:
 
 
 @functools.cache
-def _config(optimizer: str) -> config_pb2.ConfigProto:
+def _config(optimizers: tuple[str, ...]) -> config_pb2.ConfigProto:
     config = config_pb2.ConfigProto()
     options = config.graph_options.rewrite_options
     # A list of optimizers switches every other one off; an empty list means the default ones.
-    if optimizer:
-        options.optimizers.append(optimizer)
+    if optimizers:
+        options.optimizers.extend(optimizers)
     else:
         _switch_everything_off(options)
     options.min_graph_nodes = -1
