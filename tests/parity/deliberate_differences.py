@@ -76,9 +76,9 @@ DELIBERATE_DIFFERENCES = (
     ),
     DeliberateDifference(
         "preserved-loop",
-        "TensorFlow makes NextIteration and Merge agree without asking whether they may be touched. amp_tf makes them "
+        "TensorFlow makes NextIteration agree with its Merge without asking whether it is preserved. amp_tf makes them "
         "agree by leaving both in float32.",
-        "a graph whose preserved or foreign NextIteration or Merge the original converts is left out",
+        "random graphs preserve no NextIteration, which cannot be fetched",
     ),
     DeliberateDifference(
         "call-boundary",
@@ -97,7 +97,7 @@ DELIBERATE_DIFFERENCES = (
 
 def knobs_for_original(graph: RandomGraph, mode: Mode) -> Knobs:
     """The graph's settings, with allow-list ops whose result has no 16-bit kernel removed."""
-    removed = {node.op for node in graph.graph_def.node if not _result_can_be(node, mode.f16)}
+    removed = {node.op for node in graph.graph_def.node if not _result_can_be_f16(node, mode)}
     return dataclasses.replace(graph.knobs, allow_remove=tuple(sorted({*graph.knobs.allow_remove, *removed})))
 
 
@@ -108,12 +108,10 @@ def reason_to_leave_out(graph: RandomGraph, mode: Mode, original: Outcome) -> st
         old = before.get(node.name)
         if old is None or dict(type_attributes(node)) == dict(type_attributes(old)):
             continue
-        if not has_cpu_kernel(node):
+        if not has_kernel(node, mode):
             return "kernel-missing"
         if node.op == "Cast" and node.name in graph.preserve:
             return "preserved-cast"
-        if node.op in ("NextIteration", "Merge") and (node.name in graph.preserve or "GPU" in node.device):
-            return "preserved-loop"
     if graph.knobs.level == "UNSAFE_FORCE_ALL" and any(
         node.op == "Cast" and mode.f16 in (node.attr["SrcT"].type, node.attr["DstT"].type) for node in before.values()
     ):
@@ -131,16 +129,16 @@ def has_cpu_kernel(node: node_def_pb2.NodeDef) -> bool:
 
 
 @functools.cache
-def _cpu_kernels(op: str) -> tuple[tuple[tuple[str, frozenset[int]], ...], ...]:
-    """The constraints of the op's CPU kernels: an attribute and the types that it may have."""
+def _kernels(op: str, device_type: str) -> tuple[tuple[tuple[str, frozenset[int]], ...], ...]:
+    """The constraints of the op's kernels: an attribute and the types that it may have."""
     return tuple(
         tuple((c.name, frozenset(c.allowed_values.list.type)) for c in kernel.constraint if c.allowed_values.list.type)
         for kernel in kernels.get_registered_kernels_for_op(op).kernel
-        if kernel.device_type in ("CPU", "DEFAULT") and not kernel.label
+        if kernel.device_type in (device_type, "DEFAULT") and not kernel.label
     )
 
 
-def _result_can_be(node: node_def_pb2.NodeDef, f16: int) -> bool:
+def _result_can_be_f16(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
     """Whether the node's first output, where it is float32, could be 16-bit."""
     definition = op_def(node.op)
     arg = definition.output_arg[0] if definition and definition.output_arg else None
@@ -149,5 +147,5 @@ def _result_can_be(node: node_def_pb2.NodeDef, f16: int) -> bool:
     allowed = next(attr for attr in definition.attr if attr.name == arg.type_attr).allowed_values.list.type
     converted = node_def_pb2.NodeDef()
     converted.CopyFrom(node)
-    converted.attr[arg.type_attr].type = f16
-    return (not allowed or f16 in allowed) and has_cpu_kernel(converted)
+    converted.attr[arg.type_attr].type = mode.f16
+    return (not allowed or mode.f16 in allowed) and has_kernel(converted, mode)

@@ -1,0 +1,194 @@
+"""Each row of the table of deliberate differences on a small graph: what TensorFlow does, and amp_tf instead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from tests.oracle import Knobs, Mode, OriginalFailedError, run_original
+from tests.parity.case import run
+from tests.parity.comparison import run_ours
+from tests.parity.cpp_cases import constant, matmul, relu, simple
+from tests.parity.deliberate_differences import DELIBERATE_DIFFERENCES, has_kernel
+
+raw = tf.raw_ops
+FP16, BF16 = Mode.CUDA_LISTS, Mode.BFLOAT16
+FORCE = Knobs(level="UNSAFE_FORCE_ALL")
+
+
+def graph_of(build) -> graph_pb2.GraphDef:
+    with tf.Graph().as_default() as graph:
+        build()
+    return graph.as_graph_def()
+
+
+def both(graph_def, mode: Mode, preserve=("fetch",), knobs: Knobs | None = None) -> tuple[set[str], set[str]]:
+    """The nodes that are 16-bit afterwards: TensorFlow's and amp_tf's."""
+    original, ours = run_original(graph_def, mode, preserve, knobs), run_ours(graph_def, mode, preserve, knobs)
+    return original.nodes_in(mode.f16), ours.nodes_in(mode.f16)
+
+
+def test_every_difference_has_a_test() -> None:
+    shown = {name.removeprefix("test_").replace("_", "-") for name in globals() if name.startswith("test_")}
+    assert {row.name for row in DELIBERATE_DIFFERENCES} == shown - {"every-difference-has-a-test"}
+
+
+def test_kernel_missing() -> None:
+    def infer_without_kernel() -> None:
+        x = raw.Conv3D(
+            input=constant("input", 1 / 32, (1, 4, 4, 4, 2)),
+            filter=constant("filter", 1 / 32, (1, 1, 1, 2, 2)),
+            strides=[1] * 5,
+            padding="SAME",
+            name="allow1",
+        )
+        x = raw.AvgPool3D(input=x, ksize=[1, 2, 2, 2, 1], strides=[1, 2, 2, 2, 1], padding="SAME", name="infer1")
+        tf.identity(x, name="fetch")
+
+    graph_def = graph_of(infer_without_kernel)
+    assert both(graph_def, FP16) == ({"allow1", "infer1"}, {"allow1"})
+    broken = run_original(graph_def, FP16, ("fetch",)).graph
+    assert not all(has_kernel(node, FP16) for node in broken.node)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="No OpKernel was registered"):
+        run(broken, ("fetch",), {})
+    run(run_ours(graph_def, FP16, ("fetch",)).graph, ("fetch",), {})
+
+    def allow_without_type() -> None:
+        x, w = constant("input"), constant("weights", 1 / 32, (64, 64))
+        w_c, b_ru, b_c = constant("w_c", 1.0, (64, 32)), constant("b_ru", 0.0, (64,)), constant("b_c", 0.0, (32,))
+        cell = raw.GRUBlockCell(x=relu(x, "clr1"), h_prev=x, w_ru=w, w_c=w_c, b_ru=b_ru, b_c=b_c, name="allow1")
+        tf.identity(matmul(cell.h, "allow2"), name="fetch")
+
+    # TensorFlow converts the Relu for the sake of a GRUBlockCell that cannot be float16.
+    assert both(graph_of(allow_without_type), FP16) == ({"clr1", "allow2"}, {"allow2"})
+
+
+def test_batch_norm_untouched() -> None:
+    def build() -> None:
+        x, c = constant("input", 1 / 32, (1, 4, 4, 2)), constant("c", 1.0, (2,))
+        empty = constant("empty", 1.0, (0,))
+        x = raw.FusedBatchNorm(x=x, scale=c, offset=c, mean=empty, variance=empty, name="fbn").y
+        tf.identity(x, name="fetch")
+
+    graph_def = graph_of(build)
+    assert run_original(graph_def, BF16, ("fetch",)).ops["fbn"] == "FusedBatchNormV2"
+    assert run_ours(graph_def, BF16, ("fetch",)).graph == graph_def
+
+
+def test_infer_follow_order() -> None:
+    def build() -> None:
+        x = matmul(constant("input"), "allow1")
+        for i in range(3):
+            x = raw.Sqrt(x=x, name=f"infer{i}")
+        tf.identity(x, name="fetch")
+
+    graph_def = graph_of(build)
+    backwards = graph_pb2.GraphDef(versions=graph_def.versions)
+    backwards.node.extend(reversed(graph_def.node))
+    chain = {"allow1", "infer0", "infer1", "infer2"}
+    assert both(graph_def, BF16) == (chain, chain)
+    assert both(backwards, BF16) == ({"allow1", "infer0"}, chain)
+
+
+def test_fused_ops() -> None:
+    def build() -> None:
+        x, bias = constant("input"), constant("bias", 1.0, (32,))
+        tf.identity(matmul(x, "allow1"), name="fetch0")
+        raw.MatMul(a=x, b=x, name="fused")
+        tf.identity(relu(bias, "other"), name="fetch")
+
+    graph_def = graph_of(build)
+    fused = next(node for node in graph_def.node if node.name == "fused")
+    fused.op = "_FusedMatMul"
+    fused.input.append("bias")
+    fused.attr["num_args"].i = 1
+    fused.attr["fused_ops"].list.s.append(b"BiasAdd")
+    for name in set(fused.attr) - {"T", "num_args", "fused_ops", "transpose_a", "transpose_b"}:
+        del fused.attr[name]
+    original, ours = both(graph_def, BF16)
+    assert "fused" not in original
+    assert "fused" in ours
+
+
+def test_force_all_fixed() -> None:
+    graph_def = graph_of(simple)
+    for mode in (FP16, BF16):
+        with pytest.raises(OriginalFailedError):
+            run_original(graph_def, mode, ("fetch",), FORCE)
+        ours = run_ours(graph_def, mode, ("fetch",), FORCE)
+        assert {"deny1", "infer1", "infer2", "allow1", "clr5"} <= ours.nodes_in(mode.f16)
+        (value,), (float32,) = run(ours.graph, ("fetch",), {}), run(graph_def, ("fetch",), {})
+        np.testing.assert_allclose(value, float32, rtol=2e-2 if mode is FP16 else 8e-2)
+
+
+def test_force_all_casts() -> None:
+    def build() -> None:
+        x = raw.Cast(x=constant("input"), DstT=tf.float16, name="down")
+        x = raw.Cast(x=matmul(x, "allow1"), DstT=tf.float32, name="up")
+        tf.identity(x, name="fetch")
+
+    graph_def = graph_of(build)
+    original, ours = run_original(graph_def, FP16, ("fetch",), FORCE), run_ours(graph_def, FP16, ("fetch",), FORCE)
+    assert (original.types["down", "SrcT"], original.types["up", "DstT"]) == ((19,), (19,))
+    assert (ours.types["down", "SrcT"], ours.types["up", "DstT"]) == ((1,), (1,))
+    assert run_ours(ours.graph, FP16, ("fetch",), FORCE).graph == ours.graph
+
+
+def test_preserved_cast() -> None:
+    def build() -> None:
+        x = raw.Cast(x=tf.constant(True, shape=[32, 32], name="input"), DstT=tf.float32, name="cast")
+        tf.identity(matmul(x, "allow1"), name="fetch")
+
+    graph_def = graph_of(build)
+    assert both(graph_def, BF16, ("fetch", "cast")) == ({"cast", "allow1"}, {"allow1"})
+    assert run(run_original(graph_def, BF16, ("fetch", "cast")).graph, ("cast",), {})[0].dtype != np.float32
+    assert run(run_ours(graph_def, BF16, ("fetch", "cast")).graph, ("cast",), {})[0].dtype == np.float32
+
+
+def test_preserved_loop() -> None:
+    def build() -> None:
+        x = matmul(raw.Enter(data=constant("input"), frame_name="loop", name="enter"), "allow1")
+        body = matmul(raw.Merge(inputs=[x, x], name="merge").output, "allow2")
+        raw.NextIteration(data=body, name="next")
+        tf.identity(body, name="fetch")
+
+    graph_def = graph_of(build)
+    next(node for node in graph_def.node if node.name == "merge").input[1] = "next"
+    original, ours = both(graph_def, BF16, ("fetch", "next"))
+    assert {"merge", "next"} <= original
+    assert not {"merge", "next"} & ours
+    assert {"allow1", "allow2"} <= ours
+
+
+def test_call_boundary() -> None:
+    def build() -> None:
+        @tf.function
+        def repeat(x):
+            i, states = tf.constant(0), tf.TensorArray(tf.float32, 3, element_shape=[32, 32])
+            while i < 3:
+                states, i = states.write(i, x), i + 1
+            return tf.matmul(states.stack()[0], x, name="allow1")
+
+        concrete = repeat.get_concrete_function(tf.TensorSpec([32, 32]))
+        tf.import_graph_def(concrete.graph.as_graph_def(), name="")
+        tf.identity(tf.compat.v1.get_default_graph().get_tensor_by_name("allow1:0"), name="fetch")
+
+    graph_def = graph_of(build)
+    (loop,) = (node.name for node in graph_def.node if node.op in ("While", "StatelessWhile"))
+    lists = {node.name for node in graph_def.node if "TensorList" in node.op}
+    original, ours = both(graph_def, BF16)
+    # The body still reads and writes float32: TensorFlow's graph cannot run.
+    assert len(lists) == 2
+    assert lists <= original
+    assert not {loop, *lists} & ours
+    assert "allow1" in ours
+
+
+def test_device_without_part() -> None:
+    def build() -> None:
+        with tf.device("/job:localhost/replica:0/task:0"):
+            tf.identity(matmul(constant("input"), "allow1"), name="fetch")
+
+    assert both(graph_of(build), BF16) == (set(), {"allow1"})
