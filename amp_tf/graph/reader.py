@@ -170,6 +170,12 @@ def _types(
                 dtype = value.list.type[slot.index] if slot.index < len(value.list.type) else datatypes.INVALID
             if not dtype:
                 raise GraphError(f"type attribute {slot} is missing", where=_place(function, names[node]), fix=_BROKEN)
+            if dtype != datatypes.base_type(dtype):
+                raise GraphError(
+                    f"type attribute {slot} is {datatypes.type_name(dtype)}, expected a type that is no reference",
+                    where=_place(function, names[node]),
+                    fix=_BROKEN,
+                )
             dtypes.append(dtype)
         base.append(len(dtypes))
     return base, dtypes

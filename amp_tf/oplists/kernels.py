@@ -23,8 +23,11 @@ class Kernel:
     constraints: tuple[tuple[str, frozenset[int]], ...]
 
     def accepts(self, types: Mapping[str, Sequence[int]]) -> bool:
-        """Whether all constraints hold for a node's type attributes, each given as ``DataType`` numbers."""
-        return all(allowed.issuperset(types[attr]) for attr, allowed in self.constraints if attr in types)
+        """Whether all constraints hold for a node's type attributes, each given as ``DataType`` numbers.
+
+        As in TensorFlow, a kernel that constrains an attribute which the op does not have (TopK's) serves no node.
+        """
+        return all(attr in types and allowed.issuperset(types[attr]) for attr, allowed in self.constraints)
 
 
 @functools.lru_cache(maxsize=8192)

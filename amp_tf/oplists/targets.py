@@ -16,6 +16,7 @@ from amp_tf.oplists.lists import OpLists, build_lists
 from amp_tf.oplists.table import CPU, CUDA
 from amp_tf.precision import Precision
 
+_THRIFT_IS_READY = False  # until the hooks tell shapes
 GPU_DEVICE = "GPU"
 CPU_DEVICE = "CPU"
 
@@ -43,11 +44,14 @@ class Resolution:
         target: what is converted; ``None`` for nothing.
         default_device: the device type of nodes that carry none.
         why_none: where there is no target, the reason, for people; else empty.
+        is_thrifty: leave in float32 what does not pay. So it is where amp_tf chooses the precision, on CPUs, of whose
+            ops the costs are known; a precision that the user chose means all that the lists convert.
     """
 
     target: Target | None
     default_device: str
     why_none: str = ""
+    is_thrifty: bool = False
 
     def device_type(self, device: str) -> str:
         """The device type of a node, from its device string; nodes without one are on the default device."""
@@ -77,7 +81,13 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
     if precision is None:
         return Resolution(None, default_device, why_none)
     lists = build_lists(_table(device_type, precision), config)
-    return Resolution(Target(device_type, precision, lists), default_device)
+    is_thrifty = _THRIFT_IS_READY and (
+        device_type == CPU_DEVICE
+        and precision is Precision.BFLOAT16
+        and config.precision == "auto"
+        and not (config.ignore_performance or lists.force_all)
+    )
+    return Resolution(Target(device_type, precision, lists), default_device, is_thrifty=is_thrifty)
 
 
 def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, Precision | None, str]:

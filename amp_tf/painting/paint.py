@@ -13,10 +13,11 @@ import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
+from amp_tf.graph.sizes import AttributeShapes, Shapes
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, CLEAR, DENY, INFER, NEVER_FORCED
 from amp_tf.oplists.targets import Resolution, Target
-from amp_tf.painting import eligibility, loops, rules, tensor_lists
+from amp_tf.painting import economy, eligibility, loops, rules, tensor_lists
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
 from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.painting import Painting
@@ -32,6 +33,7 @@ def paint(
     *,
     preserve: Iterable[str] = (),
     is_function: Callable[[str], bool] = lambda op: False,
+    shapes: Shapes | None = None,
 ) -> Painting:
     """Decides the precision of every unit of a graph.
 
@@ -41,6 +43,7 @@ def paint(
         config: name rules are read from it.
         preserve: names of nodes that stay as they are.
         is_function: whether an op is a function of the graph's library.
+        shapes: the static shapes of the graph's tensors; by default those that its nodes carry.
 
     Raises:
         GraphError: a loop is broken.
@@ -67,6 +70,8 @@ def paint(
     rules.drop_unsupported(canvas)
     tensor_lists.match_clusters(canvas, clusters)
     loops.match_recurrent_edges(canvas)
+    if resolution.is_thrifty:
+        economy.drop_unprofitable(canvas, AttributeShapes(view.protos) if shapes is None else shapes)
     rules.retarget_casts(canvas)
     return Painting.of(canvas, obstacles)
 
@@ -75,6 +80,10 @@ def _prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
     list_of = target.lists.list_of
     code_of = {op: _CODES.get(list_of.get(op, ""), 0) for op in set(view.ops)}
     node_codes = [code_of[op] for op in view.ops]
+    for node in obstacles.rule_of:
+        proto = view.protos[node]
+        if proto is not None and proto.op != view.ops[node]:  # it may not become its successor, so it is on no list
+            node_codes[node] = 0
     codes = view.spread(np.asarray(node_codes, np.uint8))
     touchable = np.ones(view.node_count, np.uint8)
     touchable[list(obstacles.rule_of)] = 0
@@ -141,7 +150,7 @@ def _place_forced(canvas: Canvas, obstacles: Obstacles) -> None:
     wanted = canvas.target.precision.data_type
     for node, rule in forced.items():
         # Difference "force-all-casts": a cast to or from 16 bit is a border between precisions, ours among them.
-        # TensorFlow converts its float32 side under UNSAFE_FORCE_ALL, so that each rewrite would change the graph again.
+        # TensorFlow converts its float32 side under UNSAFE_FORCE_ALL, and would change the graph at each rewrite.
         if view.ops[node] == "Cast" and wanted in view.dtypes[view.base[node] : view.base[node + 1]]:
             continue
         units = [unit for unit in view.units(node) if canvas.convertible[unit]]

@@ -10,6 +10,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, ConfigError, GraphError, RewriteError
 from amp_tf.graph import editor, verify
 from amp_tf.graph.reader import read_function, read_graph
+from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.hardware import Hardware
@@ -47,6 +48,16 @@ class _Job:
     resolution: Resolution
     templates: Templates
 
+    def paint(self, view: GraphView, preserve: Iterable[str], shapes: Shapes | None) -> Painting:
+        return paint(
+            view,
+            self.resolution,
+            self.config,
+            preserve=preserve,
+            is_function=self.templates.is_function,
+            shapes=shapes,
+        )
+
 
 def rewrite(
     graph: Any,
@@ -56,6 +67,7 @@ def rewrite(
     hardware: Hardware | None = None,
     library: Any = None,
     functions: bool = True,
+    shapes: Shapes | None = None,
 ) -> RewriteResult:
     """Rewrites a graph or a function so that it computes in mixed precision.
 
@@ -71,6 +83,8 @@ def rewrite(
         hardware: the devices to rewrite for; this machine's CPU by default.
         library: for a FunctionDef, the ``FunctionDefLibrary`` with the functions that it calls.
         functions: for a GraphDef, whether the functions of its library are rewritten too.
+        shapes: the static shapes of the graph's own tensors, for the cost model; by default those that its nodes carry
+            (``as_graph_def(add_shapes=True)``).
 
     Returns:
         A :class:`RewriteResult`. rewrite(rewrite(g)) = rewrite(g).
@@ -89,7 +103,7 @@ def rewrite(
     job = _Job(config, resolution, templates)
     with pause_garbage_collector():
         rewrite_one = _rewrite_function if is_function else _rewrite_graph
-        result, reports = rewrite_one(graph, job, preserve)
+        result, reports = rewrite_one(graph, job, preserve, shapes)
         if not is_function and functions:
             result, more = _rewrite_library(graph, result, job)
             reports += more
@@ -113,9 +127,11 @@ def _check_arguments(graph: Any, preserve: Iterable[str]) -> None:
         )
 
 
-def _rewrite_graph(graph: Any, job: _Job, preserve: Iterable[str]) -> tuple[Any, list[GraphReport]]:
+def _rewrite_graph(
+    graph: Any, job: _Job, preserve: Iterable[str], shapes: Shapes | None
+) -> tuple[Any, list[GraphReport]]:
     view = read_graph(graph, job.templates)
-    painting = paint(view, job.resolution, job.config, preserve=preserve, is_function=job.templates.is_function)
+    painting = job.paint(view, preserve, shapes)
     plan = plan_edits(painting)
     report = _report(painting, len(plan.casts))
     result = graph
@@ -127,9 +143,11 @@ def _rewrite_graph(graph: Any, job: _Job, preserve: Iterable[str]) -> tuple[Any,
     return result, [report]
 
 
-def _rewrite_function(function: Any, job: _Job, preserve: Iterable[str] = ()) -> tuple[Any, list[GraphReport]]:
+def _rewrite_function(
+    function: Any, job: _Job, preserve: Iterable[str] = (), shapes: Shapes | None = None
+) -> tuple[Any, list[GraphReport]]:
     view = read_function(function, job.templates)
-    painting = paint(view, job.resolution, job.config, preserve=preserve, is_function=job.templates.is_function)
+    painting = job.paint(view, preserve, shapes)
     plan = plan_edits(painting)
     report = _report(painting, len(plan.casts))
     if not plan:
@@ -179,7 +197,7 @@ def _read_again(read: Any, result: Any, job: _Job) -> GraphView:
     try:
         return read(result, job.templates)  # type: ignore[no-any-return]
     except GraphError as error:
-        raise _bug(str(error)) from error
+        raise _bug(f"{error.where}: {error.what}") from error
 
 
 def _verify(before: GraphView, after: GraphView) -> None:

@@ -36,7 +36,11 @@ def test_a_constraint_on_another_attribute_counts_too():
     kernel = Kernel((("T", frozenset({HALF})), ("U", frozenset({FLOAT}))))
     assert kernel.accepts({"T": [HALF], "U": [FLOAT]})
     assert not kernel.accepts({"T": [HALF], "U": [HALF]})
-    assert kernel.accepts({"T": [HALF]})
+
+
+def test_a_constraint_on_an_attribute_that_the_op_lacks_is_never_met():
+    assert not Kernel((("T", frozenset({HALF})), ("U", frozenset({FLOAT})))).accepts({"T": [HALF]})
+    assert not has_kernel("TopK", "CPU", {"T": [FLOAT]})  # its kernels constrain TopKV2's index_type
 
 
 def test_kernels_without_constraints_take_every_type():

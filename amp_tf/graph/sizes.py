@@ -1,0 +1,57 @@
+"""How many elements tensors have, as far as it is known before the graph runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+NOMINAL_BATCH = 32  #: stands for a dimension that is not known; most often that is the batch
+SHAPES_ATTR = "_output_shapes"
+
+Shape = tuple[int, ...]
+
+
+class Shapes(Protocol):
+    """Tells the static shapes of tensors."""
+
+    def output_shapes(self, node: str) -> Sequence[Shape | None]:
+        """The shape of each output port of a node, -1 for an unknown dimension, ``None`` for an unknown rank.
+
+        Empty if nothing is known of the node.
+        """
+
+
+class NoShapes:
+    """Knows no shape."""
+
+    def output_shapes(self, node: str) -> Sequence[Shape | None]:
+        """Nothing."""
+        return ()
+
+
+class AttributeShapes:
+    """The shapes that nodes carry in the attribute ``_output_shapes``, which TensorFlow's exporters write."""
+
+    def __init__(self, protos: Sequence[Any]) -> None:
+        self._protos = {node.name: node for node in protos if node is not None and SHAPES_ATTR in node.attr}
+
+    def __bool__(self) -> bool:
+        return bool(self._protos)
+
+    def output_shapes(self, node: str) -> Sequence[Shape | None]:
+        """The shapes in the node's attribute."""
+        proto = self._protos.get(node)
+        return () if proto is None else [read_shape(shape) for shape in proto.attr[SHAPES_ATTR].list.shape]
+
+
+def read_shape(shape: Any) -> Shape | None:
+    """The dimensions of a TensorShapeProto."""
+    return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
+
+
+def element_count(shape: Shape | None) -> int | None:
+    """The number of elements, unknown dimensions counted as :data:`NOMINAL_BATCH`; ``None`` for an unknown rank."""
+    if shape is None:
+        return None
+    return math.prod(NOMINAL_BATCH if size < 0 else size for size in shape)

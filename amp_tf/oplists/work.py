@@ -1,0 +1,68 @@
+"""How many floating-point operations a product takes, from the shapes of its tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from amp_tf.graph.sizes import NOMINAL_BATCH, Shape
+
+#: Convolutions: op to where its filter is, as (is an input, number), and where the values of its output side are.
+_CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {
+    **dict.fromkeys(
+        ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D", "_FusedDepthwiseConv2dNative"),
+        ((True, 1), (False, 0)),
+    ),
+    **dict.fromkeys(
+        ("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput"),
+        ((True, 1), (True, 2)),
+    ),
+    **dict.fromkeys(
+        ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"),
+        ((False, 0), (True, 2)),
+    ),
+}
+_BATCHED = ("BatchMatMul", "BatchMatMulV2")
+
+
+def count_operations(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> float | None:
+    """The operations of a product, a multiplication and an addition counted as two.
+
+    Args:
+        op: the op.
+        inputs, outputs: the shapes of its data inputs and outputs; -1 for an unknown dimension.
+
+    Returns:
+        ``None`` where the shapes that it takes are not known.
+    """
+    if op in _CONVOLUTIONS:
+        return _count_convolution(op, inputs, outputs)
+    return _count_product(op, inputs, outputs)
+
+
+def _count_product(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> float | None:
+    """m·k, k·n and m·n elements make m·k·n multiplications: the root of the product of the three."""
+    if len(inputs) < 2 or not outputs or inputs[0] is None or inputs[1] is None or outputs[0] is None:
+        return None
+    left, right, result = (_count(shape) for shape in (inputs[0], inputs[1], outputs[0]))
+    batch = _count(outputs[0][:-2]) if op in _BATCHED else 1
+    return 2.0 * math.sqrt(left * right * result / max(batch, 1))
+
+
+def _count_convolution(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> float | None:
+    filter_place, values_place = _CONVOLUTIONS[op]
+    kernel, values = _at(filter_place, inputs, outputs), _at(values_place, inputs, outputs)
+    if kernel is None or values is None or len(kernel) < 3:
+        return None
+    taps = _count(kernel[:-2]) if "Depthwise" in op else _count(kernel[:-1])
+    return 2.0 * _count(values) * taps
+
+
+def _at(place: tuple[bool, int], inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> Shape | None:
+    is_input, number = place
+    shapes = inputs if is_input else outputs
+    return shapes[number] if number < len(shapes) else None
+
+
+def _count(shape: Shape) -> int:
+    return math.prod(NOMINAL_BATCH if size < 0 else size for size in shape)

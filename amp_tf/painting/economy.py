@@ -1,0 +1,219 @@
+"""Takes the paint off what does not pay: the cost model of a CPU.
+
+Two questions, in this order. *Which ops around the products should be 16 bit?* An op is faster in one of the types,
+and a cast is paid wherever the types of neighbours differ; the cheapest choice for all of them at once is a minimum
+cut (:mod:`amp_tf.painting.min_cut`). *Does each island pay?* An island is a set of connected 16-bit nodes; if what it
+saves is less than the casts at its border, all of it stays in float32.
+
+Both need static shapes. What is not known is taken to be as large as the median of what is; where nothing is known, only
+the first question is asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from amp_tf.graph.sizes import Shape, Shapes, element_count
+from amp_tf.oplists import costs
+from amp_tf.oplists.work import count_operations
+from amp_tf.painting.canvas import Canvas, units_of
+from amp_tf.painting.min_cut import SINK, SOURCE, UNBOUNDED, Network
+from amp_tf.painting.reasons import Rule
+
+_PINNED_OPS = frozenset({"Enter", "Exit", "Merge", "NextIteration", "Switch"})
+_UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
+_DEFAULT_ELEMENTS = 65_536
+
+
+@dataclasses.dataclass(frozen=True)
+class _Port:
+    """An output port at which a cast may be needed."""
+
+    node: int
+    source: int
+    readers: tuple[int, ...]
+    elements: float
+
+
+def drop_unprofitable(canvas: Canvas, shapes: Shapes) -> None:
+    """Takes allow paint off units that are cheaper in float32.
+
+    Products of the allow list stay as they are in the first step, apart from those with a slow kernel; loops and
+    TensorLists, whose parts must agree, stay as well.
+    """
+    _drop_slow_kernels(canvas)
+    ports, sizes_are_known = _find_ports(canvas, shapes)
+    sizes = _unit_sizes(canvas, ports)
+    losers = _cut(canvas, ports, sizes)
+    canvas.unpaint_allow(losers, Rule.DOES_NOT_PAY)
+    if sizes_are_known:
+        for island in _find_islands(canvas, ports):
+            if _island_gain(canvas, island, ports, sizes, shapes) <= 0:
+                canvas.unpaint_allow(island, Rule.DOES_NOT_PAY)
+
+
+def _drop_slow_kernels(canvas: Canvas) -> None:
+    view = canvas.view
+    for row in costs.SLOW_KERNELS:
+        nodes = [node for node, op in enumerate(view.ops) if op == row.op and row.applies(view.protos[node])]
+        canvas.unpaint_allow([unit for node in nodes for unit in view.units(node)], Rule.DOES_NOT_PAY)
+
+
+def _find_ports(canvas: Canvas, shapes: Shapes) -> tuple[list[_Port], bool]:
+    """The float32 ports that touch paint, and whether the sizes of most of them are known."""
+    view, allow, is_float32 = canvas.view, canvas.allow, canvas.is_float32
+    edges = view.edges
+    readers: dict[tuple[int, int, int], list[int]] = {}
+    for node, port, source, reader in zip(edges.src_node, edges.src_port, edges.src_unit, edges.dst_unit, strict=True):
+        if is_float32[source] and (allow[source] or allow[reader]):
+            readers.setdefault((node, port, source), []).append(reader)
+    known: dict[int, Sequence[Shape | None]] = {}
+    counts = []
+    for node, port, _ in readers:
+        if node not in known:
+            known[node] = shapes.output_shapes(view.names[node])
+        counts.append(element_count(known[node][port]) if port < len(known[node]) else None)
+    told = [count for count in counts if count is not None]
+    typical = statistics.median(told) if told else _DEFAULT_ELEMENTS
+    ports = [
+        _Port(node, source, tuple(ends), typical if count is None else count)
+        for ((node, _, source), ends), count in zip(readers.items(), counts, strict=True)
+    ]
+    return ports, 2 * len(told) > len(ports)
+
+
+def _unit_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[int, float]:
+    """For each painted unit, the size of the largest tensor that it reads or writes."""
+    sizes: dict[int, float] = {}
+    for port in ports:
+        for unit in (port.source, *port.readers):
+            if canvas.allow[unit]:
+                sizes[unit] = max(sizes.get(unit, 0.0), port.elements)
+    return sizes
+
+
+def _is_flexible(canvas: Canvas, unit: int) -> bool:
+    """Whether the unit may have either type: painted, not a product, not part of a loop or a TensorList."""
+    op = canvas.view.ops[canvas.node_of[unit]]
+    return bool(canvas.allow[unit] and not canvas.on_allow[unit]) and op not in _PINNED_OPS and "TensorList" not in op
+
+
+def _cut(canvas: Canvas, ports: list[_Port], sizes: dict[int, float]) -> list[int]:
+    """The flexible units that are cheaper in float32, all choices taken together."""
+    network = Network()
+    vertex_of = {unit: network.add_vertex() for unit in sizes if _is_flexible(canvas, unit)}
+    for unit, vertex in vertex_of.items():
+        saved = round(_saving(canvas.view.ops[canvas.node_of[unit]]) * sizes[unit] * _UNITS_PER_NS)
+        if saved > 0:
+            network.add_edge(SOURCE, vertex, saved)
+        else:
+            network.add_edge(vertex, SINK, -saved)
+    for port in ports:
+        ends = [port.source, *port.readers]
+        vertices = [vertex_of.get(unit, SOURCE if canvas.allow[unit] else SINK) for unit in ends]
+        if any(vertex > SINK for vertex in vertices):
+            _add_port(network, vertices[0], vertices[1:], port.elements)
+    is_f16 = network.source_side()
+    return [unit for unit, vertex in vertex_of.items() if not is_f16[vertex]]
+
+
+def _add_port(network: Network, source: int, readers: list[int], elements: float) -> None:
+    """Charges one cast if the source and any reader differ; all readers of one kind share it."""
+    up = _cast_cost(costs.CAST_TO_FLOAT32, elements)
+    down = _cast_cost(costs.CAST_TO_F16, elements)
+    if SINK in readers:  # a float32 reader: a 16-bit source pays, whatever the other readers are
+        network.add_edge(source, SINK, up)
+    elif len(readers) == 1:
+        network.add_edge(source, readers[0], up)
+    else:
+        shared = network.add_vertex()
+        network.add_edge(source, shared, up)
+        for reader in readers:
+            network.add_edge(shared, reader, UNBOUNDED)
+    if SOURCE in readers:
+        network.add_edge(SOURCE, source, down)
+    elif len(readers) == 1:
+        network.add_edge(readers[0], source, down)
+    else:
+        shared = network.add_vertex()
+        network.add_edge(shared, source, down)
+        for reader in readers:
+            network.add_edge(reader, shared, UNBOUNDED)
+
+
+def _cast_cost(per_element: float, elements: float) -> int:
+    return round((costs.DISPATCH + per_element * elements) * _UNITS_PER_NS)
+
+
+def _saving(op: str) -> float:
+    """What 16 bit saves, in ns for each element; negative where it costs."""
+    if op in costs.FREE:
+        return 0.0
+    in_float32, in_f16 = costs.ELEMENT_COSTS.get(op, costs.OTHER_COST)
+    return in_float32 - in_f16
+
+
+def _find_islands(canvas: Canvas, ports: Iterable[_Port]) -> list[list[int]]:
+    """The sets of painted units that are connected by 16-bit edges."""
+    root_of = {unit: unit for unit in units_of(canvas.allow)}
+
+    def root(unit: int) -> int:
+        while root_of[unit] != unit:
+            root_of[unit] = root_of[root_of[unit]]
+            unit = root_of[unit]
+        return unit
+
+    for port in ports:
+        painted = [unit for unit in (port.source, *port.readers) if canvas.allow[unit]]
+        if canvas.allow[port.source]:
+            for unit in painted[1:]:
+                root_of[root(unit)] = root(painted[0])
+    islands: dict[int, list[int]] = {}
+    for unit in root_of:
+        islands.setdefault(root(unit), []).append(unit)
+    return [island for island in islands.values() if not _is_pinned(canvas, island)]
+
+
+def _is_pinned(canvas: Canvas, island: list[int]) -> bool:
+    """Whether the island holds a part of a loop or TensorList, which must keep the paint of its other parts."""
+    ops = {canvas.view.ops[canvas.node_of[unit]] for unit in island}
+    return not _PINNED_OPS.isdisjoint(ops) or any("TensorList" in op for op in ops)
+
+
+def _island_gain(
+    canvas: Canvas, island: list[int], ports: list[_Port], sizes: dict[int, float], shapes: Shapes
+) -> float:
+    """What the island saves, less the casts at its border, in ns."""
+    members = set(island)
+    view = canvas.view
+    gain = 0.0
+    for node in sorted({canvas.node_of[unit] for unit in island}):
+        unit = next(unit for unit in view.units(node) if unit in members)
+        if canvas.on_allow[unit]:
+            operations = _operations(canvas, node, shapes)
+            if operations is None:
+                return math.inf  # nobody can tell; the lists have the last word
+            gain += operations * (costs.PRODUCT_FLOAT32 - costs.PRODUCT_F16)
+        else:
+            gain += _saving(view.ops[node]) * sizes.get(unit, 0.0)
+    for port in ports:
+        outside_readers = any(reader not in members and not canvas.allow[reader] for reader in port.readers)
+        if port.source in members:
+            gain -= outside_readers * (costs.DISPATCH + costs.CAST_TO_FLOAT32 * port.elements)
+        elif not canvas.allow[port.source] and any(reader in members for reader in port.readers):
+            gain -= costs.DISPATCH + costs.CAST_TO_F16 * port.elements
+    return gain
+
+
+def _operations(canvas: Canvas, node: int, shapes: Shapes) -> float | None:
+    view, edges = canvas.view, canvas.view.edges
+    first = bisect_left(edges.dst_node, node)
+    inputs: list[Shape | None] = []
+    for edge in range(first, bisect_left(edges.dst_node, node + 1)):
+        told = shapes.output_shapes(view.names[edges.src_node[edge]])
+        inputs.append(told[edges.src_port[edge]] if edges.src_port[edge] < len(told) else None)
+    return count_operations(view.ops[node], inputs, shapes.output_shapes(view.names[node]))
