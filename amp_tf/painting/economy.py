@@ -5,8 +5,8 @@ and a cast is paid wherever the types of neighbours differ; the cheapest choice 
 cut (:mod:`amp_tf.painting.min_cut`). *Does each island pay?* An island is a set of connected 16-bit nodes; if what it
 saves is less than the casts at its border, all of it stays in float32.
 
-Both need static shapes. What is not known is taken to be as large as the median of what is; where nothing is known, only
-the first question is asked.
+Both need static shapes. What is not known is taken to be as large as the median of what is; where nothing is known,
+only the first question is asked.
 """
 
 from __future__ import annotations
