@@ -119,12 +119,12 @@ def reason_to_leave_out(graph: RandomGraph, mode: Mode, original: Outcome) -> st
     return ""
 
 
-def has_cpu_kernel(node: node_def_pb2.NodeDef) -> bool:
-    """Whether this TensorFlow can run the node with its types on the CPU."""
+def has_kernel(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
+    """Whether this TensorFlow can run the node with its types on the device type that the mode works on."""
     types = dict(type_attributes(node))
     return any(
         all(attr in types and set(types[attr]) <= allowed for attr, allowed in kernel)
-        for kernel in _cpu_kernels(node.op)
+        for kernel in _kernels(node.op, "GPU" if mode is Mode.CUDA else "CPU")
     )
 
 
