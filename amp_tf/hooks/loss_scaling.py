@@ -26,6 +26,8 @@ _PATCH_MODULES = {
     "tf_keras": "amp_tf.hooks.loss_scaling_tf_keras",
     "tensorflow": "amp_tf.hooks.loss_scaling_v1",
 }
+# what a patch reaches for; it is there when the library's import is done
+_NEEDED = {"keras": ("Model", "optimizers"), "tf_keras": ("Model", "optimizers"), "tensorflow": ("compat",)}
 
 
 class Context:
@@ -133,7 +135,7 @@ def _patch(library: str, module: str, context: Context) -> None:
 def _is_imported(library: str) -> bool:
     """Whether it is there as a whole: ``import keras`` imports tensorflow while keras itself is half done."""
     module = sys.modules.get(library)
-    return module is not None and not getattr(module.__spec__, "_initializing", False)
+    return module is not None and all(name in vars(module) for name in _NEEDED[library])
 
 
 _lock = threading.RLock()
