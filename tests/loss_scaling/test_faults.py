@@ -25,9 +25,7 @@ def test_the_random_runs_cover_what_they_are_meant_to(runs):
     drawn = collections.Counter()
     names = ("strategy", "precision", "mode", "accumulation", "ema", "clip")
     for run in runs:
-        drawn.update(
-            (name, str(run[name])) for name in ("strategy", "precision", "mode", "accumulation", "ema", "clip")
-        )
+        drawn.update((name, str(run[name])) for name in names)
         drawn.update(("fault", kind, value) for kind, value, _ in run["faults"].values())
     values = collections.Counter(name for name, *_ in drawn)
     assert values == {"strategy": 2, "precision": 3, "mode": 3, "accumulation": 3, "ema": 2, "clip": 4, "fault": 9}
