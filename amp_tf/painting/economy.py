@@ -15,7 +15,7 @@ import dataclasses
 import math
 import statistics
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from amp_tf.graph.sizes import Shape, Shapes, element_count
 from amp_tf.oplists import costs
@@ -51,8 +51,9 @@ def drop_unprofitable(canvas: Canvas, shapes: Shapes) -> None:
     losers = _cut(canvas, ports, sizes)
     canvas.unpaint_allow(losers, Rule.DOES_NOT_PAY)
     if sizes_are_known:
-        for island in _find_islands(canvas, ports):
-            if _island_gain(canvas, island, ports, sizes, shapes) <= 0:
+        islands = _find_islands(canvas, ports)
+        for island, gain in zip(islands, _gains(canvas, islands, ports, sizes, shapes), strict=True):
+            if gain <= 0 and not _is_pinned(canvas, island):
                 canvas.unpaint_allow(island, Rule.DOES_NOT_PAY)
 
 
@@ -175,7 +176,7 @@ def _find_islands(canvas: Canvas, ports: Iterable[_Port]) -> list[list[int]]:
     islands: dict[int, list[int]] = {}
     for unit in root_of:
         islands.setdefault(root(unit), []).append(unit)
-    return [island for island in islands.values() if not _is_pinned(canvas, island)]
+    return list(islands.values())
 
 
 def _is_pinned(canvas: Canvas, island: list[int]) -> bool:
@@ -184,29 +185,37 @@ def _is_pinned(canvas: Canvas, island: list[int]) -> bool:
     return not _PINNED_OPS.isdisjoint(ops) or any("TensorList" in op for op in ops)
 
 
-def _island_gain(
-    canvas: Canvas, island: list[int], ports: list[_Port], sizes: dict[int, float], shapes: Shapes
-) -> float:
-    """What the island saves, less the casts at its border, in ns."""
-    members = set(island)
-    view = canvas.view
-    gain = 0.0
-    for node in sorted({canvas.node_of[unit] for unit in island}):
-        unit = next(unit for unit in view.units(node) if unit in members)
-        if canvas.on_allow[unit]:
-            operations = _operations(canvas, node, shapes)
-            if operations is None:
-                return math.inf  # nobody can tell; the lists have the last word
-            gain += operations * (costs.PRODUCT_FLOAT32 - costs.PRODUCT_F16)
-        else:
-            gain += _saving(view.ops[node]) * sizes.get(unit, 0.0)
+def _gains(
+    canvas: Canvas, islands: list[list[int]], ports: list[_Port], sizes: dict[int, float], shapes: Shapes
+) -> list[float]:
+    """What each island saves, less the casts at its border, in ns; infinite where nobody can tell."""
+    island_of = {unit: number for number, island in enumerate(islands) for unit in island}
+    gains = [sum(_node_savings(canvas, island, sizes, shapes)) for island in islands]
     for port in ports:
-        outside_readers = any(reader not in members and not canvas.allow[reader] for reader in port.readers)
-        if port.source in members:
-            gain -= outside_readers * (costs.DISPATCH + costs.CAST_TO_FLOAT32 * port.elements)
-        elif not canvas.allow[port.source] and any(reader in members for reader in port.readers):
-            gain -= costs.DISPATCH + costs.CAST_TO_F16 * port.elements
-    return gain
+        home = island_of.get(port.source)
+        if home is not None:
+            if any(reader not in island_of for reader in port.readers):
+                gains[home] -= costs.DISPATCH + costs.CAST_TO_FLOAT32 * port.elements
+            continue
+        served = {island_of[reader] for reader in port.readers if reader in island_of}
+        for number in served:  # they share one cast
+            gains[number] -= (costs.DISPATCH + costs.CAST_TO_F16 * port.elements) / len(served)
+    return gains
+
+
+def _node_savings(canvas: Canvas, island: list[int], sizes: dict[int, float], shapes: Shapes) -> Iterator[float]:
+    """What 16 bit saves on each node of an island, in ns."""
+    seen = set()
+    for unit in island:
+        node = canvas.node_of[unit]
+        if node in seen:
+            continue
+        seen.add(node)
+        if not canvas.on_allow[unit]:
+            yield _saving(canvas.view.ops[node]) * sizes.get(unit, 0.0)
+            continue
+        operations = _operations(canvas, node, shapes)
+        yield math.inf if operations is None else operations * (costs.PRODUCT_FLOAT32 - costs.PRODUCT_F16)
 
 
 def _operations(canvas: Canvas, node: int, shapes: Shapes) -> float | None:
