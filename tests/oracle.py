@@ -23,7 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from tensorflow.core.framework import graph_pb2  # noqa: E402  the variable above must be set first
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2  # noqa: E402
-from tensorflow.python.framework import errors_impl  # noqa: E402
+from tensorflow.python.framework import errors_impl, kernels, versions  # noqa: E402
 from tensorflow.python.grappler import cluster, tf_optimizer  # noqa: E402
 
 DT_FLOAT, DT_HALF, DT_BFLOAT16 = 1, 19, 14
@@ -53,6 +53,16 @@ class Mode(enum.Enum):
     @property
     def target(self) -> str:
         return "gpu" if self is Mode.CUDA else "cpu"
+
+
+def _has_gpu_kernels() -> bool:
+    return any(kernel.device_type == "GPU" for kernel in kernels.get_registered_kernels_for_op("MatMul").kernel)
+
+
+# The modes that the installed TensorFlow can judge; tensorflow-cpu has no kernels for CUDA.
+MODES = (Mode.BFLOAT16, Mode.CUDA_LISTS, *((Mode.CUDA,) if _has_gpu_kernels() else ()))
+# amp_tf follows TensorFlow 2.21; the pass of 2.16 – 2.19 decides otherwise on infer nodes, so it is no judge of it.
+IS_JUDGE = versions.VERSION.split(".")[:2] == ["2", "21"]
 
 
 @dataclasses.dataclass(frozen=True)

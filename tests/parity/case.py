@@ -86,6 +86,11 @@ def everywhere(f16: str, added: int) -> dict[Mode, Expected]:
     return dict.fromkeys(Mode, Expected(f16, added))
 
 
+def can_run(mode: Mode) -> bool:
+    """Whether this machine can run what the mode makes: a graph painted for a GPU needs one."""
+    return mode is not Mode.CUDA or bool(tf.config.list_physical_devices("GPU"))
+
+
 def run(
     graph_def: GraphDef, fetch: tuple[str, ...], feeds: Mapping[str, np.ndarray], init: str = ""
 ) -> list[np.ndarray]:

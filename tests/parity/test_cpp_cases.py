@@ -5,18 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.oracle import Knobs, Mode, OriginalFailedError, run_original
+from tests.oracle import MODES, Knobs, Mode, OriginalFailedError, run_original
 from tests.parity import cpp_cases, tensor_list_cases
-from tests.parity.case import Case, run
+from tests.parity.case import Case, can_run, run
 from tests.parity.comparison import rewired, run_ours
 
-ON_CPU = (Mode.BFLOAT16, Mode.CUDA_LISTS)
 CASES = (*cpp_cases.CASES, *tensor_list_cases.CASES)
 APPLICABLE = [
-    pytest.param(case, mode, id=f"{case.name}-{mode.name}")
-    for case in CASES
-    for mode in ON_CPU
-    if mode in case.expected
+    pytest.param(case, mode, id=f"{case.name}-{mode.name}") for case in CASES for mode in MODES if mode in case.expected
 ]
 
 
@@ -39,6 +35,8 @@ def test_the_rewritten_graph_keeps_its_wires_and_its_values(case: Case, mode: Mo
     graph_def = case.graph_def()
     result = run_ours(graph_def, mode, case.fetch, Knobs(level=case.level))
     assert rewired(graph_def, result.graph) == []
+    if not can_run(mode):
+        return
     atol, rtol = case.tolerances(mode)
     for name, ours, float32 in zip(
         case.fetch, run(result.graph, case.fetch, case.feeds), run(graph_def, case.fetch, case.feeds), strict=True
@@ -47,7 +45,7 @@ def test_the_rewritten_graph_keeps_its_wires_and_its_values(case: Case, mode: Mo
         np.testing.assert_allclose(ours, float32, rtol, atol, err_msg=name)
 
 
-@pytest.mark.parametrize("mode", ON_CPU)
+@pytest.mark.parametrize("mode", [Mode.BFLOAT16, Mode.CUDA_LISTS])
 def test_force_all_works_where_the_original_fails_on_a_fixed_float_argument(mode: Mode) -> None:
     case = next(case for case in CASES if case.name == "Simple")
     graph_def, knobs = case.graph_def(), Knobs(level="UNSAFE_FORCE_ALL")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.oracle import Mode, run_original
+from tests.oracle import MODES, run_original
 from tests.parity.comparison import differences, rewired, run_ours
 from tests.parity.models import APPLICATIONS, MODELS, training_graph
 from tests.parity.type_check import type_errors
@@ -16,7 +16,7 @@ def test_a_training_graph_gets_the_types_that_tensorflow_gives_it(name: str) -> 
     graph = training_graph(name)
     recurrent = name in ("lstm_stack", "gru_stack", "custom_loop")
     assert any(node.op == "Enter" for node in graph.graph_def.node) == recurrent, "the loops are not in lowered form"
-    for mode in (Mode.BFLOAT16, Mode.CUDA_LISTS):
+    for mode in MODES:
         original = run_original(graph.graph_def, mode, graph.preserve)
         ours = run_ours(graph.graph_def, mode, graph.preserve)
         assert original.nodes_in(mode.f16), "TensorFlow converted nothing: the graph shows nothing"
