@@ -122,6 +122,14 @@ def test_a_missing_type_is_refused():
     assert str(caught.value) == "node 'x': type attribute dtype is missing" + BROKEN
 
 
+def test_a_reference_type_as_an_attribute_is_refused():
+    with pytest.raises(GraphError) as caught:
+        read("a = _Arg() T=float32_ref index=0")
+    assert str(caught.value) == (
+        "node 'a': type attribute T is float32_ref, expected a type that is no reference" + BROKEN
+    )
+
+
 def test_an_empty_graph_is_a_view_without_nodes():
     view = read("")
     assert (view.node_count, view.unit_count, len(view.edges)) == (0, 0, 0)

@@ -178,3 +178,25 @@ def test_without_a_target_every_node_says_why():
     )
     assert result.painting.dtypes_after() == result.painting.view.dtypes
     assert result.painting.trail(1) == ["allow1"]
+
+
+def test_a_preserved_node_that_a_rule_would_force_still_spreads_its_danger():
+    text = "x = Placeholder()\ndeny1 = Exp(x)\ninfer1 = Sqrt(deny1)\nallow1 = MatMul(infer1, x)"
+    result = painted(text, force_f16=("deny1",), preserve=["deny1"])
+    assert result.f16 == "allow1"
+    assert result.why("infer1") == (Rule.AFTER_DENY, "deny1")
+
+
+def test_a_cast_on_another_device_still_follows_its_readers():
+    text = f"""
+        n = Placeholder() dtype=int32
+        cast1 = Cast(n) SrcT=int32 DstT=float32 {GPU}
+        allow1 = MatMul(cast1, cast1)
+    """
+    assert painted(text).f16_types == "cast1.DstT allow1.T"
+
+
+def test_of_several_obstacles_the_one_in_the_way_of_most_nodes_is_the_reason():
+    text = "x = Placeholder()\na1 = MatMul(x, x)\na2 = MatMul(x, x)\nb = MatMul(x, x)"
+    assert painted(text, keep_float32=("a",), preserve=["b"]).painting.why_nothing is Rule.KEPT_BY_NAME
+    assert painted(text, keep_float32=("b",), preserve=["a1", "a2"]).painting.why_nothing is Rule.PRESERVED

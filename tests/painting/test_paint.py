@@ -100,3 +100,8 @@ def test_a_detached_painting_still_says_why():
 
 def test_an_empty_graph_is_painted():
     assert painted("").f16 == ""
+
+
+def test_forcing_all_leaves_what_writes_a_reference():
+    result = painted("v = VariableV2() shape=[4, 4]\nx = Placeholder()\na = Assign(v, x)", level="UNSAFE_FORCE_ALL")
+    assert result.f16 == "x"

@@ -141,3 +141,25 @@ def test_a_list_in_a_loop_is_one_list():
     )
     result = painted(text)
     assert lists(result.f16) == ["r", "w", "g"]
+
+
+def test_an_infer_node_that_reads_a_denied_list_and_a_product_stays():
+    # g reads the list before the dangerous value is written: it is denied for the list's sake alone.
+    text = (
+        BASE
+        + """
+        allow1 = MatMul(x, x)
+        w0 = TensorListSetItem(r, index, allow1) element_dtype=float32
+        g = TensorListGetItem(w0, index, shape) element_dtype=float32
+        deny1 = Exp(x)
+        w = TensorListSetItem(w0, index, deny1) element_dtype=float32
+        last = TensorListGetItem(w, index, shape) element_dtype=float32
+        infer1 = Sqrt(last)
+        infer2 = AddV2(allow1, g)
+        clr1 = Relu(g)
+    """
+    )
+    result = painted(text)
+    assert result.f16 == "allow1"
+    assert result.why("last") == (Rule.AFTER_DENY, "w")
+    assert result.rule("g") is Rule.LIST_DENIED

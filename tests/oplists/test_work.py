@@ -1,0 +1,31 @@
+"""Operations of products, against the textbook formulas."""
+
+import pytest
+
+from amp_tf.graph.sizes import NOMINAL_BATCH
+from amp_tf.oplists.work import count_operations
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "outputs", "expected"),
+    [
+        ("MatMul", [(3, 5), (5, 7)], [(3, 7)], 2 * 3 * 5 * 7),
+        ("MatMul", [(-1, 5), (5, 7)], [(-1, 7)], 2 * NOMINAL_BATCH * 5 * 7),
+        ("_FusedMatMul", [(3, 5), (5, 7), (7,)], [(3, 7)], 2 * 3 * 5 * 7),
+        ("BatchMatMulV2", [(2, 4, 3, 5), (2, 4, 5, 7)], [(2, 4, 3, 7)], 2 * 8 * 3 * 5 * 7),
+        ("Conv2D", [(2, 9, 9, 3), (3, 3, 3, 8)], [(2, 7, 7, 8)], 2 * (2 * 7 * 7 * 8) * (3 * 3 * 3)),
+        ("Conv2DBackpropInput", [(4,), (3, 3, 3, 8), (2, 7, 7, 8)], [(2, 9, 9, 3)], 2 * (2 * 7 * 7 * 8) * 27),
+        ("Conv2DBackpropFilter", [(2, 9, 9, 3), (4,), (2, 7, 7, 8)], [(3, 3, 3, 8)], 2 * (2 * 7 * 7 * 8) * 27),
+        ("DepthwiseConv2dNative", [(2, 9, 9, 6), (3, 3, 6, 1)], [(2, 7, 7, 6)], 2 * (2 * 7 * 7 * 6) * 9),
+    ],
+)
+def test_counts_are_those_of_the_formula(op, inputs, outputs, expected):
+    assert count_operations(op, inputs, outputs) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "outputs"),
+    [("MatMul", [None, (5, 7)], [(3, 7)]), ("MatMul", [], []), ("Conv2D", [(2, 9, 9, 3)], [(2, 7, 7, 8)])],
+)
+def test_unknown_shapes_give_no_count(op, inputs, outputs):
+    assert count_operations(op, inputs, outputs) is None

@@ -1,0 +1,107 @@
+"""The cost model: element-wise chains, slow kernels, islands that lose."""
+
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Rule
+
+BF16_CPU = Hardware(cpu_has_bf16=True)
+
+
+def _reasons(build, config=None, *, shapes=True):
+    with tf.Graph().as_default() as graph:
+        build()
+    graph_def = graph.as_graph_def(add_shapes=shapes)
+    report = amp_tf.rewrite(graph_def, config or amp_tf.AmpConfig(), hardware=BF16_CPU).report
+    return {node.name: node.reason.rule for node in report.nodes}
+
+
+def _placeholder(*shape):
+    return tf.compat.v1.placeholder(tf.float32, shape)
+
+
+def _chain():
+    x, w = _placeholder(512, 512), _placeholder(512, 512)
+    h = tf.matmul(x, w, name="allow1")
+    for number in range(4):
+        h = tf.sigmoid(h, name=f"infer{number}")
+    tf.matmul(h, w, name="allow2")
+
+
+def test_a_chain_that_is_slow_in_16_bit_stays_between_two_casts():
+    rules = _reasons(_chain)
+    assert rules["allow1"] is rules["allow2"] is Rule.ALLOW_LIST
+    assert {rules[f"infer{number}"] for number in range(4)} == {Rule.DOES_NOT_PAY}
+
+
+def test_a_short_detour_is_not_worth_two_casts():
+    def build():
+        x, w = _placeholder(512, 512), _placeholder(512, 512)
+        tf.matmul(tf.nn.relu(tf.matmul(x, w), name="clr1"), w)
+
+    assert _reasons(build)["clr1"] in (Rule.BETWEEN_ALLOW, Rule.BESIDE_ALLOW)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        amp_tf.AmpConfig(precision="bfloat16"),
+        amp_tf.AmpConfig(ignore_performance=True),
+        amp_tf.AmpConfig(level="UNSAFE_FORCE_ALL"),
+    ],
+)
+def test_a_precision_that_was_chosen_means_all_that_the_lists_convert(config):
+    assert Rule.DOES_NOT_PAY not in _reasons(_chain, config).values()
+
+
+def test_a_product_too_small_for_its_casts_stays():
+    def build():
+        tf.matmul(_placeholder(8, 8), _placeholder(8, 8), name="small")
+
+    assert _reasons(build)["small"] is Rule.DOES_NOT_PAY
+    assert _reasons(build, shapes=False)["small"] is Rule.ALLOW_LIST  # nobody can tell how small it is
+
+
+def test_a_kernel_that_is_slow_in_16_bit_is_not_used():
+    def build():
+        x, w = _placeholder(8, 48, 48, 96), _placeholder(3, 3, 96, 1)
+        for stride in (1, 2):
+            y = _placeholder(8, 48 // stride, 48 // stride, 96)
+            tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
+                input_sizes=tf.shape(x),
+                filter=w,
+                out_backprop=y,
+                strides=[1, stride, stride, 1],
+                padding="SAME",
+                name=f"stride{stride}",
+            )
+
+    rules = _reasons(build)
+    assert rules["stride2"] is Rule.DOES_NOT_PAY
+
+
+def test_loops_keep_one_precision():
+    def build():
+        w = _placeholder(512, 512)
+        tf.compat.v1.while_loop(
+            lambda x: tf.reduce_sum(x) < 10, lambda x: tf.tanh(tf.matmul(x, w)), [_placeholder(512, 512)]
+        )
+
+    with tf.Graph().as_default() as graph:
+        tf.compat.v1.disable_control_flow_v2()
+        build()
+        tf.compat.v1.enable_control_flow_v2()
+    result = amp_tf.rewrite(graph.as_graph_def(add_shapes=True), amp_tf.AmpConfig(), hardware=BF16_CPU)
+    kinds = {node.op: node.precision.value for node in result.report.nodes}
+    assert kinds["Merge"] == kinds["NextIteration"]
+    assert kinds["MatMul"] == "bfloat16"
+
+
+def test_what_was_left_is_left_again():
+    with tf.Graph().as_default() as graph:
+        _chain()
+    once = amp_tf.rewrite(graph.as_graph_def(add_shapes=True), amp_tf.AmpConfig(), hardware=BF16_CPU)
+    assert once.changed
+    assert not amp_tf.rewrite(once.graph, amp_tf.AmpConfig(), hardware=BF16_CPU).changed
