@@ -18,6 +18,8 @@ STEPS = 30
 # Two or four by TEST_WORKERS; CI has two cores.
 WORKERS = int(os.environ.get("TEST_WORKERS", "2"))
 RELATIVE, ABSOLUTE = 0.05, 0.03  # bfloat16 against float32 over 30 steps, losses of about 1
+# The precision is said, because these programs are small: auto would leave in float32 what does not pay.
+ON = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
 
 
 def train(site_folder: Path, variables: dict[str, str], *options: str, status: int = 0) -> running.Ended:
@@ -41,7 +43,7 @@ def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def uninterrupted(site_folder: Path) -> running.Ended:
-    return train(site_folder, running.switched_on())
+    return train(site_folder, ON)
 
 
 @pytest.mark.slow
@@ -63,9 +65,9 @@ def test_after_a_worker_died_the_restart_ends_as_if_nothing_had_happened(
     site_folder: Path, uninterrupted: running.Ended, tmp_path: Path
 ) -> None:
     checkpoint = ("--checkpoint", str(tmp_path), "--save-every", "10")
-    died = train(site_folder, running.switched_on(), *checkpoint, "--die-at", "17", status=17)
+    died = train(site_folder, ON, *checkpoint, "--die-at", "17", status=17)
     assert not re.search(r"^\{", died.out, re.MULTILINE)  # no worker came to its end
-    resumed = results(train(site_folder, running.switched_on(), *checkpoint))
+    resumed = results(train(site_folder, ON, *checkpoint))
     expected = results(uninterrupted)[0]
     for result in resumed:
         assert result["first_step"] == 10
