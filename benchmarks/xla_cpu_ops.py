@@ -194,7 +194,7 @@ def main() -> int:
     parser.add_argument("--round-s", type=float, default=0.05, help="least length of a round, seconds")
     parser.add_argument("--only", default="", help="only ops whose name holds this")
     parser.add_argument("--json", type=Path, help="write all figures here")
-    parser.add_argument("--rows", action="store_true", help="print the rows of amp_tf/hooks/xla_pays.py")
+    parser.add_argument("--rows", action="store_true", help="print the rows of amp_tf/oplists/xla_cpu.py")
     options = parser.parse_args()
     print(
         "| op | shapes | float32 ms | bfloat16 ms | cast ms | × bfloat16 | × cast |\n|---|---|---:|---:|---:|---:|---:|"

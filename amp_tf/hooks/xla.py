@@ -8,7 +8,6 @@ one. What it calls becomes renamed clones that its children list keeps alive, so
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import threading
@@ -112,9 +111,8 @@ def _convert(function: Any, config: AmpConfig) -> None:
         called_as_ops = known.intersection(node.op for node in definition.node_def)
         library = FunctionDefLibrary(function=[context.get_function_def(name.encode()) for name in called_as_ops])
         result = rewrite(definition, config, hardware=hardware(), library=library)
-        for report in result.report.graphs:
-            is_idle = is_weighed and report.why_nothing is not None
-            reports.append(dataclasses.replace(report, why_nothing=xla_pays.DOES_NOT_PAY) if is_idle else report)
+        graphs = result.report.graphs
+        reports.extend(map(xla_pays.explained, graphs) if is_weighed else graphs)
         return result.graph
 
     def lookup(name: str) -> Any:

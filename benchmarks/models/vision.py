@@ -189,7 +189,7 @@ BENCHMARKS = (
         "Image classification; He et al. 2015 with the stride on the 3x3 convolution, as NVIDIA's v1.5 has it.",
         resnet50,
         {
-            "tiny": ImageSize(32, 5, 0.125, 4, (4,)),
+            "tiny": ImageSize(64, 5, 0.125, 8, (8,)),
             "small": ImageSize(96, 10, 1.0, 8, (4, 8, 16)),
             "real": ImageSize(224, 1000, 1.0, 128, (128, 256)),
         },
@@ -211,7 +211,7 @@ BENCHMARKS = (
         "Image classification with depthwise convolutions; Sandler et al. 2018, Keras' own model.",
         mobilenetv2,
         {
-            "tiny": ImageSize(32, 5, 0.35, 4, (4,)),
+            "tiny": ImageSize(64, 5, 0.35, 8, (8,)),
             "small": ImageSize(96, 10, 1.0, 16, (8, 16, 32)),
             "real": ImageSize(224, 1000, 1.0, 128, (64, 128, 256)),
         },

@@ -1,11 +1,12 @@
-"""Writes the compiled training step of benchmark models as StableHLO text, in up to five variants.
+"""Writes the compiled training step of benchmark models as StableHLO text, in several variants.
 
     python -m benchmarks.xla_gpu.export --models resnet50,bert --size real --out exported
 
 The step is forward, backward and Adam under ``jit_compile=True``. The variants are ``float32`` (TF32 allowed, as
 TensorFlow's default on a GPU is), ``float32_strict`` (TF32 off), ``policy_float16`` (Keras' ``mixed_float16`` policy
-and loss scaling), ``amp_float16`` (amp_tf with its loss scaling) and ``amp_bfloat16``. Each file ``….mlir.gz`` has a
-``….json`` beside it that says what its arguments are and how to make up values for them. Needs TensorFlow 2.21; no GPU.
+and loss scaling), ``amp_float16`` (amp_tf with its loss scaling) and ``amp_bfloat16``; ``policy_bfloat16`` is made
+where it is asked for. Each file ``….mlir.gz`` has a ``….json`` beside it that says what its arguments are and how to
+make up values for them. Needs TensorFlow 2.21; no GPU.
 """
 
 from __future__ import annotations
@@ -54,8 +55,10 @@ VARIANTS = {
         Variant("policy_float16", policy="mixed_float16", loss_scaling="keras"),
         Variant("amp_float16", amp="float16", loss_scaling="amp_tf"),
         Variant("amp_bfloat16", amp="bfloat16"),
+        Variant("policy_bfloat16", policy="mixed_bfloat16"),
     )
 }
+DEFAULT_VARIANTS = "float32,float32_strict,policy_float16,amp_float16,amp_bfloat16"
 
 
 def export(model_name: str, size: str, batch: int | None, variant: Variant, out: Path) -> Path:
@@ -171,7 +174,7 @@ def main() -> int:
     parser.add_argument("--size", default="small", choices=SIZES)
     parser.add_argument("--batch", type=int, action="append", help="batch size; may be given several times")
     parser.add_argument("--all-batches", action="store_true", help="every batch size of the model's sweep")
-    parser.add_argument("--variants", default=",".join(VARIANTS), help="names, comma-separated")
+    parser.add_argument("--variants", default=DEFAULT_VARIANTS, help="names, comma-separated")
     parser.add_argument("--out", type=Path, default=Path("exported"))
     parser.add_argument("--here", action="store_true", help="no process for each export (one model, batch and variant)")
     options = parser.parse_args()

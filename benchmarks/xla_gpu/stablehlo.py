@@ -10,6 +10,7 @@ _ELEMENT = re.compile(r"tensor<(?:[0-9?]+x)*(\w+)>")
 _OPERANDS = re.compile(r": \(([^()]*)\) ->")
 _ALIAS = re.compile(r"parameter_number = (\d+) : i64\}, output_index = array<i64: (\d+)>")
 _CASTS = re.compile(r"stablehlo\.convert %\S+ : \(tensor<(?:[0-9?]+x)*(\w+)>\) -> tensor<(?:[0-9?]+x)*(\w+)>")
+_BOOLEANS = re.compile(r'dense<"0x([0-9A-Fa-f]+)">(\s*:\s*tensor<((?:\d+x)+)i1>)')
 
 
 def count_products(text: str) -> Counter[str]:
@@ -45,3 +46,18 @@ def carried_state(text: str) -> dict[int, int]:
     TensorFlow says so where it marks the variables that a function updates as aliases.
     """
     return {int(output): int(argument) for argument, output in _ALIAS.findall(text)}
+
+
+def unpack_booleans(text: str) -> str:
+    """Writes boolean constants with a byte an element, as newer MLIR reads them; older MLIR packs eight into a byte."""
+
+    def unpack(match: re.Match[str]) -> str:
+        packed, size = bytes.fromhex(match[1]), 1
+        for side in match[3].split("x")[:-1]:
+            size *= int(side)
+        if len(packed) != -(-size // 8):
+            return match[0]
+        unpacked = "".join("01" if packed[bit >> 3] >> (bit & 7) & 1 else "00" for bit in range(size))
+        return f'dense<"0x{unpacked}">{match[2]}'
+
+    return _BOOLEANS.sub(unpack, text)

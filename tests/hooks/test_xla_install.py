@@ -257,3 +257,6 @@ def test_auto_on_a_cpu_leaves_what_does_not_pay_and_says_so():
     assert why.rule is Rule.DOES_NOT_PAY
     assert "XLA:CPU" in str(why)
     assert "AMP_TF_PRECISION=bfloat16" in str(why)
+    nodes = {node.op: node for node in process.report().nodes}
+    assert nodes["MatMul"].reason == why
+    assert nodes["Const"].reason.rule is not Rule.DOES_NOT_PAY

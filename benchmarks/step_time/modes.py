@@ -1,0 +1,77 @@
+"""What is compared, and the ways in which a Keras user runs a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """One way to get mixed precision, or none.
+
+    Attributes:
+        name: what tables call it.
+        title: what people call it.
+        variables: what it sets in the environment.
+        policy: the Keras policy.
+        graph_option: a switch of ``tf.config.optimizer.set_experimental_options``.
+        reaches_xla: whether it changes anything in a function that XLA compiles.
+    """
+
+    name: str
+    title: str
+    variables: dict[str, str] = dataclasses.field(default_factory=dict)
+    policy: str = "float32"
+    graph_option: str | None = None
+    reaches_xla: bool = True
+
+
+def modes(precision: str) -> dict[str, Mode]:
+    """The modes for one 16-bit type, ``"bfloat16"`` or ``"float16"``; float32 comes first."""
+    option = "auto_mixed_precision_onednn_bfloat16" if precision == "bfloat16" else "auto_mixed_precision"
+    rows = (
+        Mode("float32", "float32"),
+        Mode("policy", f"Keras mixed_{precision}", policy=f"mixed_{precision}"),
+        Mode("tf_pass", "TensorFlow's pass", graph_option=option, reaches_xla=False),
+        Mode("amp_tf", "amp_tf", variables={"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}),
+    )
+    return {row.name: row for row in rows}
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """One way to run a model.
+
+    Attributes:
+        name: what the command line and tables call it.
+        trains: whether it trains.
+        jit: whether XLA compiles it.
+        through_keras: whether Keras' fit or predict runs it, or a tf.function of the user's.
+    """
+
+    name: str
+    trains: bool
+    jit: bool = False
+    through_keras: bool = True
+
+
+WAYS = {
+    row.name: row
+    for row in (
+        Way("fit", trains=True),
+        Way("predict", trains=False),
+        Way("loop", trains=True, through_keras=False),
+        Way("fit_jit", trains=True, jit=True),
+        Way("predict_jit", trains=False, jit=True),
+    )
+}
+
+
+def environment(mode: Mode) -> dict[str, str]:
+    """This process' environment with the variables of one mode and of no other."""
+    foreign = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    # What a user sets for every amp_tf run, such as AMP_TF_PRECISION, is for the amp_tf mode alone.
+    own = {name: value for name, value in os.environ.items() if name.startswith(foreign)} if mode.variables else {}
+    return {"TF_CPP_MIN_LOG_LEVEL": "3", **kept, **own, **mode.variables}

@@ -1,0 +1,134 @@
+"""Runs the processes of one model side by side, in turns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.step_time.modes import Mode, Way, environment
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How much to measure.
+
+    Attributes:
+        size: size of the models.
+        precision: the 16-bit type of policy and TensorFlow's pass.
+        rounds: rounds of each mode; modes take turns in each round.
+        seconds: length of a round.
+    """
+
+    size: str
+    precision: str
+    rounds: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One model in one way and one mode.
+
+    Attributes:
+        model, way, mode, batch: what ran.
+        ms: milliseconds a step, one value a round.
+        first_step_s: seconds from the call to the end of the first step: tracing, rewriting, compiling, running.
+        peak_mib: largest resident memory of the process so far.
+        losses: of the first steps: Keras' running means (a custom loop's: each step's own); empty for inference.
+        error: why there are no figures, else empty.
+    """
+
+    model: str
+    way: str
+    mode: str
+    batch: int = 0
+    ms: tuple[float, ...] = ()
+    first_step_s: float = 0.0
+    peak_mib: float = 0.0
+    losses: tuple[float, ...] = ()
+    error: str = ""
+
+
+class Worker:
+    """One process. It is started at once and ends with :meth:`close`."""
+
+    def __init__(self, model: str, mode: Mode, batch: int | None, settings: Settings) -> None:
+        options = {
+            "model": model,
+            "mode": mode.name,
+            "batch": batch,
+            "size": settings.size,
+            "precision": settings.precision,
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.step_time.worker", json.dumps(options)],
+            env=environment(mode),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, **command: Any) -> dict[str, Any]:
+        """Sends a command and waits for its answer.
+
+        Raises:
+            RuntimeError: the process ended; the message is the end of what it wrote to stderr.
+        """
+        assert self._process.stdin
+        assert self._process.stdout
+        try:
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError((self._process.communicate()[1] or "").strip()[-600:])
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def measure(model: str, batch: int | None, modes: Sequence[Mode], ways: Sequence[Way], settings: Settings) -> list[Row]:
+    """All modes of one model, in each of the ways.
+
+    The processes of all modes live at the same time; each prepares while the others sleep, then they take turns.
+    """
+    rows = []
+    workers: dict[str, Worker] = {}
+    try:
+        for way in ways:
+            ready: dict[str, Row] = {}
+            for mode in modes:
+                if way.jit and not mode.reaches_xla:
+                    continue
+                try:
+                    if mode.name not in workers:
+                        workers[mode.name] = Worker(model, mode, batch, settings)
+                        workers[mode.name].ask(do="versions")  # its imports are over before the first step is timed
+                    ready[mode.name] = _prepared(workers[mode.name], model, way, mode)
+                except RuntimeError as error:
+                    workers.pop(mode.name).close()
+                    rows.append(Row(model, way.name, mode.name, error=str(error)))
+            times: dict[str, list[float]] = {name: [] for name in ready}
+            for _ in range(settings.rounds):
+                for name in ready:
+                    times[name].append(workers[name].ask(do="round", seconds=settings.seconds)["ms"])
+            rows += [dataclasses.replace(row, ms=tuple(times[name])) for name, row in ready.items()]
+    finally:
+        for worker in workers.values():
+            worker.close()
+    return rows
+
+
+def _prepared(worker: Worker, model: str, way: Way, mode: Mode) -> Row:
+    answer = worker.ask(do="prepare", way=way.name)
+    answer["losses"] = tuple(answer["losses"])
+    return Row(model, way.name, mode.name, **answer)

@@ -1,0 +1,164 @@
+"""One process of the suite: one model in one mode. It reads commands from stdin, JSON by line, and answers on stdout.
+
+``{"do": "prepare", "way": …}`` builds the model and runs its first steps; ``{"do": "round", "seconds": …}`` times
+steps. Between commands it sleeps, so that the processes of all modes can be alive and take turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from typing import Any
+
+from benchmarks.models import BENCHMARKS
+from benchmarks.step_time.modes import WAYS, Way, modes
+
+FIRST_STEPS = 8
+"""Steps that the first fit of each way makes: their losses are compared between modes; all but the first warm up."""
+
+
+def _switch_on_amp_tf() -> None:
+    """Does what the .pth file of an installed amp_tf does at the start of Python; a second time changes nothing."""
+    if os.environ.get("TF_ENABLE_AUTO_MIXED_PRECISION"):
+        from amp_tf import _autostart
+
+        _autostart.start()
+
+
+class Clock:
+    """Makes the Keras callback that notes when each batch ended, and its loss."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+        self.losses: list[float] = []
+
+    def callback(self) -> Any:
+        import keras
+
+        clock = self
+
+        class Note(keras.callbacks.Callback):  # type: ignore[misc]
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                clock.ends.append(time.perf_counter())
+                clock.losses.append(float(logs["loss"]))
+
+            def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
+                clock.ends.append(time.perf_counter())
+
+        return Note()
+
+
+class Runner:
+    """A model, ready to make steps in one way.
+
+    Args:
+        name, size, batch: the workload and its batch size, ``None`` for the workload's own.
+        policy: the Keras policy.
+        way: how to run it.
+    """
+
+    def __init__(self, name: str, size: str, batch: int | None, way: Way) -> None:
+        import keras
+        import tensorflow as tf
+
+        keras.utils.set_random_seed(0)
+        self._way = way
+        self._workload = BENCHMARKS[name].workload(size)
+        self.batch = batch or self._workload.batch
+        x, y = self._workload.data(4 * self.batch, 0)
+        self._model = self._workload.model()
+        data = tf.data.Dataset.from_tensor_slices((x, y) if way.trains else (x,)).repeat()
+        self._data = data.batch(self.batch, drop_remainder=True).prefetch(2)
+        if way.through_keras:
+            settings = {"optimizer": self._workload.optimizer(), "loss": self._workload.loss} if way.trains else {}
+            self._model.compile(jit_compile=way.jit, **settings)
+        else:
+            self._iterator = iter(self._data)
+            self._step = self._custom_step()
+
+    def steps(self, count: int) -> Clock:
+        """Makes steps; the clock has when each ended, and in training its loss."""
+        clock = Clock()
+        if self._way.through_keras and self._way.trains:
+            self._model.fit(self._data, steps_per_epoch=count, verbose=0, callbacks=[clock.callback()])
+        elif self._way.through_keras:
+            self._model.predict(self._data, steps=count, verbose=0, callbacks=[clock.callback()])
+        else:
+            for _ in range(count):
+                clock.losses.append(float(self._step(next(self._iterator))))
+                clock.ends.append(time.perf_counter())
+        return clock
+
+    def _custom_step(self) -> Any:
+        import tensorflow as tf
+
+        model, workload = self._model, self._workload
+        optimizer = workload.optimizer()
+        optimizer.build(model.trainable_variables)
+
+        @tf.function
+        def step(batch: Any) -> Any:
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(workload.loss(y, model(x, training=True)))
+            weights = [weight.value for weight in model.trainable_variables]
+            optimizer.apply(tape.gradient(loss, weights), model.trainable_variables)
+            return loss
+
+        return step
+
+
+def prepare(options: dict[str, Any], way: Way) -> tuple[Runner, dict[str, Any]]:
+    """Builds a runner and makes its first steps."""
+    import tensorflow as tf
+
+    tf.keras.backend.clear_session()
+    runner = Runner(options["model"], options["size"], options["batch"], way)
+    begin = time.perf_counter()
+    clock = runner.steps(FIRST_STEPS)
+    return runner, {
+        "batch": runner.batch,
+        "first_step_s": clock.ends[0] - begin,
+        "losses": clock.losses,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def timed_round(runner: Runner, seconds: float, step_s: float) -> dict[str, float]:
+    """Mean milliseconds of a step over about so many seconds; the first step, which waits for data, does not count."""
+    clock = runner.steps(max(4, int(seconds / max(step_s, 1e-5)) + 1))
+    return {"ms": (clock.ends[-1] - clock.ends[0]) / (len(clock.ends) - 1) * 1e3}
+
+
+def main() -> int:
+    options = json.loads(sys.argv[1])
+    mode = modes(options["precision"])[options["mode"]]
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else prints goes to stderr
+    _switch_on_amp_tf()
+    import keras
+    import tensorflow as tf
+
+    if mode.graph_option:
+        tf.config.optimizer.set_experimental_options({mode.graph_option: True})
+    keras.mixed_precision.set_global_policy(mode.policy)
+    runner, step_s = None, 1.0
+    for line in sys.stdin:
+        command = json.loads(line)
+        if command["do"] == "prepare":
+            runner = None
+            runner, answer = prepare(options, WAYS[command["way"]])
+            step_s = timed_round(runner, 0.0, 1.0)["ms"] / 1e3
+        elif command["do"] == "round" and runner is not None:
+            answer = timed_round(runner, command["seconds"], step_s)
+        else:
+            answer = {"tensorflow": tf.__version__, "keras": keras.__version__}
+        print(json.dumps(answer), file=answers, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
