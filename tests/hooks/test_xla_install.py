@@ -259,4 +259,4 @@ def test_auto_on_a_cpu_leaves_what_does_not_pay_and_says_so():
     assert "AMP_TF_PRECISION=bfloat16" in str(why)
     nodes = {node.op: node for node in process.report().nodes}
     assert nodes["MatMul"].reason == why
-    assert nodes["Const"].reason.rule is not Rule.DOES_NOT_PAY
+    assert nodes["Identity"].reason.rule is not Rule.DOES_NOT_PAY
