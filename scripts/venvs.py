@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _STAMP = "amp_tf_installed.txt"
-_BUILD_INPUTS = ("amp_tf", "setup.py", "pyproject.toml", "MANIFEST.in", "amp_tf.pth", "amp_tf.start", "README.md")
+_BUILD_FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "amp_tf.pth", "amp_tf.start")
 
 
 class SetupError(Exception):
@@ -170,15 +170,17 @@ def make(path: pathlib.Path, python: str = sys.executable) -> Venv:
     return venv
 
 
-def fingerprint(*extra: str, root: pathlib.Path = ROOT) -> str:
-    """A hash of everything that goes into an installation of the checkout, and of ``extra``."""
+def fingerprint(*extra: str, editable: bool = False, root: pathlib.Path = ROOT) -> str:
+    """A hash of everything that goes into an installation of the checkout, and of ``extra``.
+
+    An editable installation follows the Python sources by itself; of it only the compiled parts can be outdated.
+    """
     digest = hashlib.sha256("\0".join(extra).encode())
-    for name in _BUILD_INPUTS:
-        top = root / name
-        files = sorted(top.rglob("*")) if top.is_dir() else [top]
-        for file in files:
-            if file.is_file() and file.suffix not in (".pyc", ".so"):
-                digest.update(f"\0{file.relative_to(root)}\0".encode() + file.read_bytes())
+    files = [root / name for name in _BUILD_FILES]
+    files += sorted((root / "amp_tf").rglob("*.c" if editable else "*"))
+    for file in files:
+        if file.is_file() and file.suffix not in (".pyc", ".so"):
+            digest.update(f"\0{file.relative_to(root)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
 
 

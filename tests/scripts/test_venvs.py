@@ -26,6 +26,15 @@ def test_fingerprint_follows_the_sources(checkout: pathlib.Path) -> None:
     assert venvs.fingerprint(root=checkout) != before
 
 
+def test_fingerprint_of_an_editable_installation_follows_what_is_compiled(checkout: pathlib.Path) -> None:
+    (checkout / "amp_tf" / "shim.c").write_text("int x;")
+    before = venvs.fingerprint(editable=True, root=checkout)
+    (checkout / "amp_tf" / "a.py").write_text("x = 3\n")
+    assert venvs.fingerprint(editable=True, root=checkout) == before
+    (checkout / "amp_tf" / "shim.c").write_text("int y;")
+    assert venvs.fingerprint(editable=True, root=checkout) != before
+
+
 def test_fingerprint_leaves_out_what_the_build_makes(checkout: pathlib.Path) -> None:
     before = venvs.fingerprint(root=checkout)
     (checkout / "amp_tf" / "shim.so").write_bytes(b"\x7fELF")
