@@ -123,7 +123,8 @@ def run_original(
 
     Args:
         graph_def: the graph; it is not modified.
-        mode: which mode of the pass, or ``None`` for the same call without any pass (to subtract its time).
+        mode: which mode of the pass, or ``None`` for the same call without a pass, to subtract its time: the CUDA mode,
+            which ends at once where there is no GPU.
         preserve: the nodes that keep their types: fetches of the graph. At least one.
         knobs: settings; the defaults if ``None``.
 
@@ -134,7 +135,7 @@ def run_original(
     if mode is Mode.CUDA:  # in the CPU modes a simulated GPU would attract the nodes without a device
         variables[f"{_PREFIX}SIMULATE_GPU"] = "1"
     with _environment(variables):
-        graph, seconds = _optimize(graph_def, (mode.value,) if mode else (), preserve)
+        graph, seconds = _optimize(graph_def, ((mode or Mode.CUDA).value,), preserve)
     return outcome(graph_def, graph, seconds)
 
 
@@ -194,23 +195,11 @@ def _cluster() -> cluster.Cluster:
 def _config(optimizers: tuple[str, ...]) -> config_pb2.ConfigProto:
     config = config_pb2.ConfigProto()
     options = config.graph_options.rewrite_options
-    # A list of optimizers switches every other one off; an empty list means the default ones.
-    if optimizers:
-        options.optimizers.extend(optimizers)
-    else:
-        _switch_everything_off(options)
+    options.optimizers.extend(optimizers)  # switches every other one off
     options.min_graph_nodes = -1
     options.meta_optimizer_iterations = options.ONE
     options.fail_on_optimizer_errors = True
     return config
-
-
-def _switch_everything_off(options: object) -> None:
-    for field in options.DESCRIPTOR.fields:  # type: ignore[attr-defined]
-        if field.enum_type is not None and field.enum_type.name == "Toggle":
-            setattr(options, field.name, options.OFF)  # type: ignore[attr-defined]
-    options.disable_model_pruning = True  # type: ignore[attr-defined]
-    options.memory_optimization = options.NO_MEM_OPT  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

@@ -52,14 +52,15 @@ def training_graph(name: str) -> TrainingGraph:
     return application(name, _SIDE.get(name, 32), adam=name == "ResNet50")
 
 
-def application(name: str, side: int, *, adam: bool) -> TrainingGraph:
+def application(name: str, side: int, *, adam: bool, classes: int = 10) -> TrainingGraph:
     """The training graph of a keras.applications model for square images."""
     build = getattr(keras.applications, name)
-    model = build(weights=None, input_shape=(side, side, 3), classes=10, classifier_activation=None)
-    return _lowered(*_train_step(model, tf.TensorSpec([2, side, side, 3]), adam=adam))
+    model = build(weights=None, input_shape=(side, side, 3), classes=classes, classifier_activation=None)
+    return lowered(*train_step(model, tf.TensorSpec([2, side, side, 3]), adam=adam))
 
 
-def _train_step(model: keras.Model, *inputs: tf.TensorSpec, labels: tuple[int, ...] = (2,), adam: bool = True):
+def train_step(model: keras.Model, *inputs: tf.TensorSpec, labels: tuple[int, ...] = (2,), adam: bool = True):
+    """A training step as a tf.function of labels and inputs, and the TensorSpecs to trace it with."""
     # Adam's update is 20 nodes a variable, always the same ones: a plain update saves half of the time of tracing.
     optimizer = keras.optimizers.Adam(1e-3) if adam else keras.optimizers.SGD(1e-3)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -75,18 +76,17 @@ def _train_step(model: keras.Model, *inputs: tf.TensorSpec, labels: tuple[int, .
     return step, (tf.TensorSpec(labels, tf.int32), *inputs)
 
 
-def _lowered(step, specs) -> TrainingGraph:
-    concrete = step.get_concrete_function(*specs)
-    graph = concrete.graph
+def lowered(step, specs, optimizers: tuple[str, ...] = ("function", "pruning")) -> TrainingGraph:
+    """The graph of a tf.function after Grappler optimizers; its results and updates are preserved."""
+    graph = step.get_concrete_function(*specs).graph
     preserve = (*(x.op.name for x in graph.outputs), *(op.name for op in graph.control_outputs))
-    preserve = tuple(dict.fromkeys(preserve))
-    graph_def = optimized(graph.as_graph_def(), ("function", "pruning"), preserve)
+    graph_def = optimized(graph.as_graph_def(), optimizers, preserve)
     names = {node.name for node in graph_def.node}
-    return TrainingGraph(graph_def, tuple(name for name in preserve if name in names))
+    return TrainingGraph(graph_def, tuple(name for name in dict.fromkeys(preserve) if name in names))
 
 
 def transformer_encoder() -> TrainingGraph:
-    return _lowered(*_train_step(encoder(layers=2, width=32, heads=2), tf.TensorSpec([2, 8], tf.int32)))
+    return lowered(*train_step(encoder(layers=2, width=32, heads=2), tf.TensorSpec([2, 8], tf.int32)))
 
 
 def encoder(*, layers: int, width: int, heads: int, vocabulary: int = 100, length: int = 8) -> keras.Model:
@@ -107,7 +107,7 @@ def transformer_decoder() -> TrainingGraph:
         x = _attend(x, memory, 32, 2)
         x = _feed_forward(x, 32)
     model = keras.Model([tokens, memory], keras.layers.Dense(10)(x))
-    return _lowered(*_train_step(model, tf.TensorSpec([2, 8], tf.int32), tf.TensorSpec([2, 6, 32]), labels=(2, 8)))
+    return lowered(*train_step(model, tf.TensorSpec([2, 8], tf.int32), tf.TensorSpec([2, 6, 32]), labels=(2, 8)))
 
 
 def _attend(x, memory, width: int, heads: int, **options):
@@ -130,7 +130,7 @@ def gru_stack() -> TrainingGraph:
 
 def _recurrent(layer) -> TrainingGraph:
     model = keras.Sequential([keras.Input([6, 8]), layer(16, return_sequences=True), layer(16), keras.layers.Dense(10)])
-    return _lowered(*_train_step(model, tf.TensorSpec([2, 6, 8])))
+    return lowered(*train_step(model, tf.TensorSpec([2, 6, 8])))
 
 
 def u_net() -> TrainingGraph:
@@ -148,7 +148,7 @@ def u_net() -> TrainingGraph:
     x = block(layers.Concatenate()([layers.Conv2DTranspose(16, 2, 2)(x), second]), 16)
     x = block(layers.Concatenate()([layers.UpSampling2D(interpolation="bilinear")(x), first]), 8)
     model = keras.Model(image, layers.Conv2D(10, 1)(x))
-    return _lowered(*_train_step(model, tf.TensorSpec([2, 32, 32, 3]), labels=(2, 32, 32)))
+    return lowered(*train_step(model, tf.TensorSpec([2, 32, 32, 3]), labels=(2, 32, 32)))
 
 
 def custom_loop() -> TrainingGraph:
@@ -171,7 +171,7 @@ def custom_loop() -> TrainingGraph:
             variable.assign_sub(0.1 * gradient)
         return loss
 
-    return _lowered(step, (tf.TensorSpec([2], tf.int32), tf.TensorSpec([2, 8])))
+    return lowered(step, (tf.TensorSpec([2], tf.int32), tf.TensorSpec([2, 8])))
 
 
 MODELS: Mapping[str, Callable[[], TrainingGraph]] = {

@@ -1,0 +1,288 @@
+"""How long amp_tf's rewrite takes beside TensorFlow's own C++ pass, on the same graphs, in turns, in one run.
+
+    python benchmarks/rewrite_time.py                      all graphs; the big models take minutes to trace, once
+    python benchmarks/rewrite_time.py lstm synthetic-10k   some graphs
+    python benchmarks/rewrite_time.py --first-step         also time the first training step, tracing included
+
+The graphs are training graphs with calls inlined and loops lowered; they are kept in a folder of the system's temporary
+directory (--cache), so that a second run starts at once. TensorFlow's pass: the time of OptimizeGraph with only the
+bfloat16 pass, less its time with no pass. amp_tf: the whole of amp_tf.rewrite, verification included. Each figure is the
+smallest of the rounds, since other programs can only make a round slower. Memory: the growth of a fresh process' peak
+resident size during one rewrite, divided by the size of the serialized graph. The status is 1 if a goal is missed: at
+most twice TensorFlow's time, at most 6 times the graph's size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tensorflow.core.framework import graph_pb2  # noqa: E402  the path and the log level must be set first
+
+import amp_tf  # noqa: E402
+
+TIME_GOAL, MEMORY_GOAL, STEP_GOAL = 2.0, 6.0, 0.03
+CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """A graph to rewrite.
+
+    Attributes:
+        first_step: seconds of the first training step in float32, tracing included; 0 if not measured.
+    """
+
+    graph_def: graph_pb2.GraphDef
+    preserve: tuple[str, ...]
+    first_step: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Seconds for one graph, the smallest of the rounds; memory in bytes."""
+
+    nodes: int
+    tensorflow: float
+    amp_tf: float
+    memory: int
+    size: int
+    first_step: float
+
+    @property
+    def ratio(self) -> float:
+        return self.amp_tf / self.tensorflow
+
+    @property
+    def memory_ratio(self) -> float:
+        return self.memory / self.size
+
+    @property
+    def reaches_goals(self) -> bool:
+        # On small graphs the memory is that of the kernel registry and of Python's own arenas, not of the graph.
+        in_memory = self.memory_ratio <= MEMORY_GOAL or self.size < 2**20
+        in_step = not self.first_step or self.amp_tf <= STEP_GOAL * self.first_step
+        return self.ratio <= TIME_GOAL and in_memory and in_step
+
+
+def resnet50(first_step: bool) -> Graph:
+    return _application("ResNet50", 224, first_step)
+
+
+def efficientnet_b7(first_step: bool) -> Graph:
+    return _application("EfficientNetB7", 224, first_step)
+
+
+def bert_base(first_step: bool) -> Graph:
+    import tensorflow as tf
+
+    from tests.parity import models
+
+    encoder = models.encoder(layers=12, width=768, heads=12, vocabulary=30522, length=128)
+    return _traced(*models.train_step(encoder, tf.TensorSpec([2, 128], tf.int32)), first_step)
+
+
+def lstm(first_step: bool) -> Graph:
+    import keras
+    import tensorflow as tf
+
+    from tests.parity import models
+
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input([32, 64]), layers.LSTM(256, return_sequences=True), layers.LSTM(256), layers.Dense(10)]
+    )
+    return _traced(*models.train_step(model, tf.TensorSpec([2, 32, 64])), first_step)
+
+
+def _application(name: str, side: int, first_step: bool) -> Graph:
+    import keras
+    import tensorflow as tf
+
+    from tests.parity import models
+
+    build = getattr(keras.applications, name)
+    model = build(weights=None, input_shape=(side, side, 3), classes=1000, classifier_activation=None)
+    return _traced(*models.train_step(model, tf.TensorSpec([2, side, side, 3])), first_step)
+
+
+def _traced(step, specs, first_step: bool) -> Graph:
+    import numpy as np
+
+    from tests.parity import models
+
+    seconds = 0.0
+    if first_step:
+        feeds = [np.ones(spec.shape, spec.dtype.as_numpy_dtype) for spec in specs]
+        start = time.perf_counter()
+        step(*feeds).numpy()
+        seconds = time.perf_counter() - start
+    graph = models.lowered(step, specs, ("function",))
+    return Graph(graph.graph_def, graph.preserve, seconds)
+
+
+def synthetic(nodes: int) -> Graph:
+    """Layers of ten nodes, with all four colors, a branch, and a control input each."""
+    graph = graph_pb2.GraphDef()
+    graph.versions.producer = 2000
+
+    def add(name: str, op: str, *inputs: str, attr: str = "T", **types: int) -> str:
+        node = graph.node.add(name=name, op=op)
+        node.input.extend(inputs)
+        for key, value in (types or {attr: 1}).items():
+            node.attr[key].type = value
+        return name
+
+    add("axis", "Const", dtype=3)
+    graph.node[0].attr["value"].tensor.dtype = 3
+    add("x0", "Placeholder", attr="dtype")
+    x = "x0"
+    for i in range((nodes - 2) // 10):
+        handle = add(f"v{i}", "VarHandleOp", attr="dtype")
+        weights = add(f"w{i}", "ReadVariableOp", handle, attr="dtype")
+        product = add(f"product{i}", "MatMul", x, weights)
+        relu = add(f"relu{i}", "Relu", add(f"sum{i}", "AddV2", product, x))
+        mean = add(f"mean{i}", "Mean", relu, "axis", T=1, Tidx=3)
+        scale = add(f"scale{i}", "Exp", mean)
+        shifted = add(f"shifted{i}", "Sub", relu, scale)
+        mixed = add(f"mixed{i}", "Maximum", add(f"same{i}", "Identity", shifted, f"^{product}"), relu)
+        x = mixed
+    for node in graph.node:
+        if node.op in ("VarHandleOp", "Placeholder"):
+            node.attr["shape"].shape.unknown_rank = True
+    return Graph(graph, (x,))
+
+
+GRAPHS: dict[str, Callable[[bool], Graph]] = {
+    "resnet50": resnet50,
+    "efficientnet-b7": efficientnet_b7,
+    "bert-base": bert_base,
+    "lstm": lstm,
+    "synthetic-1k": lambda _: synthetic(1_000),
+    "synthetic-10k": lambda _: synthetic(10_000),
+    "synthetic-100k": lambda _: synthetic(100_000),
+}
+
+
+def load(name: str, cache: pathlib.Path, first_step: bool) -> Graph:
+    """The graph by its name, from the cache; made in a process of its own, so that tracing leaves no memory behind."""
+    file, facts = cache / f"{name}.pb", cache / f"{name}.json"
+    if not facts.exists() or (first_step and not json.loads(facts.read_text())["first_step"] and "-" not in name[:10]):
+        print(f"making {name} …", flush=True)
+        command = [sys.executable, __file__, "--make", name, "--cache", str(cache)]
+        subprocess.run([*command, "--first-step"] if first_step else command, check=True)
+    graph = graph_pb2.GraphDef.FromString(file.read_bytes())
+    known = json.loads(facts.read_text())
+    return Graph(graph, tuple(known["preserve"]), known["first_step"])
+
+
+def make(name: str, cache: pathlib.Path, first_step: bool) -> None:
+    graph = GRAPHS[name](first_step)
+    cache.mkdir(parents=True, exist_ok=True)
+    (cache / f"{name}.pb").write_bytes(graph.graph_def.SerializeToString())
+    known = {"preserve": graph.preserve, "first_step": graph.first_step}
+    (cache / f"{name}.json").write_text(json.dumps(known))
+
+
+def measure(name: str, graph: Graph, rounds: int, cache: pathlib.Path) -> Result:
+    from tests.oracle import Mode, run_original
+
+    empty, original, ours = [], [], []
+    for _ in range(rounds):
+        empty.append(run_original(graph.graph_def, None, graph.preserve).seconds)
+        original.append(run_original(graph.graph_def, Mode.BFLOAT16, graph.preserve).seconds)
+        start = time.perf_counter()
+        amp_tf.rewrite(graph.graph_def, CONFIG, preserve=graph.preserve)
+        ours.append(time.perf_counter() - start)
+    command = [sys.executable, __file__, "--memory", name, "--cache", str(cache)]
+    memory = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return Result(
+        nodes=len(graph.graph_def.node),
+        tensorflow=min(original) - min(empty),
+        amp_tf=min(ours),
+        memory=memory,
+        size=graph.graph_def.ByteSize(),
+        first_step=graph.first_step,
+    )
+
+
+def peak_growth(graph: Graph) -> int:
+    """By how many bytes one rewrite raises this process' peak resident size (Linux)."""
+    warm = synthetic(200)
+    amp_tf.rewrite(warm.graph_def, CONFIG, preserve=warm.preserve)
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present size
+    before = _status("VmRSS")
+    result = amp_tf.rewrite(graph.graph_def, CONFIG, preserve=graph.preserve)
+    assert result.changed
+    return _status("VmHWM") - before
+
+
+def _status(key: str) -> int:
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {key}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("graphs", nargs="*", metavar="GRAPH", help=f"of {', '.join(GRAPHS)}; default: all")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--first-step", action="store_true", help="time the first training step of the models too")
+    parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir(), "amp_tf_graphs"))
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--make", help=argparse.SUPPRESS)
+    parser.add_argument("--memory", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if unknown := set(options.graphs) - set(GRAPHS):
+        parser.error(f"unknown graphs: {', '.join(sorted(unknown))}; valid: {', '.join(GRAPHS)}")
+    if options.make:
+        make(options.make, options.cache, options.first_step)
+        return 0
+    if options.memory:
+        print(peak_growth(load(options.memory, options.cache, False)))
+        return 0
+    results = {}
+    for name in options.graphs or GRAPHS:
+        results[name] = measure(name, load(name, options.cache, options.first_step), options.rounds, options.cache)
+        if not options.json:
+            print(_row(name, results[name], is_first=len(results) == 1), flush=True)
+    if options.json:
+        print(json.dumps({name: dataclasses.asdict(result) for name, result in results.items()}, indent=2))
+    return int(not all(result.reaches_goals for result in results.values()))
+
+
+def _row(name: str, result: Result, *, is_first: bool) -> str:
+    header = (
+        "| graph | nodes | TensorFlow's pass, ms | amp_tf, ms | ratio | µs a node | peak memory / graph "
+        "| of the first step |\n"
+        "|---|---|---|---|---|---|---|---|\n"
+    )
+    share = f"{result.amp_tf / result.first_step:.1%} of {result.first_step:.1f} s" if result.first_step else "–"
+    cells = (
+        name,
+        f"{result.nodes:,}",
+        f"{result.tensorflow * 1e3:.1f}",
+        f"{result.amp_tf * 1e3:.1f}",
+        f"{result.ratio:.2f}",
+        f"{result.amp_tf / result.nodes * 1e6:.1f}",
+        f"{result.memory / 2**20:.1f} MiB / {result.size / 2**20:.1f} MiB = {result.memory_ratio:.1f}",
+        share,
+    )
+    return (header if is_first else "") + f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
