@@ -11,7 +11,7 @@ from typing import Any
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
-from amp_tf.graph.templates import Signature, Slot, Template, Templates
+from amp_tf.graph.templates import Signature, Template, Templates, fixed_slot
 from amp_tf.graph.view import Edges, GraphView
 
 ARG_OP = "_Arg"
@@ -87,7 +87,10 @@ def _boundary(arg: Any, op: str, function: str) -> Signature:
             fix="Instantiate the function for one set of types first",
         )
     is_argument = op == ARG_OP
-    slot = Slot("", -1, arg.type, frozenset({arg.type}))
+    try:
+        slot = fixed_slot(function, arg.type)
+    except GraphError as error:
+        raise GraphError(error.what, where=f"function {function!r}", fix=error.fix) from None
     port = (0,)
     return Signature(
         op, (slot,), () if is_argument else port, port if is_argument else (), {}, False, arg.is_ref, False
@@ -279,7 +282,7 @@ def _check_edge_types(view: GraphView) -> None:
     if source_types == wanted_types:  # one comparison at C speed for the graphs that are right
         return
     for edge, (found, wanted) in enumerate(zip(source_types, wanted_types, strict=True)):
-        if datatypes.base_type(found) != datatypes.base_type(wanted):
+        if found != wanted:
             raise GraphError(
                 f"input {edges.dst_position[edge]} expects {datatypes.type_name(wanted)}"
                 f" and gets {datatypes.type_name(found)} from {view.names[edges.src_node[edge]]!r}",

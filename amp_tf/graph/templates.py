@@ -148,10 +148,25 @@ class Template:
 
     def _slot(self, attr_name: str, index: int, fixed: int) -> Slot:
         if not attr_name:
-            return Slot("", -1, fixed, frozenset({fixed}))
+            return fixed_slot(self._op_def.name, fixed)
         attr = self._attrs[attr_name]
         allowed = frozenset(attr.allowed_values.list.type) or None
         return Slot(attr_name, index, attr.default_value.type if index < 0 else datatypes.INVALID, allowed)
+
+
+def fixed_slot(op: str, data_type: int) -> Slot:
+    """The slot of a type that the definition of an op or function fixes.
+
+    Raises:
+        GraphError: the definition names no type, or a reference type (references are marked by ``is_ref`` instead); the
+            reader adds the place.
+    """
+    if data_type == datatypes.INVALID or data_type != datatypes.base_type(data_type):
+        raise GraphError(
+            f"an argument or result of {op} has type {datatypes.type_name(data_type)}, which none can have",
+            fix="Export the graph again; this one cannot run in TensorFlow either",
+        )
+    return Slot("", -1, data_type, frozenset({data_type}))
 
 
 def _keys(arg: Any, counts: dict[str, int]) -> list[tuple[str, int, int]]:

@@ -51,8 +51,7 @@ def _plan_casts(view: GraphView, after: np.ndarray) -> Iterator[NewCast]:
     edges = view.edges
     source_types = after[np.asarray(edges.src_unit, dtype=np.int64)]
     wanted_types = after[np.asarray(edges.dst_unit, dtype=np.int64)]
-    # Reference types are their base type plus 100, and are never converted: only real conflicts are cast.
-    meeting = np.flatnonzero((source_types != wanted_types) & (source_types < 100) & (wanted_types < 100)).tolist()
+    meeting = np.flatnonzero(source_types != wanted_types).tolist()
     readers: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
     for edge in meeting:
         key = (edges.src_node[edge], edges.src_port[edge], int(source_types[edge]), int(wanted_types[edge]))

@@ -220,3 +220,17 @@ def test_a_function_may_call_another():
     called = function("function g(x: float32) -> (a: float32, b: float32)\nreturn a = x\nreturn b = x")
     view = read_text("function f(x: float32) -> (y: float32)\nc = g(x)\nreturn y = c:b:0", called)
     assert edges(view) == [("x:0", "c", 0), ("c:1", "f/y", 0)]
+
+
+def test_an_argument_of_a_reference_type_or_of_none_is_refused():
+    for data_type, name in ((101, "float32_ref"), (0, "invalid")):
+        made = function("function f(x: float32) -> (y: float32)\nreturn y = x")
+        made.signature.input_arg[0].type = data_type
+        with pytest.raises(GraphError) as caught:
+            read_function(made, Templates())
+        assert str(caught.value) == (
+            f"function 'f': an argument or result of f has type {name}, which none can have. "
+            "Export the graph again; this one cannot run in TensorFlow either."
+        )
+        with pytest.raises(GraphError, match=r"^node 'c': an argument or result of f has type"):
+            read("x = Placeholder()\nc = f(x)", made)

@@ -5,10 +5,11 @@ import tensorflow as tf
 from amp_tf.graph.sizes import NOMINAL_BATCH, AttributeShapes, NoShapes, element_count, read_shape
 
 
-def test_unknown_dimensions_count_as_a_nominal_batch():
+def test_an_unknown_first_dimension_counts_as_a_nominal_batch():
     assert element_count((-1, 3)) == 3 * NOMINAL_BATCH
     assert element_count(()) == 1
     assert element_count(None) is None
+    assert element_count((3, -1)) is None
 
 
 def test_shapes_come_from_the_attribute_that_exporters_write():
