@@ -72,6 +72,12 @@ def test_a_scope_forces_a_node():
     assert result.why("other1") == (Rule.FORCED_BY_SCOPE, "")
 
 
+def test_a_scope_for_any_16_bit_type_forces_and_one_for_another_type_does_not():
+    text = "x = Placeholder()\nother1 = Sin(x) _amp_tf_scope='{}'"
+    assert painted(text.format("f16"), precision="bfloat16").f16 == "other1"
+    assert painted(text.format("bfloat16"), precision="float16").f16 == ""
+
+
 def test_nodes_on_another_device_stay_and_what_follows_them_too():
     text = f"""
         x = Placeholder()
