@@ -1,0 +1,63 @@
+"""Cases 35 to 37, small: float16 with loss scaling trains as float32 does where float16 alone does not."""
+
+import pytest
+
+pytest.importorskip("sklearn")
+
+from benchmarks.accuracy import data
+from benchmarks.accuracy.__main__ import compare, render
+from benchmarks.accuracy.demonstrations import bare, dynamic, floor_of_one, train
+
+TINY, HUGE = 2.0**-24, 2.0**24
+EPOCHS = 6
+CHANCE = 0.2
+
+
+@pytest.fixture(scope="module")
+def float32():
+    return train("float32", 1.0, bare, seed=0, epochs=EPOCHS)[0]
+
+
+def test_case_35_float16_with_scaling_trains_as_float32_does(float32):
+    assert float32 > 0.9
+    accuracy, scale = train("mixed_float16", 1.0, dynamic, seed=0, epochs=EPOCHS)
+    assert accuracy == pytest.approx(float32, abs=0.03)
+    assert scale > 1.0
+
+
+def test_case_36_tiny_gradients_are_lost_in_float16_and_kept_by_scaling(float32):
+    alone, _ = train("mixed_float16", TINY, bare, seed=0, epochs=EPOCHS)
+    scaled, scale = train("mixed_float16", TINY, dynamic, seed=0, epochs=EPOCHS)
+    assert alone < float32 - 0.05
+    assert scaled == pytest.approx(float32, abs=0.03)
+    assert scale > 2.0**15
+
+
+def test_case_37_huge_gradients_need_a_scale_below_one(float32):
+    alone, _ = train("mixed_float16", HUGE, bare, seed=0, epochs=1)
+    floored, floor = train("mixed_float16", HUGE, floor_of_one, seed=0, epochs=1)
+    scaled, scale = train("mixed_float16", HUGE, dynamic, seed=0, epochs=EPOCHS)
+    assert alone < CHANCE
+    assert (floored < CHANCE, floor) == (True, 1.0)
+    assert scaled == pytest.approx(float32, abs=0.03)
+    assert scale < 1.0
+
+
+def test_the_gate_fails_where_a_mode_of_amp_tf_is_two_deviations_off():
+    reference, same, off = {0: 0.9, 1: 0.92}, {0: 0.91, 1: 0.93}, {0: 0.7, 1: 0.72}
+    assert compare(off, reference) == (pytest.approx(-0.2), pytest.approx(0.01414, abs=1e-5))
+    for values, verdict in ((same, True), (off, False)):
+        table, passed = render({("t", "float32"): reference, ("t", "float16, amp_tf"): values}, ["t"])
+        assert passed is verdict
+        assert ("**fail**" in table[-1]) is not verdict
+    assert render({("t", "float32"): reference, ("t", "float16, Keras policy"): off}, ["t"])[1]
+
+
+def test_the_data_are_there_and_the_same_each_time():
+    x, y, test_x, test_y = data.digits()
+    assert (x.shape, y.shape, test_x.shape, test_y.shape) == ((1347, 64), (1347,), (450, 64), (450,))
+    codes, nexts, _, _ = data.characters(16, 600)
+    assert (codes[:, 1:] == nexts[:, :-1]).all()
+    assert codes.max() < len(data.ALPHABET)
+    pairs, values, *_ = data.ratings(20)
+    assert len(pairs) == len(values) == data.TEXT_FILES * 20 * 5 // 6
