@@ -58,11 +58,17 @@ def _nodes_kept(before: GraphView, after: GraphView) -> str:
 
 
 def _devices_kept(before: GraphView, after: GraphView) -> str:
-    device_of = dict(zip(after.names, after.devices, strict=True))
-    for name, device in zip(before.names, before.devices, strict=True):
-        if device_of.get(name) != device:
-            return f"the device of {name!r} changed from {device!r} to {device_of.get(name)!r}"
+    old, new = _devices(before), _devices(after)
+    for name, device in old.items():
+        if new.get(name) != device:
+            return f"the device of {name!r} changed from {device!r} to {new.get(name)!r}"
     return ""
+
+
+def _devices(view: GraphView) -> dict[str, str]:
+    """By name, without a function's arguments and results: a result may share its name with a node of the body."""
+    triples = zip(view.names, view.devices, view.protos, strict=True)
+    return {name: device for name, device, proto in triples if proto is not None}
 
 
 def _no_new_cycle(before: GraphView, after: GraphView) -> str:

@@ -180,6 +180,13 @@ def test_a_function_finds_what_it_calls_in_the_library_that_is_passed():
         rewrite(caller)
 
 
+def test_a_body_node_may_be_named_like_a_result():
+    made = function(
+        "function f(x: float32) -> (y: float32)\nf/y = MatMul(x, x) @/device:CPU:0\nreturn y = f/y:product:0"
+    )
+    assert types_of_function(rewrite(made).graph, "f/y") == "bfloat16"
+
+
 def test_the_environment_is_the_default_configuration(monkeypatch):
     monkeypatch.setenv("AMP_TF_PRECISION", "float16")
     result = amp_tf.rewrite(graph(CHAIN), hardware=BF16_CPU)
