@@ -144,16 +144,15 @@ def _arguments(concrete: Any, samples: Any, inputs: Any, model: Any, optimizer: 
         }
         for number, (spec, sample) in enumerate(zip(inputs, samples, strict=True))
     ]
-    weights = {id(v.value.handle): (v, "weight") for v in model.variables}
-    state = {id(v.value.handle): (v, "state") for v in optimizer.variables}
+    known = {id(v.value.handle): (v.path, "state") for v in optimizer.variables}
+    known |= {id(v.value.handle): (v.path, "weight") for v in model.variables}
+    variables = {id(variable.handle): variable for variable in concrete.graph.variables}
     for handle in concrete.captured_inputs:
-        found = {**state, **weights}.get(id(handle))
-        if found is None:
-            if handle.dtype == tf.resource:
-                raise ValueError(f"{model.name}: the step captures a variable that neither model nor optimizer owns")
-            value, name, role = handle.numpy(), f"constant_{len(rows)}", "constant"
+        if handle.dtype == tf.resource:
+            value = variables[id(handle)].numpy()
+            name, role = known.get(id(handle), (variables[id(handle)].name, "state"))
         else:
-            value, name, role = found[0].value.numpy(), found[0].path, found[1]
+            value, name, role = handle.numpy(), f"constant_{len(rows)}", "constant"
         fill = {"constant": 1e-8} if name.endswith("velocity") else _fill(value)
         rows.append({"name": name, "shape": list(value.shape), "dtype": value.dtype.name, "role": role, "fill": fill})
     return rows

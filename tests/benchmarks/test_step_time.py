@@ -1,0 +1,82 @@
+"""The suite's processes run for real at the tiny size; what its tables say is checked on made-up figures."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks.step_time import suite, tables
+from benchmarks.step_time.modes import WAYS, environment, modes
+from benchmarks.step_time.suite import Row
+
+MODES = modes("bfloat16")
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[tuple[str, str], Row]:
+    settings = suite.Settings("tiny", "bfloat16", rounds=2, seconds=0.02)
+    ways = [WAYS[name] for name in ("fit", "predict", "loop", "fit_jit")]
+    chosen = [MODES[name] for name in ("float32", "amp_tf")]
+    return {(row.way, row.mode): row for row in suite.measure("wide_mlp", None, chosen, ways, settings)}
+
+
+@pytest.mark.parametrize("way", ["fit", "predict", "loop", "fit_jit"])
+def test_both_modes_are_measured_in_every_way(measured, way):
+    for mode in ("float32", "amp_tf"):
+        row = measured[way, mode]
+        assert row.error == ""
+        assert len(row.ms) == 2
+        assert min(row.ms) > 0
+        assert row.first_step_s > 0
+        assert row.peak_mib > 100  # TensorFlow alone takes more
+        assert row.batch == 16
+        assert len(row.losses) == (8 if WAYS[way].trains else 0)
+
+
+def test_losses_begin_the_same_in_both_modes(measured):
+    ours, theirs = measured["fit", "amp_tf"].losses, measured["fit", "float32"].losses
+    assert ours == pytest.approx(theirs, rel=0.02)
+
+
+def test_worker_that_cannot_start_becomes_a_row_with_its_error():
+    settings = suite.Settings("tiny", "bfloat16", rounds=1, seconds=0.01)
+    rows = suite.measure("no_such_model", None, [MODES["float32"]], [WAYS["fit"]], settings)
+    assert len(rows) == 1
+    assert "KeyError: 'no_such_model'" in rows[0].error
+
+
+def test_each_mode_sets_its_own_variables_and_no_others(monkeypatch):
+    monkeypatch.setenv("TF_ENABLE_AUTO_MIXED_PRECISION", "1")
+    monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
+    assert not any("MIXED" in name or "AMP_TF" in name for name in environment(MODES["float32"]))
+    on = environment(MODES["amp_tf"])
+    assert (on["TF_ENABLE_AUTO_MIXED_PRECISION"], on["AMP_TF_PRECISION"]) == ("1", "bfloat16")
+
+
+def made_up(mode: str, ms: tuple[float, ...], **figures: float) -> Row:
+    return Row("bert", "fit", mode, 16, ms, losses=(2.0, 1.0), **{"first_step_s": 2.0, "peak_mib": 100.0, **figures})
+
+
+def test_table_gives_ratios_of_medians_their_spread_and_the_best_mode():
+    rows = [
+        made_up("float32", (10.0, 12.0, 11.0)),
+        made_up("policy", (10.0, 10.0, 10.0)),
+        made_up("amp_tf", (5.0, 6.0, 5.5), first_step_s=2.2, peak_mib=150.0),
+        Row("bert", "fit", "tf_pass", error="it broke"),
+    ]
+    text = tables.table(rows, list(MODES.values()))
+    line = next(line for line in text.splitlines() if line.startswith("| BERT"))
+    assert [cell.strip() for cell in line.strip("|").split("|")] == [
+        "BERT encoder", "fit", "16", "11.00", "1.10 ± 0.10", "–", "2.00 ± 0.00", "1.10", "1.50", "0.0e+00", "amp_tf",
+    ]  # fmt: skip
+    assert "amp_tf: geometric mean 2.000, worst 2.000 of 1" in text
+    assert "bert fit tf_pass: it broke" in text
+
+
+def test_loss_difference_is_the_largest_of_the_first_steps():
+    reference = made_up("float32", (1.0,))
+    other = Row("bert", "fit", "amp_tf", 16, (1.0,), losses=(2.2, 1.0))
+    assert tables.loss_difference(other, reference) == pytest.approx(0.1)
+    assert tables.geometric_mean([2.0, 0.5]) == pytest.approx(1.0)
+    assert math.isclose(tables.speedups(other, reference)[0], 1.0)
