@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
+import amp_tf
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, xla
 from amp_tf.oplists.hardware import Hardware
@@ -112,6 +113,23 @@ def test_name_rules_and_list_changes_apply():
     }
     xla.install(AmpConfig(precision="bfloat16", allow_remove=("MatMul",)))
     assert products(definition(jitted(two_products), X)) == {"float32": 2}
+
+
+def test_scopes_apply_inside_compiled_functions_and_to_their_gradients():
+    variable = tf.Variable(W)
+
+    def loss(x):
+        with tf.GradientTape() as tape:
+            with amp_tf.scope("float32"):
+                kept = tf.matmul(x, variable, name="kept")
+            value = tf.reduce_sum(tf.matmul(kept, variable, name="free"))
+        return tape.gradient(value, variable)
+
+    xla.install(BFLOAT16)
+    fdef = definition(jitted(loss), X)
+    kept = {node.name: node.attr["T"].type != BF16 for node in fdef.node_def if node.op == "MatMul"}
+    assert len(kept) == 5  # the gradient for x is not asked for
+    assert {name for name, is_kept in kept.items() if is_kept} == {name for name in kept if "kept" in name}
 
 
 def test_report_names_the_function_its_callees_and_the_way():
