@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-NOMINAL_BATCH = 32  #: stands for a dimension that is not known; most often that is the batch
+NOMINAL_BATCH = 32  #: stands for a first dimension that is not known, which most often is the batch
 SHAPES_ATTR = "_output_shapes"
 
 Shape = tuple[int, ...]
@@ -51,7 +51,10 @@ def read_shape(shape: Any) -> Shape | None:
 
 
 def element_count(shape: Shape | None) -> int | None:
-    """The number of elements, unknown dimensions counted as :data:`NOMINAL_BATCH`; ``None`` for an unknown rank."""
-    if shape is None:
+    """The number of elements, an unknown first dimension counted as :data:`NOMINAL_BATCH`.
+
+    ``None`` where the rank or another dimension is unknown: then nobody can tell.
+    """
+    if shape is None or any(size < 0 for size in shape[1:]):
         return None
     return math.prod(NOMINAL_BATCH if size < 0 else size for size in shape)

@@ -17,15 +17,21 @@ class Hardware:
     Attributes:
         gpu_capabilities: compute capability (major, minor) of each GPU that TensorFlow sees.
         cpu_has_bf16: the CPU multiplies bfloat16 in hardware.
+        cpu_has_avx512: the CPU has AVX-512, with which oneDNN runs bfloat16 kernels where there is no such hardware.
     """
 
     gpu_capabilities: tuple[tuple[int, int], ...] = ()
     cpu_has_bf16: bool = False
+    cpu_has_avx512: bool = False
 
     @classmethod
     def detect_cpu(cls) -> Hardware:
         """The CPU alone, from ``/proc/cpuinfo``; no TensorFlow, no GPU."""
-        return cls(cpu_has_bf16=_cpu_has_bf16())
+        flags = _cpu_flags()
+        return cls(
+            cpu_has_bf16=not BF16_CPU_FLAGS.isdisjoint(flags),
+            cpu_has_avx512="avx512f" in flags,
+        )
 
     @property
     def has_gpu(self) -> bool:
@@ -38,13 +44,13 @@ class Hardware:
 
 
 @functools.lru_cache(maxsize=1)
-def _cpu_has_bf16() -> bool:
+def _cpu_flags() -> frozenset[str]:
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return False
+        return frozenset()
     for line in text.splitlines():
         key, _, flags = line.partition(":")
         if key.strip() in ("flags", "Features"):
-            return not BF16_CPU_FLAGS.isdisjoint(flags.split())
-    return False
+            return frozenset(flags.split())
+    return frozenset()

@@ -25,6 +25,10 @@ class OpLists:
     list_of: Mapping[str, str]
     force_all: bool = False
 
+    def without(self, ops: frozenset[str]) -> OpLists:
+        """The same lists without some ops."""
+        return dataclasses.replace(self, list_of={op: name for op, name in self.list_of.items() if op not in ops})
+
     def members(self, op_list: str) -> list[str]:
         """The ops of one list, sorted."""
         return sorted(op for op, name in self.list_of.items() if name == op_list)

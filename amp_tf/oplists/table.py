@@ -159,6 +159,10 @@ def _rows() -> Iterator[OpRow]:
 
 ROWS: tuple[OpRow, ...] = tuple(_rows())
 
+#: Products that TensorFlow's remapper makes. They carry their types twice (T and TArgs), and their kernels abort the
+#: process where the two differ.
+FUSED_PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW and row.origin == AMP_TF)
+
 #: Ops that are rewritten to a successor whose types can be split, and the types that the successor adds.
 SUCCESSORS: dict[str, tuple[str, str]] = {
     "FusedBatchNorm": ("FusedBatchNormV2", "U"),

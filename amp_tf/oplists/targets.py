@@ -13,10 +13,9 @@ import functools
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.oplists.lists import OpLists, build_lists
-from amp_tf.oplists.table import CPU, CUDA
+from amp_tf.oplists.table import CPU, CUDA, FUSED_PRODUCTS
 from amp_tf.precision import Precision
 
-_THRIFT_IS_READY = False  # until the hooks tell shapes
 GPU_DEVICE = "GPU"
 CPU_DEVICE = "CPU"
 
@@ -81,7 +80,9 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
     if precision is None:
         return Resolution(None, default_device, why_none)
     lists = build_lists(_table(device_type, precision), config)
-    is_thrifty = _THRIFT_IS_READY and (
+    if not _runs_fused_products(device_type, precision, hardware):
+        lists = lists.without(FUSED_PRODUCTS)
+    is_thrifty = (
         device_type == CPU_DEVICE
         and precision is Precision.BFLOAT16
         and config.precision == "auto"
@@ -106,6 +107,17 @@ def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, P
     if not hardware.cpu_has_bf16 and not asked:
         return CPU_DEVICE, None, "this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU"
     return CPU_DEVICE, chosen, ""
+
+
+def _runs_fused_products(device_type: str, precision: Precision, hardware: Hardware) -> bool:
+    """Whether the fused products that TensorFlow's remapper makes can run in 16 bit.
+
+    On CPUs they are registered as placeholders, which oneDNN replaces only for types that it computes on this CPU. The
+    others end in "Missing 0-th output" when the graph runs.
+    """
+    if device_type == GPU_DEVICE:
+        return True
+    return precision is Precision.BFLOAT16 and (hardware.cpu_has_bf16 or hardware.cpu_has_avx512)
 
 
 def _table(device_type: str, precision: Precision) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from amp_tf.graph.sizes import NOMINAL_BATCH, Shape
+from amp_tf.graph.sizes import Shape, element_count
 
 #: Convolutions: op to where its filter is, as (is an input, number), and where the values of its output side are.
 _CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {
@@ -42,27 +42,26 @@ def count_operations(op: str, inputs: Sequence[Shape | None], outputs: Sequence[
 
 def _count_product(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> float | None:
     """m·k, k·n and m·n elements make m·k·n multiplications: the root of the product of the three."""
-    if len(inputs) < 2 or not outputs or inputs[0] is None or inputs[1] is None or outputs[0] is None:
+    if len(inputs) < 2 or not outputs or outputs[0] is None:
         return None
-    left, right, result = (_count(shape) for shape in (inputs[0], inputs[1], outputs[0]))
-    batch = _count(outputs[0][:-2]) if op in _BATCHED else 1
-    return 2.0 * math.sqrt(left * right * result / max(batch, 1))
+    counts = [element_count(shape) for shape in (inputs[0], inputs[1], outputs[0])]
+    if None in counts:
+        return None
+    batch = element_count(outputs[0][:-2]) if op in _BATCHED else 1
+    return 2.0 * math.sqrt(math.prod(count or 0 for count in counts) / (batch or 1))
 
 
 def _count_convolution(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> float | None:
     filter_place, values_place = _CONVOLUTIONS[op]
     kernel, values = _at(filter_place, inputs, outputs), _at(values_place, inputs, outputs)
-    if kernel is None or values is None or len(kernel) < 3:
+    if kernel is None or values is None or len(kernel) < 3 or any(size < 0 for size in kernel):
         return None
-    taps = _count(kernel[:-2]) if "Depthwise" in op else _count(kernel[:-1])
-    return 2.0 * _count(values) * taps
+    taps = math.prod(kernel[:-2] if "Depthwise" in op else kernel[:-1])
+    count = element_count(values)
+    return None if count is None else 2.0 * count * taps
 
 
 def _at(place: tuple[bool, int], inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> Shape | None:
     is_input, number = place
     shapes = inputs if is_input else outputs
     return shapes[number] if number < len(shapes) else None
-
-
-def _count(shape: Shape) -> int:
-    return math.prod(NOMINAL_BATCH if size < 0 else size for size in shape)

@@ -24,7 +24,7 @@ from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.min_cut import SINK, SOURCE, UNBOUNDED, Network
 from amp_tf.painting.reasons import Rule
 
-_PINNED_OPS = frozenset({"Enter", "Exit", "Merge", "NextIteration", "Switch"})
+_PINNED_OPS = frozenset({"Enter", "Exit"})
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
 
@@ -39,21 +39,26 @@ class _Port:
     elements: float
 
 
-def drop_unprofitable(canvas: Canvas, shapes: Shapes) -> None:
+def drop_unprofitable(canvas: Canvas, shapes: Shapes, ties: Iterable[Sequence[int]] = ()) -> None:
     """Takes allow paint off units that are cheaper in float32.
 
-    Products of the allow list stay as they are in the first step, apart from those with a slow kernel; loops and
-    TensorLists, whose parts must agree, stay as well.
+    Products of the allow list stay as they are in the first step, apart from those with a slow kernel. So do the
+    entries and exits of loops: a cast of a value that does not change belongs outside.
+
+    Args:
+        canvas: the painted canvas.
+        shapes: the static shapes of the graph's tensors.
+        ties: sets of units that must have one type, such as those of the nodes that share a TensorList.
     """
     _drop_slow_kernels(canvas)
     ports, sizes_are_known = _find_ports(canvas, shapes)
     sizes = _unit_sizes(canvas, ports)
-    losers = _cut(canvas, ports, sizes)
-    canvas.unpaint_allow(losers, Rule.DOES_NOT_PAY)
+    ties = [units for units in ties if any(unit in sizes for unit in units)]
+    canvas.unpaint_allow(_cut(canvas, ports, sizes, ties), Rule.DOES_NOT_PAY)
     if sizes_are_known:
-        islands = _find_islands(canvas, ports)
+        islands = _find_islands(canvas, ports, ties)
         for island, gain in zip(islands, _gains(canvas, islands, ports, sizes, shapes), strict=True):
-            if gain <= 0 and not _is_pinned(canvas, island):
+            if gain <= 0 and not _enters_a_loop(canvas, island):
                 canvas.unpaint_allow(island, Rule.DOES_NOT_PAY)
 
 
@@ -98,17 +103,24 @@ def _unit_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[int, float]:
 
 
 def _is_flexible(canvas: Canvas, unit: int) -> bool:
-    """Whether the unit may have either type: painted, not a product, not part of a loop or a TensorList."""
+    """Whether the unit may have either type: painted, not a product, not an entry or exit of a loop."""
     op = canvas.view.ops[canvas.node_of[unit]]
-    return bool(canvas.allow[unit] and not canvas.on_allow[unit]) and op not in _PINNED_OPS and "TensorList" not in op
+    return bool(canvas.allow[unit] and not canvas.on_allow[unit]) and op not in _PINNED_OPS
 
 
-def _cut(canvas: Canvas, ports: list[_Port], sizes: dict[int, float]) -> list[int]:
+def _cut(canvas: Canvas, ports: list[_Port], sizes: dict[int, float], ties: list[Sequence[int]]) -> list[int]:
     """The flexible units that are cheaper in float32, all choices taken together."""
     network = Network()
-    vertex_of = {unit: network.add_vertex() for unit in sizes if _is_flexible(canvas, unit)}
+    vertex_of: dict[int, int] = {}
+    for tied in ties:  # units that must agree are one vertex
+        if all(_is_flexible(canvas, unit) for unit in tied):
+            vertex_of.update(dict.fromkeys(tied, network.add_vertex()))
+    fixed = {unit for tied in ties for unit in tied if unit not in vertex_of}
+    for unit in sizes:
+        if unit not in vertex_of and unit not in fixed and _is_flexible(canvas, unit):
+            vertex_of[unit] = network.add_vertex()
     for unit, vertex in vertex_of.items():
-        saved = round(_saving(canvas.view.ops[canvas.node_of[unit]]) * sizes[unit] * _UNITS_PER_NS)
+        saved = round(_saving(canvas.view.ops[canvas.node_of[unit]]) * sizes.get(unit, 0.0) * _UNITS_PER_NS)
         if saved > 0:
             network.add_edge(SOURCE, vertex, saved)
         else:
@@ -158,8 +170,8 @@ def _saving(op: str) -> float:
     return in_float32 - in_f16
 
 
-def _find_islands(canvas: Canvas, ports: Iterable[_Port]) -> list[list[int]]:
-    """The sets of painted units that are connected by 16-bit edges."""
+def _find_islands(canvas: Canvas, ports: Iterable[_Port], ties: Iterable[Sequence[int]]) -> list[list[int]]:
+    """The sets of painted units that are connected by 16-bit edges, by belonging to one product, or by ties."""
     root_of = {unit: unit for unit in units_of(canvas.allow)}
 
     def root(unit: int) -> int:
@@ -168,21 +180,22 @@ def _find_islands(canvas: Canvas, ports: Iterable[_Port]) -> list[list[int]]:
             unit = root_of[unit]
         return unit
 
-    for port in ports:
-        painted = [unit for unit in (port.source, *port.readers) if canvas.allow[unit]]
-        if canvas.allow[port.source]:
-            for unit in painted[1:]:
-                root_of[root(unit)] = root(painted[0])
+    by_edges = [(port.source, *port.readers) for port in ports if canvas.allow[port.source]]
+    # A product has one precision: the types of a fused one, T and TArgs, must change together or it aborts the process.
+    by_node = [canvas.view.units(canvas.node_of[unit]) for unit in units_of(canvas.allow & canvas.on_allow)]
+    for group in [*by_edges, *by_node, *ties]:
+        painted = [unit for unit in group if canvas.allow[unit]]
+        for unit in painted[1:]:
+            root_of[root(unit)] = root(painted[0])
     islands: dict[int, list[int]] = {}
     for unit in root_of:
         islands.setdefault(root(unit), []).append(unit)
     return list(islands.values())
 
 
-def _is_pinned(canvas: Canvas, island: list[int]) -> bool:
-    """Whether the island holds a part of a loop or TensorList, which must keep the paint of its other parts."""
-    ops = {canvas.view.ops[canvas.node_of[unit]] for unit in island}
-    return not _PINNED_OPS.isdisjoint(ops) or any("TensorList" in op for op in ops)
+def _enters_a_loop(canvas: Canvas, island: list[int]) -> bool:
+    """Whether part of the island runs many times: then the casts outside the loop weigh less than they seem."""
+    return any(canvas.view.ops[canvas.node_of[unit]] in _PINNED_OPS for unit in island)
 
 
 def _gains(

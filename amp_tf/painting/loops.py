@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from amp_tf.errors import GraphError
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.reasons import Rule
+
+
+def recurrent_units(canvas: Canvas) -> Iterator[list[int]]:
+    """For each NextIteration, the units that must have one type: its own, and those of the Merges that read it."""
+    view = canvas.view
+    for node, op in enumerate(view.ops):
+        if op == "NextIteration":
+            slot = view.signatures[node].slot_of("T")
+            assert slot is not None
+            unit = view.base[node] + slot
+            yield [unit, *canvas.edges.fanouts(unit)]
 
 
 def match_recurrent_edges(canvas: Canvas) -> None:
@@ -16,13 +29,7 @@ def match_recurrent_edges(canvas: Canvas) -> None:
         GraphError: something other than a Merge reads a NextIteration.
     """
     view = canvas.view
-    for node, op in enumerate(view.ops):
-        if op != "NextIteration":
-            continue
-        slot = view.signatures[node].slot_of("T")
-        assert slot is not None
-        unit = view.base[node] + slot
-        merges = canvas.edges.fanouts(unit)
+    for unit, *merges in recurrent_units(canvas):
         for merge in merges:
             reader = canvas.node_of[merge]
             if view.ops[reader] != "Merge":

@@ -71,7 +71,9 @@ def paint(
     tensor_lists.match_clusters(canvas, clusters)
     loops.match_recurrent_edges(canvas)
     if resolution.is_thrifty:
-        economy.drop_unprofitable(canvas, AttributeShapes(view.protos) if shapes is None else shapes)
+        ties = [*(list(cluster.values()) for cluster in clusters), *loops.recurrent_units(canvas)]
+        economy.drop_unprofitable(canvas, AttributeShapes(view.protos) if shapes is None else shapes, ties)
+    rules.match_fused_types(canvas)
     rules.retarget_casts(canvas)
     return Painting.of(canvas, obstacles)
 

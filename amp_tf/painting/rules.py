@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from amp_tf.oplists.table import REFERENCE_VARIABLES
+from amp_tf.oplists.table import FUSED_PRODUCTS, REFERENCE_VARIABLES
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.eligibility import is_quantized
 from amp_tf.painting.reasons import Rule
@@ -79,6 +79,17 @@ def drop_unsupported(canvas: Canvas) -> None:
     canvas.unpaint_allow(unsupported, Rule.TYPE_NOT_ALLOWED)
     quantized = [unit for unit in units_of(canvas.allow) if is_quantized(canvas.view, canvas.node_of[unit])]
     canvas.unpaint_allow(quantized, Rule.QUANTIZED)
+
+
+def match_fused_types(canvas: Canvas) -> None:
+    """The types of a fused product change together or not at all."""
+    view = canvas.view
+    for node, op in enumerate(view.ops):
+        if op not in FUSED_PRODUCTS:
+            continue
+        units = [unit for unit in view.units(node) if canvas.is_float32[unit] and not view.slot(node, unit).is_fixed]
+        if not all(canvas.allow[unit] for unit in units):
+            canvas.unpaint_allow(units, Rule.TYPE_NOT_ALLOWED)
 
 
 def retarget_casts(canvas: Canvas) -> None:

@@ -24,7 +24,7 @@ pipeline.rewrite = rewrite
     "the graph cannot be parsed": """
 from amp_tf.config import AmpConfig
 from amp_tf.hooks.grappler import conversion, plugin
-plugin.set_conversion(lambda data, preserve: conversion.convert(b"\\xff" + data, preserve, AmpConfig()))
+plugin.set_conversion(lambda data, *told: conversion.convert(b"\\xff" + data, *told, AmpConfig()))
 """,
     "the result cannot be handed over": """
 from amp_tf.hooks.grappler import library
@@ -84,7 +84,7 @@ def test_an_interrupt_during_a_rewrite_reaches_the_program(site_folder: Path) ->
 import signal
 import tensorflow as tf
 from amp_tf.hooks.grappler import plugin
-plugin.set_conversion(lambda data, preserve: signal.raise_signal(signal.SIGINT))
+plugin.set_conversion(lambda *graph: signal.raise_signal(signal.SIGINT))
 try:
     tf.function(lambda x: tf.nn.relu(tf.nn.relu(x @ x) @ x) @ x)(tf.ones((8, 8)))
     print("swallowed")
@@ -102,7 +102,7 @@ import threading, time
 import tensorflow as tf
 from amp_tf.hooks.grappler import plugin
 inside = threading.Event()
-def convert(data, preserve):
+def convert(*graph):
     inside.set()
     time.sleep(1)
     print("rewrite ended", flush=True)

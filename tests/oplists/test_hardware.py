@@ -20,12 +20,12 @@ def cpu_with(monkeypatch):
             return text
 
         monkeypatch.setattr(pathlib.Path, "read_text", read_text)
-        hardware._cpu_has_bf16.cache_clear()
+        hardware._cpu_flags.cache_clear()
         return Hardware.detect_cpu().cpu_has_bf16
 
     yield detect
     monkeypatch.undo()
-    hardware._cpu_has_bf16.cache_clear()
+    hardware._cpu_flags.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_cpus_flags_decide(cpu_with, text, has_bf16):
 def test_this_machine_agrees_with_its_own_flags():
     path = pathlib.Path("/proc/cpuinfo")
     words = set(path.read_text(encoding="ascii", errors="replace").split()) if path.exists() else set()
-    hardware._cpu_has_bf16.cache_clear()
+    hardware._cpu_flags.cache_clear()
     assert Hardware.detect_cpu().cpu_has_bf16 == bool(words & hardware.BF16_CPU_FLAGS)
     assert Hardware.detect_cpu().gpu_capabilities == ()
 

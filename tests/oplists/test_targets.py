@@ -93,3 +93,19 @@ def test_a_node_without_a_device_is_on_the_default_one():
     on_gpu, on_cpu = resolve_target(AmpConfig(), VOLTA), resolve_target(AmpConfig(), BF16_CPU)
     assert [on_gpu.device_type(device) for device in ("", "/cpu:0", "/device:TPU:0")] == ["GPU", "CPU", "OTHER"]
     assert [on_cpu.device_type(device) for device in ("", "/gpu:0")] == ["CPU", "GPU"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "hardware", "usable"),
+    [
+        ("bfloat16", Hardware(cpu_has_bf16=True), True),
+        ("bfloat16", Hardware(cpu_has_avx512=True), True),
+        ("bfloat16", Hardware(), False),
+        ("float16", Hardware(cpu_has_bf16=True, cpu_has_avx512=True), False),
+        ("float16", Hardware(gpu_capabilities=((8, 0),)), True),
+    ],
+)
+def test_fused_products_are_converted_only_where_their_kernels_are_real(precision, hardware, usable):
+    target = resolve_target(AmpConfig(precision=precision), hardware).target
+    assert ("_FusedMatMul" in target.lists.members("allow")) == usable
+    assert "MatMul" in target.lists.members("allow")

@@ -25,7 +25,12 @@ def test_counts_are_those_of_the_formula(op, inputs, outputs, expected):
 
 @pytest.mark.parametrize(
     ("op", "inputs", "outputs"),
-    [("MatMul", [None, (5, 7)], [(3, 7)]), ("MatMul", [], []), ("Conv2D", [(2, 9, 9, 3)], [(2, 7, 7, 8)])],
+    [
+        ("MatMul", [None, (5, 7)], [(3, 7)]),
+        ("MatMul", [(-1, -1), (5, 7)], [(-1, 7)]),
+        ("MatMul", [], []),
+        ("Conv2D", [(2, 9, 9, 3)], [(2, 7, 7, 8)]),
+    ],
 )
 def test_unknown_shapes_give_no_count(op, inputs, outputs):
     assert count_operations(op, inputs, outputs) is None

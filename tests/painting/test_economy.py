@@ -105,3 +105,28 @@ def test_what_was_left_is_left_again():
     once = amp_tf.rewrite(graph.as_graph_def(add_shapes=True), amp_tf.AmpConfig(), hardware=BF16_CPU)
     assert once.changed
     assert not amp_tf.rewrite(once.graph, amp_tf.AmpConfig(), hardware=BF16_CPU).changed
+
+
+def _fused_convolution(size, channels):
+    graph = tf.compat.v1.GraphDef()
+    result = (8, size, size, channels)
+    tensors = {"x": (8, size, size, 3), "w": (3, 3, 3, channels), "b": (channels,)}
+    for name, shape in {**tensors, "y": result}.items():
+        node = graph.node.add(name=name, op="_FusedConv2D" if name == "y" else "Placeholder")
+        node.attr["_output_shapes"].list.shape.add().CopyFrom(tf.TensorShape(shape).as_proto())
+        if name != "y":
+            node.attr["dtype"].type = tf.float32.as_datatype_enum
+    node.input.extend(["x", "w", "b"])
+    node.attr["T"].type = tf.float32.as_datatype_enum
+    node.attr["num_args"].i = 1
+    node.attr["TArgs"].list.type.append(tf.float32.as_datatype_enum)
+    return graph
+
+
+@pytest.mark.parametrize(("size", "channels", "converts"), [(4, 4, False), (8, 8, False), (64, 64, True)])
+def test_the_types_of_a_fused_product_change_together(size, channels, converts):
+    """oneDNN's kernels abort the process where T and TArgs differ."""
+    result = amp_tf.rewrite(_fused_convolution(size, channels), amp_tf.AmpConfig(), hardware=BF16_CPU)
+    node = next(node for node in result.graph.node if node.op == "_FusedConv2D")
+    expected = tf.bfloat16 if converts else tf.float32
+    assert [node.attr["T"].type, *node.attr["TArgs"].list.type] == [expected.as_datatype_enum] * 2

@@ -9,6 +9,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import GraphError
+from amp_tf.graph.sizes import Shapes
 from amp_tf.hooks import devices, evidence
 from amp_tf.reporting import process
 from amp_tf.rewriting import pipeline
@@ -17,7 +18,7 @@ from amp_tf.rewriting import pipeline
 _XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
 
 
-def convert(serialized: bytes, preserve: frozenset[str], config: AmpConfig) -> bytes | None:
+def convert(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config: AmpConfig) -> bytes | None:
     """Rewrites one graph that TensorFlow is about to run.
 
     Library functions stay as they are: TensorFlow hands over the body of each one that it runs by itself.
@@ -25,6 +26,7 @@ def convert(serialized: bytes, preserve: frozenset[str], config: AmpConfig) -> b
     Args:
         serialized: a serialized GraphDef.
         preserve: names of nodes that stay as they are.
+        shapes: the static shapes of its tensors.
         config: what to convert.
 
     Returns:
@@ -38,7 +40,9 @@ def convert(serialized: bytes, preserve: frozenset[str], config: AmpConfig) -> b
         graph = GraphDef.FromString(serialized)
     except DecodeError as error:
         raise GraphError(f"not a serialized GraphDef ({error})", where=f"{len(serialized)} bytes") from error
-    result = pipeline.rewrite(graph, config, preserve=preserve, hardware=devices.hardware(), functions=False)
+    result = pipeline.rewrite(
+        graph, config, preserve=preserve, hardware=devices.hardware(), functions=False, shapes=shapes
+    )
     if not _visits.is_second(preserve, len(graph.node), changed=result.changed):
         evidence.count(xla_graphs=int(not result.changed and any(mark in serialized for mark in _XLA_MARKS)))
         process.record(result.report, way="grappler")

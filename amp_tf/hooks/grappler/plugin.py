@@ -7,6 +7,7 @@ own, several at once. A registration lasts as long as the process; :func:`uninst
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import threading
@@ -14,11 +15,13 @@ from collections.abc import Callable
 
 from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import ConfigError, OpListError
+from amp_tf.graph.sizes import Shapes
 from amp_tf.hooks import evidence, notices
 from amp_tf.hooks.grappler import conflicts, item
 from amp_tf.hooks.grappler.library import DEVICE_TYPES, DONE, INTERRUPTED, Shim
+from amp_tf.hooks.grappler.shapes import ItemShapes
 
-Convert = Callable[[bytes, frozenset[str]], bytes | None]
+Convert = Callable[[bytes, frozenset[str], Shapes], bytes | None]
 
 LOG_PATH_VAR = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH"
 _WHERE = "Grappler plugin"
@@ -44,8 +47,9 @@ def set_conversion(convert: Convert) -> bool:
     """Registers the plugin, if it is not yet, and hands each graph to a function.
 
     Args:
-        convert: gets a serialized GraphDef and the names of the nodes to preserve; returns the new serialized GraphDef
-            or ``None``. It may raise: the graph then stays as it is, and the first failure is told in one warning.
+        convert: gets a serialized GraphDef, the names of the nodes to preserve and the static shapes of its tensors;
+            returns the new serialized GraphDef or ``None``. It may raise: the graph then stays as it is, and the first
+            failure is told in one warning.
 
     Returns:
         Whether the plugin is at work.
@@ -117,7 +121,8 @@ def _step_back(what: str, *, fix: str) -> bool:
 def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address: int, output: int) -> int:
     """Runs on a thread of TensorFlow. Nothing may leave it but the result."""
     try:
-        new = convert(ctypes.string_at(data, length), item.nodes_to_preserve(item_address))
+        with contextlib.closing(ItemShapes(item_address)) as shapes:
+            new = convert(ctypes.string_at(data, length), item.nodes_to_preserve(item_address), shapes)
         if new is not None:
             shim.emit(output, new)
     except KeyboardInterrupt:

@@ -6,10 +6,10 @@ import numpy as np
 import tensorflow as tf
 
 rng = np.random.default_rng(1)
-inputs = tf.constant(rng.normal(size=(64, 32)).astype("float32"))
-targets = tf.reduce_sum(inputs, axis=1, keepdims=True) / 6.0
-first = tf.Variable(rng.normal(size=(32, 64)).astype("float32") / 6)
-second = tf.Variable(rng.normal(size=(64, 1)).astype("float32") / 8)
+inputs = tf.constant(rng.normal(size=(256, 256)).astype("float32"))
+targets = tf.reduce_sum(inputs, axis=1, keepdims=True) / 16.0
+first = tf.Variable(rng.normal(size=(256, 256)).astype("float32") / 16)
+second = tf.Variable(rng.normal(size=(256, 1)).astype("float32") / 16)
 
 
 @tf.function

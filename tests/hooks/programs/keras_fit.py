@@ -11,14 +11,14 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 keras.utils.set_random_seed(1)
 rng = np.random.default_rng(1)
-images = rng.normal(size=(256, 8, 8, 1)).astype("float32")
+images = rng.normal(size=(256, 16, 16, 3)).astype("float32")
 labels = (images.sum(axis=(1, 2, 3)) > 0).astype("int32")
 model = keras.Sequential(
     [
-        keras.Input((8, 8, 1)),
-        keras.layers.Conv2D(8, 3, activation="relu"),
+        keras.Input((16, 16, 3)),
+        keras.layers.Conv2D(16, 3, activation="relu"),
         keras.layers.Flatten(),
-        keras.layers.Dense(32, activation="relu"),
+        keras.layers.Dense(64, activation="relu"),
         keras.layers.Dense(2),
     ]
 )

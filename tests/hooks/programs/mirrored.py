@@ -9,11 +9,11 @@ cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
 rng = np.random.default_rng(1)
-data = rng.normal(size=(64, 32)).astype("float32")
+data = rng.normal(size=(512, 256)).astype("float32")
 with strategy.scope():
-    first = tf.Variable(rng.normal(size=(32, 64)).astype("float32") / 6)
-    second = tf.Variable(rng.normal(size=(64, 1)).astype("float32") / 8)
-batches = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(data).batch(32).repeat(5))
+    first = tf.Variable(rng.normal(size=(256, 256)).astype("float32") / 16)
+    second = tf.Variable(rng.normal(size=(256, 1)).astype("float32") / 16)
+batches = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(data).batch(256).repeat(5))
 
 
 def replica_step(inputs):

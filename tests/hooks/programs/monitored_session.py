@@ -7,11 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 rng = np.random.default_rng(1)
-data = rng.normal(size=(64, 32)).astype("float32")
+data = rng.normal(size=(256, 256)).astype("float32")
 losses = []
 with tf.Graph().as_default():
-    weights = tf.compat.v1.get_variable("weights", initializer=rng.normal(size=(32, 64)).astype("float32") / 6)
-    last = tf.compat.v1.get_variable("last", initializer=rng.normal(size=(64, 1)).astype("float32") / 8)
+    weights = tf.compat.v1.get_variable("weights", initializer=rng.normal(size=(256, 256)).astype("float32") / 16)
+    last = tf.compat.v1.get_variable("last", initializer=rng.normal(size=(256, 1)).astype("float32") / 16)
     loss = tf.reduce_mean(tf.square(tf.matmul(tf.nn.relu(tf.matmul(tf.constant(data), weights)), last) - 1.0))
     global_step = tf.compat.v1.train.get_or_create_global_step()
     train = tf.compat.v1.train.AdamOptimizer(0.01).minimize(loss, global_step=global_step)

@@ -7,11 +7,11 @@ import tf_keras
 
 tf_keras.utils.set_random_seed(1)
 rng = np.random.default_rng(1)
-inputs = rng.normal(size=(256, 32)).astype("float32")
+inputs = rng.normal(size=(512, 256)).astype("float32")
 labels = (inputs.sum(axis=1) > 0).astype("int32")
-model = tf_keras.Sequential([tf_keras.layers.Dense(64, activation="relu"), tf_keras.layers.Dense(2)])
+model = tf_keras.Sequential([tf_keras.layers.Dense(256, activation="relu"), tf_keras.layers.Dense(2)])
 model.compile("adam", tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-history = model.fit(inputs, labels, batch_size=32, epochs=3, verbose=0)
+history = model.fit(inputs, labels, batch_size=128, epochs=3, verbose=0)
 print(
     json.dumps(
         {

@@ -11,14 +11,14 @@ results = [0.0] * 8
 
 def work(index):
     rng = np.random.default_rng(index)
-    weights = tf.constant(rng.normal(size=(32, 32)).astype("float32") / 6)
+    weights = tf.constant(rng.normal(size=(256, 256)).astype("float32") / 16)
 
     @tf.function
     def product(inputs):
         return tf.nn.relu(tf.nn.relu(inputs @ weights) @ weights) @ weights
 
-    for rows in (8, 16, 24):  # each its own trace
-        results[index] += float(tf.reduce_mean(product(tf.ones((rows, 32)))))
+    for rows in (128, 192, 256):  # each its own trace
+        results[index] += float(tf.reduce_mean(product(tf.ones((rows, 256)))))
 
 
 threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
