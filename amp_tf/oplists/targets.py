@@ -64,7 +64,7 @@ def device_type_of(device: str) -> str:
     As in TensorFlow's pass, any device whose name holds ``gpu`` (or ``cpu``) counts, ``XLA_GPU`` included.
     """
     last = device.rpartition("/")[2].lower()
-    return GPU_DEVICE if "gpu" in last else CPU_DEVICE if "cpu" in last else "OTHER" if last.count(":") > 1 else ""
+    return GPU_DEVICE if "gpu" in last else CPU_DEVICE if "cpu" in last else "OTHER" if last.startswith("device:") else ""
 
 
 @functools.lru_cache(maxsize=64)
