@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,12 +65,13 @@ class Worker:
             "size": settings.size,
             "precision": settings.precision,
         }
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.step_time.worker", json.dumps(options)],
             env=environment(mode),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,  # a file: a pipe that nobody reads fills up and stops the process
             text=True,
         )
 
@@ -88,12 +90,15 @@ class Worker:
             pass
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError((self._process.communicate()[1] or "").strip()[-600:])
+            self._process.wait()
+            self._errors.seek(0)
+            raise RuntimeError(self._errors.read().strip()[-600:])
         return dict(json.loads(line))
 
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
+        self._errors.close()
 
 
 def measure(model: str, batch: int | None, modes: Sequence[Mode], ways: Sequence[Way], settings: Settings) -> list[Row]:
