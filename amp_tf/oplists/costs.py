@@ -1,7 +1,7 @@
 """What ops cost on a CPU in float32 and in bfloat16: measured, as data.
 
 Matrix products and convolutions gain by oneDNN's bfloat16 kernels. Most element-wise ops lose: TensorFlow converts each
-value to float32 and back, so that a bfloat16 Sigmoid takes five times as long as a float32 one. Where many of them
+value to float32 and back, so that a bfloat16 Sigmoid takes three times as long as a float32 one. Where many of them
 follow each other, it pays to cast once, compute in float32, and cast back.
 
 Source: ``python benchmarks/cpu_op_costs.py`` on 2 cores of an AMD EPYC (Zen 5) with avx512_bf16, TensorFlow 2.21 with
@@ -16,66 +16,75 @@ from typing import Any
 
 #: Nanoseconds for each element: (float32, bfloat16).
 ELEMENT_COSTS: Mapping[str, tuple[float, float]] = {
-    "AddN": (0.30, 0.91),
-    "AddV2": (0.33, 0.44),
-    "AvgPool": (0.25, 0.24),
-    "BiasAdd": (0.33, 0.44),
-    "BiasAddGrad": (0.21, 0.40),
-    "ConcatV2": (0.48, 0.32),
-    "Elu": (0.83, 3.74),
-    "EluGrad": (0.30, 1.10),
-    "Erf": (1.14, 2.12),
-    "Erfc": (1.14, 2.12),
-    "FusedBatchNormGradV3": (0.79, 0.80),
-    "FusedBatchNormV3": (0.76, 0.49),
-    "LeakyRelu": (0.48, 0.86),
-    "LeakyReluGrad": (0.27, 0.55),
-    "Log": (1.00, 1.70),
-    "Log1p": (1.21, 1.72),
-    "MaxPool": (0.44, 0.31),
-    "Maximum": (0.27, 0.55),
-    "Mean": (0.30, 0.25),
-    "Minimum": (0.27, 0.55),
-    "Mul": (0.33, 0.77),
-    "Neg": (0.27, 0.50),
-    "Pad": (0.71, 0.23),
-    "RealDiv": (0.51, 0.91),
-    "Reciprocal": (0.40, 0.90),
-    "Relu": (0.30, 0.60),
-    "Relu6": (0.45, 1.65),
-    "Relu6Grad": (0.30, 0.67),
-    "ReluGrad": (0.27, 0.55),
-    "Rsqrt": (0.29, 1.03),
-    "SelectV2": (0.92, 0.79),
-    "Sigmoid": (0.78, 4.36),
-    "SigmoidGrad": (0.24, 1.13),
-    "Slice": (0.29, 0.31),
-    "Softmax": (1.39, 1.47),
-    "Softplus": (6.04, 7.72),
-    "Split": (0.72, 0.64),
-    "Sqrt": (0.29, 1.03),
-    "Square": (0.27, 0.37),
-    "SquaredDifference": (0.24, 0.76),
-    "Sub": (0.33, 0.77),
-    "Sum": (0.26, 0.25),
-    "Tanh": (0.49, 0.93),
-    "TanhGrad": (0.24, 1.13),
-    "Tile": (0.64, 0.38),
-    "Transpose": (0.72, 0.63),
+    "AddN": (0.10, 0.20),
+    "AddV2": (0.08, 0.17),
+    "AvgPool": (0.11, 0.09),
+    "BiasAdd": (0.20, 0.28),
+    "BiasAddGrad": (0.05, 0.16),
+    "ConcatV2": (0.16, 0.10),
+    "Elu": (0.33, 0.84),
+    "EluGrad": (0.08, 0.41),
+    "Erf": (0.24, 0.49),
+    "Erfc": (0.22, 1.45),
+    "FusedBatchNormGradV3": (0.34, 0.33),
+    "FusedBatchNormV3": (0.27, 0.17),
+    "LeakyRelu": (0.07, 0.17),
+    "LeakyReluGrad": (0.08, 0.24),
+    "Log": (0.46, 0.68),
+    "Log1p": (0.53, 0.79),
+    "MaxPool": (0.09, 0.10),
+    "Maximum": (0.09, 0.43),
+    "Mean": (0.08, 0.08),
+    "Minimum": (0.07, 0.23),
+    "Mul": (0.08, 0.17),
+    "Neg": (0.07, 0.04),
+    "Pad": (0.08, 0.05),
+    "RealDiv": (0.08, 0.18),
+    "Reciprocal": (0.08, 0.23),
+    "Relu": (0.08, 0.20),
+    "Relu6": (0.07, 0.40),
+    "Relu6Grad": (0.08, 0.29),
+    "ReluGrad": (0.09, 0.23),
+    "Rsqrt": (0.09, 0.26),
+    "SelectV2": (0.28, 0.23),
+    "Sigmoid": (0.32, 1.15),
+    "SigmoidGrad": (0.09, 0.53),
+    "Slice": (0.07, 0.04),
+    "Softmax": (0.32, 0.34),
+    "Softplus": (1.56, 2.22),
+    "Split": (0.16, 0.11),
+    "Sqrt": (0.11, 0.19),
+    "Square": (0.08, 0.15),
+    "SquaredDifference": (0.09, 0.35),
+    "Sub": (0.07, 0.18),
+    "Sum": (0.07, 0.06),
+    "Tanh": (0.18, 0.41),
+    "TanhGrad": (0.09, 0.52),
+    "Tile": (0.20, 0.11),
+    "Transpose": (0.12, 0.11),
+}
+
+#: Gradient ops that oneDNN computes from what their forward op left behind: the op, and the number of the input by
+#: which it reads its forward op. If the two differ in type, TensorFlow falls back to a kernel that is many times slower
+#: (MaxPoolGrad: 5.5 ns for each element).
+KERNEL_PAIRS: Mapping[str, tuple[str, int]] = {
+    "FusedBatchNormGradV3": ("FusedBatchNormV3", 5),
+    "MaxPool3DGrad": ("MaxPool3D", 1),
+    "MaxPoolGrad": ("MaxPool", 1),
 }
 
 #: Ops that move no data: they cost nothing in either type.
 FREE = frozenset({"EnsureShape", "ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze", "StopGradient"})
 
 #: Any other op, by the bytes that it moves.
-OTHER_COST = (0.40, 0.40)
+OTHER_COST = (0.20, 0.10)
 
-CAST_TO_F16 = 0.28  #: ns for each element
-CAST_TO_FLOAT32 = 0.22  #: ns for each element
-DISPATCH = 4_000.0  #: ns for each op that TensorFlow starts, whatever its size
+CAST_TO_F16 = 0.10  #: ns for each element
+CAST_TO_FLOAT32 = 0.05  #: ns for each element
+DISPATCH = 3_000.0  #: ns for each op that TensorFlow starts, whatever its size
 
-PRODUCT_FLOAT32 = 1 / 55.0  #: ns for each floating-point operation of a product, two to a multiplication and addition
-PRODUCT_F16 = 1 / 115.0  #: likewise in bfloat16
+PRODUCT_FLOAT32 = 1 / 215.0  #: ns for each floating-point operation of a product, two to a multiplication and addition
+PRODUCT_F16 = 1 / 400.0  #: likewise in bfloat16
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,7 +64,11 @@ def device_type_of(device: str) -> str:
     As in TensorFlow's pass, any device whose name holds ``gpu`` (or ``cpu``) counts, ``XLA_GPU`` included.
     """
     last = device.rpartition("/")[2].lower()
-    return GPU_DEVICE if "gpu" in last else CPU_DEVICE if "cpu" in last else "OTHER" if last.startswith("device:") else ""
+    if "gpu" in last:
+        return GPU_DEVICE
+    if "cpu" in last:
+        return CPU_DEVICE
+    return "OTHER" if last.startswith("device:") else ""
 
 
 @functools.lru_cache(maxsize=64)

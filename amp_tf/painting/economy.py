@@ -53,7 +53,8 @@ def drop_unprofitable(canvas: Canvas, shapes: Shapes, ties: Iterable[Sequence[in
     _drop_slow_kernels(canvas)
     ports, sizes_are_known = _find_ports(canvas, shapes)
     sizes = _unit_sizes(canvas, ports)
-    ties = [units for units in ties if any(unit in sizes for unit in units)]
+    ties = [*ties, *_kernel_pairs(canvas)]
+    ties = [units for units in _merged(ties) if any(unit in sizes for unit in units)]
     canvas.unpaint_allow(_cut(canvas, ports, sizes, ties), Rule.DOES_NOT_PAY)
     if sizes_are_known:
         islands = _find_islands(canvas, ports, ties)
@@ -67,6 +68,27 @@ def _drop_slow_kernels(canvas: Canvas) -> None:
     for row in costs.SLOW_KERNELS:
         nodes = [node for node, op in enumerate(view.ops) if op == row.op and row.applies(view.protos[node])]
         canvas.unpaint_allow([unit for node in nodes for unit in view.units(node)], Rule.DOES_NOT_PAY)
+
+
+def _kernel_pairs(canvas: Canvas) -> Iterator[list[int]]:
+    """The units of gradient ops and of their forward ops that are fast only if they have one type."""
+    view, edges = canvas.view, canvas.view.edges
+    if costs.KERNEL_PAIRS.keys().isdisjoint(view.ops):
+        return
+    for source, node, position in zip(edges.src_node, edges.dst_node, edges.dst_position, strict=True):
+        pair = costs.KERNEL_PAIRS.get(view.ops[node])
+        if pair == (view.ops[source], position):
+            first, second = view.signatures[source].outputs[0], view.signatures[node].outputs[0]
+            yield [view.base[source] + first, view.base[node] + second]
+
+
+def _merged(groups: Iterable[Sequence[int]]) -> list[Sequence[int]]:
+    """The groups, those that share a unit joined into one."""
+    group_of: dict[int, set[int]] = {}
+    for group in groups:
+        joined = set(group).union(*(group_of[unit] for unit in group if unit in group_of))
+        group_of.update(dict.fromkeys(joined, joined))
+    return [sorted(group) for group in {id(group): group for group in group_of.values()}.values()]
 
 
 def _find_ports(canvas: Canvas, shapes: Shapes) -> tuple[list[_Port], bool]:

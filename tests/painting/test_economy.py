@@ -130,3 +130,20 @@ def test_the_types_of_a_fused_product_change_together(size, channels, converts):
     node = next(node for node in result.graph.node if node.op == "_FusedConv2D")
     expected = tf.bfloat16 if converts else tf.float32
     assert [node.attr["T"].type, *node.attr["TArgs"].list.type] == [expected.as_datatype_enum] * 2
+
+
+def test_a_pooling_gradient_has_the_type_of_its_pooling():
+    """oneDNN computes it from what the forward op left behind; a mixed pair runs on a much slower kernel."""
+
+    def build():
+        x, w = _placeholder(16, 64, 64, 32), _placeholder(3, 3, 32, 32)
+        h = tf.nn.conv2d(x, w, 1, "SAME")
+        y = tf.nn.max_pool2d(tf.sigmoid(h), 2, 2, "SAME", name="pool")
+        g = tf.sigmoid(tf.sigmoid(tf.nn.conv2d(y, w, 1, "SAME")))
+        raw = tf.raw_ops.MaxPoolGrad(
+            orig_input=h, orig_output=y, grad=g, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME", name="grad"
+        )
+        tf.nn.conv2d(raw, w, 1, "SAME")
+
+    rules = _reasons(build)
+    assert (rules["pool"] is Rule.DOES_NOT_PAY) == (rules["grad"] is Rule.DOES_NOT_PAY)
