@@ -1,12 +1,12 @@
 """Times ops on this CPU in float32 and in bfloat16: the figures of amp_tf/oplists/costs.py.
 
-    python benchmarks/cpu_op_costs.py [--repeats 9] [--only Sigmoid,Mul]
+    python benchmarks/cpu_op_costs.py [--size 64] [--repeats 9] [--only Sigmoid,Mul]
 
 Each op runs ten times, one after the other, inside one tf.function with TensorFlow's graph optimizers off, on tensors
-of 8 × 64 × 64 × 64, the size of an activation that just fits the caches. Every run reads the same input and writes to
-new memory, as in training, where the activations are kept for the gradients; in a chain TensorFlow would write in
-place. The two types take turns; the minimum counts. The table gives nanoseconds for each element. The last rows are the
-products, in floating-point operations a nanosecond.
+of 8 × size × size × 64: of size 64 they just fit the caches, of size 128 they do not. Every run reads the same input and
+writes to new memory, as in training, where the activations are kept for the gradients; in a chain TensorFlow would
+write in place. The two types take turns; the minimum counts. The table gives nanoseconds for each element. The last
+rows are the products, in floating-point operations a nanosecond.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
-SHAPE = (8, 64, 64, 64)
+parser = argparse.ArgumentParser(description="Times ops on this CPU in float32 and in bfloat16.")
+parser.add_argument("--size", type=int, default=64, help="height and width of the tensors")
+parser.add_argument("--repeats", type=int, default=9)
+parser.add_argument("--only", default="", help="ops, comma-separated")
+ARGUMENTS = parser.parse_args()
+SHAPE = (8, ARGUMENTS.size, ARGUMENTS.size, 64)
 RUNS = 10
 POOL = [1, 2, 2, 1]
 raw = tf.raw_ops
@@ -86,7 +91,7 @@ MORE_UNARY: dict[str, Op] = {
     ),
     "Mean": lambda x: tf.reduce_mean(x, [1, 2]),
     "Pad": lambda x: tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]),
-    "Slice": lambda x: tf.slice(x, [0, 1, 0, 0], [8, 63, 64, 64]),
+    "Slice": lambda x: tf.slice(x, [0, 1, 0, 0], [8, SHAPE[1] - 1, SHAPE[2], 64]),
     "Split": lambda x: tf.split(x, 2, -1)[0],
     "Sum": lambda x: tf.reduce_sum(x, [1, 2]),
     "Tile": lambda x: tf.tile(x, [2, 1, 1, 1]),
@@ -127,11 +132,7 @@ def seconds(function: Op, inputs: tuple[Any, ...], repeats: int) -> tuple[float,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--only", default="", help="ops, comma-separated")
-    arguments = parser.parse_args()
-    wanted = set(filter(None, arguments.only.split(",")))
+    wanted = set(filter(None, ARGUMENTS.only.split(",")))
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     elements = DATA.shape.num_elements()
     print(f"{'op':24}{'float32':>9}{'bfloat16':>10}   ns for each element")
@@ -139,16 +140,16 @@ def main() -> None:
     cases += [(name, run_many(op), (DATA, DATA)) for name, op in BINARY.items()]
     for name, function, inputs in sorted(cases):
         if not wanted or name in wanted:
-            times = (1e9 * second / RUNS / elements for second in seconds(function, inputs, arguments.repeats))
+            times = (1e9 * second / RUNS / elements for second in seconds(function, inputs, ARGUMENTS.repeats))
             print(f"{name:24}{next(times):9.2f}{next(times):10.2f}", flush=True)
     if not wanted:
-        down, _ = seconds(run_many(lambda x: tf.cast(x, tf.bfloat16)), (DATA,), arguments.repeats)
-        _, up = seconds(run_many(lambda x: tf.cast(x, tf.float32)), (DATA,), arguments.repeats)
+        down, _ = seconds(run_many(lambda x: tf.cast(x, tf.bfloat16)), (DATA,), ARGUMENTS.repeats)
+        _, up = seconds(run_many(lambda x: tf.cast(x, tf.float32)), (DATA,), ARGUMENTS.repeats)
         print(f"Cast to bfloat16 {1e9 * down / RUNS / elements:.2f}, to float32 {1e9 * up / RUNS / elements:.2f}")
         print(f"\n{'product':24}{'float32':>9}{'bfloat16':>10}   operations in a ns")
         for size in (256, 512, 1024):
             matrix = tf.constant(random.normal(size=(size, size)).astype("float32") / size)
-            times = seconds(run_many(tf.matmul), (matrix, matrix), arguments.repeats)
+            times = seconds(run_many(tf.matmul), (matrix, matrix), ARGUMENTS.repeats)
             rates = [RUNS * 2 * size**3 / second / 1e9 for second in times]
             print(f"MatMul {size:<17}{rates[0]:9.1f}{rates[1]:10.1f}", flush=True)
 

@@ -142,7 +142,7 @@ def _cut(canvas: Canvas, ports: list[_Port], sizes: dict[int, float], ties: list
         if unit not in vertex_of and unit not in fixed and _is_flexible(canvas, unit):
             vertex_of[unit] = network.add_vertex()
     for unit, vertex in vertex_of.items():
-        saved = round(_saving(canvas.view.ops[canvas.node_of[unit]]) * sizes.get(unit, 0.0) * _UNITS_PER_NS)
+        saved = round(costs.saving(canvas.view.ops[canvas.node_of[unit]], sizes.get(unit, 0.0)) * _UNITS_PER_NS)
         if saved > 0:
             network.add_edge(SOURCE, vertex, saved)
         else:
@@ -158,8 +158,8 @@ def _cut(canvas: Canvas, ports: list[_Port], sizes: dict[int, float], ties: list
 
 def _add_port(network: Network, source: int, readers: list[int], elements: float) -> None:
     """Charges one cast if the source and any reader differ; all readers of one kind share it."""
-    up = _cast_cost(costs.CAST_TO_FLOAT32, elements)
-    down = _cast_cost(costs.CAST_TO_F16, elements)
+    up = round(costs.cast_to_float32(elements) * _UNITS_PER_NS)
+    down = round(costs.cast_to_f16(elements) * _UNITS_PER_NS)
     if SINK in readers:  # a float32 reader: a 16-bit source pays, whatever the other readers are
         network.add_edge(source, SINK, up)
     elif len(readers) == 1:
@@ -178,18 +178,6 @@ def _add_port(network: Network, source: int, readers: list[int], elements: float
         network.add_edge(shared, source, down)
         for reader in readers:
             network.add_edge(reader, shared, UNBOUNDED)
-
-
-def _cast_cost(per_element: float, elements: float) -> int:
-    return round((costs.DISPATCH + per_element * elements) * _UNITS_PER_NS)
-
-
-def _saving(op: str) -> float:
-    """What 16 bit saves, in ns for each element; negative where it costs."""
-    if op in costs.FREE:
-        return 0.0
-    in_float32, in_f16 = costs.ELEMENT_COSTS.get(op, costs.OTHER_COST)
-    return in_float32 - in_f16
 
 
 def _find_islands(canvas: Canvas, ports: Iterable[_Port], ties: Iterable[Sequence[int]]) -> list[list[int]]:
@@ -230,11 +218,11 @@ def _gains(
         home = island_of.get(port.source)
         if home is not None:
             if any(reader not in island_of for reader in port.readers):
-                gains[home] -= costs.DISPATCH + costs.CAST_TO_FLOAT32 * port.elements
+                gains[home] -= costs.cast_to_float32(port.elements)
             continue
         served = {island_of[reader] for reader in port.readers if reader in island_of}
         for number in served:  # they share one cast
-            gains[number] -= (costs.DISPATCH + costs.CAST_TO_F16 * port.elements) / len(served)
+            gains[number] -= costs.cast_to_f16(port.elements) / len(served)
     return gains
 
 
@@ -247,7 +235,7 @@ def _node_savings(canvas: Canvas, island: list[int], sizes: dict[int, float], sh
             continue
         seen.add(node)
         if not canvas.on_allow[unit]:
-            yield _saving(canvas.view.ops[node]) * sizes.get(unit, 0.0)
+            yield costs.saving(canvas.view.ops[node], sizes.get(unit, 0.0))
             continue
         operations = _operations(canvas, node, shapes)
         yield math.inf if operations is None else operations * (costs.PRODUCT_FLOAT32 - costs.PRODUCT_F16)
