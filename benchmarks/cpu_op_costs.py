@@ -3,8 +3,8 @@
     python benchmarks/cpu_op_costs.py [--size 64] [--repeats 9] [--only Sigmoid,Mul]
 
 Each op runs ten times, one after the other, inside one tf.function with TensorFlow's graph optimizers off, on tensors
-of 8 × size × size × 64: of size 64 they just fit the caches, of size 128 they do not. Every run reads the same input and
-writes to new memory, as in training, where the activations are kept for the gradients; in a chain TensorFlow would
+of 8 × size × size × 64: of size 64 they just fit the caches, of size 128 they do not. Every run reads the same input
+and writes to new memory, as in training, where the activations are kept for the gradients; in a chain TensorFlow would
 write in place. The two types take turns; the minimum counts. The table gives nanoseconds for each element. The last
 rows are the products, in floating-point operations a nanosecond.
 """
