@@ -142,7 +142,11 @@ def _result_can_be_f16(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
     """Whether the node's first output, where it is float32, could be 16-bit."""
     definition = op_def(node.op)
     arg = definition.output_arg[0] if definition and definition.output_arg else None
-    if arg is None or not arg.type_attr or node.attr[arg.type_attr].type != DT_FLOAT:
+    if arg is None or arg.type_list_attr:
+        return True
+    if not arg.type_attr:  # ResizeBilinear, put on the allow list by a setting: its result is always float32
+        return arg.type != DT_FLOAT
+    if node.attr[arg.type_attr].type != DT_FLOAT:
         return True
     allowed = next(attr for attr in definition.attr if attr.name == arg.type_attr).allowed_values.list.type
     converted = node_def_pb2.NodeDef()
