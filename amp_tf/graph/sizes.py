@@ -46,8 +46,8 @@ class AttributeShapes:
 
 
 def read_shape(shape: Any) -> Shape | None:
-    """The dimensions of a TensorShapeProto."""
-    return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
+    """The dimensions of a TensorShapeProto; the symbols below -1 by which Grappler tells unknown ones apart are -1."""
+    return None if shape.unknown_rank else tuple(max(dim.size, -1) for dim in shape.dim)
 
 
 def element_count(shape: Shape | None) -> int | None:

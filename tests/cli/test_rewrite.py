@@ -1,4 +1,4 @@
-"""``amp-tf rewrite`` and ``amp-tf explain`` on files."""
+"""``amp-tf rewrite`` on files."""
 
 import json
 
@@ -58,22 +58,3 @@ def test_lists_are_changed_by_options(graph_file, tmp_path, capsys):
     moved = ["--clear-remove", "Relu", "--deny-add", "Relu"]
     main(["rewrite", str(graph_file), str(tmp_path / "o.pb"), "--precision", "bfloat16", *moved])
     assert capsys.readouterr().out == "1 of 4 nodes converted to bfloat16, 3 casts\n"
-
-
-def test_explain_answers_in_words(graph_file, capsys):
-    assert main(["explain", str(graph_file), "r", "--precision", "bfloat16"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == (
-        "r (Relu, on the clear list) computes in bfloat16: "
-        "it only moves values and is connected to the converted node 'm'."
-    )
-
-
-def test_explain_finds_a_node_inside_a_function(tmp_path, capsys):
-    @tf.function
-    def inner(x):
-        return tf.matmul(x, x, name="product")
-
-    outer = tf.function(lambda x: inner(x)).get_concrete_function(tf.TensorSpec((2, 2)))
-    write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
-    assert main(["explain", str(tmp_path / "g.pb"), "product", "--precision", "bfloat16"]) == 0
-    assert "product (MatMul, on the allow list) computes in bfloat16" in capsys.readouterr().out

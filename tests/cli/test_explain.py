@@ -1,0 +1,50 @@
+"""``amp-tf explain`` on files."""
+
+import pytest
+import tensorflow as tf
+
+from amp_tf.cli.main import main
+from amp_tf.offline.graph_file import write_graph_file
+
+
+@pytest.fixture
+def graph_file(tmp_path):
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (4, 4), name="x")
+        tf.exp(tf.matmul(tf.nn.relu(x, name="r"), x, name="m"), name="e")
+    write_graph_file(graph.as_graph_def(), tmp_path / "in.pb")
+    return tmp_path / "in.pb"
+
+
+def test_explain_answers_in_words(graph_file, capsys):
+    assert main(["explain", str(graph_file), "r", "--precision", "bfloat16"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "r (Relu, on the clear list) computes in bfloat16: "
+        "it only moves values and is connected to the converted node 'm'."
+    )
+
+
+def test_explain_finds_a_node_inside_a_function(tmp_path, capsys):
+    @tf.function
+    def inner(x):
+        return tf.matmul(x, x, name="product")
+
+    outer = tf.function(lambda x: inner(x)).get_concrete_function(tf.TensorSpec((2, 2)))
+    write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
+    assert main(["explain", str(tmp_path / "g.pb"), "product", "--precision", "bfloat16"]) == 0
+    assert "product (MatMul, on the allow list) computes in bfloat16" in capsys.readouterr().out
+
+
+def test_a_node_that_several_functions_hold_asks_which(tmp_path, capsys):
+    @tf.function
+    def first(x):
+        return tf.matmul(x, x, name="product")
+
+    @tf.function
+    def second(x):
+        return tf.exp(tf.matmul(x, x, name="product"))
+
+    outer = tf.function(lambda x: first(x) + second(x)).get_concrete_function(tf.TensorSpec((2, 2)))
+    write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
+    assert main(["explain", str(tmp_path / "g.pb"), "product", "--precision", "bfloat16"]) == 1
+    assert "2 functions hold a node 'product'. Choose with --function: " in capsys.readouterr().err
