@@ -82,6 +82,7 @@ import tensorflow
 def test_an_interrupt_during_a_rewrite_reaches_the_program(site_folder: Path) -> None:
     code = """
 import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
 import tensorflow as tf
 from amp_tf.hooks.grappler import plugin
 plugin.set_conversion(lambda *graph: signal.raise_signal(signal.SIGINT))

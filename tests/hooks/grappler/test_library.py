@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -169,6 +170,15 @@ def test_graph_is_unchanged_in_a_forked_child(shim: Shim) -> None:
     assert registered.optimize(b"graph") == b"new"
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own handler: a background job of a shell starts with SIGINT ignored."""
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, old)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_is_raised_again_after_the_callback(shim: Shim) -> None:
     log = []
 
