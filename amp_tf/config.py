@@ -201,7 +201,19 @@ def _read_names(text: str, name: str) -> tuple[str, ...]:
 
 
 def _read_patterns(text: str, name: str) -> tuple[str, ...]:
-    return tuple(_check_pattern(item, where=name) for item in _read_names(text, name))
+    """Splits at commas that are not inside brackets, so that ``conv_[0-9]{1,2}`` is one pattern."""
+    items, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        escaped = position > 0 and text[position - 1] == "\\"
+        if character in "([{" and not escaped:
+            depth += 1
+        elif character in ")]}" and not escaped:
+            depth = max(depth - 1, 0)
+        elif character == "," and not depth:
+            items.append(text[start:position])
+            start = position + 1
+    items.append(text[start:])
+    return tuple(_check_pattern(item.strip(), where=name) for item in items if item.strip())
 
 
 def _read_text(text: str, name: str) -> str:

@@ -188,3 +188,17 @@ def test_a_switch_that_is_neither_true_nor_false_is_refused(name, value):
     with pytest.raises(ConfigError) as caught:
         Switches.from_env({name: value})
     assert str(caught.value) == f"{name}: {value!r} is not a valid value. Valid values: 1, true, 0, false."
+
+
+@pytest.mark.parametrize(
+    ("text", "patterns"),
+    [
+        ("a,b", ("a", "b")),
+        ("conv_[0-9]{1,2}, dense", ("conv_[0-9]{1,2}", "dense")),
+        ("(a,b),[,]c", ("(a,b)", "[,]c")),
+        (r"a\(,b", (r"a\(", "b")),
+        (" , ", ()),
+    ],
+)
+def test_a_comma_inside_brackets_belongs_to_the_pattern(text, patterns):
+    assert AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": text}).keep_float32 == patterns

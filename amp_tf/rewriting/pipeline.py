@@ -188,7 +188,7 @@ def _report(painting: Painting, casts: int) -> GraphReport:
         casts=casts,
         why_nothing=None if rule is None else Reason(rule, detail=painting.detail),
         unmatched=painting.unmatched,
-        is_revisit=CAST_SUFFIX in "\n".join(painting.view.names),
+        is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*painting.view.names, ""]),
         painting=kept,
     )
 
