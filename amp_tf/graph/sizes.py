@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-NOMINAL_BATCH = 32  #: stands for a first dimension that is not known, which most often is the batch
+NOMINAL_BATCH = 64  #: stands for a first dimension that is not known, which most often is the batch
 SHAPES_ATTR = "_output_shapes"
 
 Shape = tuple[int, ...]

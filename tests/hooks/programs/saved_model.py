@@ -11,10 +11,10 @@ rng = np.random.default_rng(1)
 
 class Model(tf.Module):
     def __init__(self):
-        self.first = tf.Variable(rng.normal(size=(256, 256)).astype("float32") / 16)
-        self.second = tf.Variable(rng.normal(size=(256, 256)).astype("float32") / 16)
+        self.first = tf.Variable(rng.normal(size=(512, 512)).astype("float32") / 23)
+        self.second = tf.Variable(rng.normal(size=(512, 512)).astype("float32") / 23)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 256], tf.float32)])
+    @tf.function(input_signature=[tf.TensorSpec([None, 512], tf.float32)])
     def __call__(self, inputs):
         return tf.nn.relu(inputs @ self.first) @ self.second
 
@@ -22,6 +22,6 @@ class Model(tf.Module):
 folder = tempfile.mkdtemp()
 tf.saved_model.save(Model(), folder)
 loaded = tf.saved_model.load(folder)
-data = tf.constant(rng.normal(size=(128, 256)).astype("float32"))
+data = tf.constant(rng.normal(size=(128, 512)).astype("float32"))
 by_signature = loaded.signatures["serving_default"](data)["output_0"]
 print(json.dumps({"called": loaded(data).numpy()[:4, :8].tolist(), "signature": by_signature.numpy()[:4, :8].tolist()}))

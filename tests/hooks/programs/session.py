@@ -6,11 +6,11 @@ import numpy as np
 import tensorflow as tf
 
 rng = np.random.default_rng(1)
-data = rng.normal(size=(256, 256)).astype("float32")
+data = rng.normal(size=(256, 512)).astype("float32")
 with tf.Graph().as_default():
-    inputs = tf.compat.v1.placeholder(tf.float32, [None, 256])
-    first = tf.compat.v1.get_variable("first", initializer=rng.normal(size=(256, 256)).astype("float32") / 16)
-    second = tf.compat.v1.get_variable("second", initializer=rng.normal(size=(256, 1)).astype("float32") / 16)
+    inputs = tf.compat.v1.placeholder(tf.float32, [None, 512])
+    first = tf.compat.v1.get_variable("first", initializer=rng.normal(size=(512, 512)).astype("float32") / 23)
+    second = tf.compat.v1.get_variable("second", initializer=rng.normal(size=(512, 1)).astype("float32") / 23)
     fetched = tf.matmul(inputs, first)
     loss = tf.reduce_mean(tf.square(tf.matmul(tf.nn.relu(fetched), second) - 1.0))
     train = tf.compat.v1.train.GradientDescentOptimizer(0.01).minimize(loss)
