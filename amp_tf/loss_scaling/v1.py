@@ -43,8 +43,16 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         ]
 
     def update(self, grads: Any) -> Any:
-        """Not used: the wrapper decides about scale and step in one condition."""
-        raise NotImplementedError
+        """Refused: the wrapper decides about scale and step in one condition.
+
+        Raises:
+            ConfigError: always; TensorFlow's own wrapper calls it, so this scale was handed to that one.
+        """
+        raise ConfigError(
+            "this loss scale works only inside amp_tf's own wrapper",
+            where="tf.compat.v1 loss scale",
+            fix="Wrap the optimizer with amp_tf.LossScaleOptimizer",
+        )
 
     def get_config(self) -> dict[str, Any]:
         """The state before the first step, for TensorFlow's interface."""

@@ -142,3 +142,9 @@ def test_slots_are_those_of_the_inner_optimizer():
     wrapped = Graph(True)
     assert sorted(wrapped.optimizer.get_slot_names()) == ["m", "v"]
     assert wrapped.optimizer.get_slot(wrapped.weight, "m") is not None
+
+
+def test_the_scale_refuses_to_work_in_another_wrapper():
+    wrapped = amp_tf.LossScaleOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+    with pytest.raises(amp_tf.ConfigError, match=r"only inside amp_tf's own wrapper. Wrap the optimizer with amp_tf"):
+        wrapped._loss_scale.update([])
