@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,11 +76,16 @@ def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, p
     return Obstacles(rule_of, forced, tuple(unmatched))
 
 
-def find_convertible(view: GraphView, target: Target, candidates: Any) -> tuple[Any, Any]:
+def find_convertible(
+    view: GraphView, target: Target, candidates: Iterable[int], whole: Collection[int] = frozenset()
+) -> tuple[Any, Any]:
     """For each unit of the candidate nodes: does the op's definition allow 16 bit, and is there a kernel for it?
 
     Args:
         candidates: node indices whose units are looked at; the others get zeros.
+        whole: nodes all of whose types are converted together. Their kernel must accept them together: MaxPool3DGrad
+            has one for two float32 types and one for two 16-bit types, and none for one of each. The types of the
+            other nodes are asked for one by one, as in TensorFlow's pass, because paint reaches them one by one.
 
     Returns:
         Two arrays of uint8, one entry a unit: (allowed by the definition, allowed and has a kernel). Both are zero for
@@ -87,16 +93,16 @@ def find_convertible(view: GraphView, target: Target, candidates: Any) -> tuple[
     """
     allowed = bytearray(view.unit_count)
     runnable = bytearray(view.unit_count)
-    known: dict[tuple[int, tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    known: dict[tuple[int, tuple[int, ...], bool], tuple[tuple[int, ...], tuple[int, ...]]] = {}
     base, dtypes, signatures = view.base, view.dtypes, view.signatures
     for node in candidates:
         signature = signatures[node]
         first, end = base[node], base[node + 1]
         types = tuple(dtypes[first:end])
-        key = (id(signature), types)  # signatures live as long as the view
+        key = (id(signature), types, node in whole)  # signatures live as long as the view
         positions = known.get(key)
         if positions is None:
-            positions = known[key] = _positions(signature, types, target)
+            positions = known[key] = _positions(signature, types, target, together=node in whole)
         for position in positions[0]:
             allowed[first + position] = 1
         for position in positions[1]:
@@ -104,7 +110,9 @@ def find_convertible(view: GraphView, target: Target, candidates: Any) -> tuple[
     return np.frombuffer(allowed, np.uint8), np.frombuffer(runnable, np.uint8)
 
 
-def _positions(signature: Signature, types: tuple[int, ...], target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _positions(
+    signature: Signature, types: tuple[int, ...], target: Target, *, together: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if signature.holds_functions:
         return (), ()
     wanted = target.precision.data_type
@@ -114,16 +122,30 @@ def _positions(signature: Signature, types: tuple[int, ...], target: Target) -> 
         if types[position] == datatypes.FLOAT
         and (slot.can_be(wanted) or (signature.op in KERNELS_DECIDE and not slot.is_fixed))
     ]
+    attrs = list(dict.fromkeys(signature.slots[position].attr for position in allowed))
     types_of: dict[str, list[int]] = {}
     for slot, data_type in zip(signature.slots, types, strict=True):
         types_of.setdefault(slot.attr, []).append(data_type)
-    runs = {
-        attr: kernels.has_kernel(
-            signature.op, target.device_type, {**types_of, attr: _with_one(types_of[attr], wanted)}
-        )
-        for attr in {signature.slots[position].attr for position in allowed}
-    }
-    return tuple(allowed), tuple(position for position in allowed if runs[signature.slots[position].attr])
+
+    def runs(converted: Mapping[str, list[int]]) -> bool:
+        return kernels.has_kernel(signature.op, target.device_type, {**types_of, **converted})
+
+    if together:
+        runnable = _largest_choice(attrs, lambda choice: runs({a: _with_all(types_of[a], wanted) for a in choice}))
+    else:
+        runnable = {attr for attr in attrs if runs({attr: _with_one(types_of[attr], wanted)})}
+    return tuple(allowed), tuple(position for position in allowed if signature.slots[position].attr in runnable)
+
+
+def _largest_choice(attrs: Sequence[str], runs: Callable[[Sequence[str]], bool]) -> set[str]:
+    """As many attributes as some kernel accepts in 16 bit at once; the first such choice where there are several."""
+    choices = (choice for size in range(len(attrs), 0, -1) for choice in itertools.combinations(attrs, size))
+    return set(next((choice for choice in choices if runs(choice)), ()))
+
+
+def _with_all(types: Sequence[int], wanted: int) -> list[int]:
+    """The types of an attribute once its float32 entries are converted."""
+    return [wanted if data_type == datatypes.FLOAT else data_type for data_type in types]
 
 
 def _with_one(types: list[int], wanted: int) -> list[int]:

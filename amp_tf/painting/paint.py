@@ -96,7 +96,9 @@ def _prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
         for node, code in enumerate(node_codes)
         if (code and code != _CODES[DENY]) or node in obstacles.forced or target.lists.force_all
     ]
-    allowed, runnable = eligibility.find_convertible(view, target, candidates)
+    force_all = target.lists.force_all
+    whole = {node for node in candidates if force_all or node_codes[node] == _CODES[ALLOW] or node in obstacles.forced}
+    allowed, runnable = eligibility.find_convertible(view, target, candidates, whole)
     processable = view.spread(touchable)
     canvas = Canvas(
         view=view,
@@ -128,17 +130,24 @@ def _flags(mask: Any) -> Any:
 
 
 def _drop_allow_without_kernel(canvas: Canvas) -> None:
-    """Takes nodes off the allow list whose result cannot be 16 bit, so that none is converted in part.
+    """Takes what has no kernel off the allow list: a type, or the node if its result cannot be 16 bit because of it.
+
+    A result of fixed type float32 (ResizeBilinear's) is none of a node's doing: it is converted as far as it can be.
 
     Difference "kernel-missing": TensorFlow converts allow-list nodes without asking for a kernel.
     """
-    view = canvas.view
-    for unit in units_of(canvas.on_allow & canvas.processable & canvas.is_float32 & (canvas.convertible ^ 1)):
+    view, convertible = canvas.view, canvas.convertible
+    for unit in units_of(canvas.on_allow & canvas.processable & canvas.is_float32 & (convertible ^ 1)):
         node = canvas.node_of[unit]
-        if unit - view.base[node] in view.signatures[node].outputs[:1]:
-            canvas.on_allow[view.base[node] : view.base[node + 1]] = 0
-            rule = Rule.NO_KERNEL if canvas.type_allowed[unit] else Rule.TYPE_NOT_ALLOWED
-            canvas.rule[view.base[node] : view.base[node + 1]] = rule
+        first, end = view.base[node], view.base[node + 1]
+        rule = Rule.NO_KERNEL if canvas.type_allowed[unit] else Rule.TYPE_NOT_ALLOWED
+        is_result = unit - first in view.signatures[node].outputs[:1]
+        if is_result and not (view.slot(node, unit).is_fixed and convertible[first:end].any()):
+            canvas.on_allow[first:end] = 0
+            canvas.rule[first:end] = rule
+        elif rule is Rule.NO_KERNEL:
+            canvas.on_allow[unit] = 0
+            canvas.rule[unit] = rule
 
 
 def _place_forced(canvas: Canvas, obstacles: Obstacles) -> None:

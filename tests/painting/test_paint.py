@@ -105,3 +105,38 @@ def test_an_empty_graph_is_painted():
 def test_forcing_all_leaves_what_writes_a_reference():
     result = painted("v = VariableV2() shape=[4, 4]\nx = Placeholder()\na = Assign(v, x)", level="UNSAFE_FORCE_ALL")
     assert result.f16 == "x"
+
+
+POOLING_GRADIENT = "x = Placeholder()\ng = MaxPool3DGrad(x, x, x) ksize=[1] strides=[1] padding='SAME'"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"level": "UNSAFE_FORCE_ALL", "preserve": ["x"]},
+        {"force_f16": ("^g$",)},
+        {"clear_remove": ("MaxPool3DGrad",), "allow_add": ("MaxPool3DGrad",)},
+    ],
+)
+def test_types_that_only_change_together_are_converted_together_where_a_setting_asks_for_the_op(settings):
+    assert painted(POOLING_GRADIENT, precision="bfloat16", **settings).f16_types == "g.TInput g.T"
+
+
+def test_types_that_only_change_together_stay_where_paint_would_reach_one_of_them():
+    product = "a = MatMul(x, x)\nb = MaxPool3DGrad(x, x, a) ksize=[1] strides=[1] padding='SAME'"
+    result = painted(f"x = Placeholder()\n{product}", precision="bfloat16")
+    assert result.f16_types == "a.T"
+    assert result.why("b") == (Rule.NO_KERNEL, "")
+
+
+def test_an_op_on_the_allow_list_whose_result_has_a_fixed_type_is_converted_as_far_as_it_can_be():
+    text = "x = Placeholder()\nsize = Placeholder() dtype=int32\nclr1 = Relu(x)\nr = ResizeBilinear(clr1, size)"
+    result = painted(text, allow_add=("ResizeBilinear",))
+    assert result.f16_types == "clr1.T r.T"
+    assert result.why("r") == (Rule.ALLOW_LIST, "")
+
+
+def test_an_op_on_the_allow_list_whose_result_is_no_float_keeps_a_type_that_has_no_kernel():
+    result = painted("x = Placeholder()\na = ApproximateEqual(x, x)\nm = MatMul(x, x)", allow_add=("ApproximateEqual",))
+    assert result.f16_types == "m.T"
+    assert result.why("a") == (Rule.NO_KERNEL, "")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import kernels
@@ -139,17 +140,36 @@ def _kernels(op: str, device_type: str) -> tuple[tuple[tuple[str, frozenset[int]
 
 
 def _result_can_be_f16(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
-    """Whether the node's first output, where it is float32, could be 16-bit."""
+    """Whether the node's first output, where it is float32, could be 16-bit once all of the node is that can be.
+
+    Where the output's type is fixed (ResizeBilinear, put on the allow list by a setting), whether anything could.
+    """
     definition = op_def(node.op)
     arg = definition.output_arg[0] if definition and definition.output_arg else None
     if arg is None or arg.type_list_attr:
         return True
-    if not arg.type_attr:  # ResizeBilinear, put on the allow list by a setting: its result is always float32
-        return arg.type != DT_FLOAT
-    if node.attr[arg.type_attr].type != DT_FLOAT:
-        return True
-    allowed = next(attr for attr in definition.attr if attr.name == arg.type_attr).allowed_values.list.type
+    if not arg.type_attr:
+        return arg.type != DT_FLOAT or any(_can_be_f16(node, attr.name, mode) for attr in definition.attr)
+    return node.attr[arg.type_attr].type != DT_FLOAT or _can_be_f16(node, arg.type_attr, mode)
+
+
+def _can_be_f16(node: node_def_pb2.NodeDef, name: str, mode: Mode) -> bool:
+    """Whether a float32 type attribute can be 16-bit, with all others that may be as well, or else alone."""
+    convertible = [
+        attr.name
+        for attr in op_def(node.op).attr
+        if attr.type == "type"
+        and node.attr[attr.name].type == DT_FLOAT
+        and (not attr.allowed_values.list.type or mode.f16 in attr.allowed_values.list.type)
+    ]
+    return name in convertible and any(
+        has_kernel(_with_f16(node, names, mode), mode) for names in (convertible, [name])
+    )
+
+
+def _with_f16(node: node_def_pb2.NodeDef, names: Sequence[str], mode: Mode) -> node_def_pb2.NodeDef:
     converted = node_def_pb2.NodeDef()
     converted.CopyFrom(node)
-    converted.attr[arg.type_attr].type = mode.f16
-    return (not allowed or mode.f16 in allowed) and has_kernel(converted, mode)
+    for name in names:
+        converted.attr[name].type = mode.f16
+    return converted
