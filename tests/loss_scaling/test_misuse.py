@@ -7,20 +7,18 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging as absl_logging
 
 import amp_tf
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import is_loss_scaled
+from tests import absl_log
 from tests.loss_scaling.steps import variables
 
 
 @pytest.fixture
 def log(caplog):
-    absl_logging.get_absl_logger().propagate = True
-    absl_logging.set_verbosity(absl_logging.INFO)
-    yield caplog
-    absl_logging.set_verbosity(absl_logging.WARNING)
+    with absl_log.listening(caplog) as messages:
+        yield messages
 
 
 @pytest.mark.parametrize("wrap", [amp_tf.LossScaleOptimizer, keras.optimizers.LossScaleOptimizer])
@@ -81,7 +79,7 @@ def test_case_28_and_k05_gradients_of_a_loss_that_was_never_scaled_are_not_divid
     step()
     step()
     np.testing.assert_allclose(weights[1].numpy(), before - 1.0, rtol=1e-6)
-    warnings = [r.getMessage() for r in log.records if "never scaled" in r.getMessage()]
+    warnings = log("never scaled")
     assert len(warnings) == 1
     assert "scaled_loss = optimizer.scale_loss(loss)" in warnings[0]
     assert "gradients = tape.gradient(scaled_loss, variables)" in warnings[0]

@@ -1,0 +1,128 @@
+"""Automatic loss scaling of Keras 3 and tf_keras models: what ``compile`` wraps and leaves, what ``fit`` tells."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tf_keras
+
+import amp_tf
+from amp_tf.callbacks import LossScaleMonitor
+from amp_tf.loss_scaling import is_loss_scaled, keras3
+from tests.hooks.loss_scaling_setup import LIBRARIES, X, Y, installed, is_ours, make_model
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request):
+    return LIBRARIES[request.param]
+
+
+def test_compile_wraps_and_a_bare_optimizer_gives_the_same_weights(library):
+    with installed():
+        model = make_model(library)
+        model.compile(library.optimizers.SGD(0.0625), "mse")
+        assert is_ours(model.optimizer)
+        model.fit(X, Y, verbose=0, shuffle=False)
+    assert model.optimizer.status().steps == 1
+    bare = make_model(library)
+    bare.compile(library.optimizers.SGD(0.0625), "mse")
+    assert not is_loss_scaled(bare.optimizer)
+    bare.fit(X, Y, verbose=0, shuffle=False)
+    for actual, expected in zip(model.get_weights(), bare.get_weights(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_case_30_nothing_is_wrapped_where_graphs_do_not_run_in_float16(library):
+    with installed(in_float16=False):
+        model = make_model(library)
+        model.compile("adam", "mse")
+        assert not is_loss_scaled(model.optimizer)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: amp_tf.LossScaleOptimizer(keras.optimizers.SGD()), keras3.LossScaleOptimizer),
+        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), keras.optimizers.LossScaleOptimizer),
+        (lambda: keras.optimizers.SGD(loss_scale_factor=4.0), keras.optimizers.SGD),
+    ],
+    ids=["ours", "keras", "factor"],
+)
+def test_case_27_what_scales_already_is_left_alone(make, kind):
+    optimizer = make()
+    with installed():
+        model = make_model(keras)
+        model.compile(optimizer, "mse")
+    assert model.optimizer is optimizer
+    assert type(model.optimizer) is kind
+
+
+def test_keras_own_wrapping_under_its_policy_is_left_alone(library):
+    policy = library.mixed_precision.Policy("mixed_float16") if library is tf_keras else "mixed_float16"
+    library.mixed_precision.set_global_policy(policy) if library is tf_keras else keras.config.set_dtype_policy(policy)
+    try:
+        with installed():
+            model = make_model(library)
+            model.compile(library.optimizers.SGD(), "mse")
+    finally:
+        library.mixed_precision.set_global_policy("float32") if library is tf_keras else keras.config.set_dtype_policy(
+            "float32"
+        )
+    assert is_loss_scaled(model.optimizer)
+    assert not is_ours(model.optimizer)
+
+
+def test_compile_may_say_no():
+    with installed():
+        model = make_model(keras)
+        model.compile("sgd", "mse", auto_scale_loss=False)
+    assert not is_loss_scaled(model.optimizer)
+
+
+def test_compiling_twice_with_one_optimizer_works(library):
+    optimizer = library.optimizers.SGD(0.0625)
+    with installed():
+        model = make_model(library)
+        for _ in range(2):
+            model.compile(optimizer, "mse")
+            model.fit(X, Y, verbose=0)
+    assert int(optimizer.iterations) == 2
+
+
+def test_a_saved_model_names_the_bare_optimizer_and_keeps_the_scale(tmp_path):
+    with installed():
+        model = make_model(keras)
+        model.compile(keras.optimizers.Adam(), "mse")
+        model.optimizer.loss_scale = 64.0
+        model.fit(X, Y, verbose=0)
+        model.save(tmp_path / "m.keras")
+        again = keras.models.load_model(tmp_path / "m.keras")
+        assert again.optimizer.status().scale == 64.0
+    code = f"import keras, sys; m = keras.models.load_model({str(tmp_path / 'm.keras')!r}); " + (
+        "print(type(m.optimizer).__name__, int(m.optimizer.iterations), 'amp_tf' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
+    assert ended.stdout.split() == ["Adam", "1", "False"]
+
+
+def test_fit_shows_the_scale_without_being_asked(library):
+    with installed():
+        model = make_model(library)
+        model.compile("sgd", "mse")
+        history = model.fit(X, Y, epochs=2, verbose=0).history
+    assert history["loss_scale"] == [2.0**15, 2.0**15]
+    assert history["skipped_steps"] == [0.0, 0.0]
+
+
+def test_a_monitor_that_the_user_gives_is_the_only_one():
+    with installed():
+        model = make_model(keras)
+        model.compile("sgd", "mse")
+        mine = LossScaleMonitor()
+        callbacks = keras.callbacks.CallbackList([mine], add_history=True, model=model)
+        model.fit(X, Y, verbose=0, callbacks=callbacks)
+        assert sum(isinstance(c, LossScaleMonitor) for c in callbacks.callbacks) == 1
+        given = model.fit(X, Y, verbose=0, callbacks=[mine]).history
+    assert given["skipped_steps"] == [0.0]

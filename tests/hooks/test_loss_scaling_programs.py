@@ -1,0 +1,53 @@
+"""The environment variable alone scales the loss of unchanged programs."""
+
+import pytest
+
+from tests.hooks import running
+
+KERAS_PROGRAM = """
+import keras, numpy as np
+x = np.random.RandomState(0).randn(64, 16).astype("float32")
+layers = [keras.layers.Input((16,)), keras.layers.Dense(32, activation="relu"), keras.layers.Dense(1)]
+model = keras.Sequential(layers)
+model.compile("adam", "mse")
+x = np.concatenate([x, x[:8] * np.nan])
+history = model.fit(x, np.ones((72, 1)), batch_size=8, verbose=0, shuffle=False).history
+(scale,), (skipped,) = history["loss_scale"], history["skipped_steps"]
+print(type(model.optimizer).__module__, skipped >= 1, scale == 2.0 ** (15 - skipped))  # the first steps may overflow
+"""
+SESSION_PROGRAM = """
+import numpy as np, tensorflow as tf
+v1 = tf.compat.v1
+v1.disable_eager_execution()
+x = v1.placeholder(tf.float32, (None, 16))
+w = v1.get_variable("w", initializer=np.ones((16, 8), "float32"))
+step = v1.train.AdamOptimizer(0.1).minimize(tf.reduce_mean(tf.nn.relu(tf.matmul(x, w))))
+scale = [v for v in v1.global_variables() if "current_loss_scale" in v.op.name]
+with v1.Session() as session:
+    session.run(v1.global_variables_initializer())
+    for factor in (1.0, float("nan"), 1.0):
+        session.run(step, {x: np.ones((4, 16)) * factor})
+    print([float(s) for s in session.run(scale)], np.isfinite(session.run(w)).all())
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (KERAS_PROGRAM, "amp_tf.loss_scaling.keras3 True True"),
+        (SESSION_PROGRAM, "[16384.0] True"),
+    ],
+    ids=["keras", "session"],
+)
+def test_the_environment_variable_alone_scales_an_unchanged_program(program, expected, site_folder):
+    ended = running.run(["-c", program], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"})
+    assert ended.status == 0, ended.err
+    assert ended.out.strip().splitlines()[-1] == expected
+    assert ended.converted > 0
+
+
+def test_the_environment_variable_can_leave_the_loss_alone(site_folder):
+    variables = {running.SWITCH: "1", f"{running.SWITCH}_LOSS_SCALING": "0", "AMP_TF_PRECISION": "float16"}
+    ended = running.run(["-c", SESSION_PROGRAM], site_folder, variables)
+    assert ended.status == 0, ended.err
+    assert ended.out.strip().splitlines()[-1] == "[] False"
