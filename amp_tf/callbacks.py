@@ -25,7 +25,8 @@ class LossScaleMonitor:
 
     Adds ``loss_scale`` and ``skipped_steps`` to the logs, so that the progress bar, ``History``, ``CSVLogger`` and
     ``TensorBoard`` show them; put it before them in the list of callbacks. Logs skipped steps, a few lines a minute at
-    most. Where an optimizer has no loss scale, it does nothing.
+    most. Where an optimizer has no loss scale, it does nothing. (tf_keras' progress bar shows the epoch's mean of all
+    logs that are no metrics; the other callbacks show the last value.)
 
     Args:
         max_skips: how many skipped steps in a row are too many.
@@ -127,7 +128,7 @@ class LossScaleMonitor:
         if now.skipped < before.skipped:  # another optimizer, or an older checkpoint
             before = self._shown = now
         if now.skipped > before.skipped and self._clock() >= self._next_line:
-            logging.info("amp_tf: %s", diagnosis.describe_backoff(before, now))
+            logging.warning("amp_tf: %s", diagnosis.describe_backoff(before, now))
             self._next_line = self._clock() + self._min_seconds
             self._shown = now
         self._judge(now)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from absl import logging as absl_logging
 
 import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling.diagnosis import LossScaleError
+from tests import absl_log
 
 X = np.random.RandomState(0).randn(80, 4).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -26,11 +26,8 @@ def library(request):
 
 @pytest.fixture
 def log(caplog):
-    verbosity = absl_logging.get_verbosity()
-    absl_logging.get_absl_logger().propagate = True
-    absl_logging.set_verbosity(absl_logging.INFO)
-    yield lambda part: [r.getMessage() for r in caplog.records if part in r.getMessage()]
-    absl_logging.set_verbosity(verbosity)
+    with absl_log.listening(caplog) as messages:
+        yield messages
 
 
 def make_model(library, head=None, **settings):
@@ -67,6 +64,17 @@ def test_case_34_history_and_csv_show_scale_and_skipped_steps(library, tmp_path)
     assert [float(row["loss_scale"]) for row in rows] == [2.0**13, 2.0**11]
 
 
+def test_case_34_the_progress_bar_shows_scale_and_skipped_steps(library, capsys):
+    make_model(library).fit(
+        poisoned([1, 5]), Y, batch_size=8, verbose=1, shuffle=False, callbacks=[LossScaleMonitor(every=1)]
+    )
+    last = capsys.readouterr().out.split("10/10")[-1]
+    shown = dict(part.split(": ") for part in last.split(" - ") if part.count(": ") == 1)
+    # tf_keras shows the mean over the epoch of everything that is no metric of the model.
+    expected = (2.0**13, 2.0) if library is keras else (pytest.approx(13405.0909), pytest.approx(1.4545))
+    assert (float(shown["loss_scale"]), float(shown["skipped_steps"])) == expected
+
+
 def test_case_34_tensorboard_shows_scale_and_skipped_steps(library, tmp_path):
     pytest.importorskip("tensorboard")  # TensorFlow no longer brings it
     callbacks = [LossScaleMonitor(), library.callbacks.TensorBoard(tmp_path)]
@@ -101,6 +109,13 @@ def test_skips_are_logged_but_not_more_often_than_the_limit_allows(log):
     assert "skipped 4 steps (5 of 21 in all)" in lines[1]
     assert lines[1].endswith("loss scale 2^14 -> 2^10")
     assert lines[2].endswith("loss scale 2^10 -> 2^9")
+
+
+def test_the_line_on_a_skip_tells_its_cause_also_when_good_steps_came_after_it(library, log):
+    x = poisoned([1])
+    make_model(library).fit(x, Y, batch_size=8, verbose=0, shuffle=False, callbacks=[LossScaleMonitor(every=10)])
+    (line,) = log("amp_tf: skipped")
+    assert "skipped 1 step (1 of 10 in all): the loss itself is NaN or infinite before it is scaled" in line
 
 
 def test_k12_nan_in_the_data_ends_training_and_is_told_from_an_overflow(library):

@@ -40,8 +40,8 @@ class Status:
     Attributes:
         scale: the loss scale.
         good_steps, skipped, skipped_in_row, steps, last_change: as in :class:`amp_tf.loss_scaling.schedule.State`.
-        nonfinite_losses_in_row: of the last skipped steps, how many had a nonfinite loss; 0 where the loss was not seen
-            in the same graph as the gradients.
+        nonfinite_losses_in_row: of the last row of skipped steps, how many had a nonfinite loss up to its end; 0 where
+            the loss was not seen in the same graph as the gradients.
         min_scale: the floor.
         nonfinite_variables: the variables whose gradients were nonfinite in the last skipped step, in model order.
     """
@@ -78,8 +78,11 @@ class Status:
     @property
     def cause(self) -> Cause | None:
         """Why the last step was skipped; ``None`` if it was not."""
-        if self.skipped_in_row == 0:
-            return None
+        return None if self.skipped_in_row == 0 else self.last_cause
+
+    @property
+    def last_cause(self) -> Cause:
+        """Why the last skipped step was skipped, however long ago."""
         if self.nonfinite_losses_in_row > 0:
             return Cause.LOSS
         return Cause.GRADIENT if self.is_at_floor else Cause.OVERFLOW
@@ -89,9 +92,8 @@ def describe_backoff(before: Status, now: Status) -> str:
     """One log line on the steps skipped between two looks at the same optimizer."""
     skipped = now.skipped - before.skipped
     steps = "1 step" if skipped == 1 else f"{skipped} steps"
-    reason = now.cause or Cause.OVERFLOW
     return (
-        f"skipped {steps} ({now.skipped} of {now.steps} in all): {reason.value}; loss scale "
+        f"skipped {steps} ({now.skipped} of {now.steps} in all): {now.last_cause.value}; loss scale "
         f"{format_scale(before.scale)} -> {format_scale(now.scale)}"
     )
 

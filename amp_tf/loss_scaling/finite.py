@@ -94,6 +94,21 @@ def is_nonfinite(loss: Any) -> Any:
     return 1.0 - tf.cast(tf.reduce_all(tf.stack(flags)), tf.float32)
 
 
+def count_nonfinite_losses(flag: Any, skipped_in_row: Any, before: Any) -> Any:
+    """How many of the last skipped steps had a nonfinite loss, after one more was skipped.
+
+    Args:
+        flag: above 0 if this step's loss is nonfinite; a float32 scalar.
+        skipped_in_row: steps skipped in a row before this one; int64.
+        before: the count before this step; int64. A finite step keeps it, so that the last skip can be explained later.
+
+    Returns:
+        The new count; int64.
+    """
+    in_this_row = tf.where(skipped_in_row > 0, before, tf.zeros_like(before))
+    return tf.where(flag > 0, in_this_row + 1, tf.zeros_like(before))
+
+
 def _where(condition: Any, a: Any, b: Any) -> Any:
     dtype = a.dtype if tf.is_tensor(a) else b.dtype
     return tf.where(condition, tf.cast(a, dtype), tf.cast(b, dtype))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,26 +9,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.diagnosis import Status
+from amp_tf.loss_scaling.keras3_inner import INNER_SETTINGS, check_inner, headroom, norm_clip, scope_of
 from amp_tf.loss_scaling.keras3_saving import ScaleState, match_state, read_state
 from amp_tf.loss_scaling.schedule import Schedule, State, build_schedule
 from amp_tf.loss_scaling.usage import Gradients, Usage
 
-# These are settings of the inner optimizer; Keras' own wrapper has them too, dead.
-_INNER_SETTINGS = frozenset(
-    {
-        "clipnorm",
-        "clipvalue",
-        "ema_momentum",
-        "ema_overwrite_frequency",
-        "global_clipnorm",
-        "gradient_accumulation_steps",
-        "use_ema",
-        "weight_decay",
-    }
-)
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
 
 
@@ -71,7 +57,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         name: str | None = None,
         **settings: Any,
     ) -> None:
-        _check_inner(inner_optimizer)
+        check_inner(inner_optimizer)
         schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
         # Checkpoints see the inner optimizer in this one's place (the mixin), so no attribute here may be tracked.
         object.__setattr__(self, "_self_setattr_tracking", False)
@@ -82,7 +68,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         self._usage = Usage()
         self._pending_weights: dict[str, Any] | None = None
         self._nonfinite_gradients: Any = None
-        for setting in _INNER_SETTINGS:  # from now on they are read from the inner optimizer
+        for setting in INNER_SETTINGS:  # from now on they are read from the inner optimizer
             self.__dict__.pop(setting, None)
         self._create_state()
 
@@ -91,7 +77,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         self._variables.clear()
         start = self._schedule.initial_state()
         strategy = getattr(self.inner_optimizer, "_distribution_strategy", None) or tf.distribute.get_strategy()
-        with _scope_of(strategy):
+        with scope_of(strategy):
             self._scale = self.add_variable(
                 (), initializer=keras.initializers.Constant(start.scale), dtype="float32", name="loss_scale"
             )
@@ -180,7 +166,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         gradients, variables = self.inner_optimizer._filter_empty_gradients(list(grads), variables)
         if kind is Gradients.SCALED:
             gradients = self._unscale(gradients, variables)
-        flags = finite.find_nonfinite(gradients, _norm_clip(self.inner_optimizer), self._headroom())
+        flags = finite.find_nonfinite(gradients, norm_clip(self.inner_optimizer), headroom(self.inner_optimizer))
         flags = tf.concat([flags, [self._usage.take_nonfinite_loss()]], axis=0)
         replicas.decide_together(
             flags,
@@ -202,21 +188,14 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
 
-    def _headroom(self) -> float:
-        accumulated = self.inner_optimizer.gradient_accumulation_steps or 1
-        return float(accumulated * tf.distribute.get_strategy().num_replicas_in_sync)
-
     def _take_step(self, strategy: Any, gradients: Any, variables: Sequence[Any]) -> None:
         replicas.apply_inner(strategy, self.inner_optimizer, gradients, variables)
-        self._store(self._schedule.after_finite(self._load(), finite.TENSORS), nonfinite_losses=0)
+        self._store(self._schedule.after_finite(self._load(), finite.TENSORS), self._counters.value[5])
 
     def _skip_step(self, flags: Any, variables: Sequence[Any]) -> None:
-        before = tf.convert_to_tensor(self._counters.value)[5]
-        loss_is_nonfinite = flags[-1] > 0
-        self._store(
-            self._schedule.after_nonfinite(self._load(), finite.TENSORS),
-            nonfinite_losses=tf.where(loss_is_nonfinite, before + 1, tf.zeros_like(before)),
-        )
+        state, before = self._load(), tf.convert_to_tensor(self._counters.value)[5]
+        count = finite.count_nonfinite_losses(flags[-1], state.skipped_in_row, before)
+        self._store(self._schedule.after_nonfinite(state, finite.TENSORS), count)
         indices = [[self.inner_optimizer._get_variable_index(variable)] for variable in variables]
         seen = tf.scatter_nd(indices, tf.cast(flags[:-1] > 0, tf.int32), self._nonfinite_gradients.shape)
         self._nonfinite_gradients.assign(seen)
@@ -243,7 +222,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(variables)
         count = max(len(self.inner_optimizer._trainable_variables), 1)
-        with _scope_of(self.inner_optimizer._distribution_strategy):
+        with scope_of(self.inner_optimizer._distribution_strategy):
             seen = keras.Variable(
                 initializer="zeros", shape=(count,), dtype="int32", trainable=False, name="nonfinite_gradients"
             )
@@ -316,7 +295,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         return getattr(self.inner_optimizer, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _INNER_SETTINGS and "_schedule" in self.__dict__:
+        if name in INNER_SETTINGS and "_schedule" in self.__dict__:
             setattr(self.inner_optimizer, name, value)
         else:
             super().__setattr__(name, value)
@@ -341,6 +320,10 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
 
     def save_own_variables(self, store: Any) -> None:
         """Writes what the inner optimizer alone would write; the scale goes to its own group."""
+        if self._pending_weights is not None:  # loaded, and no step has built the variables for it yet
+            for key, array in self._pending_weights.items():
+                store[key] = array
+            return
         self.inner_optimizer.save_own_variables(store)
 
     def load_own_variables(self, store: Any) -> None:
@@ -402,35 +385,3 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
 def wrap(inner_optimizer: Any, initial_scale: float, **settings: Any) -> LossScaleOptimizer:
     """The adapter's entry, for ``amp_tf.LossScaleOptimizer``."""
     return LossScaleOptimizer(inner_optimizer, initial_scale, **settings)
-
-
-def _check_inner(optimizer: Any) -> None:
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(f"inner_optimizer: expected a keras.optimizers.Optimizer, got {optimizer!r}.")
-    where = f"LossScaleOptimizer('{optimizer.name}')"
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise ConfigError("the optimizer is a LossScaleOptimizer already", where=where, fix="Wrap it once")
-    if optimizer.loss_scale_factor is not None:
-        raise ConfigError(
-            f"the optimizer scales its loss already, by loss_scale_factor={optimizer.loss_scale_factor}",
-            where=where,
-            fix="Leave out loss_scale_factor, or use LossScaleOptimizer(…, initial_scale=…, dynamic=False)",
-        )
-    if keras.backend.backend() != "tensorflow":
-        raise ConfigError(
-            f"Keras runs on {keras.backend.backend()}", where=where, fix="Set KERAS_BACKEND=tensorflow before importing"
-        )
-
-
-def _norm_clip(optimizer: Any) -> finite.NormClip:
-    if optimizer.clipnorm:
-        return finite.NormClip.EACH
-    return finite.NormClip.GLOBAL if optimizer.global_clipnorm else finite.NormClip.NONE
-
-
-def _scope_of(strategy: Any) -> contextlib.AbstractContextManager[Any]:
-    if strategy is tf.distribute.get_strategy() or (
-        not tf.distribute.in_cross_replica_context() and tf.distribute.has_strategy()
-    ):
-        return contextlib.nullcontext()
-    return strategy.scope()  # type: ignore[no-any-return]

@@ -188,13 +188,12 @@ class _Scaling:
         def step(strategy: Any, grads: Any) -> list[Any]:
             done = take(grads) if strategy is None else strategy.extended.call_for_each_replica(take, args=(grads,))
             state = self._schedule.after_finite(self._loss_scale.load(), finite.TENSORS)
-            return [done, *self._loss_scale.store(state, 0)]
+            return [done, *self._loss_scale.store(state, self._loss_scale.counters[4])]
 
         def skip(flags: Any) -> list[Any]:
-            before = tf.convert_to_tensor(self._loss_scale.counters)[4]
-            count = tf.where(flags[-1] > 0, before + 1, tf.zeros_like(before))
-            state = self._schedule.after_nonfinite(self._loss_scale.load(), finite.TENSORS)
-            operations = self._loss_scale.store(state, count)
+            state, before = self._loss_scale.load(), tf.convert_to_tensor(self._loss_scale.counters)[4]
+            count = finite.count_nonfinite_losses(flags[-1], state.skipped_in_row, before)
+            operations = self._loss_scale.store(self._schedule.after_nonfinite(state, finite.TENSORS), count)
             if self._nonfinite_gradients is not None and len(variables) == len(self._step_variables):
                 operations.append(self._nonfinite_gradients.assign(tf.cast(flags[:-1] > 0, tf.int32), read_value=False))
             return operations  # type: ignore[no-any-return]

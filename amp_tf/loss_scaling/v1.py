@@ -169,12 +169,13 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
                 done = step(gradients)
             else:
                 done = strategy.group(strategy.extended.call_for_each_replica(step, args=(gradients,)))
-            return [done, *self._loss_scale.store(self._next_state(self._schedule.after_finite), 0)]
+            state = self._schedule.after_finite(self._loss_scale.load(), finite.TENSORS)
+            return [done, *self._loss_scale.store(state, self._loss_scale.counters[4])]
 
         def skip(flags: Any) -> list[Any]:
-            before = tf.convert_to_tensor(self._loss_scale.counters)[4]
-            count = tf.where(flags[-1] > 0, before + 1, tf.zeros_like(before))
-            return self._loss_scale.store(self._next_state(self._schedule.after_nonfinite), count)  # type: ignore[no-any-return]
+            state, before = self._loss_scale.load(), tf.convert_to_tensor(self._loss_scale.counters)[4]
+            count = finite.count_nonfinite_losses(flags[-1], state.skipped_in_row, before)
+            return self._loss_scale.store(self._schedule.after_nonfinite(state, finite.TENSORS), count)  # type: ignore[no-any-return]
 
         taken = replicas.decide_together(flags, [gradient for gradient, _ in pairs], take=take, skip=skip)
         if tf.executing_eagerly():
@@ -205,9 +206,6 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
     def get_slot_names(self) -> list[str]:
         """The names of the inner optimizer's slots."""
         return self._optimizer.get_slot_names()  # type: ignore[no-any-return]
-
-    def _next_state(self, advance: Any) -> Any:
-        return advance(self._loss_scale.load(), finite.TENSORS)
 
     def _doing_dynamic_loss_scaling(self) -> bool:
         return self._schedule.skips_nonfinite
