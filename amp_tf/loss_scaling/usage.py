@@ -37,6 +37,13 @@ class Usage:
         self._has_warned = False
         self._losses = threading.local()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_losses"}  # a tensor of this process
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._losses = threading.local()
+
     @property
     def loss_was_scaled(self) -> bool:
         """Whether a loss was ever scaled through this wrapper."""

@@ -1,0 +1,119 @@
+"""Case 33: copies. A pickled or deep-copied optimizer goes on as the original would; a clone starts anew."""
+
+import copy
+import dataclasses
+import pickle
+
+import keras
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import amp_tf
+from tests.loss_scaling.steps import assert_same, gradients, make_step, poisoned, values, variables
+from tests.loss_scaling.test_state import everything, make_model, train
+
+TRACE = [gradients(0), poisoned(gradients(1), 0, float("nan")), gradients(2)]
+WAYS = {"deepcopy": copy.deepcopy, "pickle": lambda thing: pickle.loads(pickle.dumps(thing))}
+
+
+@pytest.fixture(params=WAYS)
+def duplicate(request):
+    return WAYS[request.param]
+
+
+def make_optimizer():
+    inner = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 50), global_clipnorm=1.0)
+    return amp_tf.LossScaleOptimizer(inner, dynamic_growth_steps=2, hysteresis=1, min_scale=0.25, name="mine")
+
+
+def go_on(optimizer, weights):
+    step = make_step(optimizer, weights)
+    for grads in TRACE:
+        step(*map(tf.constant, grads))
+    return values(optimizer, weights)
+
+
+def status(optimizer):
+    return dataclasses.replace(optimizer.status(), nonfinite_variables=())  # named after the variables of each
+
+
+def same_weights(weights):
+    others = variables()
+    for other, weight in zip(others, weights, strict=True):
+        other.assign(weight.numpy())
+    return others
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_case_33_a_copy_goes_on_as_the_original_does_and_shares_nothing_with_it(duplicate, times):
+    optimizer, weights = make_optimizer(), variables()
+    go_on(optimizer, weights)
+    copied, copied_weights = optimizer, same_weights(weights)
+    for _ in range(times):  # a copy of a copy that no step has built yet loses nothing
+        copied = duplicate(copied)
+    before = status(copied)
+    assert (copied.schedule, copied.name) == (optimizer.schedule, "mine")
+    assert before == status(optimizer)
+    expected = go_on(optimizer, weights)
+    assert status(copied) == before
+    assert_same(go_on(copied, copied_weights), expected)
+    assert status(copied) == status(optimizer)
+
+
+def test_case_33_a_copied_model_goes_on_as_the_original_does(duplicate):
+    model = make_model()
+    train(model, skip=True)
+    copied = duplicate(model)
+    train(model)
+    train(copied)
+    assert_same(everything(copied), everything(model))
+    assert status(copied.optimizer) == status(model.optimizer)
+
+
+def test_case_33_a_clone_compiled_from_the_configuration_has_the_settings_and_starts_anew():
+    model = make_model()
+    train(model, skip=True)
+    clone = keras.models.clone_model(model)
+    clone.compile_from_config(model.get_compile_config())
+    assert type(clone.optimizer) is type(model.optimizer)
+    assert clone.optimizer is not model.optimizer
+    assert clone.optimizer.get_config() == model.optimizer.get_config()
+    assert (clone.optimizer.status().steps, clone.optimizer.status().scale) == (0, 2.0**15)
+    fresh = make_model()
+    clone.set_weights(fresh.get_weights())
+    train(clone)
+    train(fresh)
+    assert_same(everything(clone), everything(fresh))
+
+
+@pytest.mark.parametrize("family", [tf_keras.optimizers, tf_keras.optimizers.legacy], ids=["new", "legacy"])
+def test_case_33_a_tf_keras_clone_compiled_from_the_configuration_has_the_settings_and_starts_anew(family):
+    model = tf_keras.Sequential([tf_keras.layers.Input((4,)), tf_keras.layers.Dense(1)])
+    model.compile(amp_tf.LossScaleOptimizer(family.SGD(0.1, clipnorm=1.0), 64.0, hysteresis=3), "mse")
+    model.optimizer.loss_scale = 32.0
+    clone = tf_keras.models.clone_model(model)
+    clone.compile_from_config(model.get_compile_config())
+    assert type(clone.optimizer) is type(model.optimizer)
+    assert clone.optimizer.schedule == model.optimizer.schedule
+    assert clone.optimizer.inner_optimizer.clipnorm == 1.0
+    assert clone.optimizer.status().scale == 64.0
+
+
+def test_case_33_a_copied_tf1_optimizer_goes_on_as_the_original_does(duplicate):
+    v1 = tf.compat.v1
+
+    def steps(optimizer, weight):
+        for factor in (1.0, float("inf"), 2.0):
+            optimizer.minimize(lambda factor=factor: tf.reduce_sum(weight**2) * factor, var_list=[weight])
+        return weight.numpy()
+
+    optimizer, weight = amp_tf.LossScaleOptimizer(v1.train.GradientDescentOptimizer(0.25)), tf.Variable([1.0, 2.0])
+    steps(optimizer, weight)
+    copied, copied_weight = duplicate(optimizer), tf.Variable(weight)
+    before = optimizer.status()
+    assert copied.status() == before
+    expected = steps(optimizer, weight)
+    assert copied.status() == before
+    assert_same([steps(copied, copied_weight)], [expected])
+    assert copied.status() == optimizer.status()
