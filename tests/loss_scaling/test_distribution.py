@@ -1,39 +1,9 @@
 """Cases 16 to 19, K1, K7 and K8: all replicas decide together. Each program is a process of its own."""
 
-import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
+from tests.loss_scaling.processes import finish, free_ports, start, start_workers
 from tests.loss_scaling.programs import mirrored_options
-
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = Path(__file__).resolve().parent / "programs"
-
-
-def start(program, *arguments, **environment):
-    environ = {name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name}
-    environ |= {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **environment}
-    return subprocess.Popen(
-        [sys.executable, str(PROGRAMS / program), *arguments],
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(process, seconds=400):
-    try:
-        out, err = process.communicate(timeout=seconds)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err[-3000:]
-    return json.loads(out)
 
 
 @pytest.fixture(scope="module")
@@ -83,24 +53,9 @@ def test_k08_a_compiled_step_under_mirrored_strategy_runs_exactly_where_the_bare
     assert mirrored["xla"]["wrapped"] == mirrored["xla"]["bare"]
 
 
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
 def workers():
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
-    started = [
-        start("worker.py", TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}}))
-        for i in range(2)
-    ]
-    return [finish(process) for process in started]
+    return [finish(process) for process in start_workers("worker.py")]
 
 
 @pytest.mark.parametrize("bad", [0, 1])
@@ -112,10 +67,17 @@ def test_case_19_two_processes_skip_together_what_one_of_them_finds_nonfinite(wo
     assert (first["scale"], first["skipped"]) == (2.0**8, 2)
 
 
-def test_case_31_a_killed_process_goes_on_from_its_checkpoint_as_if_nothing_had_happened(tmp_path):
-    straight = finish(start("interrupted.py", str(tmp_path / "straight"), "-1"))
-    killed = start("interrupted.py", str(tmp_path / "killed"), "5")
-    killed.communicate(timeout=300)
-    assert killed.returncode == -9
-    assert finish(start("interrupted.py", str(tmp_path / "killed"), "-1")) == straight
-    assert straight["status"][2] == 3
+@pytest.fixture(scope="module")
+def ranks():
+    (port,) = free_ports(1)
+    started = [start("all_reduce.py", str(rank), str(port)) for rank in range(2)]
+    return [finish(process) for process in started]
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+@pytest.mark.parametrize("library", ["keras", "v1"])
+def test_case_19_two_processes_that_reduce_scaled_gradients_as_with_horovod_skip_together(ranks, library, bad):
+    first, second = (rank[f"{library}-{bad}"] for rank in ranks)
+    assert first == second
+    assert first["weights"] == ranks[0][f"{library}-None"]["weights"]
+    assert (first["scale"], first["skipped"]) == (2.0**8, 2)

@@ -4,7 +4,7 @@ import collections
 
 import pytest
 
-from tests.loss_scaling.test_distribution import finish, start
+from tests.loss_scaling.processes import finish, start
 
 COUNT = 200
 

@@ -1,6 +1,8 @@
 """Trains with a checkpoint after each step, and kills itself in the middle if asked to; prints JSON.
 
-Arguments: the checkpoint folder, and the step before which to die, or -1. Started again, it goes on where it was.
+Arguments: the checkpoint folder, and the step before which to die, or -1. Started again, it goes on where it was. With
+TF_CONFIG it is one worker of MultiWorkerMirroredStrategy; the poisoned data are the last worker's alone, and all
+workers go on from the first one's checkpoint.
 """
 
 import json
@@ -18,29 +20,36 @@ STEPS, POISONED = 12, (3, 4, 9)
 
 
 def main(folder, die_before):
+    strategy, worker, workers = tf.distribute.get_strategy(), 0, 1
+    if "TF_CONFIG" in os.environ:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        resolver = strategy.cluster_resolver
+        worker, workers = resolver.task_id, resolver.cluster_spec().num_tasks("worker")
     keras.utils.set_random_seed(5)
-    model = keras.Sequential(
-        [keras.layers.Input((4,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)]
-    )
-    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=2)
+    with strategy.scope():
+        layers = [keras.layers.Input((4,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=2)
+        optimizer.build(model.trainable_variables)
     done = tf.Variable(0, dtype=tf.int64)
-    manager = tf.train.CheckpointManager(
-        tf.train.Checkpoint(model=model, optimizer=optimizer, done=done), folder, max_to_keep=2
-    )
-    manager.restore_or_initialize()
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, done=done)
+    manager = tf.train.CheckpointManager(checkpoint, f"{folder}/{worker}", max_to_keep=2)
+    saved = tf.train.latest_checkpoint(f"{folder}/0")
+    if saved:
+        checkpoint.restore(saved).assert_existing_objects_matched()
 
-    @tf.function
     def step(x):
         with tf.GradientTape() as tape:
             loss = optimizer.scale_loss(tf.reduce_mean((model(x) - tf.reduce_sum(x, 1, keepdims=True)) ** 2))
         variables = model.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, [v.value for v in variables]), variables, strict=True))
 
+    run = tf.function(lambda x: strategy.run(step, args=(x,)))
     for i in range(int(done), STEPS):
         if i == die_before:
             os.kill(os.getpid(), signal.SIGKILL)
-        x = np.random.RandomState(i).randn(8, 4).astype("float32")
-        step(tf.constant(x * np.nan if i in POISONED else x))
+        x = np.random.RandomState(100 * i + worker).randn(8, 4).astype("float32")
+        run(tf.constant(x * np.nan if i in POISONED and worker == workers - 1 else x))
         done.assign_add(1)
         manager.save()
     status = optimizer.status()
