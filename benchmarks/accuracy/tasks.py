@@ -90,7 +90,7 @@ def run_autoencoder(seed: int) -> float:
 def run_recommender(seed: int) -> float:
     keras.utils.set_random_seed(seed)
     pairs, values, test_pairs, test_values = data.ratings()
-    modules, identifiers = pairs.max(0) + 1
+    modules, identifiers = (int(count) for count in pairs.max(0) + 1)
     pair = keras.layers.Input((2,), dtype="int32")
     vectors, biases = [], []
     for column, count in ((0, modules), (1, identifiers)):
