@@ -1,0 +1,187 @@
+"""Peak memory of training by batch size, and how much larger a batch fits: float32, the Keras policy, amp_tf.
+
+    python -m benchmarks.memory [--models convnet unet bert] [--batches 8 16 32] [--size small] [--json memory.json]
+
+Every figure is a process of its own that builds the model, notes its resident memory, and makes a few training steps
+through Keras' fit without XLA. What counts is the peak of the resident memory in these steps less the memory before
+them: variables, slots, activations, gradients and work space, without TensorFlow itself. The second table takes the
+memory of float32's largest batch as a cap and looks for the largest batch of each mode that stays below it: first on
+the line through the measured points, then by measuring there. Needs Linux (``/proc/self/clear_refs`` resets the peak).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import models
+from benchmarks.step_time import worker
+from benchmarks.step_time.modes import WAYS, Mode, environment, modes
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = 3
+REFERENCE = "float32"
+COMPARED = (REFERENCE, "policy", "amp_tf")
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One measured process: MiB that its training steps took."""
+
+    model: str
+    mode: str
+    batch: int
+    mib: float
+
+
+def resident(field: str) -> float:
+    """``VmRSS`` (now) or ``VmHWM`` (the peak since it was reset) of this process, in MiB."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"/proc/self/status has no {field}: this benchmark needs Linux.")
+
+
+def work(options: dict[str, Any]) -> float:
+    """Trains in this process and returns the MiB that the training steps took."""
+    worker.set_up(modes(options["precision"])[options["mode"]])
+    runner = worker.Runner(options["model"], options["size"], options["batch"], WAYS["fit"])
+    gc.collect()
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    runner.steps(STEPS)
+    return resident("VmHWM") - before
+
+
+def measure(model: str, size: str, precision: str, mode: Mode, batch: int) -> float:
+    """MiB of one process.
+
+    Raises:
+        RuntimeError: the process failed; the message is the end of what it wrote to stderr.
+    """
+    options = {"model": model, "size": size, "precision": precision, "mode": mode.name, "batch": batch}
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks.memory", "--work", json.dumps(options)],
+        env=environment(mode) | {"PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode:
+        raise RuntimeError(
+            f"{model}, {mode.name}, batch {batch}: exit status {ended.returncode}\n{ended.stderr[-2000:]}"
+        )
+    return float(ended.stdout.strip().splitlines()[-1])
+
+
+def largest_batch(points: Sequence[tuple[int, float]], cap: float, measured: Callable[[int], float]) -> Point | None:
+    """The largest batch whose training takes at most ``cap`` MiB, as far as a few measurements can tell.
+
+    Args:
+        points: batch and MiB, of at least two different batches.
+        cap: in MiB.
+        measured: gives the MiB of a batch.
+
+    Returns:
+        Batch and its measured MiB (model and mode are left empty), ``None`` if even one example takes more.
+    """
+    slope, intercept = statistics.linear_regression([b for b, _ in points], [m for _, m in points])
+    batch = int((cap - intercept) / slope) if slope > 0 else max(b for b, _ in points)
+    while batch >= 1:
+        mib = dict(points).get(batch)
+        mib = measured(batch) if mib is None else mib
+        if mib <= cap:
+            return Point("", "", batch, mib)
+        batch = min(batch - 1, int(batch * cap / mib))
+    return None
+
+
+def memory_table(points: Sequence[Point]) -> list[str]:
+    """Markdown: a row for each model and batch, MiB of each mode, and the ratio to float32."""
+    found = {(p.model, p.batch, p.mode): p.mib for p in points}
+    lines = ["| model | batch | float32, MiB | Keras policy, MiB | amp_tf, MiB | policy / float32 | amp_tf / float32 |",
+             "|---|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
+    for model, batch in dict.fromkeys((p.model, p.batch) for p in points):
+        reference, policy, ours = (found[model, batch, mode] for mode in COMPARED)
+        title = models.BENCHMARKS[model].title
+        lines.append(
+            f"| {title} | {batch} | {reference:.0f} | {policy:.0f} | {ours:.0f} | {policy / reference:.2f} | "
+            f"{ours / reference:.2f} |"
+        )
+    return lines
+
+
+def batch_table(caps: dict[str, Point], largest: dict[tuple[str, str], Point | None]) -> list[str]:
+    """Markdown: for each model the cap and the largest batch of each mode, with its measured MiB."""
+    lines = ["| model | cap, MiB | float32 | Keras policy | amp_tf | amp_tf / float32 |",
+             "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+    for model, cap in caps.items():
+        cells = []
+        for mode in COMPARED[1:]:
+            point = largest[model, mode]
+            cells.append(f"{point.batch} ({point.mib:.0f} MiB)" if point else "none")
+        ours = largest[model, "amp_tf"]
+        ratio = f"{ours.batch / cap.batch:.2f}" if ours else "–"
+        lines.append(
+            f"| {models.BENCHMARKS[model].title} | {cap.mib:.0f} | {cap.batch} | {' | '.join(cells)} | {ratio} |"
+        )
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=models.BENCHMARKS, default=["convnet", "unet", "bert"])
+    parser.add_argument("--batches", nargs="+", type=int, help="by default those of the model's sweep")
+    parser.add_argument("--size", choices=models.SIZES, default="small")
+    parser.add_argument("--precision", choices=("bfloat16", "float16"), default="bfloat16", help="of the Keras policy")
+    parser.add_argument("--no-cap", action="store_true", help="leave out the second table")
+    parser.add_argument("--json", type=Path, help="a file for the figures")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        print(work(json.loads(arguments.work)))
+        return 0
+    compared = {name: mode for name, mode in modes(arguments.precision).items() if name in COMPARED}
+    points: list[Point] = []
+    caps: dict[str, Point] = {}
+    largest: dict[tuple[str, str], Point | None] = {}
+    for model in arguments.models:
+
+        def of(mode: Mode, batch: int, model: str = model) -> float:
+            mib = measure(model, arguments.size, arguments.precision, mode, batch)
+            print(f"{model}, {mode.name}, batch {batch}: {mib:.0f} MiB", file=sys.stderr, flush=True)
+            return mib
+
+        batches = sorted(arguments.batches or models.BENCHMARKS[model].workload(arguments.size).batches)
+        own = [Point(model, name, batch, of(mode, batch)) for batch in batches for name, mode in compared.items()]
+        points += own
+        caps[model] = next(p for p in own if p.mode == REFERENCE and p.batch == batches[-1])
+        for name, mode in compared.items():
+            if name != REFERENCE and not arguments.no_cap and len(batches) > 1:
+                line = [(p.batch, p.mib) for p in own if p.mode == name]
+                largest[model, name] = largest_batch(
+                    line, caps[model].mib, lambda batch, mode=mode, of=of: of(mode, batch)
+                )
+    print("\n".join(memory_table(points)))
+    if largest:
+        print("\n" + "\n".join(batch_table(caps, largest)))
+    if arguments.json:
+        rows = [dataclasses.asdict(point) for point in points]
+        best = [
+            {"model": m, "mode": n, **({"batch": p.batch, "mib": p.mib} if p else {})} for (m, n), p in largest.items()
+        ]
+        arguments.json.write_text(json.dumps({"points": rows, "largest": best}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
