@@ -84,8 +84,8 @@ def _prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
     node_codes = [code_of[op] for op in view.ops]
     for node in obstacles.rule_of:
         proto = view.protos[node]
-        if proto is not None and proto.op != view.ops[node]:  # it may not become its successor, so it is on no list
-            node_codes[node] = 0
+        if proto is not None and proto.op != view.ops[node]:  # it may not become its successor
+            node_codes[node] = _CODES.get(list_of.get(proto.op, ""), 0)
     codes = view.spread(np.asarray(node_codes, np.uint8))
     touchable = np.ones(view.node_count, np.uint8)
     touchable[list(obstacles.rule_of)] = 0

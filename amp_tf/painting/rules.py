@@ -43,6 +43,8 @@ def paint_between_allow(canvas: Canvas) -> None:
     downstream = np.zeros_like(passable)
     downstream[canvas.flood(roots, passable, forward=True)] = 1
     canvas.paint_allow(canvas.flood(roots, downstream, backward=True), Rule.BETWEEN_ALLOW)
+    # As in TensorFlow, allow-list nodes that lost their paint to a TensorList attract their neighbours all the same.
+    canvas.paint_allow(roots, Rule.ALLOW_LIST)
 
 
 def paint_after_allow(canvas: Canvas) -> None:

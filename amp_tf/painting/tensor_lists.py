@@ -19,10 +19,11 @@ Cluster = dict[int, int]  # node to the unit that is the type of its list's elem
 
 
 def find_clusters(canvas: Canvas, is_function: Callable[[str], bool]) -> list[Cluster]:
-    """The clusters of float32 TensorList nodes; those that are not safe are painted deny.
+    """The clusters of float32 TensorList nodes; of those that are not safe, the first node is painted deny.
 
     A cluster is unsafe if a node of it may not be touched, or if its handle passes through a call, an argument or
-    another place behind which unseen ops may use the list.
+    another place behind which unseen ops may use the list. Its other nodes follow in :func:`match_clusters`, once deny
+    has spread: what a dangerous op writes to the list must reach those that read it, which paint would stop.
     """
     view = canvas.view
     element = {
@@ -44,7 +45,7 @@ def find_clusters(canvas: Canvas, is_function: Callable[[str], bool]) -> list[Cl
         seen.update(cluster)
         escapes = any(_is_boundary(canvas, node, is_function) for node in touched - element.keys())
         if escapes or not all(canvas.processable[unit] for unit in cluster.values()):
-            canvas.paint_deny(cluster.values(), Rule.LIST_ESCAPES)
+            canvas.paint_deny([element[root]], Rule.LIST_ESCAPES)
         clusters.append(cluster)
     return clusters
 
@@ -75,9 +76,11 @@ def match_clusters(canvas: Canvas, clusters: list[Cluster]) -> None:
         allowed = [unit for unit in units if canvas.allow[unit]]
         if denied:
             others = [unit for unit in units if not canvas.deny[unit]]
+            escapes = any(canvas.rule[unit] == Rule.LIST_ESCAPES for unit in denied)
+            rule = Rule.LIST_ESCAPES if escapes else Rule.LIST_DENIED
             _set_cause(canvas, others, denied[0])
-            canvas.unpaint_allow(units, Rule.LIST_DENIED)
-            canvas.paint_deny(others, Rule.LIST_DENIED)
+            canvas.unpaint_allow(units, rule)
+            canvas.paint_deny(others, rule)
         elif allowed:
             others = [unit for unit in units if not canvas.allow[unit]]
             _set_cause(canvas, others, allowed[0])

@@ -17,6 +17,14 @@ def test_a_preserved_node_stays_and_stops_the_paint():
     assert result.why("clr1") == (Rule.BESIDE_ALLOW, "allow2")
 
 
+def test_a_preserved_node_that_would_become_its_successor_is_on_the_list_of_its_own_op():
+    norm = "n = FusedBatchNorm(deny1, x, x, x, x)\ninfer1 = Log(n)\nallow1 = MatMul(infer1, infer1)"
+    text = f"x = Placeholder()\ndeny1 = Exp(x)\n{norm}\nallow0 = MatMul(x, x)\nclr1 = Relu(infer1)"
+    assert painted(text, preserve=["n"]).f16 == "allow1 allow0"
+    assert painted(text, preserve=["n"]).rule("infer1") is Rule.NO_ALLOW_NEIGHBOUR
+    assert painted(text, preserve=["n"], infer_add=("FusedBatchNorm",)).why("infer1") == (Rule.AFTER_DENY, "n")
+
+
 def test_a_preserved_name_that_the_graph_does_not_have_is_no_error():
     assert painted(CHAIN, preserve=["nobody"]).f16 == "allow1 clr1 allow2 clr2"
 

@@ -107,6 +107,26 @@ def test_a_list_that_comes_in_as_an_argument_stays():
     assert result.why("g") == (Rule.LIST_ESCAPES, "")
 
 
+@pytest.mark.parametrize("boundary", ["p = OptionalFromValue(w) Toutput_types=[variant]", ""])
+def test_danger_runs_through_a_list_whether_it_leaves_the_graph_or_not(boundary):
+    text = BASE + "deny1 = Exp(x)" + SET_GET.format(value="deny1")
+    result = painted(text + f"infer1 = Sqrt(g)\nallow1 = MatMul(infer1, infer1)\ninfer2 = Log(allow1)\n{boundary}")
+    assert result.f16 == "allow1 infer2"
+    assert result.why("infer1") == (Rule.AFTER_DENY, "g")
+
+
+def test_a_list_op_on_the_allow_list_attracts_its_neighbours_although_its_list_stays():
+    # As in TensorFlow, and of no use: only a setting can put a list op there.
+    result = painted(
+        "l = Placeholder() dtype=variant\ni = Placeholder() dtype=int32\n"
+        "g = TensorListGetItem(l, i, i) element_dtype=float32\nclr1 = Relu(g)",
+        clear_remove=("TensorListGetItem",),
+        allow_add=("TensorListGetItem",),
+    )
+    assert result.f16 == "clr1"
+    assert result.why("g") == (Rule.LIST_DENIED, "")
+
+
 def test_a_list_may_pass_through_ops_that_only_hand_it_on():
     text = BASE + SET_GET.format(value="x").replace("(w,", "(i,") + "i = Identity(w) T=variant\nallow1 = MatMul(g, g)"
     assert lists(painted(text).f16) == ["r", "w", "g"]

@@ -16,7 +16,7 @@ from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import kernels
 
 from tests.oracle import DT_FLOAT, Knobs, Mode, Outcome, type_attributes
-from tests.parity.op_pool import op_def
+from tests.parity.op_pool import op_def, op_pool
 from tests.parity.random_graphs import RandomGraph
 
 
@@ -35,8 +35,8 @@ DELIBERATE_DIFFERENCES = (
         "TensorFlow paints allow-list nodes, and infer nodes that directly follow one, without asking whether the op "
         "has a 16-bit kernel on the node's device; the graph then fails at run time. amp_tf leaves them in float32, "
         "and an allow-list op whose result cannot be 16-bit does not attract its neighbours either.",
-        "the original gets such an allow-list op removed by ALLOWLIST_REMOVE; a graph with another node without kernel "
-        "in the original's result is left out",
+        "the original gets such an allow-list op removed by ALLOWLIST_REMOVE; a graph in which only some nodes of the "
+        "op are such, or with another node without kernel in the original's result, is left out",
     ),
     DeliberateDifference(
         "batch-norm-untouched",
@@ -104,6 +104,8 @@ def knobs_for_original(graph: RandomGraph, mode: Mode) -> Knobs:
 
 def reason_to_leave_out(graph: RandomGraph, mode: Mode, original: Outcome) -> str:
     """The name of the difference that shows in the original's result, or nothing."""
+    if _is_removed_in_part(graph, mode):
+        return "kernel-missing"
     before = {node.name: node for node in graph.graph_def.node}
     for node in original.graph.node:
         old = before.get(node.name)
@@ -118,6 +120,20 @@ def reason_to_leave_out(graph: RandomGraph, mode: Mode, original: Outcome) -> st
     ):
         return "force-all-casts"
     return ""
+
+
+def _is_removed_in_part(graph: RandomGraph, mode: Mode) -> bool:
+    """Whether an allow-list op was removed for the sake of some of its nodes only."""
+    allowed = {*op_pool().allow, *graph.knobs.allow_add}
+    nodes = [node for node in graph.graph_def.node if node.op in allowed and _has_float32(node)]
+    removed, kept = (
+        {node.op for node in nodes if _result_can_be_f16(node, mode) is can_be} for can_be in (False, True)
+    )
+    return not removed.isdisjoint(kept)
+
+
+def _has_float32(node: node_def_pb2.NodeDef) -> bool:
+    return any(DT_FLOAT in types for _, types in type_attributes(node))
 
 
 def has_kernel(node: node_def_pb2.NodeDef, mode: Mode) -> bool:

@@ -78,7 +78,8 @@ def _without(graph: RandomGraph, index: int) -> RandomGraph | None:
         inputs = [replaced.get(source, source) for source in node.input if source != f"^{gone.name}"]
         del node.input[:]
         node.input.extend(inputs)
-    preserve = tuple(name for name in graph.preserve if name != gone.name) or (cut.node[-1].name,) if cut.node else ()
+    fetchable = [node.name for node in cut.node if node.op != "NextIteration"]
+    preserve = tuple(name for name in graph.preserve if name != gone.name) or tuple(fetchable[-1:])
     return dataclasses.replace(graph, graph_def=cut, preserve=preserve) if preserve else None
 
 
