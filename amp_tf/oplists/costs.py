@@ -73,6 +73,10 @@ KERNEL_PAIRS: Mapping[str, tuple[str, int]] = {
     "MaxPoolGrad": ("MaxPool", 1),
 }
 
+#: Ops that oneDNN computes together with a product that reads the same tensor, if both have one type: the op, the
+#: product, and the number of the product's input. Alone they would cost what ELEMENT_COSTS says.
+FUSED_WITH: Mapping[str, tuple[str, int]] = {"BiasAddGrad": ("Conv2DBackpropFilter", 2)}
+
 #: Ops that move no data: they cost nothing in either type.
 FREE = frozenset({"EnsureShape", "ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze", "StopGradient"})
 

@@ -3,7 +3,8 @@
 Two questions, in this order. *Which ops around the products should be 16 bit?* An op is faster in one of the types,
 and a cast is paid wherever the types of neighbours differ; the cheapest choice for all of them at once is a minimum
 cut (:mod:`amp_tf.painting.min_cut`). *Does each island pay?* An island is a set of connected 16-bit nodes; if what it
-saves is less than the casts at its border, all of it stays in float32.
+saves is less than the casts at its border, all of it stays in float32. So does an island without a product: what is
+left to win there is not worth the rounding.
 
 Both need static shapes. What is not known is taken to be as large as the median of what is; where nothing is known,
 only the first question is asked.
@@ -42,8 +43,9 @@ class _Port:
 def drop_unprofitable(canvas: Canvas, shapes: Shapes, ties: Iterable[Sequence[int]] = ()) -> None:
     """Takes allow paint off units that are cheaper in float32.
 
-    Products of the allow list stay as they are in the first step, apart from those with a slow kernel. So do the
-    entries and exits of loops: a cast of a value that does not change belongs outside.
+    Products of the allow list stay as they are in the first step, apart from those with a slow kernel. So do ops that
+    oneDNN computes together with a product, and the entries and exits of loops: a cast of a value that does not change
+    belongs outside.
 
     Args:
         canvas: the painted canvas.
@@ -55,11 +57,13 @@ def drop_unprofitable(canvas: Canvas, shapes: Shapes, ties: Iterable[Sequence[in
     sizes = _unit_sizes(canvas, ports)
     ties = [*ties, *_kernel_pairs(canvas)]
     ties = [units for units in _merged(ties) if any(unit in sizes for unit in units)]
-    canvas.unpaint_allow(_cut(canvas, ports, sizes, ties), Rule.DOES_NOT_PAY)
+    pinned = _fused_with_products(canvas)
+    canvas.unpaint_allow(_cut(canvas, ports, sizes, ties, pinned), Rule.DOES_NOT_PAY)
     if sizes_are_known:
         islands = _find_islands(canvas, ports, ties)
         for island, gain in zip(islands, _gains(canvas, islands, ports, sizes, shapes), strict=True):
-            if gain <= 0 and not _enters_a_loop(canvas, island):
+            has_product = any(canvas.on_allow[unit] for unit in island)
+            if (gain <= 0 or not has_product) and not _enters_a_loop(canvas, island):
                 canvas.unpaint_allow(island, Rule.DOES_NOT_PAY)
 
 
@@ -80,6 +84,29 @@ def _kernel_pairs(canvas: Canvas) -> Iterator[list[int]]:
         if pair == (view.ops[source], position):
             first, second = view.signatures[source].outputs[0], view.signatures[node].outputs[0]
             yield [view.base[source] + first, view.base[node] + second]
+
+
+def _fused_with_products(canvas: Canvas) -> set[int]:
+    """The painted units of ops that oneDNN computes together with a painted product, at no cost of their own."""
+    view, edges = canvas.view, canvas.view.edges
+    if costs.FUSED_WITH.keys().isdisjoint(view.ops):
+        return set()
+    fused: list[tuple[int, int, int]] = []
+    read_by: set[tuple[str, int, int, int]] = set()
+    products = set(costs.FUSED_WITH.values())
+    columns = (edges.src_node, edges.src_port, edges.dst_node, edges.dst_position, edges.dst_unit)
+    for source, port, node, position, unit in zip(*columns, strict=True):
+        if not canvas.allow[unit]:
+            continue
+        op = view.ops[node]
+        if (op, position) in products:
+            read_by.add((op, position, source, port))
+        elif op in costs.FUSED_WITH:
+            fused.append((unit, source, port))
+    node_of = canvas.node_of
+    return {
+        unit for unit, source, port in fused if (*costs.FUSED_WITH[view.ops[node_of[unit]]], source, port) in read_by
+    }
 
 
 def _merged(groups: Iterable[Sequence[int]]) -> list[Sequence[int]]:
@@ -130,14 +157,16 @@ def _is_flexible(canvas: Canvas, unit: int) -> bool:
     return bool(canvas.allow[unit] and not canvas.on_allow[unit]) and op not in _PINNED_OPS
 
 
-def _cut(canvas: Canvas, ports: list[_Port], sizes: dict[int, float], ties: list[Sequence[int]]) -> list[int]:
+def _cut(
+    canvas: Canvas, ports: list[_Port], sizes: dict[int, float], ties: list[Sequence[int]], pinned: set[int]
+) -> list[int]:
     """The flexible units that are cheaper in float32, all choices taken together."""
     network = Network()
     vertex_of: dict[int, int] = {}
     for tied in ties:  # units that must agree are one vertex
-        if all(_is_flexible(canvas, unit) for unit in tied):
+        if all(_is_flexible(canvas, unit) and unit not in pinned for unit in tied):
             vertex_of.update(dict.fromkeys(tied, network.add_vertex()))
-    fixed = {unit for tied in ties for unit in tied if unit not in vertex_of}
+    fixed = pinned.union(unit for tied in ties for unit in tied if unit not in vertex_of)
     for unit in sizes:
         if unit not in vertex_of and unit not in fixed and _is_flexible(canvas, unit):
             vertex_of[unit] = network.add_vertex()

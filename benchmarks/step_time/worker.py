@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from benchmarks.models import BENCHMARKS
-from benchmarks.step_time.modes import WAYS, Way, modes
+from benchmarks.step_time.modes import WAYS, Mode, Way, modes
 
 FIRST_STEPS = 8
 """Steps that the first fit of each way makes: their losses are compared between modes; all but the first warm up."""
@@ -69,12 +69,12 @@ class Runner:
         self._workload = BENCHMARKS[name].workload(size)
         self.batch = batch or self._workload.batch
         x, y = self._workload.data(4 * self.batch, 0)
-        self._model = self._workload.model()
+        self.model = self._workload.model()
         data = tf.data.Dataset.from_tensor_slices((x, y) if way.trains else (x,)).repeat()
         self._data = data.batch(self.batch, drop_remainder=True).prefetch(2)
         if way.through_keras:
             settings = {"optimizer": self._workload.optimizer(), "loss": self._workload.loss} if way.trains else {}
-            self._model.compile(jit_compile=way.jit, **settings)
+            self.model.compile(jit_compile=way.jit, **settings)
         else:
             self._iterator = iter(self._data)
             self._step = self._custom_step()
@@ -83,9 +83,9 @@ class Runner:
         """Makes steps; the clock has when each ended, and in training its loss."""
         clock = Clock()
         if self._way.through_keras and self._way.trains:
-            self._model.fit(self._data, steps_per_epoch=count, verbose=0, callbacks=[clock.callback()])
+            self.model.fit(self._data, steps_per_epoch=count, verbose=0, callbacks=[clock.callback()])
         elif self._way.through_keras:
-            self._model.predict(self._data, steps=count, verbose=0, callbacks=[clock.callback()])
+            self.model.predict(self._data, steps=count, verbose=0, callbacks=[clock.callback()])
         else:
             for _ in range(count):
                 clock.losses.append(float(self._step(next(self._iterator))))
@@ -95,7 +95,7 @@ class Runner:
     def _custom_step(self) -> Any:
         import tensorflow as tf
 
-        model, workload = self._model, self._workload
+        model, workload = self.model, self._workload
         optimizer = workload.optimizer()
         optimizer.build(model.trainable_variables)
 
@@ -113,9 +113,10 @@ class Runner:
 
 def prepare(options: dict[str, Any], way: Way) -> tuple[Runner, dict[str, Any]]:
     """Builds a runner and makes its first steps."""
-    import tensorflow as tf
+    import keras
 
-    tf.keras.backend.clear_session()
+    keras.backend.clear_session()
+    keras.mixed_precision.set_global_policy(modes(options["precision"])[options["mode"]].policy)  # was cleared as well
     runner = Runner(options["model"], options["size"], options["batch"], way)
     begin = time.perf_counter()
     clock = runner.steps(FIRST_STEPS)
@@ -133,18 +134,23 @@ def timed_round(runner: Runner, seconds: float, step_s: float) -> dict[str, floa
     return {"ms": (clock.ends[-1] - clock.ends[0]) / (len(clock.ends) - 1) * 1e3}
 
 
-def main() -> int:
-    options = json.loads(sys.argv[1])
-    mode = modes(options["precision"])[options["mode"]]
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else prints goes to stderr
+def set_up(mode: Mode) -> None:
+    """Puts this process into a mode, but for the policy of its models; call it before TensorFlow is imported."""
     _switch_on_amp_tf()
-    import keras
     import tensorflow as tf
 
     if mode.graph_option:
         tf.config.optimizer.set_experimental_options({mode.graph_option: True})
-    keras.mixed_precision.set_global_policy(mode.policy)
+
+
+def main() -> int:
+    options = json.loads(sys.argv[1])
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else prints goes to stderr
+    set_up(modes(options["precision"])[options["mode"]])
+    import keras
+    import tensorflow as tf
+
     runner, step_s = None, 1.0
     for line in sys.stdin:
         command = json.loads(line)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -80,3 +82,18 @@ def test_loss_difference_is_the_largest_of_the_first_steps():
     assert tables.loss_difference(other, reference) == pytest.approx(0.1)
     assert tables.geometric_mean([2.0, 0.5]) == pytest.approx(1.0)
     assert math.isclose(tables.speedups(other, reference)[0], 1.0)
+
+
+def test_the_policy_of_a_mode_is_in_force_when_its_model_is_built():
+    """Keras forgets the global policy when the session is cleared between the ways."""
+    program = """
+from benchmarks.step_time import worker
+from benchmarks.step_time.modes import WAYS, modes
+worker.set_up(modes("bfloat16")["policy"])
+options = {"model": "small_mlp", "size": "tiny", "batch": None, "precision": "bfloat16", "mode": "policy"}
+for way in ("fit", "predict"):
+    runner, _ = worker.prepare(options, WAYS[way])
+    print(runner.model.layers[-1].compute_dtype)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-2:] == ["bfloat16", "bfloat16"]

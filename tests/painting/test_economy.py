@@ -147,3 +147,33 @@ def test_a_pooling_gradient_has_the_type_of_its_pooling():
 
     rules = _reasons(build)
     assert (rules["pool"] is Rule.DOES_NOT_PAY) == (rules["grad"] is Rule.DOES_NOT_PAY)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_bias_gradient_that_onednn_fuses_goes_with_its_convolution(shared):
+    """Alone it is faster in float32; fused with the filter's gradient it costs nothing, if both have one type."""
+
+    def build():
+        x, dz, other = (_placeholder(16, 64, 64, 32) for _ in range(3))
+        tf.raw_ops.Conv2DBackpropFilter(
+            input=x, filter_sizes=[3, 3, 32, 32], out_backprop=dz, strides=[1, 1, 1, 1], padding="SAME", name="filter"
+        )
+        w = _placeholder(3, 3, 32, 32)
+        gradient = dz if shared else tf.nn.conv2d(other, w, 1, "SAME")
+        tf.nn.conv2d(gradient, w, 1, "SAME")  # so that a 16-bit form of the gradient is at hand in both cases
+        tf.raw_ops.BiasAddGrad(out_backprop=gradient, name="bias")
+
+    rules = _reasons(build)
+    assert rules["filter"] is Rule.ALLOW_LIST
+    assert (rules["bias"] is Rule.DOES_NOT_PAY) == (not shared)
+
+
+def test_an_island_without_a_product_stays_in_float32():
+    """A Tile is faster in 16 bit, and its small input costs little to cast; but that alone is no reason to round."""
+
+    def build():
+        x, w = _placeholder(512, 512), _placeholder(512, 512)
+        row = tf.tanh(tf.tanh(tf.tanh(tf.matmul(x, w))))
+        tf.matmul(tf.sigmoid(tf.sigmoid(tf.tile(row, [32, 1], name="tile"))), w)
+
+    assert _reasons(build)["tile"] is Rule.DOES_NOT_PAY

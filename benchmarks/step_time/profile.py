@@ -1,0 +1,135 @@
+"""Where the time of a step goes: a table of ops, each mode beside the others, from TensorFlow's profiler.
+
+    python -m benchmarks.step_time.profile mobilenet --way fit --modes float32,tf_pass,amp_tf
+
+One process for each mode. A figure is the time inside the kernels of one op, summed over threads, in milliseconds of a
+step, with how many of them ran; so columns add up to more than the step where kernels run side by side, and a kernel
+that waits for the cores that another one uses counts twice. Find out what differs here; measure what it costs with
+``python -m benchmarks.step_time``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.models import SIZES, names
+from benchmarks.step_time.modes import WAYS, environment, modes
+
+STEPS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """What one op took in a step: ``ms`` milliseconds in ``count`` kernels."""
+
+    ms: float
+    count: float
+
+
+def kernel_events(folder: Path) -> Iterator[tuple[str, float]]:
+    """The kernels that the profiler saw, as (op, milliseconds)."""
+    from tensorflow.python.framework import op_def_registry
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    for path in folder.rglob("*.xplane.pb"):
+        space = xplane_pb2.XSpace.FromString(path.read_bytes())
+        for plane in space.planes:
+            titles = {key: metadata.name for key, metadata in plane.event_metadata.items()}
+            for line in plane.lines:
+                for event in line.events:
+                    node, separator, op = titles[event.metadata_id].rpartition(":")
+                    if node and separator and op_def_registry.get(op) is not None:
+                        yield op, event.duration_ps / 1e9
+
+
+def profiled(run: Any) -> dict[str, Figure]:
+    """The ops of :data:`STEPS` steps, by name."""
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        run.steps(STEPS)
+        tf.profiler.experimental.stop()
+        total: dict[str, float] = collections.defaultdict(float)
+        count: dict[str, int] = collections.Counter()
+        for op, ms in kernel_events(Path(folder)):
+            total[op] += ms
+            count[op] += 1
+    return {op: Figure(total[op] / STEPS, count[op] / STEPS) for op in total}
+
+
+def worker(options: dict[str, Any]) -> None:
+    """Profiles one mode and prints the figures as one JSON line."""
+    from benchmarks.step_time.worker import prepare, set_up
+
+    set_up(modes(options["precision"])[options["mode"]])
+    runner, _ = prepare(options, WAYS[options["way"]])
+    figures = profiled(runner)
+    print("figures:" + json.dumps({op: dataclasses.astuple(figure) for op, figure in figures.items()}), flush=True)
+
+
+def measure(options: dict[str, Any]) -> dict[str, Figure]:
+    """The figures of one mode, from a process of its own.
+
+    Raises:
+        RuntimeError: the process failed; the message is the end of what it wrote.
+    """
+    command = [sys.executable, "-m", "benchmarks.step_time.profile", "--worker", json.dumps(options)]
+    mode = modes(options["precision"])[options["mode"]]
+    done = subprocess.run(command, env=environment(mode), capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("figures:")]
+    if not lines:
+        raise RuntimeError(done.stderr[-1500:])
+    return {op: Figure(*figure) for op, figure in json.loads(lines[0][len("figures:") :]).items()}
+
+
+def table(by_mode: dict[str, dict[str, Figure]], rows: int) -> str:
+    """The ops that take the most in any mode, as Markdown."""
+    most = {
+        op: max(figures.get(op, Figure(0, 0)).ms for figures in by_mode.values())
+        for op in set().union(*by_mode.values())
+    }
+    lines = ["| op | " + " | ".join(f"{mode} ms (kernels)" for mode in by_mode) + " |"]
+    lines.append("|---|" + "---:|" * len(by_mode))
+    for op in sorted(most, key=lambda op: -most[op])[:rows]:
+        cells = [
+            f"{figures[op].ms:.2f} ({figures[op].count:.0f})" if op in figures else "–" for figures in by_mode.values()
+        ]
+        lines.append(f"| {op} | " + " | ".join(cells) + " |")
+    totals = [f"{sum(figure.ms for figure in figures.values()):.2f}" for figures in by_mode.values()]
+    return "\n".join([*lines, "| all | " + " | ".join(totals) + " |"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="all", help="names, comma-separated, or all")
+    parser.add_argument("--way", default="fit", choices=WAYS)
+    parser.add_argument("--modes", default="float32,policy,tf_pass,amp_tf")
+    parser.add_argument("--size", default="small", choices=SIZES)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--precision", default="bfloat16", choices=("bfloat16", "float16"))
+    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker:
+        worker(json.loads(options.worker))
+        return 0
+    for model in names(options.model):
+        asked = {"model": model, "size": options.size, "batch": options.batch, "way": options.way}
+        asked["precision"] = options.precision
+        by_mode = {mode: measure({**asked, "mode": mode}) for mode in options.modes.split(",")}
+        print(f"**{model}, {options.way}**", "", table(by_mode, options.rows), "", sep="\n", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

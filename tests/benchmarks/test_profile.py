@@ -1,0 +1,35 @@
+"""The profile of a step: the same products in each mode, and the casts of those that convert."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from benchmarks.step_time import profile
+
+
+def test_profile_shows_the_same_products_and_more_casts_where_amp_tf_converts(monkeypatch, capsys):
+    monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
+    assert profile.main(["wide_mlp", "--size", "tiny", "--modes", "float32,amp_tf", "--rows", "100"]) == 0
+    lines = {line.split("|")[1].strip(): line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")}
+    products = [line for op, line in lines.items() if op.endswith("MatMul")]
+    counts = [[float(n) for n in re.findall(r"\((\d+)\)", line)] for line in products]
+    assert sum(count[0] for count in counts) == sum(count[-1] for count in counts) > 0
+    casts = re.findall(r"\|([^|]*)\|([^|]*)\|$", lines["Cast"])[0]
+    in_float32, in_amp_tf = (int(re.findall(r"\((\d+)\)", cell)[0]) for cell in casts)
+    assert in_amp_tf > in_float32
+
+
+def test_worker_that_fails_says_why():
+    with pytest.raises(RuntimeError, match="no_such_model"):
+        profile.measure(
+            {
+                "model": "no_such_model",
+                "size": "tiny",
+                "batch": None,
+                "way": "fit",
+                "precision": "bfloat16",
+                "mode": "float32",
+            }
+        )
