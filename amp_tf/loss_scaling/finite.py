@@ -74,31 +74,30 @@ def find_nonfinite(gradients: Sequence[Any], norm_clip: NormClip = NormClip.NONE
             sum must be finite too.
 
     Returns:
-        A float32 vector, one entry per gradient: 1 if it is nonfinite, else 0. Float, because that is what every
-        distribution strategy can sum over replicas.
+        A boolean vector, one entry per gradient: whether it is nonfinite.
     """
     if norm_clip is NormClip.NONE:
-        flags = tf.stack([_is_summable(gradient, headroom) for gradient in gradients])
+        are_finite = tf.stack([_is_summable(gradient, headroom) for gradient in gradients])
     else:
         squares = [_squared_norm(gradient) for gradient in gradients]
-        flags = tf.stack([tf.math.is_finite(square) for square in squares])
+        are_finite = tf.stack([tf.math.is_finite(square) for square in squares])
         if norm_clip is NormClip.GLOBAL:
             total = tf.add_n([tf.cast(square, tf.float32) for square in squares])
-            flags = tf.logical_and(flags, tf.math.is_finite(total))
-    return 1.0 - tf.cast(flags, tf.float32)
+            are_finite = tf.logical_and(are_finite, tf.math.is_finite(total))
+    return tf.logical_not(are_finite)
 
 
 def is_nonfinite(loss: Any) -> Any:
-    """1.0 if any value of the (nest of) loss is NaN or infinite, else 0.0: a float32 scalar."""
-    flags = [tf.reduce_all(tf.math.is_finite(value)) for value in tf.nest.flatten(loss)]
-    return 1.0 - tf.cast(tf.reduce_all(tf.stack(flags)), tf.float32)
+    """Whether any value of the (nest of) loss is NaN or infinite: a boolean scalar."""
+    are_finite = [tf.reduce_all(tf.math.is_finite(value)) for value in tf.nest.flatten(loss)]
+    return tf.logical_not(are_finite[0] if len(are_finite) == 1 else tf.reduce_all(tf.stack(are_finite)))
 
 
-def count_nonfinite_losses(flag: Any, skipped_in_row: Any, before: Any) -> Any:
+def count_nonfinite_losses(is_loss_nonfinite: Any, skipped_in_row: Any, before: Any) -> Any:
     """How many of the last skipped steps had a nonfinite loss, after one more was skipped.
 
     Args:
-        flag: above 0 if this step's loss is nonfinite; a float32 scalar.
+        is_loss_nonfinite: whether this step's is; a boolean scalar.
         skipped_in_row: steps skipped in a row before this one; int64.
         before: the count before this step; int64. A finite step keeps it, so that the last skip can be explained later.
 
@@ -106,7 +105,7 @@ def count_nonfinite_losses(flag: Any, skipped_in_row: Any, before: Any) -> Any:
         The new count; int64.
     """
     in_this_row = tf.where(skipped_in_row > 0, before, tf.zeros_like(before))
-    return tf.where(flag > 0, in_this_row + 1, tf.zeros_like(before))
+    return tf.where(is_loss_nonfinite, in_this_row + 1, tf.zeros_like(before))
 
 
 def _where(condition: Any, a: Any, b: Any) -> Any:

@@ -167,12 +167,11 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         if kind is Gradients.SCALED:
             gradients = self._unscale(gradients, variables)
         flags = finite.find_nonfinite(gradients, norm_clip(self.inner_optimizer), headroom(self.inner_optimizer))
-        flags = tf.concat([flags, [self._usage.take_nonfinite_loss()]], axis=0)
         replicas.decide_together(
-            flags,
+            replicas.Nonfinite(flags, self._usage.take_nonfinite_loss()),
             gradients,
             take=lambda strategy, grads: self._take_step(strategy, grads, variables),
-            skip=lambda flags: self._skip_step(flags, variables),
+            skip=lambda found: self._skip_step(found, variables),
         )
 
     def _scale_and_note(self, loss: Any) -> Any:
@@ -192,12 +191,12 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         replicas.apply_inner(strategy, self.inner_optimizer, gradients, variables)
         self._store(self._schedule.after_finite(self._load(), finite.TENSORS), self._counters.value[5])
 
-    def _skip_step(self, flags: Any, variables: Sequence[Any]) -> None:
+    def _skip_step(self, found: replicas.Nonfinite, variables: Sequence[Any]) -> None:
         state, before = self._load(), tf.convert_to_tensor(self._counters.value)[5]
-        count = finite.count_nonfinite_losses(flags[-1], state.skipped_in_row, before)
+        count = finite.count_nonfinite_losses(found.loss, state.skipped_in_row, before)
         self._store(self._schedule.after_nonfinite(state, finite.TENSORS), count)
         indices = [[self.inner_optimizer._get_variable_index(variable)] for variable in variables]
-        seen = tf.scatter_nd(indices, tf.cast(flags[:-1] > 0, tf.int32), self._nonfinite_gradients.shape)
+        seen = tf.scatter_nd(indices, tf.cast(found.gradients, tf.int32), self._nonfinite_gradients.shape)
         self._nonfinite_gradients.assign(seen)
 
     def _load(self) -> State:

@@ -9,33 +9,49 @@ well, or TensorFlow refuses to trace the step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 
+class Nonfinite(NamedTuple):
+    """What is nonfinite in a step.
+
+    Attributes:
+        gradients: a boolean vector, an entry for each gradient. Any of them skips the step.
+        loss: a boolean scalar; it only explains.
+    """
+
+    gradients: Any
+    loss: Any
+
+
 def decide_together(
-    flags: Any, gradients: Sequence[Any], *, take: Callable[[Any, Any], Any], skip: Callable[[Any], Any]
+    found: Nonfinite,
+    gradients: Sequence[Any],
+    *,
+    take: Callable[[Any, Any], Any],
+    skip: Callable[[Nonfinite], Any],
 ) -> Any:
     """Takes the step if no replica has a nonfinite gradient, else skips it, on all replicas alike.
 
     Args:
-        flags: this replica's float32 vector: above 0 where something is nonfinite. The last entry tells about the loss
-            and only explains.
+        found: what is nonfinite on this replica.
         gradients: this replica's gradients.
         take: called with the strategy, or ``None`` where this replica goes on by itself, and the gradients; may return
             operations, which a TF1 graph runs with the step.
-        skip: called with the flags, summed over replicas; as ``take``.
+        skip: called with what is nonfinite on any replica; as ``take``.
 
     Returns:
         Whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
     """
     if not tf.__internal__.distribute.strategy_supports_no_merge_call():
-        return tf.distribute.get_replica_context().merge_call(_decide_across, args=(flags, list(gradients), take, skip))
+        arguments = (_as_numbers(found), list(gradients), take, skip)
+        return tf.distribute.get_replica_context().merge_call(_decide_across, args=arguments)
     context = tf.distribute.get_replica_context()
     if context is not None and context.num_replicas_in_sync > 1:
-        flags = context.all_reduce(tf.distribute.ReduceOp.SUM, flags)
-    return _decide(flags, lambda: take(None, gradients), lambda: skip(flags))
+        found = _from_numbers(context.all_reduce(tf.distribute.ReduceOp.SUM, _as_numbers(found)))
+    return _decide(found, lambda: take(None, gradients), lambda: skip(found))
 
 
 def apply_inner(strategy: Any, optimizer: Any, gradients: Any, variables: Sequence[Any]) -> None:
@@ -58,16 +74,25 @@ def apply_inner(strategy: Any, optimizer: Any, gradients: Any, variables: Sequen
         each(lambda grads: optimizer.apply(grads, variables), args=(gradients,))
 
 
+def _as_numbers(found: Nonfinite) -> Any:
+    # float32 is what every strategy can sum over replicas
+    return tf.cast(tf.concat([found.gradients, [found.loss]], axis=0), tf.float32)
+
+
+def _from_numbers(total: Any) -> Nonfinite:
+    return Nonfinite(total[:-1] > 0, total[-1] > 0)
+
+
 def _decide_across(
-    strategy: Any, flags: Any, gradients: Any, take: Callable[[Any, Any], Any], skip: Callable[[Any], Any]
+    strategy: Any, numbers: Any, gradients: Any, take: Callable[[Any, Any], Any], skip: Callable[[Nonfinite], Any]
 ) -> Any:
     # merge_call hands over what each replica gave; the callables are the same on all of them, one is enough.
     take, skip = (strategy.experimental_local_results(f)[0] for f in (take, skip))
-    total = strategy.reduce(tf.distribute.ReduceOp.SUM, flags, axis=None)
-    return _decide(total, lambda: take(strategy, gradients), lambda: skip(total))
+    found = _from_numbers(strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None))
+    return _decide(found, lambda: take(strategy, gradients), lambda: skip(found))
 
 
-def _decide(flags: Any, take: Callable[[], Any], skip: Callable[[], Any]) -> Any:
+def _decide(found: Nonfinite, take: Callable[[], Any], skip: Callable[[], Any]) -> Any:
     def branch(action: Callable[[], Any], taken: bool) -> Callable[[], Any]:
         def run() -> Any:
             operations = [op for op in tf.nest.flatten(action()) if op is not None]
@@ -76,7 +101,7 @@ def _decide(flags: Any, take: Callable[[], Any], skip: Callable[[], Any]) -> Any
 
         return run
 
-    return tf.cond(tf.reduce_max(flags[:-1]) > 0, branch(skip, False), branch(take, True))
+    return tf.cond(tf.reduce_any(found.gradients), branch(skip, False), branch(take, True))
 
 
 def _apply_with_conditions_outside(each: Any, optimizer: Any, gradients: Any, variables: Sequence[Any]) -> None:

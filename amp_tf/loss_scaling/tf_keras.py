@@ -183,22 +183,24 @@ class _Scaling:
             object.__setattr__(self, "_step_variables", variables)
             object.__setattr__(self, "_nonfinite_gradients", seen)
         flags = finite.find_nonfinite(gradients, _norm_clip(self._optimizer))
-        flags = tf.concat([flags, [self._usage.take_nonfinite_loss()]], axis=0)
+        found = replicas.Nonfinite(flags, self._usage.take_nonfinite_loss())
 
         def step(strategy: Any, grads: Any) -> list[Any]:
             done = take(grads) if strategy is None else strategy.extended.call_for_each_replica(take, args=(grads,))
             state = self._schedule.after_finite(self._loss_scale.load(), finite.TENSORS)
             return [done, *self._loss_scale.store(state, self._loss_scale.counters[4])]
 
-        def skip(flags: Any) -> list[Any]:
+        def skip(found: replicas.Nonfinite) -> list[Any]:
             state, before = self._loss_scale.load(), tf.convert_to_tensor(self._loss_scale.counters)[4]
-            count = finite.count_nonfinite_losses(flags[-1], state.skipped_in_row, before)
+            count = finite.count_nonfinite_losses(found.loss, state.skipped_in_row, before)
             operations = self._loss_scale.store(self._schedule.after_nonfinite(state, finite.TENSORS), count)
             if self._nonfinite_gradients is not None and len(variables) == len(self._step_variables):
-                operations.append(self._nonfinite_gradients.assign(tf.cast(flags[:-1] > 0, tf.int32), read_value=False))
+                operations.append(
+                    self._nonfinite_gradients.assign(tf.cast(found.gradients, tf.int32), read_value=False)
+                )
             return operations  # type: ignore[no-any-return]
 
-        return replicas.decide_together(flags, gradients, take=step, skip=skip)
+        return replicas.decide_together(found, gradients, take=step, skip=skip)
 
     def _prepare(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         if tf.distribute.in_cross_replica_context():

@@ -56,7 +56,7 @@ class Usage:
         if loss is not None:
             flag = finite.is_nonfinite(loss)
             earlier = self._take_flag()
-            self._losses.note = (_current_graph(), flag if earlier is None else tf.maximum(flag, earlier))
+            self._losses.note = (_current_graph(), flag if earlier is None else tf.logical_or(flag, earlier))
 
     def note_unscaled_gradients(self) -> None:
         """The loop unscales its gradients itself, as loops written for tf_keras do."""
@@ -83,9 +83,9 @@ class Usage:
         return self._kind
 
     def take_nonfinite_loss(self) -> Any:
-        """1.0 if a loss scaled since the last call, in the same graph, was nonfinite; 0.0 if not or not known."""
+        """Whether a loss scaled since the last call, in the same graph, was nonfinite; false where it is not known."""
         flag = self._take_flag()
-        return tf.constant(0.0) if flag is None else flag
+        return tf.constant(False) if flag is None else flag
 
     def _take_flag(self) -> Any:
         graph, flag = getattr(self._losses, "note", (None, None))

@@ -158,7 +158,7 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
             pairs = [(finite.unscale(gradient, scale), variable) for gradient, variable in pairs]
         variables = [variable for _, variable in pairs]
         flags = finite.find_nonfinite([gradient for gradient, _ in pairs], headroom=_replica_count())
-        flags = tf.concat([flags, [self._usage.take_nonfinite_loss()]], axis=0)
+        found = replicas.Nonfinite(flags, self._usage.take_nonfinite_loss())
 
         def step(gradients: Any) -> Any:
             with inner_call():
@@ -172,12 +172,12 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
             state = self._schedule.after_finite(self._loss_scale.load(), finite.TENSORS)
             return [done, *self._loss_scale.store(state, self._loss_scale.counters[4])]
 
-        def skip(flags: Any) -> list[Any]:
+        def skip(found: replicas.Nonfinite) -> list[Any]:
             state, before = self._loss_scale.load(), tf.convert_to_tensor(self._loss_scale.counters)[4]
-            count = finite.count_nonfinite_losses(flags[-1], state.skipped_in_row, before)
+            count = finite.count_nonfinite_losses(found.loss, state.skipped_in_row, before)
             return self._loss_scale.store(self._schedule.after_nonfinite(state, finite.TENSORS), count)  # type: ignore[no-any-return]
 
-        taken = replicas.decide_together(flags, [gradient for gradient, _ in pairs], take=take, skip=skip)
+        taken = replicas.decide_together(found, [gradient for gradient, _ in pairs], take=take, skip=skip)
         if tf.executing_eagerly():
             return taken
         train_op = tf.group(taken, name=name or self.get_name())
