@@ -40,7 +40,7 @@ class ConfigError(AmpError, ValueError):
 
 
 class OpListError(AmpError, ValueError):
-    """The op lists contradict each other: an op is on two of them."""
+    """The op lists contradict each other (an op is on two of them), or a change names an op that does not exist."""
 
 
 class GraphError(AmpError, ValueError):

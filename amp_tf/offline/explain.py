@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import GraphError, OpListError
 from amp_tf.graph.view import GraphView
+from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.paint import paint
@@ -79,7 +80,9 @@ def explain(
 
     Raises:
         GraphError: the graph has no node of that name; the message names the closest ones.
+        OpListError: the lists contradict each other, or a change of them names an op that TensorFlow does not know.
     """
+    op_names.check(config)
     hardware = Hardware.detect_cpu() if hardware is None else hardware
     if node_name not in view.names:
         close = difflib.get_close_matches(node_name, view.names, n=3, cutoff=0.5)

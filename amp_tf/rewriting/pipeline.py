@@ -13,6 +13,7 @@ from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
+from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.oplists.targets import Resolution, resolve_target
@@ -91,12 +92,13 @@ def rewrite(
 
     Raises:
         ConfigError: a setting from the environment means nothing, or ``preserve`` is one string.
-        OpListError: the lists contradict each other.
+        OpListError: the lists contradict each other, or a change of them names an op that TensorFlow does not know.
         GraphError: the graph is broken, or is none; the message names function, node and port.
         RewriteError: the result did not pass verification; this is a bug of amp_tf.
     """
     _check_arguments(graph, preserve)
     config = AmpConfig.from_env() if config is None else config
+    op_names.check(config)
     resolution = resolve_target(config, Hardware.detect_cpu() if hardware is None else hardware)
     is_function = hasattr(graph, "node_def")
     templates = Templates(library if is_function else graph.library, SUCCESSORS)

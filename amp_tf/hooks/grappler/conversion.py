@@ -10,7 +10,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from amp_tf.config import AmpConfig
 from amp_tf.errors import GraphError
 from amp_tf.graph.sizes import Shapes
-from amp_tf.hooks import devices, evidence
+from amp_tf.hooks import devices, evidence, op_names
 from amp_tf.reporting import process
 from amp_tf.rewriting import pipeline
 
@@ -40,8 +40,9 @@ def convert(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config:
         graph = GraphDef.FromString(serialized)
     except DecodeError as error:
         raise GraphError(f"not a serialized GraphDef ({error})", where=f"{len(serialized)} bytes") from error
+    known = op_names.known_only(config)
     result = pipeline.rewrite(
-        graph, config, preserve=preserve, hardware=devices.hardware(), functions=False, shapes=shapes
+        graph, known, preserve=preserve, hardware=devices.hardware(), functions=False, shapes=shapes
     )
     if not _visits.is_second(preserve, len(graph.node), changed=result.changed):
         evidence.count(xla_graphs=int(not result.changed and any(mark in serialized for mark in _XLA_MARKS)))
