@@ -16,6 +16,7 @@ from typing import Any
 from amp_tf.errors import ConfigError
 
 PRECISIONS = ("auto", "float16", "bfloat16")
+ALLREDUCE = ("float32", "float16", "bfloat16")
 TARGETS = ("auto", "gpu", "cpu")
 LEVELS = ("DEFAULT", "UNSAFE_FORCE_ALL", "TREAT_INFER_AS_DENY", "TENSOR_CORES_ONLY")
 LIST_NAMES = ("allow", "infer", "deny", "clear")
@@ -24,6 +25,7 @@ ENABLE_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION"
 GRAPH_REWRITE_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE"
 LOSS_SCALING_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"
 DISABLE_VAR = "AMP_TF_DISABLE"
+ALLREDUCE_VAR = "AMP_TF_ALLREDUCE"
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 
 
@@ -41,6 +43,8 @@ class AmpConfig:
             join or leave the list. Moving an op takes a remove and an add.
         keep_float32: regular expressions, searched in node names; a node that matches stays in float32.
         force_f16: regular expressions, searched in node names; a node that matches is converted wherever its op can be.
+        allreduce: ``"float32"``, ``"float16"`` or ``"bfloat16"``: the type in which MirroredStrategy and
+            MultiWorkerMirroredStrategy sum gradients over replicas.
         ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it does not pay.
         log_path: folder for the graph before and after each rewrite, the op lists and the reasons; ``None`` for none.
 
@@ -61,11 +65,13 @@ class AmpConfig:
     clear_remove: tuple[str, ...] = ()
     keep_float32: tuple[str, ...] = ()
     force_f16: tuple[str, ...] = ()
+    allreduce: str = "float32"
     ignore_performance: bool = False
     log_path: str | None = None
 
     def __post_init__(self) -> None:
-        for field, valid in (("precision", PRECISIONS), ("level", LEVELS), ("target", TARGETS)):
+        choices = (("precision", PRECISIONS), ("level", LEVELS), ("target", TARGETS), ("allreduce", ALLREDUCE))
+        for field, valid in choices:
             _check_choice(getattr(self, field), valid, where=f"AmpConfig.{field}")
         if not isinstance(self.ignore_performance, bool):
             raise ConfigError(
@@ -270,6 +276,13 @@ ENV_VARS: tuple[EnvVar, ...] = (
         _read_patterns,
         "regular expressions, comma-separated",
         "nodes whose name matches are converted wherever their op can be",
+    ),
+    EnvVar(
+        ALLREDUCE_VAR,
+        "allreduce",
+        _read_choice(ALLREDUCE, str.lower),
+        ", ".join(ALLREDUCE),
+        "the type in which gradients are summed over replicas (MirroredStrategy, MultiWorkerMirroredStrategy)",
     ),
     EnvVar(
         f"{_PREFIX}LEVEL",
