@@ -36,6 +36,8 @@ class Hook:
 HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.grappler.plugin", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.keras_policy", ("keras", "tf_keras")),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling", ("tensorflow", "keras", "tf_keras")),
 )
 TRIGGERS = tuple(dict.fromkeys(trigger for hook in HOOKS for trigger in hook.triggers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from tests.hooks import running
 
-SCRIPT = running.ROOT / "scripts" / "train_distributed.py"
+SCRIPTS = running.ROOT / "scripts"
 STEPS = 30
 # Two or four by TEST_WORKERS; CI has two cores.
 WORKERS = int(os.environ.get("TEST_WORKERS", "2"))
@@ -23,8 +24,9 @@ ON = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
 
 
 def train(site_folder: Path, variables: dict[str, str], *options: str, status: int = 0) -> running.Ended:
-    arguments = [str(SCRIPT), "--workers", str(WORKERS), "--steps", str(STEPS), *options]
-    ended = running.run(arguments, site_folder, variables, seconds=400)
+    train_distributed = [sys.executable, str(SCRIPTS / "train_distributed.py")]
+    arguments = [*train_distributed, "--workers", str(WORKERS), "--steps", str(STEPS), *options]
+    ended = running.run([str(SCRIPTS / "measure_network"), *arguments], site_folder, variables, seconds=400)
     assert (ended.status != 0) is (status != 0), ended.err
     return ended
 
@@ -34,6 +36,13 @@ def results(ended: running.Ended) -> list[dict[str, Any]]:
     assert sorted(result["worker"] for result in found) == list(range(WORKERS)), ended.out + ended.err
     assert all(result["workers"] == WORKERS for result in found)
     return found
+
+
+def loopback_bytes(ended: running.Ended) -> int:
+    measured = json.loads(ended.err.strip().splitlines()[-1])
+    if not measured["private"]:
+        pytest.skip("no network namespace of its own here: other programs' traffic would be counted")
+    return int(measured["loopback_bytes"])
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +82,21 @@ def test_after_a_worker_died_the_restart_ends_as_if_nothing_had_happened(
         assert result["first_step"] == 10
         assert result["losses"] == expected["losses"][10:]
         assert result["weights"] == expected["weights"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "allreduce"), [("bfloat16", "bfloat16"), ("float16", "float16")])
+def test_gradients_summed_in_16_bit_cost_half_the_network_and_no_accuracy(
+    precision: str, allreduce: str, site_folder: Path, uninterrupted: running.Ended
+) -> None:
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": precision, "AMP_TF_ALLREDUCE": allreduce}
+    ended = train(site_folder, variables)
+    expected = results(uninterrupted)[0]
+    for result in results(ended):
+        assert result["losses"] == results(ended)[0]["losses"]
+        assert result["weights"] == results(ended)[0]["weights"]
+        assert result["losses"] != expected["losses"]  # else the sums were those of float32
+        np.testing.assert_allclose(result["losses"], expected["losses"], rtol=RELATIVE, atol=ABSOLUTE)
+        assert abs(result["accuracy"] - expected["accuracy"]) <= 0.01  # 3 of 297 images
+    share = loopback_bytes(ended) / loopback_bytes(uninterrupted)
+    assert 0.45 < share < 0.6  # half, and what float32 costs in both: small tensors, messages, the start

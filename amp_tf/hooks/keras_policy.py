@@ -1,0 +1,78 @@
+"""Notices that a program uses Keras' own mixed precision besides, and says what then happens.
+
+Both at once do no harm: Keras' layers cast by themselves, so amp_tf finds them in 16 bit and converts what they left in
+float32; an optimizer that Keras wrapped for its loss scale is not wrapped again. But nobody wants both, and what is
+measured then is mostly Keras' precision. Every policy, global or of one layer, is an object of one class for each
+library, so its constructor is where one is noticed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+from typing import Any
+
+from amp_tf.config import ENABLE_VAR, AmpConfig
+from amp_tf.hooks import notices
+
+# library -> the module and class of its policies
+_CLASSES = {"keras": ("keras.dtype_policies", "DTypePolicy"), "tf_keras": ("tf_keras.mixed_precision", "Policy")}
+# what an attribute of the library shows: its import is done
+_NEEDED = "layers"
+_NARROW = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
+
+_lock = threading.Lock()
+_originals: dict[Any, Any] = {}
+
+
+def install(config: AmpConfig) -> None:
+    """Watches the libraries that are imported by now. Idempotent; call it again after another library was imported.
+
+    Args:
+        config: not used; the same for whatever amp_tf converts to.
+    """
+    with _lock:
+        for library, (module, name) in _CLASSES.items():
+            if hasattr(sys.modules.get(library), _NEEDED):
+                policy_class = getattr(importlib.import_module(module), name)
+                if policy_class not in _originals:
+                    _originals[policy_class] = policy_class.__init__
+                    policy_class.__init__ = _watching(policy_class.__init__)
+                    _notice(_global_policy(library))
+
+
+def uninstall() -> None:
+    """Notices nothing from now on. Idempotent."""
+    with _lock:
+        for policy_class, original in _originals.items():
+            if getattr(policy_class.__init__, "__wrapped__", None) is original:
+                policy_class.__init__ = original
+        _originals.clear()
+
+
+def _watching(original: Any) -> Any:
+    @functools.wraps(original)
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        _notice(self)
+
+    return construct
+
+
+def _notice(policy: Any) -> None:
+    name = getattr(policy, "name", None)
+    if name in _NARROW:
+        notices.warn_once(
+            "keras_policy",
+            "the program asks for 16 bit by itself: its layers keep the types that the policy gives them and amp_tf "
+            "converts what they leave in float32",
+            where=f"Keras policy {name!r}",
+            fix=f"Take one of the two: remove the policy, or unset {ENABLE_VAR}",
+        )
+
+
+def _global_policy(library: str) -> Any:
+    module = sys.modules[library]
+    return module.config.dtype_policy() if library == "keras" else module.mixed_precision.global_policy()

@@ -1,0 +1,81 @@
+"""Sums over two replicas on the CPU, in the type that is asked for: what came out, and in which type it went."""
+
+from __future__ import annotations
+
+import collections
+import json
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+import amp_tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+precision, allreduce = sys.argv[1:]
+amp_tf.enable(amp_tf.AmpConfig(precision=precision, allreduce=allreduce))
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+generator = np.random.default_rng(0)
+matrix = generator.uniform(0.5, 1.0, (64, 64)).astype("float32")
+
+
+def replica(sum_of: str, magnitude: float, poison: float) -> dict[str, tf.Tensor]:
+    context = tf.distribute.get_replica_context()
+    number = tf.cast(context.replica_id_in_sync_group, tf.float32) + 1.0
+    # A product, so that in float16 the values that are summed come from a converted node.
+    gradient = tf.matmul(tf.constant(matrix) * number, tf.eye(64)) * magnitude
+    gradient += tf.where(number > 1.5, poison, 0.0)
+    return context.all_reduce(sum_of, {"matrix": gradient, "row": tf.ones((2000,)) * number, "scalar": number * 1.0})
+
+
+def types_of(graph: tf.Graph) -> dict[str, int]:
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+    sums = [tf.as_dtype(node.attr["T"].type).name for node in nodes if node.op.startswith("CollectiveReduce")]
+    return dict(collections.Counter(sums))
+
+
+def one_case(sum_of: str, magnitude: float, poison: float = 0.0) -> dict[str, object]:
+    step = tf.function(lambda: strategy.run(replica, (sum_of, magnitude, poison)))
+    found = {name: strategy.experimental_local_results(value) for name, value in step().items()}
+    expected = matrix.astype("float64") * magnitude * {"SUM": 3.0, "MEAN": 1.5}[sum_of]
+    first, second = (value.numpy() for value in found["matrix"])
+    return {
+        "types": types_of(step.get_concrete_function().graph),
+        "error": float(np.max(np.abs(first - expected) / expected)) if np.isfinite(first).all() else "nonfinite",
+        "same": bool(np.array_equal(first, second, equal_nan=True)),
+        "row": float(found["row"][0][0]),
+        "scalar": float(found["scalar"][0]),
+    }
+
+
+def cross_replica() -> float:
+    """As tf_keras and TF1 optimizers sum: for pairs of gradient and variable, from the cross-replica context."""
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros((64, 64)))
+
+    def merge(distribution: tf.distribute.Strategy, gradient: tf.Tensor) -> list[tf.Tensor]:
+        return distribution.extended.batch_reduce_to("SUM", [(gradient, variable)])
+
+    def replica_step() -> tf.Tensor:
+        gradient = tf.constant(matrix) * 1.0
+        return tf.distribute.get_replica_context().merge_call(merge, (gradient,))[0]
+
+    step = tf.function(lambda: strategy.run(replica_step))
+    result = strategy.experimental_local_results(step())[0].numpy()
+    return float(np.max(np.abs(result / matrix - 2.0)) / 2.0)
+
+
+eager = strategy.experimental_local_results(strategy.run(replica, ("SUM", 1.0, 0.0))["matrix"])[0].numpy()
+result = {
+    "sum": one_case("SUM", 1.0),
+    "mean": one_case("MEAN", 1.0),
+    "tiny": one_case("SUM", 1e-12),
+    "huge": one_case("SUM", 1e30 if precision == "bfloat16" else 1e4),
+    "nan": one_case("SUM", 1.0, float("nan")),
+    "inf": one_case("SUM", 1.0, float("inf")),
+    "eager": float(np.max(np.abs(eager / matrix - 3.0)) / 3.0),
+    "cross_replica": cross_replica(),
+}
+print(json.dumps(result))

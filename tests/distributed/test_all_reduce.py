@@ -1,0 +1,147 @@
+"""``AMP_TF_ALLREDUCE`` in one process with two replicas; test_workers.py does it with real workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from amp_tf.config import AmpConfig
+from amp_tf.hooks import all_reduce, all_reduce_scale, notices
+from tests.hooks import running
+
+PROGRAM = Path(__file__).resolve().parent / "programs" / "mirrored_sums.py"
+# Two roundings of a term and one of the sum, each of half a unit in the last of 8 or 11 significant bits.
+BOUNDS = {"float32": 1e-6, "bfloat16": 2.0**-7, "float16": 2.0**-10}
+
+
+@pytest.fixture(scope="module")
+def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("site")
+
+
+def run(precision: str, allreduce: str, site_folder: Path) -> tuple[dict[str, Any], str]:
+    ended = running.run(["-W", "ignore", str(PROGRAM), precision, allreduce], site_folder, {})
+    assert ended.status == 0, ended.err
+    return ended.result, ended.err
+
+
+@pytest.mark.parametrize(("precision", "allreduce"), [("bfloat16", "bfloat16"), ("float16", "float16")])
+def test_matrices_are_summed_in_16_bit_and_the_rest_in_float32(
+    precision: str, allreduce: str, site_folder: Path
+) -> None:
+    found, err = run(precision, allreduce, site_folder)
+    # Of two replicas each: the matrix in 16 bit; row and scalar together, and with float16 the bound, in float32.
+    assert found["sum"]["types"] == {allreduce: 2, "float32": 4 if allreduce == "float16" else 2}
+    # The product itself is rounded to 16 bit as well.
+    bound = 2 * BOUNDS[allreduce]
+    for case in ("sum", "mean", "tiny", "huge"):
+        if case == "tiny" and precision == "float16":
+            continue  # 1e-12 is 0 in a float16 product; the test below has it without one
+        assert 0 < found[case]["error"] <= bound, case
+        assert found[case]["same"], case
+    assert (found["sum"]["row"], found["sum"]["scalar"]) == (3.0, 3.0)
+    assert (found["mean"]["row"], found["mean"]["scalar"]) == (1.5, 1.5)
+    for case in ("nan", "inf"):
+        assert found[case]["error"] == "nonfinite"
+        assert found[case]["same"], case
+    assert 0 < found["eager"] <= bound
+    assert 0 < found["cross_replica"] <= bound
+    assert f"gradients summed over replicas in {allreduce} (" in err
+
+
+def test_float16_carries_what_lies_outside_its_range(site_folder: Path) -> None:
+    found, _ = run("bfloat16", "float16", site_folder)
+    for case in ("tiny", "huge"):
+        assert found[case]["error"] <= 2 * BOUNDS["bfloat16"], case  # the product's
+        assert found[case]["same"], case
+
+
+def test_without_the_setting_nothing_is_touched(site_folder: Path) -> None:
+    found, err = run("bfloat16", "float32", site_folder)
+    assert set(found["sum"]["types"]) == {"float32"}
+    assert found["eager"] <= BOUNDS["float32"]
+    assert "summed over replicas" not in err
+
+
+@pytest.mark.parametrize("bound", [0.0, 1e-45, 1.2e-38, 1e-12, 1.0, 65504.0, 1e30, 3.4e38])
+def test_scales_are_exact_and_bring_the_bound_below_2_to_the_15(bound: float) -> None:
+    before, after = (float(part[0]) for part in all_reduce_scale.scales(tf.constant([bound])))
+    assert before * after == 1.0
+    assert np.frexp(before)[0] == 0.5  # a power of two
+    assert bound * before < 2.0**15
+    if bound >= 2.0**-111:
+        assert bound * before >= 2.0**14
+
+
+@pytest.mark.parametrize("bound", [np.inf, np.nan])
+def test_scales_of_a_nonfinite_bound_are_finite(bound: float) -> None:
+    before, after = (float(part[0]) for part in all_reduce_scale.scales(tf.constant([bound])))
+    assert before * after == 1.0
+
+
+@pytest.mark.parametrize(
+    ("value", "is_carried"),
+    [
+        (tf.zeros((32, 32)), True),
+        (tf.zeros((3, 3, 16, 16)), True),
+        (tf.zeros((31, 33)), False),  # 1023 elements
+        (tf.zeros((4096,)), False),  # biases, statistics of a batch
+        (tf.zeros((1, 1, 1, 4096)), False),
+        (tf.zeros((32, 32), tf.float64), False),
+        (tf.zeros((32, 32), tf.bfloat16), False),
+        (tf.IndexedSlices(tf.zeros((32, 32)), tf.range(32), tf.constant([100, 32])), False),
+        (None, False),
+    ],
+)
+def test_large_float32_matrices_are_carried(value: Any, is_carried: bool) -> None:
+    assert all_reduce.is_carried_narrow(value) is is_carried
+
+
+@pytest.fixture
+def installed() -> Any:
+    notices.forget()
+    all_reduce.install(AmpConfig(allreduce="bfloat16"))
+    yield
+    all_reduce.uninstall()
+    notices.forget()
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_strategy_without_all_reduce_is_told_once_and_stays_in_float32(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = tf.distribute.experimental.CentralStorageStrategy(["CPU:0"])
+    value = tf.random.stateless_uniform((64, 64), (1, 2))
+    for _ in range(2):
+        result = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", value))
+        np.testing.assert_array_equal(result, value)
+    told = [record.getMessage() for record in caplog.records if "AMP_TF_ALLREDUCE" in record.getMessage()]
+    assert told == [
+        "amp_tf: AMP_TF_ALLREDUCE: CentralStorageStrategy does not all-reduce gradients, so they stay in float32. "
+        "Unset AMP_TF_ALLREDUCE, or use MirroredStrategy or MultiWorkerMirroredStrategy."
+    ]
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_all_reduce_without_bfloat16_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"], cross_device_ops=tf.distribute.NcclAllReduce())
+    assert all_reduce._narrow_type(strategy) is None  # one replica: nothing is sent, nothing to tell
+    assert not caplog.records
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(strategy), "num_replicas_in_sync", 2)
+        assert all_reduce._narrow_type(strategy) is None
+    assert "Set AMP_TF_ALLREDUCE=float16" in caplog.text
+
+
+def test_uninstall_puts_tensorflows_own_functions_back() -> None:
+    from tensorflow.python.distribute import distribute_lib
+
+    before = distribute_lib.ReplicaContextBase.all_reduce, distribute_lib.StrategyExtendedV2.batch_reduce_to
+    all_reduce.install(AmpConfig(allreduce="float16"))
+    all_reduce.install(AmpConfig(allreduce="bfloat16"))  # a second one only changes the setting
+    assert distribute_lib.ReplicaContextBase.all_reduce.__wrapped__ is before[0]
+    all_reduce.install(AmpConfig())  # float32: as uninstall
+    after = distribute_lib.ReplicaContextBase.all_reduce, distribute_lib.StrategyExtendedV2.batch_reduce_to
+    assert after == before

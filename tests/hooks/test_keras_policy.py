@@ -1,0 +1,71 @@
+"""A program with Keras' own mixed precision is told; tests/downstream shows what then happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import pytest
+
+from amp_tf.config import AmpConfig
+from amp_tf.hooks import keras_policy, notices
+
+tf_keras = pytest.importorskip("tf_keras")
+
+
+@pytest.fixture(autouse=True)
+def unsaid() -> Iterator[None]:
+    notices.forget()
+    yield
+    keras_policy.uninstall()
+    keras.config.set_dtype_policy("float32")
+    notices.forget()
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage().partition(":")[2].split(":")[0].strip() for record in caplog.records]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: keras.config.set_dtype_policy("mixed_bfloat16"), "mixed_bfloat16"),
+        (lambda: keras.layers.Dense(2, dtype="mixed_float16"), "mixed_float16"),
+        (lambda: keras.layers.Dense(2, dtype="bfloat16"), "bfloat16"),
+        (lambda: tf_keras.layers.Dense(2, dtype="mixed_float16"), "mixed_float16"),
+        (lambda: tf_keras.mixed_precision.Policy("mixed_bfloat16"), "mixed_bfloat16"),
+    ],
+)
+def test_a_policy_of_the_program_or_of_one_layer_is_told_once(
+    make: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keras_policy.install(AmpConfig())
+    make()
+    make()
+    assert told(caplog) == [f"Keras policy {name!r}"]
+
+
+def test_a_policy_that_was_there_before_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    assert told(caplog) == []
+    keras_policy.install(AmpConfig())
+    assert told(caplog) == ["Keras policy 'mixed_float16'"]
+
+
+def test_float32_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    keras_policy.install(AmpConfig())
+    keras.layers.Dense(2)
+    keras.layers.Dense(2, dtype="float64")
+    tf_keras.layers.Dense(2)
+    assert told(caplog) == []
+
+
+def test_uninstall_puts_the_constructors_back(caplog: pytest.LogCaptureFixture) -> None:
+    before = keras.dtype_policies.DTypePolicy.__init__, tf_keras.mixed_precision.Policy.__init__
+    keras_policy.install(AmpConfig())
+    keras_policy.install(AmpConfig())
+    keras_policy.uninstall()
+    assert (keras.dtype_policies.DTypePolicy.__init__, tf_keras.mixed_precision.Policy.__init__) == before
+    keras.layers.Dense(2, dtype="mixed_float16")
+    assert told(caplog) == []
