@@ -26,7 +26,7 @@ ON = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
 def train(site_folder: Path, variables: dict[str, str], *options: str, status: int = 0) -> running.Ended:
     train_distributed = [sys.executable, str(SCRIPTS / "train_distributed.py")]
     arguments = [*train_distributed, "--workers", str(WORKERS), "--steps", str(STEPS), *options]
-    ended = running.run([str(SCRIPTS / "measure_network"), *arguments], site_folder, variables, seconds=400)
+    ended = running.run([str(SCRIPTS / "measure_network.py"), *arguments], site_folder, variables, seconds=400)
     assert (ended.status != 0) is (status != 0), ended.err
     return ended
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run a command and say how many bytes went over loopback: scripts/measure_network COMMAND…
+"""Run a command and say how many bytes went over loopback: scripts/measure_network.py COMMAND…
 
 TensorFlow counts its messages nowhere that a program can read, so the kernel's counters of the interface "lo" are read
 (/proc/net/dev), which hold everything that processes of one machine send each other. The command runs in a network
