@@ -6,9 +6,9 @@ Nothing here knows of mixed precision. Each worker is started with its own ``TF_
     TF_CONFIG='{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}' \
         python train_distributed.py --checkpoint /shared/run1
 
-With ``--workers 2`` it starts that many workers on this machine itself. A run that died goes on from its checkpoint
-when it is started again. The last line of every worker is a JSON object with its losses, the accuracy on images that
-were held out, and a checksum of the weights.
+Under Slurm's ``srun`` nothing need be set. With ``--workers 2`` it starts that many workers on this machine itself. A
+run that died goes on from its checkpoint when it is started again. The last line of every worker is a JSON object with
+its losses, the accuracy on images that were held out, and a checksum of the weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import itertools
 import json
 import os
 import pathlib
+import shutil
 import sys
+from typing import Any
 
 BATCH_PER_WORKER = 32
 HELD_OUT = 297
@@ -48,13 +50,24 @@ def start_workers(count: int, arguments: list[str]) -> int:
     return loopback.run_cluster({"worker": count}, [__file__, *own])
 
 
+def cluster_resolver() -> Any:
+    """Where the other workers are: from TF_CONFIG, or from what srun tells each task."""
+    from tensorflow.distribute import cluster_resolver as resolvers
+
+    if "TF_CONFIG" in os.environ or "SLURM_STEP_NODELIST" not in os.environ:
+        return resolvers.TFConfigClusterResolver()
+    # It asks nvidia-smi how many GPUs a node has, and fails where there is none.
+    return resolvers.SlurmClusterResolver(gpus_per_node=None if shutil.which("nvidia-smi") else 0)
+
+
 def train(arguments: argparse.Namespace) -> None:
     import numpy as np
     import tensorflow as tf
     from sklearn.datasets import load_digits
 
-    task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {"index": 0})
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    resolver = cluster_resolver()
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    index = resolver.task_id or 0
     workers = strategy.num_replicas_in_sync
     batch = BATCH_PER_WORKER * workers
 
@@ -111,7 +124,7 @@ def train(arguments: argparse.Namespace) -> None:
     manager = None
     if arguments.checkpoint:
         # Every worker writes, because variables may be read together only; each into its own folder.
-        folder = pathlib.Path(arguments.checkpoint) / f"worker{task['index']}"
+        folder = pathlib.Path(arguments.checkpoint) / f"worker{index}"
         manager = tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=2)
         checkpoint.restore(manager.latest_checkpoint)
 
@@ -121,14 +134,14 @@ def train(arguments: argparse.Namespace) -> None:
         next(batches)
     losses = []
     for number in range(done, arguments.steps):
-        if number == arguments.die_at and task["index"] == workers - 1:
+        if number == arguments.die_at and index == workers - 1:
             os._exit(17)
         losses.append(float(train_step(*next(batches))))
         if manager is not None and (number + 1) % arguments.save_every == 0:
             manager.save()
     predicted = np.argmax(logits_of(tf.constant(images[-HELD_OUT:])).numpy(), axis=1)
     result = {
-        "worker": task["index"],
+        "worker": index,
         "workers": workers,
         "first_step": done,
         "losses": losses,

@@ -85,6 +85,21 @@ def test_after_a_worker_died_the_restart_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.slow
+def test_slurms_variables_alone_make_a_cluster(site_folder: Path, uninterrupted: running.Ended) -> None:
+    # What srun -n 2 on one node sets, in a network of its own because the resolver's ports are fixed.
+    variables = {
+        "SLURM_STEP_NUM_TASKS": str(WORKERS),
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_STEP_TASKS_PER_NODE": str(WORKERS),
+    }
+    task = f"SLURM_PROCID=$task {sys.executable} {SCRIPTS / 'train_distributed.py'} --steps {STEPS}"
+    shell = f"for task in $(seq 0 {WORKERS - 1}); do {task} & done; wait"
+    command = [str(SCRIPTS / "measure_network.py"), "bash", "-c", shell]
+    found = results(running.run(command, site_folder, ON | variables, seconds=400))
+    assert [result["losses"] for result in found] == [results(uninterrupted)[0]["losses"]] * WORKERS
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "allreduce"), [("bfloat16", "bfloat16"), ("float16", "float16")])
 def test_gradients_summed_in_16_bit_cost_half_the_network_and_no_accuracy(
     precision: str, allreduce: str, site_folder: Path, uninterrupted: running.Ended

@@ -24,7 +24,8 @@ def unsaid() -> Iterator[None]:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage().partition(":")[2].split(":")[0].strip() for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records]
+    return [text.split(":")[1].strip() for text in messages if text.startswith("amp_tf: ")]
 
 
 @pytest.mark.parametrize(
