@@ -22,7 +22,8 @@ from typing import Any
 
 from benchmarks.models import BENCHMARKS, SIZES, names
 from benchmarks.step_time import suite, tables
-from benchmarks.step_time.modes import WAYS, modes
+from benchmarks.step_time.ablation import PARTS
+from benchmarks.step_time.modes import COMPARED, WAYS, modes
 
 
 def machine() -> dict[str, Any]:
@@ -50,7 +51,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="all", help="names, comma-separated, or all")
     parser.add_argument("--ways", default="fit,predict", help=f"of {', '.join(WAYS)}")
-    parser.add_argument("--modes", default="", help="of float32, policy, tf_pass, amp_tf; all by default")
+    parser.add_argument("--modes", default=",".join(COMPARED), help=f"of {', '.join(COMPARED)}; all by default")
+    parser.add_argument("--without", default="", help=f"also amp_tf without each of: {', '.join(PARTS)}")
     parser.add_argument("--size", default="small", choices=SIZES)
     parser.add_argument("--precision", default="bfloat16", choices=("bfloat16", "float16"))
     parser.add_argument("--all-batches", action="store_true", help="every batch size of each model's sweep")
@@ -60,7 +62,8 @@ def main() -> int:
     parser.add_argument("--plot", type=Path, help="write a bar chart here (needs matplotlib)")
     options = parser.parse_args()
     available = modes(options.precision)
-    chosen = [available[name] for name in options.modes.split(",")] if options.modes else list(available.values())
+    chosen = [available[name] for name in options.modes.split(",")]
+    chosen += [available[f"without {part.strip()}"] for part in options.without.split(",") if part]
     ways = [WAYS[name] for name in options.ways.split(",")]
     settings = suite.Settings(options.size, options.precision, options.rounds, options.seconds)
     facts = machine()

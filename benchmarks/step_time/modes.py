@@ -5,6 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 
+from benchmarks.step_time.ablation import PARTS
+
+_SWITCH = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
+COMPARED = ("float32", "policy", "tf_pass", "amp_tf")  #: what is measured where nothing else is asked for
+
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
@@ -17,6 +22,7 @@ class Mode:
         policy: the Keras policy.
         graph_option: a switch of ``tf.config.optimizer.set_experimental_options``.
         reaches_xla: whether it changes anything in a function that XLA compiles.
+        without: the part of the rewrite that is left out, of :data:`benchmarks.step_time.ablation.PARTS`.
     """
 
     name: str
@@ -25,6 +31,7 @@ class Mode:
     policy: str = "float32"
     graph_option: str | None = None
     reaches_xla: bool = True
+    without: str = ""
 
 
 def modes(precision: str) -> dict[str, Mode]:
@@ -34,7 +41,8 @@ def modes(precision: str) -> dict[str, Mode]:
         Mode("float32", "float32"),
         Mode("policy", f"Keras mixed_{precision}", policy=f"mixed_{precision}"),
         Mode("tf_pass", "TensorFlow's pass", graph_option=option, reaches_xla=False),
-        Mode("amp_tf", "amp_tf", variables={"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}),
+        Mode("amp_tf", "amp_tf", variables=_SWITCH),
+        *(Mode(f"without {part}", f"amp_tf without {part}", variables=_SWITCH, without=part) for part in PARTS),
     )
     return {row.name: row for row in rows}
 

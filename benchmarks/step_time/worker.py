@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from benchmarks.models import BENCHMARKS
+from benchmarks.step_time import ablation
 from benchmarks.step_time.modes import WAYS, Mode, Way, modes
 
 FIRST_STEPS = 8
@@ -139,6 +140,8 @@ def set_up(mode: Mode) -> None:
     _switch_on_amp_tf()
     import tensorflow as tf
 
+    if mode.without:
+        ablation.remove(mode.without)
     if mode.graph_option:
         tf.config.optimizer.set_experimental_options({mode.graph_option: True})
 

@@ -155,12 +155,12 @@ def test_a_bias_gradient_that_onednn_fuses_goes_with_its_convolution(shared):
 
     def build():
         x, dz, other = (_placeholder(16, 64, 64, 32) for _ in range(3))
-        tf.raw_ops.Conv2DBackpropFilter(
-            input=x, filter_sizes=[3, 3, 32, 32], out_backprop=dz, strides=[1, 1, 1, 1], padding="SAME", name="filter"
-        )
         w = _placeholder(3, 3, 32, 32)
-        gradient = dz if shared else tf.nn.conv2d(other, w, 1, "SAME")
-        tf.nn.conv2d(gradient, w, 1, "SAME")  # so that a 16-bit form of the gradient is at hand in both cases
+        gradient = tf.nn.conv2d(dz, w, 1, "SAME")
+        read = gradient if shared else other
+        tf.raw_ops.Conv2DBackpropFilter(
+            input=x, filter_sizes=[3, 3, 32, 32], out_backprop=read, strides=[1, 1, 1, 1], padding="SAME", name="filter"
+        )
         tf.raw_ops.BiasAddGrad(out_backprop=gradient, name="bias")
 
     rules = _reasons(build)
