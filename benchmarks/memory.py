@@ -53,7 +53,7 @@ def resident(field: str) -> float:
 def work(options: dict[str, Any]) -> float:
     """Trains in this process and returns the MiB that the training steps took."""
     worker.set_up(modes(options["precision"])[options["mode"]])
-    runner = worker.Runner(options["model"], options["size"], options["batch"], WAYS["fit"])
+    runner = worker.new_runner(options, WAYS["fit"])
     gc.collect()
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")

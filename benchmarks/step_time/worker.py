@@ -112,13 +112,18 @@ class Runner:
         return step
 
 
-def prepare(options: dict[str, Any], way: Way) -> tuple[Runner, dict[str, Any]]:
-    """Builds a runner and makes its first steps."""
+def new_runner(options: dict[str, Any], way: Way) -> Runner:
+    """A runner whose model is built in a fresh Keras session, under the policy of the mode."""
     import keras
 
     keras.backend.clear_session()
     keras.mixed_precision.set_global_policy(modes(options["precision"])[options["mode"]].policy)  # was cleared as well
-    runner = Runner(options["model"], options["size"], options["batch"], way)
+    return Runner(options["model"], options["size"], options["batch"], way)
+
+
+def prepare(options: dict[str, Any], way: Way) -> tuple[Runner, dict[str, Any]]:
+    """Builds a runner and makes its first steps."""
+    runner = new_runner(options, way)
     begin = time.perf_counter()
     clock = runner.steps(FIRST_STEPS)
     return runner, {
