@@ -76,15 +76,14 @@ def find_nonfinite(gradients: Sequence[Any], norm_clip: NormClip = NormClip.NONE
     Returns:
         A boolean vector, one entry per gradient: whether it is nonfinite.
     """
-    if norm_clip is NormClip.NONE:
-        are_finite = tf.stack([_is_summable(gradient, headroom) for gradient in gradients])
-    else:
-        squares = [_squared_norm(gradient) for gradient in gradients]
-        are_finite = tf.stack([tf.math.is_finite(square) for square in squares])
-        if norm_clip is NormClip.GLOBAL:
-            total = tf.add_n([tf.cast(square, tf.float32) for square in squares])
-            are_finite = tf.logical_and(are_finite, tf.math.is_finite(total))
-    return tf.logical_not(are_finite)
+    surely_finite = _are_surely_finite(gradients, norm_clip)
+    if surely_finite is None:
+        return _find_nonfinite_exactly(gradients, norm_clip, headroom)
+    return tf.cond(
+        surely_finite,
+        lambda: tf.zeros([len(gradients)], tf.bool),
+        lambda: _find_nonfinite_exactly(gradients, norm_clip, headroom),
+    )
 
 
 def is_nonfinite(loss: Any) -> Any:
@@ -115,6 +114,48 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
 
 #: The functions of :class:`Maths` on tensors; the state's scale is a float32 tensor already.
 TENSORS = Maths(where=_where, equal=tf.equal, minimum=tf.minimum, maximum=tf.maximum, float32=lambda x: x)
+
+
+def _find_nonfinite_exactly(gradients: Sequence[Any], norm_clip: NormClip, headroom: float) -> Any:
+    if norm_clip is NormClip.NONE:
+        are_finite = tf.stack([_is_summable(gradient, headroom) for gradient in gradients])
+    else:
+        squares = [_squared_norm(gradient) for gradient in gradients]
+        are_finite = tf.stack([tf.math.is_finite(square) for square in squares])
+        if norm_clip is NormClip.GLOBAL:
+            total = tf.add_n([tf.cast(square, tf.float32) for square in squares])
+            are_finite = tf.logical_and(are_finite, tf.math.is_finite(total))
+    return tf.logical_not(are_finite)
+
+
+def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
+    """A quick test that only gradients fail of which the exact one might find something; ``None`` where there is none.
+
+    A sum of squares is one kernel and one pass, half of what ``is_finite`` and ``reduce_all`` take. XLA makes one loop
+    of those two, but adds numbers up one by one on a CPU; a bound on their sizes, which is a comparison, bounds a norm.
+    """
+    values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
+    if any(value.dtype.size < 4 for value in values):
+        return None  # squares overflow soon in 16 bits
+    if not _is_compiled_by_xla():
+        squares = [tf.cast(_squared_norm(value), tf.float32) for value in values]
+        return tf.math.is_finite(tf.add_n(squares))
+    counts = [value.shape.num_elements() for value in values]
+    if norm_clip is NormClip.NONE or None in counts:
+        return None
+    bound = (tf.float32.max / (8.0 * sum(counts))) ** 0.5  # half of what a sum of so many squares may reach
+    return tf.reduce_all(tf.stack([tf.reduce_all(tf.abs(value) <= bound) for value in values]))
+
+
+def _is_compiled_by_xla() -> bool:
+    """Whether the function that is traced now was given ``jit_compile=True``. A wrong answer costs time alone."""
+    try:
+        from tensorflow.python.ops import control_flow_util
+    except ImportError:
+        return False
+    return not tf.executing_eagerly() and bool(
+        control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    )
 
 
 def _is_summable(gradient: Any, headroom: float) -> Any:

@@ -177,3 +177,38 @@ def test_unscaling_is_exact_for_powers_of_two_and_goes_through_float32_for_16_bi
     assert half.dtype == tf.float16
     expected = (np.array([1.0, 65504.0], "float32") / np.float32(scale)).astype("float16")
     np.testing.assert_array_equal(half, expected)
+
+
+def check(gradients, clip, headroom=1.0, xla=False):
+    found = tf.function(lambda: finite.find_nonfinite(gradients, clip, headroom), jit_compile=xla)
+    ops = {node.op for node in found.get_concrete_function().graph.as_graph_def().node}
+    return found().numpy().tolist(), ops
+
+
+LARGE = [tf.fill((3,), 1e25), tf.ones((2, 2))]  # finite, but its squares are not
+
+
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("clip", finite.NormClip)
+def test_gradients_that_fail_the_quick_test_get_the_exact_one(clip, xla):
+    each = {finite.NormClip.NONE: [False, False], finite.NormClip.EACH: [True, False]}
+    assert check(LARGE, clip, xla=xla)[0] == each.get(clip, [True, True])
+    assert check([tf.ones(3), tf.ones((2, 2))], clip, xla=xla)[0] == [False, False]
+    assert check([tf.ones(3), tf.constant([1, np.nan])], finite.NormClip.NONE, xla=xla)[0] == [False, True]
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_the_quick_test_leaves_room_for_the_norm_that_the_optimizer_computes(xla):
+    for size in (2.0**-10, 0.25, 1.0, 2.0, 2.0**10):  # twice the sum of squares is half of what float32 holds at 1
+        values = tf.fill((1000,), np.float32((tf.float32.max / 4000) ** 0.5 * size))
+        (found,), _ = check([values], finite.NormClip.GLOBAL, xla=xla)
+        assert found or np.isfinite(tf.linalg.global_norm([values]))
+        assert found is (size > 1.0)
+
+
+def test_the_quick_test_adds_squares_only_where_xla_does_not_compile():
+    gradients = [tf.ones(3), tf.ones((2, 2))]
+    for clip in finite.NormClip:
+        assert "L2Loss" in check(gradients, clip)[1]
+        assert "L2Loss" not in check(gradients, clip, xla=True)[1]
+    assert "L2Loss" not in check([tf.cast(g, tf.float16) for g in gradients], finite.NormClip.NONE)[1]
