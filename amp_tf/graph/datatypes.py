@@ -12,7 +12,7 @@ VARIANT = 21
 
 QUANTIZED = frozenset({11, 12, 13, 15, 16})  # qint8, quint8, qint32, qint16, quint16
 
-_REF_OFFSET = 100  # a reference type is its base type plus 100
+LAST_BASE = 100  #: a reference type is its base type plus 100
 
 _NAMES = {
     0: "invalid",
@@ -48,7 +48,7 @@ _NAMES = {
 
 def base_type(data_type: int) -> int:
     """The type behind a reference type; other types are their own base."""
-    return data_type - _REF_OFFSET if data_type > _REF_OFFSET else data_type
+    return data_type - LAST_BASE if data_type > LAST_BASE else data_type
 
 
 def type_name(data_type: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from amp_tf.graph.plan import EditPlan, NewCast
@@ -16,7 +17,7 @@ def apply_to_graph(graph: Any, view: GraphView, plan: EditPlan) -> None:
         view: its view.
         plan: the edits.
     """
-    protos = list(graph.node)
+    protos = graph.node
     _retype(protos, view, plan)
     for cast in plan.casts:
         name = view.names[cast.src_node]
@@ -54,7 +55,7 @@ def apply_to_function(function: Any, view: GraphView, plan: EditPlan) -> None:
                 protos[node].input[position] = result
 
 
-def _retype(protos: list[Any], view: GraphView, plan: EditPlan) -> None:
+def _retype(protos: Sequence[Any], view: GraphView, plan: EditPlan) -> None:
     for rename in plan.renames:
         protos[rename.node].op = rename.op
         protos[rename.node].attr[rename.added_attr].type = rename.added_type

@@ -58,6 +58,7 @@ class Signature:
         is_stateful: the op has state.
         has_refs: an input or output is a reference (TF1 variables).
         holds_functions: the op calls functions; its types belong to their signatures.
+        reads: for each slot (type attribute, 0), or of a fixed type (empty, its ``DataType`` number).
     """
 
     op: str
@@ -68,6 +69,11 @@ class Signature:
     is_stateful: bool
     has_refs: bool
     holds_functions: bool
+    reads: tuple[tuple[str, int], ...] = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        reads = tuple((slot.attr, 0 if slot.attr else slot.fixed) for slot in self.slots)
+        object.__setattr__(self, "reads", reads)  # the dataclass is frozen
 
     def slot_of(self, attr: str) -> int | None:
         """Position of the slot of a single type attribute, ``None`` where the op has none of that name."""

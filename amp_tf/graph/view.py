@@ -17,7 +17,9 @@ from amp_tf.graph.templates import Signature, Slot
 
 @dataclasses.dataclass(frozen=True)
 class Edges:
-    """All data edges, as parallel lists; edges into one node are contiguous and in the order of its inputs.
+    """All data edges, as parallel arrays of 32-bit integers.
+
+    They are in the order of the nodes that they go to, and of these nodes' inputs.
 
     Attributes:
         src_node, src_port: where the tensor comes from.
@@ -25,15 +27,30 @@ class Edges:
         src_unit, dst_unit: the units that the edge connects.
     """
 
-    src_node: list[int]
-    src_port: list[int]
-    dst_node: list[int]
-    dst_position: list[int]
-    src_unit: list[int]
-    dst_unit: list[int]
+    src_node: Any
+    src_port: Any
+    dst_node: Any
+    dst_position: Any
+    src_unit: Any
+    dst_unit: Any
 
     def __len__(self) -> int:
         return len(self.src_node)
+
+    def at(self, numbers: Any) -> Edges:
+        """Some of the edges.
+
+        Args:
+            numbers: which, as a numpy index: numbers, a mask or a slice.
+        """
+        return Edges(*(column[numbers] for column in self._columns()))
+
+    def followed_by(self, other: Edges) -> Edges:
+        """These edges and then the others."""
+        return Edges(*map(np.concatenate, zip(self._columns(), other._columns(), strict=True)))
+
+    def _columns(self) -> tuple[Any, ...]:
+        return self.src_node, self.src_port, self.dst_node, self.dst_position, self.src_unit, self.dst_unit
 
 
 class Adjacency:
@@ -41,8 +58,8 @@ class Adjacency:
     ``fanin[fanin_start[u]:fanin_start[u + 1]]``, and likewise the fanouts."""
 
     def __init__(self, src: Sequence[int], dst: Sequence[int], unit_count: int) -> None:
-        src_array = np.asarray(src, dtype=np.int64)
-        dst_array = np.asarray(dst, dtype=np.int64)
+        src_array = np.asarray(src, dtype=np.int32)
+        dst_array = np.asarray(dst, dtype=np.int32)
         self.fanin_start, self.fanin = _compress(dst_array, src_array, unit_count)
         self.fanout_start, self.fanout = _compress(src_array, dst_array, unit_count)
 
@@ -68,6 +85,7 @@ class GraphView:
         function: the function's name, empty for a graph.
         names, ops, devices: of each node.
         protos: the NodeDef of each node; ``None`` for a function's arguments and results, which come first and last.
+            Of a graph they are its own container, which makes a Python object at each access.
         signatures: of each node.
         base: first unit of each node, and the number of units at the end.
         dtypes: the ``DataType`` number of each unit.
@@ -78,7 +96,7 @@ class GraphView:
     names: list[str]
     ops: list[str]
     devices: list[str]
-    protos: list[Any]
+    protos: Sequence[Any]
     signatures: list[Signature]
     base: list[int]
     dtypes: list[int]
@@ -119,4 +137,4 @@ class GraphView:
 
     def detached(self) -> GraphView:
         """The same view without its protos and edges, which are most of its memory."""
-        return dataclasses.replace(self, protos=[], edges=Edges([], [], [], [], [], []))
+        return dataclasses.replace(self, protos=[], edges=self.edges.at(slice(0)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, ConfigError, GraphError, RewriteError
 from amp_tf.graph import editor, verify
 from amp_tf.graph.reader import read_function, read_graph
+from amp_tf.graph.rereading import reread_graph
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
@@ -141,7 +142,7 @@ def _rewrite_graph(
         result = type(graph)()
         result.CopyFrom(graph)
         editor.apply_to_graph(result, view, plan)
-        _verify(view, _read_again(read_graph, result, job))
+        _verify(view, lambda: reread_graph(result, graph, view, job.templates))
     return result, [report]
 
 
@@ -157,7 +158,7 @@ def _rewrite_function(
     result = type(function)()
     result.CopyFrom(function)
     editor.apply_to_function(result, view, plan)
-    _verify(view, _read_again(read_function, result, job))
+    _verify(view, lambda: read_function(result, job.templates))
     return result, [report]
 
 
@@ -195,14 +196,11 @@ def _report(painting: Painting, casts: int) -> GraphReport:
     )
 
 
-def _read_again(read: Any, result: Any, job: _Job) -> GraphView:
+def _verify(before: GraphView, reread: Callable[[], GraphView]) -> None:
     try:
-        return read(result, job.templates)  # type: ignore[no-any-return]
+        after = reread()
     except GraphError as error:
         raise _bug(f"{error.where}: {error.what}") from error
-
-
-def _verify(before: GraphView, after: GraphView) -> None:
     violation = verify.find_violation(before, after)
     if violation:
         raise _bug(violation)

@@ -13,6 +13,8 @@ def view(text):
 
 
 PLAIN = "x = Placeholder()\nr = Relu(x) @/device:CPU:0\ns = Relu(r)"
+SPLIT = "n = Const() dtype=int32 value=int32[]*0\nx = Placeholder()\np = Split(n, x) num_split=2\ns = Relu(p:1)"
+SUM = "x = Placeholder()\na = AddN(x, x, x) N=3"
 LOOP = """
     x = Placeholder()
     e = Enter(x) frame_name='f'
@@ -26,9 +28,15 @@ def test_a_graph_agrees_with_itself_and_with_one_that_has_more_nodes():
     assert find_violation(view(PLAIN), view(PLAIN + "\nc = Relu(x)")) == ""
 
 
+def test_a_graph_agrees_with_itself_after_casts_and_casts_of_casts():
+    casts = "\nc = Cast(d) SrcT=float32 DstT=float32\nd = Cast(r) SrcT=float32 DstT=float32"
+    assert find_violation(view(PLAIN), view(PLAIN.replace("Relu(r)", "Relu(c)") + casts)) == ""
+
+
 def test_a_function_agrees_with_itself_after_casts_before_its_results():
     before = "function f(x: float32) -> (y: float32)\nr = Relu(x)\nreturn y = r:activations:0"
-    after = before.replace("return", "c = Relu(r:activations:0)\nreturn").replace("= r:act", "= c:act")
+    cast = "c = Cast(r:activations:0) SrcT=float32 DstT=float32\nreturn"
+    after = before.replace("return", cast).replace("= r:activations:0", "= c:y:0")
     views = [read_function(function(text), Templates()) for text in (before, after)]
     assert find_violation(*views) == ""
 
@@ -43,7 +51,31 @@ def test_a_function_agrees_with_itself_after_casts_before_its_results():
             PLAIN.replace("CPU", "GPU"),
             "devices kept: the device of 'r' changed from '/device:CPU:0' to '/device:GPU:0'",
         ),
+        (PLAIN, PLAIN.replace("s = Relu", "s = Sin"), "ops kept: the op of 's' changed from 'Relu' to 'Sin'"),
         (PLAIN, PLAIN.replace("Relu(x)", "Relu(s)"), "no new cycle: 'r' is on a cycle"),
+        (PLAIN, PLAIN.replace("Relu(r)", "Relu(x)"), "inputs kept: input 0 of 's' comes from x:0 instead of r:0"),
+        (
+            SPLIT,
+            SPLIT.replace("Relu(p:1)", "Relu(p)"),
+            "inputs kept: input 0 of 's' comes from p:0 instead of p:1",
+        ),
+        (
+            PLAIN,
+            PLAIN.replace("Relu(r)", "Relu(c)") + "\nc = Cast(x) SrcT=float32 DstT=float32",
+            "inputs kept: input 0 of 's' comes from x:0 instead of r:0",
+        ),
+        (
+            PLAIN,
+            PLAIN.replace("Relu(r)", "Relu(c)") + "\nc = Neg(r)",
+            "inputs kept: input 0 of 's' comes from a new node instead of r:0",
+        ),
+        (
+            PLAIN,
+            PLAIN.replace("Relu(r)", "Relu(c)")
+            + "\nc = Cast(d) SrcT=float32 DstT=float32\nd = Cast(c) SrcT=float32 DstT=float32",
+            "no new cycle: 's' is on a cycle",
+        ),
+        (SUM, SUM.replace("N=3", "N=2").replace(", x)", ")"), "inputs kept: a node has not as many inputs as before"),
     ],
 )
 def test_each_row_finds_its_violation(before, after, sentence):
@@ -51,7 +83,13 @@ def test_each_row_finds_its_violation(before, after, sentence):
 
 
 def test_every_row_is_provoked_above():
-    assert [check.name for check in CHECKS] == ["nodes kept", "devices kept", "no new cycle"]
+    assert [check.name for check in CHECKS] == [
+        "nodes kept",
+        "ops kept",
+        "devices kept",
+        "no new cycle",
+        "inputs kept",
+    ]
 
 
 def test_a_loop_that_next_iteration_closes_is_no_cycle():

@@ -1,0 +1,98 @@
+"""Reads what the attributes of nodes say: the signature of each node, and the type of each of its slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+from amp_tf.errors import GraphError
+from amp_tf.graph import datatypes
+from amp_tf.graph.templates import Signature, Slot, Templates
+
+BROKEN = "The graph is broken; TensorFlow would refuse it too"
+
+Place = Callable[[str], str]  #: the name of a node to its place, for a message
+
+
+class SignatureReader:
+    """Finds the signatures of nodes; most ops have one signature, which is looked up by the op's name alone.
+
+    Args:
+        templates: the known ops.
+        place: says where a node is.
+    """
+
+    def __init__(self, templates: Templates, place: Place) -> None:
+        self._templates = templates
+        self._place = place
+        self._fixed: dict[str, Signature] = {}
+
+    def read(self, protos: Sequence[Any]) -> list[Signature]:
+        """The signature of each NodeDef.
+
+        Raises:
+            GraphError: an op is unknown, or an attribute that gives a number of ports is missing or negative.
+        """
+        found: list[Any] = list(map(self._fixed.get, map(_get_op, protos)))
+        for number in [number for number, signature in enumerate(found) if signature is None]:
+            found[number] = self._read_one(protos[number])
+        return found
+
+    def _read_one(self, proto: Any) -> Signature:
+        try:
+            template = self._templates.find(proto.op)
+            if template.fixed_signature is not None:
+                self._fixed[proto.op] = template.fixed_signature
+            return template.signature(proto)
+        except GraphError as error:
+            raise GraphError(error.what, where=self._place(proto.name), fix=error.fix) from None
+
+
+def read_types(protos: Sequence[Any], signatures: Sequence[Signature], place: Place) -> list[int]:
+    """The ``DataType`` number of each slot of each NodeDef, in order.
+
+    Raises:
+        GraphError: a type is missing and has no default, or is a reference.
+    """
+    types = [
+        fixed or (attributes[name].type if name in attributes else datatypes.INVALID)  # indexing alone would add it
+        for attributes, reads in zip(map(_get_attr, protos), map(_get_reads, signatures), strict=True)
+        for name, fixed in reads
+    ]
+    if datatypes.INVALID in types or max(types, default=0) > datatypes.LAST_BASE:
+        _read_rare_types(types, protos, signatures, place)
+    return types
+
+
+def _read_rare_types(types: list[int], protos: Sequence[Any], signatures: Sequence[Signature], place: Place) -> None:
+    """Fills in defaults and entries of lists, and refuses what is no type."""
+    unit = 0
+    for proto, signature in zip(protos, signatures, strict=True):
+        for slot in signature.slots:
+            found = types[unit] or _rare_type(proto, slot)
+            if not found:
+                raise GraphError(f"type attribute {slot} is missing", where=place(proto.name), fix=BROKEN)
+            if found != datatypes.base_type(found):
+                raise GraphError(
+                    f"type attribute {slot} is {datatypes.type_name(found)}, expected a type that is no reference",
+                    where=place(proto.name),
+                    fix=BROKEN,
+                )
+            types[unit] = found
+            unit += 1
+
+
+def _rare_type(proto: Any, slot: Slot) -> int:
+    """The type of a slot that is an entry of a list, or has its op's default; 0 for none."""
+    value = proto.attr.get(slot.attr)
+    if value is None:
+        return slot.fixed
+    if slot.index < 0 or slot.index >= len(value.list.type):
+        return datatypes.INVALID
+    return int(value.list.type[slot.index])
+
+
+_get_op = attrgetter("op")
+_get_attr = attrgetter("attr")
+_get_reads = attrgetter("reads")
