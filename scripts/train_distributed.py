@@ -52,8 +52,9 @@ def start_workers(count: int, arguments: list[str]) -> int:
 
 def cluster_resolver() -> Any:
     """Where the other workers are: from TF_CONFIG, or from what srun tells each task."""
-    from tensorflow.distribute import cluster_resolver as resolvers
+    import tensorflow as tf
 
+    resolvers = tf.distribute.cluster_resolver
     if "TF_CONFIG" in os.environ or "SLURM_STEP_NODELIST" not in os.environ:
         return resolvers.TFConfigClusterResolver()
     # It asks nvidia-smi how many GPUs a node has, and fails where there is none.

@@ -88,9 +88,8 @@ def _all_reduce(original: Any, context: Any, reduce_op: Any, value: Any, options
     import tensorflow as tf
 
     flat = tf.nest.flatten(value)
-    chosen = [number for number, tensor in enumerate(flat) if is_carried_narrow(tensor)]
-    dtype = _narrow_type(context.strategy) if chosen else None
-    if dtype is None:
+    chosen, dtype = _choose(context.strategy, flat)
+    if not chosen:
         return original(context, reduce_op, value, options)
     rest = [number for number in range(len(flat)) if number not in chosen]
     sum_up = functools.partial(original, context, "SUM", options=options)
@@ -112,13 +111,24 @@ def _batch_reduce_to(original: Any, extended: Any, reduce_op: Any, pairs: Any, o
     pairs = list(pairs)
     values = [value for value, _ in pairs]
     firsts = [extended._local_results(value)[0] for value in values]
-    if not any(map(is_carried_narrow, firsts)) or _narrow_type(extended._container_strategy()) is None:
+    if not _choose(extended._container_strategy(), firsts)[0]:
         return original(extended, reduce_op, pairs, options)
 
     def reduce(replica_values: Any) -> Any:
         return tf.distribute.get_replica_context().all_reduce(reduce_op, replica_values, options)
 
     return extended.call_for_each_replica(reduce, args=(values,))
+
+
+def _choose(strategy: Any, tensors: list[Any]) -> tuple[list[int], Any]:
+    """Which tensors are summed in 16 bit, and in which type: the same on all replicas, which run the same program."""
+    try:
+        chosen = [number for number, tensor in enumerate(tensors) if is_carried_narrow(tensor)]
+        dtype = _narrow_type(strategy) if chosen else None
+    except Exception as error:
+        _warn("failed", f"gradients stay in float32 ({type(error).__name__}: {error})", "Please report this")
+        return [], None
+    return (chosen, dtype) if dtype is not None else ([], None)
 
 
 def _sum_narrow(sum_up: Callable[[Any], Any], tensors: list[Any], dtype: Any) -> list[Any]:

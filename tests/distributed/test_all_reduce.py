@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +25,20 @@ def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("site")
 
 
-def run(precision: str, allreduce: str, site_folder: Path) -> tuple[dict[str, Any], str]:
-    ended = running.run(["-W", "ignore", str(PROGRAM), precision, allreduce], site_folder, {})
-    assert ended.status == 0, ended.err
-    return ended.result, ended.err
+@pytest.fixture(scope="module")
+def run(site_folder: Path) -> Callable[[str, str], tuple[dict[str, Any], str]]:
+    @functools.cache
+    def run_once(precision: str, allreduce: str) -> tuple[dict[str, Any], str]:
+        ended = running.run(["-W", "ignore", str(PROGRAM), precision, allreduce], site_folder, {})
+        assert ended.status == 0, ended.err
+        return ended.result, ended.err
+
+    return run_once
 
 
 @pytest.mark.parametrize(("precision", "allreduce"), [("bfloat16", "bfloat16"), ("float16", "float16")])
-def test_matrices_are_summed_in_16_bit_and_the_rest_in_float32(
-    precision: str, allreduce: str, site_folder: Path
-) -> None:
-    found, err = run(precision, allreduce, site_folder)
+def test_matrices_are_summed_in_16_bit_and_the_rest_in_float32(precision: str, allreduce: str, run: Any) -> None:
+    found, err = run(precision, allreduce)
     # Of two replicas each: the matrix in 16 bit; row and scalar together, and with float16 the bound, in float32.
     assert found["sum"]["types"] == {allreduce: 2, "float32": 4 if allreduce == "float16" else 2}
     # The product itself is rounded to 16 bit as well.
@@ -53,18 +58,27 @@ def test_matrices_are_summed_in_16_bit_and_the_rest_in_float32(
     assert f"gradients summed over replicas in {allreduce} (" in err
 
 
-def test_float16_carries_what_lies_outside_its_range(site_folder: Path) -> None:
-    found, _ = run("bfloat16", "float16", site_folder)
+def test_float16_carries_what_lies_outside_its_range(run: Any) -> None:
+    found, _ = run("bfloat16", "float16")
     for case in ("tiny", "huge"):
         assert found[case]["error"] <= 2 * BOUNDS["bfloat16"], case  # the product's
         assert found[case]["same"], case
 
 
-def test_without_the_setting_nothing_is_touched(site_folder: Path) -> None:
-    found, err = run("bfloat16", "float32", site_folder)
+def test_without_the_setting_nothing_is_touched(run: Any) -> None:
+    found, err = run("float16", "float32")
     assert set(found["sum"]["types"]) == {"float32"}
     assert found["eager"] <= BOUNDS["float32"]
     assert "summed over replicas" not in err
+
+
+def test_a_spoilt_batch_is_skipped_on_all_replicas_and_training_goes_on(run: Any) -> None:
+    found, expected = run("float16", "float16")[0]["fit"], run("float16", "float32")[0]["fit"]
+    assert found["skipped"] == expected["skipped"] == 1
+    assert found["weights"] != expected["weights"]  # else the gradients were summed in float32
+    np.testing.assert_allclose(found["first"], expected["first"], rtol=1e-3)
+    # Sums of a matrix' magnitudes, after seven steps with gradients of 11 significant bits.
+    np.testing.assert_allclose(found["weights"], expected["weights"], rtol=1e-2)
 
 
 @pytest.mark.parametrize("bound", [0.0, 1e-45, 1.2e-38, 1e-12, 1.0, 65504.0, 1e30, 3.4e38])

@@ -6,6 +6,7 @@ import collections
 import json
 import sys
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -67,6 +68,22 @@ def cross_replica() -> float:
     return float(np.max(np.abs(result / matrix - 2.0)) / 2.0)
 
 
+def fit() -> dict[str, object]:
+    """Keras' own training, in float16 with the loss scale that amp_tf puts in; the third batch is spoilt."""
+    keras.utils.set_random_seed(0)
+    x = generator.standard_normal((512, 64)).astype("float32")
+    y = (x.sum(1) > 0).astype("int64")
+    x[2 * 64 + 5] = np.inf
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(128, "relu"), keras.layers.Dense(2)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.5), loss, jit_compile=False)
+    losses = [float(model.train_on_batch(x[i : i + 64], y[i : i + 64])) for i in range(0, 512, 64)]
+    status = getattr(model.optimizer, "status", None)
+    weights = [float(np.abs(weight).sum()) for weight in model.get_weights()]
+    return {"first": losses[:2], "weights": weights, "skipped": status().skipped if status else 0}
+
+
 eager = strategy.experimental_local_results(strategy.run(replica, ("SUM", 1.0, 0.0))["matrix"])[0].numpy()
 result = {
     "sum": one_case("SUM", 1.0),
@@ -77,5 +94,6 @@ result = {
     "inf": one_case("SUM", 1.0, float("inf")),
     "eager": float(np.max(np.abs(eager / matrix - 3.0)) / 3.0),
     "cross_replica": cross_replica(),
+    "fit": fit(),
 }
 print(json.dumps(result))
