@@ -121,12 +121,17 @@ SLOW_KERNELS: tuple[SlowKernel, ...] = (
 )
 
 
-def saving(op: str, elements: float) -> float:
-    """What 16 bit saves on an op of this many elements, in ns; negative where it costs."""
+def element_costs(op: str, elements: float) -> tuple[float, float]:
+    """What an op of this many elements costs in float32 and in 16 bit, in ns."""
     if op in FREE:
-        return 0.0
+        return 0.0, 0.0
     in_float32, in_f16 = ELEMENT_COSTS.get(op, OTHER_COST)[elements > CACHED_ELEMENTS]
-    return (in_float32 - in_f16) * elements
+    return in_float32 * elements, in_f16 * elements
+
+
+def product_costs(operations: float) -> tuple[float, float]:
+    """What a product of this many floating-point operations costs in float32 and in 16 bit, in ns."""
+    return operations * PRODUCT_FLOAT32, operations * PRODUCT_F16
 
 
 def cast_to_f16(elements: float) -> float:

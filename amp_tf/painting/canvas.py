@@ -10,7 +10,7 @@ import numpy as np
 
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.targets import Target
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Balance, Rule
 
 Flags = Any  # numpy array of uint8, one entry a unit
 NO_CAUSE = -1
@@ -35,6 +35,7 @@ class Canvas:
         allow, deny: the paint.
         rule: the rule that painted each unit, 0 for none.
         cause: the unit from which the paint came, -1 for none.
+        weighed: for units that the cost model took the paint off, what it weighed, or why in words.
     """
 
     view: GraphView
@@ -56,6 +57,7 @@ class Canvas:
     deny: Flags
     rule: Flags
     cause: list[int]
+    weighed: dict[int, Balance | str] = dataclasses.field(default_factory=dict)
 
     def add_edges(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Adds edges that the graph does not show, such as those from TensorList writers to readers."""

@@ -23,7 +23,7 @@ from amp_tf.oplists import costs
 from amp_tf.oplists.work import count_operations
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.min_cut import SINK, SOURCE, UNBOUNDED, Network
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Balance, Rule
 
 _PINNED_OPS = frozenset({"Enter", "Exit"})
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
@@ -58,20 +58,27 @@ def drop_unprofitable(canvas: Canvas, shapes: Shapes, ties: Iterable[Sequence[in
     ties = [*ties, *_kernel_pairs(canvas)]
     ties = [units for units in _merged(ties) if any(unit in sizes for unit in units)]
     pinned = _fused_with_products(canvas)
-    canvas.unpaint_allow(_cut(canvas, ports, sizes, ties, pinned), Rule.DOES_NOT_PAY)
+    left = _cut(canvas, ports, sizes, ties, pinned)
+    canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
+    groups = _connected(left, [(port.source, *port.readers) for port in ports])
+    _note(canvas, groups, _balances(canvas, groups, ports, sizes, shapes))
     if sizes_are_known:
         islands = _find_islands(canvas, ports, ties)
-        for island, gain in zip(islands, _gains(canvas, islands, ports, sizes, shapes), strict=True):
+        for island, balance in zip(islands, _balances(canvas, islands, ports, sizes, shapes), strict=True):
             has_product = any(canvas.on_allow[unit] for unit in island)
-            if (gain <= 0 or not has_product) and not _enters_a_loop(canvas, island):
+            pays = balance.in_f16 < balance.in_float32
+            if not (pays and has_product) and not _enters_a_loop(canvas, island):
                 canvas.unpaint_allow(island, Rule.DOES_NOT_PAY)
+                _note(canvas, [island], [balance])
 
 
 def _drop_slow_kernels(canvas: Canvas) -> None:
     view = canvas.view
     for row in costs.SLOW_KERNELS:
         nodes = [node for node, op in enumerate(view.ops) if op == row.op and row.applies(view.protos[node])]
-        canvas.unpaint_allow([unit for node in nodes for unit in view.units(node)], Rule.DOES_NOT_PAY)
+        units = [unit for node in nodes for unit in view.units(node) if canvas.allow[unit]]
+        canvas.unpaint_allow(units, Rule.DOES_NOT_PAY)
+        canvas.weighed.update(dict.fromkeys(units, row.why))
 
 
 def _kernel_pairs(canvas: Canvas) -> Iterator[list[int]]:
@@ -171,7 +178,8 @@ def _cut(
         if unit not in vertex_of and unit not in fixed and _is_flexible(canvas, unit):
             vertex_of[unit] = network.add_vertex()
     for unit, vertex in vertex_of.items():
-        saved = round(costs.saving(canvas.view.ops[canvas.node_of[unit]], sizes.get(unit, 0.0)) * _UNITS_PER_NS)
+        in_float32, in_f16 = costs.element_costs(canvas.view.ops[canvas.node_of[unit]], sizes.get(unit, 0.0))
+        saved = round((in_float32 - in_f16) * _UNITS_PER_NS)
         if saved > 0:
             network.add_edge(SOURCE, vertex, saved)
         else:
@@ -211,7 +219,15 @@ def _add_port(network: Network, source: int, readers: list[int], elements: float
 
 def _find_islands(canvas: Canvas, ports: Iterable[_Port], ties: Iterable[Sequence[int]]) -> list[list[int]]:
     """The sets of painted units that are connected by 16-bit edges, by belonging to one product, or by ties."""
-    root_of = {unit: unit for unit in units_of(canvas.allow)}
+    by_edges = [(port.source, *port.readers) for port in ports if canvas.allow[port.source]]
+    # A product has one precision: the types of a fused one, T and TArgs, must change together or it aborts the process.
+    by_node = [canvas.view.units(canvas.node_of[unit]) for unit in units_of(canvas.allow & canvas.on_allow)]
+    return _connected(units_of(canvas.allow), [*by_edges, *by_node, *ties])
+
+
+def _connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list[int]]:
+    """The units in sets: those that a link names are in one; a link may name others, which do not count."""
+    root_of = {unit: unit for unit in units}
 
     def root(unit: int) -> int:
         while root_of[unit] != unit:
@@ -219,17 +235,14 @@ def _find_islands(canvas: Canvas, ports: Iterable[_Port], ties: Iterable[Sequenc
             unit = root_of[unit]
         return unit
 
-    by_edges = [(port.source, *port.readers) for port in ports if canvas.allow[port.source]]
-    # A product has one precision: the types of a fused one, T and TArgs, must change together or it aborts the process.
-    by_node = [canvas.view.units(canvas.node_of[unit]) for unit in units_of(canvas.allow & canvas.on_allow)]
-    for group in [*by_edges, *by_node, *ties]:
-        painted = [unit for unit in group if canvas.allow[unit]]
-        for unit in painted[1:]:
-            root_of[root(unit)] = root(painted[0])
-    islands: dict[int, list[int]] = {}
+    for link in links:
+        linked = [unit for unit in link if unit in root_of]
+        for unit in linked[1:]:
+            root_of[root(unit)] = root(linked[0])
+    groups: dict[int, list[int]] = {}
     for unit in root_of:
-        islands.setdefault(root(unit), []).append(unit)
-    return list(islands.values())
+        groups.setdefault(root(unit), []).append(unit)
+    return list(groups.values())
 
 
 def _enters_a_loop(canvas: Canvas, island: list[int]) -> bool:
@@ -237,37 +250,57 @@ def _enters_a_loop(canvas: Canvas, island: list[int]) -> bool:
     return any(canvas.view.ops[canvas.node_of[unit]] in _PINNED_OPS for unit in island)
 
 
-def _gains(
-    canvas: Canvas, islands: list[list[int]], ports: list[_Port], sizes: dict[int, float], shapes: Shapes
-) -> list[float]:
-    """What each island saves, less the casts at its border, in ns; infinite where nobody can tell."""
-    island_of = {unit: number for number, island in enumerate(islands) for unit in island}
-    gains = [sum(_node_savings(canvas, island, sizes, shapes)) for island in islands]
+def _balances(
+    canvas: Canvas, groups: list[list[int]], ports: list[_Port], sizes: dict[int, float], shapes: Shapes
+) -> list[Balance]:
+    """For each group what it takes in 16 bit and in float32, the rest of the graph as it is painted.
+
+    In 16 bit a product takes no time at all where nobody can tell how large it is. Groups that read one cast share it.
+    """
+    group_of = {unit: number for number, group in enumerate(groups) for unit in group}
+    in_float32, in_f16 = [0.0] * len(groups), [0.0] * len(groups)
+    for number, group in enumerate(groups):
+        for first, second in _node_costs(canvas, group, sizes, shapes):
+            in_float32[number] += first
+            in_f16[number] += second
     for port in ports:
-        home = island_of.get(port.source)
+        home = group_of.get(port.source)
+        outside = [bool(canvas.allow[reader]) for reader in port.readers if group_of.get(reader, -1) != home]
         if home is not None:
-            if any(reader not in island_of for reader in port.readers):
-                gains[home] -= costs.cast_to_float32(port.elements)
+            if not all(outside):
+                in_f16[home] += costs.cast_to_float32(port.elements)
+            if any(outside):
+                in_float32[home] += costs.cast_to_f16(port.elements)
             continue
-        served = {island_of[reader] for reader in port.readers if reader in island_of}
-        for number in served:  # they share one cast
-            gains[number] -= costs.cast_to_f16(port.elements) / len(served)
-    return gains
+        served = {group_of[reader] for reader in port.readers if reader in group_of}
+        for number in served:
+            if canvas.allow[port.source]:
+                in_float32[number] += costs.cast_to_float32(port.elements) / len(served)
+            else:
+                in_f16[number] += costs.cast_to_f16(port.elements) / len(served)
+    return [Balance(*pair) for pair in zip(in_f16, in_float32, strict=True)]
 
 
-def _node_savings(canvas: Canvas, island: list[int], sizes: dict[int, float], shapes: Shapes) -> Iterator[float]:
-    """What 16 bit saves on each node of an island, in ns."""
+def _note(canvas: Canvas, groups: list[list[int]], balances: list[Balance]) -> None:
+    for group, balance in zip(groups, balances, strict=True):
+        canvas.weighed.update(dict.fromkeys(group, balance))
+
+
+def _node_costs(
+    canvas: Canvas, group: list[int], sizes: dict[int, float], shapes: Shapes
+) -> Iterator[tuple[float, float]]:
+    """What each node of a group takes by itself in float32 and in 16 bit, in ns."""
     seen = set()
-    for unit in island:
+    for unit in group:
         node = canvas.node_of[unit]
         if node in seen:
             continue
         seen.add(node)
         if not canvas.on_allow[unit]:
-            yield costs.saving(canvas.view.ops[node], sizes.get(unit, 0.0))
+            yield costs.element_costs(canvas.view.ops[node], sizes.get(unit, 0.0))
             continue
         operations = _operations(canvas, node, shapes)
-        yield math.inf if operations is None else operations * (costs.PRODUCT_FLOAT32 - costs.PRODUCT_F16)
+        yield (math.inf, 0.0) if operations is None else costs.product_costs(operations)
 
 
 def _operations(canvas: Canvas, node: int, shapes: Shapes) -> float | None:

@@ -10,7 +10,7 @@ import numpy as np
 from amp_tf.graph.view import GraphView
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
 from amp_tf.painting.eligibility import Obstacles
-from amp_tf.painting.reasons import Reason, Rule
+from amp_tf.painting.reasons import Balance, Reason, Rule
 from amp_tf.precision import Precision
 
 _NO_OBSTACLES = Obstacles({}, {}, ())
@@ -29,6 +29,7 @@ class Marks:
     deny: Any
     rule: Any
     cause: list[int]
+    weighed: dict[int, Balance | str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Painting:
                 deny=canvas.deny,
                 rule=canvas.rule,
                 cause=canvas.cause,
+                weighed=canvas.weighed,
             ),
             _obstacles=obstacles,
         )
@@ -115,7 +117,10 @@ class Painting:
             if node in self._obstacles.rule_of:
                 return Reason(self._obstacles.rule_of[node])
             unit = units[0]
-        return Reason(self._rule(unit, node), self._cause(unit))
+        rule, weighed = self._rule(unit, node), marks.weighed.get(unit)
+        if rule is Rule.DOES_NOT_PAY and weighed is not None:
+            return Reason(rule, detail=str(weighed), balance=weighed if isinstance(weighed, Balance) else None)
+        return Reason(rule, self._cause(unit))
 
     def trail(self, node: int) -> list[str]:
         """The nodes along which the decision came, from this one to where it began."""

@@ -87,6 +87,22 @@ _WORDS = {
 
 
 @dataclasses.dataclass(frozen=True)
+class Balance:
+    """What a set of connected nodes was estimated to take, in ns.
+
+    Attributes:
+        in_f16: in 16 bit, with the casts that this needs at the border of the set.
+        in_float32: in float32, with the casts that this needs.
+    """
+
+    in_f16: float
+    in_float32: float
+
+    def __str__(self) -> str:
+        return f"{self.in_f16 / 1e3:.1f} µs with its casts, {self.in_float32 / 1e3:.1f} µs in float32"
+
+
+@dataclasses.dataclass(frozen=True)
 class Reason:
     """Why a node has its precision.
 
@@ -94,11 +110,13 @@ class Reason:
         rule: the rule that decided.
         cause: the name of the node that brought it about, empty where the rule needs none.
         detail: more words, empty for none.
+        balance: the two figures that :attr:`Rule.DOES_NOT_PAY` weighed, where it weighed some.
     """
 
     rule: Rule
     cause: str = ""
     detail: str = ""
+    balance: Balance | None = None
 
     def __str__(self) -> str:
         words = self.rule.words.replace("{cause}", repr(self.cause))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from amp_tf.graph import datatypes
 from amp_tf.oplists.table import FUSED_PRODUCTS, REFERENCE_VARIABLES
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.eligibility import is_quantized
@@ -79,8 +80,9 @@ def drop_unsupported(canvas: Canvas) -> None:
     """
     unsupported = units_of(canvas.allow & (canvas.type_allowed ^ 1))
     canvas.unpaint_allow(unsupported, Rule.TYPE_NOT_ALLOWED)
-    quantized = [unit for unit in units_of(canvas.allow) if is_quantized(canvas.view, canvas.node_of[unit])]
-    canvas.unpaint_allow(quantized, Rule.QUANTIZED)
+    if not datatypes.QUANTIZED.isdisjoint(canvas.view.dtypes):
+        quantized = [unit for unit in units_of(canvas.allow) if is_quantized(canvas.view, canvas.node_of[unit])]
+        canvas.unpaint_allow(quantized, Rule.QUANTIZED)
 
 
 def match_fused_types(canvas: Canvas) -> None:

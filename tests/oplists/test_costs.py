@@ -23,12 +23,12 @@ def test_every_cost_is_positive():
 
 def test_large_tensors_are_charged_as_tensors_in_memory():
     (in_caches, in_caches_f16), (in_memory, in_memory_f16) = costs.ELEMENT_COSTS["Relu"]
-    assert costs.saving("Relu", SMALL) == pytest.approx((in_caches - in_caches_f16) * SMALL)
-    assert costs.saving("Relu", LARGE) == pytest.approx((in_memory - in_memory_f16) * LARGE)
+    assert costs.element_costs("Relu", SMALL) == pytest.approx((in_caches * SMALL, in_caches_f16 * SMALL))
+    assert costs.element_costs("Relu", LARGE) == pytest.approx((in_memory * LARGE, in_memory_f16 * LARGE))
 
 
 def test_ops_that_move_nothing_save_nothing_and_a_cast_costs_its_start():
-    assert costs.saving("Reshape", LARGE) == 0
+    assert costs.element_costs("Reshape", LARGE) == (0, 0)
     assert costs.cast_to_f16(0) == costs.cast_to_float32(0) == costs.DISPATCH
 
 
