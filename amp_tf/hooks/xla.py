@@ -15,7 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import evidence, op_names, xla_pays, xla_saving
+from amp_tf.hooks import evidence, op_names, xla_checks, xla_pays, xla_saving
 from amp_tf.hooks.devices import hardware
 from amp_tf.hooks.notices import warn_once
 from amp_tf.hooks.xla_library import Clone, LibraryRewriter, RewrittenFunction
@@ -126,6 +126,9 @@ def _convert(function: Any, config: AmpConfig) -> None:
 
     result = LibraryRewriter(rewrite_body, lookup, new_name).rewrite(original)
     if result.definition is not original:
+        xla_checks.verify(
+            original, result, lambda name: context.get_function_def(name.encode()) if name in known else None
+        )
         _register(function, original, result)
     process.record(RewriteReport(tuple(reports)), way="xla")
 
