@@ -6,6 +6,7 @@ import itertools
 import pytest
 
 from amp_tf.config import (
+    ALLREDUCE,
     DISABLE_VAR,
     ENABLE_VAR,
     ENV_VARS,
@@ -42,6 +43,7 @@ def test_an_empty_variable_counts_as_unset():
     [
         *(("AMP_TF_PRECISION", value, "precision", value) for value in PRECISIONS),
         ("AMP_TF_PRECISION", " BFloat16 ", "precision", "bfloat16"),
+        *(("AMP_TF_ALLREDUCE", value, "allreduce", value) for value in ALLREDUCE),
         *((f"{PREFIX}LEVEL", value, "level", value) for value in LEVELS),
         (f"{PREFIX}LEVEL", "unsafe_force_all", "level", "UNSAFE_FORCE_ALL"),
         *((f"{PREFIX}IGNORE_PERFORMANCE", text, "ignore_performance", True) for text in ("1", "true", "TRUE")),

@@ -12,6 +12,7 @@ from tests.hooks import running
 BAD_VALUES: dict[str, str | None] = {
     "1, 0": "maybe",
     "auto, float16, bfloat16": "float8",
+    "float32, float16, bfloat16": "float8",
     "regular expressions, comma-separated": "(",
     ", ".join(config.LEVELS): "EVERYTHING",
     "op names, comma-separated": None,
