@@ -57,8 +57,18 @@ def cluster_resolver() -> Any:
     resolvers = tf.distribute.cluster_resolver
     if "TF_CONFIG" in os.environ or "SLURM_STEP_NODELIST" not in os.environ:
         return resolvers.TFConfigClusterResolver()
-    # It asks nvidia-smi how many GPUs a node has, and fails where there is none.
-    return resolvers.SlurmClusterResolver(gpus_per_node=None if shutil.which("nvidia-smi") else 0)
+    if shutil.which("nvidia-smi"):
+        return resolvers.SlurmClusterResolver()
+    # It cannot describe nodes without GPUs (range() with a step of 0), so only the addresses are taken from it.
+    tasks = int(os.environ["SLURM_STEP_NUM_TASKS"])
+    slurm = resolvers.SlurmClusterResolver(gpus_per_node=tasks, gpus_per_task=1, auto_set_gpu=False)
+    return resolvers.SimpleClusterResolver(
+        slurm.cluster_spec(),
+        task_type=slurm.task_type,
+        task_id=slurm.task_id,
+        num_accelerators={"GPU": 0},
+        rpc_layer="grpc",
+    )
 
 
 def train(arguments: argparse.Namespace) -> None:
