@@ -201,6 +201,7 @@ def _versions(tf: Any) -> dict[str, str]:
         "keras": of("keras"),
         "tf_keras": of("tf_keras"),
         "numpy": of("numpy"),
+        "protobuf": of("protobuf"),
     }
 
 
@@ -250,6 +251,14 @@ def _check_tensorflow(facts: Facts) -> Finding | None:
         return None
     what = f"TensorFlow {version} is outside of what amp_tf is tested with, {oldest} to {newest}"
     return Finding("tensorflow", True, what, f"pip install 'tensorflow>={oldest},<={newest}.*'")
+
+
+def _check_protobuf(facts: Facts) -> Finding | None:
+    protobuf = facts.versions["protobuf"]
+    if not facts.versions["tensorflow"].startswith("2.20.") or int(protobuf.partition(".")[0] or 0) < 7:
+        return None
+    what = f"TensorFlow 2.20 does not work with protobuf {protobuf}: its MonitoredTrainingSession cannot save a graph"
+    return Finding("protobuf", False, what, "pip install 'protobuf<7'")
 
 
 def _check_two_tensorflows(facts: Facts) -> Finding | None:
@@ -329,6 +338,7 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     _check_settings,
     _check_disabled,
     _check_tensorflow,
+    _check_protobuf,
     _check_two_tensorflows,
     _check_autostart,
     _check_plugins,

@@ -169,6 +169,19 @@ def test_takes_the_oldest_and_the_newest_tensorflow(facts: Facts, version: str) 
     assert diagnosis._check_tensorflow(dataclasses.replace(facts, versions={"tensorflow": version})) is None
 
 
+@pytest.mark.parametrize(
+    ("tensorflow", "protobuf", "is_told"),
+    [("2.20.0", "7.36.2", True), ("2.20.0", "6.33.0", False), ("2.21.0", "7.36.2", False), ("2.20.0", "", False)],
+)
+def test_names_a_protobuf_that_tensorflow_does_not_work_with(
+    facts: Facts, tensorflow: str, protobuf: str, is_told: bool
+) -> None:
+    versions = {"tensorflow": tensorflow, "protobuf": protobuf}
+    finding = diagnosis._check_protobuf(dataclasses.replace(facts, versions=versions))
+    assert (finding is not None) is is_told
+    assert finding is None or finding.fix == "pip install 'protobuf<7'"
+
+
 def test_says_that_auto_converts_nothing_on_this_hardware(facts: Facts) -> None:
     finding = diagnosis._check_hardware(dataclasses.replace(facts, hardware=Hardware()))
     assert finding is not None
