@@ -93,7 +93,7 @@ def test_case_04_the_variables_follow_the_pure_schedule():
         assert status.last_change == state.last_change
 
 
-def test_case_05_and_k02_300_overflows_leave_the_scale_at_its_floor_and_training_recovers():
+def test_case_06_and_k02_300_overflows_leave_the_scale_at_its_floor_and_training_recovers():
     overflows = [poisoned(gradients(0), 0, np.inf)] * 300
     optimizer, after = run(OPTIMIZERS["sgd"], [*overflows, gradients(1)], dynamic_growth_steps=1)
     _, expected = run(OPTIMIZERS["sgd"], [gradients(1)], wrapped=False)
