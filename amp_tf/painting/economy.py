@@ -15,10 +15,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
 
 from amp_tf.graph.sizes import Shape, Shapes, element_count
+from amp_tf.graph.view import Edges, GraphView
 from amp_tf.oplists import costs
 from amp_tf.oplists.work import count_operations
 from amp_tf.painting.canvas import Canvas, units_of
@@ -83,10 +86,9 @@ def _drop_slow_kernels(canvas: Canvas) -> None:
 
 def _kernel_pairs(canvas: Canvas) -> Iterator[list[int]]:
     """The units of gradient ops and of their forward ops that are fast only if they have one type."""
-    view, edges = canvas.view, canvas.view.edges
-    if costs.KERNEL_PAIRS.keys().isdisjoint(view.ops):
-        return
-    for source, node, position in zip(edges.src_node, edges.dst_node, edges.dst_position, strict=True):
+    view = canvas.view
+    edges = _edges_into(view, costs.KERNEL_PAIRS)
+    for source, node, position in _rows(edges.src_node, edges.dst_node, edges.dst_position):
         pair = costs.KERNEL_PAIRS.get(view.ops[node])
         if pair == (view.ops[source], position):
             first, second = view.signatures[source].outputs[0], view.signatures[node].outputs[0]
@@ -95,14 +97,13 @@ def _kernel_pairs(canvas: Canvas) -> Iterator[list[int]]:
 
 def _fused_with_products(canvas: Canvas) -> set[int]:
     """The painted units of ops that oneDNN computes together with a painted product, at no cost of their own."""
-    view, edges = canvas.view, canvas.view.edges
-    if costs.FUSED_WITH.keys().isdisjoint(view.ops):
-        return set()
+    view = canvas.view
+    edges = _edges_into(view, {*costs.FUSED_WITH, *(product for product, _ in costs.FUSED_WITH.values())})
     fused: list[tuple[int, int, int]] = []
     read_by: set[tuple[str, int, int, int]] = set()
     products = set(costs.FUSED_WITH.values())
     columns = (edges.src_node, edges.src_port, edges.dst_node, edges.dst_position, edges.dst_unit)
-    for source, port, node, position, unit in zip(*columns, strict=True):
+    for source, port, node, position, unit in _rows(*columns):
         if not canvas.allow[unit]:
             continue
         op = view.ops[node]
@@ -116,6 +117,17 @@ def _fused_with_products(canvas: Canvas) -> set[int]:
     }
 
 
+def _edges_into(view: GraphView, ops: Container[str]) -> Edges:
+    """The edges that go to nodes of some ops."""
+    is_wanted = np.fromiter((op in ops for op in view.ops), np.bool_, view.node_count)
+    return view.edges.at(is_wanted[view.edges.dst_node])
+
+
+def _rows(*columns: Any) -> Iterator[tuple[int, ...]]:
+    """The rows of parallel arrays, as Python integers, which are faster to work with one by one."""
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
 def _merged(groups: Iterable[Sequence[int]]) -> list[Sequence[int]]:
     """The groups, those that share a unit joined into one."""
     group_of: dict[int, set[int]] = {}
@@ -127,12 +139,12 @@ def _merged(groups: Iterable[Sequence[int]]) -> list[Sequence[int]]:
 
 def _find_ports(canvas: Canvas, shapes: Shapes) -> tuple[list[_Port], bool]:
     """The float32 ports that touch paint, and whether the sizes of most of them are known."""
-    view, allow, is_float32 = canvas.view, canvas.allow, canvas.is_float32
-    edges = view.edges
+    view, allow, edges = canvas.view, canvas.allow, canvas.view.edges
+    touched = canvas.is_float32[edges.src_unit] & (allow[edges.src_unit] | allow[edges.dst_unit])
+    edges = edges.at(touched.astype(np.bool_))
     readers: dict[tuple[int, int, int], list[int]] = {}
-    for node, port, source, reader in zip(edges.src_node, edges.src_port, edges.src_unit, edges.dst_unit, strict=True):
-        if is_float32[source] and (allow[source] or allow[reader]):
-            readers.setdefault((node, port, source), []).append(reader)
+    for node, port, source, reader in _rows(edges.src_node, edges.src_port, edges.src_unit, edges.dst_unit):
+        readers.setdefault((node, port, source), []).append(reader)
     known: dict[int, Sequence[Shape | None]] = {}
     counts = []
     for node, port, _ in readers:
@@ -304,10 +316,10 @@ def _node_costs(
 
 
 def _operations(canvas: Canvas, node: int, shapes: Shapes) -> float | None:
-    view, edges = canvas.view, canvas.view.edges
-    first = bisect_left(edges.dst_node, node)
+    view = canvas.view
+    edges = view.edges.at(slice(*np.searchsorted(view.edges.dst_node, (node, node + 1))))
     inputs: list[Shape | None] = []
-    for edge in range(first, bisect_left(edges.dst_node, node + 1)):
-        told = shapes.output_shapes(view.names[edges.src_node[edge]])
-        inputs.append(told[edges.src_port[edge]] if edges.src_port[edge] < len(told) else None)
+    for source, port in _rows(edges.src_node, edges.src_port):
+        told = shapes.output_shapes(view.names[source])
+        inputs.append(told[port] if port < len(told) else None)
     return count_operations(view.ops[node], inputs, shapes.output_shapes(view.names[node]))
