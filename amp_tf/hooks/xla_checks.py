@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from amp_tf.errors import GraphError, RewriteError
 from amp_tf.graph.reader import read_function

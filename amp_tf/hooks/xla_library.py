@@ -11,12 +11,13 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from amp_tf.hooks.xla_loops import hoist_casts
+from amp_tf.hooks.xla_loops import hoist_casts, lift_casts
 
 FunctionDef = Any
 NodeDef = Any
 
 WHILE_OPS = frozenset({"While", "StatelessWhile"})
+CALL_OPS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,10 +69,12 @@ class LibraryRewriter:
         self._lookup = lookup
         self._new_name = new_name
         self._done: dict[str, RewrittenFunction | None] = {}
+        self._made: dict[str, Clone] = {}
 
     def rewrite(self, definition: FunctionDef) -> RewrittenFunction:
         """Rewrites a function, clones what it calls where that changes, and moves casts out of its loops."""
-        return self._visit(definition, self._rewrite_body(definition), (definition.signature.name,))
+        result = self._visit(definition, self._rewrite_body(definition), (definition.signature.name,))
+        return dataclasses.replace(result, clones=_in_use(result))
 
     def _visit(self, original: FunctionDef, body: FunctionDef, path: tuple[str, ...]) -> RewrittenFunction:
         """Points a rewritten body at clones of its callees. ``path`` holds the callers, so that recursion ends."""
@@ -91,7 +94,8 @@ class LibraryRewriter:
                     clones += callee.clones
                     hoisted += callee.hoisted
                     made[name] = callee.definition
-                    clones.append(Clone(name, callee.definition))
+                    clone = self._made[callee.definition.signature.name] = Clone(name, callee.definition)
+                    clones.append(clone)
             if all(names.get(name, name) == name for name in references(node)):
                 continue
             if body is original:
@@ -137,11 +141,45 @@ class LibraryRewriter:
                 return 0
             cond = copy_of(original_cond)
             cond.signature.name = self._new_name(cond_name)
+        position = next(number for number, clone in enumerate(clones) if clone.definition is body)
+        clones[position:position] = self._specialise_calls(body)
         moved = hoist_casts(caller, index, cond, body)
         if moved and original_cond is not None:
             node.attr["cond"].func.name = cond.signature.name
             clones.append(Clone(cond_name, cond))
         return moved
+
+    def _specialise_calls(self, caller: FunctionDef) -> list[Clone]:
+        """Gives the calls in a loop's body functions of their own that cast none of their arguments.
+
+        Returns:
+            The new functions, each after those that it calls itself.
+        """
+        specialised: list[Clone] = []
+        for index, node in enumerate(caller.node_def):
+            shared = self._made.get(node.attr["f"].func.name) if node.op in CALL_OPS else None
+            if shared is None:
+                continue
+            own = copy_of(shared.definition)
+            own.signature.name = self._new_name(shared.original)
+            inner = self._specialise_calls(own)
+            if lift_casts(caller, index, own) or inner:
+                caller.node_def[index].attr["f"].func.name = own.signature.name
+                specialised += [*inner, Clone(shared.original, own)]
+        return specialised
+
+
+def _in_use(result: RewrittenFunction) -> tuple[Clone, ...]:
+    """The clones that the function needs: those that were cloned again for a loop may have no caller left."""
+    clone_of = {clone.definition.signature.name: clone for clone in result.clones}
+    needed: set[str] = set()
+    waiting = [result.definition]
+    while waiting:
+        for node in waiting.pop().node_def:
+            new = clone_of.keys() & set(references(node)) - needed
+            needed |= new
+            waiting += [clone_of[name].definition for name in new]
+    return tuple(clone for clone in result.clones if clone.definition.signature.name in needed)
 
 
 def copy_of(definition: FunctionDef) -> FunctionDef:

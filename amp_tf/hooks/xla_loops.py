@@ -4,11 +4,14 @@ A weight that a While body multiplies with is cast in each turn, because the bod
 cast moves to the caller; its result is carried through the loop as one more value, which the body hands on unchanged.
 Two kinds of loop variables qualify: a tensor that the body returns as it came, and a variable (a resource) that the
 body returns as it came and that neither the body nor the condition does anything to but read.
+
+A function that the body calls casts its own arguments. Such casts move to the body first, from where they may move on.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 FunctionDef = Any
@@ -20,8 +23,14 @@ _READ_ONLY = "_read_only_resource_inputs"  # which inputs of a call or a loop ar
 
 
 @dataclasses.dataclass(frozen=True)
-class _Invariant:
-    """A cast in the body of something that no turn of the loop changes."""
+class _Movable:
+    """A cast of an argument, or of what is read from a variable that is an argument, which may be made before the call.
+
+    Attributes:
+        cast: the number of its node.
+        argument: the number of the argument.
+        read: the node that reads the variable, ``None`` for a tensor.
+    """
 
     cast: int
     argument: int
@@ -40,34 +49,8 @@ def hoist_casts(caller: FunctionDef, index: int, cond: FunctionDef, body: Functi
     Returns:
         How many casts were moved.
     """
-    found = _invariant_casts(cond, body)
-    if not found:
-        return 0
-    taken = {node.name for node in caller.node_def} | {arg.name for arg in caller.signature.input_arg}
-    carried: dict[tuple[int, int], str] = {}
-    for row in found:
-        cast = body.node_def[row.cast]
-        to = cast.attr["DstT"].type
-        if (row.argument, to) not in carried:
-            before = _cast_before_loop(caller, index, row, to, taken)
-            carried[row.argument, to] = _carry(caller.node_def[index], cond, body, before, to)
-        _redirect(body, f"{cast.name}:y:0", carried[row.argument, to])
-    moved = {body.node_def[row.cast].name for row in found}
-    kept = [node for node in body.node_def if node.name not in moved]
-    for node in kept:  # a control edge from a cast orders nothing: casts have no effects
-        wanted = [source for source in node.input if not (source.startswith("^") and source[1:] in moved)]
-        if len(wanted) != len(node.input):
-            del node.input[:]
-            node.input.extend(wanted)
-    copies = [_copy(node) for node in kept]
-    del body.node_def[:]
-    body.node_def.extend(copies)
-    return len(moved)
-
-
-def _invariant_casts(cond: FunctionDef, body: FunctionDef) -> list[_Invariant]:
-    nodes = {node.name: node for node in body.node_def}
     arguments = {arg.name: number for number, arg in enumerate(body.signature.input_arg)}
+    nodes = {node.name: node for node in body.node_def}
     constant = {
         number
         for number, out in enumerate(body.signature.output_arg)
@@ -75,21 +58,79 @@ def _invariant_casts(cond: FunctionDef, body: FunctionDef) -> list[_Invariant]:
         and arguments.get(_through_identities(body.ret[out.name], nodes)) == number
     }
     readable = {number for number in constant if _is_only_read(number, cond) and _is_only_read(number, body)}
+    found = _casts_of_arguments(body, constant, readable)
+    return _move(caller, index, found, body, lambda tensor, to: _carry(caller.node_def[index], cond, body, tensor, to))
+
+
+def lift_casts(caller: FunctionDef, index: int, callee: FunctionDef) -> int:
+    """Moves casts of its own arguments out of a called function. Both functions are edited in place.
+
+    Args:
+        caller: the function that holds the call.
+        index: the number of the PartitionedCall or StatefulPartitionedCall node in it.
+        callee: the function, used by this call alone.
+
+    Returns:
+        How many casts were moved.
+    """
+    numbers = set(range(len(callee.signature.input_arg)))
+    passed = caller.node_def[index].input
+    # A variable that is passed twice may be written under its other name.
+    readable = {n for n in numbers if _is_only_read(n, callee) and list(passed).count(passed[n]) == 1}
+    found = _casts_of_arguments(callee, numbers, readable)
+    return _move(caller, index, found, callee, lambda tensor, to: _pass(caller.node_def[index], callee, tensor, to))
+
+
+def _move(
+    caller: FunctionDef, index: int, found: list[_Movable], callee: FunctionDef, hand_over: Callable[[str, int], str]
+) -> int:
+    """Makes casts in the caller and drops them from the callee; ``hand_over`` takes one in and gives its name there."""
+    if not found:
+        return 0
+    taken = {node.name for node in caller.node_def} | {arg.name for arg in caller.signature.input_arg}
+    handed: dict[tuple[int, int], str] = {}
+    for row in found:
+        cast = callee.node_def[row.cast]
+        to = cast.attr["DstT"].type
+        if (row.argument, to) not in handed:
+            handed[row.argument, to] = hand_over(_cast_before(caller, index, row, to, taken), to)
+        _redirect(callee, f"{cast.name}:y:0", handed[row.argument, to])
+    _drop(callee, {callee.node_def[row.cast].name for row in found})
+    return len(found)
+
+
+def _drop(function: FunctionDef, names: set[str]) -> None:
+    """Takes casts out of a function, whose results nobody reads any more."""
+    kept = [node for node in function.node_def if node.name not in names]
+    for node in kept:  # a control edge from a cast orders nothing: casts have no effects
+        wanted = [source for source in node.input if not (source.startswith("^") and source[1:] in names)]
+        if len(wanted) != len(node.input):
+            del node.input[:]
+            node.input.extend(wanted)
+    copies = [_copy(node) for node in kept]
+    del function.node_def[:]
+    function.node_def.extend(copies)
+
+
+def _casts_of_arguments(function: FunctionDef, tensors: set[int], variables: set[int]) -> list[_Movable]:
+    """The casts to a 16-bit type of some arguments: tensors, or variables, of which the value read is cast."""
+    nodes = {node.name: node for node in function.node_def}
+    arguments = {arg.name: number for number, arg in enumerate(function.signature.input_arg)}
     found = []
-    for number, node in enumerate(body.node_def):
+    for number, node in enumerate(function.node_def):
         if node.op != "Cast" or node.attr["SrcT"].type != _DT_FLOAT or node.attr["DstT"].type not in _F16:
             continue
         if any(source.startswith("^") for source in node.input):
             continue
         source = _through_identities(node.input[0], nodes)
-        if arguments.get(source) in constant:
-            found.append(_Invariant(number, arguments[source], None))
+        if arguments.get(source) in tensors:
+            found.append(_Movable(number, arguments[source], None))
             continue
         read = nodes.get(source.partition(":")[0])
         if read is not None and read.op == "ReadVariableOp":
             argument = arguments.get(_through_identities(read.input[0], nodes))
-            if argument in readable:
-                found.append(_Invariant(number, argument, read))
+            if argument in variables:
+                found.append(_Movable(number, argument, read))
     return found
 
 
@@ -116,22 +157,22 @@ def _is_only_read(number: int, function: FunctionDef) -> bool:
     return True
 
 
-def _cast_before_loop(caller: FunctionDef, index: int, row: _Invariant, to: int, taken: set[str]) -> str:
-    """Adds the cast (and for a variable the read) to the caller; gives the tensor."""
-    loop = caller.node_def[index]
-    source = loop.input[row.argument]
-    order = [control for control in loop.input if control.startswith("^")]
+def _cast_before(caller: FunctionDef, index: int, row: _Movable, to: int, taken: set[str]) -> str:
+    """Adds the cast (and for a variable the read) to the caller, before a loop or a call; gives the tensor."""
+    call = caller.node_def[index]
+    source = call.input[row.argument]
+    order = [control for control in call.input if control.startswith("^")]
     if row.read is not None:
         read = caller.node_def.add()
         read.CopyFrom(row.read)
-        read.name = _fresh(f"{loop.name}/{row.read.name.rpartition('/')[2]}/before_loop", taken)
+        read.name = _fresh(f"{call.name}/{row.read.name.rpartition('/')[2]}/before_call", taken)
         del read.input[:]
-        read.input.extend([source, *order])  # after the writes that the loop itself comes after
+        read.input.extend([source, *order])  # after the writes that the call itself comes after
         source = f"{read.name}:value:0"
     cast = caller.node_def.add()
-    cast.name = _fresh(f"{loop.name}/Cast/before_loop", taken)
+    cast.name = _fresh(f"{call.name}/Cast/before_call", taken)
     cast.op = "Cast"
-    cast.device = loop.device
+    cast.device = call.device
     cast.input.append(source)
     cast.attr["SrcT"].type = _DT_FLOAT
     cast.attr["DstT"].type = to
@@ -141,31 +182,45 @@ def _cast_before_loop(caller: FunctionDef, index: int, row: _Invariant, to: int,
 
 def _carry(loop: NodeDef, cond: FunctionDef, body: FunctionDef, tensor: str, to: int) -> str:
     """Adds one value to the loop, which the body hands on; gives its name inside the body."""
-    data = [source for source in loop.input if not source.startswith("^")]
-    order = [source for source in loop.input if source.startswith("^")]
-    del loop.input[:]
-    loop.input.extend([*data, tensor, *order])
+    _add_input(loop, tensor)
     loop.attr["T"].list.type.append(to)
     if (
         "output_shapes" in loop.attr and loop.attr["output_shapes"].list.shape
     ):  # a look-up alone would add the attribute
         loop.attr["output_shapes"].list.shape.add().unknown_rank = True
-    names = []
-    for function in (cond, body):
-        used = {arg.name for arg in function.signature.input_arg} | {node.name for node in function.node_def}
-        name = _fresh("amp_tf_invariant", used)
-        function.signature.input_arg.add(name=name, type=to)
-        names.append(name)
+    _add_argument(cond, to)
+    argument = _add_argument(body, to)
     results = {out.name for out in body.signature.output_arg}
-    result = _fresh(f"{names[1]}_out", results)
+    result = _fresh(f"{argument}_out", results)
     body.signature.output_arg.add(name=result, type=to)
     identity = body.node_def.add()
-    identity.name = _fresh(f"{names[1]}_identity", {node.name for node in body.node_def} | {names[1]})
+    identity.name = _fresh(f"{argument}_identity", {node.name for node in body.node_def} | {argument})
     identity.op = "Identity"
-    identity.input.append(names[1])
+    identity.input.append(argument)
     identity.attr["T"].type = to
     body.ret[result] = f"{identity.name}:output:0"
-    return names[1]
+    return argument
+
+
+def _pass(call: NodeDef, callee: FunctionDef, tensor: str, to: int) -> str:
+    """Adds one value to a call; gives its name inside the function."""
+    _add_input(call, tensor)
+    call.attr["Tin"].list.type.append(to)
+    return _add_argument(callee, to)
+
+
+def _add_input(node: NodeDef, tensor: str) -> None:
+    data = [source for source in node.input if not source.startswith("^")]
+    order = [source for source in node.input if source.startswith("^")]
+    del node.input[:]
+    node.input.extend([*data, tensor, *order])
+
+
+def _add_argument(function: FunctionDef, data_type: int) -> str:
+    used = {arg.name for arg in function.signature.input_arg} | {node.name for node in function.node_def}
+    name = _fresh("amp_tf_invariant", used)
+    function.signature.input_arg.add(name=name, type=data_type)
+    return name
 
 
 def _redirect(function: FunctionDef, old: str, new: str) -> None:

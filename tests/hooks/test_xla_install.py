@@ -200,6 +200,78 @@ def test_casts_of_what_a_loop_does_not_change_are_made_before_it():
     assert not any("ReadVariableOp" in source or "doubled" in source or "mul" in source for source in sources.values())
 
 
+def test_casts_in_functions_that_the_loop_body_calls_are_made_before_the_loop_too():
+    variable, other = tf.Variable(W), tf.Variable(2.0 * W)
+
+    @tf.function
+    def inner(y, fixed):
+        return tf.tanh(y @ other) @ fixed
+
+    @tf.function
+    def layer(y, fixed):
+        return inner(tf.tanh(y @ variable), fixed)
+
+    def looped(x):
+        fixed = 3.0 * W
+        return tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, layer(y, fixed)), (0, x))[1]
+
+    expected, before = jitted(looped)(X), layer(X, W)
+    xla.install(BFLOAT16)
+    function = jitted(looped)
+    np.testing.assert_allclose(function(X), expected, atol=0.02)
+    (loop,) = (node for node in definition(function, X).node_def if node.op in ("While", "StatelessWhile"))
+    assert list(loop.attr["T"].list.type).count(BF16) == 3  # variable, other and fixed, each cast once
+    called = {name: context.context().get_function_def(name.encode()) for name in clones()}
+    casts = [node for fdef in called.values() for node in fdef.node_def if node.op == "Cast"]
+    reads = {f"{node.name}:value:0" for fdef in called.values() for node in fdef.node_def if "Read" in node.op}
+    assert not [cast.name for cast in casts if cast.attr["DstT"].type == BF16 and cast.input[0] in reads | {"fixed"}]
+    np.testing.assert_array_equal(layer(X, W), before)  # its plain callers keep the functions as they were
+    assert sum("layer" in name for name in called) == sum("inner" in name for name in called) == 1
+    del function
+    gc.collect()
+    assert clones() == []
+
+
+def test_called_function_that_writes_a_variable_of_the_loop_casts_it_in_each_turn():
+    variable = tf.Variable(W)
+
+    @tf.function
+    def layer(y):
+        y = y @ variable
+        variable.assign_add(0.1 * tf.ones_like(variable))
+        return y
+
+    def looped(x):
+        return tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, layer(y) @ variable), (0, x))[1]
+
+    expected = jitted(looped)(X)
+    variable.assign(W)
+    xla.install(BFLOAT16)
+    np.testing.assert_allclose(jitted(looped)(X), expected, rtol=0.03, atol=0.03)
+    np.testing.assert_allclose(variable, W + 0.3, rtol=1e-5, atol=1e-6)
+
+
+def test_variable_that_the_body_writes_after_a_call_is_read_by_the_call_before_that():
+    variable = tf.Variable(W)
+
+    @tf.function
+    def layer(y):
+        return y @ variable
+
+    def looped(x):
+        def body(i, y):
+            y = layer(y)
+            variable.assign_add(0.1 * tf.ones_like(variable))
+            return i + 1, layer(y)
+
+        return tf.while_loop(lambda i, y: i < 3, body, (0, x))[1]
+
+    expected = jitted(looped)(X)
+    variable.assign(W)
+    xla.install(BFLOAT16)
+    np.testing.assert_allclose(jitted(looped)(X), expected, rtol=0.03, atol=0.03)
+
+
 def test_variable_that_the_loop_writes_is_cast_in_each_turn():
     variable = tf.Variable(W)
 
