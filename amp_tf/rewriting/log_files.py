@@ -1,6 +1,7 @@
 """Writes each graph before and after its rewrite, the op lists and the reason for every node (``LOG_PATH``).
 
-The file names are those of TensorFlow's own pass, so that tools that read them go on working; ``reasons_….txt`` is new.
+The file names are those of TensorFlow's own pass, so that tools that read them go on working; ``reasons_….txt`` is new,
+and so is ``failure_….txt``, which stands in its place and in that of the graph after a rewrite that failed.
 """
 
 from __future__ import annotations
@@ -8,39 +9,72 @@ from __future__ import annotations
 import functools
 import itertools
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from absl import logging
 
 from amp_tf.config import LIST_NAMES, AmpConfig
+from amp_tf.errors import AmpError
 from amp_tf.oplists.targets import Resolution
 from amp_tf.reporting.schema import RewriteReport
 
 _numbers = itertools.count()
 
 
-def write(config: AmpConfig, before: Any, after: Any, report: RewriteReport, resolution: Resolution) -> None:
-    """Writes the files if the configuration asks for them; a folder that cannot be written is a warning, once.
+class Log:
+    """The files of one rewrite; writes nothing where the configuration names no folder.
+
+    A folder that cannot be written is a warning, once.
 
     Args:
-        before, after: the GraphDef or FunctionDef, its function library included.
-        report: of the rewrite; ``reasons_….txt`` has a line for each node: precision, op, function, name, reason.
-        resolution: holds the op lists.
+        config: says where.
     """
-    if not config.log_path:
-        return
-    folder = Path(config.log_path)
-    stamp = f"{next(_numbers)}_{time.time_ns() // 1_000_000}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for tag, graph in (("preop", before), ("AutoMixedPrecision", after)):
-            (folder / f"graphdef_{tag}_{stamp}.pb").write_bytes(graph.SerializeToString())
-            (folder / f"graphdef_{tag}_{stamp}.pb.txt").write_text(str(graph), encoding="utf-8")
-        (folder / f"paintbuckets_AutoMixedPrecision_{stamp}.txt").write_text(_buckets(resolution), encoding="utf-8")
-        (folder / f"reasons_AutoMixedPrecision_{stamp}.txt").write_text(_reasons(report), encoding="utf-8")
-    except OSError as error:
-        _warn_once(config.log_path, error.strerror or str(error))
+
+    def __init__(self, config: AmpConfig) -> None:
+        self._path = config.log_path
+        self._stamp = f"{next(_numbers)}_{time.time_ns() // 1_000_000}"
+
+    def write_before(self, graph: Any, resolution: Resolution) -> None:
+        """Writes what is known before a rewrite.
+
+        Args:
+            graph: the GraphDef or FunctionDef, its function library included.
+            resolution: holds the op lists.
+        """
+        self._write_graph("preop", graph)
+        self._write("paintbuckets_AutoMixedPrecision", ".txt", lambda: _buckets(resolution))
+
+    def write_after(self, graph: Any, report: RewriteReport) -> None:
+        """Writes what is known after it.
+
+        Args:
+            graph: the new GraphDef or FunctionDef.
+            report: ``reasons_….txt`` has a line for each node: precision, op, function, name, reason.
+        """
+        self._write_graph("AutoMixedPrecision", graph)
+        self._write("reasons_AutoMixedPrecision", ".txt", lambda: _reasons(report))
+
+    def write_failure(self, error: AmpError) -> None:
+        """Writes why there is nothing after it: the graph is broken, or the result did not pass verification."""
+        self._write("failure_AutoMixedPrecision", ".txt", lambda: f"{type(error).__name__}: {error}\n")
+
+    def _write_graph(self, tag: str, graph: Any) -> None:
+        self._write(f"graphdef_{tag}", ".pb", graph.SerializeToString)
+        self._write(f"graphdef_{tag}", ".pb.txt", lambda: str(graph))
+
+    def _write(self, stem: str, suffix: str, make: Callable[[], str | bytes]) -> None:
+        if not self._path:
+            return
+        content = make()
+        try:
+            folder = Path(self._path)
+            folder.mkdir(parents=True, exist_ok=True)
+            data = content.encode() if isinstance(content, str) else content
+            (folder / f"{stem}_{self._stamp}{suffix}").write_bytes(data)
+        except OSError as error:
+            _warn_once(self._path, error.strerror or str(error))
 
 
 @functools.lru_cache(maxsize=64)

@@ -104,14 +104,16 @@ def rewrite(
     is_function = hasattr(graph, "node_def")
     templates = Templates(library if is_function else graph.library, SUCCESSORS)
     job = _Job(config, resolution, templates)
+    log = log_files.Log(config)
+    log.write_before(graph, resolution)
     with pause_garbage_collector():
-        rewrite_one = _rewrite_function if is_function else _rewrite_graph
-        result, reports = rewrite_one(graph, job, preserve, shapes)
-        if not is_function and functions:
-            result, more = _rewrite_library(graph, result, job)
-            reports += more
-        report = RewriteReport(tuple(reports))
-        log_files.write(config, graph, result, report, resolution)
+        try:
+            result, reports = _rewrite_all(graph, job, preserve, shapes, functions)
+        except AmpError as error:
+            log.write_failure(error)
+            raise
+    report = RewriteReport(tuple(reports))
+    log.write_after(result, report)
     return RewriteResult(result, report, result is not graph)
 
 
@@ -128,6 +130,18 @@ def _check_arguments(graph: Any, preserve: Iterable[str]) -> None:
             where="rewrite(preserve=…)",
             fix=f"Write preserve=[{preserve!r}]",
         )
+
+
+def _rewrite_all(
+    graph: Any, job: _Job, preserve: Iterable[str], shapes: Shapes | None, functions: bool
+) -> tuple[Any, list[GraphReport]]:
+    if hasattr(graph, "node_def"):
+        return _rewrite_function(graph, job, preserve, shapes)
+    result, reports = _rewrite_graph(graph, job, preserve, shapes)
+    if functions:
+        result, more = _rewrite_library(graph, result, job)
+        reports += more
+    return result, reports
 
 
 def _rewrite_graph(

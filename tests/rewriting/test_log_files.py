@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import pytest
 from google.protobuf import text_format
 
 import amp_tf
+from amp_tf.errors import GraphError, RewriteError
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.rewriting import log_files
+from amp_tf.rewriting import log_files, pipeline
 from tests.small_graphs import function, graph
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
@@ -56,6 +58,30 @@ def test_the_graph_after_the_rewrite_holds_its_rewritten_functions(tmp_path):
     after = files(tmp_path)["graphdef_AutoMixedPrecision.pb"].read_bytes()
     assert result.changed
     assert type(result.graph).FromString(after) == result.graph
+
+
+def test_a_broken_graph_is_logged_with_what_is_wrong(tmp_path):
+    broken = graph("r = Relu(x)")
+    with pytest.raises(GraphError):
+        rewrite(broken, tmp_path)
+    found = files(tmp_path)
+    assert set(found) == {
+        "graphdef_preop.pb",
+        "graphdef_preop.pb.txt",
+        "paintbuckets_AutoMixedPrecision.txt",
+        "failure_AutoMixedPrecision.txt",
+    }
+    assert type(broken).FromString(found["graphdef_preop.pb"].read_bytes()) == broken
+    assert found["failure_AutoMixedPrecision.txt"].read_text().startswith("GraphError: node 'r': input 0 is 'x'")
+
+
+def test_a_rewrite_that_fails_its_verification_is_logged_so_that_it_can_be_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline.editor, "apply_to_graph", lambda result, view, plan: result.node.pop())
+    with pytest.raises(RewriteError):
+        rewrite(graph(TEXT), tmp_path)
+    found = files(tmp_path)
+    assert "MatMul" in found["graphdef_preop.pb.txt"].read_text()
+    assert "did not pass verification" in found["failure_AutoMixedPrecision.txt"].read_text()
 
 
 def test_a_function_on_its_own_is_logged_too(tmp_path):
