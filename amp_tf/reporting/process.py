@@ -1,7 +1,7 @@
 """The report of the whole process: the hooks record each graph here, the user and the summary read it.
 
-The counts cover everything. The reasons for every node are kept for the last graphs only: a program that retraces
-without end must not fill the memory with reports.
+The counts cover everything. The reasons for every node are kept for the last graphs only, as many as hold a certain
+number of nodes: a program that retraces without end must not fill the memory with reports.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import threading
 from amp_tf.precision import Precision
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 
-MAX_CONVERTED = 256  # graphs in which something was converted
-MAX_UNTOUCHED = 64  # graphs in which nothing was
+MAX_CONVERTED = 250_000  # nodes of the graphs in which something was converted; a node takes about 200 bytes
+MAX_UNTOUCHED = 50_000  # nodes of the others
+GRAPH_WEIGHT = 16  # a graph's report takes as much memory as that of so many nodes, beside its nodes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,13 +48,28 @@ class Totals:
         )
 
 
+class _Shelf:
+    """The last graphs, as many as together have a number of nodes; the very last one whatever its size."""
+
+    def __init__(self, max_nodes: int) -> None:
+        self._max_nodes = max_nodes
+        self._weight = 0
+        self.graphs: collections.deque[tuple[int, GraphReport]] = collections.deque()
+
+    def add(self, number: int, graph: GraphReport) -> None:
+        self.graphs.append((number, graph))
+        self._weight += graph.total + GRAPH_WEIGHT
+        while self._weight > self._max_nodes and len(self.graphs) > 1:
+            self._weight -= self.graphs.popleft()[1].total + GRAPH_WEIGHT
+
+
 class Ledger:
     """Holds the reports of a process; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._converted: collections.deque[tuple[int, GraphReport]] = collections.deque(maxlen=MAX_CONVERTED)
-        self._untouched: collections.deque[tuple[int, GraphReport]] = collections.deque(maxlen=MAX_UNTOUCHED)
+        self._converted = _Shelf(MAX_CONVERTED)
+        self._untouched = _Shelf(MAX_UNTOUCHED)
         self._count = 0
         self._totals = Totals()
 
@@ -71,12 +87,12 @@ class Ledger:
             for graph in kept:
                 self._count += 1
                 self._totals = self._totals.plus(graph)
-                (self._converted if graph.converted else self._untouched).append((self._count, graph))
+                (self._converted if graph.converted else self._untouched).add(self._count, graph)
 
     def report(self) -> RewriteReport:
         """The graphs that are kept, in the order in which they came."""
         with self._lock:
-            numbered = [*self._converted, *self._untouched]
+            numbered = [*self._converted.graphs, *self._untouched.graphs]
         return RewriteReport(tuple(graph for _, graph in sorted(numbered, key=lambda entry: entry[0])))
 
     def totals(self) -> Totals:
@@ -96,7 +112,8 @@ def record(new: RewriteReport, *, way: str) -> None:
 def report() -> RewriteReport:
     """Everything that this process rewrote so far, with the reason for every node.
 
-    Of programs with very many graphs, the last 256 in which something was converted and the last 64 others.
+    Of programs with very many graphs, the last ones: about 250,000 nodes of graphs in which something was converted,
+    and 50,000 of others.
     """
     return _ledger.report()
 

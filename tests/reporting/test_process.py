@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
@@ -8,7 +9,7 @@ import amp_tf
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import process
-from amp_tf.reporting.process import MAX_CONVERTED, MAX_UNTOUCHED, Ledger, Totals
+from amp_tf.reporting.process import GRAPH_WEIGHT, MAX_CONVERTED, MAX_UNTOUCHED, Ledger, Totals
 from amp_tf.reporting.schema import RewriteReport
 from tests.small_graphs import graph
 
@@ -81,21 +82,49 @@ def test_graphs_come_back_in_the_order_in_which_they_came(ledger, converted, unt
     assert [part.converted for part in ledger.report().graphs] == [0, 1, 0, 1]
 
 
-def test_only_the_last_graphs_are_kept_and_all_are_counted(ledger, converted, untouched):
-    assert (MAX_CONVERTED, MAX_UNTOUCHED) == (256, 64)
-    for _ in range(MAX_CONVERTED + 44):
-        ledger.record(converted, way="grappler")
-        ledger.record(untouched, way="xla")
-    kept = [part.converted for part in ledger.report().graphs]
-    assert (kept.count(1), kept.count(0)) == (MAX_CONVERTED, MAX_UNTOUCHED)
-    assert ledger.totals().graphs == {"grappler": MAX_CONVERTED + 44, "xla": MAX_CONVERTED + 44}
+@pytest.fixture
+def small(monkeypatch):
+    """A ledger with room for 10 graphs of 2 nodes in which something was converted, and for 3 others."""
+    monkeypatch.setattr(process, "MAX_CONVERTED", 10 * (2 + GRAPH_WEIGHT))
+    monkeypatch.setattr(process, "MAX_UNTOUCHED", 3 * (2 + GRAPH_WEIGHT))
+    return Ledger()
 
 
-def test_graphs_without_a_product_do_not_push_out_those_that_were_converted(ledger, converted, untouched):
-    ledger.record(converted, way="grappler")
-    for _ in range(MAX_UNTOUCHED * 2):
-        ledger.record(untouched, way="grappler")
-    assert ledger.report().graphs[0].converted == 1
+def with_nodes(report, count):
+    return RewriteReport((dataclasses.replace(report.graphs[0], total=count),))
+
+
+def test_only_the_last_graphs_are_kept_and_all_are_counted(small, converted, untouched):
+    for _ in range(44):
+        small.record(converted, way="grappler")
+        small.record(untouched, way="xla")
+    kept = [part.converted for part in small.report().graphs]
+    assert (kept.count(1), kept.count(0)) == (10, 3)
+    assert small.totals().graphs == {"grappler": 44, "xla": 44}
+
+
+def test_graphs_without_a_product_do_not_push_out_those_that_were_converted(small, converted, untouched):
+    small.record(converted, way="grappler")
+    for _ in range(30):
+        small.record(untouched, way="grappler")
+    assert small.report().graphs[0].converted == 1
+
+
+def test_a_large_graph_pushes_out_many_small_ones_and_is_kept_whatever_its_size(small, converted):
+    for _ in range(10):
+        small.record(converted, way="grappler")
+    small.record(with_nodes(converted, 4 * (2 + GRAPH_WEIGHT) - GRAPH_WEIGHT), way="grappler")
+    assert len(small.report().graphs) == 1 + 10 - 4
+    small.record(with_nodes(converted, 10**9), way="grappler")
+    assert [part.total for part in small.report().graphs] == [10**9]
+    small.record(converted, way="grappler")
+    assert [part.total for part in small.report().graphs] == [2]
+
+
+def test_a_process_keeps_the_reports_of_several_large_models_and_not_without_end():
+    efficientnet_b7 = 54_410
+    assert 4 * efficientnet_b7 <= MAX_CONVERTED <= 10**6
+    assert MAX_UNTOUCHED <= MAX_CONVERTED
 
 
 def test_threads_may_record_and_read_at_once(ledger, converted):
