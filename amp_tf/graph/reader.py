@@ -187,10 +187,10 @@ class NodeReader:
         return view
 
 
-def pieces(protos: Sequence[Any]) -> Iterator[list[Any]]:
-    """The protos in lists of a length that bounds the memory of Python's objects for them."""
-    for start in range(0, len(protos), _PIECE):
-        yield protos[start : start + _PIECE]  # type: ignore[misc]
+def pieces(values: Sequence[Any]) -> Iterator[Any]:
+    """The values in lists that are short enough for Python to hold a proto object for each."""
+    for start in range(0, len(values), _PIECE):
+        yield values[start : start + _PIECE]
 
 
 def check_edge_types(view: GraphView) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph.reader import GraphTensors, NodeReader, check_edge_types, pieces, read_graph
-from amp_tf.graph.templates import Templates
+from amp_tf.graph.templates import Signature, Templates
 from amp_tf.graph.view import GraphView
 
 
@@ -34,16 +34,17 @@ def reread_graph(result: Any, graph: Any, view: GraphView, templates: Templates)
     if len(result.node) < count:
         return read_graph(result, templates)
     changed = _find_changed(graph.node, result.node)
-    touched = [*changed, *range(count, len(result.node))]
-    protos = [result.node[node] for node in touched]
-    if [proto.name for proto in protos[: len(changed)]] != [view.names[node] for node in changed]:
-        return read_graph(result, templates)  # nodes are missing, which shows when the views are compared
-    names = [*view.names, *(proto.name for proto in protos[len(changed) :])]
-    nodes = NodeReader(GraphTensors(names), templates, touched)
-    nodes.read(protos)
+    added = range(count, len(result.node))
+    names = [*view.names, *(result.node[node].name for node in added)]
+    nodes = NodeReader(GraphTensors(names), templates, [*changed, *added])
+    for numbers in pieces([*changed, *added]):
+        protos = [result.node[node] for node in numbers]
+        if any(proto.name != names[node] for proto, node in zip(protos, numbers, strict=True)):
+            return read_graph(result, templates)  # nodes are missing, which shows when the views are compared
+        nodes.read(protos)
     rows = zip(changed, nodes.signatures, strict=False)
-    if any(len(signature.slots) != len(view.units(node)) for node, signature in rows):
-        return read_graph(result, templates)
+    if not all(_has_same_outputs(view.signatures[node], signature) for node, signature in rows):
+        return read_graph(result, templates)  # edges from the node to others, which did not change, must be read too
     return _merge(view, nodes, names, changed, result.node)
 
 
@@ -52,6 +53,11 @@ def _find_changed(before: Sequence[Any], after: Sequence[Any]) -> list[int]:
     pairs = zip(pieces(before), pieces(after), strict=False)
     differs = itertools.chain.from_iterable(map(ne, old, new) for old, new in pairs)
     return list(itertools.compress(itertools.count(), differs))
+
+
+def _has_same_outputs(old: Signature, new: Signature) -> bool:
+    """Whether a node's units and the ports that they type are where they were."""
+    return len(old.slots) == len(new.slots) and old.outputs == new.outputs
 
 
 def _merge(

@@ -98,7 +98,7 @@ class GraphView:
     devices: list[str]
     protos: Sequence[Any]
     signatures: list[Signature]
-    base: list[int]
+    base: Sequence[int]
     dtypes: list[int]
     edges: Edges
 
@@ -136,5 +136,7 @@ class GraphView:
         return Adjacency(self.edges.src_unit, self.edges.dst_unit, self.unit_count)
 
     def detached(self) -> GraphView:
-        """The same view without its protos and edges, which are most of its memory."""
-        return dataclasses.replace(self, protos=[], edges=self.edges.at(slice(0)))
+        """The same view without its protos and edges, which are most of its memory, and with less for the rest."""
+        no_edges = self.edges.at(np.zeros(0, np.intp))  # a copy; an empty slice would keep the arrays alive
+        base: Any = np.asarray(self.base, np.int32)
+        return dataclasses.replace(self, protos=[], base=base, edges=no_edges)

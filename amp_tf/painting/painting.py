@@ -18,9 +18,12 @@ _NO_OBSTACLES = Obstacles({}, {}, ())
 
 @dataclasses.dataclass(frozen=True)
 class Marks:
-    """What the rules left on the canvas, one entry a unit: enough to say why, without the graph's edges."""
+    """What the rules left on the canvas, arrays of one entry a unit: enough to say why, without the graph's edges.
 
-    node_of: list[int]
+    Reports keep them for every graph, hence no lists, which take ten times the memory.
+    """
+
+    node_of: Any
     listed: Any
     is_float32: Any
     type_allowed: Any
@@ -28,7 +31,7 @@ class Marks:
     allow: Any
     deny: Any
     rule: Any
-    cause: list[int]
+    cause: Any
     weighed: dict[int, Balance | str]
 
 
@@ -71,7 +74,7 @@ class Painting:
             unmatched=obstacles.unmatched,
             why_nothing=_why_nothing(canvas, obstacles) if nothing else None,
             _marks=Marks(
-                node_of=canvas.node_of,
+                node_of=np.asarray(canvas.node_of, np.int32),
                 listed=canvas.on_allow | canvas.on_infer | canvas.on_deny | canvas.on_clear,
                 is_float32=canvas.is_float32,
                 type_allowed=canvas.type_allowed,
@@ -79,7 +82,7 @@ class Painting:
                 allow=canvas.allow,
                 deny=canvas.deny,
                 rule=canvas.rule,
-                cause=canvas.cause,
+                cause=np.asarray(canvas.cause, np.int32),
                 weighed=canvas.weighed,
             ),
             _obstacles=obstacles,
@@ -101,8 +104,7 @@ class Painting:
         """The nodes of which at least one type becomes 16 bit, in order."""
         if self._marks is None:
             return []
-        node_of = self._marks.node_of
-        return sorted({node_of[unit] for unit in self.converted})
+        return np.unique(self._marks.node_of[self.converted]).tolist()  # type: ignore[no-any-return]
 
     def reason(self, node: int) -> Reason:
         """Why a node has its precision: the rule for the type of its result, or else for its first float32 type."""
@@ -158,7 +160,8 @@ class Painting:
         needs_cause = marks.rule[unit] and "{cause}" in Rule(int(marks.rule[unit])).words
         if not needs_cause or marks.cause[unit] == NO_CAUSE:
             return ""
-        return self.view.names[marks.node_of[marks.cause[unit]]]
+        node = int(marks.node_of[marks.cause[unit]])
+        return self.view.names[node]
 
 
 def _why_nothing(canvas: Canvas, obstacles: Obstacles) -> Rule:

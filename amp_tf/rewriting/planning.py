@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,10 +10,12 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.plan import EditPlan, NewCast, Rename, Retype
 from amp_tf.graph.view import GraphView
+from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.painting.painting import Painting
 from amp_tf.precision import Precision
 
 CAST_SUFFIX = "AutoMixedPrecision"  #: ends the name of every cast that a rewrite inserts, as in TensorFlow's own pass
+_SUCCESSORS = frozenset(successor for successor, _ in SUCCESSORS.values())
 _CAST_NAMES = {
     Precision.FLOAT16.data_type: "CastToFp16",
     Precision.BFLOAT16.data_type: "CastToBf16",
@@ -29,18 +32,22 @@ def plan_edits(painting: Painting) -> EditPlan:
     if painting.precision is None or not painting.converted:
         return EditPlan()
     view = painting.view
-    after = np.asarray(painting.dtypes_after(), dtype=np.int64)
-    node_of = view.unit_nodes()
-    retypes = tuple(
-        Retype(node_of[unit], unit - view.base[node_of[unit]], painting.precision.data_type)
-        for unit in painting.converted
-    )
+    after = np.asarray(painting.dtypes_after(), dtype=np.int32)
+    retypes = tuple(_plan_retypes(view, painting.converted, painting.precision.data_type))
     return EditPlan(tuple(_plan_renames(view, painting)), retypes, tuple(_plan_casts(view, after)))
+
+
+def _plan_retypes(view: GraphView, units: list[int], data_type: int) -> Iterator[Retype]:
+    nodes = view.spread(np.arange(view.node_count))[units]
+    slots = np.asarray(units) - np.asarray(view.base)[nodes]
+    return map(Retype, nodes.tolist(), slots.tolist(), itertools.repeat(data_type))
 
 
 def _plan_renames(view: GraphView, painting: Painting) -> Iterator[Rename]:
     for node in painting.converted_nodes():
         signature = view.signatures[node]
+        if signature.op not in _SUCCESSORS:
+            continue
         proto = view.protos[node]
         if proto.op != signature.op:  # the reader looked at this node as its successor
             added = next(slot.attr for slot in signature.slots if slot.attr and slot.attr not in proto.attr)
@@ -49,17 +56,23 @@ def _plan_renames(view: GraphView, painting: Painting) -> Iterator[Rename]:
 
 def _plan_casts(view: GraphView, after: np.ndarray) -> Iterator[NewCast]:
     edges = view.edges
-    source_types = after[np.asarray(edges.src_unit, dtype=np.int64)]
-    wanted_types = after[np.asarray(edges.dst_unit, dtype=np.int64)]
-    meeting = np.flatnonzero(source_types != wanted_types).tolist()
+    source_types, wanted_types = after[edges.src_unit], after[edges.dst_unit]
+    meeting = np.flatnonzero(source_types != wanted_types)
+    keys = zip(
+        edges.src_node[meeting].tolist(),
+        edges.src_port[meeting].tolist(),
+        source_types[meeting].tolist(),
+        wanted_types[meeting].tolist(),
+        strict=True,
+    )
+    inputs = zip(edges.dst_node[meeting].tolist(), edges.dst_position[meeting].tolist(), strict=True)
     readers: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
-    for edge in meeting:
-        key = (edges.src_node[edge], edges.src_port[edge], int(source_types[edge]), int(wanted_types[edge]))
-        readers.setdefault(key, []).append((edges.dst_node[edge], edges.dst_position[edge]))
+    for key, reader in zip(keys, inputs, strict=True):
+        readers.setdefault(key, []).append(reader)
     taken = set(view.names) if readers else set()
-    for (node, port, source_type, wanted_type), ports in readers.items():
+    for (node, port, source_type, wanted_type), served in readers.items():
         name = _fresh_name(f"{view.names[node]}-{port}-{_CAST_NAMES[wanted_type]}", taken)
-        yield NewCast(name, node, port, source_type, wanted_type, tuple(ports))
+        yield NewCast(name, node, port, source_type, wanted_type, tuple(served))
 
 
 def _fresh_name(stem: str, taken: set[str]) -> str:

@@ -71,5 +71,16 @@ def test_a_detached_view_forgets_protos_and_edges_alone(view):
     detached = view.detached()
     assert detached.protos == []
     assert len(detached.edges) == 0
+    assert detached.edges.src_node.base is None, "the arrays of the edges stay in memory"
+    assert [detached.units(node) for node in range(5)] == [view.units(node) for node in range(5)]
     assert (detached.names, detached.ops, detached.dtypes) == (view.names, view.ops, view.dtypes)
     assert len(view.protos) == 5
+
+
+def test_some_edges_can_be_taken_and_put_together_again(view):
+    edges = view.edges
+    assert len(edges) == 6
+    parts = edges.at(edges.dst_node == 4).followed_by(edges.at([0]))
+    assert parts.src_node.tolist() == [1, 2, 0]
+    assert parts.dst_node.tolist() == [4, 4, 1]
+    assert parts.dst_position.tolist() == [0, 1, 0]

@@ -239,9 +239,15 @@ def test_a_broken_function_of_the_library_is_refused_with_its_name():
         (lambda after: after.node[-1].ClearField("input"), "Cast expects 1 data input"),
         (lambda after: setattr(after.node[0], "device", "/cpu:0"), "devices kept: the device of 'x' changed"),
         (lambda after: after.node.pop(6), "nodes kept"),
+        (lambda after: after.node.pop(), "which is no tensor of this graph"),
+        (lambda after: setattr(after.node[5], "op", "Cos"), "ops kept: the op of 'other1' changed from 'Sin' to 'Cos'"),
+        (lambda after: after.node[6].input.__setitem__(0, "x"), "inputs kept: input 0 of 'fetch' comes from x:0"),
+        (lambda after: after.node[6].input.append("^gone"), "control input '^gone' names no node"),
+        (lambda after: after.node[1].input.__setitem__(0, "fetch"), "no new cycle: 'deny1' is on a cycle"),
+        (lambda after: after.node[1].attr["T"].MergeFrom(after.node[3].attr["T"]), "input 0 expects bfloat16"),
     ],
 )
-def test_a_result_that_is_wrong_never_leaves_the_rewrite(monkeypatch, spoil, sentence):
+def test_a_result_that_is_wrong_anywhere_never_leaves_the_rewrite(monkeypatch, spoil, sentence):
     apply = pipeline.editor.apply_to_graph
 
     def apply_and_spoil(after, view, plan):
