@@ -7,10 +7,12 @@
 The graphs are training graphs with calls inlined and loops lowered; they are kept in a folder of the system's
 temporary directory (--cache), so that a second run starts at once. TensorFlow's pass: the time of OptimizeGraph with
 the bfloat16 pass alone, less its time with a pass that ends at once. amp_tf: the whole of amp_tf.rewrite, verification
-included. Both are CPU time of the calling thread, in which both run, so that other programs on the machine do not
-count; each figure is the smallest of the rounds. Memory: the growth of a fresh process' peak resident size during one
-rewrite, divided by the size of the serialized graph. The status is 1 if a goal is missed: at most twice TensorFlow's
-time, at most 6 times the graph's size, at most 3 % of the first training step.
+included. Both are CPU time of the calling thread, in which both run, so that other programs on the machine hardly
+count. Each figure is the median of the rounds, TensorFlow's that of the differences within each round: both of its
+times are several times their difference, and smallest times of different rounds gave 27 to 79 ms for one graph.
+Memory: the growth of a fresh process' peak resident size during one rewrite, divided by the size of the serialized
+graph. The status is 1 if a goal is missed: at most twice TensorFlow's time, at most 6 times the graph's size, at most
+3 % of the first training step.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -53,7 +56,7 @@ class Graph:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Seconds for one graph, the smallest of the rounds; memory in bytes."""
+    """Seconds for one graph, medians of the rounds; memory in bytes."""
 
     nodes: int
     tensorflow: float
@@ -201,12 +204,13 @@ def make(name: str, cache: pathlib.Path, first_step: bool) -> None:
 def measure(name: str, graph: Graph, rounds: int, cache: pathlib.Path) -> Result:
     from tests.oracle import Mode, run_original
 
-    empty, original, ours = [], [], []
+    theirs, ours = [], []
     if len(graph.graph_def.node) < 5000:  # the difference of two small times needs more of them
         rounds *= 6
     for _ in range(rounds):
-        empty.append(_cpu_seconds(lambda: run_original(graph.graph_def, None, graph.preserve)))
-        original.append(_cpu_seconds(lambda: run_original(graph.graph_def, Mode.BFLOAT16, graph.preserve)))
+        empty = _cpu_seconds(lambda: run_original(graph.graph_def, None, graph.preserve))
+        original = _cpu_seconds(lambda: run_original(graph.graph_def, Mode.BFLOAT16, graph.preserve))
+        theirs.append(original - empty)
         ours.append(_cpu_seconds(lambda: amp_tf.rewrite(graph.graph_def, CONFIG, preserve=graph.preserve)))
     command = [sys.executable, __file__, "--memory", name, "--cache", str(cache)]
     memory = int(
@@ -214,8 +218,8 @@ def measure(name: str, graph: Graph, rounds: int, cache: pathlib.Path) -> Result
     )
     return Result(
         nodes=len(graph.graph_def.node),
-        tensorflow=min(original) - min(empty),
-        amp_tf=min(ours),
+        tensorflow=statistics.median(theirs),
+        amp_tf=statistics.median(ours),
         memory=memory,
         size=graph.graph_def.ByteSize(),
         first_step=graph.first_step,
