@@ -68,10 +68,14 @@ class _AfterImport:
         # An action may add and remove others: what it adds is due now, for this import is the one they wait for.
         while due := [action for action in self.actions.get(name, ()) if action not in done]:
             done.append(due[0])
-            try:
-                due[0](name)
-            except Exception as error:
-                print(f"amp_tf: stays off: {type(error).__name__}: {error}", file=sys.stderr)
+            _run(due[0], name)
+
+
+def _run(action: Action, name: str) -> None:
+    try:
+        action(name)
+    except Exception as error:
+        print(f"amp_tf: stays off: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _find(name: str, path: Sequence[str] | None, target: ModuleType | None, *, skip: object) -> ModuleSpec | None:
@@ -110,7 +114,7 @@ def after_import(name: str, action: Action) -> None:
     watch(name)
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-        _finder.act(name)
+        _run(action, name)  # this one alone: it may have been added by another, which is running
 
 
 def forget(action: Action) -> None:

@@ -38,6 +38,18 @@ def test_action_runs_at_once_when_the_module_is_there_already(module: str) -> No
     assert seen == [module]
 
 
+def test_an_action_that_an_action_adds_runs_once_when_the_module_is_there_already(module: str) -> None:
+    importlib.import_module(module)
+    seen: list[str] = []
+
+    def outer(name: str) -> None:
+        seen.append("outer")
+        imports.after_import(name, lambda name: seen.append("inner"))
+
+    imports.after_import(module, outer)
+    assert seen == ["outer", "inner"]
+
+
 def test_the_same_action_is_added_once(module: str) -> None:
     seen: list[str] = []
     for _ in range(2):
