@@ -2,8 +2,8 @@
 
 Keras 3 and custom loops add up their gradients by ``ReplicaContext.all_reduce``, tf_keras and TF1 optimizers by
 ``StrategyExtended.batch_reduce_to`` from the cross-replica context. Both are wrapped: large float32 tensors are cast to
-16 bit, summed, and cast back. The casts are made where the step is traced, not in a graph optimizer, because replicas
-that disagreed about the type of one collective operation would wait for each other for ever.
+16 bit, summed, and cast back. The casts are made where the step is traced, which all replicas do alike, not in a graph
+optimizer: TensorFlow ends the training when replicas disagree about the type of a collective operation.
 """
 
 from __future__ import annotations
