@@ -1,4 +1,4 @@
-"""Keras 3 under jit_compile: fit, evaluate, predict, steps per execution, a new shape, and jit that Keras chooses."""
+"""Keras 3 under jit_compile: fit, evaluate, predict, several steps at once, a new shape, a strategy, Keras' choice."""
 
 import json
 
@@ -37,6 +37,10 @@ result["new_shape"] = model.fit(images[:, :9, :9], labels, batch_size=16, epochs
 
 model = new_model(jit_compile=True, steps_per_execution=2)
 result["steps_per_execution"] = model.fit(images, labels, batch_size=16, epochs=3, verbose=0).history["loss"]
+
+with tf.distribute.MirroredStrategy(["CPU:0"]).scope():  # with two CPUs XLA fails, with and without amp_tf
+    model = new_model(jit_compile=True)
+result["mirrored"] = model.fit(images, labels, batch_size=16, epochs=3, verbose=0).history["loss"]
 
 list_physical_devices = tf.config.list_physical_devices
 pretended = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
