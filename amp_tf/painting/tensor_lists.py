@@ -19,11 +19,11 @@ Cluster = dict[int, int]  # node to the unit that is the type of its list's elem
 
 
 def find_clusters(canvas: Canvas, is_function: Callable[[str], bool]) -> list[Cluster]:
-    """The clusters of float32 TensorList nodes; of those that are not safe, the first node is painted deny.
+    """The clusters of float32 TensorList nodes; of those that are not safe, the nodes that may be touched become deny.
 
     A cluster is unsafe if a node of it may not be touched, or if its handle passes through a call, an argument or
-    another place behind which unseen ops may use the list. Its other nodes follow in :func:`match_clusters`, once deny
-    has spread: what a dangerous op writes to the list must reach those that read it, which paint would stop.
+    another place behind which unseen ops may use the list. The nodes that may not be touched follow in
+    :func:`match_clusters`: as in TensorFlow, deny spreads from those of them that a setting puts on the deny list.
     """
     view = canvas.view
     element = {
@@ -45,7 +45,8 @@ def find_clusters(canvas: Canvas, is_function: Callable[[str], bool]) -> list[Cl
         seen.update(cluster)
         escapes = any(_is_boundary(canvas, node, is_function) for node in touched - element.keys())
         if escapes or not all(canvas.processable[unit] for unit in cluster.values()):
-            canvas.paint_deny([element[root]], Rule.LIST_ESCAPES)
+            touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
+            canvas.paint_deny(touchable, Rule.LIST_ESCAPES)
         clusters.append(cluster)
     return clusters
 

@@ -107,12 +107,12 @@ def test_a_list_that_comes_in_as_an_argument_stays():
     assert result.why("g") == (Rule.LIST_ESCAPES, "")
 
 
-@pytest.mark.parametrize("boundary", ["p = OptionalFromValue(w) Toutput_types=[variant]", ""])
-def test_danger_runs_through_a_list_whether_it_leaves_the_graph_or_not(boundary):
-    text = BASE + "deny1 = Exp(x)" + SET_GET.format(value="deny1")
-    result = painted(text + f"infer1 = Sqrt(g)\nallow1 = MatMul(infer1, infer1)\ninfer2 = Log(allow1)\n{boundary}")
-    assert result.f16 == "allow1 infer2"
-    assert result.why("infer1") == (Rule.AFTER_DENY, "g")
+def test_danger_spreads_from_a_list_op_on_the_deny_list_that_may_not_be_touched():
+    text = BASE + SET_GET.format(value="x") + "clr1 = Relu(g)\ninfer1 = Sqrt(clr1)\nallow1 = MatMul(clr1, infer1)"
+    changes = {"clear_remove": ("TensorListGetItem",), "deny_add": ("TensorListGetItem",)}
+    elsewhere = text.replace("g = TensorListGetItem(w, index, shape)", "g = TensorListGetItem(w, index, shape) @/gpu:0")
+    assert painted(elsewhere, **changes).why("clr1") == (Rule.AFTER_DENY, "g")
+    assert painted(text + "\np = OptionalFromValue(w) Toutput_types=[variant]", **changes).f16 == "clr1 allow1"
 
 
 def test_a_list_op_on_the_allow_list_attracts_its_neighbours_although_its_list_stays():
