@@ -11,8 +11,8 @@ from tests.hooks import running
 
 SCRIPT = running.ROOT / "scripts" / "train_parameter_server.py"
 WORKERS = 2
-# Workers apply their gradients as they come, with weights that others have changed meanwhile: on a busy machine the run
-# in bfloat16 and the one in float32 differed by 0.12 in the second epoch, where losses fall fastest, and by 0.03 in the last.
+# Workers apply their gradients as they come, with weights that others have changed meanwhile: on a busy machine a run
+# in bfloat16 and one in float32 differed by 0.12 in the second epoch, where losses fall fastest, by 0.03 in the last.
 FIRST_EPOCH, LAST_EPOCH = 0.1, 0.1
 
 
