@@ -4,7 +4,6 @@ import contextlib
 
 import keras
 import numpy as np
-import tf_keras
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import loss_scaling
@@ -13,7 +12,6 @@ from amp_tf.loss_scaling import tf_keras as wrappers
 
 X = np.random.RandomState(0).randn(32, 4).astype("float32")
 Y = X.sum(1, keepdims=True)
-LIBRARIES = {"keras": keras, "tf_keras": tf_keras}
 
 
 @contextlib.contextmanager

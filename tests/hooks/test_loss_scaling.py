@@ -2,28 +2,14 @@
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import loss_scaling, notices
+from amp_tf.hooks import loss_scaling
 from amp_tf.loss_scaling import is_loss_scaled
-from tests import absl_log
-from tests.hooks.loss_scaling_setup import LIBRARIES, X, Y, installed, make_model
+from tests.hooks.loss_scaling_setup import X, Y, installed, make_model
 
 v1 = tf.compat.v1
-
-
-@pytest.fixture(params=LIBRARIES)
-def library(request):
-    return LIBRARIES[request.param]
-
-
-@pytest.fixture
-def log(caplog):
-    notices.forget()
-    with absl_log.listening(caplog) as messages:
-        yield messages
 
 
 def test_case_30_with_bfloat16_nothing_is_even_patched(library):

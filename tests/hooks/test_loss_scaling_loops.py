@@ -4,25 +4,10 @@ import contextlib
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.hooks import notices
-from tests import absl_log
-from tests.hooks.loss_scaling_setup import LIBRARIES, X, Y, installed, make_model
-
-
-@pytest.fixture(params=LIBRARIES)
-def library(request):
-    return LIBRARIES[request.param]
-
-
-@pytest.fixture
-def log(caplog):
-    notices.forget()
-    with absl_log.listening(caplog) as messages:
-        yield messages
+from tests.hooks.loss_scaling_setup import X, Y, installed, make_model
 
 
 class ForgetsToScale(keras.Model):

@@ -8,18 +8,9 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.hooks import notices
-from tests import absl_log
 from tests.hooks.loss_scaling_setup import installed
 
 v1 = tf.compat.v1
-
-
-@pytest.fixture
-def log(caplog):
-    notices.forget()
-    with absl_log.listening(caplog) as messages:
-        yield messages
 
 
 class Session:
