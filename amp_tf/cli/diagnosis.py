@@ -57,6 +57,7 @@ class Facts:
         autostart: whether a new Python with the variable set turns amp_tf on.
         plugins: other graph optimizer plugins.
         trials: what ran.
+        is_without_gpu: whether this TensorFlow is built for NVIDIA GPUs and sees none.
     """
 
     environ: Mapping[str, str]
@@ -68,6 +69,7 @@ class Facts:
     autostart: bool
     plugins: list[str]
     trials: list[Trial]
+    is_without_gpu: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +140,7 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> Facts:
         autostart=_autostarts(environ),
         plugins=_other_plugins(conflicts.other_graph_plugins()),
         trials=run_trials([device["name"] for device in devices]) if with_trials else [],
+        is_without_gpu=tf.test.is_built_with_cuda() and not tf.config.list_physical_devices("GPU"),
     )
 
 
@@ -325,6 +328,17 @@ def _check_hardware(facts: Facts) -> Finding | None:
     return Finding("hardware", False, f"precision auto converts nothing here: {why}", fix)
 
 
+def _check_gpu(facts: Facts) -> Finding | None:
+    if not facts.is_without_gpu:
+        return None
+    what = "this TensorFlow is built for NVIDIA GPUs and sees none: it computes on the CPU"
+    fix = (
+        "If there is one: does nvidia-smi list it (else install the driver; a container needs --gpus all)? Are the "
+        "libraries there (pip install 'tensorflow[and-cuda]')? Is CUDA_VISIBLE_DEVICES unset?"
+    )
+    return Finding("gpu", False, what, fix)
+
+
 def _check_trials(facts: Facts) -> Finding | None:
     failed = [trial for trial in facts.trials if trial.failure]
     if not failed:
@@ -346,5 +360,6 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     _check_policy,
     _check_auto_clustering,
     _check_hardware,
+    _check_gpu,
     _check_trials,
 )

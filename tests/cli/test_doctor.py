@@ -189,6 +189,14 @@ def test_says_that_auto_converts_nothing_on_this_hardware(facts: Facts) -> None:
     assert "neither avx512_bf16 nor amx_bf16" in finding.what
 
 
+def test_says_that_a_tensorflow_for_gpus_sees_none_but_takes_it_for_no_problem(facts: Facts) -> None:
+    assert diagnosis._check_gpu(facts) is None
+    finding = diagnosis._check_gpu(dataclasses.replace(facts, is_without_gpu=True))
+    assert finding is not None
+    assert not finding.is_problem
+    assert "--gpus all" in finding.fix
+
+
 @pytest.mark.parametrize(
     ("precision", "converted", "error", "words"),
     [
