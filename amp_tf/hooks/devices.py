@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 from amp_tf.oplists.hardware import Hardware
@@ -16,8 +17,7 @@ def hardware() -> Hardware:
 
     Source of the compute capabilities: ``tf.config.experimental.get_device_details``.
     """
-    cpu = Hardware.detect_cpu()
-    return Hardware(gpu_capabilities=_gpu_capabilities(), cpu_has_bf16=cpu.cpu_has_bf16)
+    return dataclasses.replace(Hardware.detect_cpu(), gpu_capabilities=_gpu_capabilities())
 
 
 def _gpu_capabilities() -> tuple[tuple[int, int], ...]:

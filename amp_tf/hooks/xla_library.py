@@ -11,13 +11,14 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from amp_tf.hooks.xla_loops import hoist_casts, lift_casts
+from amp_tf.hooks.xla_loops import fixed_arguments, hoist_casts, lift_casts, passed_on
 
 FunctionDef = Any
 NodeDef = Any
 
 WHILE_OPS = frozenset({"While", "StatelessWhile"})
 CALL_OPS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+BRANCH_OPS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,31 +143,48 @@ class LibraryRewriter:
             cond = copy_of(original_cond)
             cond.signature.name = self._new_name(cond_name)
         position = next(number for number, clone in enumerate(clones) if clone.definition is body)
-        clones[position:position] = self._specialise_calls(body)
+        clones[position:position] = self._specialise_calls(body, fixed_arguments(cond, body))
         moved = hoist_casts(caller, index, cond, body)
         if moved and original_cond is not None:
             node.attr["cond"].func.name = cond.signature.name
             clones.append(Clone(cond_name, cond))
         return moved
 
-    def _specialise_calls(self, caller: FunctionDef) -> list[Clone]:
-        """Gives the calls in a loop's body functions of their own that cast none of their arguments.
+    def _specialise_calls(self, caller: FunctionDef, fixed: frozenset[str]) -> list[Clone]:
+        """Gives calls and branches in a loop's body functions of their own, which leave casts to their caller.
+
+        Args:
+            caller: the body, or a function that it calls; edited in place.
+            fixed: the arguments of the caller that are the same in each turn of the loop.
 
         Returns:
             The new functions, each after those that it calls itself.
         """
         specialised: list[Clone] = []
         for index, node in enumerate(caller.node_def):
-            shared = self._made.get(node.attr["f"].func.name) if node.op in CALL_OPS else None
-            if shared is None:
+            if node.op not in CALL_OPS | BRANCH_OPS:
                 continue
-            own = copy_of(shared.definition)
-            own.signature.name = self._new_name(shared.original)
-            inner = self._specialise_calls(own)
-            if lift_casts(caller, index, own) or inner:
-                caller.node_def[index].attr["f"].func.name = own.signature.name
-                specialised += [*inner, Clone(shared.original, own)]
+            names = [name for name in dict.fromkeys(references(node)) if name != node.op]
+            shared = {name: self._current(name) for name in names}
+            if self._made.keys().isdisjoint(names) or None in shared.values():
+                continue
+            own = {name: Clone(clone.original, copy_of(clone.definition)) for name, clone in shared.items() if clone}
+            inner: list[Clone] = []
+            for clone in own.values():
+                clone.definition.signature.name = self._new_name(clone.original)
+                inner += self._specialise_calls(clone.definition, passed_on(caller, index, clone.definition, fixed))
+            callees = [clone.definition for clone in own.values()]
+            if lift_casts(caller, index, callees, fixed if node.op in BRANCH_OPS else None) or inner:
+                rename_references(node, {name: clone.definition.signature.name for name, clone in own.items()})
+                specialised += [*inner, *own.values()]
         return specialised
+
+    def _current(self, name: str) -> Clone | None:
+        """The function of that name as it is called now: a clone, or an original that nothing changed."""
+        if name in self._made:
+            return self._made[name]
+        original = self._lookup(name)
+        return Clone(name, original) if original is not None else None
 
 
 def _in_use(result: RewrittenFunction) -> tuple[Clone, ...]:

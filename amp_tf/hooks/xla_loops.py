@@ -6,18 +6,21 @@ Two kinds of loop variables qualify: a tensor that the body returns as it came, 
 body returns as it came and that neither the body nor the condition does anything to but read.
 
 A function that the body calls casts its own arguments. Such casts move to the body first, from where they may move on.
+So do casts in the branches of an If or a Case, but only of what the loop never changes: one cast before the loop costs
+less than one in each turn that takes the branch, while a cast that stays in the loop is best left to that branch.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 FunctionDef = Any
 NodeDef = Any
 
 _DT_FLOAT = 1
+_DT_RESOURCE = 20
 _F16 = frozenset({14, 19})  # bfloat16 and half, in types.proto
 _READ_ONLY = "_read_only_resource_inputs"  # which inputs of a call or a loop are variables that it only reads
 
@@ -49,58 +52,100 @@ def hoist_casts(caller: FunctionDef, index: int, cond: FunctionDef, body: Functi
     Returns:
         How many casts were moved.
     """
-    arguments = {arg.name: number for number, arg in enumerate(body.signature.input_arg)}
+    fixed = fixed_arguments(cond, body)
+    numbers = {number for number, arg in enumerate(body.signature.input_arg) if arg.name in fixed}
+    found = _casts_of_arguments(body, numbers, numbers)
+
+    def carry(tensor: str, to: int) -> list[str]:
+        return [_carry(caller.node_def[index], cond, body, tensor, to)]
+
+    return _move(caller, index, [(body, found)], carry)
+
+
+def fixed_arguments(cond: FunctionDef, body: FunctionDef) -> frozenset[str]:
+    """The arguments of a loop's body that are the same in each turn: tensors, and variables that are only read."""
+    numbers = {arg.name: number for number, arg in enumerate(body.signature.input_arg)}
     nodes = {node.name: node for node in body.node_def}
-    constant = {
-        number
-        for number, out in enumerate(body.signature.output_arg)
-        if number < len(body.signature.input_arg)
-        and arguments.get(_through_identities(body.ret[out.name], nodes)) == number
-    }
-    readable = {number for number in constant if _is_only_read(number, cond) and _is_only_read(number, body)}
-    found = _casts_of_arguments(body, constant, readable)
-    return _move(caller, index, found, body, lambda tensor, to: _carry(caller.node_def[index], cond, body, tensor, to))
+    fixed = set()
+    for out, (name, number) in zip(body.signature.output_arg, numbers.items(), strict=True):
+        is_handed_on = _through_identities(body.ret[out.name], nodes) == name
+        is_variable = body.signature.input_arg[number].type == _DT_RESOURCE
+        if is_handed_on and (not is_variable or all(_is_only_read(number, function) for function in (cond, body))):
+            fixed.add(name)
+    return frozenset(fixed)
 
 
-def lift_casts(caller: FunctionDef, index: int, callee: FunctionDef) -> int:
-    """Moves casts of its own arguments out of a called function. Both functions are edited in place.
+def passed_on(caller: FunctionDef, index: int, callee: FunctionDef, fixed: Container[str]) -> frozenset[str]:
+    """The arguments of a called function or branch that are given fixed arguments of the caller."""
+    nodes = {node.name: node for node in caller.node_def}
+    sources = _passed(caller.node_def[index], callee)
+    names = (arg.name for arg in callee.signature.input_arg)
+    return frozenset(
+        name for name, source in zip(names, sources, strict=True) if _through_identities(source, nodes) in fixed
+    )
+
+
+def lift_casts(
+    caller: FunctionDef, index: int, callees: Sequence[FunctionDef], fixed: Container[str] | None = None
+) -> int:
+    """Moves casts of their own arguments out of functions that a node calls. All are edited in place.
 
     Args:
-        caller: the function that holds the call.
-        index: the number of the PartitionedCall or StatefulPartitionedCall node in it.
-        callee: the function, used by this call alone.
+        caller: the function that holds the node.
+        index: the number of the node in it: a call, an If or a Case.
+        callees: the functions that it calls, used by this node alone: one, or every branch.
+        fixed: the arguments of the caller of which casts are moved; ``None`` for casts of anything.
 
     Returns:
         How many casts were moved.
     """
-    numbers = set(range(len(callee.signature.input_arg)))
-    passed = caller.node_def[index].input
+    arguments = callees[0].signature.input_arg
+    names = passed_on(caller, index, callees[0], fixed) if fixed is not None else {arg.name for arg in arguments}
+    numbers = {number for number, arg in enumerate(arguments) if arg.name in names}
+    passed = _passed(caller.node_def[index], callees[0])
     # A variable that is passed twice may be written under its other name.
-    readable = {n for n in numbers if _is_only_read(n, callee) and list(passed).count(passed[n]) == 1}
-    found = _casts_of_arguments(callee, numbers, readable)
-    return _move(caller, index, found, callee, lambda tensor, to: _pass(caller.node_def[index], callee, tensor, to))
+    readable = {
+        n for n in numbers if passed.count(passed[n]) == 1 and all(_is_only_read(n, callee) for callee in callees)
+    }
+    found = [(callee, _casts_of_arguments(callee, numbers, readable)) for callee in callees]
+    return _move(caller, index, found, lambda tensor, to: _pass(caller.node_def[index], callees, tensor, to))
+
+
+def _passed(call: NodeDef, callee: FunctionDef) -> list[str]:
+    """What a node passes to the function that it calls: its data inputs without those that only choose a branch."""
+    data = [source for source in call.input if not source.startswith("^")]
+    return data[len(data) - len(callee.signature.input_arg) :]
 
 
 def _move(
-    caller: FunctionDef, index: int, found: list[_Movable], callee: FunctionDef, hand_over: Callable[[str, int], str]
+    caller: FunctionDef,
+    index: int,
+    found: Sequence[tuple[FunctionDef, list[_Movable]]],
+    hand_over: Callable[[str, int], list[str]],
 ) -> int:
-    """Makes casts in the caller and drops them from the callee; ``hand_over`` takes one in and gives its name there."""
-    if not found:
-        return 0
+    """Makes casts in the caller and drops them from the functions that they were found in.
+
+    ``hand_over`` takes a tensor of the caller in and gives its name in each of these functions.
+    """
     taken = {node.name for node in caller.node_def} | {arg.name for arg in caller.signature.input_arg}
-    handed: dict[tuple[int, int], str] = {}
-    for row in found:
-        cast = callee.node_def[row.cast]
-        to = cast.attr["DstT"].type
-        if (row.argument, to) not in handed:
-            handed[row.argument, to] = hand_over(_cast_before(caller, index, row, to, taken), to)
-        _redirect(callee, f"{cast.name}:y:0", handed[row.argument, to])
-    _drop(callee, {callee.node_def[row.cast].name for row in found})
-    return len(found)
+    handed: dict[tuple[int, int], list[str]] = {}
+    for number, (callee, rows) in enumerate(found):
+        passed = _passed(caller.node_def[index], callee)
+        for row in rows:
+            cast = callee.node_def[row.cast]
+            to = cast.attr["DstT"].type
+            if (row.argument, to) not in handed:
+                tensor = _cast_before(caller, index, passed[row.argument], row.read, to, taken)
+                handed[row.argument, to] = hand_over(tensor, to)
+            _redirect(callee, f"{cast.name}:y:0", handed[row.argument, to][number])
+        _drop(callee, {callee.node_def[row.cast].name for row in rows})
+    return sum(len(rows) for _, rows in found)
 
 
 def _drop(function: FunctionDef, names: set[str]) -> None:
     """Takes casts out of a function, whose results nobody reads any more."""
+    if not names:
+        return
     kept = [node for node in function.node_def if node.name not in names]
     for node in kept:  # a control edge from a cast orders nothing: casts have no effects
         wanted = [source for source in node.input if not (source.startswith("^") and source[1:] in names)]
@@ -157,18 +202,17 @@ def _is_only_read(number: int, function: FunctionDef) -> bool:
     return True
 
 
-def _cast_before(caller: FunctionDef, index: int, row: _Movable, to: int, taken: set[str]) -> str:
+def _cast_before(caller: FunctionDef, index: int, source: str, read: NodeDef | None, to: int, taken: set[str]) -> str:
     """Adds the cast (and for a variable the read) to the caller, before a loop or a call; gives the tensor."""
     call = caller.node_def[index]
-    source = call.input[row.argument]
     order = [control for control in call.input if control.startswith("^")]
-    if row.read is not None:
-        read = caller.node_def.add()
-        read.CopyFrom(row.read)
-        read.name = _fresh(f"{call.name}/{row.read.name.rpartition('/')[2]}/before_call", taken)
-        del read.input[:]
-        read.input.extend([source, *order])  # after the writes that the call itself comes after
-        source = f"{read.name}:value:0"
+    if read is not None:
+        early = caller.node_def.add()
+        early.CopyFrom(read)
+        early.name = _fresh(f"{call.name}/{read.name.rpartition('/')[2]}/before_call", taken)
+        del early.input[:]
+        early.input.extend([source, *order])  # after the writes that the call itself comes after
+        source = f"{early.name}:value:0"
     cast = caller.node_def.add()
     cast.name = _fresh(f"{call.name}/Cast/before_call", taken)
     cast.op = "Cast"
@@ -202,11 +246,11 @@ def _carry(loop: NodeDef, cond: FunctionDef, body: FunctionDef, tensor: str, to:
     return argument
 
 
-def _pass(call: NodeDef, callee: FunctionDef, tensor: str, to: int) -> str:
-    """Adds one value to a call; gives its name inside the function."""
+def _pass(call: NodeDef, callees: Sequence[FunctionDef], tensor: str, to: int) -> list[str]:
+    """Adds one value to a call; gives its name inside each of the functions."""
     _add_input(call, tensor)
     call.attr["Tin"].list.type.append(to)
-    return _add_argument(callee, to)
+    return [_add_argument(callee, to) for callee in callees]
 
 
 def _add_input(node: NodeDef, tensor: str) -> None:

@@ -232,6 +232,72 @@ def test_casts_in_functions_that_the_loop_body_calls_are_made_before_the_loop_to
     assert clones() == []
 
 
+def test_casts_in_branches_inside_a_loop_of_what_it_does_not_change_are_made_before_it():
+    variable, other = tf.Variable(W), tf.Variable(2.0 * W)
+
+    @tf.function
+    def layer(y, fixed):
+        return tf.cond(tf.reduce_sum(y) > 0, lambda: y @ other, lambda: y @ fixed)
+
+    def looped(x):
+        fixed = 3.0 * W
+
+        def body(i, y):
+            y = tf.switch_case(i % 3, [lambda: layer(y, fixed), lambda: y @ variable, lambda: tf.tanh(y)])
+            return i + 1, tf.cond(tf.reduce_sum(y) > 0, lambda: y, lambda: tf.tanh(y) @ fixed)
+
+        return tf.while_loop(lambda i, y: i < 4, body, (0, x))[1]
+
+    expected = jitted(looped)(X)
+    xla.install(BFLOAT16)
+    function = jitted(looped)
+    np.testing.assert_allclose(function(X), expected, rtol=0.03, atol=0.03)
+    (loop,) = (node for node in definition(function, X).node_def if node.op in ("While", "StatelessWhile"))
+    assert list(loop.attr["T"].list.type).count(BF16) == 3  # variable, other and fixed, each cast once
+    bodies = [context.context().get_function_def(name.encode()) for name in clones()]
+    casts = [node for fdef in bodies for node in fdef.node_def if node.op == "Cast" and node.attr["DstT"].type == BF16]
+    # What is left are the casts of y: in three branches that multiply it, and of tanh(y).
+    assert len(casts) == 4
+    assert not [cast.name for cast in casts if "Read" in cast.input[0]]
+    del function
+    gc.collect()
+    assert clones() == []
+
+
+def test_branch_inside_a_loop_casts_what_the_loop_changes_only_where_it_is_taken():
+    def looped(x):
+        def body(i, y):
+            return i + 1, tf.cond(i > 0, lambda: tf.tanh(y @ y), lambda: y)
+
+        return tf.while_loop(lambda i, y: i < 3, body, (0, x))[1]
+
+    expected = jitted(looped)(X)
+    xla.install(BFLOAT16)
+    function = jitted(looped)
+    np.testing.assert_allclose(function(X), expected, rtol=0.03, atol=0.03)
+    (loop,) = (node for node in definition(function, X).node_def if node.op in ("While", "StatelessWhile"))
+    body = context.context().get_function_def(loop.attr["body"].func.name)
+    assert not any(node.op == "Cast" for node in body.node_def)
+
+
+def test_branch_inside_a_loop_that_writes_the_variable_casts_it_in_each_turn():
+    variable = tf.Variable(W)
+
+    def looped(x):
+        def grow(y):
+            variable.assign_add(0.1 * tf.ones_like(variable))
+            return y @ variable
+
+        body = lambda i, y: (i + 1, tf.cond(i > 0, lambda: grow(y), lambda: y @ variable))  # noqa: E731 - short
+        return tf.while_loop(lambda i, y: i < 3, body, (0, x))[1]
+
+    expected = jitted(looped)(X)
+    variable.assign(W)
+    xla.install(BFLOAT16)
+    np.testing.assert_allclose(jitted(looped)(X), expected, rtol=0.03, atol=0.03)
+    np.testing.assert_allclose(variable, W + 0.2, rtol=1e-5, atol=1e-6)
+
+
 def test_called_function_that_writes_a_variable_of_the_loop_casts_it_in_each_turn():
     variable = tf.Variable(W)
 
