@@ -10,7 +10,29 @@ _ELEMENT = re.compile(r"tensor<(?:[0-9?]+x)*(\w+)>")
 _OPERANDS = re.compile(r": \(([^()]*)\) ->")
 _ALIAS = re.compile(r"parameter_number = (\d+) : i64\}, output_index = array<i64: (\d+)>")
 _CASTS = re.compile(r"stablehlo\.convert %\S+ : \(tensor<(?:[0-9?]+x)*(\w+)>\) -> tensor<(?:[0-9?]+x)*(\w+)>")
+_FUNCTION = re.compile(r"^ *func\.func (?:\w+ )?@([^\s(]+)", re.MULTILINE)
+_CALLED = re.compile(r"\bcall @([^\s(]+)")
 _BOOLEANS = re.compile(r'dense<"0x([0-9A-Fa-f]+)">(\s*:\s*tensor<((?:\d+x)+)i1>)')
+
+
+def used_functions(text: str) -> str:
+    """The functions that ``main`` needs: bodies of loops and branches stand in it, and once more as dead functions.
+
+    Args:
+        text: a StableHLO module; where it has no ``main``, all of it is returned.
+    """
+    starts = [*_FUNCTION.finditer(text)]
+    if "main" not in (match[1] for match in starts):
+        return text
+    ends = [*(match.start() for match in starts[1:]), len(text)]
+    functions = {match[1]: text[match.start() : end] for match, end in zip(starts, ends, strict=True)}
+    used = {"main"}
+    waiting = ["main"]
+    while waiting:
+        called = functions.keys() & set(_CALLED.findall(functions[waiting.pop()])) - used
+        used |= called
+        waiting += called
+    return "".join(body for name, body in functions.items() if name in used)
 
 
 def count_products(text: str) -> Counter[str]:
@@ -24,7 +46,7 @@ def count_products(text: str) -> Counter[str]:
         A product whose two operands differ counts as ``"dot bf16,f32"``.
     """
     counts: Counter[str] = Counter()
-    for line in text.splitlines():
+    for line in used_functions(text).splitlines():
         match = _PRODUCT.search(line)
         if match is None:
             continue
@@ -37,7 +59,7 @@ def count_products(text: str) -> Counter[str]:
 def count_casts(text: str) -> int:
     """Counts the conversions between floating-point types."""
     floats = {"f32", "f16", "bf16"}
-    return sum(source != to and {source, to} <= floats for source, to in _CASTS.findall(text))
+    return sum(source != to and {source, to} <= floats for source, to in _CASTS.findall(used_functions(text)))
 
 
 def carried_state(text: str) -> dict[int, int]:

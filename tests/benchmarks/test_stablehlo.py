@@ -20,6 +20,33 @@ def test_products_are_counted_by_the_type_of_their_operands():
     assert count_products(MODULE) == {"dot bf16": 1, "dot f32": 1, "convolution f16": 1}
 
 
+def test_loop_bodies_that_also_stand_there_as_dead_functions_are_counted_once():
+    product = "%1 = stablehlo.dot %0, %0 : (tensor<2x2xf16>, tensor<2x2xf16>) -> tensor<2x2xf16>"
+    cast = "%2 = stablehlo.convert %1 : (tensor<2x2xf16>) -> tensor<2x2xf32>"
+    module = f"""
+module @step {{
+  func.func private @body.5(%arg0: tensor<2x2xf16>) -> tensor<2x2xf32> {{
+    {product}
+    {cast}
+  }}
+  func.func private @helper(%arg0: tensor<2x2xf16>) -> tensor<2x2xf32> {{
+    {product}
+  }}
+  func.func @main(%arg0: tensor<2x2xf16>) -> tensor<2x2xf32> {{
+    stablehlo.while(%iterArg = %arg0) : tensor<2x2xf16>
+    cond {{
+      %4 = func.call @helper(%iterArg) : (tensor<2x2xf16>) -> tensor<2x2xf32>
+    }} do {{
+      {product}
+      {cast}
+    }}
+  }}
+}}
+"""
+    assert count_products(module) == {"dot f16": 2}
+    assert count_casts(module) == 1
+
+
 def test_only_conversions_between_floating_point_types_are_casts():
     assert count_casts(MODULE) == 1
 

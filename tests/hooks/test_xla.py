@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.xla_gpu.stablehlo import count_products
 from tests.hooks.running import Ended, run
 
 PROGRAMS = Path(__file__).parent / "xla_programs"
@@ -121,6 +122,16 @@ def test_function_has_all_its_products_in_bfloat16_and_results_close_to_float32(
     assert_all_converted(functions, way)
     for on, off in zip(functions["on"][0].result[way], functions["off"][0].result[way], strict=True):
         assert_close(on, off)
+
+
+def test_counts_in_stablehlo_are_those_of_the_dumps(functions):
+    """XLA's dump before optimizations is what it really compiled; StableHLO says the same where it can be had."""
+    for ended, compiled in functions.values():
+        texts = ended.result["stablehlo"]
+        if not texts:
+            pytest.skip("this TensorFlow gives no StableHLO")
+        for way, text in texts.items():
+            assert count_products(text) == compiled.products(way), way
 
 
 def test_plain_function_that_calls_a_compiled_one_gets_the_converted_one(functions):

@@ -17,12 +17,20 @@ def tensor(seed, *shape):
 
 x = tensor(1, 16, 16)
 w = tf.Variable(tensor(2, 16, 16))
-result = {}
+result = {"stablehlo": {}}
 names_at_start = set(globals())
 
 
 def note(name, *tensors):
     result[name] = [np.asarray(part, "float64").ravel().tolist() for part in tensors]
+
+
+def note_stablehlo(name, function, *arguments):
+    try:
+        text = function.experimental_get_compiler_ir(*arguments)(stage="stablehlo")
+    except ValueError:  # an older TensorFlow
+        return
+    result["stablehlo"][name] = text
 
 
 @tf.function(jit_compile=True)
@@ -34,6 +42,7 @@ def tape_inside(x):
 
 
 note("tape_inside", *tape_inside(x))
+note_stablehlo("tape_inside", tape_inside, x)
 
 
 @tf.function(jit_compile=True)
@@ -57,6 +66,7 @@ def second_order(x):
 
 
 note("second_order", *second_order(x))
+note_stablehlo("second_order", second_order, x)
 
 
 @tf.function
@@ -72,6 +82,7 @@ def calls_shared(x):
 
 
 note("calls_shared", *calls_shared(x))
+note_stablehlo("calls_shared", calls_shared, x)
 result["shared_is_float32"] = bool(np.array_equal(shared(x), tf.function(lambda x: tf.tanh(x @ w))(x)))
 
 
@@ -87,6 +98,7 @@ def while_loop(x):
 
 
 note("while_loop", *while_loop(x))
+note_stablehlo("while_loop", while_loop, x)
 
 
 @tf.function(jit_compile=True)
@@ -101,6 +113,7 @@ def nested_loop_forward(x):
 
 
 note("nested_loop_forward", nested_loop_forward(x))
+note_stablehlo("nested_loop_forward", nested_loop_forward, x)
 
 
 @tf.function(jit_compile=True)
@@ -113,6 +126,7 @@ def branches(x, which):
 
 
 note("branches", *branches(x, tf.constant(1)))
+note_stablehlo("branches", branches, x, tf.constant(1))
 
 
 @tf.custom_gradient
@@ -129,6 +143,7 @@ def custom_gradient(x):
 
 
 note("custom_gradient", *custom_gradient(x))
+note_stablehlo("custom_gradient", custom_gradient, x)
 
 
 @tf.function(jit_compile=True)
