@@ -25,6 +25,7 @@ from amp_tf.graph.view import Edges, GraphView
 from amp_tf.oplists import costs
 from amp_tf.oplists.work import count_operations
 from amp_tf.painting.canvas import Canvas, units_of
+from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.min_cut import SINK, SOURCE, UNBOUNDED, Network
 from amp_tf.painting.reasons import Balance, Rule
 
@@ -43,7 +44,9 @@ class _Port:
     elements: float
 
 
-def drop_unprofitable(canvas: Canvas, shapes: Shapes, ties: Iterable[Sequence[int]] = ()) -> None:
+def drop_unprofitable(
+    canvas: Canvas, shapes: Shapes, ties: Iterable[Sequence[int]] = (), folded: Folded = NOTHING_FOLDED
+) -> None:
     """Takes allow paint off units that are cheaper in float32.
 
     Products of the allow list stay as they are in the first step, apart from those with a slow kernel. So do ops that
@@ -54,13 +57,16 @@ def drop_unprofitable(canvas: Canvas, shapes: Shapes, ties: Iterable[Sequence[in
         canvas: the painted canvas.
         shapes: the static shapes of the graph's tensors.
         ties: sets of units that must have one type, such as those of the nodes that share a TensorList.
+        folded: the nodes that TensorFlow will compute together with a product since normalization was folded.
     """
     _drop_slow_kernels(canvas)
     ports, sizes_are_known = _find_ports(canvas, shapes)
     sizes = _unit_sizes(canvas, ports)
     ties = [*ties, *_kernel_pairs(canvas)]
     ties = [units for units in _merged(ties) if any(unit in sizes for unit in units)]
-    pinned = _fused_with_products(canvas)
+    fused = [unit for node in folded.fused for unit in canvas.view.units(node) if canvas.allow[unit]]
+    sizes.update(dict.fromkeys(fused, 0.0))
+    pinned = _fused_with_products(canvas).union(fused)
     left = _cut(canvas, ports, sizes, ties, pinned)
     canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
     groups = _connected(left, [(port.source, *port.readers) for port in ports])

@@ -40,6 +40,7 @@ class Rule(enum.IntEnum):
     NO_TARGET = 117
     NOTHING_TO_CONVERT = 118
     DOES_NOT_PAY = 119
+    SCALES_FILTER = 120
 
     @property
     def converts(self) -> bool:
@@ -83,6 +84,7 @@ _WORDS = {
     Rule.NO_TARGET: "no device of this machine is converted",
     Rule.NOTHING_TO_CONVERT: "the graph has no node that the allow list converts",
     Rule.DOES_NOT_PAY: "16 bit does not pay for it",
+    Rule.SCALES_FILTER: "it normalizes: amp_tf moved it from the result of a convolution to its filter",
 }
 
 

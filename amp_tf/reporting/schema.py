@@ -46,6 +46,8 @@ class GraphReport:
         why_nothing: where nothing was converted, why; else ``None``.
         unmatched: name rules that matched no node.
         is_revisit: the graph had been rewritten before (TensorFlow runs its optimizers twice).
+        painting: what was decided, for :attr:`nodes`.
+        folded: normalizations that were multiplied into the filter of the convolution before them.
     """
 
     function: str
@@ -58,6 +60,7 @@ class GraphReport:
     unmatched: tuple[str, ...]
     is_revisit: bool
     painting: Painting = dataclasses.field(repr=False, compare=False)
+    folded: int = 0
 
     @property
     def nodes(self) -> Iterator[NodeReport]:
@@ -99,6 +102,11 @@ class RewriteReport:
     def casts(self) -> int:
         """Casts inserted."""
         return sum(graph.casts for graph in self.graphs)
+
+    @property
+    def folded(self) -> int:
+        """Normalizations multiplied into filters."""
+        return sum(graph.folded for graph in self.graphs)
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
@@ -152,6 +160,7 @@ def _graph_to_dict(graph: GraphReport) -> dict[str, Any]:
         "converted": graph.converted,
         "total": graph.total,
         "casts": graph.casts,
+        "folded": graph.folded,
         "nodes": [
             {
                 "name": node.name,

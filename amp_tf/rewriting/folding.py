@@ -1,0 +1,329 @@
+"""Folds batch normalization into the convolution before it, for inference.
+
+Keras normalizes in inference as ``y * s + b`` with vectors of one value a channel, two passes over the activations in
+float32. Where ``y`` is the result of a convolution that nobody else reads, the scale is multiplied into the filter
+instead, ``conv(x, w) * s = conv(x, w * s)``, and the sum becomes a BiasAdd. TensorFlow's remapper, which runs after
+amp_tf once more, then computes convolution, bias, a residual sum and the activation in one kernel.
+
+The multiplication node itself moves: it scaled the result, now it scales the filter, in float32 and once a step. What
+it read is read by others no more, so a training graph in which the scale is learned is not touched: there the gradient
+reads the convolution's result too.
+
+Where a residual sum stands between scale and bias, ``(y * s + z) + b``, which TensorFlow's arithmetic optimizer makes
+of ``(y * s + b) + z``, the two sums change places again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from amp_tf.errors import GraphError
+from amp_tf.graph import datatypes
+from amp_tf.graph.moving import BiasTurn, Move, Moves, NewReshape, apply_moves, find_deviation
+from amp_tf.graph.rereading import reread_graph
+from amp_tf.graph.serialized import NodesUnderEdit, NodeTable, join_fields, split_pieces
+from amp_tf.graph.sizes import Shape, Shapes
+from amp_tf.graph.templates import Templates
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists import costs
+from amp_tf.painting.eligibility import Obstacles
+from amp_tf.painting.folded import NOTHING_FOLDED, Folded
+
+SUFFIX = "AmpTfFold"  #: ends the names of new nodes
+
+#: Convolutions whose filter may be scaled, and whether each of their output channels reads one input channel alone.
+PRODUCTS: Mapping[str, bool] = {"Conv2D": False, "DepthwiseConv2dNative": True}
+SUMS = frozenset({"Add", "AddN", "AddV2"})
+_ACTIVATIONS = frozenset({"Elu", "Relu", "Relu6"})  # that TensorFlow fuses with any of the products
+#: Where a filter comes from that nobody has scaled yet.
+FILTER_SOURCES = frozenset({"_Arg", "Const", "Identity", "Placeholder", "ReadVariableOp"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Folds:
+    """What was folded.
+
+    Attributes:
+        moves: the edits.
+        folded: the nodes that they give another meaning.
+    """
+
+    moves: Moves
+    folded: Folded
+
+
+NO_FOLDS = Folds(Moves(), NOTHING_FOLDED)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShapesAfter:
+    """The shapes of the edited graph: those of the original, but for nodes whose result has another shape now."""
+
+    before: Shapes
+    changed: Mapping[str, Sequence[Shape | None]]
+
+    def output_shapes(self, node: str) -> Sequence[Shape | None]:
+        """The shapes of a node's output ports."""
+        return self.changed[node] if node in self.changed else self.before.output_shapes(node)
+
+
+@dataclasses.dataclass(frozen=True)
+class FoldedGraph:
+    """A graph after folding.
+
+    Attributes:
+        nodes: its nodes.
+        view: its view.
+        shapes: the static shapes of its tensors.
+        folded: the nodes that have another meaning now.
+    """
+
+    nodes: NodeTable
+    view: GraphView
+    shapes: Shapes
+    folded: Folded
+
+
+def fold(
+    nodes: NodeTable, view: GraphView, shapes: Shapes, obstacles: Callable[[], Obstacles], templates: Templates
+) -> FoldedGraph | None:
+    """Folds all batch normalization for which it is right and pays; ``None`` where there is none.
+
+    Args:
+        nodes: the nodes of a graph; they are not changed.
+        view: its view.
+        shapes: the static shapes of its tensors; without them nothing is folded.
+        obstacles: finds the nodes that must stay as they are, or that the user has a wish for.
+        templates: the known ops.
+
+    Raises:
+        GraphError: the result is broken, or another than was planned. This is a bug.
+    """
+    folds = find_folds(view, shapes, obstacles)
+    if not folds.moves:
+        return None
+    edited = NodesUnderEdit(nodes)
+    apply_moves(edited, view, folds.moves)
+    pieces = edited.serialize()
+    after = reread_graph(pieces, nodes, view, templates)
+    if deviation := find_deviation(view, after, folds.moves):
+        raise GraphError(deviation, where="folding")
+    table = join_fields(list(split_pieces(pieces)))
+    return FoldedGraph(table, dataclasses.replace(after, protos=table), shapes_after(view, shapes, folds), folds.folded)
+
+
+def find_folds(view: GraphView, shapes: Shapes, obstacles: Callable[[], Obstacles]) -> Folds:
+    """What :func:`fold` will change, as data."""
+    if not _has_candidates(view):
+        return NO_FOLDS
+    found = obstacles()
+    kept = {*found.rule_of, *found.forced}
+    search = _Search(view, shapes, kept)
+    for product, op in enumerate(view.ops):
+        if op in PRODUCTS:
+            search.fold_scale(product)
+    if not search.scales:
+        return NO_FOLDS
+    for product in search.scales:
+        search.fold_bias(product)
+    return search.result()
+
+
+def shapes_after(view: GraphView, shapes: Shapes, folds: Folds) -> ShapesAfter:
+    """The shapes once the moves are made."""
+    changed = {view.names[node]: shapes.output_shapes(view.names[model]) for node, model in folds.moves.resized}
+    return ShapesAfter(shapes, changed)
+
+
+def _has_candidates(view: GraphView) -> bool:
+    """Whether any convolution is read by a multiplication."""
+    products = [node for node, op in enumerate(view.ops) if op in PRODUCTS]
+    if not products:
+        return False
+    readers = view.edges.dst_node[np.isin(view.edges.src_node, products)]
+    return any(view.ops[reader] == "Mul" for reader in readers.tolist())
+
+
+class _Search:
+    """Goes over the graph and collects the moves. Methods return nothing and do nothing where something is amiss."""
+
+    def __init__(self, view: GraphView, shapes: Shapes, kept: Collection[int]) -> None:
+        self._view = view
+        self._shapes = shapes
+        edges = view.edges
+        self._start = np.searchsorted(edges.dst_node, np.arange(view.node_count + 1)).tolist()
+        order = np.argsort(edges.src_node, kind="stable")
+        self._by_source = order.tolist()
+        self._source_start = np.searchsorted(edges.src_node[order], np.arange(view.node_count + 1)).tolist()
+        self._rows = list(zip(*(c.tolist() for c in (edges.src_node, edges.src_port)), strict=True))
+        self._ends = list(zip(edges.dst_node.tolist(), edges.dst_position.tolist(), strict=True))
+        self._untouchable = set(kept) | _with_control_edges(view)
+        self._inputs: dict[tuple[int, int], tuple[int, int]] = {}  # after the moves
+        self._turns: list[BiasTurn] = []
+        self._reshapes: list[NewReshape] = []
+        self._fused: set[int] = set()
+        self.scales: dict[int, int] = {}  # product to the node that scales its filter
+
+    def fold_scale(self, product: int) -> None:
+        """Moves the multiplication of a convolution's result to its filter."""
+        scale = self._only_reader(product)
+        if scale is None or self._view.ops[scale] != "Mul" or not self._may_change(product, scale):
+            return
+        is_depthwise = PRODUCTS[self._view.ops[product]]
+        kernel = self._sources(product)[1]
+        position = [source for source, _ in self._sources(scale)].index(product)
+        vector = self._sources(scale)[1 - position]
+        result, filter_shape = self._shape(product, 0), self._shape(*kernel)
+        if not _is_channel_vector(self._shape(*vector), result) or not _is_known(filter_shape, 4):
+            return
+        if self._view.ops[kernel[0]] not in FILTER_SOURCES or not _is_channels_last(self._view.protos[product]):
+            return
+        if not _pays(result, filter_shape):
+            return
+        if is_depthwise:
+            vector = self._reshaped(vector, filter_shape[2:], scale)
+        for reader, place in self._readers(scale):
+            self._inputs[reader, place] = (product, 0)
+        self._inputs[scale, position] = kernel
+        self._inputs[scale, 1 - position] = vector
+        self._inputs[product, 1] = (scale, 0)
+        self.scales[product] = scale
+
+    def fold_bias(self, product: int) -> None:
+        """Makes the sum behind a convolution that was scaled a BiasAdd directly behind it."""
+        scale = self.scales[product]
+        first = self._only_reader(scale)
+        if first is None or not self._is_sum(first) or first in self._fused:
+            return
+        other = self._other_input(first, scale)
+        if _is_channel_vector(self._shape(*other), self._shape(product, 0), rank=1):
+            self._turn(first, product, other)
+            self._follow(first)
+            return
+        product_of = {node: number for number, node in self.scales.items()}
+        moved = (product_of[other[0]], 0) if other[0] in product_of else other
+        second = self._only_reader(first)
+        if second is None or not self._is_sum(second) or self._shape(first, 0) != self._shape(product, 0):
+            return
+        bias = self._other_input(second, first)
+        if self._shape(*other) == self._shape(first, 0) and _is_channel_vector(
+            self._shape(*bias), self._shape(product, 0), rank=1
+        ):
+            place = self._sources(second).index(bias)
+            self._turn(first, product, bias)
+            self._inputs[second, place] = moved
+            self._fused.add(second)
+            self._follow_activation(second)
+
+    def result(self) -> Folds:
+        """What was found."""
+        moves = tuple(Move(*place, *source) for place, source in sorted(self._inputs.items()))
+        resized = tuple((scale, self._sources(product)[1][0]) for product, scale in self.scales.items())
+        return Folds(
+            Moves(moves, tuple(self._turns), tuple(self._reshapes), resized),
+            Folded(frozenset(self.scales.values()), frozenset(self._fused)),
+        )
+
+    def _turn(self, node: int, product: int, bias: tuple[int, int]) -> None:
+        self._inputs[node, 0] = (product, 0)
+        self._inputs[node, 1] = bias
+        self._turns.append(BiasTurn(node))
+        self._fused.add(node)
+
+    def _follow(self, node: int) -> None:
+        """Notes a residual sum and an activation behind a bias."""
+        after = self._only_reader(node)
+        if after is not None and self._is_sum(after) and after not in self._fused:
+            other = self._other_input(after, node)
+            if self._shape(*other) == self._shape(node, 0):
+                self._fused.add(after)
+                node = after
+        self._follow_activation(node)
+
+    def _follow_activation(self, node: int) -> None:
+        after = self._only_reader(node)
+        if after is not None and self._view.ops[after] in _ACTIVATIONS:
+            self._fused.add(after)
+
+    def _reshaped(self, tensor: tuple[int, int], shape: tuple[int, ...], beside: int) -> tuple[int, int]:
+        name = f"{self._view.names[beside]}-{SUFFIX}"
+        self._reshapes.append(NewReshape((f"{name}-Shape", name), *tensor, shape, beside))
+        return self._view.node_count + 2 * len(self._reshapes) - 1, 0
+
+    def _may_change(self, *nodes: int) -> bool:
+        view = self._view
+        types = {view.dtypes[unit] for node in nodes for unit in view.units(node)}
+        devices = {view.devices[node] for node in nodes}
+        return types == {datatypes.FLOAT} and len(devices) == 1 and self._untouchable.isdisjoint(nodes)
+
+    def _is_sum(self, node: int) -> bool:
+        return self._view.ops[node] in SUMS and len(self._sources(node)) == 2 and self._may_change(node)
+
+    def _other_input(self, node: int, known: int) -> tuple[int, int]:
+        first, second = self._sources(node)
+        return second if first[0] == known else first
+
+    def _sources(self, node: int) -> list[tuple[int, int]]:
+        """What a node reads, before the moves: (node, port) of each input."""
+        return self._rows[self._start[node] : self._start[node + 1]]
+
+    def _readers(self, node: int) -> Iterator[tuple[int, int]]:
+        """Who reads a node, before the moves: (node, number of the input)."""
+        numbers = self._by_source[self._source_start[node] : self._source_start[node + 1]]
+        return (self._ends[number] for number in numbers)
+
+    def _only_reader(self, node: int) -> int | None:
+        readers = list(self._readers(node))
+        return readers[0][0] if len(readers) == 1 and node not in self._untouchable else None
+
+    def _shape(self, node: int, port: int) -> Shape | None:
+        shapes = self._shapes.output_shapes(self._view.names[node])
+        return shapes[port] if port < len(shapes) else None
+
+
+def _with_control_edges(view: GraphView) -> set[int]:
+    """The nodes that wait for others, or that others wait for, without reading them."""
+    protos = view.protos
+    numbers = protos.mentioning("^") if isinstance(protos, NodeTable) else range(len(protos))
+    number_of = {name: number for number, name in enumerate(view.names)}
+    found = set()
+    for number in numbers:
+        for source in protos[number].input:
+            if source.startswith("^"):
+                found |= {number, number_of[source[1:]]}
+    return found
+
+
+def _is_known(shape: Shape | None, rank: int) -> bool:
+    """Whether a shape has this rank and all its sizes are known, but perhaps the first."""
+    return shape is not None and len(shape) == rank and all(size >= 0 for size in shape[1:])
+
+
+def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0) -> bool:
+    """Whether a shape is that of one value for each channel of a convolution's result, channels last."""
+    if shape is None or not _is_known(result, 4) or not 1 <= len(shape) <= 4:
+        return False
+    assert result is not None
+    return shape[-1] == result[-1] and set(shape[:-1]) <= {1} and rank in (0, len(shape))
+
+
+def _is_channels_last(node: Any) -> bool:
+    return not node.attr["data_format"].s or node.attr["data_format"].s == b"NHWC"
+
+
+def _pays(result: Shape | None, filter_shape: Shape | None) -> bool:
+    """Whether two passes over the result take longer than one over the filter.
+
+    A batch that is not known counts as one example: then it pays for every batch.
+    """
+    assert result is not None
+    assert filter_shape is not None
+    if filter_shape[0] < 0:
+        return False
+    elements = float(np.prod([max(result[0], 1), *result[1:]]))
+    saved = sum(costs.element_costs(op, elements)[0] for op in ("Mul", "AddV2"))
+    return saved > costs.element_costs("Mul", float(np.prod(filter_shape)))[0]
