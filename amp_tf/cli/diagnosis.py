@@ -333,8 +333,8 @@ def _check_gpu(facts: Facts) -> Finding | None:
         return None
     what = "this TensorFlow is built for NVIDIA GPUs and sees none: it computes on the CPU"
     fix = (
-        "If there is one: does nvidia-smi list it (else install the driver; a container needs --gpus all)? Are the "
-        "libraries there (pip install 'tensorflow[and-cuda]')? Is CUDA_VISIBLE_DEVICES unset?"
+        "If there is one, see that nvidia-smi lists it (else install the driver; a container needs --gpus all), that "
+        "its libraries are installed (pip install 'tensorflow[and-cuda]') and that CUDA_VISIBLE_DEVICES is unset"
     )
     return Finding("gpu", False, what, fix)
 
