@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
+from amp_tf.graph.serialized import NodeTable
 from amp_tf.graph.templates import Signature, Slot, Templates
 
 BROKEN = "The graph is broken; TensorFlow would refuse it too"
@@ -26,7 +27,7 @@ class SignatureReader:
     def __init__(self, templates: Templates, place: Place) -> None:
         self._templates = templates
         self._place = place
-        self._fixed: dict[str, Signature] = {}
+        self._fixed = templates.fixed_signatures
 
     def read(self, protos: Sequence[Any]) -> list[Signature]:
         """The signature of each NodeDef.
@@ -36,7 +37,8 @@ class SignatureReader:
         """
         found: list[Any] = list(map(self._fixed.get, map(_get_op, protos)))
         for number in [number for number, signature in enumerate(found) if signature is None]:
-            found[number] = self._read_one(protos[number])
+            proto = protos[number]
+            found[number] = self._fixed.get(proto.op) or self._read_one(proto)
         return found
 
     def _read_one(self, proto: Any) -> Signature:
@@ -47,6 +49,15 @@ class SignatureReader:
             return template.signature(proto)
         except GraphError as error:
             raise GraphError(error.what, where=self._place(proto.name), fix=error.fix) from None
+
+
+def nodes_with(protos: Sequence[Any], attr: str) -> Iterator[tuple[int, Any]]:
+    """The nodes that have an attribute: their numbers and protos. ``None`` among the protos is skipped."""
+    numbers = protos.mentioning(attr) if isinstance(protos, NodeTable) else range(len(protos))
+    for number in numbers:
+        proto = protos[number]
+        if proto is not None and attr in proto.attr:
+            yield number, proto
 
 
 def read_types(protos: Sequence[Any], signatures: Sequence[Signature], place: Place) -> list[int]:

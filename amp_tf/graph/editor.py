@@ -9,20 +9,19 @@ from amp_tf.graph.plan import EditPlan, NewCast
 from amp_tf.graph.view import GraphView
 
 
-def apply_to_graph(graph: Any, view: GraphView, plan: EditPlan) -> None:
-    """Edits a GraphDef in place.
+def apply_to_graph(protos: Any, view: GraphView, plan: EditPlan) -> None:
+    """Edits the nodes of a graph in place.
 
     Args:
-        graph: the GraphDef that the view was read from, or a copy of it.
-        view: its view.
+        protos: the nodes: :class:`~amp_tf.graph.serialized.NodesUnderEdit`, or the field ``node`` of a GraphDef.
+        view: the graph's view.
         plan: the edits.
     """
-    protos = graph.node
     _retype(protos, view, plan)
     for cast in plan.casts:
         name = view.names[cast.src_node]
         source = f"{name}:{cast.src_port}" if cast.src_port else name
-        _fill_cast(graph.node.add(), cast, source, view.devices[cast.src_node])
+        _fill_cast(protos.add(), cast, source, view.devices[cast.src_node])
         for node, position in cast.readers:
             protos[node].input[position] = cast.name
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -21,26 +21,35 @@ import numpy as np
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import BROKEN, Place, SignatureReader, read_types
+from amp_tf.graph.serialized import pieces
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
 from amp_tf.graph.view import GraphView
 from amp_tf.graph.wiring import TensorNames, Wires
 
 ARG_OP = "_Arg"
 RETVAL_OP = "_Retval"
-_PIECE = 1024  # protos looked at in one go
 _MAX_DIGITS = 9  # of a port; larger numbers than any op has ports
 
 
 def read_graph(graph: Any, templates: Templates) -> GraphView:
-    """The view of a GraphDef's nodes (its function library is not read).
+    """The view of a graph's nodes (its function library is not read).
+
+    Args:
+        graph: a GraphDef, or a :class:`~amp_tf.graph.serialized.SerializedGraph`.
+        templates: the known ops.
 
     Raises:
         GraphError: the graph is broken; the message names node and port.
     """
-    tensors = GraphTensors([node.name for node in graph.node])
+    return read_nodes(graph.node, templates)
+
+
+def read_nodes(protos: Sequence[Any], templates: Templates) -> GraphView:
+    """The view of a graph whose nodes are given, as :func:`read_graph`."""
+    tensors = GraphTensors([node.name for node in protos])
     nodes = NodeReader(tensors, templates)
-    nodes.read(graph.node)
-    return nodes.view("", graph.node)
+    nodes.read(protos)
+    return nodes.view("", protos)
 
 
 def read_function(function: Any, templates: Templates) -> GraphView:
@@ -70,14 +79,18 @@ def read_function(function: Any, templates: Templates) -> GraphView:
 class GraphTensors(TensorNames):
     """How the nodes of a GraphDef name tensors: ``node``, ``node:port``.
 
+    Args:
+        names: of all nodes.
+        numbers: of the nodes that may be asked for, by name; by default of all.
+
     Raises:
         GraphError: two nodes have one name.
     """
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: Sequence[str], numbers: dict[str, int] | None = None) -> None:
         self.names = names
         self.place = functools.partial(_place, "")
-        self.nodes = self.plain = _number(names, self.place)
+        self.nodes = self.plain = _number(names, self.place) if numbers is None else numbers
 
     def resolve(self, text: str) -> tuple[int, int] | None:
         """Reads ``node:port``."""
@@ -187,12 +200,6 @@ class NodeReader:
         return view
 
 
-def pieces(values: Sequence[Any]) -> Iterator[Any]:
-    """The values in lists that are short enough for Python to hold a proto object for each."""
-    for start in range(0, len(values), _PIECE):
-        yield values[start : start + _PIECE]
-
-
 def check_edge_types(view: GraphView) -> None:
     """Compares the types at the two ends of each edge.
 
@@ -232,7 +239,7 @@ def _boundary(arg: Any, op: str, function: str) -> Signature:
     )
 
 
-def _number(names: list[str], place: Place) -> dict[str, int]:
+def _number(names: Sequence[str], place: Place) -> dict[str, int]:
     """The number of each name.
 
     Raises:

@@ -1,58 +1,79 @@
 """Reads a graph that was made from another by editing: only what differs from the original is read again.
 
-Which nodes differ is found by comparing the protos themselves, all of them, in C. So nothing is taken on trust from
-the plan or the editor: an edit at a place that nobody planned shows like any other.
+Which nodes differ is found by comparing the bytes that will be handed out, all of them, with those that came in. So
+nothing is taken on trust from the plan or the editor: an edit at a place that nobody planned shows like any other.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from operator import ne
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from amp_tf.graph.reader import GraphTensors, NodeReader, check_edge_types, pieces, read_graph
+from amp_tf.graph.reader import GraphTensors, NodeReader, check_edge_types, read_nodes
+from amp_tf.graph.serialized import NodeTable, join_fields, split_pieces
 from amp_tf.graph.templates import Signature, Templates
 from amp_tf.graph.view import GraphView
 
 
-def reread_graph(result: Any, graph: Any, view: GraphView, templates: Templates) -> GraphView:
-    """The view of an edited GraphDef; equal to what :func:`~amp_tf.graph.reader.read_graph` makes of it.
+def reread_graph(result: Sequence[bytes], original: NodeTable, view: GraphView, templates: Templates) -> GraphView:
+    """The view of an edited graph; equal to what :func:`~amp_tf.graph.reader.read_graph` makes of it.
 
     Args:
-        result: the edited GraphDef. Its first nodes are those of the original, in the same order.
-        graph: the original.
-        view: the original's view; its protos are not needed.
+        result: the edited nodes as bytes, in pieces. The first are those of the original, in the same order.
+        original: the original's nodes.
+        view: the original's view.
         templates: the known ops.
+
+    Returns:
+        The view, without protos.
 
     Raises:
         GraphError: the edited graph is broken; the message names node and port.
     """
-    count = view.node_count
-    if len(result.node) < count:
-        return read_graph(result, templates)
-    changed = _find_changed(graph.node, result.node)
-    added = range(count, len(result.node))
-    names = [*view.names, *(result.node[node].name for node in added)]
-    nodes = NodeReader(GraphTensors(names), templates, [*changed, *added])
-    for numbers in pieces([*changed, *added]):
-        protos = [result.node[node] for node in numbers]
-        if any(proto.name != names[node] for proto, node in zip(protos, numbers, strict=True)):
-            return read_graph(result, templates)  # nodes are missing, which shows when the views are compared
-        nodes.read(protos)
+    numbers, fields = _find_different(original, result)
+    if not all(fields):
+        return _read_all(result, templates)  # nodes are missing, which shows when the views are compared
+    different = join_fields(fields)
+    del fields
+    changed = [number for number in numbers if number < view.node_count]
+    new_names = [node.name for node in different]
+    added = frozenset(new_names[len(changed) :])
+    names = [*view.names, *new_names[len(changed) :]]
+    has_doubles = len(added) != len(names) - view.node_count or not added.isdisjoint(view.names)
+    if has_doubles or new_names != [names[number] for number in numbers]:
+        return _read_all(result, templates)  # likewise
+    sources = _names_read(different)
+    tensors = GraphTensors(names, {name: number for number, name in enumerate(names) if name in sources})
+    nodes = NodeReader(tensors, templates, numbers)
+    nodes.read(different)
     rows = zip(changed, nodes.signatures, strict=False)
     if not all(_has_same_outputs(view.signatures[node], signature) for node, signature in rows):
-        return read_graph(result, templates)  # edges from the node to others, which did not change, must be read too
-    return _merge(view, nodes, names, changed, result.node)
+        return _read_all(result, templates)  # edges from the node to others, which did not change, must be read too
+    return _merge(view, nodes, names, changed)
 
 
-def _find_changed(before: Sequence[Any], after: Sequence[Any]) -> list[int]:
-    """The numbers of the nodes that are not equal in all their fields."""
-    pairs = zip(pieces(before), pieces(after), strict=False)
-    differs = itertools.chain.from_iterable(map(ne, old, new) for old, new in pairs)
-    return list(itertools.compress(itertools.count(), differs))
+def _find_different(before: NodeTable, after: Sequence[bytes]) -> tuple[list[int], list[bytes]]:
+    """The numbers of the nodes that are not as they were, new ones included; and their bytes, none of missing ones."""
+    pairs = itertools.zip_longest(before.split(), split_pieces(after), fillvalue=b"")
+    numbers, fields = [], []
+    for number, (old, new) in enumerate(pairs):
+        if old != new:
+            numbers.append(number)
+            fields.append(new)
+    return numbers, fields
+
+
+def _names_read(protos: Iterable[Any]) -> set[str]:
+    """All names that nodes may mean by their inputs: ``name``, ``name:port``, ``^name``."""
+    texts = set(itertools.chain.from_iterable(proto.input for proto in protos))
+    return texts | {text.rpartition(":")[0] for text in texts} | {text[1:] for text in texts}
+
+
+def _read_all(result: Sequence[bytes], templates: Templates) -> GraphView:
+    return read_nodes(join_fields(list(split_pieces(result))), templates)
 
 
 def _has_same_outputs(old: Signature, new: Signature) -> bool:
@@ -60,9 +81,7 @@ def _has_same_outputs(old: Signature, new: Signature) -> bool:
     return len(old.slots) == len(new.slots) and old.outputs == new.outputs
 
 
-def _merge(
-    view: GraphView, nodes: NodeReader, names: list[str], changed: Sequence[int], protos: Sequence[Any]
-) -> GraphView:
+def _merge(view: GraphView, nodes: NodeReader, names: list[str], changed: Sequence[int]) -> GraphView:
     """The original's view with the changed nodes in their places and the new ones at the end."""
     split = len(changed)
     signatures, devices, dtypes = view.signatures.copy(), view.devices.copy(), view.dtypes.copy()
@@ -82,7 +101,7 @@ def _merge(
         names=names,
         ops=[signature.op for signature in signatures],
         devices=devices,
-        protos=protos,
+        protos=[],
         signatures=signatures,
         base=base,
         dtypes=dtypes,

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from amp_tf.graph.attributes import nodes_with
+
 NOMINAL_BATCH = 64  #: stands for a first dimension that is not known, which most often is the batch
 SHAPES_ATTR = "_output_shapes"
 
@@ -34,15 +36,18 @@ class AttributeShapes:
     """The shapes that nodes carry in the attribute ``_output_shapes``, which TensorFlow's exporters write."""
 
     def __init__(self, protos: Sequence[Any]) -> None:
-        self._protos = {node.name: node for node in protos if node is not None and SHAPES_ATTR in node.attr}
+        self._protos = protos
+        self._numbers = {node.name: number for number, node in nodes_with(protos, SHAPES_ATTR)}
 
     def __bool__(self) -> bool:
-        return bool(self._protos)
+        return bool(self._numbers)
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """The shapes in the node's attribute."""
-        proto = self._protos.get(node)
-        return () if proto is None else [read_shape(shape) for shape in proto.attr[SHAPES_ATTR].list.shape]
+        number = self._numbers.get(node)
+        if number is None:
+            return ()
+        return [read_shape(shape) for shape in self._protos[number].attr[SHAPES_ATTR].list.shape]
 
 
 def read_shape(shape: Any) -> Shape | None:

@@ -59,7 +59,8 @@ def find_cycle(view: GraphView) -> str:
 
 
 def _nodes_kept(before: GraphView, after: GraphView) -> str:
-    return "" if _without_new(before, after, after.names) == before.names else "a node of the original graph is missing"
+    kept = _without_new(before, after, after.names) == list(before.names)
+    return "" if kept else "a node of the original graph is missing"
 
 
 def _ops_kept(before: GraphView, after: GraphView) -> str:
@@ -119,10 +120,10 @@ def _result_count(view: GraphView) -> int:
     return view.node_count - bodies[-1] - 1 if bodies else 0
 
 
-def _without_new(before: GraphView, after: GraphView, values: list[str]) -> list[str]:
+def _without_new(before: GraphView, after: GraphView, values: Sequence[str]) -> list[str]:
     """Of one value a node, those of the nodes that were there before: new nodes follow the graph or function body."""
     results = _result_count(after)
-    return values[: before.node_count - results] + values[len(values) - results :]
+    return [*values[: before.node_count - results], *values[len(values) - results :]]
 
 
 def _old_numbers(before: GraphView, after: GraphView) -> Any:

@@ -7,6 +7,8 @@ A node is an index. A *unit* is a slot of a node (see :mod:`amp_tf.graph.templat
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,6 +79,25 @@ def _compress(keys: Any, values: Any, count: int) -> tuple[list[int], list[int]]
     return starts.tolist(), values[order].tolist()
 
 
+class PackedNames(Sequence[str]):
+    """Names as one text, which takes half the memory, and are taken apart when they are first looked at."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._lengths = np.fromiter(map(len, names), np.int32, len(names))
+        self._text = "".join(names)
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._names[key]
+
+    @functools.cached_property
+    def _names(self) -> list[str]:
+        ends = itertools.accumulate(self._lengths.tolist(), initial=0)
+        return [self._text[start:end] for start, end in itertools.pairwise(ends)]
+
+
 @dataclasses.dataclass(frozen=True)
 class GraphView:
     """A graph or a function body, read once.
@@ -93,7 +114,7 @@ class GraphView:
     """
 
     function: str
-    names: list[str]
+    names: Sequence[str]
     ops: list[str]
     devices: list[str]
     protos: Sequence[Any]
@@ -139,4 +160,4 @@ class GraphView:
         """The same view without its protos and edges, which are most of its memory, and with less for the rest."""
         no_edges = self.edges.at(np.zeros(0, np.intp))  # a copy; an empty slice would keep the arrays alive
         base: Any = np.asarray(self.base, np.int32)
-        return dataclasses.replace(self, protos=[], base=base, edges=no_edges)
+        return dataclasses.replace(self, names=PackedNames(self.names), protos=[], base=base, edges=no_edges)

@@ -32,7 +32,7 @@ class TensorNames(Protocol):
         place: says where a node is, for a message.
     """
 
-    names: list[str]
+    names: Sequence[str]
     nodes: Mapping[str, int]
     plain: Mapping[str, int]
     place: Place

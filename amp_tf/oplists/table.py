@@ -168,6 +168,7 @@ SUCCESSORS: dict[str, tuple[str, str]] = {
     "FusedBatchNorm": ("FusedBatchNormV2", "U"),
     "FusedBatchNormGrad": ("FusedBatchNormGradV2", "U"),
 }
+SUCCESSOR_OPS = frozenset(successor for successor, _ in SUCCESSORS.values())
 
 #: Ops that read a tensor out of a TensorList: values flow to them from the writers.
 TENSOR_LIST_READERS = frozenset(

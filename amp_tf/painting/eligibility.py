@@ -12,6 +12,7 @@ import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
+from amp_tf.graph.attributes import nodes_with
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import kernels
@@ -48,15 +49,14 @@ def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, p
     foreign = {device for device in set(view.devices) if resolution.device_type(device) != wanted}
     if foreign:
         rule_of.update((node, Rule.OTHER_DEVICE) for node, device in enumerate(view.devices) if device in foreign)
-    for node, proto in enumerate(view.protos):
-        if proto is None:  # a function's arguments and results keep their types
-            rule_of[node] = Rule.PRESERVED
-        elif SCOPE_ATTR in proto.attr:
-            value = proto.attr[SCOPE_ATTR].s
-            if value == SCOPE_FLOAT32:
-                rule_of[node] = Rule.KEPT_BY_SCOPE
-            elif value in (SCOPE_F16, resolution.target.precision.value.encode()):
-                forced[node] = Rule.FORCED_BY_SCOPE
+    for node, proto in nodes_with(view.protos, SCOPE_ATTR):
+        value = proto.attr[SCOPE_ATTR].s
+        if value == SCOPE_FLOAT32:
+            rule_of[node] = Rule.KEPT_BY_SCOPE
+        elif value in (SCOPE_F16, resolution.target.precision.value.encode()):
+            forced[node] = Rule.FORCED_BY_SCOPE
+    if view.function:  # its arguments and results keep their types
+        rule_of.update((node, Rule.PRESERVED) for node, proto in enumerate(view.protos) if proto is None)
     unmatched = []
     for patterns, found, rule in (
         (config.force_f16, forced, Rule.FORCED_BY_NAME),

@@ -6,6 +6,7 @@ depends on it, and insert as few casts as possible between the two.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,11 +16,12 @@ from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.sizes import AttributeShapes, Shapes
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import ALLOW, CLEAR, DENY, INFER, NEVER_FORCED
+from amp_tf.oplists.table import ALLOW, CLEAR, DENY, INFER, NEVER_FORCED, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Resolution, Target
 from amp_tf.painting import economy, eligibility, loops, rules, tensor_lists
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
 from amp_tf.painting.eligibility import Obstacles
+from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.painting import Painting
 from amp_tf.painting.reasons import Rule
 
@@ -34,6 +36,7 @@ def paint(
     preserve: Iterable[str] = (),
     is_function: Callable[[str], bool] = lambda op: False,
     shapes: Shapes | None = None,
+    folded: Folded = NOTHING_FOLDED,
 ) -> Painting:
     """Decides the precision of every unit of a graph.
 
@@ -44,6 +47,7 @@ def paint(
         preserve: names of nodes that stay as they are.
         is_function: whether an op is a function of the graph's library.
         shapes: the static shapes of the graph's tensors; by default those that its nodes carry.
+        folded: the nodes that have another meaning since normalization was folded.
 
     Raises:
         GraphError: a loop is broken.
@@ -51,6 +55,9 @@ def paint(
     if resolution.target is None:
         return Painting.blank(view, Rule.NO_TARGET, resolution.why_none)
     obstacles = eligibility.find_obstacles(view, resolution, config, preserve)
+    if folded.scales:
+        moved = dict.fromkeys(folded.scales, Rule.SCALES_FILTER)
+        obstacles = dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **moved})
     canvas = _prepare(view, resolution.target, obstacles)
     _place_forced(canvas, obstacles)
 
@@ -72,7 +79,7 @@ def paint(
     loops.match_recurrent_edges(canvas)
     if resolution.is_thrifty:
         ties = [*(list(cluster.values()) for cluster in clusters), *loops.recurrent_units(canvas)]
-        economy.drop_unprofitable(canvas, AttributeShapes(view.protos) if shapes is None else shapes, ties)
+        economy.drop_unprofitable(canvas, AttributeShapes(view.protos) if shapes is None else shapes, ties, folded)
     rules.match_fused_types(canvas)
     rules.retarget_casts(canvas)
     return Painting.of(canvas, obstacles)
@@ -83,9 +90,8 @@ def _prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
     code_of = {op: _CODES.get(list_of.get(op, ""), 0) for op in set(view.ops)}
     node_codes = [code_of[op] for op in view.ops]
     for node in obstacles.rule_of:
-        proto = view.protos[node]
-        if proto is not None and proto.op != view.ops[node]:  # it may not become its successor
-            node_codes[node] = _CODES.get(list_of.get(proto.op, ""), 0)
+        if view.ops[node] in SUCCESSOR_OPS:  # the node may be another op, and may not become this one
+            node_codes[node] = _CODES.get(list_of.get(view.protos[node].op, ""), 0)
     codes = view.spread(np.asarray(node_codes, np.uint8))
     touchable = np.ones(view.node_count, np.uint8)
     touchable[list(obstacles.rule_of)] = 0

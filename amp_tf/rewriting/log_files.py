@@ -36,31 +36,34 @@ class Log:
         self._path = config.log_path
         self._stamp = f"{next(_numbers)}_{time.time_ns() // 1_000_000}"
 
-    def write_before(self, graph: Any, resolution: Resolution) -> None:
+    def write_before(self, read: Callable[[], Any], resolution: Resolution) -> None:
         """Writes what is known before a rewrite.
 
         Args:
-            graph: the GraphDef or FunctionDef, its function library included.
+            read: gives the GraphDef or FunctionDef, its function library included.
             resolution: holds the op lists.
         """
-        self._write_graph("preop", graph)
+        self._write_graph("preop", read)
         self._write("paintbuckets_AutoMixedPrecision", ".txt", lambda: _buckets(resolution))
 
-    def write_after(self, graph: Any, report: RewriteReport) -> None:
+    def write_after(self, read: Callable[[], Any], report: RewriteReport) -> None:
         """Writes what is known after it.
 
         Args:
-            graph: the new GraphDef or FunctionDef.
+            read: gives the new GraphDef or FunctionDef.
             report: ``reasons_….txt`` has a line for each node: precision, op, function, name, reason.
         """
-        self._write_graph("AutoMixedPrecision", graph)
+        self._write_graph("AutoMixedPrecision", read)
         self._write("reasons_AutoMixedPrecision", ".txt", lambda: _reasons(report))
 
     def write_failure(self, error: AmpError) -> None:
         """Writes why there is nothing after it: the graph is broken, or the result did not pass verification."""
         self._write("failure_AutoMixedPrecision", ".txt", lambda: f"{type(error).__name__}: {error}\n")
 
-    def _write_graph(self, tag: str, graph: Any) -> None:
+    def _write_graph(self, tag: str, read: Callable[[], Any]) -> None:
+        if not self._path:
+            return
+        graph = read()
         self._write(f"graphdef_{tag}", ".pb", graph.SerializeToString)
         self._write(f"graphdef_{tag}", ".pb.txt", lambda: str(graph))
 

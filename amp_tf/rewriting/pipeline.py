@@ -9,20 +9,25 @@ from typing import Any
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, ConfigError, GraphError, RewriteError
 from amp_tf.graph import editor, verify
+from amp_tf.graph.plan import EditPlan
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.rereading import reread_graph
-from amp_tf.graph.sizes import Shapes
+from amp_tf.graph.serialized import NodesUnderEdit, NodeTable, SerializedGraph, merge_pieces, parse_graph
+from amp_tf.graph.sizes import AttributeShapes, Shapes
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.oplists.targets import Resolution, resolve_target
+from amp_tf.painting.eligibility import find_obstacles
+from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.paint import paint
 from amp_tf.painting.painting import Painting
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 from amp_tf.rewriting import log_files
+from amp_tf.rewriting.folding import FoldedGraph, fold
 from amp_tf.rewriting.garbage import pause_garbage_collector
 from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
 
@@ -50,7 +55,9 @@ class _Job:
     resolution: Resolution
     templates: Templates
 
-    def paint(self, view: GraphView, preserve: Iterable[str], shapes: Shapes | None) -> Painting:
+    def paint(
+        self, view: GraphView, preserve: Iterable[str], shapes: Shapes | None, folded: Folded = NOTHING_FOLDED
+    ) -> Painting:
         return paint(
             view,
             self.resolution,
@@ -58,7 +65,31 @@ class _Job:
             preserve=preserve,
             is_function=self.templates.is_function,
             shapes=shapes,
+            folded=folded,
         )
+
+    def fold(
+        self, nodes: NodeTable, view: GraphView, preserve: Iterable[str], shapes: Shapes | None
+    ) -> FoldedGraph | None:
+        """The graph with normalization folded, ``None`` where there is nothing to fold.
+
+        It is folded only where amp_tf chooses the precision: naming one means TensorFlow's own conversion.
+        """
+        if not self.resolution.is_thrifty:
+            return None
+        try:
+            return fold(
+                nodes,
+                view,
+                AttributeShapes(view.protos) if shapes is None else shapes,
+                lambda: find_obstacles(view, self.resolution, self.config, preserve),
+                self.templates,
+            )
+        except GraphError as error:
+            raise _bug(f"{error.where}: {error.what}") from error
+
+
+_MakeJob = Callable[[Any], _Job]  # takes the function library
 
 
 def rewrite(
@@ -98,23 +129,59 @@ def rewrite(
         RewriteError: the result did not pass verification; this is a bug of amp_tf.
     """
     _check_arguments(graph, preserve)
+
+    def work(make_job: _MakeJob) -> tuple[Any, list[GraphReport]]:
+        if hasattr(graph, "node_def"):
+            return _rewrite_function(graph, make_job(library), preserve, shapes)
+        pieces, reports = _rewrite_graph(_serialize(graph), make_job, preserve, shapes, functions)
+        return merge_pieces(pieces) if pieces else graph, reports
+
+    return _run(graph, config, hardware, work)
+
+
+def rewrite_serialized(
+    graph: bytes,
+    config: AmpConfig | None = None,
+    *,
+    preserve: Iterable[str] = (),
+    hardware: Hardware | None = None,
+    functions: bool = True,
+    shapes: Shapes | None = None,
+) -> RewriteResult:
+    """Rewrites a serialized GraphDef as :func:`rewrite` does; the result's ``graph`` is serialized too.
+
+    No more than a part of the graph is parsed at a time, so this takes about a third of the memory.
+    """
+
+    def work(make_job: _MakeJob) -> tuple[Any, list[GraphReport]]:
+        pieces, reports = _rewrite_graph(graph, make_job, preserve, shapes, functions)
+        return b"".join(pieces) if pieces else graph, reports
+
+    return _run(graph, config, hardware, work, parse_graph)
+
+
+def _run(
+    given: Any,
+    config: AmpConfig | None,
+    hardware: Hardware | None,
+    work: Callable[[_MakeJob], tuple[Any, list[GraphReport]]],
+    to_proto: Callable[[Any], Any] = lambda graph: graph,
+) -> RewriteResult:
+    """Settles what is converted here, has the work done, and writes the log files."""
     config = AmpConfig.from_env() if config is None else config
     op_names.check(config)
     resolution = resolve_target(config, Hardware.detect_cpu() if hardware is None else hardware)
-    is_function = hasattr(graph, "node_def")
-    templates = Templates(library if is_function else graph.library, SUCCESSORS)
-    job = _Job(config, resolution, templates)
     log = log_files.Log(config)
-    log.write_before(graph, resolution)
+    log.write_before(lambda: to_proto(given), resolution)
     with pause_garbage_collector():
         try:
-            result, reports = _rewrite_all(graph, job, preserve, shapes, functions)
+            result, reports = work(lambda library: _Job(config, resolution, Templates(library, SUCCESSORS)))
         except AmpError as error:
             log.write_failure(error)
             raise
     report = RewriteReport(tuple(reports))
-    log.write_after(result, report)
-    return RewriteResult(result, report, result is not graph)
+    log.write_after(lambda: to_proto(result), report)
+    return RewriteResult(result, report, result is not given)
 
 
 def _check_arguments(graph: Any, preserve: Iterable[str]) -> None:
@@ -132,32 +199,72 @@ def _check_arguments(graph: Any, preserve: Iterable[str]) -> None:
         )
 
 
-def _rewrite_all(
-    graph: Any, job: _Job, preserve: Iterable[str], shapes: Shapes | None, functions: bool
-) -> tuple[Any, list[GraphReport]]:
-    if hasattr(graph, "node_def"):
-        return _rewrite_function(graph, job, preserve, shapes)
-    result, reports = _rewrite_graph(graph, job, preserve, shapes)
-    if functions:
-        result, more = _rewrite_library(graph, result, job)
-        reports += more
-    return result, reports
+def _serialize(graph: Any) -> bytes:
+    from google.protobuf.message import EncodeError
+
+    try:
+        return graph.SerializeToString()  # type: ignore[no-any-return]
+    except EncodeError as error:
+        raise GraphError(
+            f"the graph cannot be serialized ({error})",
+            where="rewrite(graph)",
+            fix="A GraphDef holds at most 2 GiB; keep large constants in variables",
+        ) from error
 
 
 def _rewrite_graph(
-    graph: Any, job: _Job, preserve: Iterable[str], shapes: Shapes | None
-) -> tuple[Any, list[GraphReport]]:
+    data: bytes, make_job: _MakeJob, preserve: Iterable[str], shapes: Shapes | None, functions: bool
+) -> tuple[list[bytes], list[GraphReport]]:
+    """The new graph in pieces; none if nothing changed."""
+    graph = SerializedGraph(data)
+    job = make_job(graph.library)
+    nodes, report = _rewrite_nodes(graph, job, preserve, shapes)
+    rest, reports = graph.rest_data, []
+    if functions:
+        reports = _rewrite_library(graph.library, job)
+        if any(function.converted for function in reports):
+            rest = graph.rest.SerializeToString()
+    if not nodes and rest is graph.rest_data:
+        return [], [report, *reports]
+    return [*(nodes or [graph.node.fields(0, len(graph.node))]), rest], [report, *reports]
+
+
+def _rewrite_nodes(
+    graph: SerializedGraph, job: _Job, preserve: Iterable[str], shapes: Shapes | None
+) -> tuple[list[bytes], GraphReport]:
+    """The new nodes in pieces; none if nothing changed."""
     view = read_graph(graph, job.templates)
-    painting = job.paint(view, preserve, shapes)
+    preserve = frozenset(preserve)
+    folded = job.fold(graph.node, view, preserve, shapes)
+    if folded is not None:
+        result, report = _convert_nodes(folded.nodes, folded.view, job, preserve, folded.shapes, folded.folded)
+        if result:
+            return result, report
+    return _convert_nodes(graph.node, view, job, preserve, shapes)
+
+
+def _convert_nodes(
+    nodes: NodeTable,
+    view: GraphView,
+    job: _Job,
+    preserve: Iterable[str],
+    shapes: Shapes | None,
+    folded: Folded = NOTHING_FOLDED,
+) -> tuple[list[bytes], GraphReport]:
+    painting = job.paint(view, preserve, shapes, folded)
     plan = plan_edits(painting)
-    report = _report(painting, len(plan.casts))
-    result = graph
-    if plan:
-        result = type(graph)()
-        result.CopyFrom(graph)
-        editor.apply_to_graph(result, view, plan)
-        _verify(view, lambda: reread_graph(result, graph, view, job.templates))
-    return result, [report]
+    report = _report(painting, len(plan.casts), len(folded.scales))
+    if not plan:
+        return [], report
+    result = _edit(nodes, view, plan)
+    _verify(view, lambda: reread_graph(result, nodes, view, job.templates))
+    return result, report
+
+
+def _edit(original: NodeTable, view: GraphView, plan: EditPlan) -> list[bytes]:
+    nodes = NodesUnderEdit(original)
+    editor.apply_to_graph(nodes, view, plan)
+    return nodes.serialize()
 
 
 def _rewrite_function(
@@ -176,24 +283,20 @@ def _rewrite_function(
     return result, [report]
 
 
-def _rewrite_library(graph: Any, result: Any, job: _Job) -> tuple[Any, list[GraphReport]]:
-    """Rewrites the functions of a graph's library; functions whose types each call chooses are left alone."""
+def _rewrite_library(library: Any, job: _Job) -> list[GraphReport]:
+    """Rewrites functions in place; those whose types each call chooses are left alone."""
     reports = []
-    for number, function in enumerate(graph.library.function):
+    for function in library.function:
         if function.signature.attr:
             continue
         new_function, function_reports = _rewrite_function(function, job)
         reports += function_reports
-        if new_function is function:
-            continue
-        if result is graph:
-            result = type(graph)()
-            result.CopyFrom(graph)
-        result.library.function[number].CopyFrom(new_function)
-    return result, reports
+        if new_function is not function:
+            function.CopyFrom(new_function)
+    return reports
 
 
-def _report(painting: Painting, casts: int) -> GraphReport:
+def _report(painting: Painting, casts: int, folded: int = 0) -> GraphReport:
     kept = painting.detached()
     rule = painting.why_nothing
     return GraphReport(
@@ -203,6 +306,7 @@ def _report(painting: Painting, casts: int) -> GraphReport:
         total=painting.view.node_count,
         converted=len(painting.converted_nodes()),
         casts=casts,
+        folded=folded,
         why_nothing=None if rule is None else Reason(rule, detail=painting.detail),
         unmatched=painting.unmatched,
         is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*painting.view.names, ""]),

@@ -10,12 +10,11 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.plan import EditPlan, NewCast, Rename, Retype
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import SUCCESSORS
+from amp_tf.oplists.table import SUCCESSOR_OPS
 from amp_tf.painting.painting import Painting
 from amp_tf.precision import Precision
 
 CAST_SUFFIX = "AutoMixedPrecision"  #: ends the name of every cast that a rewrite inserts, as in TensorFlow's own pass
-_SUCCESSORS = frozenset(successor for successor, _ in SUCCESSORS.values())
 _CAST_NAMES = {
     Precision.FLOAT16.data_type: "CastToFp16",
     Precision.BFLOAT16.data_type: "CastToBf16",
@@ -46,7 +45,7 @@ def _plan_retypes(view: GraphView, units: list[int], data_type: int) -> Iterator
 def _plan_renames(view: GraphView, painting: Painting) -> Iterator[Rename]:
     for node in painting.converted_nodes():
         signature = view.signatures[node]
-        if signature.op not in _SUCCESSORS:
+        if signature.op not in SUCCESSOR_OPS:
             continue
         proto = view.protos[node]
         if proto.op != signature.op:  # the reader looked at this node as its successor

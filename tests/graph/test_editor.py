@@ -15,7 +15,8 @@ def edit(text, make_plan, apply=editor.apply_to_graph, read=read_graph, made=gra
     """The text of a graph after a plan, which is made from the numbers of the nodes by name."""
     proto = made(text)
     view = read(proto, Templates(None, SUCCESSORS))
-    apply(proto, view, make_plan({name: number for number, name in enumerate(view.names)}))
+    protos = proto if read is read_function else proto.node
+    apply(protos, view, make_plan({name: number for number, name in enumerate(view.names)}))
     return to_text(proto)
 
 

@@ -19,7 +19,7 @@ FAULTS = {
     "the rewrite raises": """
 from amp_tf.rewriting import pipeline
 def rewrite(*args, **kwargs): raise RuntimeError("made to")
-pipeline.rewrite = rewrite
+pipeline.rewrite_serialized = rewrite
 """,
     "the graph cannot be parsed": """
 from amp_tf.config import AmpConfig

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.errors import ConfigError, GraphError, RewriteError
+from amp_tf.graph.serialized import NodesUnderEdit, merge_pieces
 from amp_tf.graph.text import to_text
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
@@ -248,13 +249,14 @@ def test_a_broken_function_of_the_library_is_refused_with_its_name():
     ],
 )
 def test_a_result_that_is_wrong_anywhere_never_leaves_the_rewrite(monkeypatch, spoil, sentence):
-    apply = pipeline.editor.apply_to_graph
+    serialize = NodesUnderEdit.serialize
 
-    def apply_and_spoil(after, view, plan):
-        apply(after, view, plan)
+    def serialize_and_spoil(nodes):
+        after = merge_pieces(serialize(nodes))
         spoil(after)
+        return [after.SerializeToString()]
 
-    monkeypatch.setattr(pipeline.editor, "apply_to_graph", apply_and_spoil)
+    monkeypatch.setattr(NodesUnderEdit, "serialize", serialize_and_spoil)
     before = graph(CHAIN)
     with pytest.raises(RewriteError) as caught:
         rewrite(before)
@@ -315,3 +317,32 @@ def test_the_definition_of_a_tf_function_is_rewritten_and_runs():
 def types_of_function(definition, name):
     found = next(node for node in definition.node_def if node.name == name)
     return tf.as_dtype(found.attr["T"].type).name
+
+
+@pytest.mark.parametrize("functions", [True, False])
+def test_a_serialized_graph_is_rewritten_as_the_graph_is(functions):
+    before = graph(CHAIN, function(FUNCTION))
+    expected = rewrite(before, functions=functions)
+    found = pipeline.rewrite_serialized(before.SerializeToString(), BF16, hardware=BF16_CPU, functions=functions)
+    assert found.changed
+    assert type(before).FromString(found.graph) == expected.graph
+    assert found.report.to_dict() == expected.report.to_dict()
+
+
+def test_a_serialized_graph_without_anything_to_convert_is_the_bytes_that_came_in():
+    data = graph("x = Placeholder()\ny = Sin(x)").SerializeToString()
+    found = pipeline.rewrite_serialized(data, BF16, hardware=BF16_CPU)
+    assert found.graph is data
+    assert not found.changed
+
+
+def test_bytes_that_are_no_graph_are_refused():
+    with pytest.raises(GraphError, match=r"not a serialized GraphDef \(.+\)"):
+        pipeline.rewrite_serialized(b"\xff" + graph(CHAIN).SerializeToString(), BF16, hardware=BF16_CPU)
+
+
+def test_a_function_may_be_all_that_is_converted():
+    before = graph("x = Placeholder()\ny = Sin(x)", function(FUNCTION))
+    result = rewrite(before)
+    assert list(result.graph.node) == list(before.node)
+    assert types_of_function(result.graph.library.function[0], "m") == "bfloat16"

@@ -1,16 +1,11 @@
-"""One graph of the running program: parse, rewrite, record, serialize."""
+"""One graph of the running program: rewrite, record, once for each graph."""
 
 from __future__ import annotations
 
-import threading
-
-from google.protobuf.message import DecodeError
-from tensorflow.core.framework.graph_pb2 import GraphDef
-
 from amp_tf.config import AmpConfig
-from amp_tf.errors import GraphError
 from amp_tf.graph.sizes import Shapes
 from amp_tf.hooks import devices, evidence, op_names
+from amp_tf.hooks.grappler.visits import Visits
 from amp_tf.reporting import process
 from amp_tf.rewriting import pipeline
 
@@ -36,36 +31,18 @@ def convert(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config:
         GraphError: the bytes are no GraphDef, or the graph is broken.
         RewriteError: the rewrite made a graph that its own verification refuses.
     """
-    try:
-        graph = GraphDef.FromString(serialized)
-    except DecodeError as error:
-        raise GraphError(f"not a serialized GraphDef ({error})", where=f"{len(serialized)} bytes") from error
+    if _visits.is_rewritten(serialized, preserve):
+        return None
     known = op_names.known_only(config)
-    result = pipeline.rewrite(
-        graph, known, preserve=preserve, hardware=devices.hardware(), functions=False, shapes=shapes
+    result = pipeline.rewrite_serialized(
+        serialized, known, preserve=preserve, hardware=devices.hardware(), functions=False, shapes=shapes
     )
-    if not _visits.is_second(preserve, len(graph.node), changed=result.changed):
-        evidence.count(xla_graphs=int(not result.changed and any(mark in serialized for mark in _XLA_MARKS)))
+    new, nodes = (result.graph if result.changed else None), result.report.total
+    if new is not None or not _visits.is_second(preserve, nodes):
+        _visits.note_first(preserve, nodes, new)
+        evidence.count(xla_graphs=int(new is None and any(mark in serialized for mark in _XLA_MARKS)))
         process.record(result.report, way="grappler")
-    return result.graph.SerializeToString() if result.changed else None
+    return new
 
 
-class _Visits(threading.local):
-    """Tells the second visit of a graph from the first of another, for the counts alone.
-
-    TensorFlow runs its optimizers over each graph twice, one visit right after the other on the same thread, and does
-    not say which visit it is. In between other optimizers change the graph a little, never the nodes to preserve.
-    """
-
-    preserve: frozenset[str] | None = None
-    nodes = 0
-
-    def is_second(self, preserve: frozenset[str], nodes: int, *, changed: bool) -> bool:
-        if not changed and preserve == self.preserve and abs(nodes - self.nodes) <= self.nodes // 2:
-            self.preserve = None  # a third visit would be the first of another graph
-            return True
-        self.preserve, self.nodes = preserve, nodes
-        return False
-
-
-_visits = _Visits()
+_visits = Visits()
