@@ -38,57 +38,68 @@ class ItemShapes:
         self._item = item
         self._properties: int | None = None
         self._infer_failed = False
+        self._status = 0
+        self._known: dict[str, Sequence[Shape | None]] = {}
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """The shapes of a node's output ports; empty where TensorFlow cannot tell."""
-        if self._properties is None and not self._infer_failed:
+        if self._properties is None:
+            if self._infer_failed:
+                return ()
             self._infer()
-        return self._read(node.encode()) if self._properties is not None else ()
+        shapes = self._known.get(node)
+        if shapes is None:
+            shapes = self._known[node] = self._read(node.encode()) if self._properties is not None else ()
+        return shapes
 
     def close(self) -> None:
         """Gives the inferred shapes back."""
         if self._properties is not None:
             _library().TF_DeleteGraphProperties(self._properties)
             self._properties = None
+        if self._status:
+            _library().TF_DeleteStatus(self._status)
+            self._status = 0
         self._infer_failed = True
 
     def _infer(self) -> None:
         library = _library()
-        status = library.TF_NewStatus()
-        try:
-            properties = library.TF_NewGraphProperties(self._item)
-            library.TF_InferStatically(properties, 0, 0, 0, 0, status)
-            if library.TF_GetCode(status) == _TF_OK:
-                self._properties = properties
-            else:
-                library.TF_DeleteGraphProperties(properties)
-                self._infer_failed = True
-        finally:
-            library.TF_DeleteStatus(status)
+        self._status = library.TF_NewStatus()
+        properties = library.TF_NewGraphProperties(self._item)
+        library.TF_InferStatically(properties, 0, 0, 0, 0, self._status)
+        if library.TF_GetCode(self._status) == _TF_OK:
+            self._properties = properties
+        else:
+            library.TF_DeleteGraphProperties(properties)
+            self._infer_failed = True
 
-    def _read(self, node: bytes) -> list[Shape | None]:
-        from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
-
-        library = _library()
-        status = library.TF_NewStatus()
-        count = ctypes.c_int()
-        buffers: Any = ()
+    def _read(self, node: bytes) -> Sequence[Shape | None]:
+        library, status, count = _library(), self._status, ctypes.c_int()
+        library.TF_GetOutputPropertiesListSize(self._properties, node, ctypes.byref(count), status)
+        if library.TF_GetCode(status) != _TF_OK or not count.value:
+            return ()
+        buffers = (ctypes.c_void_p * count.value)(*(library.TF_NewBuffer() for _ in range(count.value)))
         try:
-            library.TF_GetOutputPropertiesListSize(self._properties, node, ctypes.byref(count), status)
-            if library.TF_GetCode(status) != _TF_OK or not count.value:
-                return []
-            buffers = (ctypes.POINTER(_Buffer) * count.value)()
-            for number in range(count.value):
-                buffers[number] = ctypes.cast(library.TF_NewBuffer(), ctypes.POINTER(_Buffer))
             library.TF_GetOutputPropertiesList(self._properties, node, buffers, count, status)
             if library.TF_GetCode(status) != _TF_OK:
-                return []
-            texts = [ctypes.string_at(buffer.contents.data, buffer.contents.length) for buffer in buffers]
-            return [read_shape(OpInfo.TensorProperties.FromString(text).shape) for text in texts]
+                return ()
+            return [_parse(_Buffer.from_address(buffer)) for buffer in buffers if buffer is not None]
         finally:
             for buffer in buffers:
                 library.TF_DeleteBuffer(buffer)
-            library.TF_DeleteStatus(status)
+
+
+def _parse(buffer: _Buffer) -> Shape | None:
+    properties = _properties_type().FromString(ctypes.string_at(buffer.data, buffer.length))
+    return read_shape(properties.shape)
+
+
+@functools.cache
+def _properties_type() -> Any:
+    """The class of ``OpInfo.TensorProperties``."""
+    from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
+
+    return OpInfo.TensorProperties
 
 
 @functools.cache
