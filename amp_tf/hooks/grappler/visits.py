@@ -1,0 +1,79 @@
+"""Tells the second visit of a graph from the first of another.
+
+TensorFlow runs its optimizers over each graph twice, one visit right after the other on the same thread, and does not
+say which visit it is. In between its other optimizers change the graph a little, never the nodes to preserve.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import threading
+
+from amp_tf.rewriting.planning import CAST_SUFFIX
+
+_LANDMARKS = 16
+_SUFFIX = re.compile(re.escape(CAST_SUFFIX.encode()))
+_NAME_END = re.compile(rb"[\w./>\\-]*$")
+_LONGEST = 512  #: bytes; of a longer name its end is enough
+
+
+@dataclasses.dataclass(frozen=True)
+class _First:
+    """A first visit that the second has not followed yet.
+
+    Attributes:
+        preserve: the nodes to preserve.
+        nodes: how many nodes the graph had.
+        casts: names of some casts that the rewrite inserted; empty where nothing changed.
+    """
+
+    preserve: frozenset[str]
+    nodes: int
+    casts: tuple[bytes, ...]
+
+
+class Visits(threading.local):
+    """The last first visit on this thread."""
+
+    first: _First | None = None
+
+    def is_rewritten(self, serialized: bytes, preserve: frozenset[str]) -> bool:
+        """Whether this is the graph that this thread rewrote last, so that there is nothing left to do.
+
+        The names of the casts tell: a graph that has one of them and the same nodes to preserve went through the same
+        rewrite.
+        """
+        first = self.first
+        if first is None or preserve != first.preserve or not any(cast in serialized for cast in first.casts):
+            return False
+        self.first = None
+        return True
+
+    def is_second(self, preserve: frozenset[str], nodes: int) -> bool:
+        """Whether a graph that stays as it is was, most likely, visited before; for counts alone."""
+        first = self.first
+        if first is None or preserve != first.preserve or abs(nodes - first.nodes) > first.nodes // 2:
+            return False
+        self.first = None  # a third visit would be the first of another graph
+        return True
+
+    def note_first(self, preserve: frozenset[str], nodes: int, rewritten: bytes | None) -> None:
+        """Remembers a first visit.
+
+        Args:
+            preserve: the nodes to preserve.
+            nodes: how many nodes the graph had.
+            rewritten: the serialized result, ``None`` where nothing changed.
+        """
+        self.first = _First(preserve, nodes, () if rewritten is None else _some_casts(rewritten))
+
+
+def _some_casts(serialized: bytes) -> tuple[bytes, ...]:
+    """The names of the first casts in a serialized graph; what stands before a name may cling to it."""
+    found = []
+    for match in itertools.islice(_SUFFIX.finditer(serialized), _LANDMARKS):
+        stem = _NAME_END.search(serialized[max(0, match.start() - _LONGEST) : match.start()])
+        found.append((stem[0] if stem else b"") + match[0])
+    return tuple(dict.fromkeys(found))
