@@ -76,6 +76,7 @@ def find_nonfinite(gradients: Sequence[Any], norm_clip: NormClip = NormClip.NONE
     Returns:
         A boolean vector, one entry per gradient: whether it is nonfinite.
     """
+    gradients = [_in_real_parts(gradient) for gradient in gradients]
     surely_finite = _are_surely_finite(gradients, norm_clip)
     if surely_finite is None:
         return _find_nonfinite_exactly(gradients, norm_clip, headroom)
@@ -116,6 +117,15 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
 TENSORS = Maths(where=_where, equal=tf.equal, minimum=tf.minimum, maximum=tf.maximum, float32=lambda x: x)
 
 
+def _in_real_parts(gradient: Any) -> Any:
+    """A complex gradient as real numbers, of which TensorFlow can tell whether they are finite; others as they are."""
+    if not gradient.dtype.is_complex:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_in_real_parts(gradient.values), gradient.indices, gradient.dense_shape)
+    return tf.stack([tf.math.real(gradient), tf.math.imag(gradient)], axis=-1)
+
+
 def _find_nonfinite_exactly(gradients: Sequence[Any], norm_clip: NormClip, headroom: float) -> Any:
     if norm_clip is NormClip.NONE:
         are_finite = tf.stack([_is_summable(gradient, headroom) for gradient in gradients])
@@ -143,7 +153,7 @@ def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
     counts = [value.shape.num_elements() for value in values]
     if norm_clip is NormClip.NONE or None in counts:
         return None
-    bound = (tf.float32.max / (8.0 * sum(counts))) ** 0.5  # half of what a sum of so many squares may reach
+    bound = (tf.float32.max / (8.0 * max(sum(counts), 1))) ** 0.5  # half of what a sum of so many squares may reach
     return tf.reduce_all(tf.stack([tf.reduce_all(tf.abs(value) <= bound) for value in values]))
 
 

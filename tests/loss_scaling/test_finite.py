@@ -1,0 +1,52 @@
+"""Which gradients spoil a step, where the wrappers' own tests do not reach."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import amp_tf
+from amp_tf.loss_scaling import finite
+from amp_tf.loss_scaling.finite import NormClip
+
+BAD = np.float32(np.inf)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("clip", NormClip)
+def test_complex_gradients_are_checked_in_both_parts(clip, jit):
+    find = tf.function(lambda *gradients: finite.find_nonfinite(gradients, clip), jit_compile=jit)
+    good, real, imaginary = (
+        tf.constant([1 + 2j, value], tf.complex64) for value in (3j, complex(BAD, 0), complex(0, BAD))
+    )
+    assert not np.any(find(good, tf.ones((2,))))
+    for bad in (real, imaginary):
+        assert find(good, bad).numpy()[1]
+
+
+def test_a_complex_variable_trains_in_a_wrapped_optimizer_as_in_a_bare_one():
+    def train(wrap):
+        variable = tf.Variable(tf.constant([1 + 2j, 3j], tf.complex64))
+        optimizer = wrap(tf_keras.optimizers.legacy.SGD(0.5))
+        for factor in (1.0, BAD, 1.0):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.abs(variable) ** 2) * factor
+                if wrap is not bare:
+                    loss = optimizer.get_scaled_loss(loss)
+            gradients = tape.gradient(loss, [variable])
+            if wrap is not bare:
+                gradients = optimizer.get_unscaled_gradients(gradients)
+            if wrap is not bare or factor == 1.0:
+                optimizer.apply_gradients(zip(gradients, [variable], strict=True))
+        return variable.numpy()
+
+    def bare(optimizer):
+        return optimizer
+
+    np.testing.assert_array_equal(train(amp_tf.LossScaleOptimizer), train(bare))
+
+
+@pytest.mark.parametrize("clip", NormClip)
+def test_gradients_without_elements_are_finite_under_xla_too(clip):
+    find = tf.function(lambda gradient: finite.find_nonfinite([gradient], clip), jit_compile=True)
+    assert not find(tf.zeros((0, 3))).numpy().any()
