@@ -63,11 +63,11 @@ class Status:
         Args:
             scale: the loss scale.
             counters: good_steps, skipped, skipped_in_row, steps, last_change and nonfinite_losses_in_row.
-            schedule: the wrapper's schedule; one that does not move has its floor where it is.
+            schedule: the wrapper's schedule. One that does not move has no floor: it was chosen too large, or not.
             names: of the variables whose gradients were nonfinite.
         """
         good, skipped, in_row, steps, change, losses = (int(n) for n in counters)
-        floor = float(getattr(schedule, "min_scale", scale))
+        floor = float(getattr(schedule, "min_scale", 0.0))
         return cls(scale, good, skipped, in_row, steps, change, losses, floor, tuple(names))
 
     @property

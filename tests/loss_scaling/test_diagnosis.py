@@ -3,6 +3,7 @@ import pytest
 from amp_tf.errors import AmpError
 from amp_tf.loss_scaling import diagnosis
 from amp_tf.loss_scaling.diagnosis import Cause, Status
+from amp_tf.loss_scaling.schedule import FixedScale
 
 FLOOR = 2.0**-24
 
@@ -33,6 +34,16 @@ def test_there_is_no_trouble_while_steps_are_taken_now_and_then():
 def test_a_fixed_number_of_skips_in_a_row_is_trouble_and_so_is_the_floor():
     assert diagnosis.find_trouble(stuck(skipped_in_row=3), max_skips=3) is not None
     assert diagnosis.find_trouble(stuck(skipped_in_row=2, scale=FLOOR)) is not None
+
+
+def test_a_fixed_scale_that_is_too_large_is_told_as_that_and_not_as_a_floor():
+    def after(skipped):
+        return Status.of(2.0**15, [0, skipped, skipped, skipped, 0, 0], FixedScale(2.0**15))
+
+    assert diagnosis.find_trouble(after(2)) is None  # the next gradients may be smaller
+    text = str(diagnosis.find_trouble(after(100)))
+    assert "floor" not in text
+    assert "Start from a smaller scale" in text
 
 
 def test_the_error_says_what_happened_where_and_what_to_do():
