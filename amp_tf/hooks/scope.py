@@ -88,13 +88,25 @@ def _install() -> None:
         gradients_util._MaybeCompile = _follow_op(gradients_util._MaybeCompile)
 
 
+def _current() -> bytes | None:
+    """The scope of what is being traced. A strategy's replicas have threads of their own: there the graph tells it."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import ops
+
+    value: bytes | None = getattr(_active, "value", None)
+    if value is not None or context.executing_eagerly():
+        return value
+    mark = ops.get_default_graph()._attr_scope_map.get(SCOPE_ATTR)
+    return mark.s if mark is not None else None
+
+
 def _mark_new_graph(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         from tensorflow.core.framework import attr_value_pb2
 
+        value = _current()  # before self is there: of the graph around it
         original(self, *args, **kwargs)
-        value = getattr(_active, "value", None)
         if value is not None:
             self._attr_scope_map[SCOPE_ATTR] = attr_value_pb2.AttrValue(s=value)
 
@@ -104,7 +116,7 @@ def _mark_new_graph(original: Callable[..., None]) -> Callable[..., None]:
 def _remember_scope(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def record_gradient(op_name: str, inputs: Any, attrs: Any, outputs: Any) -> Any:
-        value = getattr(_active, "value", None)
+        value = _current()
         if value is not None:
             attrs = (*(attrs or ()), SCOPE_ATTR, value)
         return original(op_name, inputs, attrs, outputs)

@@ -63,6 +63,25 @@ def test_loop_bodies_and_nested_functions_traced_inside_are_marked():
     assert _scope_of(_trace(outer, (4, 4), (4, 4))) == [b"float32", b"float32"]
 
 
+def test_branches_and_gradients_in_the_replicas_of_a_strategy_are_marked():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])  # which traces even one replica in a thread of its own
+
+    def step(x, w):
+        def replica(x, w):
+            with tf.GradientTape() as tape:
+                tape.watch(w)
+                loss = tf.reduce_sum(tf.cond(tf.reduce_sum(x) > 0, lambda: tf.matmul(x, w), lambda: x))
+            return tape.gradient(loss, w)
+
+        with amp_tf.scope("float32"):
+            inside = strategy.run(replica, (x, w))
+        return inside, strategy.run(replica, (x, w))
+
+    # Forward, as the gradient needs it, and backward: each inside and outside.
+    scopes = _scope_of(_trace(step, (4, 4), (4, 4)))
+    assert scopes.count(b"float32") == scopes.count(None) == 3
+
+
 def test_the_innermost_scope_counts_and_ends_with_its_block():
     def model(x, w):
         with amp_tf.scope("float32"):
