@@ -123,7 +123,7 @@ class LossScaleMonitor:
         if now is None:
             return None
         self._now = now
-        _last_looks[id(self.model if optimizer is None else optimizer)] = now
+        _remember(self.model if optimizer is None else optimizer, now)
         before = self._shown or Status(scale=now.scale)
         if now.skipped < before.skipped:  # another optimizer, or an older checkpoint
             before = self._shown = now
@@ -165,13 +165,23 @@ _last_looks: dict[int, Status] = {}
 
 
 def last_statuses() -> list[Status]:
-    """What the monitors of this process saw last, one for each model."""
+    """What the monitors of this process saw last, one for each model, the latest look at the end."""
     return list(_last_looks.values())
 
 
+def has_loss_scale(model: Any) -> bool:
+    """Whether a model's optimizer is one of amp_tf's wrappers. Other optimizers may have a ``status`` of their own."""
+    bases = type(getattr(model, "optimizer", None)).__mro__
+    return any(base.__module__.startswith("amp_tf.loss_scaling.") for base in bases)
+
+
 def _status_of(model: Any) -> Status | None:
-    read = getattr(getattr(model, "optimizer", None), "status", None)
-    return read() if callable(read) else None
+    return model.optimizer.status() if has_loss_scale(model) else None
+
+
+def _remember(owner: Any, status: Status) -> None:
+    _last_looks.pop(id(owner), None)
+    _last_looks[id(owner)] = status
 
 
 def _ignore(self: LossScaleMonitor, *args: Any, **kwargs: Any) -> None:

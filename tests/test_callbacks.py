@@ -181,3 +181,30 @@ def test_a_bad_setting_is_refused(settings, text):
     with pytest.raises(ConfigError) as error:
         LossScaleMonitor(**settings)
     assert str(error.value) == text
+
+
+def test_an_optimizer_of_somebody_else_that_has_a_status_is_left_alone(library):
+    class Tracked(library.optimizers.SGD):
+        def status(self):
+            return "fine"
+
+    model = library.Sequential([library.layers.Input((4,)), library.layers.Dense(1)])
+    model.compile(Tracked(0.01), "mse")
+    history = model.fit(X, Y, verbose=0, callbacks=[LossScaleMonitor(every=1)])
+    assert "loss_scale" not in history.history
+
+
+def test_the_line_at_exit_tells_of_the_last_models_only(monkeypatch):
+    from amp_tf import callbacks
+    from amp_tf.hooks import loss_scaling
+    from amp_tf.loss_scaling.diagnosis import Status
+
+    monkeypatch.setattr(callbacks, "_last_looks", {})
+    models = [type("Model", (), {"status": lambda self, n=n: Status(2.0**n, steps=9)})() for n in range(7)]
+    monitor = LossScaleMonitor()
+    for model in (*models, models[0]):
+        monitor.look(model)
+    assert loss_scaling.describe() == (
+        "loss scale 2^5, 0 of 9 steps skipped; loss scale 2^6, 0 of 9 steps skipped; "
+        "loss scale 2^0, 0 of 9 steps skipped; 4 more models"
+    )

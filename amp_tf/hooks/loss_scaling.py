@@ -26,6 +26,7 @@ _PATCH_MODULES = {
     "tf_keras": "amp_tf.hooks.loss_scaling_tf_keras",
     "tensorflow": "amp_tf.hooks.loss_scaling_v1",
 }
+_MODELS_SHOWN = 3  # in the line at exit: a search over settings trains hundreds
 # what a patch reaches for; it is there when the library's import is done
 _NEEDED = {"keras": ("Model", "optimizers"), "tf_keras": ("Model", "optimizers"), "tensorflow": ("compat",)}
 
@@ -108,10 +109,12 @@ def describe() -> str:
     """The part of the line at exit about loss scaling: what the monitors saw last; empty where no loss was scaled."""
     callbacks = sys.modules.get("amp_tf.callbacks")
     seen = callbacks.last_statuses() if callbacks is not None else []
-    return "; ".join(
+    parts = [
         f"loss scale {diagnosis.format_scale(status.scale)}, {status.skipped:,} of {status.steps:,} steps skipped"
-        for status in seen
-    )
+        for status in seen[-_MODELS_SHOWN:]
+    ]
+    more = len(seen) - len(parts)
+    return "; ".join([*parts, *([f"{more:,} more model{'s' * (more > 1)}"] if more else [])])
 
 
 def uninstall() -> None:

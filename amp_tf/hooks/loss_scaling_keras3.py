@@ -48,10 +48,10 @@ def add_monitor(model: Any, callbacks: Any) -> Any:
         model: a compiled model.
         callbacks: what the user gave to ``fit``: ``None``, a callback, a list of them, or a ``CallbackList``.
     """
-    if not callable(getattr(getattr(model, "optimizer", None), "status", None)):
-        return callbacks
-    from amp_tf.callbacks import LossScaleMonitor
+    from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
 
+    if not has_loss_scale(model):
+        return callbacks
     monitor = LossScaleMonitor(action="log")
     if hasattr(callbacks, "set_model") and hasattr(callbacks, "callbacks"):  # a CallbackList
         if not any(isinstance(callback, LossScaleMonitor) for callback in callbacks.callbacks):
