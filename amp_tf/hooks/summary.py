@@ -61,8 +61,8 @@ def line() -> str:
     text += f", {_plural(totals.casts, 'cast')}"
     if not totals.converted:
         text += f": {why_nothing(report, totals, seen)}"
-    if report.unmatched:
-        text += f"; patterns that matched no node: {', '.join(report.unmatched)}"
+    if totals.unmatched:
+        text += f"; patterns that matched no node: {', '.join(sorted(totals.unmatched))}"
     if seen.failures:
         text += f"; {_plural(seen.failures, 'rewrite')} failed, and the graphs stayed in float32"
     return "; ".join([text, *filter(None, (part() for part in _parts))])

@@ -28,6 +28,7 @@ class Totals:
         converted: nodes converted.
         casts: casts inserted.
         precisions: the 16-bit types in use.
+        unmatched: name rules that matched no node of any graph.
     """
 
     graphs: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -35,6 +36,7 @@ class Totals:
     converted: int = 0
     casts: int = 0
     precisions: tuple[Precision, ...] = ()
+    unmatched: tuple[str, ...] = ()
 
     def plus(self, graph: GraphReport) -> Totals:
         """The totals with one graph more."""
@@ -45,6 +47,7 @@ class Totals:
             converted=self.converted + graph.converted,
             casts=self.casts + graph.casts,
             precisions=tuple(dict.fromkeys(used)),
+            unmatched=tuple(rule for rule in graph.unmatched if rule in self.unmatched or not self.graphs),
         )
 
 

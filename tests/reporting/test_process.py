@@ -164,3 +164,11 @@ def test_the_public_report_is_that_of_the_process(converted):
 def test_a_rewrite_by_hand_is_not_recorded():
     rewrite(graph("x = Placeholder()\na = MatMul(x, x)"))
     assert amp_tf.report() == RewriteReport()
+
+
+def test_a_rule_that_matched_in_a_graph_that_is_not_kept_any_more_still_counts_as_matched(ledger, untouched):
+    missed = dataclasses.replace(untouched.graphs[0], unmatched=("used", "typo"), total=MAX_UNTOUCHED)
+    ledger.record(RewriteReport((dataclasses.replace(missed, unmatched=("typo",)),)), way="grappler")
+    ledger.record(RewriteReport((missed,)), way="grappler")
+    assert len(ledger.report().graphs) == 1
+    assert ledger.totals().unmatched == ("typo",)
