@@ -26,6 +26,8 @@ GRAPH_REWRITE_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE"
 LOSS_SCALING_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"
 DISABLE_VAR = "AMP_TF_DISABLE"
 ALLREDUCE_VAR = "AMP_TF_ALLREDUCE"
+# Escaped characters and whole character classes, whose brackets and commas mean nothing; then those that do.
+_PATTERN_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[(){},]", re.DOTALL)
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 
 
@@ -209,15 +211,14 @@ def _read_names(text: str, name: str) -> tuple[str, ...]:
 def _read_patterns(text: str, name: str) -> tuple[str, ...]:
     """Splits at commas that are not inside brackets, so that ``conv_[0-9]{1,2}`` is one pattern."""
     items, depth, start = [], 0, 0
-    for position, character in enumerate(text):
-        escaped = position > 0 and text[position - 1] == "\\"
-        if character in "([{" and not escaped:
+    for token in _PATTERN_TOKENS.finditer(text):
+        if token[0] in "({":
             depth += 1
-        elif character in ")]}" and not escaped:
+        elif token[0] in ")}":
             depth = max(depth - 1, 0)
-        elif character == "," and not depth:
-            items.append(text[start:position])
-            start = position + 1
+        elif token[0] == "," and not depth:
+            items.append(text[start : token.start()])
+            start = token.end()
     items.append(text[start:])
     return tuple(_check_pattern(item.strip(), where=name) for item in items if item.strip())
 

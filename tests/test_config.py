@@ -199,6 +199,10 @@ def test_a_switch_that_is_neither_true_nor_false_is_refused(name, value):
         ("conv_[0-9]{1,2}, dense", ("conv_[0-9]{1,2}", "dense")),
         ("(a,b),[,]c", ("(a,b)", "[,]c")),
         (r"a\(,b", (r"a\(", "b")),
+        (r"a\\(b,c),d", (r"a\\(b,c)", "d")),
+        ("[(],b", ("[(]", "b")),
+        ("([)],a),b", ("([)],a)", "b")),
+        ("[]{],[^](],b", ("[]{]", "[^](]", "b")),
         (" , ", ()),
     ],
 )
