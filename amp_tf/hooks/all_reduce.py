@@ -102,13 +102,15 @@ def _all_reduce(original: Any, context: Any, reduce_op: Any, value: Any, options
     return tf.nest.pack_sequence_as(value, [results[number] for number in range(len(flat))])
 
 
-def _batch_reduce_to(original: Any, extended: Any, reduce_op: Any, pairs: Any, options: Any = None) -> Any:
+def _batch_reduce_to(
+    original: Any, extended: Any, reduce_op: Any, value_destination_pairs: Any, options: Any = None
+) -> Any:
     """``StrategyExtended.batch_reduce_to``, called once for all replicas: hands gradients to :func:`_all_reduce`."""
     import tensorflow as tf
 
     if _config is None:
-        return original(extended, reduce_op, pairs, options)
-    pairs = list(pairs)
+        return original(extended, reduce_op, value_destination_pairs, options)
+    pairs = list(value_destination_pairs)
     values = [value for value, _ in pairs]
     firsts = [extended._local_results(value)[0] for value in values]
     if not _choose(extended._container_strategy(), firsts)[0]:

@@ -47,7 +47,9 @@ class _AfterImport:
         return spec
 
     def _watch(self, loader: object, name: str) -> None:
-        original = loader.exec_module  # type: ignore[attr-defined]  # every loader of a spec has it (PEP 451)
+        original = getattr(loader, "exec_module", None)
+        if original is None:  # a loader from before PEP 451: amp_tf stays off, and the import as it is
+            return
 
         def exec_module(module: ModuleType) -> None:
             try:

@@ -120,3 +120,20 @@ def test_a_failing_import_stays_that_failure(module: str, tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="its own"):
         importlib.import_module(module)
     assert seen == []
+
+
+def test_a_loader_of_an_old_kind_imports_the_module_without_amp_tf(module: str, monkeypatch) -> None:
+    class OldLoader:
+        def load_module(self, name: str):
+            return sys.modules.setdefault(name, type(sys)(name))
+
+    class OldFinder:
+        def find_spec(self, name, path=None, target=None):
+            return importlib.util.spec_from_loader(name, OldLoader()) if name == module else None
+
+    seen: list[str] = []
+    imports.after_import(module, seen.append)
+    monkeypatch.setattr(sys, "meta_path", [sys.meta_path[0], OldFinder(), *sys.meta_path[1:]])
+    with pytest.warns(ImportWarning):
+        assert importlib.import_module(module).__name__ == module
+    assert seen == []
