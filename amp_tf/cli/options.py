@@ -32,7 +32,7 @@ def read_config(args: argparse.Namespace) -> AmpConfig:
         value = getattr(args, field.name, None)
         if value is None:
             continue
-        names = value.split(",") if isinstance(value, str) else value
+        names = [name for part in value.split(",") if (name := part.strip())] if isinstance(value, str) else value
         is_list = field.name.endswith(("_add", "_remove", "float32", "f16"))
         changes[field.name] = (*getattr(config, field.name), *names) if is_list else value
     return dataclasses.replace(config, **changes)  # type: ignore[arg-type]

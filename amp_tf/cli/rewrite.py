@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
+from amp_tf.errors import AmpError
 from amp_tf.offline.graph_file import read_graph_file, write_graph_file
 from amp_tf.offline.saved_model import convert_saved_model, is_saved_model
 from amp_tf.reporting.schema import RewriteReport
@@ -50,8 +51,17 @@ def run(args: argparse.Namespace) -> int:
     if report.unmatched:
         print(f"No node's name matches: {', '.join(report.unmatched)}", file=sys.stderr)
     if args.report:
-        Path(args.report).write_text(json.dumps(report.to_dict(), indent=1), encoding="utf-8")
+        _write_report(report, Path(args.report))
     return 0
+
+
+def _write_report(report: RewriteReport, path: Path) -> None:
+    try:
+        path.write_text(json.dumps(report.to_dict(), indent=1), encoding="utf-8")
+    except OSError as error:
+        raise AmpError(
+            f"cannot be written ({error.strerror})", where=str(path), fix="Name a file that can be written"
+        ) from None
 
 
 def describe(report: RewriteReport) -> str:

@@ -37,12 +37,12 @@ def convert_saved_model(
         The report of all graphs and functions of the model.
 
     Raises:
-        GraphError: ``src`` is no SavedModel or its graph is broken, or ``dst`` is not empty.
+        GraphError: ``src`` is no SavedModel or its graph is broken, or ``dst`` is not empty or cannot be written.
         OpListError: the lists contradict each other.
     """
     source, target = Path(src), Path(dst)
     model = _read(source)
-    if target.exists() and any(target.iterdir()):
+    if target.is_dir() and any(target.iterdir()):
         raise GraphError("the folder is not empty", where=str(target), fix="Name a new folder; nothing was written")
     reports: list[GraphReport] = []
     for meta_graph in model.meta_graphs:
@@ -50,8 +50,16 @@ def convert_saved_model(
         reports += result.report.graphs
         if result.changed:
             meta_graph.graph_def.CopyFrom(result.graph)
-    shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MODEL_FILE, _FINGERPRINT_FILE))
-    (target / MODEL_FILE).write_bytes(model.SerializeToString(deterministic=True))
+    skipped = shutil.ignore_patterns(MODEL_FILE, _FINGERPRINT_FILE)
+    try:
+        shutil.copytree(source, target, dirs_exist_ok=True, ignore=skipped)
+        (target / MODEL_FILE).write_bytes(model.SerializeToString(deterministic=True))
+    except OSError as error:
+        raise GraphError(
+            f"cannot be written ({error.strerror or error})",
+            where=str(target),
+            fix="Name a new folder where you may write, on a disk with room for the model",
+        ) from None
     return RewriteReport(tuple(reports))
 
 
