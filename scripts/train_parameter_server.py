@@ -8,7 +8,7 @@ Nothing here knows of mixed precision. Each process is started with its own ``TF
 
 With ``--workers 2`` it starts a chief, two workers and a parameter server on this machine itself. Workers compute
 gradients and apply them when they have them, so runs differ a little from each other. The chief's last line is a JSON
-object with the mean loss of each epoch and the accuracy on images that were held out.
+object with the mean loss of each epoch and the accuracy on images that were held out. The images are scikit-learn's.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def main() -> int:
         command = [__file__, "--epochs", str(arguments.epochs), "--steps", str(arguments.steps)]
         jobs = {"chief": 1, "worker": arguments.workers, "ps": 1}
         return loopback.run_cluster(jobs, command, served=("worker", "ps"))
+    if "TF_CONFIG" not in os.environ:
+        parser.error("TF_CONFIG does not say which cluster this process belongs to. Set it, or start one with --workers 2")
     if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "chief":
         coordinate(arguments)
     else:
