@@ -41,7 +41,7 @@ def main() -> int:
         jobs = {"chief": 1, "worker": arguments.workers, "ps": 1}
         return loopback.run_cluster(jobs, command, served=("worker", "ps"))
     if "TF_CONFIG" not in os.environ:
-        parser.error("TF_CONFIG does not say which cluster this process belongs to. Set it, or start one with --workers 2")
+        parser.error("TF_CONFIG does not say which task of a cluster this is. Set it, or give --workers 2")
     if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "chief":
         coordinate(arguments)
     else:
