@@ -24,15 +24,19 @@ RELATIVE = 0.03
 
 _PRODUCT = re.compile(r"= (\w+)\[[^=]*? (dot|convolution)\(")
 _MODULE = re.compile(r"module_\d+\.(.*)\.before_optimizations\.txt")
+_SOURCE = re.compile(r", metadata=\{[^}]*\}")  # names of nodes and lines of the program
 
 
 class Compiled:
-    """What XLA was asked to compile: for each module, its products by kind and element type."""
+    """What XLA was asked to compile: for each module, its products by kind and element type; and all texts."""
 
     def __init__(self, folder: Path) -> None:
         self.modules: dict[str, Counter[str]] = {}
+        self.texts: Counter[str] = Counter()
         for path in folder.glob("*before_optimizations.txt"):
-            counts = Counter(f"{kind} {dtype}" for dtype, kind in _PRODUCT.findall(path.read_text()))
+            text = path.read_text()
+            self.texts[_SOURCE.sub("", text)] += 1
+            counts = Counter(f"{kind} {dtype}" for dtype, kind in _PRODUCT.findall(text))
             match = _MODULE.fullmatch(path.name)
             assert match
             self.modules.setdefault(match[1], Counter()).update(counts)
@@ -42,15 +46,18 @@ class Compiled:
         return sum((counts for module, counts in self.modules.items() if name in module), Counter())
 
 
+def run_dumping(program: str, dump: Path, site_folder: Path, variables: dict[str, str]) -> tuple[Ended, Compiled]:
+    flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
+    ended = run([str(PROGRAMS / program)], site_folder, {**variables, "XLA_FLAGS": flags})
+    assert ended.status == 0, ended.err
+    return ended, Compiled(dump)
+
+
 def run_both(program: str, folder: Path, site_folder: Path) -> dict[str, tuple[Ended, Compiled]]:
-    runs = {}
-    for name, variables in (("off", {}), ("on", ON)):
-        dump = folder / name
-        flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
-        ended = run([str(PROGRAMS / program)], site_folder, {**variables, "XLA_FLAGS": flags})
-        assert ended.status == 0, ended.err
-        runs[name] = ended, Compiled(dump)
-    return runs
+    return {
+        name: run_dumping(program, folder / name, site_folder, variables)
+        for name, variables in (("off", {}), ("on", ON))
+    }
 
 
 def assert_all_converted(runs: dict[str, tuple[Ended, Compiled]], name: str = "") -> None:
@@ -100,6 +107,15 @@ def test_keras_on_a_pretended_gpu_machine_chooses_jit_and_the_summary_counts_it(
     assert ended.result["auto_is_jit"] is True
     assert ended.converted > 0
     assert ended.warnings == []
+
+
+def test_auto_on_a_cpu_gives_xla_the_very_programs_of_float32(keras_jit, tmp_path, site_folder):
+    """So ``auto`` cannot be slower there: only the first step can differ, by the time that amp_tf thinks."""
+    ended, compiled = run_dumping("keras_jit.py", tmp_path, site_folder, {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"})
+    assert compiled.texts == keras_jit["off"][1].texts
+    assert keras_jit["on"][1].texts != compiled.texts
+    assert ended.converted == 0
+    assert int(ended.summary[3].replace(",", "")) > 0
 
 
 FUNCTION_WAYS = (
