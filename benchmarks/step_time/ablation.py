@@ -30,7 +30,7 @@ class Part:
 def _cost_model() -> None:
     from amp_tf.painting import economy
 
-    economy.drop_unprofitable = lambda canvas, shapes, ties=(): None
+    economy.drop_unprofitable = lambda *arguments: None
 
 
 def _placement() -> None:
@@ -77,6 +77,12 @@ def _shared_casts() -> None:
     planning._plan_casts = one_for_each_reader
 
 
+def _folding() -> None:
+    from amp_tf.rewriting import folding
+
+    folding.PRODUCTS = {}
+
+
 PARTS = {
     part.name: part
     for part in (
@@ -86,6 +92,7 @@ PARTS = {
         Part("slow kernels", "keeps products in float32 whose 16-bit kernel is slow", _slow_kernels),
         Part("kernel pairs", "gives a pooling and its gradient one type", _kernel_pairs),
         Part("fused gradients", "keeps bias gradients with the convolution they are fused into", _fused_gradients),
+        Part("folding", "multiplies batch normalization into the filters of convolutions, for inference", _folding),
         Part("shared casts", "casts a tensor once for all its readers: a weight once a step", _shared_casts),
     )
 }

@@ -9,7 +9,7 @@ import amp_tf
 from amp_tf.oplists import costs
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting import economy
-from amp_tf.rewriting import planning
+from amp_tf.rewriting import folding, planning
 from benchmarks.step_time import ablation
 
 
@@ -46,6 +46,7 @@ def graph_def():
         )
         tf.nn.conv2d(deep, w, 1, "SAME")
         tf.matmul(placeholder(4, 4), placeholder(4, 4))
+        tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME") * placeholder(32) + placeholder(32))
     return graph.as_graph_def(add_shapes=True)
 
 
@@ -57,7 +58,7 @@ def outcome(graph_def):
 @pytest.mark.parametrize("part", sorted(ablation.PARTS))
 def test_without_a_part_the_same_graph_comes_out_differently(graph_def, part):
     whole = outcome(graph_def)
-    modules = (costs, economy, planning)
+    modules = (costs, economy, folding, planning)
     before = [dict(vars(module)) for module in modules]
     try:
         ablation.remove(part)

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+
+import amp_tf
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Rule
+from tests.small_graphs import graph
+
+BF16_CPU = Hardware(cpu_has_bf16=True)
+AUTO = amp_tf.AmpConfig()
+TOLERANCE = 0.03  # of the largest value: two convolutions in bfloat16, which has 8 bits
+
+# Keras' batch normalization in inference: (y * s) + b. Shapes are small, so the products are not worth 16 bit by
+# themselves; what is folded does not depend on it.
+BLOCK = """
+    x = Placeholder() shape=[8, 32, 32, 16]
+    w = Placeholder() shape=[3, 3, 16, 16]
+    s = Placeholder() shape=[16]
+    b = Placeholder() shape=[16]
+    conv = Conv2D(x, w) padding='SAME' strides=[1, 1, 1, 1]
+    scaled = Mul(conv, s)
+    shifted = AddV2(scaled, b)
+    act = Relu(shifted)
+    fetch = Identity(act)
+"""
+RESIDUAL = BLOCK.replace(
+    "shifted = AddV2(scaled, b)",
+    """summed = AddN(scaled, x)
+    shifted = AddV2(b, summed)""",
+)
+TWO_BRANCHES = BLOCK.replace(
+    "shifted = AddV2(scaled, b)",
+    """w2 = Placeholder() shape=[1, 1, 16, 16]
+    conv2 = Conv2D(x, w2) padding='SAME' strides=[1, 1, 1, 1]
+    scaled2 = Mul(s, conv2)
+    summed = AddN(scaled, scaled2)
+    shifted = AddV2(summed, b)""",
+)
+SUM_BEHIND = BLOCK.replace("act = Relu(shifted)", "sum = AddV2(x, shifted)\n    act = Relu(sum)")
+DEPTHWISE = BLOCK.replace("shape=[3, 3, 16, 16]", "shape=[3, 3, 16, 1]").replace("Conv2D", "DepthwiseConv2dNative")
+DEPTHWISE = DEPTHWISE.replace(
+    "act = Relu(shifted)",
+    """relu6 = Relu6(shifted)
+    w2 = Placeholder() shape=[3, 3, 16, 64]
+    act = Conv2D(relu6, w2) padding='SAME' strides=[1, 1, 1, 1]""",
+)
+
+
+class GraphShapes:
+    """The static shapes that TensorFlow infers for a graph."""
+
+    def __init__(self, proto):
+        with tf.Graph().as_default() as self._graph:
+            tf.import_graph_def(proto, name="")
+
+    def output_shapes(self, node):
+        shapes = (output.shape for output in self._graph.get_operation_by_name(node).outputs)
+        return [None if s.rank is None else tuple(-1 if d is None else d for d in s.as_list()) for s in shapes]
+
+
+def rewrite(proto, config=AUTO, preserve=("fetch",)):
+    return amp_tf.rewrite(proto, config, hardware=BF16_CPU, preserve=preserve, shapes=GraphShapes(proto))
+
+
+def feeds(proto):
+    rng = np.random.default_rng(0)
+    shapes = {n.name: [d.size for d in n.attr["shape"].shape.dim] for n in proto.node if n.op == "Placeholder"}
+    return {f"{name}:0": rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def run(proto, values):
+    off = config_pb2.ConfigProto()
+    off.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.Graph().as_default() as imported:
+        tf.import_graph_def(proto, name="")
+        with tf.compat.v1.Session(graph=imported, config=off) as session:
+            return session.run("fetch:0", values)
+
+
+def reads(proto, name):
+    return list(next(node for node in proto.node if node.name == name).input)
+
+
+def ops(proto):
+    return collections.Counter(node.op for node in proto.node if node.op not in ("Cast", "Placeholder", "Identity"))
+
+
+def without_casts(proto):
+    """What each node reads, casts skipped."""
+    behind = {node.name: node.input[0] for node in proto.node if node.op == "Cast"}
+    return {node.name: [behind.get(name, name) for name in node.input] for node in proto.node}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "folded"),
+    [
+        (BLOCK, {"Conv2D": 1, "Mul": 1, "BiasAdd": 1, "Relu": 1}, 1),
+        (RESIDUAL, {"Conv2D": 1, "Mul": 1, "BiasAdd": 1, "AddV2": 1, "Relu": 1}, 1),
+        (TWO_BRANCHES, {"Conv2D": 2, "Mul": 2, "BiasAdd": 1, "AddV2": 1, "Relu": 1}, 2),
+        (SUM_BEHIND, {"Conv2D": 1, "Mul": 1, "BiasAdd": 1, "AddV2": 1, "Relu": 1}, 1),
+        (
+            DEPTHWISE,
+            {"DepthwiseConv2dNative": 1, "Const": 1, "Reshape": 1, "Mul": 1, "BiasAdd": 1, "Relu6": 1, "Conv2D": 1},
+            1,
+        ),
+    ],
+    ids=["block", "residual", "two_branches", "sum_behind", "depthwise"],
+)
+def test_normalization_is_folded_and_the_result_is_that_of_float32(text, expected, folded):
+    proto = graph(text)
+    result = rewrite(proto)
+    assert ops(result.graph) == expected
+    assert result.report.folded == folded
+    values = feeds(proto)
+    exact, found = run(proto, values), run(result.graph, values)
+    assert np.abs(found - exact).max() < TOLERANCE * np.abs(exact).max()
+
+
+def test_the_multiplication_moves_to_the_filter_and_stays_in_float32():
+    result = rewrite(graph(BLOCK))
+    read = without_casts(result.graph)
+    assert read["scaled"] == ["w", "s"]
+    assert read["conv"] == ["x", "scaled"]
+    assert read["shifted"] == ["conv", "b"]
+    nodes = {node.name: node for node in result.report.nodes}
+    assert nodes["scaled"].reason.rule is Rule.SCALES_FILTER
+    assert not nodes["scaled"].precision.is_f16
+    assert all(nodes[name].precision.is_f16 for name in ("conv", "shifted", "act"))
+
+
+def test_a_residual_sum_comes_after_the_bias_again():
+    read = without_casts(rewrite(graph(RESIDUAL)).graph)
+    assert read["summed"] == ["conv", "b"]
+    assert read["shifted"] == ["x", "summed"]
+
+
+@pytest.mark.parametrize("text", [BLOCK, RESIDUAL, TWO_BRANCHES, DEPTHWISE])
+def test_a_second_rewrite_changes_nothing(text):
+    assert not rewrite(rewrite(graph(text)).graph).changed
+
+
+REFUSED = {
+    "the convolution has another reader": BLOCK + "    again = Sin(conv)\n",
+    "the vector is not one value a channel": BLOCK.replace(
+        "s = Placeholder() shape=[16]", "s = Placeholder() shape=[]"
+    ),
+    "the filter is computed": BLOCK.replace("conv = Conv2D(x, w)", "t = Tanh(w)\n    conv = Conv2D(x, t)"),
+    "the multiplication waits for a node": BLOCK.replace("Mul(conv, s)", "Mul(conv, s) ^b"),
+    "a node waits for the convolution": BLOCK.replace("act = Relu(shifted)", "act = Relu(shifted) ^conv"),
+    "channels first": BLOCK.replace("strides", "data_format='NCHW' strides").replace(
+        "[8, 32, 32, 16]", "[8, 16, 32, 16]"
+    ),
+    "the filter is larger than the result": BLOCK.replace("[8, 32, 32, 16]", "[1, 2, 2, 16]"),
+    "another device": BLOCK.replace("scaled = Mul(conv, s)", "scaled = Mul(conv, s) @/device:GPU:0"),
+    "scope": BLOCK.replace("scaled = Mul(conv, s)", "scaled = Mul(conv, s) _amp_tf_scope='float32'"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_it_is_left_alone_where(why):
+    proto = graph(REFUSED[why])
+    result = rewrite(proto)
+    assert result.report.folded == 0
+    assert without_casts(result.graph)["scaled"][:2] == ["conv", "s"]
+
+
+@pytest.mark.parametrize(
+    ("config", "preserve"),
+    [
+        (amp_tf.AmpConfig(precision="bfloat16"), ()),
+        (amp_tf.AmpConfig(ignore_performance=True), ()),
+        (amp_tf.AmpConfig(level="UNSAFE_FORCE_ALL"), ()),
+        (amp_tf.AmpConfig(keep_float32=("scaled",)), ()),
+        (amp_tf.AmpConfig(force_f16=("conv",)), ()),
+        (AUTO, ("conv",)),
+        (AUTO, ("scaled",)),
+    ],
+)
+def test_it_is_left_alone_where_the_user_wishes_otherwise(config, preserve):
+    result = rewrite(graph(BLOCK), config, preserve)
+    assert result.report.folded == 0
+    assert without_casts(result.graph)["scaled"] == ["conv", "s"]
+
+
+def test_without_shapes_nothing_is_folded():
+    assert amp_tf.rewrite(graph(BLOCK), AUTO, hardware=BF16_CPU).report.folded == 0
+
+
+def test_a_kept_bias_leaves_the_scale_folded():
+    result = rewrite(graph(BLOCK), amp_tf.AmpConfig(keep_float32=("shifted",)))
+    assert result.report.folded == 1
+    assert ops(result.graph) == {"Conv2D": 1, "Mul": 1, "AddV2": 1, "Relu": 1}
+
+
+class ShapesWithoutBatch(GraphShapes):
+    def output_shapes(self, node):
+        is_filter = node in ("w", "w2")
+        return [
+            (-1, *shape[1:]) if len(shape) == 4 and not is_filter else shape for shape in super().output_shapes(node)
+        ]
+
+
+@pytest.mark.parametrize(("pixels", "folded"), [(32, 1), (6, 0)])  # a filter of 2,304 values, one example of 576
+def test_an_unknown_batch_counts_as_one_example(pixels, folded):
+    proto = graph(BLOCK.replace("[8, 32, 32,", f"[8, {pixels}, {pixels},"))
+    shapes = ShapesWithoutBatch(proto)
+    assert amp_tf.rewrite(proto, AUTO, hardware=BF16_CPU, preserve=["fetch"], shapes=shapes).report.folded == folded
+
+
+def test_a_graph_where_nothing_becomes_16_bit_stays_as_it_is():
+    proto = graph(BLOCK)
+    result = rewrite(proto, amp_tf.AmpConfig(allow_remove=("Conv2D",)))
+    assert result.graph is proto
+    assert result.report.folded == 0
