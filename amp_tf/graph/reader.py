@@ -23,7 +23,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import BROKEN, Place, SignatureReader, read_types
 from amp_tf.graph.serialized import pieces
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
-from amp_tf.graph.view import GraphView
+from amp_tf.graph.view import GraphView, compact
 from amp_tf.graph.wiring import TensorNames, Wires
 
 ARG_OP = "_Arg"
@@ -184,7 +184,7 @@ class NodeReader:
         Raises:
             GraphError: an edge is broken.
         """
-        base = [0, *itertools.accumulate(map(len, map(_get_slots, self.signatures)))]
+        base = compact(itertools.accumulate(map(len, map(_get_slots, self.signatures)), initial=0))
         view = GraphView(
             function=function,
             names=self._tensors.names,

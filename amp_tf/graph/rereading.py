@@ -7,7 +7,7 @@ nothing is taken on trust from the plan or the editor: an edit at a place that n
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from amp_tf.graph.reader import GraphTensors, NodeReader, check_edge_types, read_nodes
 from amp_tf.graph.serialized import NodeTable, join_fields, split_pieces
 from amp_tf.graph.templates import Signature, Templates
-from amp_tf.graph.view import GraphView
+from amp_tf.graph.view import GraphView, compact
 
 
 def reread_graph(result: Sequence[bytes], original: NodeTable, view: GraphView, templates: Templates) -> GraphView:
@@ -39,16 +39,12 @@ def reread_graph(result: Sequence[bytes], original: NodeTable, view: GraphView, 
     different = join_fields(fields)
     del fields
     changed = [number for number in numbers if number < view.node_count]
-    new_names = [node.name for node in different]
-    added = frozenset(new_names[len(changed) :])
-    names = [*view.names, *new_names[len(changed) :]]
-    has_doubles = len(added) != len(names) - view.node_count or not added.isdisjoint(view.names)
-    if has_doubles or new_names != [names[number] for number in numbers]:
+    names, are_kept = _names_after(view, changed, different)
+    if not are_kept:
         return _read_all(result, templates)  # likewise
-    sources = _names_read(different)
-    tensors = GraphTensors(names, {name: number for number, name in enumerate(names) if name in sources})
-    nodes = NodeReader(tensors, templates, numbers)
+    nodes = NodeReader(GraphTensors(names, _index(names, _names_read(different))), templates, numbers)
     nodes.read(different)
+    del different
     rows = zip(changed, nodes.signatures, strict=False)
     if not all(_has_same_outputs(view.signatures[node], signature) for node, signature in rows):
         return _read_all(result, templates)  # edges from the node to others, which did not change, must be read too
@@ -66,10 +62,26 @@ def _find_different(before: NodeTable, after: Sequence[bytes]) -> tuple[list[int
     return numbers, fields
 
 
+def _names_after(view: GraphView, changed: Sequence[int], different: NodeTable) -> tuple[list[str], bool]:
+    """The names of all nodes; and whether those of the old ones are what they were, and those of new ones new."""
+    protos = iter(different)
+    are_kept = all(next(protos).name == view.names[number] for number in changed)
+    added = [node.name for node in protos]
+    unique = frozenset(added)
+    return [*view.names, *added], are_kept and len(unique) == len(added) and unique.isdisjoint(view.names)
+
+
+def _index(names: Sequence[str], wanted: Container[str]) -> dict[str, int]:
+    """The numbers of some names."""
+    return {name: number for number, name in enumerate(names) if name in wanted}
+
+
 def _names_read(protos: Iterable[Any]) -> set[str]:
     """All names that nodes may mean by their inputs: ``name``, ``name:port``, ``^name``."""
     texts = set(itertools.chain.from_iterable(proto.input for proto in protos))
-    return texts | {text.rpartition(":")[0] for text in texts} | {text[1:] for text in texts}
+    rare = [text for text in texts if ":" in text or text[:1] == "^"]
+    texts.update(text.lstrip("^").rpartition(":")[0] or text[1:] for text in rare)
+    return texts
 
 
 def _read_all(result: Sequence[bytes], templates: Templates) -> GraphView:
@@ -92,7 +104,7 @@ def _merge(view: GraphView, nodes: NodeReader, names: list[str], changed: Sequen
     signatures += nodes.signatures[split:]
     devices += nodes.devices[split:]
     dtypes += nodes.dtypes[ends[split] :]
-    base = [*view.base, *(view.unit_count + end - ends[split] for end in ends[split + 1 :])]
+    base = compact(itertools.chain(view.base, (view.unit_count + end - ends[split] for end in ends[split + 1 :])))
     is_kept = np.ones(view.node_count, np.bool_)
     is_kept[changed] = False
     edges = view.edges.at(is_kept[view.edges.dst_node]).followed_by(nodes.wires.edges(signatures, base))

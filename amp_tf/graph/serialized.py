@@ -9,6 +9,7 @@ Source of the format: the encoding of protocol buffers (https://protobuf.dev/pro
 
 from __future__ import annotations
 
+import io
 import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -185,6 +186,15 @@ def merge_pieces(pieces: list[bytes]) -> Any:
     while pieces:
         graph.MergeFromString(pieces.pop())
     return graph
+
+
+def join_pieces(pieces: list[bytes]) -> bytes:
+    """The pieces in one; empties the list, so that they do not stay beside it."""
+    whole = io.BytesIO()
+    pieces.reverse()
+    while pieces:
+        whole.write(pieces.pop())
+    return whole.getvalue()  # hands out its own memory
 
 
 def parse_graph(data: bytes) -> Any:

@@ -41,7 +41,7 @@ class Canvas:
     view: GraphView
     target: Target
     edges: Adjacency
-    node_of: list[int]
+    node_of: Sequence[int]
     src: Any
     dst: Any
     on_allow: Flags

@@ -12,7 +12,7 @@ from amp_tf.graph import editor, verify
 from amp_tf.graph.plan import EditPlan
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.rereading import reread_graph
-from amp_tf.graph.serialized import NodesUnderEdit, NodeTable, SerializedGraph, merge_pieces, parse_graph
+from amp_tf.graph.serialized import NodesUnderEdit, NodeTable, SerializedGraph, join_pieces, merge_pieces, parse_graph
 from amp_tf.graph.sizes import AttributeShapes, Shapes
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
@@ -155,7 +155,7 @@ def rewrite_serialized(
 
     def work(make_job: _MakeJob) -> tuple[Any, list[GraphReport]]:
         pieces, reports = _rewrite_graph(graph, make_job, preserve, shapes, functions)
-        return b"".join(pieces) if pieces else graph, reports
+        return join_pieces(pieces) if pieces else graph, reports
 
     return _run(graph, config, hardware, work, parse_graph)
 
@@ -253,12 +253,12 @@ def _convert_nodes(
 ) -> tuple[list[bytes], GraphReport]:
     painting = job.paint(view, preserve, shapes, folded)
     plan = plan_edits(painting)
-    report = _report(painting, len(plan.casts), len(folded.scales))
-    if not plan:
-        return [], report
-    result = _edit(nodes, view, plan)
-    _verify(view, lambda: reread_graph(result, nodes, view, job.templates))
-    return result, report
+    casts, result = len(plan.casts), []
+    if plan:
+        result = _edit(nodes, view, plan)
+        del plan  # verification takes the most memory
+        _verify(view, lambda: reread_graph(result, nodes, view, job.templates))
+    return result, _report(painting, casts, len(folded.scales))
 
 
 def _edit(original: NodeTable, view: GraphView, plan: EditPlan) -> list[bytes]:

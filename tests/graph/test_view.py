@@ -23,7 +23,7 @@ def view():
 
 def test_units_run_through_the_nodes_in_order(view):
     assert [list(view.units(node)) for node in range(view.node_count)] == [[0], [1, 2], [3], [], [4, 5]]
-    assert view.unit_nodes() == [0, 1, 1, 2, 4, 4]
+    assert list(view.unit_nodes()) == [0, 1, 1, 2, 4, 4]
     assert view.unit_count == 6
 
 
