@@ -6,8 +6,6 @@ here are long chains with short detours between source and sink, for which few p
 
 from __future__ import annotations
 
-from collections import deque
-
 SOURCE = 0
 SINK = 1
 UNBOUNDED = 1 << 60
@@ -44,16 +42,22 @@ class Network:
             self._saturate(level)
 
     def _levels(self) -> list[int]:
-        level = [-1] * len(self._edges_of)
+        """For each vertex its distance from the source, -1 if it is farther than the sink or cannot be reached."""
+        edges_of, heads, capacity = self._edges_of, self._head, self._capacity
+        level = [-1] * len(edges_of)
         level[SOURCE] = 0
-        queue = deque([SOURCE])
-        while queue:
-            vertex = queue.popleft()
-            for edge in self._edges_of[vertex]:
-                head = self._head[edge]
-                if self._capacity[edge] and level[head] < 0:
-                    level[head] = level[vertex] + 1
-                    queue.append(head)
+        layer = [SOURCE]
+        depth = 0
+        while layer and level[SINK] < 0:
+            depth += 1
+            reached = []
+            for vertex in layer:
+                for edge in edges_of[vertex]:
+                    head = heads[edge]
+                    if level[head] < 0 and capacity[edge]:
+                        level[head] = depth
+                        reached.append(head)
+            layer = reached
         return level
 
     def _saturate(self, level: list[int]) -> None:

@@ -82,6 +82,8 @@ def paint(
         economy.drop_unprofitable(canvas, AttributeShapes(view.protos) if shapes is None else shapes, ties, folded)
     rules.match_fused_types(canvas)
     rules.retarget_casts(canvas)
+    if resolution.is_thrifty:
+        rules.absorb_casts(canvas)
     return Painting.of(canvas, obstacles)
 
 

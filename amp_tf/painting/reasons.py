@@ -19,6 +19,7 @@ class Rule(enum.IntEnum):
     LIST_FOLLOWS = 8
     LOOP_FOLLOWS = 9
     CAST_FOLLOWS = 10
+    CAST_REPEATS = 11
 
     NO_FLOAT32 = 100
     NOT_LISTED = 101
@@ -64,6 +65,7 @@ _WORDS = {
     Rule.LIST_FOLLOWS: "it shares a TensorList with the converted node {cause}",
     Rule.LOOP_FOLLOWS: "it closes a loop whose other end is converted",
     Rule.CAST_FOLLOWS: "it is a cast whose readers are all converted",
+    Rule.CAST_REPEATS: "it is a cast to 16 bit of a converted value",
     Rule.NO_FLOAT32: "it handles no float32 values",
     Rule.NOT_LISTED: "its op is on no list",
     Rule.NO_ALLOW_NEIGHBOUR: "it is connected to no converted node",

@@ -114,6 +114,28 @@ def retarget_casts(canvas: Canvas) -> None:
             canvas.paint_allow([unit], Rule.CAST_FOLLOWS)
 
 
+def absorb_casts(canvas: Canvas) -> None:
+    """An existing Cast to the 16-bit type takes a painted value as it is, which makes it a copy that costs nothing.
+
+    Otherwise the value would be cast to float32 for it alone, and back; none of TensorFlow's optimizers removes such a
+    pair. TensorFlow's own pass makes it, so this rule runs only where amp_tf chooses the precision.
+    """
+    view = canvas.view
+    wanted = canvas.target.precision.data_type
+    for node, op in enumerate(view.ops):
+        if op != "Cast":
+            continue
+        signature, first = view.signatures[node], view.base[node]
+        source, result = signature.slot_of("SrcT"), signature.slot_of("DstT")
+        if source is None or result is None or view.dtypes[first + result] != wanted:
+            continue
+        unit = first + source
+        fanins = canvas.edges.fanins(unit)
+        free = canvas.is_float32[unit] and not canvas.locked[unit]
+        if fanins and free and all(canvas.allow[fanin] and canvas.is_float32[fanin] for fanin in fanins):
+            canvas.paint_allow([unit], Rule.CAST_REPEATS)
+
+
 def reference_readers(canvas: Canvas) -> list[int]:
     """Identity nodes that read a reference variable, and Enter nodes that read such a node, also through other Enters.
 

@@ -221,3 +221,22 @@ def test_a_slow_kernel_says_why_in_words():
         )
 
     assert "25 times slower" in str(_full_reasons(build)["slow"])
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (amp_tf.AmpConfig(), Rule.CAST_REPEATS),
+        (amp_tf.AmpConfig(precision="bfloat16"), Rule.NOT_LISTED),  # TensorFlow's pass leaves the pair of casts
+        (amp_tf.AmpConfig(keep_float32=["down"]), Rule.KEPT_BY_NAME),
+    ],
+)
+def test_an_existing_cast_to_16_bit_takes_a_converted_value_as_it_is(config, expected):
+    def build():
+        x = _placeholder(512, 512)
+        tf.cast(tf.matmul(x, x), tf.bfloat16, name="down")
+        tf.cast(tf.exp(x), tf.bfloat16, name="of_float32")
+
+    rules = _reasons(build, config)
+    assert rules["down"] is expected
+    assert rules["of_float32"] is Rule.NOT_LISTED
