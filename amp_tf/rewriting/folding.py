@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -178,7 +178,9 @@ class _Search:
         position = [source for source, _ in self._sources(scale)].index(product)
         vector = self._sources(scale)[1 - position]
         result, filter_shape = self._shape(product, 0), self._shape(*kernel)
-        if not _is_channel_vector(self._shape(*vector), result) or not _is_known(filter_shape, 4):
+        if not _is_known(result, 4) or not _is_known(filter_shape, 4):
+            return
+        if not _is_channel_vector(self._shape(*vector), result):
             return
         if self._view.ops[kernel[0]] not in FILTER_SOURCES or not _is_channels_last(self._view.protos[product]):
             return
@@ -298,7 +300,7 @@ def _with_control_edges(view: GraphView) -> set[int]:
     return found
 
 
-def _is_known(shape: Shape | None, rank: int) -> bool:
+def _is_known(shape: Shape | None, rank: int) -> TypeGuard[Shape]:
     """Whether a shape has this rank and all its sizes are known, but perhaps the first."""
     return shape is not None and len(shape) == rank and all(size >= 0 for size in shape[1:])
 
@@ -307,7 +309,6 @@ def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0)
     """Whether a shape is that of one value for each channel of a convolution's result, channels last."""
     if shape is None or not _is_known(result, 4) or not 1 <= len(shape) <= 4:
         return False
-    assert result is not None
     return shape[-1] == result[-1] and set(shape[:-1]) <= {1} and rank in (0, len(shape))
 
 
@@ -315,13 +316,11 @@ def _is_channels_last(node: Any) -> bool:
     return not node.attr["data_format"].s or node.attr["data_format"].s == b"NHWC"
 
 
-def _pays(result: Shape | None, filter_shape: Shape | None) -> bool:
+def _pays(result: Shape, filter_shape: Shape) -> bool:
     """Whether two passes over the result take longer than one over the filter.
 
     A batch that is not known counts as one example: then it pays for every batch.
     """
-    assert result is not None
-    assert filter_shape is not None
     if filter_shape[0] < 0:
         return False
     elements = float(np.prod([max(result[0], 1), *result[1:]]))
