@@ -14,6 +14,7 @@ import amp_tf
 from amp_tf.cli.trial import Trial, run_trials
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, AmpConfig, Switches
 from amp_tf.errors import ConfigError
+from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 
@@ -235,6 +236,18 @@ def _check_settings(facts: Facts) -> Finding | None:
     return None
 
 
+def _check_op_names(facts: Facts) -> Finding | None:
+    try:
+        unknown = op_names.find_unknown(AmpConfig.from_env(facts.environ))
+    except ConfigError:
+        return None  # the row above tells it
+    if not unknown:
+        return None
+    what = "; ".join(f"{entry.where}: {entry.what}" for entry in unknown)
+    fix = "".join(dict.fromkeys(entry.guess for entry in unknown))
+    return Finding("op-name", False, what, f"{fix}An op of a library of your own counts once the program has loaded it")
+
+
 def _check_disabled(facts: Facts) -> Finding | None:
     try:
         asked = Switches.from_env({k: v for k, v in facts.environ.items() if k != DISABLE_VAR}).any
@@ -350,6 +363,7 @@ def _check_trials(facts: Facts) -> Finding | None:
 
 CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     _check_settings,
+    _check_op_names,
     _check_disabled,
     _check_tensorflow,
     _check_protobuf,

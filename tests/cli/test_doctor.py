@@ -150,6 +150,17 @@ def facts() -> Facts:
     )
 
 
+def test_names_an_op_of_a_list_change_that_tensorflow_does_not_know(facts: Facts) -> None:
+    setting = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD"
+    assert diagnosis._check_op_names(dataclasses.replace(facts, environ={setting: "MatMul"})) is None
+    finding = diagnosis._check_op_names(dataclasses.replace(facts, environ={setting: "MatMull"}))
+    assert finding is not None
+    assert not finding.is_problem
+    assert f"({setting}): TensorFlow knows no op 'MatMull'" in finding.what
+    assert finding.fix.startswith("Did you mean 'MatMul'")
+    assert diagnosis._check_op_names(dataclasses.replace(facts, environ={"AMP_TF_PRECISION": "float8"})) is None
+
+
 def test_names_another_keras_backend(facts: Facts) -> None:
     keras = {"backend": "jax", "policy": "float32", "error": ""}
     finding = diagnosis._check_keras(dataclasses.replace(facts, keras=keras))
