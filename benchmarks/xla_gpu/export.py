@@ -18,6 +18,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,8 @@ def export(model_name: str, size: str, batch: int | None, variant: Variant, out:
     inputs = [tf.TensorSpec((batch, *sample.shape[1:]), sample.dtype) for sample in samples]
     begin = time.perf_counter()
     text = step.experimental_get_compiler_ir(*inputs)(stage="stablehlo")
+    products = count_products(text)
+    refuse_unconverted(variant, products)
     manifest = {
         "model": model_name,
         "title": BENCHMARKS[model_name].title,
@@ -106,7 +109,7 @@ def export(model_name: str, size: str, batch: int | None, variant: Variant, out:
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "export_s": round(time.perf_counter() - begin, 2),
-        "products": dict(count_products(text)),
+        "products": dict(products),
         "casts": count_casts(text),
         "arguments": _arguments(step.get_concrete_function(*inputs), samples, inputs, model, optimizer),
     }
@@ -116,6 +119,20 @@ def export(model_name: str, size: str, batch: int | None, variant: Variant, out:
     path = out / f"{stem}.mlir.gz"
     path.write_bytes(gzip.compress(text.encode(), 6))
     return path
+
+
+def refuse_unconverted(variant: Variant, products: Mapping[str, int]) -> None:
+    """Refuses a step of amp_tf without a 16-bit product: its row would show float32's figures as amp_tf's.
+
+    Args:
+        variant: what was asked for.
+        products: what :func:`count_products` counted.
+
+    Raises:
+        RuntimeError: nothing was converted; a warning of amp_tf says why.
+    """
+    if variant.amp and not any("f16" in kind for kind in products):
+        raise RuntimeError(f"variant {variant.name}: no product is in 16 bit; see amp_tf's warning above")
 
 
 def _optimizer(workload: Any, variant: Variant) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.xla_gpu import export as exporter
 from benchmarks.xla_gpu import run as runner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +46,14 @@ def test_each_variant_multiplies_in_its_own_type(exported):
     assert products["amp_bfloat16"] == {"dot bf16": count}
     assert products["amp_float16"] == products["policy_float16"] == {"dot f16": count}
     assert manifest(exported, "float32")["casts"] == 0 < manifest(exported, "amp_float16")["casts"]
+
+
+def test_a_step_in_which_amp_tf_converted_nothing_is_refused():
+    amp, plain = exporter.VARIANTS["amp_bfloat16"], exporter.VARIANTS["float32"]
+    with pytest.raises(RuntimeError, match="amp_bfloat16: no product is in 16 bit"):
+        exporter.refuse_unconverted(amp, {"dot f32": 3})
+    exporter.refuse_unconverted(amp, {"dot f32": 1, "dot bf16": 2})
+    exporter.refuse_unconverted(plain, {"dot f32": 3})
 
 
 def test_strict_variant_asks_for_full_precision_and_the_other_does_not(exported):
