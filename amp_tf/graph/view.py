@@ -81,7 +81,7 @@ def _compress(keys: Any, values: Any, count: int) -> tuple[array[int], array[int
 
 
 def compact(values: Any) -> array[int]:
-    """Integers in four bytes each. Python takes one out as fast as from a list, and a list takes ten times the memory.
+    """Integers in four bytes each; a list of Python integers takes several times that.
 
     Args:
         values: a numpy array, or other integers.

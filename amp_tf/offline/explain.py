@@ -85,7 +85,7 @@ def explain(
     op_names.check(config)
     hardware = Hardware.detect_cpu() if hardware is None else hardware
     if node_name not in view.names:
-        close = difflib.get_close_matches(node_name, view.names, n=3, cutoff=0.5)
+        close = _closest(node_name, view.names)
         raise GraphError(
             f"the graph has no node {node_name!r}",
             where=f"function {view.function!r}" if view.function else "graph",
@@ -114,6 +114,12 @@ def explain(
     precision = painting.precision if is_f16 and painting.precision else Precision.FLOAT32
     op = view.ops[node]
     return Explanation(node_name, op, list_of.get(op, ""), precision, painting.reason(node), tuple(trail), change)
+
+
+def _closest(wanted: str, names: list[str]) -> list[str]:
+    """Up to three names, first those that end in what was typed: Keras puts the model's name before the layer's."""
+    inner = sorted((name for name in names if name.endswith(f"/{wanted}")), key=len)
+    return list(dict.fromkeys([*inner, *difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)]))[:3]
 
 
 def _is_f16(painting: Painting, node: int) -> bool:

@@ -80,3 +80,10 @@ def test_the_words(graph):
 def test_an_unknown_node_names_the_closest(graph):
     with pytest.raises(amp_tf.GraphError, match=r"no node 'infer3'. The closest names: infer2, infer1"):
         _explain(graph, "infer3")
+
+
+def test_an_inner_name_finds_the_whole_one():
+    with tf.Graph().as_default() as graph, tf.name_scope("sequential_1/dense_1"):
+        tf.nn.relu(tf.compat.v1.placeholder(tf.float32, name="dense_1/Relax"), name="Relu")
+    with pytest.raises(amp_tf.GraphError, match=r"The closest names: sequential_1/dense_1/Relu, "):
+        _explain(graph.as_graph_def(), "dense_1/Relu")
