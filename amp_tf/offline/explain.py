@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import GraphError, OpListError
@@ -116,7 +116,7 @@ def explain(
     return Explanation(node_name, op, list_of.get(op, ""), precision, painting.reason(node), tuple(trail), change)
 
 
-def _closest(wanted: str, names: list[str]) -> list[str]:
+def _closest(wanted: str, names: Sequence[str]) -> list[str]:
     """Up to three names, first those that end in what was typed: Keras puts the model's name before the layer's."""
     inner = sorted((name for name in names if name.endswith(f"/{wanted}")), key=len)
     return list(dict.fromkeys([*inner, *difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)]))[:3]

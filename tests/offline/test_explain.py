@@ -83,7 +83,8 @@ def test_an_unknown_node_names_the_closest(graph):
 
 
 def test_an_inner_name_finds_the_whole_one():
-    with tf.Graph().as_default() as graph, tf.name_scope("sequential_1/dense_1"):
-        tf.nn.relu(tf.compat.v1.placeholder(tf.float32, name="dense_1/Relax"), name="Relu")
-    with pytest.raises(amp_tf.GraphError, match=r"The closest names: sequential_1/dense_1/Relu, "):
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, name="dense/Relu")  # its spelling is closer
+        tf.nn.relu(x, name="sequential_1/first/second/dense_1/Relu")
+    with pytest.raises(amp_tf.GraphError, match=r"names: sequential_1/first/second/dense_1/Relu, dense/Relu"):
         _explain(graph.as_graph_def(), "dense_1/Relu")
