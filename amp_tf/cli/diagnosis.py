@@ -14,7 +14,6 @@ import amp_tf
 from amp_tf.cli.trial import Trial, run_trials
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, AmpConfig, Switches
 from amp_tf.errors import ConfigError
-from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 
@@ -237,6 +236,8 @@ def _check_settings(facts: Facts) -> Finding | None:
 
 
 def _check_op_names(facts: Facts) -> Finding | None:
+    from amp_tf.oplists import op_names  # which needs absl: where TensorFlow is missing, that may be missing too
+
     try:
         unknown = op_names.find_unknown(AmpConfig.from_env(facts.environ))
     except ConfigError:
