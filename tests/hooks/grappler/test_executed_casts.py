@@ -38,7 +38,7 @@ def executed(function, *arguments):
     }
 
 ones = tf.ones((SIZE, SIZE))
-weights = np.arange(SIZE * SIZE, dtype=np.float32).reshape(SIZE, SIZE) / SIZE**2
+weights = (np.arange(SIZE * SIZE).reshape(SIZE, SIZE) / SIZE**2).astype("float32")
 
 @tf.function
 def constant(x):
