@@ -14,7 +14,7 @@ import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.sizes import SHAPES_ATTR
-from amp_tf.graph.verify import find_cycle
+from amp_tf.graph.verify import find_new_cycle
 from amp_tf.graph.view import GraphView
 
 _INT32 = 3  # its DataType number
@@ -114,8 +114,8 @@ def find_deviation(before: GraphView, after: GraphView, moves: Moves) -> str:
             return f"moves: the {what} of the nodes are not those that were planned"
     if not np.array_equal(_planned_inputs(before, moves), _inputs(after)):
         return "moves: a node reads a tensor that was not planned"
-    node = find_cycle(after)
-    return f"moves: {node!r} is on a cycle" if node and not find_cycle(before) else ""
+    cycle = find_new_cycle(before, after)
+    return cycle and f"moves: {cycle}"
 
 
 def _tensor(name: str, port: int) -> str:

@@ -58,6 +58,12 @@ def find_cycle(view: GraphView) -> str:
     return next(view.names[node] for node in range(node_count) if waiting[node])
 
 
+def find_new_cycle(before: GraphView, after: GraphView) -> str:
+    """A sentence on a cycle that an edit made, or an empty string; a graph that had one before proves nothing."""
+    node = find_cycle(after)
+    return f"{node!r} is on a cycle" if node and not find_cycle(before) else ""
+
+
 def _nodes_kept(before: GraphView, after: GraphView) -> str:
     kept = _without_new(before, after, after.names) == list(before.names)
     return "" if kept else "a node of the original graph is missing"
@@ -74,8 +80,7 @@ def _devices_kept(before: GraphView, after: GraphView) -> str:
 def _no_new_cycle(before: GraphView, after: GraphView) -> str:
     if not _inputs_kept(before, after):
         return ""
-    node = find_cycle(after)
-    return f"{node!r} is on a cycle" if node and not find_cycle(before) else ""
+    return find_new_cycle(before, after)
 
 
 def _inputs_kept(before: GraphView, after: GraphView) -> str:
