@@ -1,6 +1,9 @@
 """Measures the benchmark models in every mode and prints the table.
 
-    python -m benchmarks.step_time --models convnet,bert --ways fit,predict --json result.json
+    python -m benchmarks.step_time                                                      the whole table of a CPU
+    python -m benchmarks.step_time --models convnet --batches 8 16 32 64                one model by batch size
+    python -m benchmarks.step_time --ways fit_jit,predict_jit --modes float32,amp_tf    under XLA
+    python -m benchmarks.step_time --read result.json --plot speed.svg                  the picture of an earlier run
 
 One process for each model and mode; the modes take turns over the rounds, so that what slows the machine down slows all
 of them. Medians, ratios with their spread, peak resident memory, time of the first step, and how far the losses of the
@@ -10,78 +13,72 @@ first steps are from float32's.
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
-import os
-import platform
 import sys
 import time
-from importlib import metadata
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks.models import BENCHMARKS, SIZES, names
-from benchmarks.step_time import suite, tables
-from benchmarks.step_time.ablation import PARTS
+from benchmarks.models import BENCHMARKS, names
+from benchmarks.step_time import options, results, suite, tables
 from benchmarks.step_time.modes import COMPARED, WAYS, modes
+from benchmarks.step_time.parts import PARTS
 
 
-def machine() -> dict[str, Any]:
-    """Date, CPU and versions."""
-    info = Path("/proc/cpuinfo")
-    models = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-    versions = {}
-    for package in ("tensorflow", "tensorflow-cpu", "keras"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "cpu": models[0] if models else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "load": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        **versions,
-        "command": " ".join(["python -m benchmarks.step_time", *sys.argv[1:]]),
-    }
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="all", help="names, comma-separated, or all")
-    parser.add_argument("--ways", default="fit,predict", help=f"of {', '.join(WAYS)}")
-    parser.add_argument("--modes", default=",".join(COMPARED), help=f"of {', '.join(COMPARED)}; all by default")
+def new_parser() -> argparse.ArgumentParser:
+    """The command line; without arguments it is the whole table of a CPU, in less than 40 minutes on 2 cores."""
+    parser = options.new_parser(__doc__, models="--models", modes=COMPARED)
+    options.add_ways(parser, "fit,predict,loop")
     parser.add_argument("--without", default="", help=f"also amp_tf without each of: {', '.join(PARTS)}")
-    parser.add_argument("--size", default="small", choices=SIZES)
-    parser.add_argument("--precision", default="bfloat16", choices=("bfloat16", "float16"))
-    parser.add_argument("--all-batches", action="store_true", help="every batch size of each model's sweep")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of a round")
+    parser.add_argument(
+        "--batches", nargs="*", type=int, metavar="N", help="batch sizes; without a value, each model's own sweep"
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.6, help="length of a round")
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--plot", type=Path, help="write a bar chart here (needs matplotlib)")
-    options = parser.parse_args()
-    available = modes(options.precision)
-    chosen = [available[name] for name in options.modes.split(",")]
-    chosen += [available[f"without {part.strip()}"] for part in options.without.split(",") if part]
-    ways = [WAYS[name] for name in options.ways.split(",")]
-    settings = suite.Settings(options.size, options.precision, options.rounds, options.seconds)
-    facts = machine()
-    rows: list[suite.Row] = []
-    for model in names(options.models):
-        figures = BENCHMARKS[model].sizes[options.size]
-        for batch in figures.batches if options.all_batches else (None,):
-            rows += suite.measure(model, batch, chosen, ways, settings)
-            print(f"{model}: done", file=sys.stderr)
-            if options.json:
-                plain = [dataclasses.asdict(row) for row in rows]
-                options.json.write_text(json.dumps({"machine": facts, "rows": plain}, indent=1))
-    print(*(f"{key}: {value}" for key, value in facts.items()), "", tables.table(rows, chosen), sep="\n")
-    if options.plot:
+    parser.add_argument("--read", nargs="+", type=Path, metavar="JSON", help="show these figures, measure nothing")
+    return parser
+
+
+def batches(model: str, asked: argparse.Namespace) -> Sequence[int | None]:
+    """The batch sizes to run a model with; ``None`` is its own."""
+    if asked.batches is None:
+        return (None,)
+    return asked.batches or BENCHMARKS[model].workload(asked.size).batches
+
+
+def measure(asked: argparse.Namespace) -> results.Results:
+    """Runs everything that was asked for; what is there is written to the file after each model."""
+    available = modes(asked.precision)
+    parts = [f"without {part}" for part in options.names_in(asked.without)]
+    chosen = [available[name] for name in [*options.names_in(asked.modes), *parts]]
+    ways = [WAYS[name] for name in options.names_in(asked.ways)]
+    settings = suite.Settings(asked.size, asked.precision, asked.rounds, asked.seconds)
+    found = results.Results(results.machine("python -m benchmarks.step_time"), asked.precision, ())
+    begin = time.monotonic()
+    for model in names(asked.models):
+        for batch in batches(model, asked):
+            rows = (*found.rows, *suite.measure(model, batch, chosen, ways, settings))
+            found = results.Results(found.facts, found.precision, rows)
+            print(f"{model}: done, {time.monotonic() - begin:.0f} s", file=sys.stderr)
+            if asked.json:
+                found.write(asked.json)
+    found.facts["minutes"] = round((time.monotonic() - begin) / 60, 1)
+    if asked.json:
+        found.write(asked.json)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = new_parser().parse_args(arguments)
+    found = results.read(asked.read) if asked.read else measure(asked)
+    print(*(f"{key}: {value}" for key, value in found.facts.items()), "", sep="\n")
+    print(tables.table(found.rows, found.modes))
+    if asked.plot:
         from benchmarks.step_time.plots import plot
 
-        plot(rows, chosen, options.plot)
-    return 1 if any(row.error for row in rows) else 0
+        plot(found.rows, found.modes, asked.plot)
+    return 1 if any(row.error for row in found.rows) else 0
 
 
 if __name__ == "__main__":

@@ -1,103 +1,104 @@
-"""Parts of the rewrite that can be left out, one at a time, to see what each is worth.
+"""What each part of the rewrite is worth: every part left out, one at a time, on the models that show it.
 
-    python -m benchmarks.step_time --models unet,bert --ways fit --modes float32,amp_tf --without "cost model,islands"
+    python -m benchmarks.step_time.ablation [PARTS] [--rounds 8] [--seconds 0.4]
+    python -m benchmarks.step_time.ablation --rounds 0             counts alone, which do not depend on the load
 
-adds a column for each. Parts that are data are emptied; the others are replaced by a form that does without.
+For each model, float32, amp_tf and amp_tf without each of the parts take turns, a process each. Nodes and casts are
+counted over all graphs of the first steps, exactly; times wander with the machine, so that few parts show in both.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.models import BENCHMARKS, SIZES
+from benchmarks.step_time import options, results, suite
+from benchmarks.step_time.modes import FORCED, WAYS, modes
+from benchmarks.step_time.parts import PARTS, Part
+from benchmarks.step_time.suite import Row
+from benchmarks.step_time.tables import REFERENCE, ratio_cell
+
+PRECISION = "bfloat16"
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """One part of the rewrite.
+class Job:
+    """One model in one way, and the parts that are left out of it."""
 
-    Attributes:
-        name: what the command line and tables call it.
-        what: what it does, in a sentence.
-        remove: takes it out of this process; call it before the first graph.
-    """
+    model: str
+    way: str
+    parts: tuple[Part, ...]
 
-    name: str
-    what: str
-    remove: Callable[[], None]
-
-
-def _cost_model() -> None:
-    from amp_tf.painting import economy
-
-    economy.drop_unprofitable = lambda *arguments: None
+    @property
+    def modes(self) -> list[str]:
+        """What takes turns: float32, what the parts are compared with, and each part left out."""
+        wholes = dict.fromkeys(whole(part) for part in self.parts)
+        return [REFERENCE, *wholes, *(f"without {part.name}" for part in self.parts)]
 
 
-def _placement() -> None:
-    from amp_tf.painting import economy
-
-    economy._cut = lambda *arguments: []
-
-
-def _islands() -> None:
-    from amp_tf.painting import economy
-
-    economy._find_islands = lambda *arguments: []
+def whole(part: Part) -> str:
+    """The mode that a part is left out of."""
+    return FORCED if part.is_forced else "amp_tf"
 
 
-def _slow_kernels() -> None:
-    from amp_tf.oplists import costs
-
-    costs.SLOW_KERNELS = ()
-
-
-def _kernel_pairs() -> None:
-    from amp_tf.oplists import costs
-
-    costs.KERNEL_PAIRS = {}
+def jobs(parts: Iterable[Part], models: Sequence[str] = ()) -> list[Job]:
+    """What has to run to show some parts, each model and way once; all models that show them, or only some."""
+    found: dict[tuple[str, str], list[Part]] = {}
+    for part in parts:
+        for model, way in part.shown_by:
+            if not models or model in models:
+                found.setdefault((model, way), []).append(part)
+    return [Job(model, way, tuple(rows)) for (model, way), rows in found.items()]
 
 
-def _fused_gradients() -> None:
-    from amp_tf.oplists import costs
-
-    costs.FUSED_WITH = {}
-
-
-def _shared_casts() -> None:
-    from amp_tf.rewriting import planning
-
-    shared = planning._plan_casts
-
-    def one_for_each_reader(*arguments: Any) -> Iterator[Any]:
-        for cast in shared(*arguments):
-            for number, reader in enumerate(cast.readers):
-                name = cast.name if not number else f"{cast.name}-{number}"
-                yield cast._replace(name=name, readers=(reader,))
-
-    planning._plan_casts = one_for_each_reader
-
-
-def _folding() -> None:
-    from amp_tf.rewriting import folding
-
-    folding.PRODUCTS = {}
+def table(parts: Iterable[Part], rows: Sequence[Row]) -> str:
+    """One line for each part, model and way, as Markdown."""
+    head = ["left out", "model", "way", "amp_tf over float32", "without it", "worth"]
+    head += ["nodes converted", "without it", "casts", "without it"]
+    lines = ["| " + " | ".join(head) + " |", "|---|---|---|" + "---:|" * (len(head) - 3)]
+    by_key = {(row.model, row.way, row.mode): row for row in rows if not row.error}
+    for part in parts:
+        for model, way in part.shown_by:
+            names = (REFERENCE, whole(part), f"without {part.name}")
+            if any((model, way, name) not in by_key for name in names):
+                continue
+            reference, base, without = (by_key[model, way, name] for name in names)
+            cells = [part.name, BENCHMARKS[model].title, way]
+            cells += [ratio_cell(base, reference), ratio_cell(without, reference), ratio_cell(base, without)]
+            cells += [f"{base.converted:,}", f"{without.converted:,}", f"{base.casts:,}", f"{without.casts:,}"]
+            lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", *(f"{row.model} {row.way} {row.mode}: {row.error.splitlines()[-1]}" for row in rows if row.error)]
+    return "\n".join(lines).strip()
 
 
-PARTS = {
-    part.name: part
-    for part in (
-        Part("cost model", "keeps in float32 what is faster there", _cost_model),
-        Part("placement", "moves casts to where all ops and casts together cost least (a minimum cut)", _placement),
-        Part("islands", "keeps sets of 16-bit nodes in float32 that save less than their casts cost", _islands),
-        Part("slow kernels", "keeps products in float32 whose 16-bit kernel is slow", _slow_kernels),
-        Part("kernel pairs", "gives a pooling and its gradient one type", _kernel_pairs),
-        Part("fused gradients", "keeps bias gradients with the convolution they are fused into", _fused_gradients),
-        Part("folding", "multiplies batch normalization into the filters of convolutions, for inference", _folding),
-        Part("shared casts", "casts a tensor once for all its readers: a weight once a step", _shared_casts),
-    )
-}
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="?", default=",".join(PARTS), help=f"of {', '.join(PARTS)}; all by default")
+    parser.add_argument("--models", default="", help="only these of the models that show the parts")
+    parser.add_argument("--size", default="small", choices=SIZES)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=0.4, help="length of a round")
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    asked = parser.parse_args(arguments)
+    parts = [PARTS[name] for name in options.names_in(asked.parts)]
+    settings = suite.Settings(asked.size, PRECISION, asked.rounds, asked.seconds)
+    available = modes(PRECISION)
+    found = results.Results(results.machine("python -m benchmarks.step_time.ablation"), PRECISION, ())
+    begin = time.monotonic()
+    for job in jobs(parts, options.names_in(asked.models)):
+        rows = suite.measure(job.model, None, [available[name] for name in job.modes], [WAYS[job.way]], settings)
+        found = results.Results(found.facts, PRECISION, (*found.rows, *rows))
+        print(f"{job.model}, {job.way}: done, {time.monotonic() - begin:.0f} s", file=sys.stderr)
+        if asked.json:
+            found.write(asked.json)
+    print(*(f"{key}: {value}" for key, value in found.facts.items()), "", table(parts, found.rows), sep="\n")
+    return 1 if any(row.error for row in found.rows) else 0
 
 
-def remove(name: str) -> None:
-    """Takes one part out of this process."""
-    PARTS[name].remove()
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from benchmarks.step_time.ablation import PARTS
+from benchmarks.step_time.parts import PARTS
 
 _SWITCH = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
+FORCED = "all listed"  #: the mode in which the lists alone decide, because the user names the precision
 COMPARED = ("float32", "policy", "tf_pass", "amp_tf")  #: what is measured where nothing else is asked for
 
 
@@ -22,7 +23,7 @@ class Mode:
         policy: the Keras policy.
         graph_option: a switch of ``tf.config.optimizer.set_experimental_options``.
         reaches_xla: whether it changes anything in a function that XLA compiles.
-        without: the part of the rewrite that is left out, of :data:`benchmarks.step_time.ablation.PARTS`.
+        without: the part of the rewrite that is left out, of :data:`benchmarks.step_time.parts.PARTS`.
     """
 
     name: str
@@ -36,13 +37,23 @@ class Mode:
 
 def modes(precision: str) -> dict[str, Mode]:
     """The modes for one 16-bit type, ``"bfloat16"`` or ``"float16"``; float32 comes first."""
+    forced = {**_SWITCH, "AMP_TF_PRECISION": precision}
     option = "auto_mixed_precision_onednn_bfloat16" if precision == "bfloat16" else "auto_mixed_precision"
     rows = (
         Mode("float32", "float32"),
         Mode("policy", f"Keras mixed_{precision}", policy=f"mixed_{precision}"),
         Mode("tf_pass", "TensorFlow's pass", graph_option=option, reaches_xla=False),
         Mode("amp_tf", "amp_tf", variables=_SWITCH),
-        *(Mode(f"without {part}", f"amp_tf without {part}", variables=_SWITCH, without=part) for part in PARTS),
+        Mode(FORCED, f"amp_tf, AMP_TF_PRECISION={precision}", variables=forced),
+        *(
+            Mode(
+                f"without {part.name}",
+                f"amp_tf without {part.name}",
+                variables=forced if part.is_forced else _SWITCH,
+                without=part.name,
+            )
+            for part in PARTS.values()
+        ),
     )
     return {row.name: row for row in rows}
 

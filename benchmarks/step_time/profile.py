@@ -1,6 +1,6 @@
 """Where the time of a step goes: a table of ops, each mode beside the others, from TensorFlow's profiler.
 
-    python -m benchmarks.step_time.profile mobilenet --way fit --modes float32,tf_pass,amp_tf
+    python -m benchmarks.step_time.profile mobilenetv2 --way fit --modes float32,tf_pass,amp_tf
 
 One process for each mode. A figure is the time inside the kernels of one op, summed over threads, in milliseconds of a
 step, with how many of them ran; so columns add up to more than the step where kernels run side by side, and a kernel
@@ -21,8 +21,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.models import SIZES, names
-from benchmarks.step_time.modes import WAYS, environment, modes
+from benchmarks.models import names
+from benchmarks.step_time import options
+from benchmarks.step_time.modes import COMPARED, WAYS, environment, modes
 
 STEPS = 6
 
@@ -67,24 +68,24 @@ def profiled(run: Any) -> dict[str, Figure]:
     return {op: Figure(total[op] / STEPS, count[op] / STEPS) for op in total}
 
 
-def worker(options: dict[str, Any]) -> None:
+def worker(job: dict[str, Any]) -> None:
     """Profiles one mode and prints the figures as one JSON line."""
     from benchmarks.step_time.worker import prepare, set_up
 
-    set_up(modes(options["precision"])[options["mode"]])
-    runner, _ = prepare(options, WAYS[options["way"]])
+    set_up(modes(job["precision"])[job["mode"]])
+    runner, _ = prepare(job, WAYS[job["way"]])
     figures = profiled(runner)
     print("figures:" + json.dumps({op: dataclasses.astuple(figure) for op, figure in figures.items()}), flush=True)
 
 
-def measure(options: dict[str, Any]) -> dict[str, Figure]:
+def measure(job: dict[str, Any]) -> dict[str, Figure]:
     """The figures of one mode, from a process of its own.
 
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
-    command = [sys.executable, "-m", "benchmarks.step_time.profile", "--worker", json.dumps(options)]
-    mode = modes(options["precision"])[options["mode"]]
+    command = [sys.executable, "-m", "benchmarks.step_time.profile", "--worker", json.dumps(job)]
+    mode = modes(job["precision"])[job["mode"]]
     done = subprocess.run(command, env=environment(mode), capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("figures:")]
     if not lines:
@@ -110,24 +111,19 @@ def table(by_mode: dict[str, dict[str, Figure]], rows: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="all", help="names, comma-separated, or all")
+    parser = options.new_parser(__doc__, modes=COMPARED)
     parser.add_argument("--way", default="fit", choices=WAYS)
-    parser.add_argument("--modes", default="float32,policy,tf_pass,amp_tf")
-    parser.add_argument("--size", default="small", choices=SIZES)
     parser.add_argument("--batch", type=int)
-    parser.add_argument("--precision", default="bfloat16", choices=("bfloat16", "float16"))
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.worker:
-        worker(json.loads(options.worker))
+    asked = parser.parse_args(arguments)
+    if asked.worker:
+        worker(json.loads(asked.worker))
         return 0
-    for model in names(options.model):
-        asked = {"model": model, "size": options.size, "batch": options.batch, "way": options.way}
-        asked["precision"] = options.precision
-        by_mode = {mode: measure({**asked, "mode": mode}) for mode in options.modes.split(",")}
-        print(f"**{model}, {options.way}**", "", table(by_mode, options.rows), "", sep="\n", flush=True)
+    for model in names(asked.models):
+        job = {"model": model, "size": asked.size, "batch": asked.batch, "way": asked.way, "precision": asked.precision}
+        by_mode = {mode: measure({**job, "mode": mode}) for mode in options.names_in(asked.modes)}
+        print(f"**{model}, {asked.way}**", "", table(by_mode, asked.rows), "", sep="\n", flush=True)
     return 0
 
 

@@ -40,6 +40,7 @@ class Row:
         first_step_s: seconds from the call to the end of the first step: tracing, rewriting, compiling, running.
         peak_mib: largest resident memory of the process so far.
         losses: of the first steps: Keras' running means (a custom loop's: each step's own); empty for inference.
+        converted, casts: nodes that amp_tf converted and casts that it inserted, in all graphs of the first steps.
         error: why there are no figures, else empty.
     """
 
@@ -51,6 +52,8 @@ class Row:
     first_step_s: float = 0.0
     peak_mib: float = 0.0
     losses: tuple[float, ...] = ()
+    converted: int = 0
+    casts: int = 0
     error: str = ""
 
 

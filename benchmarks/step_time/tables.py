@@ -4,18 +4,51 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.models import BENCHMARKS
 from benchmarks.step_time.modes import Mode
 from benchmarks.step_time.suite import Row
 
 REFERENCE = "float32"
+SUBJECT = "amp_tf"
+Key = tuple[str, str, int]  # model, way, batch
+
+
+def by_key(rows: Sequence[Row]) -> dict[Key, dict[str, Row]]:
+    """The rows that were timed beside float32, by model, way and batch, and then by mode."""
+    found: dict[Key, dict[str, Row]] = {}
+    for row in rows:
+        if row.ms:
+            found.setdefault((row.model, row.way, row.batch), {})[row.mode] = row
+    return {key: by_mode for key, by_mode in found.items() if REFERENCE in by_mode}
 
 
 def speedups(row: Row, reference: Row) -> list[float]:
-    """How many times faster than float32, round by round: both took their turns one after the other."""
+    """How many times faster than another mode, round by round: both took their turns one after the other."""
     return [theirs / ours for theirs, ours in zip(reference.ms, row.ms, strict=True)]
+
+
+def median_ratio(row: Row, reference: Row) -> float:
+    """How many times faster than another mode, by medians."""
+    return statistics.median(reference.ms) / statistics.median(row.ms)
+
+
+def spread(row: Row, reference: Row) -> float:
+    """Half the distance between the quartiles of the ratios of single rounds."""
+    ratios = speedups(row, reference)
+    if len(ratios) < 2:
+        return 0.0
+    quartiles = statistics.quantiles(ratios, n=4)
+    return (quartiles[2] - quartiles[0]) / 2
+
+
+def best_other(by_mode: Mapping[str, Row]) -> Row:
+    """The fastest mode that is not amp_tf's; ablated ones do not count."""
+    return min(
+        (row for mode, row in by_mode.items() if not mode.startswith((SUBJECT, "without"))),
+        key=lambda row: statistics.median(row.ms),
+    )
 
 
 def loss_difference(row: Row, reference: Row) -> float | None:
@@ -29,65 +62,58 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def table(rows: Sequence[Row], modes: Sequence[Mode]) -> str:
-    """One line for each model and way: speed-ups with their spread, first step, memory and losses beside float32's.
+    """One line for each model, way and batch, and the means.
 
-    The speed-up is the ratio of the median step times; what follows it is half the distance between the quartiles of
-    the round-by-round ratios.
+    The speed-up over float32 is the ratio of the median step times; what follows it is half the distance between the
+    quartiles of the round-by-round ratios. Then amp_tf's first step, memory, nodes converted and casts, and losses, and
+    how it compares with the fastest of the others.
     """
     others = [mode for mode in modes if mode.name != REFERENCE]
-    titles = [f"× {mode.title}" for mode in others]
-    extra = ["first step ×", "peak memory ×", "loss differs by", "best"]
-    lines = [
-        "| "
-        + " | ".join(["model", "way", "batch", "float32 ms", *titles, *(f"amp_tf {e}" for e in extra[:3]), extra[3]])
-        + " |",
-        "|---|---|---:|---:|" + "---:|" * (len(others) + 3) + "---|",
-    ]
-    by_key: dict[tuple[str, str, int], dict[str, Row]] = {}
-    for row in rows:
-        if not row.error:
-            by_key.setdefault((row.model, row.way, row.batch), {})[row.mode] = row
-    for (model, way, batch), found in by_key.items():
-        if REFERENCE not in found:
-            continue
-        reference = found[REFERENCE]
+    extra = ["first step ×", "peak memory ×", "nodes / casts", "loss differs by", "over the best other"]
+    head = ["model", "way", "batch", "float32 ms", *(f"× {mode.title}" for mode in others)]
+    head += [f"{SUBJECT} {title}" for title in extra]
+    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 3) + "---|"]
+    found = by_key(rows)
+    for (model, way, batch), by_mode in found.items():
+        reference = by_mode[REFERENCE]
         cells = [BENCHMARKS[model].title, way, str(batch), f"{statistics.median(reference.ms):.2f}"]
-        for mode in others:
-            cells.append(_speedup_cell(found[mode.name], reference) if mode.name in found else "–")
-        cells += _amp_cells(found.get("amp_tf"), reference)
-        cells.append(max(found, key=lambda name: -statistics.median(found[name].ms)))
-        lines.append("| " + " | ".join(cells) + " |")
-    lines.append("")
-    for mode in others:
-        ratios = [
-            _median_ratio(found[mode.name], found[REFERENCE])
-            for found in by_key.values()
-            if {mode.name, REFERENCE} <= set(found)
-        ]
-        if ratios:
-            lines.append(
-                f"{mode.title}: geometric mean {geometric_mean(ratios):.3f}, worst {min(ratios):.3f} of {len(ratios)}"
-            )
+        cells += [ratio_cell(by_mode[mode.name], reference) if mode.name in by_mode else "–" for mode in others]
+        lines.append("| " + " | ".join([*cells, *_subject_cells(by_mode)]) + " |")
+    lines += ["", *_means(found, others)]
     lines += [f"{row.model} {row.way} {row.mode}: {row.error.splitlines()[-1]}" for row in rows if row.error]
     return "\n".join(lines)
 
 
-def _median_ratio(row: Row, reference: Row) -> float:
-    return statistics.median(reference.ms) / statistics.median(row.ms)
+def ratio_cell(row: Row, reference: Row) -> str:
+    """How many times faster than another mode, with the spread; a dash where nothing was timed."""
+    if not row.ms or not reference.ms:
+        return "–"
+    return f"{median_ratio(row, reference):.2f} ± {spread(row, reference):.2f}"
 
 
-def _speedup_cell(row: Row, reference: Row) -> str:
-    ratios = speedups(row, reference)
-    quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
-    return f"{_median_ratio(row, reference):.2f} ± {(quartiles[2] - quartiles[0]) / 2:.2f}"
+def _means(found: Mapping[Key, Mapping[str, Row]], others: Sequence[Mode]) -> list[str]:
+    lines = []
+    for mode in others:
+        ratios = [median_ratio(by[mode.name], by[REFERENCE]) for by in found.values() if mode.name in by]
+        if ratios:
+            lines.append(_mean(f"{mode.title} over float32", ratios))
+    ours = [median_ratio(by[SUBJECT], best_other(by)) for by in found.values() if SUBJECT in by]
+    return [*lines, _mean(f"{SUBJECT} over the best other of each row", ours)] if ours else lines
 
 
-def _amp_cells(row: Row | None, reference: Row) -> list[str]:
+def _mean(title: str, ratios: Sequence[float]) -> str:
+    return f"{title}: geometric mean {geometric_mean(ratios):.3f}, worst {min(ratios):.3f} of {len(ratios)}"
+
+
+def _subject_cells(by_mode: Mapping[str, Row]) -> list[str]:
+    row, reference = by_mode.get(SUBJECT), by_mode[REFERENCE]
     if row is None:
-        return ["–"] * 3
-    difference = loss_difference(row, reference)
+        return ["–"] * 5
+    difference, best = loss_difference(row, reference), best_other(by_mode)
     return [
         f"{row.first_step_s / reference.first_step_s:.2f}",
         f"{row.peak_mib / reference.peak_mib:.2f}",
+        f"{row.converted} / {row.casts}",
         "–" if difference is None else f"{difference:.1e}",
+        f"{ratio_cell(row, best)} ({best.mode})",
     ]

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from benchmarks.models import BENCHMARKS
-from benchmarks.step_time import ablation
+from benchmarks.step_time import parts
 from benchmarks.step_time.modes import WAYS, Mode, Way, modes
 
 FIRST_STEPS = 8
@@ -121,12 +121,26 @@ def new_runner(options: dict[str, Any], way: Way) -> Runner:
     return Runner(options["model"], options["size"], options["batch"], way)
 
 
+def _conversions(options: dict[str, Any]) -> tuple[int, int]:
+    """The nodes that amp_tf converted in this process so far, and the casts that it inserted."""
+    if not modes(options["precision"])[options["mode"]].variables:
+        return 0, 0
+    from amp_tf.reporting import process
+
+    totals = process.totals()
+    return totals.converted, totals.casts
+
+
 def prepare(options: dict[str, Any], way: Way) -> tuple[Runner, dict[str, Any]]:
     """Builds a runner and makes its first steps."""
+    before = _conversions(options)
     runner = new_runner(options, way)
     begin = time.perf_counter()
     clock = runner.steps(FIRST_STEPS)
+    converted, casts = (after - earlier for after, earlier in zip(_conversions(options), before, strict=True))
     return runner, {
+        "converted": converted,
+        "casts": casts,
         "batch": runner.batch,
         "first_step_s": clock.ends[0] - begin,
         "losses": clock.losses,
@@ -146,7 +160,7 @@ def set_up(mode: Mode) -> None:
     import tensorflow as tf
 
     if mode.without:
-        ablation.remove(mode.without)
+        parts.remove(mode.without)
     if mode.graph_option:
         tf.config.optimizer.set_experimental_options({mode.graph_option: True})
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import subprocess
 import sys
 
 import pytest
 
-from benchmarks.step_time import suite, tables
+from benchmarks.step_time import results, suite, tables
+from benchmarks.step_time.__main__ import batches, main, new_parser
 from benchmarks.step_time.modes import COMPARED, WAYS, environment, modes
 from benchmarks.step_time.suite import Row
 
@@ -60,19 +62,21 @@ def made_up(mode: str, ms: tuple[float, ...], **figures: float) -> Row:
     return Row("bert", "fit", mode, 16, ms, losses=(2.0, 1.0), **{"first_step_s": 2.0, "peak_mib": 100.0, **figures})
 
 
-def test_table_gives_ratios_of_medians_their_spread_and_the_best_mode():
+def test_table_gives_ratios_of_medians_their_spread_and_the_best_other_mode():
     rows = [
         made_up("float32", (10.0, 12.0, 11.0)),
         made_up("policy", (10.0, 10.0, 10.0)),
-        made_up("amp_tf", (5.0, 6.0, 5.5), first_step_s=2.2, peak_mib=150.0),
+        made_up("amp_tf", (5.0, 6.0, 5.5), first_step_s=2.2, peak_mib=150.0, converted=120, casts=30),
         Row("bert", "fit", "tf_pass", error="it broke"),
     ]
     text = tables.table(rows, [MODES[name] for name in COMPARED])
     line = next(line for line in text.splitlines() if line.startswith("| BERT"))
     assert [cell.strip() for cell in line.strip("|").split("|")] == [
-        "BERT encoder", "fit", "16", "11.00", "1.10 ± 0.10", "–", "2.00 ± 0.00", "1.10", "1.50", "0.0e+00", "amp_tf",
+        "BERT encoder", "fit", "16", "11.00", "1.10 ± 0.10", "–", "2.00 ± 0.00", "1.10", "1.50", "120 / 30", "0.0e+00",
+        "1.82 ± 0.09 (policy)",
     ]  # fmt: skip
-    assert "amp_tf: geometric mean 2.000, worst 2.000 of 1" in text
+    assert "amp_tf over float32: geometric mean 2.000, worst 2.000 of 1" in text
+    assert "amp_tf over the best other of each row: geometric mean 1.818, worst 1.818 of 1" in text
     assert "bert fit tf_pass: it broke" in text
 
 
@@ -82,6 +86,37 @@ def test_loss_difference_is_the_largest_of_the_first_steps():
     assert tables.loss_difference(other, reference) == pytest.approx(0.1)
     assert tables.geometric_mean([2.0, 0.5]) == pytest.approx(1.0)
     assert math.isclose(tables.speedups(other, reference)[0], 1.0)
+
+
+def test_the_table_and_the_picture_of_a_run_can_be_made_again_from_its_files(tmp_path, capsys):
+    one, two = tmp_path / "bert.json", tmp_path / "ncf.json"
+    facts = {"date": "2026-11-20", "command": "measure"}
+    rows = (made_up("float32", (10.0, 12.0)), made_up("amp_tf", (5.0, 6.0)))
+    results.Results(facts, "bfloat16", rows).write(one)
+    results.Results(facts, "bfloat16", tuple(dataclasses.replace(row, model="ncf") for row in rows)).write(two)
+    assert results.read([one]).rows == rows
+    assert main(["--read", str(one), str(two)]) == 0
+    text = capsys.readouterr().out
+    assert "command: measure; measure" in text
+    assert "| BERT encoder | fit | 16 | 11.00 | 2.00 ± 0.00 |" in text
+    assert "| NCF | fit | 16 | 11.00 | 2.00 ± 0.00 |" in text
+
+
+def test_files_of_different_16_bit_types_are_not_shown_together(tmp_path):
+    for precision in ("bfloat16", "float16"):
+        results.Results({"command": ""}, precision, ()).write(tmp_path / precision)
+    with pytest.raises(ValueError, match=r"different 16-bit types \(bfloat16, float16\)"):
+        results.read([tmp_path / "bfloat16", tmp_path / "float16"])
+
+
+def test_batches_are_those_named_or_the_models_sweep_or_its_own():
+    assert [
+        batches("convnet", new_parser().parse_args(text.split())) for text in ("", "--batches", "--batches 4 9")
+    ] == [
+        (None,),
+        (8, 16, 32, 64),
+        [4, 9],
+    ]
 
 
 def test_the_policy_of_a_mode_is_in_force_when_its_model_is_built():

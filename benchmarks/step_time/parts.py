@@ -1,0 +1,229 @@
+"""Parts of the rewrite that can be left out, one at a time, to see what each is worth.
+
+Parts that are data are emptied; the others are replaced by a form that does without.
+:mod:`benchmarks.step_time.ablation` measures them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One part of the rewrite.
+
+    Attributes:
+        name: what the command line and tables call it.
+        what: what it does, in a sentence.
+        remove: takes it out of this process; call it before the first graph.
+        shown_by: the benchmark models, each with a way to run it, that are measured to see what it is worth.
+        is_forced: whether it is measured where the user names the precision, because ``auto`` leaves these functions in
+            float32 on a CPU.
+    """
+
+    name: str
+    what: str
+    remove: Callable[[], None]
+    shown_by: tuple[tuple[str, str], ...]
+    is_forced: bool = False
+
+
+def _cost_model() -> None:
+    from amp_tf.painting import economy
+
+    economy.drop_unprofitable = lambda *arguments: None
+
+
+def _placement() -> None:
+    from amp_tf.painting import economy
+
+    economy._cut = lambda *arguments: []
+
+
+def _islands() -> None:
+    from amp_tf.painting import economy
+
+    economy._find_islands = lambda *arguments: []
+
+
+def _slow_kernels() -> None:
+    from amp_tf.oplists import costs
+
+    costs.SLOW_KERNELS = ()
+
+
+def _kernel_pairs() -> None:
+    from amp_tf.oplists import costs
+
+    costs.KERNEL_PAIRS = {}
+
+
+def _fused_gradients() -> None:
+    from amp_tf.oplists import costs
+
+    costs.FUSED_WITH = {}
+
+
+def _shared_casts() -> None:
+    from amp_tf.rewriting import planning
+
+    shared = planning._plan_casts
+
+    def one_for_each_reader(*arguments: Any) -> Iterator[Any]:
+        for cast in shared(*arguments):
+            for number, reader in enumerate(cast.readers):
+                name = cast.name if not number else f"{cast.name}-{number}"
+                yield cast._replace(name=name, readers=(reader,))
+
+    planning._plan_casts = one_for_each_reader
+
+
+def _folding() -> None:
+    from amp_tf.rewriting import folding
+
+    folding.PRODUCTS = {}
+
+
+def _fused_followers() -> None:
+    from amp_tf.painting import economy
+
+    weighed = economy.drop_unprofitable
+    economy.drop_unprofitable = lambda canvas, shapes, ties=(), folded=None: weighed(canvas, shapes, ties)
+
+
+def _absorbed_casts() -> None:
+    from amp_tf.painting import rules
+
+    rules.absorb_casts = lambda canvas: None
+
+
+def _retargeted_casts() -> None:
+    from amp_tf.painting import rules
+
+    rules.retarget_casts = lambda canvas: None
+
+
+def _loop_entries() -> None:
+    from amp_tf.painting import economy
+
+    economy._PINNED_OPS = frozenset()
+
+
+def _xla_cost_model() -> None:
+    from amp_tf.hooks import xla_pays
+
+    xla_pays.is_weighed = lambda *arguments: False
+
+
+def _loop_casts() -> None:
+    from amp_tf.hooks import xla_library
+
+    xla_library.hoist_casts = lambda *arguments: 0
+
+
+def _call_casts() -> None:
+    from amp_tf.hooks import xla_library
+
+    xla_library.lift_casts = lambda *arguments: 0
+
+
+PARTS = {
+    part.name: part
+    for part in (
+        Part(
+            "cost model",
+            "keeps in float32 what is faster there",
+            _cost_model,
+            (("bert", "fit"), ("unet", "fit"), ("mobilenetv2", "fit"), ("gnmt", "fit"), ("small_mlp", "fit")),
+        ),
+        Part(
+            "placement",
+            "moves casts to where all ops and casts together cost least (a minimum cut)",
+            _placement,
+            (("bert", "fit"), ("unet", "fit"), ("mobilenetv2", "fit")),
+        ),
+        Part(
+            "islands",
+            "keeps sets of 16-bit nodes in float32 that save less than their casts cost",
+            _islands,
+            (("bert", "fit"), ("ncf", "fit"), ("small_mlp", "fit")),
+        ),
+        Part(
+            "slow kernels",
+            "keeps products in float32 whose 16-bit kernel is slow",
+            _slow_kernels,
+            (("mobilenetv2", "fit"),),
+        ),
+        Part("kernel pairs", "gives a pooling and its gradient one type", _kernel_pairs, (("convnet", "fit"),)),
+        Part(
+            "fused gradients",
+            "keeps bias gradients with the convolution they are fused into",
+            _fused_gradients,
+            (("unet", "fit"), ("convnet", "fit")),
+        ),
+        Part(
+            "folding",
+            "multiplies batch normalization into the filters of convolutions, for inference",
+            _folding,
+            (("resnet50", "predict"), ("mobilenetv2", "predict"), ("ssd", "predict")),
+        ),
+        Part(
+            "fused followers",
+            "counts biases, sums and activations behind a folded convolution as free, so that they are fused with it",
+            _fused_followers,
+            (("resnet50", "predict"), ("mobilenetv2", "predict")),
+        ),
+        Part(
+            "shared casts",
+            "casts a tensor once for all its readers: a weight once a step",
+            _shared_casts,
+            (("bert", "fit"), ("gnmt", "fit")),
+        ),
+        Part(
+            "absorbed casts",
+            "lets a program's own cast to 16 bit take a converted value as it is",
+            _absorbed_casts,
+            (),
+        ),
+        Part(
+            "retargeted casts",
+            "lets a program's own cast to float32 give 16 bit where all its readers take that",
+            _retargeted_casts,
+            (),
+        ),
+        Part(
+            "loop entries",
+            "casts what a loop of graph nodes never changes once, before the loop",
+            _loop_entries,
+            (("gnmt", "fit"),),
+        ),
+        Part(
+            "xla cost model",
+            "leaves functions compiled by XLA for a CPU in float32, where nothing gains",
+            _xla_cost_model,
+            (("bert", "fit_jit"), ("small_mlp", "fit_jit")),
+        ),
+        Part(
+            "loop casts",
+            "casts what a While loop compiled by XLA never changes once, before the loop",
+            _loop_casts,
+            (("gnmt", "fit_jit"),),
+            is_forced=True,
+        ),
+        Part(
+            "call casts",
+            "moves casts out of what the body of such a loop calls, so that they can leave the loop",
+            _call_casts,
+            (),
+            is_forced=True,
+        ),
+    )
+}
+
+
+def remove(name: str) -> None:
+    """Takes one part out of this process."""
+    PARTS[name].remove()

@@ -1,0 +1,83 @@
+"""The figures of a run as a file, so that its table and its plot can be made again without measuring."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from benchmarks.step_time.modes import Mode, modes
+from benchmarks.step_time.suite import Row
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """What a run, or several, gave.
+
+    Attributes:
+        facts: date, CPU, versions and command.
+        precision: the 16-bit type of the Keras policy and of TensorFlow's pass.
+        rows: the figures.
+    """
+
+    facts: dict[str, Any]
+    precision: str
+    rows: tuple[Row, ...]
+
+    @property
+    def modes(self) -> list[Mode]:
+        """The modes that the rows are of, in their order."""
+        known = modes(self.precision)
+        return [known[name] for name in dict.fromkeys(row.mode for row in self.rows)]
+
+    def write(self, path: Path) -> None:
+        """Writes everything as JSON."""
+        rows = [dataclasses.asdict(row) for row in self.rows]
+        path.write_text(json.dumps({"machine": self.facts, "precision": self.precision, "rows": rows}, indent=1))
+
+
+def read(paths: Sequence[Path]) -> Results:
+    """The figures of one file or several together; the facts are those of the first, with the commands of all.
+
+    Raises:
+        ValueError: the files are of different 16-bit types.
+    """
+    files = [json.loads(path.read_text()) for path in paths]
+    precisions = {file.get("precision", "bfloat16") for file in files}
+    if len(precisions) > 1:
+        raise ValueError(f"The files compare different 16-bit types ({', '.join(sorted(precisions))}); show one alone.")
+    facts = {**files[0]["machine"], "command": "; ".join(file["machine"]["command"] for file in files)}
+    rows = (Row(**{**row, "ms": tuple(row["ms"]), "losses": tuple(row["losses"])}) for f in files for row in f["rows"])
+    return Results(facts, precisions.pop(), tuple(rows))
+
+
+def machine(command: str) -> dict[str, Any]:
+    """Date, CPU, versions, and the command with the arguments of this process.
+
+    Args:
+        command: how the running module is called, without arguments.
+    """
+    info = Path("/proc/cpuinfo")
+    models = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    versions = {}
+    for package in ("tensorflow", "tensorflow-cpu", "keras"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": models[0] if models else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        **versions,
+        "command": " ".join([command, *sys.argv[1:]]),
+    }
