@@ -7,14 +7,14 @@ what it read before. Here it does not, so the result is compared with what the m
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.sizes import SHAPES_ATTR
-from amp_tf.graph.verify import find_new_cycle
+from amp_tf.graph.verify import LOOP_ENTRIES, find_new_cycle
 from amp_tf.graph.view import GraphView
 
 _INT32 = 3  # its DataType number
@@ -93,9 +93,12 @@ def apply_moves(protos: Any, view: GraphView, moves: Moves) -> None:
             node.attr[SHAPES_ATTR].Clear()
             if SHAPES_ATTR in shapes:
                 node.attr[SHAPES_ATTR].CopyFrom(shapes[SHAPES_ATTR])
+    has_loops = not LOOP_ENTRIES.isdisjoint(view.ops)
     for reshape in moves.reshapes:
         device = view.devices[reshape.beside]
-        _fill_shape(protos.add(), reshape, device)
+        # Without a control input a constant stands outside the loop that the tensor may be in.
+        order = [f"^{names[reshape.src_node]}"] if has_loops else []
+        _fill_shape(protos.add(), reshape, device, order)
         node = protos.add()
         node.name, node.op, node.device = reshape.names[1], "Reshape", device
         node.input.extend([_tensor(names[reshape.src_node], reshape.src_port), reshape.names[0]])
@@ -122,8 +125,9 @@ def _tensor(name: str, port: int) -> str:
     return f"{name}:{port}" if port else name
 
 
-def _fill_shape(node: Any, reshape: NewReshape, device: str) -> None:
+def _fill_shape(node: Any, reshape: NewReshape, device: str, order: Sequence[str]) -> None:
     node.name, node.op, node.device = reshape.names[0], "Const", device
+    node.input.extend(order)
     node.attr["dtype"].type = _INT32
     tensor = node.attr["value"].tensor
     tensor.dtype = _INT32

@@ -18,6 +18,7 @@ import numpy as np
 
 from amp_tf.graph.view import GraphView
 
+LOOP_ENTRIES = frozenset({"Enter", "RefEnter"})
 LOOP_CLOSERS = frozenset({"NextIteration", "RefNextIteration"})
 _CONVERTERS = frozenset({"Cast"})  # new nodes that hand on what they read
 

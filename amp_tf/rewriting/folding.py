@@ -186,6 +186,8 @@ class _Search:
             return
         if not _pays(result, filter_shape):
             return
+        if any(self._view.ops[source] in PRODUCTS for source, _ in self._sources(vector[0])):
+            return  # perhaps a scaled result too, which moves away
         if is_depthwise:
             vector = self._reshaped(vector, filter_shape[2:], scale)
         for reader, place in self._readers(scale):
@@ -313,7 +315,8 @@ def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0)
 
 
 def _is_channels_last(node: Any) -> bool:
-    return not node.attr["data_format"].s or node.attr["data_format"].s == b"NHWC"
+    layout = node.attr.get("data_format")  # indexing would add it
+    return layout is None or layout.s in (b"", b"NHWC")
 
 
 def _pays(result: Shape, filter_shape: Shape) -> bool:

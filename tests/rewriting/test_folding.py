@@ -53,11 +53,13 @@ DEPTHWISE = DEPTHWISE.replace(
 
 
 class GraphShapes:
-    """The static shapes that TensorFlow infers for a graph."""
+    """The static shapes that TensorFlow infers for a GraphDef, or inferred when it made a graph."""
 
-    def __init__(self, proto):
-        with tf.Graph().as_default() as self._graph:
-            tf.import_graph_def(proto, name="")
+    def __init__(self, graph):
+        self._graph = graph
+        if not isinstance(graph, tf.Graph):
+            with tf.Graph().as_default() as self._graph:
+                tf.import_graph_def(graph, name="")
 
     def output_shapes(self, node):
         shapes = (output.shape for output in self._graph.get_operation_by_name(node).outputs)
@@ -218,3 +220,64 @@ def test_a_graph_where_nothing_becomes_16_bit_stays_as_it_is():
     result = rewrite(proto, amp_tf.AmpConfig(allow_remove=("Conv2D",)))
     assert result.graph is proto
     assert result.report.folded == 0
+
+
+def loop(conv):
+    """A graph whose loop runs a product twice, normalized by what changes from turn to turn."""
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as made:
+            x = tf.compat.v1.placeholder(tf.float32, [8, 32, 32, 16], name="x")
+            is_depthwise = conv is tf.nn.depthwise_conv2d
+            w = tf.compat.v1.placeholder(tf.float32, [3, 3, 16, 1 if is_depthwise else 16], name="w")
+            w2 = tf.compat.v1.placeholder(tf.float32, [3, 3, 16, 16], name="w2")
+            s = tf.compat.v1.placeholder(tf.float32, [16], name="s")
+
+            def turn(i, x):
+                scaled = conv(x, tf.identity(w), strides=[1] * 4, padding="SAME") * (s + tf.cast(i, tf.float32))
+                return i + 1, tf.nn.conv2d(tf.nn.relu(scaled + s), w2, strides=[1] * 4, padding="SAME") / 100.0
+
+            shapes = [tf.TensorShape([]), x.shape]
+            _, y = tf.compat.v1.while_loop(lambda i, _: i < 2, turn, [tf.constant(0), x], shape_invariants=shapes)
+            tf.identity(y, name="fetch")
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+    return made
+
+
+@pytest.mark.parametrize("conv", [tf.nn.conv2d, tf.nn.depthwise_conv2d])
+def test_inside_a_loop_new_nodes_are_in_its_frame(conv):
+    made = loop(conv)
+    proto, shapes = made.as_graph_def(), GraphShapes(made)  # imported again, the loop would hide the shapes
+    result = amp_tf.rewrite(proto, AUTO, hardware=BF16_CPU, preserve=("fetch",), shapes=shapes)
+    given = feeds(proto)
+    assert result.report.folded == 1
+    exact, found = run(proto, given), run(result.graph, given)
+    np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())
+
+
+GATE = "gate = DepthwiseConv2dNative(v, w2) padding='SAME' strides=[1, 1, 1, 1]"
+CONV = "conv = DepthwiseConv2dNative(x, w) padding='SAME' strides=[1, 1, 1, 1]"
+
+
+@pytest.mark.parametrize("products", [(GATE, CONV), (CONV, GATE)], ids=["gate first", "gate last"])
+def test_a_scale_that_is_itself_a_scaled_product_stays_where_it_is(products):
+    proto = graph(
+        f"""
+        x = Placeholder() shape=[1, 32, 32, 16]
+        w = Placeholder() shape=[3, 3, 16, 1]
+        v = Placeholder() shape=[1, 1, 1, 16]
+        w2 = Placeholder() shape=[1, 1, 16, 1]
+        s2 = Placeholder() shape=[16]
+        w3 = Placeholder() shape=[3, 3, 16, 64]
+        {products[0]}
+        scaled2 = Mul(gate, s2)
+        {products[1]}
+        scaled = Mul(conv, scaled2)
+        act = Conv2D(scaled, w3) padding='SAME' strides=[1, 1, 1, 1]
+        fetch = Identity(act)
+        """
+    )
+    given = feeds(proto)
+    exact, found = run(proto, given), run(rewrite(proto).graph, given)
+    np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())
