@@ -18,12 +18,12 @@ def apply_to_graph(protos: Any, view: GraphView, plan: EditPlan) -> None:
         plan: the edits.
     """
     _retype(protos, view, plan)
+    for node, position, name in sorted((*reader, cast.name) for cast in plan.casts for reader in cast.readers):
+        protos[node].input[position] = name
     for cast in plan.casts:
         name = view.names[cast.src_node]
         source = f"{name}:{cast.src_port}" if cast.src_port else name
         _fill_cast(protos.add(), cast, source, view.devices[cast.src_node])
-        for node, position in cast.readers:
-            protos[node].input[position] = cast.name
 
 
 def apply_to_function(function: Any, view: GraphView, plan: EditPlan) -> None:

@@ -52,5 +52,11 @@ class EditPlan:
     retypes: tuple[Retype, ...] = ()
     casts: tuple[NewCast, ...] = ()
 
+    def edited_nodes(self) -> list[int]:
+        """The numbers of the nodes that change, in order."""
+        changed = {rename.node for rename in self.renames} | {retype.node for retype in self.retypes}
+        changed.update(node for cast in self.casts for node, _ in cast.readers)
+        return sorted(changed)
+
     def __bool__(self) -> bool:
         return bool(self.renames or self.retypes or self.casts)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+from array import array
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
@@ -23,8 +24,8 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import BROKEN, Place, SignatureReader, read_types
 from amp_tf.graph.serialized import pieces
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
-from amp_tf.graph.view import GraphView, compact
-from amp_tf.graph.wiring import TensorNames, Wires
+from amp_tf.graph.view import GraphView
+from amp_tf.graph.wiring import Ports, TensorNames, Wires
 
 ARG_OP = "_Arg"
 RETVAL_OP = "_Retval"
@@ -153,7 +154,7 @@ class NodeReader:
         self._read_signatures = SignatureReader(templates, tensors.place).read
         self.signatures: list[Signature] = []
         self.devices: list[str] = []
-        self.dtypes: list[int] = []
+        self.dtypes = array("i")
         self.wires = Wires(tensors)
 
     def read(self, protos: Sequence[Any]) -> None:
@@ -164,13 +165,13 @@ class NodeReader:
         """
         for piece in pieces(protos):
             signatures = self._read_signatures(piece)
-            self.dtypes += read_types(piece, signatures, self._tensors.place)
+            self.dtypes.extend(read_types(piece, signatures, self._tensors.place))
             self.devices += map(sys.intern, map(_get_device, piece))
             self._add(signatures, [node.input[:] for node in piece])
 
     def add_boundary(self, signatures: Sequence[Signature], inputs: Sequence[Sequence[str]]) -> None:
         """Adds a function's arguments or results, which have no NodeDef."""
-        self.dtypes += [slot.fixed for signature in signatures for slot in signature.slots]
+        self.dtypes.extend(slot.fixed for signature in signatures for slot in signature.slots)
         self.devices += [""] * len(signatures)
         self._add(signatures, inputs)
 
@@ -184,7 +185,7 @@ class NodeReader:
         Raises:
             GraphError: an edge is broken.
         """
-        base = compact(itertools.accumulate(map(len, map(_get_slots, self.signatures)), initial=0))
+        ports = Ports(self.signatures)
         view = GraphView(
             function=function,
             names=self._tensors.names,
@@ -192,9 +193,9 @@ class NodeReader:
             devices=self.devices,
             protos=protos,
             signatures=self.signatures,
-            base=base,
+            base=ports.base,
             dtypes=self.dtypes,
-            edges=self.wires.edges(self.signatures, base),
+            edges=self.wires.edges(ports),
         )
         check_edge_types(view)
         return view
@@ -262,4 +263,3 @@ def _is_port(text: str) -> bool:
 
 _get_device = attrgetter("device")
 _get_op = attrgetter("op")
-_get_slots = attrgetter("slots")

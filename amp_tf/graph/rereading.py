@@ -6,7 +6,6 @@ nothing is taken on trust from the plan or the editor: an edit at a place that n
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
@@ -15,7 +14,8 @@ import numpy as np
 from amp_tf.graph.reader import GraphTensors, NodeReader, check_edge_types, read_nodes
 from amp_tf.graph.serialized import NodeTable, join_fields, split_pieces
 from amp_tf.graph.templates import Signature, Templates
-from amp_tf.graph.view import GraphView, compact
+from amp_tf.graph.view import GraphView
+from amp_tf.graph.wiring import Ports
 
 
 def reread_graph(result: Sequence[bytes], original: NodeTable, view: GraphView, templates: Templates) -> GraphView:
@@ -33,7 +33,9 @@ def reread_graph(result: Sequence[bytes], original: NodeTable, view: GraphView, 
     Raises:
         GraphError: the edited graph is broken; the message names node and port.
     """
-    numbers, fields = _find_different(original, result)
+    found = list(original.differences(result))
+    numbers, fields = [number for number, _ in found], [field for _, field in found]
+    del found
     if not all(fields):
         return _read_all(result, templates)  # nodes are missing, which shows when the views are compared
     different = join_fields(fields)
@@ -51,22 +53,11 @@ def reread_graph(result: Sequence[bytes], original: NodeTable, view: GraphView, 
     return _merge(view, nodes, names, changed)
 
 
-def _find_different(before: NodeTable, after: Sequence[bytes]) -> tuple[list[int], list[bytes]]:
-    """The numbers of the nodes that are not as they were, new ones included; and their bytes, none of missing ones."""
-    pairs = itertools.zip_longest(before.split(), split_pieces(after), fillvalue=b"")
-    numbers, fields = [], []
-    for number, (old, new) in enumerate(pairs):
-        if old != new:
-            numbers.append(number)
-            fields.append(new)
-    return numbers, fields
-
-
 def _names_after(view: GraphView, changed: Sequence[int], different: NodeTable) -> tuple[list[str], bool]:
     """The names of all nodes; and whether those of the old ones are what they were, and those of new ones new."""
-    protos = iter(different)
-    are_kept = all(next(protos).name == view.names[number] for number in changed)
-    added = [node.name for node in protos]
+    names = [node.name for node in different]
+    are_kept = names[: len(changed)] == [view.names[number] for number in changed]
+    added = names[len(changed) :]
     unique = frozenset(added)
     return [*view.names, *added], are_kept and len(unique) == len(added) and unique.isdisjoint(view.names)
 
@@ -78,7 +69,9 @@ def _index(names: Sequence[str], wanted: Container[str]) -> dict[str, int]:
 
 def _names_read(protos: Iterable[Any]) -> set[str]:
     """All names that nodes may mean by their inputs: ``name``, ``name:port``, ``^name``."""
-    texts = set(itertools.chain.from_iterable(proto.input for proto in protos))
+    texts: set[str] = set()
+    for proto in protos:
+        texts.update(proto.input[:])
     rare = [text for text in texts if ":" in text or text[:1] == "^"]
     texts.update(text.lstrip("^").rpartition(":")[0] or text[1:] for text in rare)
     return texts
@@ -96,18 +89,18 @@ def _has_same_outputs(old: Signature, new: Signature) -> bool:
 def _merge(view: GraphView, nodes: NodeReader, names: list[str], changed: Sequence[int]) -> GraphView:
     """The original's view with the changed nodes in their places and the new ones at the end."""
     split = len(changed)
-    signatures, devices, dtypes = view.signatures.copy(), view.devices.copy(), view.dtypes.copy()
-    ends = list(itertools.accumulate((len(signature.slots) for signature in nodes.signatures), initial=0))
+    signatures, devices, dtypes = view.signatures.copy(), view.devices.copy(), view.dtypes[:]
+    ends = Ports(nodes.signatures).base
     for row, node in enumerate(changed):
         signatures[node], devices[node] = nodes.signatures[row], nodes.devices[row]
         dtypes[view.base[node] : view.base[node + 1]] = nodes.dtypes[ends[row] : ends[row + 1]]
     signatures += nodes.signatures[split:]
     devices += nodes.devices[split:]
     dtypes += nodes.dtypes[ends[split] :]
-    base = compact(itertools.chain(view.base, (view.unit_count + end - ends[split] for end in ends[split + 1 :])))
+    ports = Ports(signatures)
     is_kept = np.ones(view.node_count, np.bool_)
     is_kept[changed] = False
-    edges = view.edges.at(is_kept[view.edges.dst_node]).followed_by(nodes.wires.edges(signatures, base))
+    edges = view.edges.at(is_kept[view.edges.dst_node]).followed_by(nodes.wires.edges(ports))
     merged = GraphView(
         function=view.function,
         names=names,
@@ -115,7 +108,7 @@ def _merge(view: GraphView, nodes: NodeReader, names: list[str], changed: Sequen
         devices=devices,
         protos=[],
         signatures=signatures,
-        base=base,
+        base=ports.base,
         dtypes=dtypes,
         edges=edges.at(np.argsort(edges.dst_node, kind="stable")),
     )

@@ -9,6 +9,7 @@ Source of the format: the encoding of protocol buffers (https://protobuf.dev/pro
 
 from __future__ import annotations
 
+import bisect
 import io
 import itertools
 from array import array
@@ -18,12 +19,13 @@ from typing import Any, overload
 from amp_tf.errors import GraphError
 
 PIECE = 1024  # nodes looked at in one go
+_FEW = 2 * PIECE  # so many nodes may stay parsed
 _NODE_TAG = 0x0A  # field 1 of GraphDef, with a length
 _MORE = 0x80  # in a byte of a number: another byte follows
 
 
 class NodeTable(Sequence[Any]):
-    """The nodes of a serialized GraphDef. Each access parses, and gives a proto of its own.
+    """The nodes of a serialized GraphDef, to be looked at only. Each access parses them, unless they are few.
 
     Args:
         data: node fields, and nothing else.
@@ -33,6 +35,7 @@ class NodeTable(Sequence[Any]):
     def __init__(self, data: bytes, ends: Sequence[int]) -> None:
         self._data = data
         self._ends = ends
+        self._parsed: Any = None  # a GraphDef of all nodes
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -49,12 +52,14 @@ class NodeTable(Sequence[Any]):
         Raises:
             GraphError: the bytes are no NodeDef.
         """
-        if isinstance(key, slice):
-            first, end, _ = key.indices(len(self))
-            return list(parse_graph(self.fields(first, end)).node) if first < end else []
-        if not 0 <= key < len(self):
+        if isinstance(key, int) and not 0 <= key < len(self):
             raise IndexError(key)
-        return parse_graph(self.fields(key, key + 1)).node[0]
+        if len(self) <= _FEW:
+            self._parsed = self._parsed or parse_graph(self.fields(0, len(self)))
+            return self._parsed.node[key]
+        first, end, _ = key.indices(len(self)) if isinstance(key, slice) else (key, key + 1, 1)
+        nodes = parse_graph(self.fields(first, end)).node if first < end else []
+        return list(nodes) if isinstance(key, slice) else nodes[0]
 
     def __iter__(self) -> Iterator[Any]:
         for piece in pieces(self):
@@ -63,6 +68,30 @@ class NodeTable(Sequence[Any]):
     def fields(self, first: int, end: int) -> bytes:
         """The bytes of some nodes one after the other, field headers included."""
         return self._data[self._start(first) : self._start(end)]
+
+    def differences(self, after: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+        """The nodes of another graph that are not, byte for byte, those of the same number here.
+
+        Args:
+            after: the nodes of the other graph, in pieces of whole fields.
+
+        Yields:
+            The number of each, and its bytes, field header included: none of those that are missing at the end.
+        """
+        number = start = 0
+        count, data, ends = len(self), self._data, self._ends
+        for piece in after:
+            position, size = 0, len(piece)
+            while position < size:
+                end = ends[number] if number < count else start
+                if number < count and piece.startswith(data[start:end], position):
+                    position += end - start
+                else:
+                    field_end = _find_end(piece, position)
+                    yield number, piece[position:field_end]
+                    position = field_end
+                number, start = number + 1, end
+        yield from ((missing, b"") for missing in range(number, count))
 
     def split(self) -> Iterator[bytes]:
         """The bytes of each node, field header included."""
@@ -119,10 +148,12 @@ class NodesUnderEdit:
 
     Args:
         original: the nodes before.
+        expected: the numbers, in order, of nodes that will be looked at in this order: they are parsed together.
     """
 
-    def __init__(self, original: NodeTable) -> None:
+    def __init__(self, original: NodeTable, expected: Sequence[int] = ()) -> None:
         self._original = original
+        self._expected = expected
         self._edited: dict[int, bytes] = {}  # the bytes of nodes that were edited before
         self._copies = _graph_class()()  # one proto for many: each proto of its own would have its own arena
         self._number_of: dict[int, int] = {}  # of a node among the copies
@@ -136,11 +167,7 @@ class NodesUnderEdit:
         if number >= len(self._original):
             return self._added.node[number - len(self._original)]
         if number not in self._number_of:
-            if len(self._number_of) == PIECE:
-                self._put_away()
-            self._number_of[number] = len(self._number_of)
-            field = self._edited.get(number) or self._original.fields(number, number + 1)
-            self._copies.MergeFromString(field)
+            self._copy(number)
         return self._copies.node[self._number_of[number]]
 
     def add(self) -> Any:
@@ -152,6 +179,19 @@ class NodesUnderEdit:
         self._put_away()
         parts = (b"".join(part) for part in _batched(self._parts(), PIECE))
         return [part for part in (*parts, self._added.SerializeToString()) if part]
+
+    def _copy(self, number: int) -> None:
+        if len(self._number_of) == PIECE:
+            self._put_away()
+        position = bisect.bisect_left(self._expected, number)
+        wanted = self._expected[position : position + PIECE - len(self._number_of)]
+        if not wanted or wanted[0] != number:
+            wanted = [number]
+        fresh = [each for each in wanted if each not in self._number_of]
+        first = len(self._number_of)
+        self._number_of.update(zip(fresh, range(first, first + len(fresh)), strict=True))
+        original, edited = self._original, self._edited
+        self._copies.MergeFromString(b"".join([edited.get(each) or original.fields(each, each + 1) for each in fresh]))
 
     def _put_away(self) -> None:
         fields = split_pieces([self._copies.SerializeToString()])
@@ -235,16 +275,25 @@ def _find_ends(data: bytes) -> Sequence[int]:
     try:
         while position < size and data[position] == _NODE_TAG:
             length = data[position + 1]
-            position += 2
-            if length >= _MORE:
-                length, position = _read_number(data, position - 1)
-            position += length
+            if length < _MORE:
+                position += 2 + length
+            elif (more := data[position + 2]) < _MORE:  # as _read_number; nearly all nodes have a length of two bytes
+                position += 3 + (length & ~_MORE | more << 7)
+            else:
+                length, position = _read_number(data, position + 1)
+                position += length
             ends.append(position)
-    except IndexError:
+    except (IndexError, OverflowError):
         position = size + 1
     if position > size:
         raise _unreadable(data, "a node is cut off")
     return ends
+
+
+def _find_end(data: bytes, start: int) -> int:
+    """The end of the node field that begins at a place."""
+    length, position = _read_number(data, start + 1)
+    return position + length
 
 
 def _read_number(data: bytes, position: int) -> tuple[int, int]:

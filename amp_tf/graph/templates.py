@@ -45,9 +45,11 @@ class Slot:
         return self.attr if self.index < 0 else f"{self.attr}[{self.index}]"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Signature:
     """The slots of a node and the slot of each port; nodes of one op with equal arities share it.
+
+    Two signatures are equal if they are the same object, so that what follows from one can be kept by it.
 
     Attributes:
         op: the op's name.

@@ -130,7 +130,7 @@ class GraphView:
     protos: Sequence[Any]
     signatures: list[Signature]
     base: Sequence[int]
-    dtypes: list[int]
+    dtypes: array[int]
     edges: Edges
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 from amp_tf.errors import GraphError
 from amp_tf.graph.attributes import BROKEN, Place
 from amp_tf.graph.templates import Signature
-from amp_tf.graph.view import Edges
+from amp_tf.graph.view import Edges, compact
 
 _NOT_PLAIN = -1  # neither a node's first output nor known otherwise
 _CONTROL = -2
@@ -71,12 +71,15 @@ class Wires:
         readers = np.repeat(as_integers(nodes), counts)
         sources = list(map(self._tensors.plain.get, texts, itertools.repeat(_NOT_PLAIN)))
         ports = np.zeros(len(texts), np.int32)
+        known = self._tensors.nodes
         for number in [number for number, source in enumerate(sources) if source == _NOT_PLAIN]:
             text = texts[number]
-            if text[:1] == "^":
-                sources[number] = self._read_control(text, readers[number])
-            else:
+            if text[:1] != "^":
                 sources[number], ports[number] = self._read_rare(number, text, readers)
+            elif text[1:] in known:
+                sources[number] = _CONTROL
+            else:
+                raise self._error(readers[number], f"control input {text!r} names no node of this graph")
         array = as_integers(sources)
         late = np.flatnonzero((array[:-1] < 0) & (array[1:] >= 0) & (readers[:-1] == readers[1:]))
         if len(late):
@@ -88,11 +91,6 @@ class Wires:
         self._sources.append(array)
         self._ports.append(ports)
 
-    def _read_control(self, text: str, reader: int) -> int:
-        if text[1:] not in self._tensors.nodes:
-            raise self._error(reader, f"control input {text!r} names no node of this graph")
-        return _CONTROL
-
     def _read_rare(self, number: int, text: str, readers: Any) -> tuple[int, int]:
         found = self._tensors.resolve(text)
         if found is None:
@@ -100,54 +98,102 @@ class Wires:
             raise self._error(readers[number], f"input {position} is {text!r}, which is no tensor of this graph")
         return found
 
-    def edges(self, signatures: Sequence[Signature], base: Sequence[int]) -> Edges:
+    def edges(self, ports: Ports) -> Edges:
         """The edges into the nodes whose inputs were added, in the order in which they were added.
 
         Args:
-            signatures, base: of all nodes of the graph; see :class:`~amp_tf.graph.view.GraphView`.
+            ports: those of all nodes of the graph.
 
         Raises:
             GraphError: a port does not exist, or a node has not as many inputs as its op expects.
         """
-        counts, readers, sources, ports = map(_joined, (self._counts, self._readers, self._sources, self._ports))
+        counts, readers, sources, numbers = map(_joined, (self._counts, self._readers, self._sources, self._ports))
         starts = np.cumsum(counts, dtype=np.int32) - counts
         data = np.flatnonzero(sources >= 0)
-        src_node, src_port, dst_node = sources[data], ports[data], readers[data]
-        output_counts = _port_counts(signatures, _get_outputs)
-        self._check_ports(src_node, src_port, dst_node, output_counts)
+        src_node, src_port, dst_node = sources[data], numbers[data], readers[data]
+        self._check_ports(src_node, src_port, dst_node, ports)
         rows = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[data]
-        reading = [signatures[node] for node in self._nodes]
-        self._check_arity(np.bincount(rows, minlength=len(counts)), reading)
-
-        first_unit = as_integers(base)
-        output_starts = np.cumsum(output_counts, dtype=np.int32) - output_counts
-        output_slots = _slots(signatures, _get_outputs)
+        self._check_arity(np.bincount(rows, minlength=len(counts)), ports)
+        dst_position = (data - starts[rows]).astype(np.int32)
         return Edges(
             src_node=src_node,
             src_port=src_port,
             dst_node=dst_node,
-            dst_position=(data - starts[rows]).astype(np.int32),
-            src_unit=first_unit[src_node] + output_slots[output_starts[src_node] + src_port],
-            dst_unit=first_unit[dst_node] + _slots(reading, _get_inputs),
+            dst_position=dst_position,
+            src_unit=ports.output_units(src_node, src_port),
+            dst_unit=ports.input_units(dst_node, dst_position),
         )
 
-    def _check_ports(self, src_node: Any, src_port: Any, dst_node: Any, output_counts: Any) -> None:
-        wrong = np.flatnonzero(src_port >= output_counts[src_node])
+    def _check_ports(self, src_node: Any, src_port: Any, dst_node: Any, ports: Ports) -> None:
+        existing = ports.output_counts(src_node)
+        wrong = np.flatnonzero(src_port >= existing)
         if len(wrong):
             edge = wrong[0]
-            source = src_node[edge]
-            what = f"reads port {src_port[edge]} of {self._tensors.names[source]!r}, which has {output_counts[source]}"
+            source = self._tensors.names[src_node[edge]]
+            what = f"reads port {src_port[edge]} of {source!r}, which has {existing[edge]}"
             raise self._error(dst_node[edge], f"{what} output(s)")
 
-    def _check_arity(self, counts: Any, reading: Sequence[Signature]) -> None:
-        wrong = np.flatnonzero(counts != _port_counts(reading, _get_inputs))
+    def _check_arity(self, counts: Any, ports: Ports) -> None:
+        wrong = np.flatnonzero(counts != ports.input_counts(self._nodes))
         if len(wrong):
             row = wrong[0]
-            expected = f"{reading[row].op} expects {len(reading[row].inputs)} data input(s)"
+            signature = ports.signatures[self._nodes[row]]
+            expected = f"{signature.op} expects {len(signature.inputs)} data input(s)"
             raise self._error(self._nodes[row], f"{expected} and has {counts[row]}")
 
     def _error(self, node: int, what: str) -> GraphError:
         return GraphError(what, where=self._tensors.place(self._tensors.names[node]), fix=BROKEN)
+
+
+class Ports:
+    """Which unit types each port of each node; the rows of all nodes are looked up at once.
+
+    Args:
+        signatures: of all nodes of a graph.
+
+    Attributes:
+        signatures: the same.
+        base: the first unit of each node, and the number of units at the end.
+    """
+
+    def __init__(self, signatures: Sequence[Signature]) -> None:
+        self.signatures = signatures
+        number_of = {signature: number for number, signature in enumerate(dict.fromkeys(signatures))}
+        self._kind = np.fromiter(map(number_of.__getitem__, signatures), np.int32, len(signatures))
+        self._inputs = _Table(list(map(_get_inputs, number_of)))
+        self._outputs = _Table(list(map(_get_outputs, number_of)))
+        slots = as_integers([len(signature.slots) for signature in number_of])
+        self._first_unit = np.zeros(len(signatures) + 1, np.int32)
+        np.cumsum(slots[self._kind], out=self._first_unit[1:])
+        self.base = compact(self._first_unit)
+
+    def input_counts(self, nodes: Any) -> Any:
+        """How many data inputs the ops of some nodes have."""
+        return self._inputs.counts[self._kind[nodes]]
+
+    def output_counts(self, nodes: Any) -> Any:
+        """How many output ports some nodes have."""
+        return self._outputs.counts[self._kind[nodes]]
+
+    def input_units(self, nodes: Any, positions: Any) -> Any:
+        """The units of some data inputs, which must exist."""
+        return self._first_unit[nodes] + self._inputs.at(self._kind[nodes], positions)
+
+    def output_units(self, nodes: Any, numbers: Any) -> Any:
+        """The units of some output ports, which must exist."""
+        return self._first_unit[nodes] + self._outputs.at(self._kind[nodes], numbers)
+
+
+class _Table:
+    """Rows of different lengths, one after the other."""
+
+    def __init__(self, rows: Sequence[Sequence[int]]) -> None:
+        self.counts = as_integers([len(row) for row in rows])
+        self._values = as_integers(list(itertools.chain.from_iterable(rows)))
+        self._starts = np.cumsum(self.counts, dtype=np.int32) - self.counts
+
+    def at(self, rows: Any, places: Any) -> Any:
+        return self._values[self._starts[rows] + places]
 
 
 def as_integers(values: Sequence[int]) -> Any:
@@ -157,14 +203,6 @@ def as_integers(values: Sequence[int]) -> Any:
 
 def _joined(arrays: Sequence[Any]) -> Any:
     return np.concatenate([np.zeros(0, np.int32), *arrays])
-
-
-def _port_counts(signatures: Sequence[Signature], get_ports: Any) -> Any:
-    return np.fromiter(map(len, map(get_ports, signatures)), np.int32, len(signatures))
-
-
-def _slots(signatures: Sequence[Signature], get_ports: Any) -> Any:
-    return np.fromiter(itertools.chain.from_iterable(map(get_ports, signatures)), np.int32)
 
 
 _get_inputs = attrgetter("inputs")

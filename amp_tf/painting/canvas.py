@@ -71,20 +71,23 @@ class Canvas:
     def paint_allow(self, units: Any, rule: Rule) -> None:
         """Paints units allow; those that are allow already keep their rule."""
         fresh = [unit for unit in units if not self.allow[unit]]
-        self.allow[fresh] = 1
-        self.rule[fresh] = rule
+        if fresh:
+            self.allow[fresh] = 1
+            self.rule[fresh] = rule
 
     def paint_deny(self, units: Any, rule: Rule) -> None:
         """Paints units deny; those that are deny already keep their rule."""
         fresh = [unit for unit in units if not self.deny[unit]]
-        self.deny[fresh] = 1
-        self.rule[fresh] = rule
+        if fresh:
+            self.deny[fresh] = 1
+            self.rule[fresh] = rule
 
     def unpaint_allow(self, units: Any, rule: Rule) -> None:
         """Takes allow paint off units."""
         painted = [unit for unit in units if self.allow[unit]]
-        self.allow[painted] = 0
-        self.rule[painted] = rule
+        if painted:
+            self.allow[painted] = 0
+            self.rule[painted] = rule
 
     def flood(self, seeds: Any, enterable: Flags, *, forward: bool = False, backward: bool = False) -> list[int]:
         """The units that can be reached from the seeds through enterable units, seeds not included.

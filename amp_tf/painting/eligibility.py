@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -93,29 +94,28 @@ def find_convertible(
     """
     allowed = bytearray(view.unit_count)
     runnable = bytearray(view.unit_count)
-    known: dict[tuple[int, tuple[int, ...], bool], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    device_type, wanted = target.device_type, target.precision.data_type
     base, dtypes, signatures = view.base, view.dtypes, view.signatures
     for node in candidates:
-        signature = signatures[node]
-        first, end = base[node], base[node + 1]
-        types = tuple(dtypes[first:end])
-        key = (id(signature), types, node in whole)  # signatures live as long as the view
-        positions = known.get(key)
-        if positions is None:
-            positions = known[key] = _positions(signature, types, target, together=node in whole)
-        for position in positions[0]:
+        first = base[node]
+        types = tuple(dtypes[first : base[node + 1]])
+        if datatypes.FLOAT not in types:
+            continue
+        for_definition, for_kernel = _positions(signatures[node], types, device_type, wanted, node in whole)
+        for position in for_definition:
             allowed[first + position] = 1
-        for position in positions[1]:
+        for position in for_kernel:
             runnable[first + position] = 1
     return np.frombuffer(allowed, np.uint8), np.frombuffer(runnable, np.uint8)
 
 
+@functools.lru_cache(maxsize=8192)
 def _positions(
-    signature: Signature, types: tuple[int, ...], target: Target, *, together: bool
+    signature: Signature, types: tuple[int, ...], device_type: str, wanted: int, together: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """For one kind of node, the slots that its op's definition allows to be 16 bit, and those with a kernel too."""
     if signature.holds_functions:
         return (), ()
-    wanted = target.precision.data_type
     allowed = [
         position
         for position, slot in enumerate(signature.slots)
@@ -128,7 +128,7 @@ def _positions(
         types_of.setdefault(slot.attr, []).append(data_type)
 
     def runs(converted: Mapping[str, list[int]]) -> bool:
-        return kernels.has_kernel(signature.op, target.device_type, {**types_of, **converted})
+        return kernels.has_kernel(signature.op, device_type, {**types_of, **converted})
 
     if together:
         runnable = _largest_choice(attrs, lambda choice: runs({a: _with_all(types_of[a], wanted) for a in choice}))

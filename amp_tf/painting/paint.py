@@ -121,7 +121,7 @@ def _prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
         on_clear=_flags(codes == _CODES[CLEAR]),
         processable=processable,
         locked=view.spread(movable) ^ 1,
-        is_float32=_flags(np.asarray(view.dtypes, dtype=np.int64) == datatypes.FLOAT),
+        is_float32=_flags(np.asarray(view.dtypes) == datatypes.FLOAT),
         type_allowed=allowed & processable,
         convertible=runnable & processable,
         allow=np.zeros(view.unit_count, np.uint8),

@@ -92,13 +92,12 @@ class Painting:
         """The same painting without the graph's protos and edges, to be kept for the report."""
         return dataclasses.replace(self, view=self.view.detached())
 
-    def dtypes_after(self) -> list[int]:
-        """The ``DataType`` number of each unit once the graph is rewritten."""
-        if self.precision is None:
-            return self.view.dtypes
-        dtypes = np.asarray(self.view.dtypes, dtype=np.int64)
-        dtypes[self.converted] = self.precision.data_type
-        return dtypes.tolist()  # type: ignore[no-any-return]
+    def dtypes_after(self) -> Any:
+        """The ``DataType`` number of each unit once the graph is rewritten, as an array of 32-bit integers."""
+        dtypes = np.array(self.view.dtypes, np.int32)
+        if self.precision is not None:
+            dtypes[self.converted] = self.precision.data_type
+        return dtypes
 
     def converted_nodes(self) -> list[int]:
         """The nodes of which at least one type becomes 16 bit, in order."""

@@ -262,7 +262,7 @@ def _convert_nodes(
 
 
 def _edit(original: NodeTable, view: GraphView, plan: EditPlan) -> list[bytes]:
-    nodes = NodesUnderEdit(original)
+    nodes = NodesUnderEdit(original, plan.edited_nodes())
     editor.apply_to_graph(nodes, view, plan)
     return nodes.serialize()
 

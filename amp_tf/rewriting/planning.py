@@ -31,9 +31,8 @@ def plan_edits(painting: Painting) -> EditPlan:
     if painting.precision is None or not painting.converted:
         return EditPlan()
     view = painting.view
-    after = np.asarray(painting.dtypes_after(), dtype=np.int32)
     retypes = tuple(_plan_retypes(view, painting.converted, painting.precision.data_type))
-    return EditPlan(tuple(_plan_renames(view, painting)), retypes, tuple(_plan_casts(view, after)))
+    return EditPlan(tuple(_plan_renames(view, painting)), retypes, tuple(_plan_casts(view, painting.dtypes_after())))
 
 
 def _plan_retypes(view: GraphView, units: list[int], data_type: int) -> Iterator[Retype]:

@@ -35,7 +35,7 @@ def test_a_graph_becomes_names_ops_devices_types_and_edges():
     assert view.ops == ["Placeholder", "Split", "Const", "MatMul"]
     assert view.devices == ["", "/device:CPU:0", "", ""]
     assert edges(view) == [("d:0", "s", 0), ("x:0", "s", 1), ("s:1", "m", 0), ("s:0", "m", 1)]
-    assert [view.dtypes[view.base[node] : view.base[node + 1]] for node in range(4)] == [[1], [3, 1], [3], [1]]
+    assert [view.dtypes[view.base[node] : view.base[node + 1]].tolist() for node in range(4)] == [[1], [3, 1], [3], [1]]
 
 
 def test_an_edge_connects_the_types_of_its_ports():

@@ -70,6 +70,22 @@ def test_a_tag_or_length_with_more_bytes_than_needed_is_read_too():
         assert list(SerializedGraph(data).node) == [made().node[0]]
 
 
+@pytest.mark.parametrize("length", [b"", b"\xff", b"\xff" * 9 + b"\x01", b"\xff" * 12 + b"\x01"])
+def test_a_length_that_is_cut_off_or_too_large_for_any_number_is_refused(length):
+    with pytest.raises(GraphError, match="cut off"):
+        SerializedGraph(b"\x0a" + length)
+
+
+def test_what_differs_from_another_graph_is_found_in_whatever_pieces_it_comes():
+    table = SerializedGraph(made().SerializeToString()).node
+    fields = list(table.split())
+    changed = [fields[0], fields[2], fields[2], fields[3], fields[1]]
+    for pieces in ([b"".join(changed)], changed, [b"".join(changed[:2]), b"".join(changed[2:])]):
+        assert list(table.differences(pieces)) == [(1, fields[2]), (4, fields[1])]
+    assert list(table.differences([b"".join(fields[:2])])) == [(2, b""), (3, b"")]
+    assert list(table.differences(fields)) == []
+
+
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(st.data())
 def test_bytes_are_read_as_protobuf_reads_them_or_refused(data):
@@ -94,12 +110,25 @@ def test_nodes_that_mention_a_text_are_found_by_their_bytes():
     assert nodes.mentioning("nothing") == []
 
 
+@pytest.mark.parametrize("few", [0, 2048], ids=["parsed at each look", "parsed once"])
+def test_nodes_are_looked_at_by_number_and_by_slice(monkeypatch, few):
+    monkeypatch.setattr(serialized, "_FEW", few)
+    nodes, expected = SerializedGraph(made().SerializeToString()).node, list(made().node)
+    assert list(nodes) == expected
+    assert [nodes[number] for number in (3, 0)] == [expected[3], expected[0]]
+    assert (nodes[1:3], nodes[2:9], nodes[4:]) == (expected[1:3], expected[2:], [])
+    for number in (-1, 4):
+        with pytest.raises(IndexError):
+            nodes[number]
+
+
+@pytest.mark.parametrize("expected", [(), (0, 2, 3), (1, 3)], ids=["nothing", "all", "others"])
 @pytest.mark.parametrize("piece", [1024, 2], ids=["one piece", "many pieces"])
-def test_edited_and_new_nodes_stand_beside_the_bytes_of_the_others(monkeypatch, piece):
+def test_edited_and_new_nodes_stand_beside_the_bytes_of_the_others(monkeypatch, piece, expected):
     monkeypatch.setattr(serialized, "PIECE", piece)
     before = made()
     original = SerializedGraph(before.SerializeToString()).node
-    nodes = NodesUnderEdit(original)
+    nodes = NodesUnderEdit(original, expected)
     assert len(nodes) == 4
     for number in (3, 0, 2, 3):  # the last, put away in between, is edited once more
         nodes[number].device += "a"

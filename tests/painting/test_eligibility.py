@@ -190,7 +190,7 @@ def test_without_a_target_every_node_says_why():
         "no device of this machine is converted "
         "(this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU)"
     )
-    assert result.painting.dtypes_after() == result.painting.view.dtypes
+    assert list(result.painting.dtypes_after()) == list(result.painting.view.dtypes)
     assert result.painting.trail(1) == ["allow1"]
 
 

@@ -83,7 +83,7 @@ def test_a_forced_deny_node_spreads_no_danger():
 def test_the_painting_says_the_types_after_the_rewrite(precision):
     result = painted("x = Placeholder()\nallow1 = MatMul(x, x)", precision=precision)
     assert result.painting.precision.value == precision
-    assert result.painting.dtypes_after() == [1, result.painting.precision.data_type]
+    assert result.painting.dtypes_after().tolist() == [1, result.painting.precision.data_type]
 
 
 def test_painting_twice_gives_the_same():
