@@ -8,23 +8,50 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from amp_tf.graph.sizes import Shape, read_shape
 from amp_tf.hooks.grappler.item import tensorflow_library
 
 _TF_OK = 0
+_USUAL_PORTS = 8  #: more output ports than almost every node has
+
+_Deallocator = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class _Buffer(ctypes.Structure):
     """``TF_Buffer`` of tensorflow/c/tf_buffer.h."""
 
+    data: Any  # an address; None where the buffer is empty
+    length: int
+    data_deallocator: Callable[[Any, int], None]
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("length", ctypes.c_size_t),
-        ("data_deallocator", ctypes.c_void_p),
+        ("data_deallocator", _Deallocator),
     )
+
+    def take(self) -> bytes:
+        """What TensorFlow put in; the buffer is empty then and can be filled again."""
+        content = ctypes.string_at(self.data, self.length)
+        self.data_deallocator(self.data, self.length)
+        self.data = None
+        return content
+
+
+class _Buffers:
+    """Empty buffers, for TensorFlow to fill as many of them as it needs."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._each = list((_Buffer * count)())
+        self.addresses = (ctypes.POINTER(_Buffer) * count)(*map(ctypes.pointer, self._each))
+
+    def take(self) -> list[bytes]:
+        """The contents of those that were filled."""
+        return [buffer.take() for buffer in itertools.takewhile(lambda buffer: buffer.data, self._each)]
 
 
 class ItemShapes:
@@ -40,6 +67,8 @@ class ItemShapes:
         self._infer_failed = False
         self._status = 0
         self._known: dict[str, Sequence[Shape | None]] = {}
+        self._parsed: dict[bytes, Shape | None] = {}  # most tensors of a graph have one of a few shapes
+        self._buffers = _Buffers(_USUAL_PORTS)
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """The shapes of a node's output ports; empty where TensorFlow cannot tell."""
@@ -74,24 +103,24 @@ class ItemShapes:
             self._infer_failed = True
 
     def _read(self, node: bytes) -> Sequence[Shape | None]:
-        library, status, count = _library(), self._status, ctypes.c_int()
-        library.TF_GetOutputPropertiesListSize(self._properties, node, ctypes.byref(count), status)
-        if library.TF_GetCode(status) != _TF_OK or not count.value:
-            return ()
-        buffers = (ctypes.c_void_p * count.value)(*(library.TF_NewBuffer() for _ in range(count.value)))
-        try:
-            library.TF_GetOutputPropertiesList(self._properties, node, buffers, count, status)
-            if library.TF_GetCode(status) != _TF_OK:
-                return ()
-            return [_parse(_Buffer.from_address(buffer)) for buffer in buffers if buffer is not None]
-        finally:
-            for buffer in buffers:
-                library.TF_DeleteBuffer(buffer)
+        found = self._fill(node, self._buffers)
+        if len(found) == _USUAL_PORTS:
+            count = ctypes.c_int()
+            _library().TF_GetOutputPropertiesListSize(self._properties, node, ctypes.byref(count), self._status)
+            if count.value > _USUAL_PORTS:
+                found = self._fill(node, _Buffers(count.value))
+        return [self._parse(port) for port in found]
 
+    def _fill(self, node: bytes, buffers: _Buffers) -> list[bytes]:
+        """The serialized properties of a node's output ports, of no more than there are buffers."""
+        _library().TF_GetOutputPropertiesList(self._properties, node, buffers.addresses, buffers.count, self._status)
+        found = buffers.take()
+        return found if _library().TF_GetCode(self._status) == _TF_OK else []
 
-def _parse(buffer: _Buffer) -> Shape | None:
-    properties = _properties_type().FromString(ctypes.string_at(buffer.data, buffer.length))
-    return read_shape(properties.shape)
+    def _parse(self, properties: bytes) -> Shape | None:
+        if properties not in self._parsed:
+            self._parsed[properties] = read_shape(_properties_type().FromString(properties).shape)
+        return self._parsed[properties]
 
 
 @functools.cache
@@ -107,9 +136,6 @@ def _library() -> ctypes.CDLL:
     """The library with the types of the functions that are called here."""
     library = tensorflow_library()
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
-    library.TF_NewBuffer.restype = pointer
-    library.TF_DeleteBuffer.argtypes = [pointer]
-    library.TF_DeleteBuffer.restype = None
     library.TF_NewGraphProperties.argtypes = [pointer]
     library.TF_NewGraphProperties.restype = pointer
     library.TF_DeleteGraphProperties.argtypes = [pointer]
@@ -118,6 +144,12 @@ def _library() -> ctypes.CDLL:
     library.TF_InferStatically.restype = None
     library.TF_GetOutputPropertiesListSize.argtypes = [pointer, text, ctypes.POINTER(number), pointer]
     library.TF_GetOutputPropertiesListSize.restype = None
-    library.TF_GetOutputPropertiesList.argtypes = [pointer, text, pointer, number, pointer]
+    library.TF_GetOutputPropertiesList.argtypes = [
+        pointer,
+        text,
+        ctypes.POINTER(ctypes.POINTER(_Buffer)),
+        number,
+        pointer,
+    ]
     library.TF_GetOutputPropertiesList.restype = None
     return library

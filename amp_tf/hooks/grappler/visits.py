@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import string
 import threading
 
 from amp_tf.rewriting.planning import CAST_SUFFIX
 
 _LANDMARKS = 16
 _SUFFIX = re.compile(re.escape(CAST_SUFFIX.encode()))
-_NAME_END = re.compile(rb"[\w./>\\-]*$")
+_IN_NAMES = f"{string.ascii_letters}{string.digits}_./>\\-".encode()
 _LONGEST = 512  #: bytes; of a longer name its end is enough
 
 
@@ -74,6 +75,6 @@ def _some_casts(serialized: bytes) -> tuple[bytes, ...]:
     """The names of the first casts in a serialized graph; what stands before a name may cling to it."""
     found = []
     for match in itertools.islice(_SUFFIX.finditer(serialized), _LANDMARKS):
-        stem = _NAME_END.search(serialized[max(0, match.start() - _LONGEST) : match.start()])
-        found.append((stem[0] if stem else b"") + match[0])
+        before = serialized[max(0, match.start() - _LONGEST) : match.start()]
+        found.append(before[len(before.rstrip(_IN_NAMES)) :] + match[0])
     return tuple(dict.fromkeys(found))

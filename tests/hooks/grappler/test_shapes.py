@@ -16,18 +16,19 @@ told = {}
 def convert(data, preserve, shapes):
     graph = tf.compat.v1.GraphDef.FromString(data)
     for node in graph.node:
-        if node.op in ("MatMul", "Split", "ReadVariableOp"):
+        if node.op in ("MatMul", "Split", "Unpack", "ReadVariableOp"):
             told[node.op] = shapes.output_shapes(node.name)
     told["nothing"] = shapes.output_shapes("no such node")
     kept.append(shapes)
 
 kept = []
 plugin.set_conversion(convert)
-weights = tf.Variable(tf.ones((4, 6)))
+weights = tf.Variable(tf.ones((4, 20)))
 
 @tf.function(input_signature=[tf.TensorSpec((None, 4))])
 def f(x):
-    return tf.split(tf.matmul(x, weights), 2, axis=1)
+    product = tf.matmul(x, weights)
+    return tf.split(product, 2, axis=1), tf.unstack(product, axis=1)
 
 f(tf.ones((3, 4)))
 told["closed"] = kept[0].output_shapes("MatMul")
@@ -40,9 +41,10 @@ def test_shapes_are_those_of_the_graph_and_unknown_dimensions_are_minus_one(site
     assert ended.status == 0, ended.err
     told = json.loads(ended.out.splitlines()[-1])
     assert told == {
-        "MatMul": [[-1, 6]],
-        "Split": [[-1, 3], [-1, 3]],
-        "ReadVariableOp": [[4, 6]],
+        "MatMul": [[-1, 20]],
+        "Split": [[-1, 10], [-1, 10]],
+        "Unpack": [[-1]] * 20,
+        "ReadVariableOp": [[4, 20]],
         "nothing": [],
         "closed": [],
     }
