@@ -24,12 +24,20 @@ def test_a_ratio_is_the_median_of_those_within_a_round() -> None:
     mode = modes("bfloat16")["amp_tf"]
     found = {
         ("ncf", "fit"): {
-            "float32": [FirstStep(100.0, 0.0, 5.0), FirstStep(200.0, 0.0, 5.0), FirstStep(100.0, 0.0, 5.0)],
-            "amp_tf": [FirstStep(110.0, 7.0, 9.0), FirstStep(260.0, 8.0, 9.0), FirstStep(105.0, 9.0, 9.0)],
+            "float32": [
+                FirstStep(100.0, 0.0, 5.0, 200.0),
+                FirstStep(200.0, 0.0, 5.0, 400.0),
+                FirstStep(100.0, 0.0, 5.0, 200.0),
+            ],
+            "amp_tf": [
+                FirstStep(110.0, 7.0, 9.0, 220.0),
+                FirstStep(260.0, 8.0, 9.0, 520.0),
+                FirstStep(105.0, 9.0, 9.0, 210.0),
+            ],
         }
     }
     row = first_step.table(found, [mode]).splitlines()[-1]
-    assert row == "| NCF | fit | 100 | 1.10 | 8 | 5 | 9 |"
+    assert row == "| NCF | fit | 100 | 1.10 ± 0.06 | 1.10 | 8 | +3 | 5 | 9 |"
 
 
 def test_a_process_tells_its_rewrites_apart() -> None:
