@@ -1,10 +1,13 @@
 """Peak memory of training by batch size, and how much larger a batch fits: float32, the Keras policy, amp_tf.
 
-    python -m benchmarks.memory [--models convnet unet bert] [--batches 8 16 32] [--size small] [--json memory.json]
+    python -m benchmarks.memory [--models convnet unet bert] [--batches 8 16 32] [--repeats 3] [--json memory.json]
 
 Every figure is a process of its own that builds the model, notes its resident memory, and makes a few training steps
 through Keras' fit without XLA. What counts is the peak of the resident memory in these steps less the memory before
-them: variables, slots, activations, gradients and work space, without TensorFlow itself. The second table takes the
+them: variables, slots, activations, gradients and work space, without TensorFlow itself. It differs from run to run by
+a tenth, because TensorFlow's allocator keeps what was given back in blocks of many sizes; so it is the median of some
+runs, and beside it stands what was alive at the peak of further steps (:mod:`benchmarks.memory_peak`): activations,
+gradients and work space alone, nearly the same in each run. The second table takes the
 memory of float32's largest batch as a cap and looks for the largest batch of each mode that stays below it: first on
 the line through the measured points, then by measuring there. Needs Linux (``/proc/self/clear_refs`` resets the peak).
 """
@@ -23,23 +26,30 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import models
+from benchmarks.memory_peak import COMPARED, find_peak
 from benchmarks.step_time import worker
 from benchmarks.step_time.modes import WAYS, Mode, environment, modes
+from benchmarks.step_time.traces import record
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 3
 REFERENCE = "float32"
-COMPARED = (REFERENCE, "policy", "amp_tf")
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One measured process: MiB that its training steps took."""
+    """One model in one mode at one batch size, medians of some processes.
+
+    Attributes:
+        mib: MiB of resident memory that the training steps took.
+        alive: MiB of what was alive at the peak of a step, without weights and optimizer slots.
+    """
 
     model: str
     mode: str
     batch: int
     mib: float
+    alive: float = 0.0
 
 
 def resident(field: str) -> float:
@@ -50,19 +60,20 @@ def resident(field: str) -> float:
     raise RuntimeError(f"/proc/self/status has no {field}: this benchmark needs Linux.")
 
 
-def work(options: dict[str, Any]) -> float:
-    """Trains in this process and returns the MiB that the training steps took."""
+def work(options: dict[str, Any]) -> tuple[float, float]:
+    """Trains in this process; the MiB that the training steps took, and those that were alive at the peak of others."""
     worker.set_up(modes(options["precision"])[options["mode"]])
     runner = worker.new_runner(options, WAYS["fit"])
     gc.collect()
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     runner.steps(STEPS)
-    return resident("VmHWM") - before
+    taken = resident("VmHWM") - before
+    return taken, find_peak(record(lambda: runner.steps(STEPS))).alive
 
 
-def measure(model: str, size: str, precision: str, mode: Mode, batch: int) -> float:
-    """MiB of one process.
+def measure(model: str, size: str, precision: str, mode: Mode, batch: int) -> tuple[float, float]:
+    """MiB of one process: taken, and alive at the peak.
 
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote to stderr.
@@ -80,7 +91,14 @@ def measure(model: str, size: str, precision: str, mode: Mode, batch: int) -> fl
         raise RuntimeError(
             f"{model}, {mode.name}, batch {batch}: exit status {ended.returncode}\n{ended.stderr[-2000:]}"
         )
-    return float(ended.stdout.strip().splitlines()[-1])
+    taken, alive = json.loads(ended.stdout.strip().splitlines()[-1])
+    return taken, alive
+
+
+def medians(model: str, mode: str, batch: int, runs: Sequence[tuple[float, float]]) -> Point:
+    """The point of some processes."""
+    taken, alive = (statistics.median(values) for values in zip(*runs, strict=True))
+    return Point(model, mode, batch, taken, alive)
 
 
 def largest_batch(points: Sequence[tuple[int, float]], cap: float, measured: Callable[[int], float]) -> Point | None:
@@ -106,17 +124,16 @@ def largest_batch(points: Sequence[tuple[int, float]], cap: float, measured: Cal
 
 
 def memory_table(points: Sequence[Point]) -> list[str]:
-    """Markdown: a row for each model and batch, MiB of each mode, and the ratio to float32."""
-    found = {(p.model, p.batch, p.mode): p.mib for p in points}
-    lines = ["| model | batch | float32, MiB | Keras policy, MiB | amp_tf, MiB | policy / float32 | amp_tf / float32 |",
-             "|---|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
+    """Markdown: a row for each model and batch, MiB of each mode, the ratio to float32, and what was alive."""
+    found = {(p.model, p.batch, p.mode): p for p in points}
+    lines = ["| model | batch | float32, MiB | Keras policy, MiB | amp_tf, MiB | policy / float32 | amp_tf / float32 "
+             "| alive: float32, MiB | Keras policy, MiB | amp_tf, MiB |",
+             "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
     for model, batch in dict.fromkeys((p.model, p.batch) for p in points):
-        reference, policy, ours = (found[model, batch, mode] for mode in COMPARED)
-        title = models.BENCHMARKS[model].title
-        lines.append(
-            f"| {title} | {batch} | {reference:.0f} | {policy:.0f} | {ours:.0f} | {policy / reference:.2f} | "
-            f"{ours / reference:.2f} |"
-        )
+        own = [found[model, batch, mode] for mode in COMPARED]
+        cells = [models.BENCHMARKS[model].title, str(batch), *(f"{point.mib:.0f}" for point in own)]
+        cells += [f"{point.mib / own[0].mib:.2f}" for point in own[1:]]
+        lines.append("| " + " | ".join([*cells, *(f"{point.alive:.0f}" for point in own)]) + " |")
     return lines
 
 
@@ -143,12 +160,13 @@ def main() -> int:
     parser.add_argument("--batches", nargs="+", type=int, help="by default those of the model's sweep")
     parser.add_argument("--size", choices=models.SIZES, default="small")
     parser.add_argument("--precision", choices=("bfloat16", "float16"), default="bfloat16", help="of the Keras policy")
+    parser.add_argument("--repeats", type=int, default=1, help="processes for each figure, of which the median counts")
     parser.add_argument("--no-cap", action="store_true", help="leave out the second table")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
-        print(work(json.loads(arguments.work)))
+        print(json.dumps(work(json.loads(arguments.work))))
         return 0
     compared = {name: mode for name, mode in modes(arguments.precision).items() if name in COMPARED}
     points: list[Point] = []
@@ -156,20 +174,21 @@ def main() -> int:
     largest: dict[tuple[str, str], Point | None] = {}
     for model in arguments.models:
 
-        def of(mode: Mode, batch: int, model: str = model) -> float:
-            mib = measure(model, arguments.size, arguments.precision, mode, batch)
-            print(f"{model}, {mode.name}, batch {batch}: {mib:.0f} MiB", file=sys.stderr, flush=True)
-            return mib
+        def of(mode: Mode, batch: int, model: str = model) -> Point:
+            job = (model, arguments.size, arguments.precision, mode, batch)
+            point = medians(model, mode.name, batch, [measure(*job) for _ in range(arguments.repeats)])
+            print(f"{model}, {mode.name}, batch {batch}: {point.mib:.0f} MiB", file=sys.stderr, flush=True)
+            return point
 
         batches = sorted(arguments.batches or models.BENCHMARKS[model].workload(arguments.size).batches)
-        own = [Point(model, name, batch, of(mode, batch)) for batch in batches for name, mode in compared.items()]
+        own = [of(mode, batch) for batch in batches for mode in compared.values()]
         points += own
         caps[model] = next(p for p in own if p.mode == REFERENCE and p.batch == batches[-1])
         for name, mode in compared.items():
             if name != REFERENCE and not arguments.no_cap and len(batches) > 1:
                 line = [(p.batch, p.mib) for p in own if p.mode == name]
                 largest[model, name] = largest_batch(
-                    line, caps[model].mib, lambda batch, mode=mode, of=of: of(mode, batch)
+                    line, caps[model].mib, lambda batch, mode=mode, of=of: of(mode, batch).mib
                 )
     print("\n".join(memory_table(points)))
     if largest:

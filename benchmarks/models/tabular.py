@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -89,13 +90,15 @@ def random_teacher(figures: MlpSize, examples: int, seed: int) -> tuple[np.ndarr
     return points, (points @ teacher).argmax(-1).astype(np.int32)
 
 
-def mlp(name: str, size: str, figures: MlpSize) -> Workload:
+def mlp(name: str, size: str, figures: MlpSize, between: str = "float32") -> Workload:
+    """Dense layers; what one hands to the next is cast to the type ``between``, as programs do to save memory."""
     import keras
 
     def model() -> Any:
         x = points = keras.Input((figures.features,))
         for _ in range(figures.depth):
             x = keras.layers.Dense(figures.width, activation="relu")(x)
+            x = x if between == "float32" else keras.ops.cast(x, between)
         return keras.Model(points, keras.layers.Dense(figures.classes)(x), name=name)
 
     return Workload(
@@ -142,5 +145,17 @@ BENCHMARKS = (
             "small": MlpSize(32, 64, 3, 10, 64, (32, 64, 256)),
             "real": MlpSize(32, 64, 3, 10, 256, (64, 256)),
         },
+    ),
+    Benchmark(
+        "hand_cast_mlp",
+        "MLP with casts by hand",
+        "A program that casts what it keeps to bfloat16 itself, for the parts of the rewrite that meet such casts.",
+        functools.partial(mlp, between="bfloat16"),
+        {
+            "tiny": MlpSize(32, 64, 2, 4, 16, (16,)),
+            "small": MlpSize(512, 1024, 3, 10, 512, (512,)),
+            "real": MlpSize(4096, 8192, 4, 1000, 4096, (4096,)),
+        },
+        is_common=False,
     ),
 )

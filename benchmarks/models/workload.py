@@ -57,6 +57,7 @@ class Benchmark:
         what: one sentence on what it stands for, with its source.
         build: makes the workload from one row of ``sizes``.
         sizes: the figures of each size, by name.
+        is_common: whether "all" means this model too; others are made to show one thing.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Benchmark:
     what: str
     build: Callable[[str, str, Any], Workload]
     sizes: Mapping[str, Any]
+    is_common: bool = True
 
     def workload(self, size: str = "small") -> Workload:
         """The workload at one size.

@@ -149,7 +149,7 @@ PARTS = {
             "islands",
             "keeps sets of 16-bit nodes in float32 that save less than their casts cost",
             _islands,
-            (("bert", "fit"), ("ncf", "fit"), ("small_mlp", "fit")),
+            (("bert", "fit"), ("small_mlp", "fit")),
         ),
         Part(
             "slow kernels",
@@ -157,12 +157,17 @@ PARTS = {
             _slow_kernels,
             (("mobilenetv2", "fit"),),
         ),
-        Part("kernel pairs", "gives a pooling and its gradient one type", _kernel_pairs, (("convnet", "fit"),)),
+        Part(
+            "kernel pairs",
+            "gives a pooling and its gradient one type",
+            _kernel_pairs,
+            (("resnet50", "fit"), ("unet", "fit"), ("ssd", "fit")),
+        ),
         Part(
             "fused gradients",
             "keeps bias gradients with the convolution they are fused into",
             _fused_gradients,
-            (("unet", "fit"), ("convnet", "fit")),
+            (("unet", "fit"),),
         ),
         Part(
             "folding",
@@ -186,13 +191,13 @@ PARTS = {
             "absorbed casts",
             "lets a program's own cast to 16 bit take a converted value as it is",
             _absorbed_casts,
-            (),
+            (("hand_cast_mlp", "fit"),),
         ),
         Part(
             "retargeted casts",
             "lets a program's own cast to float32 give 16 bit where all its readers take that",
             _retargeted_casts,
-            (),
+            (("hand_cast_mlp", "fit"),),
         ),
         Part(
             "loop entries",

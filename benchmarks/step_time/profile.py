@@ -16,14 +16,13 @@ import dataclasses
 import json
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.models import names
 from benchmarks.step_time import options
 from benchmarks.step_time.modes import COMPARED, WAYS, environment, modes
+from benchmarks.step_time.traces import Event, record
 
 STEPS = 6
 
@@ -36,35 +35,23 @@ class Figure:
     count: float
 
 
-def kernel_events(folder: Path) -> Iterator[tuple[str, float]]:
+def kernels(events: Iterable[Event]) -> Iterator[tuple[str, float]]:
     """The kernels that the profiler saw, as (op, milliseconds)."""
     from tensorflow.python.framework import op_def_registry
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    for path in folder.rglob("*.xplane.pb"):
-        space = xplane_pb2.XSpace.FromString(path.read_bytes())
-        for plane in space.planes:
-            titles = {key: metadata.name for key, metadata in plane.event_metadata.items()}
-            for line in plane.lines:
-                for event in line.events:
-                    node, separator, op = titles[event.metadata_id].rpartition(":")
-                    if node and separator and op_def_registry.get(op) is not None:
-                        yield op, event.duration_ps / 1e9
+    for event in events:
+        node, separator, op = event.name.rpartition(":")
+        if node and separator and op_def_registry.get(op) is not None:
+            yield op, event.ms
 
 
 def profiled(run: Any) -> dict[str, Figure]:
     """The ops of :data:`STEPS` steps, by name."""
-    import tensorflow as tf
-
-    with tempfile.TemporaryDirectory() as folder:
-        tf.profiler.experimental.start(folder)
-        run.steps(STEPS)
-        tf.profiler.experimental.stop()
-        total: dict[str, float] = collections.defaultdict(float)
-        count: dict[str, int] = collections.Counter()
-        for op, ms in kernel_events(Path(folder)):
-            total[op] += ms
-            count[op] += 1
+    total: dict[str, float] = collections.defaultdict(float)
+    count: dict[str, int] = collections.Counter()
+    for op, ms in kernels(record(lambda: run.steps(STEPS))):
+        total[op] += ms
+        count[op] += 1
     return {op: Figure(total[op] / STEPS, count[op] / STEPS) for op in total}
 
 

@@ -1,0 +1,58 @@
+"""Reads what TensorFlow's profiler wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """One event of the host.
+
+    Attributes:
+        name: for a kernel, ``node:op``.
+        start_ps, ms: when it began, and how long it took.
+        details: what the profiler knows of it, by name.
+    """
+
+    name: str
+    start_ps: int
+    ms: float
+    details: dict[str, Any]
+
+
+def record(run: Callable[[], object]) -> list[Event]:
+    """Runs something under the profiler and returns the events, in order of time."""
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        with contextlib.ExitStack() as stack:
+            stack.callback(tf.profiler.experimental.stop)
+            run()
+        return sorted(_events(Path(folder)), key=lambda event: event.start_ps)
+
+
+def _events(folder: Path) -> Iterator[Event]:
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    for path in folder.rglob("*.xplane.pb"):
+        for plane in xplane_pb2.XSpace.FromString(path.read_bytes()).planes:
+            titles = {key: metadata.name for key, metadata in plane.event_metadata.items()}
+            details = {key: metadata.name for key, metadata in plane.stat_metadata.items()}
+            for line in plane.lines:
+                for event in line.events:
+                    start = line.timestamp_ns * 1000 + event.offset_ps
+                    stats = dict(_detail(stat, details) for stat in event.stats)
+                    yield Event(titles[event.metadata_id], start, event.duration_ps / 1e9, stats)
+
+
+def _detail(stat: Any, names: dict[int, str]) -> tuple[str, Any]:
+    kind = stat.WhichOneof("value")
+    value = getattr(stat, kind) if kind else None
+    return names[stat.metadata_id], names[value] if kind == "ref_value" else value
