@@ -11,13 +11,12 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from amp_tf.hooks.xla_loops import fixed_arguments, hoist_casts, lift_casts, passed_on
+from amp_tf.hooks.xla_loops import CALL_OPS, fixed_arguments, hoist_casts, lift_casts, passed_on
 
 FunctionDef = Any
 NodeDef = Any
 
 WHILE_OPS = frozenset({"While", "StatelessWhile"})
-CALL_OPS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 BRANCH_OPS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 
 

@@ -19,6 +19,7 @@ from typing import Any
 FunctionDef = Any
 NodeDef = Any
 
+CALL_OPS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _DT_FLOAT = 1
 _DT_RESOURCE = 20
 _F16 = frozenset({14, 19})  # bfloat16 and half, in types.proto
@@ -212,6 +213,8 @@ def _cast_before(caller: FunctionDef, index: int, source: str, read: NodeDef | N
         early.name = _fresh(f"{call.name}/{read.name.rpartition('/')[2]}/before_call", taken)
         del early.input[:]
         early.input.extend([source, *order])  # after the writes that the call itself comes after
+        if call.op in CALL_OPS:
+            _join(caller, call.name, early.name)
         source = f"{early.name}:value:0"
     cast = caller.node_def.add()
     cast.name = _fresh(f"{call.name}/Cast/before_call", taken)
@@ -222,6 +225,21 @@ def _cast_before(caller: FunctionDef, index: int, source: str, read: NodeDef | N
     cast.attr["DstT"].type = to
     cast.attr["Truncate"].b = False
     return f"{cast.name}:y:0"
+
+
+def _join(function: FunctionDef, call: str, read: str) -> None:
+    """Lets all that waits for a call wait for a variable's read too, such as the next write of that variable.
+
+    XLA puts the called function in the call's place. What waited for the call then waits for the nodes with effects
+    among those of the function, and no longer for what the call was given.
+    """
+    for node in function.node_def:
+        if f"^{call}" in node.input:
+            node.input.append(f"^{read}")
+    if call in function.control_ret.values():
+        result = _fresh(read, set(function.control_ret))
+        function.control_ret[result] = read
+        function.signature.control_output.append(result)
 
 
 def _carry(loop: NodeDef, cond: FunctionDef, body: FunctionDef, tensor: str, to: int) -> str:

@@ -338,6 +338,31 @@ def test_variable_that_the_body_writes_after_a_call_is_read_by_the_call_before_t
     np.testing.assert_allclose(jitted(looped)(X), expected, rtol=0.03, atol=0.03)
 
 
+@pytest.mark.parametrize("is_passed_twice", [False, True])  # then the function that reads keeps its read to itself
+def test_variable_that_a_later_call_writes_is_read_by_the_call_before_that(is_passed_twice):
+    variable, other = tf.Variable(W), tf.Variable(4.0 * W)
+    multiply = tf.function(lambda y: y @ variable)
+
+    @tf.function
+    def read(y, passed):
+        return multiply(y) + 0.0 * tf.reduce_sum(passed)
+
+    @tf.function
+    def write(y):
+        variable.assign(-variable)
+        return y @ other
+
+    def looped(x):
+        return tf.while_loop(
+            lambda i, y: i < 3, lambda i, y: (i + 1, write(read(y, variable if is_passed_twice else other))), (0, x)
+        )[1]
+
+    expected = jitted(looped)(X)
+    variable.assign(W)
+    xla.install(BFLOAT16)
+    np.testing.assert_allclose(jitted(looped)(X), expected, rtol=0.03, atol=0.03)
+
+
 def test_variable_that_the_loop_writes_is_cast_in_each_turn():
     variable = tf.Variable(W)
 
