@@ -3,8 +3,8 @@
     python -m benchmarks.memory_peak convnet --batch 64 [--modes float32,policy,amp_tf] [--rows 8]
 
 From TensorFlow's profiler, which notes each block of 256 KiB or more that the CPU's allocator gives and takes back,
-with the node that it is for. *Alive* is the sum of what the nodes asked for, counted from the beginning of the steps, so
-without weights and optimizer slots: it hardly differs between runs. *Given* is the size of the blocks: the allocator
+with the node that it is for. *Alive* is the sum of what the nodes asked for, counted from the beginning of the steps,
+so without weights and optimizer slots: it hardly differs between runs. *Given* is the size of the blocks: the allocator
 does not split a block for a small rest, so this depends on which blocks happened to be free. The resident memory
 (``python -m benchmarks.memory``) wanders even more: the process keeps what was given back, and two threads ask in
 another order each time.
