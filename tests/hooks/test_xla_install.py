@@ -53,6 +53,11 @@ def products(fdef) -> Counter[str]:
     return Counter(tf.as_dtype(node.attr["T"].type).name for node in fdef.node_def if node.op == "MatMul")
 
 
+def only_loop(fdef):
+    (loop,) = (node for node in fdef.node_def if node.op in ("While", "StatelessWhile"))
+    return loop
+
+
 def clones() -> list[str]:
     return sorted(name for name in context.context().list_function_names() if "_amp_tf_" in name)
 
@@ -189,11 +194,9 @@ def test_casts_of_what_a_loop_does_not_change_are_made_before_it():
     xla.install(BFLOAT16)
     function = jitted(looped)
     np.testing.assert_allclose(function(X), expected, atol=0.02)
-    caller = definition(function, X)
-    loops = [node for node in caller.node_def if node.op in ("While", "StatelessWhile")]
-    assert len(loops) == 1
-    assert list(loops[0].attr["T"].list.type).count(BF16) == 2  # doubled and variable, both cast once
-    body = context.context().get_function_def(loops[0].attr["body"].func.name)
+    loop = only_loop(definition(function, X))
+    assert list(loop.attr["T"].list.type).count(BF16) == 2  # doubled and variable, both cast once
+    body = context.context().get_function_def(loop.attr["body"].func.name)
     sources = {
         node.name: node.input[0] for node in body.node_def if node.op == "Cast" and node.attr["DstT"].type == BF16
     }
@@ -219,7 +222,7 @@ def test_casts_in_functions_that_the_loop_body_calls_are_made_before_the_loop_to
     xla.install(BFLOAT16)
     function = jitted(looped)
     np.testing.assert_allclose(function(X), expected, atol=0.02)
-    (loop,) = (node for node in definition(function, X).node_def if node.op in ("While", "StatelessWhile"))
+    loop = only_loop(definition(function, X))
     assert list(loop.attr["T"].list.type).count(BF16) == 3  # variable, other and fixed, each cast once
     called = {name: context.context().get_function_def(name.encode()) for name in clones()}
     casts = [node for fdef in called.values() for node in fdef.node_def if node.op == "Cast"]
@@ -252,7 +255,7 @@ def test_casts_in_branches_inside_a_loop_of_what_it_does_not_change_are_made_bef
     xla.install(BFLOAT16)
     function = jitted(looped)
     np.testing.assert_allclose(function(X), expected, rtol=0.03, atol=0.03)
-    (loop,) = (node for node in definition(function, X).node_def if node.op in ("While", "StatelessWhile"))
+    loop = only_loop(definition(function, X))
     assert list(loop.attr["T"].list.type).count(BF16) == 3  # variable, other and fixed, each cast once
     bodies = [context.context().get_function_def(name.encode()) for name in clones()]
     casts = [node for fdef in bodies for node in fdef.node_def if node.op == "Cast" and node.attr["DstT"].type == BF16]
@@ -275,7 +278,7 @@ def test_branch_inside_a_loop_casts_what_the_loop_changes_only_where_it_is_taken
     xla.install(BFLOAT16)
     function = jitted(looped)
     np.testing.assert_allclose(function(X), expected, rtol=0.03, atol=0.03)
-    (loop,) = (node for node in definition(function, X).node_def if node.op in ("While", "StatelessWhile"))
+    loop = only_loop(definition(function, X))
     body = context.context().get_function_def(loop.attr["body"].func.name)
     assert not any(node.op == "Cast" for node in body.node_def)
 
