@@ -1,6 +1,6 @@
 """What each part of the rewrite is worth: every part left out, one at a time, on the models that show it.
 
-    python -m benchmarks.step_time.ablation [PARTS] [--rounds 8] [--seconds 0.4]
+    python -m benchmarks.step_time.ablation [PARTS] [--rounds 6] [--seconds 0.4]
     python -m benchmarks.step_time.ablation --rounds 0             counts alone, which do not depend on the load
 
 For each model, float32, amp_tf and amp_tf without each of the parts take turns, a process each. Nodes and casts are
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="?", default=",".join(PARTS), help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--models", default="", help="only these of the models that show the parts")
     parser.add_argument("--size", default="small", choices=SIZES)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=0.4, help="length of a round")
     parser.add_argument("--json", type=Path, help="write all figures here")
     asked = parser.parse_args(arguments)

@@ -157,12 +157,7 @@ PARTS = {
             _slow_kernels,
             (("mobilenetv2", "fit"),),
         ),
-        Part(
-            "kernel pairs",
-            "gives a pooling and its gradient one type",
-            _kernel_pairs,
-            (("resnet50", "fit"), ("unet", "fit"), ("ssd", "fit")),
-        ),
+        Part("kernel pairs", "gives a pooling and its gradient one type", _kernel_pairs, (("unet", "fit"),)),
         Part(
             "fused gradients",
             "keeps bias gradients with the convolution they are fused into",

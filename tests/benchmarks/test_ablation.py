@@ -150,19 +150,19 @@ def test_parts_are_shown_by_models_and_ways_that_exist_each_run_once():
     assert len({(job.model, job.way) for job in jobs}) == len(jobs)
     forced = next(job for job in jobs if job.parts == (PARTS["loop casts"],))
     assert forced.modes == ["float32", FORCED, "without loop casts"]
-    assert [job.model for job in ablation.jobs([PARTS["islands"]], ["ncf"])] == ["ncf"]
+    assert [job.model for job in ablation.jobs([PARTS["islands"]], ["bert"])] == ["bert"]
 
 
 def test_table_compares_with_and_without_and_leaves_out_what_failed():
     rows = [
-        Row("ncf", "fit", "float32", 64, (4.0, 4.0)),
-        Row("ncf", "fit", "amp_tf", 64, (2.0, 2.0), converted=1200, casts=30),
-        Row("ncf", "fit", "without islands", 64, (2.5, 2.5), converted=1300, casts=50),
+        Row("small_mlp", "fit", "float32", 64, (4.0, 4.0)),
+        Row("small_mlp", "fit", "amp_tf", 64, (2.0, 2.0), converted=1200, casts=30),
+        Row("small_mlp", "fit", "without islands", 64, (2.5, 2.5), converted=1300, casts=50),
         Row("bert", "fit", "without islands", error="it\nbroke"),
     ]
     lines = ablation.table([PARTS["islands"]], rows).splitlines()
     assert lines[2:] == [
-        "| islands | NCF | fit | 2.00 ± 0.00 | 1.60 ± 0.00 | 1.25 ± 0.00 | 1,200 | 1,300 | 30 | 50 |",
+        "| islands | MLP, 64 wide | fit | 2.00 ± 0.00 | 1.60 ± 0.00 | 1.25 ± 0.00 | 1,200 | 1,300 | 30 | 50 |",
         "",
         "bert fit without islands: broke",
     ]
