@@ -6,7 +6,10 @@ The edits are named tuples, because there are thousands and Python makes a froze
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+import itertools
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 
 class Retype(NamedTuple):
@@ -15,6 +18,29 @@ class Retype(NamedTuple):
     node: int
     slot: int
     data_type: int
+
+
+class Retypes(Sequence[Retype]):
+    """Units of a graph that all get one type: its edits are made when they are looked at.
+
+    Args:
+        nodes, slots: of each unit.
+        data_type: the ``DataType`` number.
+    """
+
+    def __init__(self, nodes: array[int], slots: array[int], data_type: int) -> None:
+        self._nodes, self._slots, self._data_type = nodes, slots, data_type
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return list(self)[key]
+        return Retype(self._nodes[key], self._slots[key], self._data_type)
+
+    def __iter__(self) -> Iterator[Retype]:
+        return map(Retype, self._nodes, self._slots, itertools.repeat(self._data_type))
 
 
 class Rename(NamedTuple):
@@ -49,7 +75,7 @@ class EditPlan:
     """All edits of one graph or function."""
 
     renames: tuple[Rename, ...] = ()
-    retypes: tuple[Retype, ...] = ()
+    retypes: Sequence[Retype] = ()
     casts: tuple[NewCast, ...] = ()
 
     def edited_nodes(self) -> list[int]:

@@ -82,16 +82,15 @@ class GraphTensors(TensorNames):
 
     Args:
         names: of all nodes.
-        numbers: of the nodes that may be asked for, by name; by default of all.
 
     Raises:
         GraphError: two nodes have one name.
     """
 
-    def __init__(self, names: Sequence[str], numbers: dict[str, int] | None = None) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
         self.names = names
         self.place = functools.partial(_place, "")
-        self.nodes = self.plain = _number(names, self.place) if numbers is None else numbers
+        self.nodes = self.plain = _number(names, self.place)
 
     def resolve(self, text: str) -> tuple[int, int] | None:
         """Reads ``node:port``."""

@@ -6,8 +6,7 @@ nothing is taken on trust from the plan or the editor: an edit at a place that n
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -33,18 +32,14 @@ def reread_graph(result: Sequence[bytes], original: NodeTable, view: GraphView, 
     Raises:
         GraphError: the edited graph is broken; the message names node and port.
     """
-    found = list(original.differences(result))
-    numbers, fields = [number for number, _ in found], [field for _, field in found]
-    del found
-    if not all(fields):
+    numbers, different = original.differences(result)
+    if len(different) < len(numbers):
         return _read_all(result, templates)  # nodes are missing, which shows when the views are compared
-    different = join_fields(fields)
-    del fields
     changed = [number for number in numbers if number < view.node_count]
     names, are_kept = _names_after(view, changed, different)
     if not are_kept:
         return _read_all(result, templates)  # likewise
-    nodes = NodeReader(GraphTensors(names, _index(names, _names_read(different))), templates, numbers)
+    nodes = NodeReader(GraphTensors(names), templates, numbers)
     nodes.read(different)
     del different
     rows = zip(changed, nodes.signatures, strict=False)
@@ -60,21 +55,6 @@ def _names_after(view: GraphView, changed: Sequence[int], different: NodeTable) 
     added = names[len(changed) :]
     unique = frozenset(added)
     return [*view.names, *added], are_kept and len(unique) == len(added) and unique.isdisjoint(view.names)
-
-
-def _index(names: Sequence[str], wanted: Container[str]) -> dict[str, int]:
-    """The numbers of some names."""
-    return {name: number for number, name in enumerate(names) if name in wanted}
-
-
-def _names_read(protos: Iterable[Any]) -> set[str]:
-    """All names that nodes may mean by their inputs: ``name``, ``name:port``, ``^name``."""
-    texts: set[str] = set()
-    for proto in protos:
-        texts.update(proto.input[:])
-    rare = [text for text in texts if ":" in text or text[:1] == "^"]
-    texts.update(text.lstrip("^").rpartition(":")[0] or text[1:] for text in rare)
-    return texts
 
 
 def _read_all(result: Sequence[bytes], templates: Templates) -> GraphView:

@@ -69,29 +69,34 @@ class NodeTable(Sequence[Any]):
         """The bytes of some nodes one after the other, field headers included."""
         return self._data[self._start(first) : self._start(end)]
 
-    def differences(self, after: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    def differences(self, after: Iterable[bytes]) -> tuple[list[int], NodeTable]:
         """The nodes of another graph that are not, byte for byte, those of the same number here.
 
         Args:
-            after: the nodes of the other graph, in pieces of whole fields.
+            after: the other graph, its nodes first, in pieces of whole fields.
 
-        Yields:
-            The number of each, and its bytes, field header included: none of those that are missing at the end.
+        Returns:
+            The number of each, and these nodes. Numbers at the end to which no node belongs are those of missing nodes.
         """
+        numbers: list[int] = []
+        fields, field_ends = io.BytesIO(), array("Q")
         number = start = 0
         count, data, ends = len(self), self._data, self._ends
         for piece in after:
             position, size = 0, len(piece)
-            while position < size:
+            while position < size and piece[position] == _NODE_TAG:
                 end = ends[number] if number < count else start
                 if number < count and piece.startswith(data[start:end], position):
                     position += end - start
                 else:
                     field_end = _find_end(piece, position)
-                    yield number, piece[position:field_end]
+                    numbers.append(number)
+                    fields.write(piece[position:field_end])
+                    field_ends.append(fields.tell())
                     position = field_end
                 number, start = number + 1, end
-        yield from ((missing, b"") for missing in range(number, count))
+        numbers.extend(range(number, count))
+        return numbers, NodeTable(fields.getvalue(), field_ends)  # hands out its own memory
 
     def split(self) -> Iterator[bytes]:
         """The bytes of each node, field header included."""
@@ -174,11 +179,17 @@ class NodesUnderEdit:
         """A new node after all others, empty."""
         return self._added.node.add()
 
-    def serialize(self) -> list[bytes]:
-        """The bytes of all nodes as they are now, in pieces of whole fields."""
+    def serialize(self, rest: bytes = b"", *, joined: bool = False) -> list[bytes]:
+        """The bytes of all nodes as they are now, in pieces of whole fields.
+
+        Args:
+            rest: comes after them.
+            joined: give it all in one piece, which is built up in its place: a copy of a large graph costs memory.
+        """
         self._put_away()
         parts = (b"".join(part) for part in _batched(self._parts(), PIECE))
-        return [part for part in (*parts, self._added.SerializeToString()) if part]
+        pieces = itertools.chain(parts, (self._added.SerializeToString(), rest))
+        return [_join(pieces)] if joined else [piece for piece in pieces if piece]
 
     def _copy(self, number: int) -> None:
         if len(self._number_of) == PIECE:
@@ -209,7 +220,7 @@ class NodesUnderEdit:
 
 
 def split_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The bytes of each node of pieces that hold whole node fields."""
+    """The bytes of each node of a graph in pieces of whole fields; what follows the nodes is left out."""
     for piece in pieces:
         yield from NodeTable(piece, _find_ends(piece)).split()
 
@@ -226,15 +237,6 @@ def merge_pieces(pieces: list[bytes]) -> Any:
     while pieces:
         graph.MergeFromString(pieces.pop())
     return graph
-
-
-def join_pieces(pieces: list[bytes]) -> bytes:
-    """The pieces in one; empties the list, so that they do not stay beside it."""
-    whole = io.BytesIO()
-    pieces.reverse()
-    while pieces:
-        whole.write(pieces.pop())
-    return whole.getvalue()  # hands out its own memory
 
 
 def parse_graph(data: bytes) -> Any:
@@ -255,6 +257,13 @@ def pieces(values: Sequence[Any]) -> Iterator[Any]:
     """The values in lists that are short enough for Python to hold a proto object for each."""
     for start in range(0, len(values), PIECE):
         yield values[start : start + PIECE]
+
+
+def _join(pieces: Iterable[bytes]) -> bytes:
+    whole = io.BytesIO()
+    for piece in pieces:
+        whole.write(piece)
+    return whole.getvalue()  # hands out its own memory
 
 
 def _batched(values: Iterable[Any], size: int) -> Iterator[list[Any]]:

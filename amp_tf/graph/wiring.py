@@ -50,8 +50,8 @@ class Wires:
 
     def __init__(self, tensors: TensorNames) -> None:
         self._tensors = tensors
-        self._nodes: list[int] = []  # whose inputs were added
-        self._counts: list[Any] = []  # of their inputs, as arrays; likewise:
+        self._nodes: list[Any] = []  # whose inputs were added, as arrays; likewise:
+        self._counts: list[Any] = []  # of their inputs
         self._readers: list[Any] = []  # of each input, its node
         self._sources: list[Any] = []  # and the node that it names
         self._ports: list[Any] = []
@@ -68,7 +68,8 @@ class Wires:
         """
         texts = list(itertools.chain.from_iterable(inputs))
         counts = np.fromiter(map(len, inputs), np.int32, len(inputs))
-        readers = np.repeat(as_integers(nodes), counts)
+        numbers = as_integers(nodes)
+        readers = np.repeat(numbers, counts)
         sources = list(map(self._tensors.plain.get, texts, itertools.repeat(_NOT_PLAIN)))
         ports = np.zeros(len(texts), np.int32)
         known = self._tensors.nodes
@@ -85,7 +86,7 @@ class Wires:
         if len(late):
             number = late[0] + 1
             raise self._error(readers[number], f"data input {texts[number]!r} comes after a control input")
-        self._nodes += nodes
+        self._nodes.append(numbers)
         self._counts.append(counts)
         self._readers.append(readers)
         self._sources.append(array)
@@ -113,7 +114,7 @@ class Wires:
         src_node, src_port, dst_node = sources[data], numbers[data], readers[data]
         self._check_ports(src_node, src_port, dst_node, ports)
         rows = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[data]
-        self._check_arity(np.bincount(rows, minlength=len(counts)), ports)
+        self._check_arity(_joined(self._nodes), np.bincount(rows, minlength=len(counts)), ports)
         dst_position = (data - starts[rows]).astype(np.int32)
         return Edges(
             src_node=src_node,
@@ -133,13 +134,13 @@ class Wires:
             what = f"reads port {src_port[edge]} of {source!r}, which has {existing[edge]}"
             raise self._error(dst_node[edge], f"{what} output(s)")
 
-    def _check_arity(self, counts: Any, ports: Ports) -> None:
-        wrong = np.flatnonzero(counts != ports.input_counts(self._nodes))
+    def _check_arity(self, nodes: Any, counts: Any, ports: Ports) -> None:
+        wrong = np.flatnonzero(counts != ports.input_counts(nodes))
         if len(wrong):
             row = wrong[0]
-            signature = ports.signatures[self._nodes[row]]
+            signature = ports.signatures[nodes[row]]
             expected = f"{signature.op} expects {len(signature.inputs)} data input(s)"
-            raise self._error(self._nodes[row], f"{expected} and has {counts[row]}")
+            raise self._error(nodes[row], f"{expected} and has {counts[row]}")
 
     def _error(self, node: int, what: str) -> GraphError:
         return GraphError(what, where=self._tensors.place(self._tensors.names[node]), fix=BROKEN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,14 +57,14 @@ class Canvas:
     allow: Flags
     deny: Flags
     rule: Flags
-    cause: list[int]
+    cause: array[int]
     weighed: dict[int, Balance | str] = dataclasses.field(default_factory=dict)
 
     def add_edges(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Adds edges that the graph does not show, such as those from TensorList writers to readers."""
         if not pairs:
             return
-        extra = np.asarray(pairs, dtype=np.int64)
+        extra = np.asarray(pairs, dtype=np.int32)
         self.src = np.concatenate([self.src, extra[:, 0]])
         self.dst = np.concatenate([self.dst, extra[:, 1]])
         self.edges = Adjacency(self.src, self.dst, self.view.unit_count)

@@ -7,6 +7,7 @@ depends on it, and insert as few casts as possible between the two.
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -113,8 +114,8 @@ def _prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
         target=target,
         edges=view.adjacency(),
         node_of=view.unit_nodes(),
-        src=np.asarray(view.edges.src_unit, dtype=np.int64),
-        dst=np.asarray(view.edges.dst_unit, dtype=np.int64),
+        src=view.edges.src_unit,
+        dst=view.edges.dst_unit,
         on_allow=_flags(codes == _CODES[ALLOW]),
         on_infer=_flags(codes == _CODES[INFER]),
         on_deny=_flags(codes == _CODES[DENY]),
@@ -127,7 +128,7 @@ def _prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
         allow=np.zeros(view.unit_count, np.uint8),
         deny=np.zeros(view.unit_count, np.uint8),
         rule=np.zeros(view.unit_count, np.uint8),
-        cause=[NO_CAUSE] * view.unit_count,
+        cause=array("i", [NO_CAUSE]) * view.unit_count,
     )
     _drop_allow_without_kernel(canvas)
     return canvas

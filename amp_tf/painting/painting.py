@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from amp_tf.graph.view import GraphView
+from amp_tf.graph.view import GraphView, compact
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
 from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.reasons import Balance, Reason, Rule
@@ -50,7 +51,7 @@ class Painting:
 
     view: GraphView
     precision: Precision | None
-    converted: list[int]
+    converted: Sequence[int]
     unmatched: tuple[str, ...] = ()
     why_nothing: Rule | None = None
     detail: str = ""
@@ -65,7 +66,7 @@ class Painting:
     @classmethod
     def of(cls, canvas: Canvas, obstacles: Obstacles, *, nothing_to_convert: bool = False) -> Painting:
         """The result of a finished canvas."""
-        converted = units_of(canvas.allow & canvas.is_float32)
+        converted = compact(np.flatnonzero(canvas.allow & canvas.is_float32))
         nothing = nothing_to_convert or not converted
         return cls(
             view=canvas.view,

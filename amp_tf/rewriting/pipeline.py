@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,7 +13,7 @@ from amp_tf.graph import editor, verify
 from amp_tf.graph.plan import EditPlan
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.rereading import reread_graph
-from amp_tf.graph.serialized import NodesUnderEdit, NodeTable, SerializedGraph, join_pieces, merge_pieces, parse_graph
+from amp_tf.graph.serialized import NodesUnderEdit, NodeTable, SerializedGraph, merge_pieces, parse_graph
 from amp_tf.graph.sizes import AttributeShapes, Shapes
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
@@ -154,8 +155,8 @@ def rewrite_serialized(
     """
 
     def work(make_job: _MakeJob) -> tuple[Any, list[GraphReport]]:
-        pieces, reports = _rewrite_graph(graph, make_job, preserve, shapes, functions)
-        return join_pieces(pieces) if pieces else graph, reports
+        pieces, reports = _rewrite_graph(graph, make_job, preserve, shapes, functions, joined=True)
+        return pieces[0] if pieces else graph, reports
 
     return _run(graph, config, hardware, work, parse_graph)
 
@@ -213,58 +214,63 @@ def _serialize(graph: Any) -> bytes:
 
 
 def _rewrite_graph(
-    data: bytes, make_job: _MakeJob, preserve: Iterable[str], shapes: Shapes | None, functions: bool
+    data: bytes,
+    make_job: _MakeJob,
+    preserve: Iterable[str],
+    shapes: Shapes | None,
+    functions: bool,
+    *,
+    joined: bool = False,
 ) -> tuple[list[bytes], list[GraphReport]]:
-    """The new graph in pieces; none if nothing changed."""
+    """The new graph in pieces, or joined; none if nothing changed."""
     graph = SerializedGraph(data)
     job = make_job(graph.library)
-    nodes, report = _rewrite_nodes(graph, job, preserve, shapes)
     rest, reports = graph.rest_data, []
     if functions:
         reports = _rewrite_library(graph.library, job)
         if any(function.converted for function in reports):
             rest = graph.rest.SerializeToString()
-    if not nodes and rest is graph.rest_data:
-        return [], [report, *reports]
-    return [*(nodes or [graph.node.fields(0, len(graph.node))]), rest], [report, *reports]
+    serialize = functools.partial(NodesUnderEdit.serialize, rest=rest, joined=joined)
+    pieces, report = _rewrite_nodes(graph, job, preserve, shapes, serialize)
+    if not pieces and rest is not graph.rest_data:
+        pieces = serialize(NodesUnderEdit(graph.node))
+    return pieces, [report, *reports]
+
+
+_Serialize = Callable[[NodesUnderEdit], list[bytes]]
 
 
 def _rewrite_nodes(
-    graph: SerializedGraph, job: _Job, preserve: Iterable[str], shapes: Shapes | None
+    graph: SerializedGraph, job: _Job, preserve: Iterable[str], shapes: Shapes | None, serialize: _Serialize
 ) -> tuple[list[bytes], GraphReport]:
-    """The new nodes in pieces; none if nothing changed."""
+    """The new graph, as it is serialized; nothing if no node changed."""
     view = read_graph(graph, job.templates)
     preserve = frozenset(preserve)
     folded = job.fold(graph.node, view, preserve, shapes)
     if folded is not None:
-        result, report = _convert_nodes(folded.nodes, folded.view, job, preserve, folded.shapes, folded.folded)
+        painting = job.paint(folded.view, preserve, folded.shapes, folded.folded)
+        result, report = _convert_nodes(folded.nodes, painting, job, serialize, len(folded.folded.scales))
         if result:
             return result, report
-    return _convert_nodes(graph.node, view, job, preserve, shapes)
+    return _convert_nodes(graph.node, job.paint(view, preserve, shapes), job, serialize)
 
 
 def _convert_nodes(
-    nodes: NodeTable,
-    view: GraphView,
-    job: _Job,
-    preserve: Iterable[str],
-    shapes: Shapes | None,
-    folded: Folded = NOTHING_FOLDED,
+    nodes: NodeTable, painting: Painting, job: _Job, serialize: _Serialize, folded: int = 0
 ) -> tuple[list[bytes], GraphReport]:
-    painting = job.paint(view, preserve, shapes, folded)
-    plan = plan_edits(painting)
+    view, plan = painting.view, plan_edits(painting)
     casts, result = len(plan.casts), []
     if plan:
-        result = _edit(nodes, view, plan)
+        result = serialize(_edit(nodes, view, plan))
         del plan  # verification takes the most memory
         _verify(view, lambda: reread_graph(result, nodes, view, job.templates))
-    return result, _report(painting, casts, len(folded.scales))
+    return result, _report(painting, casts, folded)
 
 
-def _edit(original: NodeTable, view: GraphView, plan: EditPlan) -> list[bytes]:
+def _edit(original: NodeTable, view: GraphView, plan: EditPlan) -> NodesUnderEdit:
     nodes = NodesUnderEdit(original, plan.edited_nodes())
     editor.apply_to_graph(nodes, view, plan)
-    return nodes.serialize()
+    return nodes
 
 
 def _rewrite_function(

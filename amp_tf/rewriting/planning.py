@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.plan import EditPlan, NewCast, Rename, Retype
-from amp_tf.graph.view import GraphView
+from amp_tf.graph.plan import EditPlan, NewCast, Rename, Retypes
+from amp_tf.graph.view import GraphView, compact
 from amp_tf.oplists.table import SUCCESSOR_OPS
 from amp_tf.painting.painting import Painting
 from amp_tf.precision import Precision
@@ -31,14 +30,14 @@ def plan_edits(painting: Painting) -> EditPlan:
     if painting.precision is None or not painting.converted:
         return EditPlan()
     view = painting.view
-    retypes = tuple(_plan_retypes(view, painting.converted, painting.precision.data_type))
+    retypes = _plan_retypes(view, painting.converted, painting.precision.data_type)
     return EditPlan(tuple(_plan_renames(view, painting)), retypes, tuple(_plan_casts(view, painting.dtypes_after())))
 
 
-def _plan_retypes(view: GraphView, units: list[int], data_type: int) -> Iterator[Retype]:
-    nodes = view.spread(np.arange(view.node_count))[units]
+def _plan_retypes(view: GraphView, units: Sequence[int], data_type: int) -> Retypes:
+    nodes = view.spread(np.arange(view.node_count, dtype=np.int32))[units]
     slots = np.asarray(units) - np.asarray(view.base)[nodes]
-    return map(Retype, nodes.tolist(), slots.tolist(), itertools.repeat(data_type))
+    return Retypes(compact(nodes), compact(slots), data_type)
 
 
 def _plan_renames(view: GraphView, painting: Painting) -> Iterator[Rename]:

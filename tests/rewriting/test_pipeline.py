@@ -251,8 +251,8 @@ def test_a_broken_function_of_the_library_is_refused_with_its_name():
 def test_a_result_that_is_wrong_anywhere_never_leaves_the_rewrite(monkeypatch, spoil, sentence):
     serialize = NodesUnderEdit.serialize
 
-    def serialize_and_spoil(nodes):
-        after = merge_pieces(serialize(nodes))
+    def serialize_and_spoil(nodes, **options):
+        after = merge_pieces(serialize(nodes, **options))
         spoil(after)
         return [after.SerializeToString()]
 
