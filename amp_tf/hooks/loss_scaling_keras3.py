@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,14 +17,15 @@ def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
     """
     import keras
 
+    steps = [
+        (keras.optimizers.Optimizer, "apply_gradients"),
+        (keras.optimizers.Optimizer, "apply"),
+        (keras.optimizers.LossScaleOptimizer, "apply"),  # its own; amp_tf's marks its inner step itself
+    ]
     return [
         (_owner(keras.Model, "compile"), "compile", lambda original: _compile(original, context)),
         (_owner(keras.Model, "fit"), "fit", lambda original: _fit(original)),
-        (
-            _owner(keras.optimizers.Optimizer, "apply_gradients"),
-            "apply_gradients",
-            lambda original: _apply_gradients(original, context),
-        ),
+        *((_owner(cls, name), name, _watch(name, context)) for cls, name in steps),
     ]
 
 
@@ -90,20 +92,50 @@ def _monitored(model: Any, callbacks: Any) -> Any:
     return callbacks if result is None else result
 
 
-def _apply_gradients(original: Any, context: Context) -> Any:
-    def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
-        survive("Optimizer.apply_gradients", warn_if_unscaled, self, context)
-        return original(self, *args, **kwargs)
+def _watch(name: str, context: Context) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with survive(f"Optimizer.{name}", watch_step, self, name, context) or contextlib.nullcontext():
+                return original(self, *args, **kwargs)
 
-    return apply_gradients
+        return step
+
+    return make
 
 
-def warn_if_unscaled(optimizer: Any, context: Context) -> None:
-    """Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are never float16."""
+def watch_step(optimizer: Any, name: str, context: Context) -> Any:
+    """Looks at a step that is about to be traced.
+
+    Args:
+        optimizer: the one that makes it.
+        name: of its method.
+        context: what decides whether to act.
+
+    Returns:
+        A context manager for the step if the optimizer scales its loss: those inside it need not.
+    """
+    from amp_tf.loss_scaling import is_loss_scaled
+    from amp_tf.loss_scaling.usage import is_scaled_step, scaled_step
+
+    if is_loss_scaled(optimizer):
+        return scaled_step()
+    if not is_scaled_step():
+        warn_if_unscaled(optimizer, name, context)
+    return None
+
+
+def warn_if_unscaled(optimizer: Any, name: str, context: Context) -> None:
+    """Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are never float16.
+
+    Args:
+        optimizer: the one that makes the step.
+        name: of its method.
+        context: what decides whether to act.
+    """
     import tensorflow as tf
 
     if not tf.executing_eagerly() and context.should_scale(optimizer):
-        context.warn_unscaled_loop(where=f"{type(optimizer).__name__}.apply_gradients")
+        context.warn_unscaled_loop(where=f"{type(optimizer).__name__}.{name}")
 
 
 def _owner(cls: Any, attribute: str) -> Any:

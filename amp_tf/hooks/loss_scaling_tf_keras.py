@@ -30,7 +30,7 @@ def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
 def _apply_gradients(original: Any, context: Context) -> Any:
     def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not getattr(self, "_is_wrapped_by_loss_scale_optimizer", False):  # tf_keras' wrappers set it
-            survive("Optimizer.apply_gradients", warn_if_unscaled, self, context)
+            survive("Optimizer.apply_gradients", warn_if_unscaled, self, "apply_gradients", context)
         return original(self, *args, **kwargs)
 
     return apply_gradients

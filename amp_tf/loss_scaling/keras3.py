@@ -14,7 +14,7 @@ from amp_tf.loss_scaling.diagnosis import Status
 from amp_tf.loss_scaling.keras3_inner import INNER_SETTINGS, check_inner, headroom, norm_clip, scope_of
 from amp_tf.loss_scaling.keras3_saving import ScaleState, match_state, read_state
 from amp_tf.loss_scaling.schedule import Schedule, State, build_schedule
-from amp_tf.loss_scaling.usage import Gradients, Usage
+from amp_tf.loss_scaling.usage import Gradients, Usage, scaled_step
 
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
 
@@ -156,12 +156,14 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
             return
         if trainable_variables is not None and not self.built:
             self.build(list(trainable_variables))
-        kind = self._usage.gradients(where=f"optimizer '{self.name}'") if self._schedule.skips_nonfinite else None
-        if kind is None or (trainable_variables is None and not self.built):
-            self.inner_optimizer.apply(grads, trainable_variables)
+        if not self._schedule.skips_nonfinite or (trainable_variables is None and not self.built):
+            with scaled_step():
+                self.inner_optimizer.apply(grads, trainable_variables)
             return
         if tf.distribute.in_cross_replica_context():
             raise ValueError("apply() must be called in a replica context: from a function given to strategy.run().")
+        where = f"optimizer '{self.name}'"
+        kind = self._usage.judge(grads, self._scale.value, by_hand=Gradients.SCALED, where=where)
         variables = list(trainable_variables or self.inner_optimizer._trainable_variables)
         gradients, variables = self.inner_optimizer._filter_empty_gradients(list(grads), variables)
         if kind is Gradients.SCALED:
@@ -247,9 +249,10 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
 
     @property
     def loss_scale(self) -> Any:
-        """The scale now, a float32 variable. Assigning a number takes effect at the next step, also in traced ones."""
-        if tf.inside_function():  # a loop that multiplies by hand has scaled its loss
-            self._usage.note_scaled_loss()
+        """The scale now, a float32 variable. Assigning a number takes effect at the next step, also in traced ones.
+
+        A traced loop may multiply its loss by it instead of calling :meth:`scale_loss`; eager ones may not.
+        """
         return self._scale
 
     @loss_scale.setter

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from amp_tf.loss_scaling.usage import scaled_step
+
 
 class Nonfinite(NamedTuple):
     """What is nonfinite in a step.
@@ -64,14 +66,15 @@ def apply_inner(strategy: Any, optimizer: Any, gradients: Any, variables: Sequen
         gradients: one for each variable; with a strategy, per replica.
         variables: the variables.
     """
-    if strategy is None:
-        optimizer.apply(gradients, variables)
-        return
-    each = strategy.extended.call_for_each_replica
-    if optimizer.gradient_accumulation_steps or (optimizer.use_ema and optimizer.ema_overwrite_frequency):
-        _apply_with_conditions_outside(each, optimizer, gradients, variables)
-    else:
-        each(lambda grads: optimizer.apply(grads, variables), args=(gradients,))
+    with scaled_step():
+        if strategy is None:
+            optimizer.apply(gradients, variables)
+            return
+        each = strategy.extended.call_for_each_replica
+        if optimizer.gradient_accumulation_steps or (optimizer.use_ema and optimizer.ema_overwrite_frequency):
+            _apply_with_conditions_outside(each, optimizer, gradients, variables)
+        else:
+            each(lambda grads: optimizer.apply(grads, variables), args=(gradients,))
 
 
 def _as_numbers(found: Nonfinite) -> Any:

@@ -207,7 +207,13 @@ class _Scaling:
             raise ValueError("apply_gradients() must be called in a replica context.")
         keras_wrappers._raise_if_strategy_unsupported()
         pairs = list(optimizer_utils.filter_empty_gradients(pairs))
-        if self._usage.gradients(where=f"{type(self._optimizer).__name__} optimizer") is Gradients.SCALED:
+        kind = self._usage.judge(
+            [gradient for gradient, _ in pairs],
+            self._loss_scale.current_loss_scale,
+            by_hand=Gradients.UNSCALED_BY_LOOP,  # as with tf_keras' own wrapper, which leaves the division to the loop
+            where=f"{type(self._optimizer).__name__} optimizer",
+        )
+        if kind is Gradients.SCALED:
             scale = self.loss_scale
             pairs = [(finite.unscale(gradient, scale), variable) for gradient, variable in pairs]
         return pairs

@@ -3,6 +3,11 @@
 A wrapper cannot see the loop, only the calls that reach it while the step is traced or run. From their order follows
 what ``apply_gradients`` gets: scaled gradients, gradients that the loop unscaled itself, or gradients of a loss that
 was never scaled, which must not be divided.
+
+A loop may also multiply its loss by ``loss_scale``. To read the scale says nothing, because loops log it; the graph
+says whether the gradients were computed from it. Where it cannot tell (eager steps, gradients that another function
+left in variables) they count as never scaled: a step that is too large shows at once and comes with a warning, while
+gradients divided by a scale that never multiplied them stop the training in silence.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from amp_tf.loss_scaling import finite
+from amp_tf.loss_scaling import finite, lineage
 from amp_tf.loss_scaling.diagnosis import TWO_LINES
 
 
@@ -44,19 +49,13 @@ class Usage:
         vars(self).update(state)
         self._losses = threading.local()
 
-    @property
-    def loss_was_scaled(self) -> bool:
-        """Whether a loss was ever scaled through this wrapper."""
-        return self._kind is not Gradients.NEVER_SCALED
-
-    def note_scaled_loss(self, loss: Any = None) -> None:
-        """The loop scaled this (unscaled, nest of) loss, or read the scale to do so itself."""
+    def note_scaled_loss(self, loss: Any) -> None:
+        """The loop scaled this (unscaled, nest of) loss."""
         if self._kind is Gradients.NEVER_SCALED:
             self._kind = Gradients.SCALED
-        if loss is not None:
-            flag = finite.is_nonfinite(loss)
-            earlier = self._take_flag()
-            self._losses.note = (_current_graph(), flag if earlier is None else tf.logical_or(flag, earlier))
+        flag = finite.is_nonfinite(loss)
+        earlier = self._take_flag()
+        self._losses.note = (_current_graph(), flag if earlier is None else tf.logical_or(flag, earlier))
 
     def note_unscaled_gradients(self) -> None:
         """The loop unscales its gradients itself, as loops written for tf_keras do."""
@@ -66,13 +65,20 @@ class Usage:
         """The loop leaves unscaling to ``apply_gradients``, as Keras 3 does."""
         self._kind = Gradients.SCALED
 
-    def gradients(self, where: str) -> Gradients:
+    def judge(self, gradients: Any, scale: Any, by_hand: Gradients, where: str) -> Gradients:
         """What the gradients are that arrive now; warns once if no loss was ever scaled.
 
         Args:
+            gradients: a list of them.
+            scale: the variable that holds the loss scale.
+            by_hand: what gradients of a loss that the loop multiplied by the variable are.
             where: names the optimizer in the warning.
         """
-        if self._kind is Gradients.NEVER_SCALED and not self._has_warned:
+        if self._kind is not Gradients.NEVER_SCALED:
+            return self._kind
+        if lineage.depends_on(gradients, scale):
+            return by_hand
+        if not self._has_warned:
             self._has_warned = True
             logging.warning(
                 "amp_tf: %s: apply_gradients was called but the loss was never scaled, so small gradients are lost in "
@@ -80,7 +86,7 @@ class Usage:
                 where,
                 TWO_LINES,
             )
-        return self._kind
+        return Gradients.NEVER_SCALED
 
     def take_nonfinite_loss(self) -> Any:
         """Whether a loss scaled since the last call, in the same graph, was nonfinite; false where it is not known."""
@@ -110,6 +116,31 @@ def inner_call() -> Iterator[None]:
 def is_inner_call() -> bool:
     """Whether this thread is inside :func:`inner_call`."""
     return getattr(_inner_calls, "active", False)
+
+
+_scaled_steps = 0
+_scaled_steps_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def scaled_step() -> Iterator[None]:
+    """Marks the step of an optimizer that scales its loss, whatever optimizers it calls, on whatever threads.
+
+    The mark is the process', because a strategy calls inner optimizers on threads of its own.
+    """
+    global _scaled_steps
+    with _scaled_steps_lock:
+        _scaled_steps += 1
+    try:
+        yield
+    finally:
+        with _scaled_steps_lock:
+            _scaled_steps -= 1
+
+
+def is_scaled_step() -> bool:
+    """Whether any thread is inside :func:`scaled_step`."""
+    return _scaled_steps > 0
 
 
 def _current_graph() -> Any:

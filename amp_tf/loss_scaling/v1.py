@@ -153,7 +153,13 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
         pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
         if not pairs:
             raise ValueError("No gradients provided for any variable.")
-        if self._usage.gradients(where=self.get_name()) is Gradients.SCALED:
+        kind = self._usage.judge(
+            [gradient for gradient, _ in pairs],
+            self._loss_scale.scale,
+            by_hand=Gradients.UNSCALED_BY_LOOP,  # as with TensorFlow's own wrapper, which divides in compute_gradients
+            where=self.get_name(),
+        )
+        if kind is Gradients.SCALED:
             scale = self._loss_scale()
             pairs = [(finite.unscale(gradient, scale), variable) for gradient, variable in pairs]
         variables = [variable for _, variable in pairs]

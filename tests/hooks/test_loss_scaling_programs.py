@@ -30,6 +30,25 @@ with v1.Session() as session:
     print([float(s) for s in session.run(scale)], np.isfinite(session.run(w)).all())
 """
 
+LOOP_PROGRAM = """
+import keras, tensorflow as tf
+import amp_tf
+optimizer, w = keras.optimizers.SGD(0.1), tf.Variable(tf.ones((16, 16)))
+if WRAPPED:
+    optimizer = amp_tf.LossScaleOptimizer(optimizer)
+
+@tf.function
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.nn.relu(x @ w) @ w)
+        if WRAPPED:
+            loss = optimizer.scale_loss(loss)
+    optimizer.apply([tape.gradient(loss, w)], [w])
+
+for _ in range(2):
+    step(tf.ones((4, 16)))
+"""
+
 
 @pytest.mark.parametrize(
     ("program", "expected"),
@@ -51,3 +70,13 @@ def test_the_environment_variable_can_leave_the_loss_alone(site_folder):
     ended = running.run(["-c", SESSION_PROGRAM], site_folder, variables)
     assert ended.status == 0, ended.err
     assert ended.out.strip().splitlines()[-1] == "[] False"
+
+
+@pytest.mark.parametrize(("is_wrapped", "warned"), [(False, 1), (True, 0)])
+def test_a_bare_loop_that_calls_apply_is_warned_of_once(is_wrapped, warned, site_folder):
+    program = LOOP_PROGRAM.replace("WRAPPED", str(is_wrapped))
+    ended = running.run(["-c", program], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"})
+    assert ended.status == 0, ended.err
+    assert ended.converted > 0
+    assert len(ended.warnings) == warned, ended.err
+    assert all("SGD.apply: a custom training loop runs in float16" in warning for warning in ended.warnings)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import amp_tf
 from amp_tf.errors import ConfigError
@@ -85,20 +86,103 @@ def test_case_28_and_k05_gradients_of_a_loss_that_was_never_scaled_are_not_divid
     assert "gradients = tape.gradient(scaled_loss, variables)" in warnings[0]
 
 
-def test_case_28_a_loop_that_multiplies_by_the_scale_itself_is_understood():
-    weights = variables()
-    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0)
-    optimizer.build(weights)
-    before = weights[1].numpy()
+def one_step(optimizer, weight, scale_loss, *, around=lambda step: step):
+    """Trains on the sum of a variable, whose gradient is 1: it moves by the learning rate, over or times the scale."""
+    before = weight.numpy()
 
     @tf.function
     def step():
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(weights[1].value) * optimizer.dynamic_scale.value
-        optimizer.apply_gradients([(tape.gradient(loss, weights[1].value), weights[1])])
+            loss = scale_loss(optimizer, tf.reduce_sum(weight))
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+
+    around(step)()
+    return (before - weight.numpy()).tolist()
+
+
+def multiply(optimizer, loss):
+    return loss * optimizer.loss_scale
+
+
+def only_log(optimizer, loss):
+    tf.print("loss scale", optimizer.loss_scale, output_stream="file:///dev/null")
+    return loss
+
+
+def only_return(optimizer, loss):
+    return tf.tuple([loss, optimizer.loss_scale + 0.0])[0]
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras])
+@pytest.mark.parametrize("use", [only_log, only_return])
+def test_case_28_a_loop_that_only_reads_the_scale_has_not_scaled_its_loss(use, library, log):
+    optimizer = amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5), 4.0)
+    assert one_step(optimizer, tf.Variable([1.0]), use) == [0.5]
+    assert len(log("never scaled")) == 1
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_case_28_a_loop_that_multiplies_by_the_scale_itself_is_understood(looped, log):
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0)
+    weight = tf.Variable([1.0])
+    optimizer.build([weight])
+
+    def once_in_a_loop(step):
+        def run():
+            for _ in tf.range(1):
+                step()
+
+        return tf.function(run)
+
+    around = once_in_a_loop if looped else lambda step: step
+    assert one_step(optimizer, weight, multiply, around=around) == [0.5]
+    assert not log("never scaled")
+
+
+def test_case_28_a_tf_keras_loop_that_multiplies_and_divides_itself_is_understood(log):
+    optimizer = amp_tf.LossScaleOptimizer(tf_keras.optimizers.SGD(0.5), 4.0)
+    weight = tf.Variable([1.0])
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = multiply(optimizer, tf.reduce_sum(weight))
+        gradient = tape.gradient(loss, weight) / optimizer.loss_scale
+        optimizer.apply_gradients([(gradient, weight)])
 
     step()
-    np.testing.assert_allclose(weights[1].numpy(), before - 0.5, rtol=1e-6)
+    assert weight.numpy().tolist() == [0.5]
+    assert not log("never scaled")
+
+
+def test_case_28_a_tf1_graph_that_multiplies_and_divides_itself_is_understood(log):
+    with tf.Graph().as_default():
+        weight = tf.compat.v1.get_variable("w", initializer=[1.0])
+        optimizer = amp_tf.LossScaleOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.5), 4.0)
+        (gradient,) = tf.gradients(multiply(optimizer, tf.reduce_sum(weight)), [weight])
+        step = optimizer.apply_gradients([(gradient / optimizer.loss_scale, weight)])
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            session.run(step)
+            assert session.run(weight).tolist() == [0.5]
+    assert not log("never scaled")
+
+
+def test_case_28_gradients_that_another_function_left_in_variables_count_as_never_scaled(log):
+    """The graph cannot tell; a step that is too large is seen, one that is too small is not."""
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0)
+    weight, kept = tf.Variable([1.0]), tf.Variable([0.0])
+
+    @tf.function
+    def accumulate():
+        with tf.GradientTape() as tape:
+            loss = multiply(optimizer, tf.reduce_sum(weight))
+        kept.assign_add(tape.gradient(loss, weight))
+
+    accumulate()
+    tf.function(lambda: optimizer.apply([tf.identity(kept)], [weight]))()
+    assert weight.numpy().tolist() == [1.0 - 0.5 * 4.0]
+    assert len(log("never scaled")) == 1
 
 
 @pytest.mark.parametrize("built", [False, True])
