@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,11 +15,13 @@ class Evidence:
         xla_graphs: graphs that TensorFlow handed to the plugin and that only call into XLA-compiled functions.
         failures: rewrites that failed, so that the graph stayed as it was; TensorFlow asks twice for each graph.
         idle: why the plugin is not at work although amp_tf is on; empty if it is.
+        not_installed: hooks that failed to install, module to the error.
     """
 
     xla_graphs: int = 0
     failures: int = 0
     idle: str = ""
+    not_installed: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 _lock = threading.Lock()
@@ -41,6 +44,19 @@ def set_idle(reason: str) -> None:
     global _seen
     with _lock:
         _seen = dataclasses.replace(_seen, idle=reason)
+
+
+def note_install(home: str, failure: str = "") -> None:
+    """Notes that a hook was installed, or why it was not; a later success takes an earlier failure back.
+
+    Args:
+        home: the module that holds it.
+        failure: the error; empty for none.
+    """
+    global _seen
+    with _lock:
+        others = {module: why for module, why in _seen.not_installed.items() if module != home}
+        _seen = dataclasses.replace(_seen, not_installed={**others, home: failure} if failure else others)
 
 
 def seen() -> Evidence:

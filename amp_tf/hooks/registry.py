@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 
 from amp_tf.config import AmpConfig, Switches
-from amp_tf.hooks import notices
+from amp_tf.hooks import evidence, notices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,15 +44,21 @@ TRIGGERS = tuple(dict.fromkeys(trigger for hook in HOOKS for trigger in hook.tri
 
 
 def install(trigger: str, config: AmpConfig, switches: Switches) -> None:
-    """Installs the wanted hooks of one trigger. One that fails is told in a warning and does not stop the others."""
+    """Installs the wanted hooks of one trigger.
+
+    One that fails is told in a warning and in the line at exit, and does not stop the others.
+    """
     for hook in HOOKS:
         if trigger in hook.triggers and hook.is_wanted(switches) and importlib.util.find_spec(hook.home):
             try:
                 importlib.import_module(hook.home).install(config)
+                evidence.note_install(hook.home)
             except Exception as error:
+                failure = f"{type(error).__name__}: {error}"
+                evidence.note_install(hook.home, failure.splitlines()[0])
                 notices.warn_once(
                     f"install.{hook.home}",
-                    f"a hook was not installed ({type(error).__name__}: {error})",
+                    f"a hook was not installed ({failure})",
                     where=hook.home,
                     fix="The program goes on without it; please report this with your TensorFlow version",
                 )

@@ -18,9 +18,11 @@ EAGER = (
     "evaluate or predict, or in a session)"
 )
 ALL_FAILED = "amp_tf failed on every graph"
+NO_PLUGIN = "no graph of TensorFlow's reached amp_tf"
 ONLY_XLA = (
     "all the work is in functions compiled by XLA (jit_compile=True), which TensorFlow's graph optimizers never see"
 )
+_PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled by XLA are seen
 
 _parts: list[Callable[[], str]] = []
 
@@ -65,6 +67,8 @@ def line() -> str:
         text += f"; patterns that matched no node: {', '.join(sorted(totals.unmatched))}"
     if seen.failures:
         text += f"; {_plural(seen.failures, 'rewrite')} failed, and the graphs stayed in float32"
+    if seen.not_installed:
+        text += f"; not installed: {', '.join(f'{home} ({why})' for home, why in seen.not_installed.items())}"
     return "; ".join([text, *filter(None, (part() for part in _parts))])
 
 
@@ -76,7 +80,9 @@ def why_nothing(report: RewriteReport, totals: Totals, seen: evidence.Evidence) 
     if not totals.graphs.get("xla") and by_grappler == seen.xla_graphs and (by_grappler or _has_xla_functions()):
         return ONLY_XLA
     if not totals.graphs:
-        return ALL_FAILED if seen.failures else EAGER
+        if seen.failures:
+            return ALL_FAILED
+        return NO_PLUGIN if _PLUGIN in seen.not_installed else EAGER
     return str(report.why_nothing or "no node of any graph is one that 16 bit is for")
 
 

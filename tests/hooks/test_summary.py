@@ -12,6 +12,7 @@ from amp_tf.reporting.schema import RewriteReport
 from tests.hooks import running
 
 PRODUCT = "f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((32, 32)))"
+PLUGIN, XLA = "amp_tf.hooks.grappler.plugin", "amp_tf.hooks.xla"
 PROGRAMS = {
     "eager": ("tf.ones((32, 32)) @ tf.ones((32, 32))", {}, "TensorFlow ran no graph of four nodes or more"),
     "no op for 16 bit": ("tf.function(lambda x: tf.sin(tf.exp(x) + x) * x)(tf.ones((32, 32)))", {}, "allow list"),
@@ -53,6 +54,8 @@ def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder:
         ({"grappler": 2}, evidence.Evidence(xla_graphs=2), summary.ONLY_XLA),
         ({}, evidence.Evidence(failures=2), summary.ALL_FAILED),
         ({}, evidence.Evidence(), summary.EAGER),
+        ({}, evidence.Evidence(not_installed={PLUGIN: "OSError: no"}), summary.NO_PLUGIN),
+        ({}, evidence.Evidence(not_installed={XLA: "OSError: no"}), summary.EAGER),
     ],
 )
 def test_the_evidence_tells_why(graphs: dict[str, int], seen: evidence.Evidence, reason: str) -> None:
@@ -69,3 +72,23 @@ def test_a_part_is_added_once_and_is_left_out_when_it_has_nothing_to_say(monkeyp
         summary.add_part(part)
     assert summary.line().endswith("; loss scale 32,768")
     assert summary.line().count("loss scale") == 1
+
+
+@pytest.mark.parametrize(("home", "reason"), [(PLUGIN, f": {summary.NO_PLUGIN}"), (XLA, "")])
+def test_a_hook_that_failed_to_install_is_named_with_its_error(home: str, reason: str, site_folder: Path) -> None:
+    broken = f"import {home} as hook; hook.install = None; import tensorflow as tf; {PRODUCT}"
+    ended = running.run(["-c", broken], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"})
+    assert ended.status == 0, ended.err
+    error = "TypeError: 'NoneType' object is not callable"
+    assert ended.summary[6] == f"{reason}; not installed: {home} ({error})"
+    assert (ended.converted > 0) is (home == XLA)
+    (warning,) = ended.warnings
+    assert f"a hook was not installed ({error})" in warning
+
+
+def test_a_later_success_takes_a_failure_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "_seen", evidence.Evidence())
+    evidence.note_install(XLA, "OSError: no")
+    evidence.note_install(PLUGIN, "OSError: neither")
+    evidence.note_install(XLA)
+    assert evidence.seen().not_installed == {PLUGIN: "OSError: neither"}
