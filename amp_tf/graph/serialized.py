@@ -19,13 +19,12 @@ from typing import Any, overload
 from amp_tf.errors import GraphError
 
 PIECE = 1024  # nodes looked at in one go
-_FEW = 2 * PIECE  # so many nodes may stay parsed
 _NODE_TAG = 0x0A  # field 1 of GraphDef, with a length
 _MORE = 0x80  # in a byte of a number: another byte follows
 
 
 class NodeTable(Sequence[Any]):
-    """The nodes of a serialized GraphDef, to be looked at only. Each access parses them, unless they are few.
+    """The nodes of a serialized GraphDef, to be looked at only. Each access parses them, unless all are one piece.
 
     Args:
         data: node fields, and nothing else.
@@ -54,7 +53,7 @@ class NodeTable(Sequence[Any]):
         """
         if isinstance(key, int) and not 0 <= key < len(self):
             raise IndexError(key)
-        if len(self) <= _FEW:
+        if len(self) <= PIECE:
             self._parsed = self._parsed or parse_graph(self.fields(0, len(self)))
             return self._parsed.node[key]
         first, end, _ = key.indices(len(self)) if isinstance(key, slice) else (key, key + 1, 1)

@@ -113,9 +113,9 @@ def test_nodes_that_mention_a_text_are_found_by_their_bytes():
     assert nodes.mentioning("nothing") == []
 
 
-@pytest.mark.parametrize("few", [0, 2048], ids=["parsed at each look", "parsed once"])
-def test_nodes_are_looked_at_by_number_and_by_slice(monkeypatch, few):
-    monkeypatch.setattr(serialized, "_FEW", few)
+@pytest.mark.parametrize("piece", [1024, 3], ids=["parsed once", "parsed at each look"])
+def test_nodes_are_looked_at_by_number_and_by_slice(monkeypatch, piece):
+    monkeypatch.setattr(serialized, "PIECE", piece)
     nodes, expected = SerializedGraph(made().SerializeToString()).node, list(made().node)
     assert list(nodes) == expected
     assert [nodes[number] for number in (3, 0)] == [expected[3], expected[0]]
