@@ -7,11 +7,8 @@ from typing import Any
 
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.errors import GraphError
-from amp_tf.graph.reader import read_function, read_graph
-from amp_tf.graph.templates import Templates
 from amp_tf.offline.explain import explain
 from amp_tf.offline.graph_file import read_graph_file
-from amp_tf.oplists.table import SUCCESSORS
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -37,16 +34,19 @@ def run(args: argparse.Namespace) -> int:
     """
     config = read_config(args)
     graph = read_graph_file(args.graph)
-    templates = Templates(graph.library, SUCCESSORS)
     home = args.function or _home_of(graph, args.node)
-    if home:
-        functions = {function.signature.name: function for function in graph.library.function}
-        if home not in functions:
-            raise GraphError(f"the graph has no function {home!r}", where=args.graph, fix="Check the name")
-        view = read_function(functions[home], templates)
-    else:
-        view = read_graph(graph, templates)
-    print(explain(view, args.node, config, preserve=tuple(args.preserve), hardware=hardware_for(config)))
+    functions = {function.signature.name: function for function in graph.library.function}
+    if home and home not in functions:
+        raise GraphError(f"the graph has no function {home!r}", where=args.graph, fix="Check the name")
+    explanation = explain(
+        functions[home] if home else graph,
+        args.node,
+        config,
+        preserve=tuple(args.preserve),
+        hardware=hardware_for(config),
+        library=graph.library,
+    )
+    print(explanation)
     return 0
 
 

@@ -1,7 +1,8 @@
 """Explains one node: its precision, the rule, the way the decision came, and the list change that would turn it.
 
-The change is not guessed: candidates are tried, cheapest first, by painting the graph again under the changed
-configuration, and the first one that turns the node is named.
+The change is not guessed: candidates are tried, cheapest first, by rewriting the graph again under the changed
+configuration, and the first one that turns the node is named. What is explained is the decision of the rewrite itself,
+after normalization was folded.
 """
 
 from __future__ import annotations
@@ -9,17 +10,18 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import GraphError, OpListError
-from amp_tf.graph.view import GraphView
-from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
-from amp_tf.painting.paint import paint
 from amp_tf.painting.painting import Painting
 from amp_tf.painting.reasons import Reason
 from amp_tf.precision import Precision
+from amp_tf.rewriting.pipeline import rewrite
+
+BIAS_OP = "BiasAdd"  #: what folding makes of the sum behind a convolution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Explanation:
 
     Attributes:
         name, op: the node.
+        new_op: the op that folding normalization makes of it; ``op`` where it makes none.
         op_list: the list that its op is on, empty for none.
         precision: what its result is computed in.
         reason: why.
@@ -37,6 +40,7 @@ class Explanation:
 
     name: str
     op: str
+    new_op: str
     op_list: str
     precision: Precision
     reason: Reason
@@ -45,7 +49,8 @@ class Explanation:
 
     def __str__(self) -> str:
         listed = f"on the {self.op_list} list" if self.op_list else "on no list"
-        lines = [f"{self.name} ({self.op}, {listed}) computes in {self.precision.value}: {self.reason}."]
+        op = self.op if self.new_op == self.op else f"{self.op}, folded to {self.new_op}"
+        lines = [f"{self.name} ({op}, {listed}) computes in {self.precision.value}: {self.reason}."]
         if len(self.trail) > 1:
             lines.append("The decision came along: " + " <- ".join(self.trail))
         other = "float32" if self.precision.is_f16 else "16 bit"
@@ -62,28 +67,37 @@ class Explanation:
 
 
 def explain(
-    view: GraphView,
+    graph: Any,
     node_name: str,
     config: AmpConfig,
     *,
     preserve: tuple[str, ...] = (),
     hardware: Hardware | None = None,
+    library: Any = None,
 ) -> Explanation:
     """Explains a node of a graph.
 
     Args:
-        view: the graph or function.
+        graph: a ``GraphDef`` or ``FunctionDef``. Normalization is folded where the nodes carry their shapes.
         node_name: the node.
         config: the configuration to explain it under.
         preserve: names of nodes that stay as they are.
         hardware: the devices; this machine's CPU by default.
+        library: for a FunctionDef, the functions that it calls.
 
     Raises:
         GraphError: the graph has no node of that name; the message names the closest ones.
         OpListError: the lists contradict each other, or a change of them names an op that TensorFlow does not know.
     """
-    op_names.check(config)
     hardware = Hardware.detect_cpu() if hardware is None else hardware
+
+    def painted(changed: AmpConfig) -> Painting:
+        quiet = dataclasses.replace(changed, log_path=None)
+        result = rewrite(graph, quiet, preserve=preserve, hardware=hardware, library=library, functions=False)
+        return result.report.graphs[0].painting
+
+    painting = painted(config)
+    view = painting.view
     if node_name not in view.names:
         close = _closest(node_name, view.names)
         raise GraphError(
@@ -92,11 +106,6 @@ def explain(
             fix=f"The closest names: {', '.join(close)}" if close else "amp-tf rewrite --report lists all names",
         )
     node = view.names.index(node_name)
-
-    def painted(changed: AmpConfig) -> Painting:
-        return paint(view, resolve_target(changed, hardware), changed, preserve=preserve)
-
-    painting = painted(config)
     is_f16 = _is_f16(painting, node)
     target = resolve_target(config, hardware).target
     list_of: Mapping[str, str] = target.lists.list_of if target else {}
@@ -105,7 +114,7 @@ def explain(
     ops = dict.fromkeys([view.ops[node], *(view.ops[view.names.index(name)] for name in reversed(trail))])
     for candidate in _candidates(list(ops), list_of, is_f16):
         try:
-            turned = _is_f16(painted(_changed(config, candidate)), node) != is_f16
+            turned = _is_named_f16(painted(_changed(config, candidate)), node_name) != is_f16
         except OpListError:
             continue
         if turned:
@@ -113,7 +122,13 @@ def explain(
             break
     precision = painting.precision if is_f16 and painting.precision else Precision.FLOAT32
     op = view.ops[node]
-    return Explanation(node_name, op, list_of.get(op, ""), precision, painting.reason(node), tuple(trail), change)
+    reason = painting.reason(node)
+    old_op = _op_of(graph, node_name) if op == BIAS_OP else op
+    return Explanation(node_name, old_op, op, list_of.get(op, ""), precision, reason, tuple(trail), change)
+
+
+def _op_of(graph: Any, name: str) -> str:
+    return next(item.op for item in (graph.node_def if hasattr(graph, "node_def") else graph.node) if item.name == name)
 
 
 def _closest(wanted: str, names: Sequence[str]) -> list[str]:
@@ -124,6 +139,11 @@ def _closest(wanted: str, names: Sequence[str]) -> list[str]:
 
 def _is_f16(painting: Painting, node: int) -> bool:
     return node in painting.converted_nodes()
+
+
+def _is_named_f16(painting: Painting, name: str) -> bool:
+    """By name: another configuration may fold more or less, so that the numbers of new nodes differ."""
+    return name in painting.view.names and _is_f16(painting, painting.view.names.index(name))
 
 
 def _candidates(ops: list[str], list_of: Mapping[str, str], is_f16: bool) -> Iterator[dict[str, tuple[str, ...]]]:

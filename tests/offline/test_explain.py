@@ -6,9 +6,8 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.graph.reader import read_graph
-from amp_tf.graph.templates import Templates
 from amp_tf.offline.explain import explain
+from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
 
@@ -29,7 +28,7 @@ def graph():
 
 
 def _explain(graph, name, config=CONFIG):
-    return explain(read_graph(graph, Templates()), name, config)
+    return explain(graph, name, config)
 
 
 def _precision(graph, name, config):
@@ -61,7 +60,7 @@ def test_the_named_change_turns_the_node(graph, name):
 
 
 def test_a_node_that_no_list_turns_says_so(graph):
-    explanation = explain(read_graph(graph, Templates()), "allow1", CONFIG, preserve=("allow1",))
+    explanation = explain(graph, "allow1", CONFIG, preserve=("allow1",))
     assert (explanation.precision, explanation.reason.rule) == (Precision.FLOAT32, Rule.PRESERVED)
     assert explanation.change == {}
     assert "No change of one or two ops on the lists turns it to 16 bit." in str(explanation)
@@ -88,3 +87,36 @@ def test_an_inner_name_finds_the_whole_one():
         tf.nn.relu(x, name="sequential_1/first/second/dense_1/Relu")
     with pytest.raises(amp_tf.GraphError, match=r"names: sequential_1/first/second/dense_1/Relu, dense/Relu"):
         _explain(graph.as_graph_def(), "dense_1/Relu")
+
+
+@pytest.fixture(scope="module")
+def normalized():
+    """Keras' normalization behind a convolution, with the shapes that folding asks for."""
+    with tf.Graph().as_default() as graph:
+        x, w, s, b = (
+            tf.compat.v1.placeholder(tf.float32, shape, name=name)
+            for name, shape in {"x": (8, 32, 32, 16), "w": (3, 3, 16, 16), "s": (16,), "b": (16,)}.items()
+        )
+        scaled = tf.multiply(tf.nn.conv2d(x, w, 1, "SAME", name="conv"), s, name="scaled")
+        tf.identity(tf.nn.relu(tf.raw_ops.AddV2(x=scaled, y=b, name="shifted"), name="act"), name="fetch")
+    return graph.as_graph_def(add_shapes=True)
+
+
+@pytest.mark.parametrize("node", ["conv", "scaled", "shifted", "act", "s"])
+def test_what_is_explained_is_what_the_rewrite_decides_after_folding(node, normalized):
+    cpu = Hardware(cpu_has_bf16=True)
+    explanation = explain(normalized, node, amp_tf.AmpConfig(), preserve=("fetch",), hardware=cpu)
+    report = amp_tf.rewrite(normalized, amp_tf.AmpConfig(), preserve=("fetch",), hardware=cpu).report
+    assert report.folded == 1
+    decided = next(item for item in report.nodes if item.name == node)
+    assert (explanation.precision, explanation.reason) == (decided.precision, decided.reason)
+
+
+def test_a_moved_multiplication_and_a_bias_behind_it_are_told(normalized):
+    cpu = Hardware(cpu_has_bf16=True)
+    scaled, shifted = (
+        explain(normalized, name, amp_tf.AmpConfig(), preserve=("fetch",), hardware=cpu)
+        for name in ("scaled", "shifted")
+    )
+    assert scaled.reason.rule is Rule.SCALES_FILTER
+    assert str(shifted).startswith("shifted (AddV2, folded to BiasAdd, on the infer list) computes in bfloat16: ")
