@@ -128,7 +128,8 @@ def explain(
 
 
 def _op_of(graph: Any, name: str) -> str:
-    return next(item.op for item in (graph.node_def if hasattr(graph, "node_def") else graph.node) if item.name == name)
+    nodes = graph.node_def if hasattr(graph, "node_def") else graph.node
+    return next(str(item.op) for item in nodes if item.name == name)
 
 
 def _closest(wanted: str, names: Sequence[str]) -> list[str]:
