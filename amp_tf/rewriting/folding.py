@@ -130,6 +130,7 @@ def find_folds(view: GraphView, shapes: Shapes, obstacles: Callable[[], Obstacle
         return NO_FOLDS
     for product in search.scales:
         search.fold_bias(product)
+    search.follow_biases()
     return search.result()
 
 
@@ -166,6 +167,7 @@ class _Search:
         self._turns: list[BiasTurn] = []
         self._reshapes: list[NewReshape] = []
         self._fused: set[int] = set()
+        self._biases: list[int] = []  # the sums that add them, of those behind which the kernel may go on
         self.scales: dict[int, int] = {}  # product to the node that scales its filter
 
     def fold_scale(self, product: int) -> None:
@@ -206,7 +208,7 @@ class _Search:
         other = self._other_input(first, scale)
         if _is_channel_vector(self._shape(*other), self._shape(product, 0), rank=1):
             self._turn(first, product, other)
-            self._follow(first)
+            self._biases.append(first)
             return
         product_of = {node: number for number, node in self.scales.items()}
         moved = (product_of[other[0]], 0) if other[0] in product_of else other
@@ -222,6 +224,11 @@ class _Search:
             self._inputs[second, place] = moved
             self._fused.add(second)
             self._follow_activation(second)
+
+    def follow_biases(self) -> None:
+        """Notes what the kernels take in behind the biases, once it is known which sums are biases."""
+        for node in self._biases:
+            self._follow(node)
 
     def result(self) -> Folds:
         """What was found."""

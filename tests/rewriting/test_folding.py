@@ -281,3 +281,32 @@ def test_a_scale_that_is_itself_a_scaled_product_stays_where_it_is(products):
     given = feeds(proto)
     exact, found = run(proto, given), run(rewrite(proto).graph, given)
     np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())
+
+
+FIRST = "conv = Conv2D(x, w) padding='SAME' strides=[1, 1, 1, 1]"
+SECOND = "conv2 = Conv2D(x, w) padding='SAME' strides=[1, 1, 1, 1]"
+
+
+@pytest.mark.parametrize("products", [(FIRST, SECOND), (SECOND, FIRST)], ids=["first", "last"])
+def test_a_residual_sum_of_two_biased_branches_takes_both_biases_in_any_order(products):
+    proto = graph(
+        f"""
+        x = Placeholder() shape=[8, 32, 32, 16]
+        w = Placeholder() shape=[3, 3, 16, 16]
+        s = Placeholder() shape=[16]
+        b = Placeholder() shape=[16]
+        {products[0]}
+        {products[1]}
+        scaled = Mul(conv, s)
+        shifted = AddV2(scaled, b)
+        scaled2 = Mul(conv2, s)
+        summed = AddN(shifted, scaled2)
+        shifted2 = AddV2(summed, b)
+        act = Relu(shifted2)
+        fetch = Identity(act)
+        """
+    )
+    result, given = rewrite(proto), feeds(proto)
+    assert [node.name for node in result.graph.node if node.op == "BiasAdd"] == ["shifted", "summed"]
+    exact, found = run(proto, given), run(result.graph, given)
+    np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())
