@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         print(
             f"amp-tf doctor: TensorFlow cannot be imported from {sys.executable}: {error}. If it is missing, "
-            "install it: pip install 'amp-tf[cpu]', or 'amp-tf[gpu]' for a machine with an NVIDIA GPU.",
+            "install it: pip install 'tensorflow-cpu>=2.16,<2.22', or 'tensorflow[and-cuda]>=2.16,<2.22' for a machine "
+            "with an NVIDIA GPU.",
             file=sys.stderr,
         )
         return 2
