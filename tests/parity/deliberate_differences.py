@@ -133,7 +133,9 @@ def _is_removed_in_part(graph: RandomGraph, mode: Mode) -> bool:
 
 
 def _has_float32(node: node_def_pb2.NodeDef) -> bool:
-    return any(DT_FLOAT in types for _, types in type_attributes(node))
+    definition = op_def(node.op)
+    results = definition.output_arg if definition else ()
+    return any(DT_FLOAT in types for _, types in type_attributes(node)) or any(r.type == DT_FLOAT for r in results)
 
 
 def has_kernel(node: node_def_pb2.NodeDef, mode: Mode) -> bool:

@@ -7,13 +7,14 @@ ones.
 from __future__ import annotations
 
 import collections
+import random
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.oracle import MODES, Mode
 from tests.parity.judging import DIFFERS, EQUAL, judge, made_small
-from tests.parity.random_graphs import RandomGraph
+from tests.parity.random_graphs import RandomGraph, random_graph
 from tests.strategies import random_graphs
 
 
@@ -40,3 +41,10 @@ def test_every_type_and_the_number_of_casts_are_the_originals() -> None:
     compare_in_every_mode()
     # A tenth of the graphs ask for UNSAFE_FORCE_ALL, where the original mostly gives up.
     assert all(compared[mode] > 2400 for mode in MODES), compared
+
+
+@pytest.mark.parametrize("seed", [42969, 210100])
+@pytest.mark.parametrize("mode", MODES)
+def test_graphs_on_which_the_comparison_once_failed(mode: Mode, seed: int) -> None:
+    graph = random_graph(random.Random(seed).randrange, max_nodes=30)
+    assert judge(graph, mode).kind != DIFFERS
