@@ -47,7 +47,7 @@ def runnable_graphs(draw: st.DrawFn) -> RunnableGraph:
     """Graphs of 4 × 4 matrices with products, sensitive ops, reshapes, lists and loops, all values within [-1, 1]."""
     seed = draw(st.integers(0, 2**16))
     names = draw(st.lists(st.sampled_from(_UNARY + _BINARY), min_size=3, max_size=14))
-    with tf.Graph().as_default() as graph, _lowered_control_flow():
+    with tf.Graph().as_default() as graph, lowered_control_flow():
         values = [tf.compat.v1.placeholder(tf.float32, [_N, _N], name=f"x{i}") for i in range(2)]
         for name in names:
             first = values[-1 - draw(st.integers(0, min(2, len(values) - 1)))]
@@ -60,7 +60,7 @@ def runnable_graphs(draw: st.DrawFn) -> RunnableGraph:
 
 
 @contextlib.contextmanager
-def _lowered_control_flow() -> Iterator[None]:
+def lowered_control_flow() -> Iterator[None]:
     """Loops made inside come as Enter, Merge, Switch …, the form that Grappler sees, not as one While."""
     before = control_flow_util.ENABLE_CONTROL_FLOW_V2
     control_flow_util.ENABLE_CONTROL_FLOW_V2 = False
