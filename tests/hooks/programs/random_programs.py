@@ -1,0 +1,66 @@
+"""Random programs, eagerly and compiled; prints a line of JSON for each: what is wrong with it, if anything.
+
+    random_programs.py matrices [--small] SEED …        tf.function with jit_compile=True, for XLA
+    random_programs.py convolutions [--small] SEED …    tf.function without, for Grappler
+
+Eager ops are never converted, so the eager run is the expected one. With --small a program that fails is cut down.
+"""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3]))
+from tests.hooks.program_values import Convolutions, Matrices
+from tests.hooks.random_programs import count_products, made_small, random_program, run_block
+
+KINDS = {"matrices": (Matrices, True), "convolutions": (Convolutions, False)}
+
+
+def problem_of(program, seed, kind):
+    """What is wrong with a program, or nothing."""
+    make_values, is_for_xla = KINDS[kind]
+    values = make_values(seed)
+    before = values.weights()
+    try:
+        expected = _eagerly(program, values)
+        written = values.weights()
+        values.put_back(before)
+        compiled = tf.function(lambda x: run_block(program, x, values.variables, values), jit_compile=is_for_xla)
+        found = compiled(values.x).numpy()
+    except Exception as error:  # the point is to find whatever a user would see
+        return f"{type(error).__name__}: {error}"
+    deviation, allowed = np.abs(found - expected).max(), values.tolerance(count_products(program))
+    if not deviation <= allowed:
+        return f"the result is off by {deviation:.3g}, allowed is {allowed:.3g}"
+    for number, (right, wrong) in enumerate(zip(written, values.weights(), strict=True)):
+        if not np.array_equal(right, wrong):  # writing only changes the numbers' sign or place
+            return f"variable {number} is off by {np.abs(right - wrong).max():.3g}"
+    return ""
+
+
+def _eagerly(program, values):
+    tf.config.run_functions_eagerly(True)
+    try:
+        return run_block(program, values.x, values.variables, values).numpy()
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def main():
+    kind = sys.argv[1]
+    for seed in (int(argument) for argument in sys.argv[2:] if argument != "--small"):
+        program = random_program(seed)
+        problem = problem_of(program, seed, kind)
+        if problem and "--small" in sys.argv:
+            program = made_small(program, lambda candidate: bool(problem_of(candidate, seed, kind)))  # noqa: B023
+            problem = problem_of(program, seed, kind)
+        told = f"{problem}\n{program!r}" if problem else ""
+        print(json.dumps({"seed": seed, "products": count_products(program), "problem": told}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
