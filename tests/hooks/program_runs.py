@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.hooks.random_programs import random_program
 from tests.hooks.running import PROGRAMS, SWITCH, Ended, run, switched_on
 
 KINDS = ("matrices", "convolutions")
 SECONDS = 600  # for one process
+# A graph that an optimizer of TensorFlow's refuses runs as it was before all of them, amp_tf included.
+_GIVEN_UP = re.compile(r"^E\d{4} .*optimizer.*", re.MULTILINE)
+_BEGIN = re.compile(r"^program (\d+) begins$", re.MULTILINE)  # the process writes it to stderr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,16 +39,27 @@ def run_programs(
         made_small: whether programs that fail are cut down, which takes minutes.
 
     Returns:
-        How the process ended, and the outcomes; the last one tells of a crash or of warnings.
+        How the process ended, and the outcomes; after a crash the last one tells of it.
     """
     # On CPUs ``auto`` leaves what XLA compiles in float32.
     variables = {SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"} if kind == "matrices" else switched_on()
     options = ["--small"] if made_small else []
     arguments = [str(PROGRAMS / "random_programs.py"), kind, *options, *map(str, seeds)]
     ended = run(arguments, site_folder, variables, seconds=SECONDS)
-    outcomes = [Outcome(**json.loads(line)) for line in ended.out.splitlines()]
+    complaints = dict(_complaints(ended.err))
+    outcomes = []
+    for line in ended.out.splitlines():
+        outcome = Outcome(**json.loads(line))
+        outcomes.append(dataclasses.replace(outcome, problem=outcome.problem or complaints.get(outcome.seed, "")))
     if ended.status != 0:
         outcomes.append(Outcome(seeds[len(outcomes)], 0, f"exit status {ended.status}: {ended.err[-2000:]}"))
-    elif ended.warnings:
-        outcomes.append(Outcome(seeds[-1], 0, "one of the programs up to here: " + "\n".join(ended.warnings)))
     return ended, outcomes
+
+
+def _complaints(err: str) -> Iterator[tuple[int, str]]:
+    """For each seed for which there are any, amp_tf's warnings and the optimizers that gave up; and its program."""
+    _, *parts = _BEGIN.split(err)
+    for seed, text in zip(map(int, parts[::2]), parts[1::2], strict=True):
+        lines = [*Ended(0, "", text).warnings, *_GIVEN_UP.findall(text)]
+        if lines:
+            yield seed, "\n".join([*lines, repr(random_program(seed))])

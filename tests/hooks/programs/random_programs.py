@@ -1,5 +1,7 @@
 """Random programs, eagerly and compiled; prints a line of JSON for each: what is wrong with it, if anything.
 
+A line on stderr says where each program begins, so that what is logged there belongs to one.
+
     random_programs.py matrices [--small] SEED …        tf.function with jit_compile=True, for XLA
     random_programs.py convolutions [--small] SEED …    tf.function without, for Grappler
 
@@ -53,6 +55,7 @@ def _eagerly(program, values):
 def main():
     kind = sys.argv[1]
     for seed in (int(argument) for argument in sys.argv[2:] if argument != "--small"):
+        print(f"program {seed} begins", file=sys.stderr, flush=True)
         program = random_program(seed)
         problem = problem_of(program, seed, kind)
         if problem and "--small" in sys.argv:
