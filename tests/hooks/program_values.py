@@ -53,7 +53,7 @@ class Values(abc.ABC):
 
 
 # The error of one product of bfloat16 numbers, for results of up to 1: at most 2**-8 comes from each operand, and the
-# most that was seen in 200 programs is a quarter of this. A wrong weight is off by 0.5 or so.
+# most that was seen in 80 programs is less than half of this. A wrong weight is off by 0.5 or so.
 _OF_ONE_PRODUCT = 2.0**-6
 
 
