@@ -175,7 +175,11 @@ class _Search:
         scale = self._only_reader(product)
         if scale is None or self._view.ops[scale] != "Mul" or not self._may_change(product, scale):
             return
+        if scale in self.scales.values():
+            return  # it multiplies the results of two convolutions, and scales the other one's filter
         is_depthwise = PRODUCTS[self._view.ops[product]]
+        if is_depthwise and self._has_two_sums_behind(scale):
+            return
         kernel = self._sources(product)[1]
         position = [source for source, _ in self._sources(scale)].index(product)
         vector = self._sources(scale)[1 - position]
@@ -270,6 +274,15 @@ class _Search:
         types = {view.dtypes[unit] for node in nodes for unit in view.units(node)}
         devices = {view.devices[node] for node in nodes}
         return types == {datatypes.FLOAT} and len(devices) == 1 and self._untouchable.isdisjoint(nodes)
+
+    def _has_two_sums_behind(self, node: int) -> bool:
+        """Whether a bias and a residual sum may follow.
+
+        For a depthwise convolution with both, TensorFlow's remapper makes a node without an op, and the graph then runs
+        as it was before all optimizers.
+        """
+        sums = [reader for reader, _ in self._readers(node) if self._view.ops[reader] in SUMS]
+        return any(self._view.ops[reader] in SUMS for first in sums for reader, _ in self._readers(first))
 
     def _is_sum(self, node: int) -> bool:
         return self._view.ops[node] in SUMS and len(self._sources(node)) == 2 and self._may_change(node)
