@@ -19,8 +19,8 @@ from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.eligibility import find_obstacles
 from amp_tf.rewriting.folding import FoldedGraph, fold
+from tests.rewriting.graph_shapes import GraphShapes
 from tests.rewriting.random_normalization import NormalizedGraph, normalized_graph
-from tests.rewriting.test_folding import GraphShapes
 
 FOLDED, NOTHING = "folded", "nothing to fold"
 # Of each value: all values are positive, and a sum of 16 products in another order differs by less than 16 × 2**-24,

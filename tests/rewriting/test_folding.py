@@ -10,6 +10,7 @@ from tensorflow.core.protobuf import config_pb2
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
+from tests.rewriting.graph_shapes import GraphShapes
 from tests.small_graphs import graph
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
@@ -52,24 +53,6 @@ DEPTHWISE = DEPTHWISE.replace(
 )
 
 
-class GraphShapes:
-    """The static shapes that TensorFlow infers for a GraphDef, or inferred when it made a graph."""
-
-    def __init__(self, graph):
-        self._graph = graph
-        if not isinstance(graph, tf.Graph):
-            with tf.Graph().as_default() as self._graph:
-                tf.import_graph_def(graph, name="")
-
-    def output_shapes(self, node):
-        try:
-            outputs = self._graph.get_operation_by_name(node).outputs
-        except KeyError:  # a node that folding made
-            return []
-        shapes = (output.shape for output in outputs)
-        return [None if s.rank is None else tuple(-1 if d is None else d for d in s.as_list()) for s in shapes]
-
-
 def rewrite(proto, config=AUTO, preserve=("fetch",)):
     return amp_tf.rewrite(proto, config, hardware=BF16_CPU, preserve=preserve, shapes=GraphShapes(proto))
 
@@ -101,6 +84,12 @@ def without_casts(proto):
     """What each node reads, casts skipped."""
     behind = {node.name: node.input[0] for node in proto.node if node.op == "Cast"}
     return {node.name: [behind.get(name, name) for name in node.input] for node in proto.node}
+
+
+def check_agreement(proto, result):
+    given = feeds(proto)
+    exact, found = run(proto, given), run(result.graph, given)
+    np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())
 
 
 @pytest.mark.parametrize(
@@ -254,10 +243,8 @@ def test_inside_a_loop_new_nodes_are_in_its_frame(conv):
     made = loop(conv)
     proto, shapes = made.as_graph_def(), GraphShapes(made)  # imported again, the loop would hide the shapes
     result = amp_tf.rewrite(proto, AUTO, hardware=BF16_CPU, preserve=("fetch",), shapes=shapes)
-    given = feeds(proto)
     assert result.report.folded == 1
-    exact, found = run(proto, given), run(result.graph, given)
-    np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())
+    check_agreement(proto, result)
 
 
 GATE = "gate = DepthwiseConv2dNative(v, w2) padding='SAME' strides=[1, 1, 1, 1]"
@@ -282,9 +269,7 @@ def test_a_scale_that_is_itself_a_scaled_product_stays_where_it_is(products):
         fetch = Identity(act)
         """
     )
-    given = feeds(proto)
-    exact, found = run(proto, given), run(rewrite(proto).graph, given)
-    np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())
+    check_agreement(proto, rewrite(proto))
 
 
 FIRST = "conv = Conv2D(x, w) padding='SAME' strides=[1, 1, 1, 1]"
@@ -310,10 +295,9 @@ def test_a_residual_sum_of_two_biased_branches_takes_both_biases_in_any_order(pr
         fetch = Identity(act)
         """
     )
-    result, given = rewrite(proto), feeds(proto)
+    result = rewrite(proto)
     assert [node.name for node in result.graph.node if node.op == "BiasAdd"] == ["shifted", "summed"]
-    exact, found = run(proto, given), run(result.graph, given)
-    np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())
+    check_agreement(proto, result)
 
 
 DEPTHWISE_RESIDUAL = DEPTHWISE.replace(
@@ -343,6 +327,5 @@ def test_a_product_of_two_results_scales_one_filter_only():
         fetch = Identity(act)
         """
     )
-    result, given = rewrite(proto), feeds(proto)
-    exact, found = run(proto, given), run(result.graph, given)
-    np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())
+    result = rewrite(proto)
+    check_agreement(proto, result)
