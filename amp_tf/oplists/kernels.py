@@ -1,19 +1,42 @@
 """Kernel availability: whether TensorFlow has a kernel for a node with given types on a device type.
 
-Source: TensorFlow's own kernel registry (``tensorflow.python.framework.kernels``), matched the way
-``IsKernelRegisteredForNode`` does: the device type is equal (or the kernel serves every device), the kernel's label is
-the node's, and every constrained attribute has only types that the kernel allows.
+Source: TensorFlow's own kernel registry, matched the way ``IsKernelRegisteredForNode`` does: the device type is equal
+(or the kernel serves every device), the kernel's label is the node's, and every constrained attribute has only types
+that the kernel allows.
+
+There are two ways to ask. ``TryFindKernelClass`` (``tensorflow/python/util/kernel_registry.cc``) looks one node up in
+TensorFlow's hash table, which takes microseconds, but writes a warning to stderr where it finds nothing.
+``get_registered_kernels_for_op`` (``tensorflow/python/framework/kernels.py``) is silent and goes over all of the more
+than 10,000 kernels for each op, which takes a millisecond or two of a program's first step. So the first is asked about
+ops of the table that have 16-bit kernels in every supported TensorFlow, and the second about all others.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from amp_tf.oplists.table import CPU, CUDA, ROWS
+
+Types = tuple[tuple[str, tuple[int, ...]], ...]  #: a node's type attributes, each with its ``DataType`` numbers
+Finder = Callable[[bytes], bytes]  #: takes a serialized NodeDef, gives its kernel's class, empty for none
+
+_HOST = "CPU"  # the device type that every TensorFlow has kernels for
 _EVERY_DEVICE = "DEFAULT"
 _WITNESS = "MatMul"  # an op that every TensorFlow build with kernels for a device type has on it
+_WITNESS_TYPES = (("T", (1,)),)  # float, in types.proto
+
+_WITHOUT_SOME_KERNEL = {
+    CPU: "AvgPool3D AvgPool3DGrad FusedBatchNormV3 MaxPool3D MaxPool3DGrad TopK _FusedBatchNormEx",
+    CUDA: """CheckNumerics FusedBatchNormV3 MaxPool3DGrad Softplus Softsign TopK Where _FusedConv2D
+    _FusedDepthwiseConv2dNative _FusedMatMul""",
+}
+#: Ops of each table that lack a kernel for bfloat16 or half in some TensorFlow from 2.16 to 2.21.
+DOUBTFUL = {table: frozenset(ops.split()) for table, ops in _WITHOUT_SOME_KERNEL.items()}
+#: The other ops, each with its table: asking about these prints nothing.
+SURE = frozenset((row.table, row.op) for row in ROWS if row.op not in DOUBTFUL[row.table])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +64,50 @@ def kernels_of(op: str, device_type: str) -> tuple[Kernel, ...]:
 
 def is_known(device_type: str) -> bool:
     """Whether this TensorFlow has kernels for the device type at all; if not, availability cannot be told."""
-    return bool(kernels_of(_WITNESS, device_type))
+    return device_type == _HOST or bool(kernels_of(_WITNESS, device_type))
 
 
 def has_kernel(op: str, device_type: str, types: Mapping[str, Sequence[int]]) -> bool:
-    """Whether some kernel of the op accepts these types; true where the device type is unknown to this TensorFlow."""
-    accepted = any(kernel.accepts(types) for kernel in kernels_of(op, device_type))
-    return accepted or not is_known(device_type)  # asked last: each question makes TensorFlow search all its kernels
+    """Whether some kernel of the op accepts these types; true where the device type is unknown to this TensorFlow.
+
+    Args:
+        types: the node's type attributes, each with its ``DataType`` numbers; fixed types, under an empty name, do not
+            matter.
+    """
+    return _has_kernel(op, device_type, tuple((attr, tuple(types[attr])) for attr in types if attr))
+
+
+@functools.lru_cache(maxsize=8192)
+def _has_kernel(op: str, device_type: str, types: Types) -> bool:
+    if not is_known(device_type):
+        return True
+    find = finder() if (CPU if device_type == _HOST else CUDA, op) in SURE else None
+    if find is not None:
+        return bool(find(question(op, device_type, types)))
+    named = dict(types)
+    return any(kernel.accepts(named) for kernel in kernels_of(op, device_type))
+
+
+@functools.cache
+def finder() -> Finder | None:
+    """TensorFlow's quick look-up, ``None`` where this TensorFlow has none or it does not find what must be there."""
+    try:
+        from tensorflow.python.util import _pywrap_kernel_registry
+
+        find: Finder = _pywrap_kernel_registry.TryFindKernelClass
+        return find if find(question(_WITNESS, _HOST, _WITNESS_TYPES)) else None
+    except Exception:  # it is private: whatever goes wrong, there is the other way
+        return None
+
+
+def question(op: str, device_type: str, types: Types) -> bytes:
+    """A serialized NodeDef that stands for all nodes of an op with these types; TensorFlow's warning would name it."""
+    from tensorflow.core.framework import node_def_pb2
+
+    node = node_def_pb2.NodeDef(name="amp_tf_asks_for_a_kernel", op=op, device=f"/device:{device_type}:0")
+    for attr, numbers in types:  # TensorFlow's match takes a list of one for a single type
+        node.attr[attr].list.type.extend(numbers)
+    return bytes(node.SerializeToString())
 
 
 def _read(kernel: Any) -> Kernel:
