@@ -138,7 +138,7 @@ def _move(
             if (row.argument, to) not in handed:
                 tensor = _cast_before(caller, index, passed[row.argument], row.read, to, taken)
                 handed[row.argument, to] = hand_over(tensor, to)
-            _redirect(callee, f"{cast.name}:y:0", handed[row.argument, to][number])
+            _redirect(callee, cast.name, handed[row.argument, to][number])
         _drop(callee, {callee.node_def[row.cast].name for row in rows})
     return sum(len(rows) for _, rows in found)
 
@@ -147,26 +147,25 @@ def _drop(function: FunctionDef, names: set[str]) -> None:
     """Takes casts out of a function, whose results nobody reads any more."""
     if not names:
         return
-    kept = [node for node in function.node_def if node.name not in names]
-    for node in kept:  # a control edge from a cast orders nothing: casts have no effects
-        wanted = [source for source in node.input if not (source.startswith("^") and source[1:] in names)]
-        if len(wanted) != len(node.input):
-            del node.input[:]
-            node.input.extend(wanted)
-    copies = [_copy(node) for node in kept]
+    copies = [_copy(node) for node in function.node_def if node.name not in names]
     del function.node_def[:]
     function.node_def.extend(copies)
 
 
 def _casts_of_arguments(function: FunctionDef, tensors: set[int], variables: set[int]) -> list[_Movable]:
-    """The casts to a 16-bit type of some arguments: tensors, or variables, of which the value read is cast."""
+    """The casts to a 16-bit type of some arguments: tensors, or variables, of which the value read is cast.
+
+    Casts with control edges are left out: who waits for a cast waits for all that its input comes after.
+    """
     nodes = {node.name: node for node in function.node_def}
+    awaited = {source[1:] for node in function.node_def for source in node.input if source.startswith("^")}
+    awaited.update(function.control_ret.values())
     arguments = {arg.name: number for number, arg in enumerate(function.signature.input_arg)}
     found = []
     for number, node in enumerate(function.node_def):
         if node.op != "Cast" or node.attr["SrcT"].type != _DT_FLOAT or node.attr["DstT"].type not in _F16:
             continue
-        if any(source.startswith("^") for source in node.input):
+        if node.name in awaited or any(source.startswith("^") for source in node.input):
             continue
         source = _through_identities(node.input[0], nodes)
         if arguments.get(source) in tensors:
@@ -189,16 +188,13 @@ def _through_identities(source: str, nodes: dict[str, NodeDef]) -> str:
 
 def _is_only_read(number: int, function: FunctionDef) -> bool:
     """Whether a function does nothing to its argument, a resource, but read it."""
-    names = {function.signature.input_arg[number].name}
+    argument = function.signature.input_arg[number].name
+    nodes = {node.name: node for node in function.node_def}
     for node in function.node_def:
-        used = {position for position, source in enumerate(node.input) if source in names}
-        if not used:
+        if node.op in ("Identity", "ReadVariableOp"):
             continue
-        if node.op == "Identity":
-            names.add(f"{node.name}:output:0")
-        elif node.op != "ReadVariableOp" and (
-            _READ_ONLY not in node.attr or not used <= set(node.attr[_READ_ONLY].list.i)
-        ):
+        used = {place for place, source in enumerate(node.input) if _through_identities(source, nodes) == argument}
+        if used and (_READ_ONLY not in node.attr or not used <= set(node.attr[_READ_ONLY].list.i)):
             return False
     return True
 
@@ -285,13 +281,14 @@ def _add_argument(function: FunctionDef, data_type: int) -> str:
     return name
 
 
-def _redirect(function: FunctionDef, old: str, new: str) -> None:
+def _redirect(function: FunctionDef, cast: str, new: str) -> None:
+    """Lets all that read a cast's result, written ``cast:y:0`` or ``cast:y``, read another tensor."""
     for node in function.node_def:
         for position, source in enumerate(node.input):
-            if source == old:
+            if source.partition(":")[0] == cast:
                 node.input[position] = new
     for name, source in function.ret.items():
-        if source == old:
+        if source.partition(":")[0] == cast:
             function.ret[name] = new
 
 
