@@ -25,6 +25,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 PINNED = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;\\]+)", re.MULTILINE)
+LOWEST = Version("0.dev0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +98,18 @@ def affects(affected: dict[str, Any], version: str) -> bool:
 
 
 def in_range(events: list[dict[str, str]], version: Version) -> bool:
+    """Whether a version lies in a range. Mistakes are on the side of reporting.
+
+    An "introduced" that is no version counts from the event before it in the list, an end that is none never comes.
+    """
+    steps, before = [], LOWEST
+    for kind, text in (pair for event in events for pair in event.items()):
+        at = parse(text) or (before if kind == "introduced" else None)
+        if at is not None:
+            steps.append((at, kind))
+            before = at
     inside = False
-    steps = [(parse(text), kind) for event in events for kind, text in event.items()]
-    for at, kind in sorted((at, kind) for at, kind in steps if at is not None):
+    for at, kind in sorted(steps, key=lambda step: step[0]):
         if kind == "introduced" and version >= at:
             inside = True
         elif (kind == "fixed" and version >= at) or (kind == "last_affected" and version > at):

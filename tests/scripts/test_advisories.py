@@ -50,6 +50,11 @@ def look_up(folder: pathlib.Path, *found: dict) -> advisories.Audit:
         ({"events": ({"introduced": "0"}, {"last_affected": "1.9"})}, False),
         ({"events": ({"introduced": "1.11"},)}, False),
         ({"events": ({"introduced": "0"}, {"fixed": "1.2"}, {"introduced": "1.10"}, {"fixed": "1.12"})}, True),
+        ({"events": ({"introduced": "build r12"},)}, True),  # whatever is no version is rather reported
+        ({"events": ({"introduced": "build r12"}, {"fixed": "1.9"})}, False),
+        ({"events": ({"introduced": "0"}, {"fixed": "1.2"}, {"introduced": "build r12"}, {"fixed": "1.12"})}, True),
+        ({"events": ({"introduced": "0"}, {"last_affected": "1.2"}, {"introduced": "build r12"})}, True),
+        ({"events": ({"introduced": "0"}, {"fixed": "build r12"})}, True),
         ({"events": ({"introduced": "0"},), "name": "another"}, False),
         ({"events": ({"introduced": "0"},), "withdrawn": "2026-06-01T00:00:00Z"}, False),
     ],
