@@ -19,6 +19,7 @@ from amp_tf.oplists.hardware import Hardware
 
 PACKAGE = pathlib.Path(amp_tf.__file__).parent
 OWN = ("TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED", "AMP_TF_", "KERAS_", "TF_XLA_FLAGS", "TF_PLUGGABLE")
+OF_THIS_MACHINE = {"hardware"}  #: findings on a machine that computes nothing in 16 bit
 
 
 def run_doctor(*arguments: str, flags: tuple[str, ...] = (), **environ: str) -> subprocess.CompletedProcess:
@@ -98,7 +99,7 @@ def test_names_a_backend_that_is_not_installed_a_pth_that_is_not_read_and_the_ki
     found = findings(answer)
     assert answer.returncode == 1
     keras = "keras-backend" if importlib.util.find_spec("jax") else "keras"
-    assert set(found) == {keras, "autostart", "disabled"}
+    assert set(found) - OF_THIS_MACHINE == {keras, "autostart", "disabled"}
     assert "jax" in found[keras]["what"]
     assert "amp-tf run -- python script.py" in found["autostart"]["fix"]
     assert found["disabled"]["fix"] == "Unset AMP_TF_DISABLE"
@@ -121,7 +122,7 @@ def test_names_another_plugin_and_what_it_stops(tmp_path: pathlib.Path) -> None:
     answer = run_doctor("--json", TF_PLUGGABLE_DEVICE_LIBRARY_PATH=str(other))
     found = findings(answer)
     assert answer.returncode == 1
-    assert set(found) == {"plugin", "trial"}
+    assert set(found) - OF_THIS_MACHINE == {"plugin", "trial"}
     assert "libother_optimizer.so" in found["plugin"]["what"]
     ways = json.loads(answer.stdout)["ways"]
     assert (ways["grappler plugin"], ways["xla hook"]) == ("fails", "works")
