@@ -7,6 +7,7 @@ import functools
 from pathlib import Path
 
 MIN_COMPUTE_CAPABILITY = (7, 0)  # the first NVIDIA GPUs with tensor cores (Volta)
+_CPU_INFO = Path("/proc/cpuinfo")
 BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # the last is Arm's name
 
 
@@ -46,11 +47,11 @@ class Hardware:
 @functools.lru_cache(maxsize=1)
 def _cpu_flags() -> frozenset[str]:
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+        with _CPU_INFO.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:  # as many as are needed: the file has a part for each core
+                key, _, flags = line.partition(":")
+                if key.strip() in ("flags", "Features"):
+                    return frozenset(flags.split())
     except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        key, _, flags = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            return frozenset(flags.split())
+        pass
     return frozenset()

@@ -9,22 +9,17 @@ from amp_tf.oplists.hardware import Hardware
 
 
 @pytest.fixture
-def cpu_with(monkeypatch):
+def cpu_with(monkeypatch, tmp_path):
     """Whether a CPU with this ``/proc/cpuinfo`` has bfloat16; ``None`` for a machine without the file."""
 
     def detect(text):
-        def read_text(path, **kwargs):
-            assert str(path) == "/proc/cpuinfo"
-            if text is None:
-                raise FileNotFoundError(str(path))
-            return text
-
-        monkeypatch.setattr(pathlib.Path, "read_text", read_text)
+        if text is not None:
+            (tmp_path / "cpuinfo").write_text(text)
+        monkeypatch.setattr(hardware, "_CPU_INFO", tmp_path / "cpuinfo")
         hardware._cpu_flags.cache_clear()
         return Hardware.detect_cpu().cpu_has_bf16
 
     yield detect
-    monkeypatch.undo()
     hardware._cpu_flags.cache_clear()
 
 
