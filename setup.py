@@ -1,8 +1,7 @@
-"""Builds what pyproject.toml cannot describe: the Grappler shim and the two files that switch amp_tf on.
+"""Builds what pyproject.toml cannot describe: the libraries written in C and the two files that switch amp_tf on.
 
-* ``build_shim`` compiles ``amp_tf/hooks/grappler/shim.c`` once for each device type, with the C compiler in the
-  ``ziglang`` package, so that no compiler is needed on the machine. ``python setup.py build_shim --inplace`` does it
-  in a checkout.
+* ``build_native`` compiles :data:`LIBRARIES` with the C compiler in the ``ziglang`` package, so that no compiler is
+  needed on the machine. ``python setup.py build_native --inplace`` does it in a checkout.
 * ``amp_tf.pth`` and ``amp_tf.start`` go to the root of site-packages, from wheels and from editable installs alike,
   and into RECORD, so that ``pip uninstall`` removes them.
 
@@ -26,9 +25,13 @@ from setuptools.command.build import build
 from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).resolve().parent
-SOURCE = "amp_tf/hooks/grappler/shim.c"
+SHIM, READER = "amp_tf/hooks/grappler/shim.c", "amp_tf/graph/wire.c"
 AT_SITE_PACKAGES_ROOT = ("amp_tf.pth", "amp_tf.start")
-DEVICE_TYPES = ("CPU", "GPU")
+LIBRARIES = {  # each with its source and the options that it is compiled with; the shim serves one device type
+    "amp_tf/hooks/grappler/amp_tf_cpu.so": (SHIM, '-DAMP_TF_DEVICE_TYPE="CPU"'),
+    "amp_tf/hooks/grappler/amp_tf_gpu.so": (SHIM, '-DAMP_TF_DEVICE_TYPE="GPU"'),
+    "amp_tf/graph/amp_tf_wire.so": (READER,),
+}
 ARCHITECTURES = ("x86_64", "aarch64")
 GLIBC = "2.17"  # manylinux2014
 
@@ -48,15 +51,15 @@ def architecture() -> str:
     return name
 
 
-def compile_shim(folder: Path) -> None:
-    """Compiles the shim for each device type into ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for device_type in DEVICE_TYPES:
+def compile_libraries(base: Path) -> None:
+    """Compiles the libraries into a folder that holds the package."""
+    for library, (source, *options) in LIBRARIES.items():
+        target = base / library
+        target.parent.mkdir(parents=True, exist_ok=True)
         command = [
             *(sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture()}-linux-gnu.{GLIBC}"),
             *("-std=gnu11", "-O2", "-s", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"),
-            *(f'-DAMP_TF_DEVICE_TYPE="{device_type}"', "-o", str(folder / f"amp_tf_{device_type.lower()}.so")),
-            str(ROOT / SOURCE),
+            *(*options, "-o", str(target), str(ROOT / source)),
         ]
         subprocess.run(command, check=True)
 
@@ -82,10 +85,10 @@ def add_to_wheel(wheel: Path, files: tuple[str, ...]) -> None:
     staged.replace(wheel)
 
 
-class BuildShim(Command):
+class BuildNative(Command):
     """A sub-command of ``build``, by the protocol of ``setuptools.command.build.SubCommand``."""
 
-    description = "compile the Grappler shim with ziglang"
+    description = "compile the libraries written in C with ziglang"
     user_options = [("inplace", "i", "put the libraries beside their source")]  # noqa: RUF012 - setuptools' own form
     boolean_options = ["inplace"]  # noqa: RUF012 - likewise
     editable_mode = False
@@ -98,29 +101,27 @@ class BuildShim(Command):
         self.set_undefined_options("build_py", ("build_lib", "build_lib"))
 
     def run(self) -> None:
-        base = ROOT if self.inplace or self.editable_mode else Path(str(self.build_lib))
-        compile_shim(base / Path(SOURCE).parent)
+        compile_libraries(ROOT if self.inplace or self.editable_mode else Path(str(self.build_lib)))
 
     def get_source_files(self) -> list[str]:
-        return [SOURCE, *AT_SITE_PACKAGES_ROOT]
+        return [SHIM, READER, *AT_SITE_PACKAGES_ROOT]
 
     def get_outputs(self) -> list[str]:
-        folder = Path(str(self.build_lib)) / Path(SOURCE).parent
-        return [str(folder / f"amp_tf_{device_type.lower()}.so") for device_type in DEVICE_TYPES]
+        return [str(Path(str(self.build_lib)) / library) for library in LIBRARIES]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}
 
 
-class BuildWithShim(build):
+class BuildWithNative(build):
     """``build`` with one more step."""
 
     # After build_py, which may have copied libraries for another architecture from the checkout.
-    sub_commands = [*build.sub_commands, ("build_shim", None)]  # noqa: RUF012 - setuptools' own form
+    sub_commands = [*build.sub_commands, ("build_native", None)]  # noqa: RUF012 - setuptools' own form
 
 
-class ShimWheel(bdist_wheel):
-    """One wheel for every Python: ctypes loads the shim, so no Python ABI is involved."""
+class NativeWheel(bdist_wheel):
+    """One wheel for every Python: ctypes loads the libraries, so no Python ABI is involved."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", f"manylinux2014_{architecture()}"
@@ -152,9 +153,9 @@ class BinaryDistribution(Distribution):
 setup(
     distclass=BinaryDistribution,
     cmdclass={
-        "build": BuildWithShim,
-        "build_shim": BuildShim,
-        "bdist_wheel": ShimWheel,
+        "build": BuildWithNative,
+        "build_native": BuildNative,
+        "bdist_wheel": NativeWheel,
         "editable_wheel": EditableWheel,
     },
 )

@@ -1,8 +1,28 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from amp_tf.config import ENV_VARS
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = {
+    "amp_tf/hooks/grappler/amp_tf_cpu.so": "amp_tf/hooks/grappler/shim.c",
+    "amp_tf/graph/amp_tf_wire.so": "amp_tf/graph/wire.c",
+}
+
+
+def pytest_configure() -> None:
+    """A checkout may have no compiled libraries yet, or old ones."""
+    if not all(_is_newer(ROOT / library, ROOT / source) for library, source in SOURCES.items()):
+        subprocess.run([sys.executable, "setup.py", "-q", "build_native", "--inplace"], cwd=ROOT, check=True)
+
+
+def _is_newer(file: Path, other: Path) -> bool:
+    return file.exists() and file.stat().st_mtime >= other.stat().st_mtime
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SHIMS = {"amp_tf/hooks/grappler/amp_tf_cpu.so", "amp_tf/hooks/grappler/amp_tf_gpu.so"}
+LIBRARIES = {
+    "amp_tf/hooks/grappler/amp_tf_cpu.so",
+    "amp_tf/hooks/grappler/amp_tf_gpu.so",
+    "amp_tf/graph/amp_tf_wire.so",
+}
 AT_ROOT = {"amp_tf.pth", "amp_tf.start"}
 BUILD_REQUIREMENTS = ("setuptools>=77", "wheel", "ziglang>=0.13")  # those of pyproject.toml; tomllib is not in 3.10
 ELF_MACHINE = {"x86_64": 62, "aarch64": 183}  # e_machine of the ELF header
@@ -74,7 +78,7 @@ def wheel(checkout: Path, environ: dict[str, str], tmp_path_factory: pytest.Temp
 
 def machines(wheel: Path) -> set[int]:
     with zipfile.ZipFile(wheel) as archive:
-        return {int.from_bytes(archive.read(name)[18:20], "little") for name in SHIMS}
+        return {int.from_bytes(archive.read(name)[18:20], "little") for name in LIBRARIES}
 
 
 def test_the_wheel_is_for_every_python_and_manylinux2014(wheel: Path) -> None:
@@ -82,20 +86,20 @@ def test_the_wheel_is_for_every_python_and_manylinux2014(wheel: Path) -> None:
     assert machines(wheel) == {ELF_MACHINE["x86_64"]}
 
 
-def test_the_wheel_holds_the_shims_and_lists_the_switch_at_its_root(wheel: Path) -> None:
+def test_the_wheel_holds_the_libraries_and_lists_the_switch_at_its_root(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         assert archive.testzip() is None
         (record_name,) = (name for name in names if name.endswith(".dist-info/RECORD"))
         recorded = {line.rpartition(",")[0].rpartition(",")[0] for line in archive.read(record_name).decode().split()}
-    assert set(names) >= SHIMS | AT_ROOT
+    assert set(names) >= LIBRARIES | AT_ROOT
     assert recorded == set(names)
     assert len(names) == len(set(names))
 
 
-def test_the_shims_need_no_newer_glibc_than_manylinux2014(wheel: Path) -> None:
+def test_the_libraries_need_no_newer_glibc_than_manylinux2014(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        for name in SHIMS:
+        for name in LIBRARIES:
             wanted = {part.split(b"\0")[0] for part in archive.read(name).split(b"GLIBC_")[1:]}
             versions = {tuple(int(number) for number in version.split(b".")) for version in wanted}
             assert versions
@@ -114,7 +118,7 @@ def test_another_architecture_is_refused_with_the_valid_ones(
     python: Path, checkout: Path, environ: dict[str, str]
 ) -> None:
     ended = subprocess.run(
-        [str(python), "setup.py", "build_shim", "--inplace"],
+        [str(python), "setup.py", "build_native", "--inplace"],
         env=environ | {"AMP_TF_WHEEL_ARCH": "riscv64"},
         cwd=checkout,
         capture_output=True,
@@ -166,5 +170,5 @@ def test_the_source_distribution_builds_the_same_wheel(
     again = build(python, source, environ | {"AMP_TF_WHEEL_ARCH": "x86_64"}, tmp_path, "--no-build-isolation")
     with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
         assert set(second.namelist()) == set(first.namelist())
-        for shim in SHIMS:
-            assert second.read(shim) == first.read(shim)
+        for library in LIBRARIES:
+            assert second.read(library) == first.read(library)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -16,39 +16,25 @@ BROKEN = "The graph is broken; TensorFlow would refuse it too"
 Place = Callable[[str], str]  #: the name of a node to its place, for a message
 
 
-class SignatureReader:
-    """Finds the signatures of nodes; most ops have one signature, which is looked up by the op's name alone.
+def read_signatures(protos: Iterable[Any], templates: Templates, place: Place) -> list[Signature]:
+    """The signature of each NodeDef.
 
     Args:
+        protos: the nodes.
         templates: the known ops.
         place: says where a node is.
+
+    Raises:
+        GraphError: an op is unknown, or an attribute that gives a number of ports is missing or negative.
     """
+    return [_read_signature(proto, templates, place) for proto in protos]
 
-    def __init__(self, templates: Templates, place: Place) -> None:
-        self._templates = templates
-        self._place = place
-        self._fixed = templates.fixed_signatures
 
-    def read(self, protos: Sequence[Any]) -> list[Signature]:
-        """The signature of each NodeDef.
-
-        Raises:
-            GraphError: an op is unknown, or an attribute that gives a number of ports is missing or negative.
-        """
-        found: list[Any] = list(map(self._fixed.get, map(_get_op, protos)))
-        for number in [number for number, signature in enumerate(found) if signature is None]:
-            proto = protos[number]
-            found[number] = self._fixed.get(proto.op) or self._read_one(proto)
-        return found
-
-    def _read_one(self, proto: Any) -> Signature:
-        try:
-            template = self._templates.find(proto.op)
-            if template.fixed_signature is not None:
-                self._fixed[proto.op] = template.fixed_signature
-            return template.signature(proto)
-        except GraphError as error:
-            raise GraphError(error.what, where=self._place(proto.name), fix=error.fix) from None
+def _read_signature(proto: Any, templates: Templates, place: Place) -> Signature:
+    try:
+        return templates.find(proto.op).signature(proto)
+    except GraphError as error:
+        raise GraphError(error.what, where=place(proto.name), fix=error.fix) from None
 
 
 def nodes_with(protos: Sequence[Any], attr: str) -> Iterator[tuple[int, Any]]:
@@ -104,6 +90,5 @@ def _rare_type(proto: Any, slot: Slot) -> int:
     return int(value.list.type[slot.index])
 
 
-_get_op = attrgetter("op")
 _get_attr = attrgetter("attr")
 _get_reads = attrgetter("reads")

@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from amp_tf.graph.plan import EditPlan, NewCast
+import numpy as np
+
+from amp_tf.graph.plan import EditPlan, NewCast, Retypes
+from amp_tf.graph.serialized import NodeTable
 from amp_tf.graph.view import GraphView
+from amp_tf.graph.wire import TypePlaces
+
+
+def retype_in_place(nodes: NodeTable, view: GraphView, plan: EditPlan) -> tuple[NodeTable, EditPlan]:
+    """Makes the plan's changes of types that can be made by changing one byte, which are nearly all.
+
+    Args:
+        nodes: the nodes of a graph; they are not changed.
+        view: the graph's view.
+        plan: the edits.
+
+    Returns:
+        The nodes with other types, and the edits that are left.
+    """
+    if not plan.retypes:
+        return nodes, plan
+    changed, is_done = nodes.with_types(_places(view, plan.retypes), plan.retypes.data_type)
+    return changed, dataclasses.replace(plan, retypes=plan.retypes.where(~is_done))
+
+
+def _places(view: GraphView, retypes: Retypes) -> TypePlaces:
+    slots = [slot for signature in view.of_kind for slot in signature.slots]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(slot.attr for slot in slots))}
+    nodes = np.asarray(retypes.nodes)
+    units = np.asarray(view.base)[nodes] + np.asarray(retypes.slots)
+    attributes = view.of_slots(np.array([numbers[slot.attr] for slot in slots], np.int32))
+    indices = view.of_slots(np.array([slot.index for slot in slots], np.int32))
+    return TypePlaces(nodes, attributes[units], indices[units], list(numbers))
 
 
 def apply_to_graph(protos: Any, view: GraphView, plan: EditPlan) -> None:

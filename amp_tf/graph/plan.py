@@ -28,19 +28,28 @@ class Retypes(Sequence[Retype]):
         data_type: the ``DataType`` number.
     """
 
-    def __init__(self, nodes: array[int], slots: array[int], data_type: int) -> None:
-        self._nodes, self._slots, self._data_type = nodes, slots, data_type
+    def __init__(self, nodes: Sequence[int] = (), slots: Sequence[int] = (), data_type: int = 0) -> None:
+        self.nodes, self.slots, self.data_type = nodes, slots, data_type
+
+    def where(self, is_wanted: Any) -> Retypes:
+        """Some of them.
+
+        Args:
+            is_wanted: for each, as an array.
+        """
+        nodes, slots = itertools.compress(self.nodes, is_wanted), itertools.compress(self.slots, is_wanted)
+        return Retypes(array("i", nodes), array("i", slots), self.data_type)
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return len(self.nodes)
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return list(self)[key]
-        return Retype(self._nodes[key], self._slots[key], self._data_type)
+        return Retype(self.nodes[key], self.slots[key], self.data_type)
 
     def __iter__(self) -> Iterator[Retype]:
-        return map(Retype, self._nodes, self._slots, itertools.repeat(self._data_type))
+        return map(Retype, self.nodes, self.slots, itertools.repeat(self.data_type))
 
 
 class Rename(NamedTuple):
@@ -75,7 +84,7 @@ class EditPlan:
     """All edits of one graph or function."""
 
     renames: tuple[Rename, ...] = ()
-    retypes: Sequence[Retype] = ()
+    retypes: Retypes = Retypes()  # noqa: RUF009 - never changed
     casts: tuple[NewCast, ...] = ()
 
     def edited_nodes(self) -> list[int]:

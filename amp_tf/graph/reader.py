@@ -3,17 +3,16 @@
 What cannot be a graph is refused here, with the node and port: unknown ops, duplicate names, dangling inputs, a wrong
 number of inputs, a data input after a control input, edges whose types disagree.
 
-Python makes an object for each proto that it looks at. Protos are looked at in pieces, so that few of these objects
-live at a time: together they would take more memory than the serialized graph.
+A graph's nodes are read by ``wire.c``, and one node of each kind by Python; a function's body, which is small and names
+tensors in its own way, by Python alone.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -21,11 +20,12 @@ import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
-from amp_tf.graph.attributes import BROKEN, Place, SignatureReader, read_types
-from amp_tf.graph.serialized import pieces
+from amp_tf.graph.attributes import BROKEN, Place, read_signatures, read_types
+from amp_tf.graph.serialized import NodeTable, SerializedGraph, pieces
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
 from amp_tf.graph.view import GraphView
-from amp_tf.graph.wiring import Ports, TensorNames, Wires
+from amp_tf.graph.wire import CONTROL, UNKNOWN, WireNodes
+from amp_tf.graph.wiring import BrokenInputError, Inputs, Ports, find_inputs
 
 ARG_OP = "_Arg"
 RETVAL_OP = "_Retval"
@@ -36,21 +36,49 @@ def read_graph(graph: Any, templates: Templates) -> GraphView:
     """The view of a graph's nodes (its function library is not read).
 
     Args:
-        graph: a GraphDef, or a :class:`~amp_tf.graph.serialized.SerializedGraph`.
+        graph: a :class:`~amp_tf.graph.serialized.SerializedGraph`, or a GraphDef.
         templates: the known ops.
 
     Raises:
         GraphError: the graph is broken; the message names node and port.
     """
+    if not isinstance(graph, SerializedGraph):
+        graph = SerializedGraph(graph.SerializeToString())
     return read_nodes(graph.node, templates)
 
 
-def read_nodes(protos: Sequence[Any], templates: Templates) -> GraphView:
-    """The view of a graph whose nodes are given, as :func:`read_graph`."""
-    tensors = GraphTensors([node.name for node in protos])
-    nodes = NodeReader(tensors, templates)
-    nodes.read(protos)
-    return nodes.view("", protos)
+def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[str] = ()) -> GraphView:
+    """The view of a graph whose nodes are given, as :func:`read_graph`.
+
+    Args:
+        nodes: the nodes.
+        templates: the known ops.
+        names_before: names with which those of the nodes may begin; where they do, the view shares them.
+    """
+    found = nodes.read()
+    names = _split_names(found, names_before)
+    place = functools.partial(_place, "")
+    if found.twin >= 0:
+        raise _twin(names[found.twin], place)
+    of_kind: list[Signature] = []
+    types_of_kind: list[int] = []
+    for firsts in pieces(found.firsts):  # each constant is a kind, and constants are large
+        protos = nodes.some(firsts)
+        signatures = read_signatures(protos, templates, place)
+        of_kind += signatures
+        types_of_kind += read_types(protos, signatures, place)
+    ports = Ports(of_kind, found.kinds)
+    devices = [sys.intern(proto.device) for proto in nodes.some(found.device_firsts)]
+    return _view(
+        function="",
+        names=names,
+        devices=list(map(devices.__getitem__, found.devices.tolist())),
+        protos=nodes,
+        ports=ports,
+        dtypes=ports.of_nodes(types_of_kind),
+        inputs=Inputs(found.input_counts, found.sources, found.ports),
+        texts=lambda node: nodes[node].input,
+    )
 
 
 def read_function(function: Any, templates: Templates) -> GraphView:
@@ -64,47 +92,78 @@ def read_function(function: Any, templates: Templates) -> GraphView:
     arguments = [_boundary(arg, ARG_OP, title) for arg in function.signature.input_arg]
     results = [_boundary(arg, RETVAL_OP, title) for arg in function.signature.output_arg]
     body = list(function.node_def)
-    tensors = FunctionTensors(function, [*arguments, *SignatureReader(templates, place).read(body)])
+    inner = read_signatures(body, templates, place)
+    signatures = [*arguments, *inner, *results]
+    tensors = FunctionTensors(function, signatures)
     returned = []
     for arg in function.signature.output_arg:
         if arg.name not in function.ret:
             raise GraphError(f"result {arg.name!r} has no tensor", where=f"function {title!r}", fix=BROKEN)
         returned.append([function.ret[arg.name]])
-    nodes = NodeReader(tensors, templates)
-    nodes.add_boundary(arguments, [[]] * len(arguments))
-    nodes.read(body)
-    nodes.add_boundary(results, returned)
-    return nodes.view(title, [*[None] * len(arguments), *body, *[None] * len(results)])
+    texts = [*[[]] * len(arguments), *(node.input[:] for node in body), *returned]
+    types = ([slot.fixed for signature in ends for slot in signature.slots] for ends in (arguments, results))
+    first, last = types
+    return _view(
+        function=title,
+        names=tensors.names,
+        devices=[*[""] * len(arguments), *(sys.intern(node.device) for node in body), *[""] * len(results)],
+        protos=[*[None] * len(arguments), *body, *[None] * len(results)],
+        ports=Ports.of_each(signatures),
+        dtypes=array("i", [*first, *read_types(body, inner, place), *last]),
+        inputs=find_inputs(texts, tensors.resolve),
+        texts=texts.__getitem__,
+    )
 
 
-class GraphTensors(TensorNames):
-    """How the nodes of a GraphDef name tensors: ``node``, ``node:port``.
+def _view(
+    *,
+    function: str,
+    names: list[str],
+    devices: list[str],
+    protos: Sequence[Any],
+    ports: Ports,
+    dtypes: array[int],
+    inputs: Inputs,
+    texts: Callable[[int], Sequence[str]],
+) -> GraphView:
+    """Puts a view together.
 
     Args:
-        names: of all nodes.
+        texts: gives the names of a node's inputs, for a message.
 
     Raises:
-        GraphError: two nodes have one name.
+        GraphError: an edge is broken.
     """
+    try:
+        edges = inputs.edges(ports, names, texts)
+    except BrokenInputError as error:
+        raise GraphError(error.what, where=_place(function, names[error.node]), fix=BROKEN) from None
+    view = GraphView(
+        function=function,
+        names=names,
+        ops=list(map(_get_op, ports.signatures)),
+        devices=devices,
+        protos=protos,
+        signatures=ports.signatures,
+        kinds=ports.kinds,
+        of_kind=ports.of_kind,
+        base=ports.base,
+        dtypes=dtypes,
+        edges=edges,
+    )
+    check_edge_types(view)
+    return view
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
-        self.place = functools.partial(_place, "")
-        self.nodes = self.plain = _number(names, self.place)
 
-    def resolve(self, text: str) -> tuple[int, int] | None:
-        """Reads ``node:port``."""
-        name, _, port = text.rpartition(":")
-        node = self.nodes.get(name)
-        return None if node is None or not _is_port(port) else (node, int(port))
-
-
-class FunctionTensors(TensorNames):
+class FunctionTensors:
     """How the nodes of a FunctionDef name tensors: ``argument``, ``node:output argument:number``.
 
     Args:
         function: the FunctionDef.
         signatures: of its arguments and of the nodes of its body.
+
+    Attributes:
+        names: of all nodes.
 
     Raises:
         GraphError: two nodes, or a node and an argument, have one name.
@@ -112,92 +171,32 @@ class FunctionTensors(TensorNames):
 
     def __init__(self, function: Any, signatures: Sequence[Signature]) -> None:
         title = function.signature.name
-        self.place = functools.partial(_place, title)
         arguments = [arg.name for arg in function.signature.input_arg]
         inner = [*arguments, *(node.name for node in function.node_def)]
         self.names = [*inner, *(f"{title}/{arg.name}" for arg in function.signature.output_arg)]
-        self.nodes = _number(inner, self.place)
-        self.plain = {name: number for number, name in enumerate(arguments)}
-        self.signatures = signatures
+        self._nodes = {name: number for number, name in enumerate(inner)}
+        if len(self._nodes) != len(inner):
+            twin = next(name for number, name in enumerate(inner) if self._nodes[name] != number)
+            raise _twin(twin, functools.partial(_place, title))
+        self._argument_count = len(arguments)
+        self._signatures = signatures
 
-    def resolve(self, text: str) -> tuple[int, int] | None:
-        """Reads ``argument:0``, ``node:output argument`` and ``node:output argument:number``."""
+    def resolve(self, text: str) -> tuple[int, int]:
+        """The node and port of an input; the node is ``CONTROL`` for a control input, ``UNKNOWN`` or less for none.
+
+        Reads ``argument``, ``argument:0``, ``node:output argument``, ``node:output argument:number`` and ``^node``.
+        """
+        if text[:1] == "^":
+            return (CONTROL if text[1:] in self._nodes else UNKNOWN - 1), 0
         name, _, rest = text.partition(":")
         argument, _, offset = rest.partition(":")
-        node = self.nodes.get(name)
-        if node is None:
-            return None
-        if node < len(self.plain):
-            return (node, 0) if rest == "0" else None
-        start = self.signatures[node].output_starts.get(argument)
-        return None if start is None or not _is_port(offset or "0") else (node, start + int(offset or "0"))
-
-
-class NodeReader:
-    """Reads nodes one after the other, then makes the view.
-
-    Args:
-        tensors: how the nodes name tensors.
-        templates: the known ops.
-        numbers: of the nodes that will be read, where not all are.
-
-    Attributes:
-        signatures, devices: of the nodes that have been read.
-        dtypes: the ``DataType`` number of each of their slots.
-        wires: their inputs.
-    """
-
-    def __init__(self, tensors: TensorNames, templates: Templates, numbers: Iterable[int] | None = None) -> None:
-        self._tensors = tensors
-        self._numbers = itertools.count() if numbers is None else iter(numbers)
-        self._read_signatures = SignatureReader(templates, tensors.place).read
-        self.signatures: list[Signature] = []
-        self.devices: list[str] = []
-        self.dtypes = array("i")
-        self.wires = Wires(tensors)
-
-    def read(self, protos: Sequence[Any]) -> None:
-        """Reads the NodeDefs.
-
-        Raises:
-            GraphError: a node is broken.
-        """
-        for piece in pieces(protos):
-            signatures = self._read_signatures(piece)
-            self.dtypes.extend(read_types(piece, signatures, self._tensors.place))
-            self.devices += map(sys.intern, map(_get_device, piece))
-            self._add(signatures, [node.input[:] for node in piece])
-
-    def add_boundary(self, signatures: Sequence[Signature], inputs: Sequence[Sequence[str]]) -> None:
-        """Adds a function's arguments or results, which have no NodeDef."""
-        self.dtypes.extend(slot.fixed for signature in signatures for slot in signature.slots)
-        self.devices += [""] * len(signatures)
-        self._add(signatures, inputs)
-
-    def _add(self, signatures: Sequence[Signature], inputs: Sequence[Sequence[str]]) -> None:
-        self.wires.add(list(itertools.islice(self._numbers, len(signatures))), inputs)
-        self.signatures += signatures
-
-    def view(self, function: str, protos: Sequence[Any]) -> GraphView:
-        """The view of what was read, which is all nodes.
-
-        Raises:
-            GraphError: an edge is broken.
-        """
-        ports = Ports(self.signatures)
-        view = GraphView(
-            function=function,
-            names=self._tensors.names,
-            ops=list(map(_get_op, self.signatures)),
-            devices=self.devices,
-            protos=protos,
-            signatures=self.signatures,
-            base=ports.base,
-            dtypes=self.dtypes,
-            edges=self.wires.edges(ports),
-        )
-        check_edge_types(view)
-        return view
+        node = self._nodes.get(name, UNKNOWN)
+        if 0 <= node < self._argument_count:
+            return (node if rest in ("", "0") else UNKNOWN), 0
+        start = None if node < 0 else self._signatures[node].output_starts.get(argument)
+        if start is None or not _is_port(offset or "0"):
+            return UNKNOWN, 0
+        return node, start + int(offset or "0")
 
 
 def check_edge_types(view: GraphView) -> None:
@@ -239,17 +238,21 @@ def _boundary(arg: Any, op: str, function: str) -> Signature:
     )
 
 
-def _number(names: Sequence[str], place: Place) -> dict[str, int]:
-    """The number of each name.
+def _split_names(found: WireNodes, before: Sequence[str]) -> list[str]:
+    known = "".join([f"{name}\0" for name in before]).encode()
+    is_known = found.names.startswith(known)
+    try:
+        new = found.names[len(known) if is_known else 0 :].decode().split("\0")[:-1]
+        names = [*before, *new] if is_known else new
+    except UnicodeDecodeError as error:
+        raise GraphError(f"a node's name is no text ({error})", fix=BROKEN) from None
+    if len(names) != len(found.kinds):
+        raise GraphError("a node's name has a NUL in it", fix=BROKEN)
+    return names
 
-    Raises:
-        GraphError: two are equal.
-    """
-    numbers = {name: number for number, name in enumerate(names)}
-    if len(numbers) != len(names):
-        twice = next(name for number, name in enumerate(names) if numbers[name] != number)
-        raise GraphError("two nodes have this name", where=place(twice), fix=BROKEN)
-    return numbers
+
+def _twin(name: str, place: Place) -> GraphError:
+    return GraphError("two nodes have this name", where=place(name), fix=BROKEN)
 
 
 def _place(function: str, node: str) -> str:
@@ -260,5 +263,4 @@ def _is_port(text: str) -> bool:
     return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
-_get_device = attrgetter("device")
 _get_op = attrgetter("op")

@@ -10,30 +10,26 @@ Source of the format: the encoding of protocol buffers (https://protobuf.dev/pro
 from __future__ import annotations
 
 import bisect
-import io
-import itertools
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 from amp_tf.errors import GraphError
+from amp_tf.graph.wire import Layout, TypePlaces, WireNodes, find_nodes
 
 PIECE = 1024  # nodes looked at in one go
-_NODE_TAG = 0x0A  # field 1 of GraphDef, with a length
-_MORE = 0x80  # in a byte of a number: another byte follows
 
 
 class NodeTable(Sequence[Any]):
     """The nodes of a serialized GraphDef, to be looked at only. Each access parses them, unless all are one piece.
 
     Args:
-        data: node fields, and nothing else.
-        ends: the end of each field.
+        layout: where the nodes are in the bytes of a graph.
     """
 
-    def __init__(self, data: bytes, ends: Sequence[int]) -> None:
-        self._data = data
-        self._ends = ends
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._data = layout.data
+        self._ends = layout.ends
         self._parsed: Any = None  # a GraphDef of all nodes
 
     def __len__(self) -> int:
@@ -68,34 +64,31 @@ class NodeTable(Sequence[Any]):
         """The bytes of some nodes one after the other, field headers included."""
         return self._data[self._start(first) : self._start(end)]
 
-    def differences(self, after: Iterable[bytes]) -> tuple[list[int], NodeTable]:
-        """The nodes of another graph that are not, byte for byte, those of the same number here.
+    def span(self, first: int, end: int) -> memoryview:
+        """As :meth:`fields`, without a copy."""
+        return memoryview(self._data)[self._start(first) : self._start(end)]
 
-        Args:
-            after: the other graph, its nodes first, in pieces of whole fields.
+    def some(self, numbers: Iterable[int]) -> Sequence[Any]:
+        """The NodeDefs of some numbers.
 
-        Returns:
-            The number of each, and these nodes. Numbers at the end to which no node belongs are those of missing nodes.
+        Raises:
+            GraphError: the bytes of one are no NodeDef.
         """
-        numbers: list[int] = []
-        fields, field_ends = io.BytesIO(), array("Q")
-        number = start = 0
-        count, data, ends = len(self), self._data, self._ends
-        for piece in after:
-            position, size = 0, len(piece)
-            while position < size and piece[position] == _NODE_TAG:
-                end = ends[number] if number < count else start
-                if number < count and piece.startswith(data[start:end], position):
-                    position += end - start
-                else:
-                    field_end = _find_end(piece, position)
-                    numbers.append(number)
-                    fields.write(piece[position:field_end])
-                    field_ends.append(fields.tell())
-                    position = field_end
-                number, start = number + 1, end
-        numbers.extend(range(number, count))
-        return numbers, NodeTable(fields.getvalue(), field_ends)  # hands out its own memory
+        fields = b"".join([self._data[self._start(number) : self._ends[number]] for number in numbers])
+        return parse_graph(fields).node  # type: ignore[no-any-return]
+
+    def read(self) -> WireNodes:
+        """What the nodes say, attributes apart."""
+        return self._layout.read()
+
+    def with_types(self, types: TypePlaces, data_type: int) -> tuple[NodeTable, Any]:
+        """As :meth:`amp_tf.graph.wire.Layout.with_types`."""
+        layout, is_changed = self._layout.with_types(types, data_type)
+        return NodeTable(layout), is_changed
+
+    def find_change(self, after: NodeTable, first: int = 0) -> int:
+        """As :meth:`amp_tf.graph.wire.Layout.find_change`."""
+        return self._layout.find_change(after._layout, first)
 
     def split(self) -> Iterator[bytes]:
         """The bytes of each node, field header included."""
@@ -130,16 +123,21 @@ class SerializedGraph:
         GraphError: the bytes are no GraphDef. Nodes are looked at later.
     """
 
+    rest_data: bytes
+    rest: Any
+
     def __init__(self, data: bytes) -> None:
-        ends = _find_ends(data)
-        self.rest_data = data[ends[-1] if ends else 0 :]
+        ends = find_nodes(data)
+        layout = None if ends is None else Layout(data, ends)
+        if layout is None or not layout.is_usual or self._take_rest(layout).node:
+            layout = _written_as_usual(data)
+            self._take_rest(layout)
+        self.node = NodeTable(layout)
+
+    def _take_rest(self, layout: Layout) -> Any:
+        self.rest_data = layout.data[layout.end :]
         self.rest = parse_graph(self.rest_data)
-        if self.rest.node:  # nodes after other fields, or not written as usual: protobuf writes them first
-            data = parse_graph(data).SerializeToString()
-            ends = _find_ends(data)
-            self.rest_data = data[ends[-1] :]
-            self.rest = parse_graph(self.rest_data)
-        self.node = NodeTable(data, ends)
+        return self.rest
 
     @property
     def library(self) -> Any:
@@ -178,17 +176,14 @@ class NodesUnderEdit:
         """A new node after all others, empty."""
         return self._added.node.add()
 
-    def serialize(self, rest: bytes = b"", *, joined: bool = False) -> list[bytes]:
-        """The bytes of all nodes as they are now, in pieces of whole fields.
+    def serialize(self, rest: bytes = b"") -> bytes:
+        """The bytes of all nodes as they are now.
 
         Args:
             rest: comes after them.
-            joined: give it all in one piece, which is built up in its place: a copy of a large graph costs memory.
         """
         self._put_away()
-        parts = (b"".join(part) for part in _batched(self._parts(), PIECE))
-        pieces = itertools.chain(parts, (self._added.SerializeToString(), rest))
-        return [_join(pieces)] if joined else [piece for piece in pieces if piece]
+        return b"".join([*self._parts(), self._added.SerializeToString(), rest])
 
     def _copy(self, number: int) -> None:
         if len(self._number_of) == PIECE:
@@ -201,41 +196,39 @@ class NodesUnderEdit:
         first = len(self._number_of)
         self._number_of.update(zip(fresh, range(first, first + len(fresh)), strict=True))
         original, edited = self._original, self._edited
-        self._copies.MergeFromString(b"".join([edited.get(each) or original.fields(each, each + 1) for each in fresh]))
+        _merge(self._copies, b"".join([edited.get(each) or original.fields(each, each + 1) for each in fresh]))
 
     def _put_away(self) -> None:
-        fields = split_pieces([self._copies.SerializeToString()])
+        fields = read_table(self._copies.SerializeToString()).split()
         self._edited.update(zip(self._number_of, fields, strict=True))
         self._number_of.clear()
         self._copies = _graph_class()()
 
-    def _parts(self) -> Iterator[bytes]:
+    def _parts(self) -> Iterator[bytes | memoryview]:
         start = 0
         for number in sorted(self._edited):
-            yield self._original.fields(start, number)
-            yield self._edited.pop(number)
+            yield self._original.span(start, number)
+            yield self._edited[number]
             start = number + 1
-        yield self._original.fields(start, len(self._original))
+        yield self._original.span(start, len(self._original))
 
 
-def split_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The bytes of each node of a graph in pieces of whole fields; what follows the nodes is left out."""
-    for piece in pieces:
-        yield from NodeTable(piece, _find_ends(piece)).split()
+def read_table(data: bytes) -> NodeTable:
+    """The nodes of a graph that protobuf, or :class:`NodesUnderEdit`, serialized.
+
+    Raises:
+        GraphError: these are no nodes.
+    """
+    ends = find_nodes(data)
+    layout = None if ends is None else Layout(data, ends, is_tail_opaque=True)
+    if layout is None or not layout.is_usual:
+        raise _unreadable(data, "a node is cut off")
+    return NodeTable(layout)
 
 
-def join_fields(fields: Sequence[bytes]) -> NodeTable:
-    """The table of nodes of which each one's bytes are given."""
-    return NodeTable(b"".join(fields), array("Q", itertools.accumulate(map(len, fields))))
-
-
-def merge_pieces(pieces: list[bytes]) -> Any:
-    """The GraphDef whose bytes the pieces are; empties the list, so that they do not stay beside it."""
-    graph = _graph_class()()
-    pieces.reverse()
-    while pieces:
-        graph.MergeFromString(pieces.pop())
-    return graph
+def table_of(protos: Iterable[Any]) -> NodeTable:
+    """The table of nodes that are given as NodeDefs."""
+    return read_table(_graph_class()(node=protos).SerializeToString())
 
 
 def parse_graph(data: bytes) -> Any:
@@ -244,10 +237,16 @@ def parse_graph(data: bytes) -> Any:
     Raises:
         GraphError: it is none.
     """
+    graph = _graph_class()()
+    _merge(graph, data)
+    return graph
+
+
+def _merge(graph: Any, data: bytes) -> None:
     from google.protobuf.message import DecodeError
 
     try:
-        return _graph_class().FromString(data)
+        graph.MergeFromString(data)
     except DecodeError as error:
         raise _unreadable(data, str(error)) from error
 
@@ -258,60 +257,14 @@ def pieces(values: Sequence[Any]) -> Iterator[Any]:
         yield values[start : start + PIECE]
 
 
-def _join(pieces: Iterable[bytes]) -> bytes:
-    whole = io.BytesIO()
-    for piece in pieces:
-        whole.write(piece)
-    return whole.getvalue()  # hands out its own memory
-
-
-def _batched(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """The values in lists of a size; the last may be shorter."""
-    rest = iter(values)
-    while batch := list(itertools.islice(rest, size)):
-        yield batch
-
-
-def _find_ends(data: bytes) -> Sequence[int]:
-    """The end of each of the node fields with which the bytes begin.
-
-    Raises:
-        GraphError: the last of them is cut off.
-    """
-    ends = array("Q")
-    position, size = 0, len(data)
-    try:
-        while position < size and data[position] == _NODE_TAG:
-            length = data[position + 1]
-            if length < _MORE:
-                position += 2 + length
-            elif (more := data[position + 2]) < _MORE:  # as _read_number; nearly all nodes have a length of two bytes
-                position += 3 + (length & ~_MORE | more << 7)
-            else:
-                length, position = _read_number(data, position + 1)
-                position += length
-            ends.append(position)
-    except (IndexError, OverflowError):
-        position = size + 1
-    if position > size:
-        raise _unreadable(data, "a node is cut off")
-    return ends
-
-
-def _find_end(data: bytes, start: int) -> int:
-    """The end of the node field that begins at a place."""
-    length, position = _read_number(data, start + 1)
-    return position + length
-
-
-def _read_number(data: bytes, position: int) -> tuple[int, int]:
-    """A number in groups of seven bits, least first, and where it ends."""
-    number = shift = 0
-    while (byte := data[position]) >= _MORE:
-        number |= (byte & ~_MORE) << shift
-        shift += 7
-        position += 1
-    return number | byte << shift, position + 1
+def _written_as_usual(data: bytes) -> Layout:
+    """The layout of a graph that another program wrote in another way: protobuf writes it again."""
+    data = parse_graph(data).SerializeToString()
+    ends = find_nodes(data)
+    layout = None if ends is None else Layout(data, ends, is_tail_opaque=True)
+    if layout is None or not layout.is_usual:
+        raise _unreadable(data, "a node has fields of another kind than this version knows")
+    return layout
 
 
 def _unreadable(data: bytes, why: str) -> GraphError:

@@ -192,9 +192,6 @@ class Templates:
         library: a ``FunctionDefLibrary``, whose functions may be used as ops; ``None`` for none.
         successors: ops that are looked at as another op, which has one type attribute more: op to (successor, that
             attribute). The attribute counts as float32 where a node does not have it.
-
-    Attributes:
-        fixed_signatures: of the ops found so far whose nodes all have one signature.
     """
 
     _registered: ClassVar[dict[str, Template]] = {}  # op definitions never change while a process lives
@@ -203,7 +200,6 @@ class Templates:
         self._functions = {function.signature.name: function for function in library.function} if library else {}
         self._own: dict[str, Template] = {}
         self._successors = successors or {}
-        self.fixed_signatures: dict[str, Signature] = {}
 
     def find(self, op: str) -> Template:
         """The template of an op.

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from amp_tf.graph.serialized import NodeTable, table_of
 from amp_tf.graph.view import GraphView
 
 LOOP_ENTRIES = frozenset({"Enter", "RefEnter"})
@@ -102,12 +103,40 @@ def _inputs_kept(before: GraphView, after: GraphView) -> str:
     return f"input {edges.dst_position[edge]} of {reader!r} comes from {found} instead of {wanted}"
 
 
+def _rest_kept(before: GraphView, after: GraphView) -> str:
+    """What is no type and no data input must be as it was: other attributes, control inputs."""
+    old, new = _table(before), _table(after)
+    node = old.find_change(new)
+    while node >= 0 and _rest(old[node]) == _rest(new[node]):  # protobuf wrote the same in other bytes, or a default
+        node = old.find_change(new, node + 1)
+    if node < 0:
+        return ""
+    if before.function:  # its arguments come first
+        node += next(number for number, proto in enumerate(before.protos) if proto is not None)
+    return f"an attribute that is no type, or a control input, of {before.names[node]!r} changed"
+
+
+def _rest(proto: Any) -> tuple[list[str], dict[str, bytes]]:
+    """The control inputs, and the attributes that are no types."""
+    attributes = {key: value for key, value in proto.attr.items() if not (value.type or value.list.type)}
+    return (
+        [text for text in proto.input if text[:1] == "^"],
+        {key: value.SerializeToString(deterministic=True) for key, value in attributes.items()},
+    )
+
+
+def _table(view: GraphView) -> NodeTable:
+    protos = view.protos
+    return protos if isinstance(protos, NodeTable) else table_of(proto for proto in protos if proto is not None)
+
+
 CHECKS: tuple[Check, ...] = (
     Check("nodes kept", _nodes_kept),
     Check("ops kept", _ops_kept),
     Check("devices kept", _devices_kept),
     Check("no new cycle", _no_new_cycle),
     Check("inputs kept", _inputs_kept),
+    Check("rest kept", _rest_kept),
 )
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,20 @@ class Adjacency:
         return self.fanout[self.fanout_start[unit] : self.fanout_start[unit + 1]].tolist()
 
 
+def slots_of_units(slot_counts: Any, kinds: Any) -> Any:
+    """For each unit, the number of its slot among the slots of all kinds, one kind after the other.
+
+    Args:
+        slot_counts: how many slots each kind has.
+        kinds: of each node.
+    """
+    slot_counts = np.asarray(slot_counts, np.int32)
+    starts = np.cumsum(slot_counts, dtype=np.int32) - slot_counts
+    counts = slot_counts[kinds]
+    first_units = np.cumsum(counts, dtype=np.int32) - counts
+    return np.repeat(starts[kinds] - first_units, counts) + np.arange(counts.sum(), dtype=np.int32)
+
+
 def _compress(keys: Any, values: Any, count: int) -> tuple[array[int], array[int]]:
     order = np.argsort(keys, kind="stable")
     starts = np.zeros(count + 1, dtype=np.int64)
@@ -118,6 +132,9 @@ class GraphView:
         protos: the NodeDef of each node; ``None`` for a function's arguments and results, which come first and last.
             Of a graph they are its own container, which makes a Python object at each access.
         signatures: of each node.
+        kinds: of each node, the number of its kind, as an array; nodes of one kind are told apart by name, device,
+            inputs and TensorFlow's own marks alone.
+        of_kind: the signature of each kind.
         base: first unit of each node, and the number of units at the end.
         dtypes: the ``DataType`` number of each unit.
         edges: all data edges.
@@ -129,6 +146,8 @@ class GraphView:
     devices: list[str]
     protos: Sequence[Any]
     signatures: list[Signature]
+    kinds: Any
+    of_kind: Sequence[Signature]
     base: Sequence[int]
     dtypes: array[int]
     edges: Edges
@@ -140,6 +159,19 @@ class GraphView:
     @property
     def unit_count(self) -> int:
         return len(self.dtypes)
+
+    def nodes_where(self, is_wanted: Callable[[Signature], bool]) -> list[int]:
+        """The nodes whose signatures are wanted, in order; each kind is asked once."""
+        wanted = self.of_kinds(map(is_wanted, self.of_kind), np.bool_)
+        return np.flatnonzero(wanted).tolist()  # type: ignore[no-any-return]
+
+    def of_kinds(self, values: Iterable[Any], dtype: Any) -> Any:
+        """An array with one entry a node from one value a kind."""
+        return np.fromiter(values, dtype, len(self.of_kind))[self.kinds]
+
+    def of_slots(self, values: Any) -> Any:
+        """An array with one entry a unit from one for each slot of each kind, in order."""
+        return values[slots_of_units([len(signature.slots) for signature in self.of_kind], self.kinds)]
 
     def units(self, node: int) -> range:
         return range(self.base[node], self.base[node + 1])

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,36 +77,48 @@ def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, p
     return Obstacles(rule_of, forced, tuple(unmatched))
 
 
-def find_convertible(
-    view: GraphView, target: Target, candidates: Iterable[int], whole: Collection[int] = frozenset()
-) -> tuple[Any, Any]:
+def find_convertible(view: GraphView, target: Target, candidates: Any, whole: Any) -> tuple[Any, Any]:
     """For each unit of the candidate nodes: does the op's definition allow 16 bit, and is there a kernel for it?
 
     Args:
-        candidates: node indices whose units are looked at; the others get zeros.
-        whole: nodes all of whose types are converted together. Their kernel must accept them together: MaxPool3DGrad
-            has one for two float32 types and one for two 16-bit types, and none for one of each. The types of the
-            other nodes are asked for one by one, as in TensorFlow's pass, because paint reaches them one by one.
+        candidates: for each node, whether its units are looked at; the others get zeros.
+        whole: for each node, whether all of its types are converted together. Their kernel must accept them
+            together: MaxPool3DGrad has one for two float32 types and one for two 16-bit types, and none for one of
+            each. The types of the other nodes are asked for one by one, as in TensorFlow's pass, because paint reaches
+            them one by one.
 
     Returns:
         Two arrays of uint8, one entry a unit: (allowed by the definition, allowed and has a kernel). Both are zero for
         units that are not float32.
     """
-    allowed = bytearray(view.unit_count)
-    runnable = bytearray(view.unit_count)
-    device_type, wanted = target.device_type, target.precision.data_type
-    base, dtypes, signatures = view.base, view.dtypes, view.signatures
-    for node in candidates:
-        first = base[node]
-        types = tuple(dtypes[first : base[node + 1]])
+    allowed, runnable = np.zeros(view.unit_count, np.uint8), np.zeros(view.unit_count, np.uint8)
+    for together in (False, True):
+        nodes = candidates & (whole == together)
+        units = view.spread(nodes)
+        for found, flags in zip(_find_by_kind(view, target, nodes, together), (allowed, runnable), strict=True):
+            flags[units] = view.of_slots(found)[units]
+    return allowed, runnable
+
+
+def _find_by_kind(view: GraphView, target: Target, nodes: Any, together: bool) -> tuple[Any, Any]:
+    """As :func:`find_convertible`, with one entry for each slot of each kind; kinds of other nodes get zeros."""
+    ends = [0, *itertools.accumulate(len(signature.slots) for signature in view.of_kind)]
+    allowed, runnable = np.zeros(ends[-1], np.uint8), np.zeros(ends[-1], np.uint8)
+    numbers = np.flatnonzero(nodes)
+    for kind, index in zip(*np.unique(view.kinds[numbers], return_index=True), strict=True):
+        signature, node = view.of_kind[kind], numbers[index]
+        types = tuple(view.dtypes[view.base[node] : view.base[node + 1]])
         if datatypes.FLOAT not in types:
             continue
-        for_definition, for_kernel = _positions(signatures[node], types, device_type, wanted, node in whole)
+        first = ends[kind]
+        for_definition, for_kernel = _positions(
+            signature, types, target.device_type, target.precision.data_type, together
+        )
         for position in for_definition:
             allowed[first + position] = 1
         for position in for_kernel:
             runnable[first + position] = 1
-    return np.frombuffer(allowed, np.uint8), np.frombuffer(runnable, np.uint8)
+    return allowed, runnable
 
 
 @functools.lru_cache(maxsize=8192)

@@ -1,8 +1,10 @@
-"""Recurrent edges: the NextIteration and the Merge of a loop must have one precision, or the loop cannot run."""
+"""Recurrent edges: the NextIteration, the Merge and the Enter of a loop's value must have one precision."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.painting.canvas import Canvas
@@ -12,12 +14,11 @@ from amp_tf.painting.reasons import Rule
 def recurrent_units(canvas: Canvas) -> Iterator[list[int]]:
     """For each NextIteration, the units that must have one type: its own, and those of the Merges that read it."""
     view = canvas.view
-    for node, op in enumerate(view.ops):
-        if op == "NextIteration":
-            slot = view.signatures[node].slot_of("T")
-            assert slot is not None
-            unit = view.base[node] + slot
-            yield [unit, *canvas.edges.fanouts(unit)]
+    for node in view.nodes_where(lambda signature: signature.op == "NextIteration"):
+        slot = view.signatures[node].slot_of("T")
+        assert slot is not None
+        unit = view.base[node] + slot
+        yield [unit, *canvas.edges.fanouts(unit)]
 
 
 def match_recurrent_edges(canvas: Canvas) -> None:
@@ -42,3 +43,24 @@ def match_recurrent_edges(canvas: Canvas) -> None:
             canvas.paint_allow([unit], Rule.LOOP_FOLLOWS)
         else:
             canvas.unpaint_allow([*merges, unit], Rule.LOOP_DENIED)
+
+
+def match_entries(canvas: Canvas) -> None:
+    """Gives an Enter the type of the Merge that reads it, so that the cast stands before the loop.
+
+    TensorFlow knows that a loop in a branch that is not taken does not run by the Enter that a Merge reads. With a cast
+    in between, what waits for the loop's end waits for ever, or is lost.
+
+    Difference "loop-entry": TensorFlow lets a cast stand there.
+    """
+    view = canvas.view
+    is_merge = view.of_kinds((signature.op == "Merge" for signature in view.of_kind), np.bool_)
+    edges = view.edges.at(is_merge[view.edges.dst_node])
+    columns = (column.tolist() for column in (edges.src_node, edges.src_unit, edges.dst_unit))
+    for source, enter, merge in zip(*columns, strict=True):
+        if view.ops[source] != "Enter" or canvas.allow[enter] == canvas.allow[merge]:
+            continue
+        if canvas.allow[enter]:
+            canvas.unpaint_allow([enter], Rule.LOOP_DENIED)
+        elif canvas.convertible[enter] and not canvas.locked[enter]:
+            canvas.paint_allow([enter], Rule.LOOP_FOLLOWS)

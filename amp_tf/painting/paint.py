@@ -63,7 +63,7 @@ def paint(
     _place_forced(canvas, obstacles)
 
     clusters = []
-    if any("TensorList" in op for op in set(view.ops)):
+    if any(map(tensor_lists.handles_lists, view.of_kind)):
         clusters = tensor_lists.find_clusters(canvas, is_function)
         canvas.add_edges(tensor_lists.implicit_edges(canvas, clusters))
 
@@ -81,6 +81,7 @@ def paint(
     if resolution.is_thrifty:
         ties = [*(list(cluster.values()) for cluster in clusters), *loops.recurrent_units(canvas)]
         economy.drop_unprofitable(canvas, AttributeShapes(view.protos) if shapes is None else shapes, ties, folded)
+    loops.match_entries(canvas)
     rules.match_fused_types(canvas)
     rules.retarget_casts(canvas)
     if resolution.is_thrifty:
@@ -90,23 +91,20 @@ def paint(
 
 def _prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
     list_of = target.lists.list_of
-    code_of = {op: _CODES.get(list_of.get(op, ""), 0) for op in set(view.ops)}
-    node_codes = [code_of[op] for op in view.ops]
+    node_codes = view.of_kinds((_CODES.get(list_of.get(signature.op, ""), 0) for signature in view.of_kind), np.uint8)
     for node in obstacles.rule_of:
         if view.ops[node] in SUCCESSOR_OPS:  # the node may be another op, and may not become this one
             node_codes[node] = _CODES.get(list_of.get(view.protos[node].op, ""), 0)
-    codes = view.spread(np.asarray(node_codes, np.uint8))
+    codes = view.spread(node_codes)
     touchable = np.ones(view.node_count, np.uint8)
     touchable[list(obstacles.rule_of)] = 0
     movable = np.ones(view.node_count, np.uint8)
     movable[[node for node, rule in obstacles.rule_of.items() if rule is not Rule.OTHER_DEVICE]] = 0
-    candidates = [
-        node
-        for node, code in enumerate(node_codes)
-        if (code and code != _CODES[DENY]) or node in obstacles.forced or target.lists.force_all
-    ]
+    forced = np.zeros(view.node_count, np.bool_)
+    forced[list(obstacles.forced)] = True
     force_all = target.lists.force_all
-    whole = {node for node in candidates if force_all or node_codes[node] == _CODES[ALLOW] or node in obstacles.forced}
+    candidates = (node_codes != 0) & (node_codes != _CODES[DENY]) | forced | force_all
+    whole = (node_codes == _CODES[ALLOW]) | forced | force_all
     allowed, runnable = eligibility.find_convertible(view, target, candidates, whole)
     processable = view.spread(touchable)
     canvas = Canvas(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.templates import Signature
 from amp_tf.oplists.table import FUSED_PRODUCTS, REFERENCE_VARIABLES
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.eligibility import is_quantized
@@ -88,9 +89,7 @@ def drop_unsupported(canvas: Canvas) -> None:
 def match_fused_types(canvas: Canvas) -> None:
     """The types of a fused product change together or not at all."""
     view = canvas.view
-    for node, op in enumerate(view.ops):
-        if op not in FUSED_PRODUCTS:
-            continue
+    for node in view.nodes_where(lambda signature: signature.op in FUSED_PRODUCTS):
         units = [unit for unit in view.units(node) if canvas.is_float32[unit] and not view.slot(node, unit).is_fixed]
         if not all(canvas.allow[unit] for unit in units):
             canvas.unpaint_allow(units, Rule.TYPE_NOT_ALLOWED)
@@ -103,9 +102,7 @@ def retarget_casts(canvas: Canvas) -> None:
     caller gets.
     """
     view = canvas.view
-    for node, op in enumerate(view.ops):
-        if op != "Cast":
-            continue
+    for node in view.nodes_where(_is_cast):
         slot = view.signatures[node].slot_of("DstT")
         unit = view.base[node] + (slot or 0)
         readers = canvas.edges.fanouts(unit)
@@ -122,9 +119,7 @@ def absorb_casts(canvas: Canvas) -> None:
     """
     view = canvas.view
     wanted = canvas.target.precision.data_type
-    for node, op in enumerate(view.ops):
-        if op != "Cast":
-            continue
+    for node in view.nodes_where(_is_cast):
         signature, first = view.signatures[node], view.base[node]
         source, result = signature.slot_of("SrcT"), signature.slot_of("DstT")
         if source is None or result is None or view.dtypes[first + result] != wanted:
@@ -136,13 +131,17 @@ def absorb_casts(canvas: Canvas) -> None:
             canvas.paint_allow([unit], Rule.CAST_REPEATS)
 
 
+def _is_cast(signature: Signature) -> bool:
+    return signature.op == "Cast"
+
+
 def reference_readers(canvas: Canvas) -> list[int]:
     """Identity nodes that read a reference variable, and Enter nodes that read such a node, also through other Enters.
 
     An Enter that reads the variable itself is none of them, as in TensorFlow.
     """
     view = canvas.view
-    if REFERENCE_VARIABLES.isdisjoint(view.ops):
+    if not view.nodes_where(lambda signature: signature.op in REFERENCE_VARIABLES):
         return []
     first_source = {
         node: source

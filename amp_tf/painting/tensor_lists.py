@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.templates import Signature
 from amp_tf.oplists.table import TENSOR_LIST_BOUNDARIES, TENSOR_LIST_READERS, TENSOR_LIST_WRITERS
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.reasons import Rule
@@ -27,9 +28,7 @@ def find_clusters(canvas: Canvas, is_function: Callable[[str], bool]) -> list[Cl
     """
     view = canvas.view
     element = {
-        node: unit
-        for node, op in enumerate(view.ops)
-        if "TensorList" in op and (unit := _element_unit(canvas, node)) is not None
+        node: unit for node in view.nodes_where(handles_lists) if (unit := _element_unit(canvas, node)) is not None
     }
     clusters = []
     everywhere = np.ones(view.unit_count, np.uint8)
@@ -86,6 +85,11 @@ def match_clusters(canvas: Canvas, clusters: list[Cluster]) -> None:
             others = [unit for unit in units if not canvas.allow[unit]]
             _set_cause(canvas, others, allowed[0])
             canvas.paint_allow(others, Rule.LIST_FOLLOWS)
+
+
+def handles_lists(signature: Signature) -> bool:
+    """Whether an op makes, writes, reads or hands on a TensorList."""
+    return "TensorList" in signature.op
 
 
 def _is_boundary(canvas: Canvas, node: int, is_function: Callable[[str], bool]) -> bool:

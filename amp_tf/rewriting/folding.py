@@ -24,8 +24,8 @@ import numpy as np
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.moving import BiasTurn, Move, Moves, NewReshape, apply_moves, find_deviation
-from amp_tf.graph.rereading import reread_graph
-from amp_tf.graph.serialized import NodesUnderEdit, NodeTable, join_fields, split_pieces
+from amp_tf.graph.reader import read_nodes
+from amp_tf.graph.serialized import NodesUnderEdit, NodeTable, read_table
 from amp_tf.graph.sizes import Shape, Shapes
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
@@ -108,12 +108,11 @@ def fold(
         return None
     edited = NodesUnderEdit(nodes)
     apply_moves(edited, view, folds.moves)
-    pieces = edited.serialize()
-    after = reread_graph(pieces, nodes, view, templates)
+    table = read_table(edited.serialize())
+    after = read_nodes(table, templates, view.names)
     if deviation := find_deviation(view, after, folds.moves):
         raise GraphError(deviation, where="folding")
-    table = join_fields(list(split_pieces(pieces)))
-    return FoldedGraph(table, dataclasses.replace(after, protos=table), shapes_after(view, shapes, folds), folds.folded)
+    return FoldedGraph(table, after, shapes_after(view, shapes, folds), folds.folded)
 
 
 def find_folds(view: GraphView, shapes: Shapes, obstacles: Callable[[], Obstacles]) -> Folds:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,9 +10,8 @@ from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, ConfigError, GraphError, RewriteError
 from amp_tf.graph import editor, verify
 from amp_tf.graph.plan import EditPlan
-from amp_tf.graph.reader import read_function, read_graph
-from amp_tf.graph.rereading import reread_graph
-from amp_tf.graph.serialized import NodesUnderEdit, NodeTable, SerializedGraph, merge_pieces, parse_graph
+from amp_tf.graph.reader import read_function, read_graph, read_nodes
+from amp_tf.graph.serialized import NodesUnderEdit, NodeTable, SerializedGraph, parse_graph, read_table
 from amp_tf.graph.sizes import AttributeShapes, Shapes
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
@@ -134,8 +132,8 @@ def rewrite(
     def work(make_job: _MakeJob) -> tuple[Any, list[GraphReport]]:
         if hasattr(graph, "node_def"):
             return _rewrite_function(graph, make_job(library), preserve, shapes)
-        pieces, reports = _rewrite_graph(_serialize(graph), make_job, preserve, shapes, functions)
-        return merge_pieces(pieces) if pieces else graph, reports
+        result, reports = _rewrite_graph(_serialize(graph), make_job, preserve, shapes, functions)
+        return parse_graph(result) if result else graph, reports
 
     return _run(graph, config, hardware, work)
 
@@ -155,8 +153,8 @@ def rewrite_serialized(
     """
 
     def work(make_job: _MakeJob) -> tuple[Any, list[GraphReport]]:
-        pieces, reports = _rewrite_graph(graph, make_job, preserve, shapes, functions, joined=True)
-        return pieces[0] if pieces else graph, reports
+        result, reports = _rewrite_graph(graph, make_job, preserve, shapes, functions)
+        return result or graph, reports
 
     return _run(graph, config, hardware, work, parse_graph)
 
@@ -219,10 +217,8 @@ def _rewrite_graph(
     preserve: Iterable[str],
     shapes: Shapes | None,
     functions: bool,
-    *,
-    joined: bool = False,
-) -> tuple[list[bytes], list[GraphReport]]:
-    """The new graph in pieces, or joined; none if nothing changed."""
+) -> tuple[bytes, list[GraphReport]]:
+    """The new graph; nothing if it did not change."""
     graph = SerializedGraph(data)
     job = make_job(graph.library)
     rest, reports = graph.rest_data, []
@@ -230,46 +226,43 @@ def _rewrite_graph(
         reports = _rewrite_library(graph.library, job)
         if any(function.converted for function in reports):
             rest = graph.rest.SerializeToString()
-    serialize = functools.partial(NodesUnderEdit.serialize, rest=rest, joined=joined)
-    pieces, report = _rewrite_nodes(graph, job, preserve, shapes, serialize)
-    if not pieces and rest is not graph.rest_data:
-        pieces = serialize(NodesUnderEdit(graph.node))
-    return pieces, [report, *reports]
-
-
-_Serialize = Callable[[NodesUnderEdit], list[bytes]]
+    result, report = _rewrite_nodes(graph, job, preserve, shapes, rest)
+    if not result and rest is not graph.rest_data:
+        result = NodesUnderEdit(graph.node).serialize(rest)
+    return result, [report, *reports]
 
 
 def _rewrite_nodes(
-    graph: SerializedGraph, job: _Job, preserve: Iterable[str], shapes: Shapes | None, serialize: _Serialize
-) -> tuple[list[bytes], GraphReport]:
-    """The new graph, as it is serialized; nothing if no node changed."""
+    graph: SerializedGraph, job: _Job, preserve: Iterable[str], shapes: Shapes | None, rest: bytes
+) -> tuple[bytes, GraphReport]:
+    """The new graph with what comes after its nodes; nothing if no node changed."""
     view = read_graph(graph, job.templates)
     preserve = frozenset(preserve)
     folded = job.fold(graph.node, view, preserve, shapes)
     if folded is not None:
         painting = job.paint(folded.view, preserve, folded.shapes, folded.folded)
-        result, report = _convert_nodes(folded.nodes, painting, job, serialize, len(folded.folded.scales))
+        result, report = _convert_nodes(folded.nodes, painting, job, rest, len(folded.folded.scales))
         if result:
             return result, report
-    return _convert_nodes(graph.node, job.paint(view, preserve, shapes), job, serialize)
+    return _convert_nodes(graph.node, job.paint(view, preserve, shapes), job, rest)
 
 
 def _convert_nodes(
-    nodes: NodeTable, painting: Painting, job: _Job, serialize: _Serialize, folded: int = 0
-) -> tuple[list[bytes], GraphReport]:
+    nodes: NodeTable, painting: Painting, job: _Job, rest: bytes, folded: int = 0
+) -> tuple[bytes, GraphReport]:
     view, plan = painting.view, plan_edits(painting)
-    casts, result = len(plan.casts), []
+    casts, result = len(plan.casts), b""
     if plan:
-        result = serialize(_edit(nodes, view, plan))
+        result = _edit(nodes, view, plan).serialize(rest)
         del plan  # verification takes the most memory
-        _verify(view, lambda: reread_graph(result, nodes, view, job.templates))
+        _verify(view, lambda: read_nodes(read_table(result), job.templates, view.names))
     return result, _report(painting, casts, folded)
 
 
 def _edit(original: NodeTable, view: GraphView, plan: EditPlan) -> NodesUnderEdit:
-    nodes = NodesUnderEdit(original, plan.edited_nodes())
-    editor.apply_to_graph(nodes, view, plan)
+    retyped, left = editor.retype_in_place(original, view, plan)
+    nodes = NodesUnderEdit(retyped, left.edited_nodes())
+    editor.apply_to_graph(nodes, view, left)
     return nodes
 
 

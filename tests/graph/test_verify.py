@@ -23,6 +23,56 @@ LOOP = """
 """
 
 
+ORDER = """
+    x = Placeholder()
+    y = Placeholder()
+    s = Relu(x)
+    m = MatMul(x, x) transpose_b=true _mark='a' _sizes=[1, 2] ^s ^x
+    i = IdentityN(x, x) T=[float32, float32]
+"""
+REST = "an attribute that is no type, or a control input,"
+
+
+def test_types_may_change_and_attributes_may_stand_in_another_order():
+    before, after = graph(ORDER), graph(ORDER)
+    for node, attr in zip(after.node, ("dtype", "dtype", "T", "T"), strict=False):
+        node.attr[attr].type = 14
+    after.node[4].attr["T"].list.type[:] = [14, 14]
+    attributes = dict(after.node[3].attr)
+    after.node[3].ClearField("attr")
+    for key in reversed(attributes):
+        after.node[3].attr[key].CopyFrom(attributes[key])
+    assert find_violation(*(read_graph(made, Templates()) for made in (before, after))) == ""
+
+
+def test_a_type_may_be_written_that_was_left_to_the_ops_definition():
+    before, after = (graph("x = Placeholder()\nr = LeakyRelu(x) alpha=0.5") for _ in range(2))
+    after.node[1].attr["T"].type = 1
+    assert "T" not in before.node[1].attr
+    assert find_violation(*(read_graph(made, Templates()) for made in (before, after))) == ""
+
+
+def test_maps_inside_attributes_may_be_written_in_another_order():
+    keys = [f"key{number}" for number in range(20)]
+    views = []
+    for order in (keys, keys[::-1]):
+        made = graph("x = Placeholder()\nr = Relu(x) ^x")
+        for key in order:
+            made.node[1].attr["_call"].func.attr[key].i = len(key)
+        made.node[1].attr["_many"].i = 300
+        views.append(read_graph(made, Templates()))
+    assert find_violation(*views) == ""
+    made.node[1].attr["_call"].func.attr["key7"].i = 0
+    assert find_violation(views[0], read_graph(made, Templates())) == f"rest kept: {REST} of 'r' changed"
+
+
+def test_in_a_function_the_rest_of_a_node_is_kept_too():
+    before = "function f(x: float32) -> (y: float32)\nm = MatMul(x, x) transpose_b=true\nreturn y = m:product:0"
+    after = before.replace("true", "false")
+    views = [read_function(function(text), Templates()) for text in (before, after)]
+    assert find_violation(*views) == f"rest kept: {REST} of 'm' changed"
+
+
 def test_a_graph_agrees_with_itself_and_with_one_that_has_more_nodes():
     assert find_violation(view(PLAIN), view(PLAIN)) == ""
     assert find_violation(view(PLAIN), view(PLAIN + "\nc = Relu(x)")) == ""
@@ -44,6 +94,14 @@ def test_a_function_agrees_with_itself_after_casts_before_its_results():
 @pytest.mark.parametrize(
     ("before", "after", "sentence"),
     [
+        (ORDER, ORDER.replace("^s", ""), f"rest kept: {REST} of 'm' changed"),
+        (ORDER, ORDER.replace("^s ^x", "^x ^s"), f"rest kept: {REST} of 'm' changed"),
+        (ORDER, ORDER.replace("^x", "^y"), f"rest kept: {REST} of 'm' changed"),
+        (ORDER, ORDER.replace("transpose_b=true", "transpose_b=false"), f"rest kept: {REST} of 'm' changed"),
+        (ORDER, ORDER.replace("_mark='a'", ""), f"rest kept: {REST} of 'm' changed"),
+        (ORDER, ORDER.replace("_mark='a'", "_mark='b'"), f"rest kept: {REST} of 'm' changed"),
+        (ORDER, ORDER.replace("_mark='a'", "_mark='a' _more='a'"), f"rest kept: {REST} of 'm' changed"),
+        (ORDER, ORDER.replace("[1, 2]", "[1, 3]"), f"rest kept: {REST} of 'm' changed"),
         (PLAIN, "x = Placeholder()", "nodes kept: a node of the original graph is missing"),
         (PLAIN, PLAIN.replace("s =", "t ="), "nodes kept: a node of the original graph is missing"),
         (
@@ -89,6 +147,7 @@ def test_every_row_is_provoked_above():
         "devices kept",
         "no new cycle",
         "inputs kept",
+        "rest kept",
     ]
 
 

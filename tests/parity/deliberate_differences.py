@@ -1,20 +1,22 @@
 """Where amp_tf differs from TensorFlow's pass on purpose, as a table: a name and the reason.
 
 A difference that is not in this table is a bug. Each row has a test in test_deliberate_differences.py that shows both
-behaviours. The differential tests allow for a row in one of three ways: they never make such a graph, they give the
-original a setting that undoes the difference (:func:`knobs_for_original`), or they leave a graph out when the
-original's result shows the difference (:func:`reason_to_leave_out`).
+behaviours. The differential tests allow for a row in one of four ways: they never make such a graph, they give the
+original a setting that undoes the difference (:func:`knobs_for_original`), they leave out amp_tf's rule where the
+original's result shows the difference (:func:`undone`), or they leave such a graph out (:func:`reason_to_leave_out`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import kernels
 
+from amp_tf.painting import loops
 from tests.oracle import DT_FLOAT, Knobs, Mode, Outcome, type_attributes
 from tests.parity.op_pool import op_def, op_pool
 from tests.parity.random_graphs import RandomGraph
@@ -82,6 +84,13 @@ DELIBERATE_DIFFERENCES = (
         "random graphs preserve no NextIteration, which cannot be fetched",
     ),
     DeliberateDifference(
+        "loop-entry",
+        "TensorFlow casts between a loop's Enter and its Merge where their colors differ. By that edge its executor "
+        "knows that a loop in a branch that is not taken does not run; with a cast in between, what waits for the "
+        "loop's end gets no value. amp_tf gives the Enter the type of its Merge.",
+        "where the original has such a cast, amp_tf runs without this rule",
+    ),
+    DeliberateDifference(
         "call-boundary",
         "A TensorList that enters a functional While, If or Case belongs to the function as well; TensorFlow knows "
         "only calls as such boundaries, and for bfloat16 has While on its clear list. amp_tf keeps all their types.",
@@ -102,6 +111,18 @@ def knobs_for_original(graph: RandomGraph, mode: Mode) -> Knobs:
     return dataclasses.replace(graph.knobs, allow_remove=tuple(sorted({*graph.knobs.allow_remove, *removed})))
 
 
+@contextlib.contextmanager
+def undone(original: Outcome) -> Iterator[None]:
+    """Leaves out the rules of amp_tf's that the original's result shows it does not have."""
+    rule = loops.match_entries
+    if _casts_behind_enters(original):
+        loops.match_entries = lambda canvas: None
+    try:
+        yield
+    finally:
+        loops.match_entries = rule
+
+
 def reason_to_leave_out(graph: RandomGraph, mode: Mode, original: Outcome) -> str:
     """The name of the difference that shows in the original's result, or nothing."""
     if _is_removed_in_part(graph, mode):
@@ -120,6 +141,14 @@ def reason_to_leave_out(graph: RandomGraph, mode: Mode, original: Outcome) -> st
     ):
         return "force-all-casts"
     return ""
+
+
+def _casts_behind_enters(original: Outcome) -> bool:
+    nodes = {node.name: node for node in original.graph.node}
+    merges = (node for node in nodes.values() if node.op == "Merge")
+    sources = (nodes.get(text.partition(":")[0]) for merge in merges for text in merge.input)
+    casts = (source for source in sources if source is not None and source.op == "Cast")
+    return any(nodes[cast.input[0].partition(":")[0]].op == "Enter" for cast in casts)
 
 
 def _is_removed_in_part(graph: RandomGraph, mode: Mode) -> bool:

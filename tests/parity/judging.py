@@ -6,7 +6,7 @@ import dataclasses
 
 from tests.oracle import Mode, OriginalFailedError, run_original
 from tests.parity.comparison import Difference, differences, run_ours
-from tests.parity.deliberate_differences import knobs_for_original, reason_to_leave_out
+from tests.parity.deliberate_differences import knobs_for_original, reason_to_leave_out, undone
 from tests.parity.minimising import smallest
 from tests.parity.random_graphs import RandomGraph, in_words
 
@@ -36,7 +36,8 @@ def judge(graph: RandomGraph, mode: Mode) -> Verdict:
         return Verdict(f"left out: force-all-fixed ({str(error)[:40]})")
     # Grappler counts every Placeholder among the feeds, which are preserved.
     feeds = tuple(node.name for node in graph.graph_def.node if node.op == "Placeholder")
-    ours = run_ours(graph.graph_def, mode, (*graph.preserve, *feeds), graph.knobs)
+    with undone(original):
+        ours = run_ours(graph.graph_def, mode, (*graph.preserve, *feeds), graph.knobs)
     left_out = reason_to_leave_out(graph, mode, original)
     if left_out:
         return Verdict(f"left out: {left_out}")

@@ -162,6 +162,20 @@ def test_preserved_loop() -> None:
     assert {"allow1", "allow2"} <= ours
 
 
+def test_loop_entry() -> None:
+    def build() -> None:
+        enter = raw.Enter(data=matmul(constant("input"), "allow1"), frame_name="loop", name="enter")
+        body = raw.Exp(x=raw.Merge(inputs=[enter, enter], name="merge").output, name="deny1")
+        raw.NextIteration(data=body, name="next")
+        tf.identity(body, name="fetch")
+
+    graph_def = graph_of(build)
+    next(node for node in graph_def.node if node.name == "merge").input[1] = "next"
+    original, ours = both(graph_def, BF16)
+    assert original == {"allow1", "enter"}
+    assert ours == {"allow1"}
+
+
 def test_call_boundary() -> None:
     def build() -> None:
         @tf.function

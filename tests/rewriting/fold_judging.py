@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
 from amp_tf.graph.reader import read_graph
-from amp_tf.graph.serialized import SerializedGraph, merge_pieces
+from amp_tf.graph.serialized import SerializedGraph, parse_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.text import to_text
 from amp_tf.oplists.hardware import Hardware
@@ -79,7 +79,7 @@ def _fold(graph: NormalizedGraph) -> tuple[FoldedGraph | None, GraphDef]:
     folded = fold(data.node, view, GraphShapes(graph.graph), obstacles, templates)
     if folded is None:
         return None, graph.graph_def
-    return folded, merge_pieces([folded.nodes.fields(0, len(folded.nodes)), data.rest_data])
+    return folded, parse_graph(folded.nodes.fields(0, len(folded.nodes)) + data.rest_data)
 
 
 def _run(graph_def: GraphDef, graph: NormalizedGraph) -> list[np.ndarray]:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.errors import ConfigError, GraphError, RewriteError
-from amp_tf.graph.serialized import NodesUnderEdit, merge_pieces
+from amp_tf.graph.serialized import NodesUnderEdit, parse_graph
 from amp_tf.graph.text import to_text
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
@@ -251,10 +251,10 @@ def test_a_broken_function_of_the_library_is_refused_with_its_name():
 def test_a_result_that_is_wrong_anywhere_never_leaves_the_rewrite(monkeypatch, spoil, sentence):
     serialize = NodesUnderEdit.serialize
 
-    def serialize_and_spoil(nodes, **options):
-        after = merge_pieces(serialize(nodes, **options))
+    def serialize_and_spoil(nodes, rest):
+        after = parse_graph(serialize(nodes, rest))
         spoil(after)
-        return [after.SerializeToString()]
+        return after.SerializeToString()
 
     monkeypatch.setattr(NodesUnderEdit, "serialize", serialize_and_spoil)
     before = graph(CHAIN)

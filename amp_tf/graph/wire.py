@@ -1,0 +1,226 @@
+"""The Python side of ``wire.c``: the nodes of a serialized GraphDef as arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import io
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from amp_tf.errors import AmpError
+
+CONTROL = -1  #: among the sources of inputs: a control input
+UNKNOWN = -2  #: likewise: a name that is no tensor of the graph; smaller numbers: a control input that names no node
+LIBRARY = Path(__file__).with_name("amp_tf_wire.so")
+
+
+class _Graph(ctypes.Structure):
+    """``graph`` in wire.c."""
+
+    _fields_ = (
+        ("data", ctypes.c_char_p),
+        ("node_count", ctypes.c_uint64),
+        ("ends", ctypes.c_void_p),
+        ("is_tail_opaque", ctypes.c_int32),
+        ("input_count", ctypes.c_uint64),
+        ("names_size", ctypes.c_uint64),
+        ("names", ctypes.c_void_p),
+        ("name_ends", ctypes.c_void_p),
+        ("input_counts", ctypes.c_void_p),
+        ("kinds", ctypes.c_void_p),
+        ("firsts", ctypes.c_void_p),
+        ("devices", ctypes.c_void_p),
+        ("device_firsts", ctypes.c_void_p),
+        ("sources", ctypes.c_void_p),
+        ("ports", ctypes.c_void_p),
+        ("entries", ctypes.c_void_p),
+        ("entry_count", ctypes.c_uint64),
+        ("kind_count", ctypes.c_uint64),
+        ("device_count", ctypes.c_uint64),
+        ("twin", ctypes.c_int32),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class WireNodes:
+    """What the nodes of a graph say, attributes apart.
+
+    Attributes:
+        names: of all nodes, as UTF-8, each with a NUL behind it.
+        twin: a node with the name of one before it, -1 if there is none.
+        kinds: of each node, the number of its kind: nodes of one op whose attributes are the same, bar those that
+            TensorFlow itself adds (their names begin with an underscore).
+        firsts: the first node of each kind.
+        devices: of each node, the number of its device.
+        device_firsts: the first node with each device.
+        input_counts: how many inputs each node has, control inputs included.
+        sources: of all inputs of all nodes, in order: the node, :data:`CONTROL`, or :data:`UNKNOWN` and less.
+        ports: likewise, the port.
+    """
+
+    names: bytes
+    twin: int
+    kinds: Any
+    firsts: Any
+    devices: Any
+    device_firsts: Any
+    input_counts: Any
+    sources: Any
+    ports: Any
+
+
+class TypePlaces(NamedTuple):
+    """Types of nodes, as parallel arrays of 32-bit integers.
+
+    Attributes:
+        nodes: the node of each.
+        attributes: the number of its attribute's name.
+        indices: its place in the attribute's list, -1 for a single type.
+        names: of attributes.
+    """
+
+    nodes: Any
+    attributes: Any
+    indices: Any
+    names: Sequence[str]
+
+
+def find_nodes(data: bytes) -> array[int] | None:
+    """The end of each of the node fields with which a serialized GraphDef begins.
+
+    Returns:
+        ``None`` if the last of them is cut off, or not written as protobuf writes it.
+    """
+    library = _library()
+    count = library.amp_tf_find_nodes(data, len(data), None)
+    if count < 0:
+        return None
+    ends = array("Q", bytes(8 * count))
+    library.amp_tf_find_nodes(data, len(data), ends.buffer_info()[0])
+    return ends
+
+
+class Layout:
+    """The bytes of nodes, and whether these are written as protobuf writes them.
+
+    Args:
+        data: a serialized GraphDef.
+        ends: the end of each node's field.
+        is_tail_opaque: fields of nodes that this version does not know are passed over. They must be their node's last,
+            where protobuf puts what it does not know.
+
+    Attributes:
+        is_usual: whether they are; others cannot be read.
+    """
+
+    def __init__(self, data: bytes, ends: array[int], *, is_tail_opaque: bool = False) -> None:
+        self.data = data
+        self.ends = ends
+        self._graph = _Graph(data=data, node_count=len(ends), ends=_address(ends), is_tail_opaque=is_tail_opaque)
+        self.is_usual = bool(_library().amp_tf_measure_nodes(ctypes.byref(self._graph)))
+
+    @property
+    def end(self) -> int:
+        """The end of the last node."""
+        return self.ends[-1] if self.ends else 0
+
+    def with_types(self, types: TypePlaces, data_type: int) -> tuple[Layout, Any]:
+        """The same nodes with other types, where a type is one byte that can be changed in its place.
+
+        Args:
+            types: which.
+            data_type: their new ``DataType`` number, less than 128.
+
+        Returns:
+            The new layout, and whether each of the types was changed.
+        """
+        places = np.empty(len(types.nodes), np.uint64)
+        names = [name.encode() for name in types.names]
+        ends = np.cumsum([len(name) for name in names], dtype=np.uint64)
+        nodes, attributes, indices = (np.ascontiguousarray(each, np.int32) for each in types[:3])
+        columns = (nodes, attributes, indices, np.frombuffer(b"".join(names), np.uint8), ends, places)
+        addresses = [column.ctypes.data for column in columns]
+        _library().amp_tf_find_types(ctypes.byref(self._graph), len(places), *addresses)
+        is_found = places > 0
+        changed = io.BytesIO(self.data)  # copies once, when it is written to, and then hands out its own memory
+        with changed.getbuffer() as buffer:
+            np.asarray(buffer)[places[is_found]] = data_type
+        return Layout(changed.getvalue(), self.ends, is_tail_opaque=self._graph.is_tail_opaque), is_found
+
+    def find_change(self, after: Layout, first: int = 0) -> int:
+        """The first node whose control inputs or, types apart, attributes may not be in an edited graph what they were.
+
+        Args:
+            after: the edited graph, whose first nodes are these.
+            first: the node to begin with.
+
+        Returns:
+            Its number, or -1 if there is none.
+        """
+        graphs = (ctypes.byref(layout._graph) for layout in (self, after))
+        return int(_library().amp_tf_find_change(*graphs, first))
+
+    def read(self) -> WireNodes:
+        """Reads the nodes, which must be as usual."""
+        graph, count = _Graph.from_buffer_copy(self._graph), len(self.ends)  # threads may read at once
+        graph.entry_count = 1 << (2 * count).bit_length()
+        made = {
+            "names": np.empty(graph.names_size, np.uint8),
+            "name_ends": np.empty(count, np.uint64),
+            "input_counts": np.empty(count, np.int32),
+            **{column: np.empty(count, np.int32) for column in ("kinds", "firsts", "devices", "device_firsts")},
+            **{column: np.empty(graph.input_count, np.int32) for column in ("sources", "ports")},
+            "entries": np.empty(3 * graph.entry_count, np.int32),
+        }
+        for column, values in made.items():
+            setattr(graph, column, values.ctypes.data)
+        _library().amp_tf_read_nodes(ctypes.byref(graph))
+        return WireNodes(
+            names=made["names"].tobytes(),
+            twin=graph.twin,
+            kinds=made["kinds"],
+            firsts=made["firsts"][: graph.kind_count].tolist(),
+            devices=made["devices"],
+            device_firsts=made["device_firsts"][: graph.device_count].tolist(),
+            input_counts=made["input_counts"],
+            sources=made["sources"],
+            ports=made["ports"],
+        )
+
+
+def _address(values: Sequence[int]) -> int:
+    assert isinstance(values, array)
+    return values.buffer_info()[0]
+
+
+@functools.cache
+def _library() -> Any:
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+    except OSError as error:
+        raise _unusable(str(error)) from None
+    library.amp_tf_graph_size.restype = ctypes.c_uint64
+    if library.amp_tf_graph_size() != ctypes.sizeof(_Graph):
+        raise _unusable(f"{LIBRARY} is of another version")
+    library.amp_tf_find_nodes.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p)
+    library.amp_tf_find_nodes.restype = ctypes.c_int64
+    library.amp_tf_measure_nodes.argtypes = library.amp_tf_read_nodes.argtypes = (ctypes.POINTER(_Graph),)
+    library.amp_tf_find_change.argtypes = (ctypes.POINTER(_Graph), ctypes.POINTER(_Graph), ctypes.c_uint64)
+    library.amp_tf_find_change.restype = ctypes.c_int64
+    library.amp_tf_find_types.argtypes = (ctypes.POINTER(_Graph), ctypes.c_uint64, *[ctypes.c_void_p] * 6)
+    library.amp_tf_read_nodes.restype = library.amp_tf_find_types.restype = None
+    return library
+
+
+def _unusable(why: str) -> AmpError:
+    return AmpError(
+        f"the library that reads graphs does not load ({why})",
+        where="amp_tf.graph.wire",
+        fix="Install amp-tf again with pip; in a checkout run: python setup.py build_native --inplace",
+    )

@@ -1,0 +1,212 @@
+"""Nodes are read from bytes as Python reads them from protos."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tensorflow.core.framework import graph_pb2
+
+from amp_tf.errors import AmpError
+from amp_tf.graph import wire
+from amp_tf.graph.wire import CONTROL, UNKNOWN, Layout, find_nodes
+
+NAMES = ["a", "b", "ab", "a/b", "a:1", "", "n" * 200, "ä"]
+SUFFIXES = ["", ":0", ":1", ":007", ":123456789", ":1234567890", ":", ":x", ":1:2", ":-1", "::3"]
+ATTRIBUTES = [("T", 1), ("T", 14), ("_T", 1), ("_class", 2), ("N", 3), ("dtype", 1)]
+
+inputs = st.builds(
+    lambda control, name, suffix: control + name + suffix,
+    st.sampled_from(["", "", "^"]),
+    st.sampled_from(NAMES),
+    st.sampled_from(SUFFIXES),
+)
+nodes = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(NAMES),
+        "op": st.sampled_from(["Relu", "AddN", ""]),
+        "input": st.lists(inputs, max_size=4),
+        "device": st.sampled_from(["", "/device:CPU:0", "/device:GPU:0"]),
+    }
+)
+marks = st.dictionaries(st.sampled_from([key for key, _ in ATTRIBUTES]), st.integers(0, 2), max_size=3)
+
+
+def graph_of(rows):
+    made = graph_pb2.GraphDef()
+    for fields, attributes in rows:
+        node = made.node.add(**fields)
+        for key, value in attributes.items():
+            node.attr[key].type = value
+    return made
+
+
+def read(graph):
+    data = graph.SerializeToString()
+    layout = Layout(data, find_nodes(data))
+    assert layout.is_usual
+    return layout.read()
+
+
+def numbered(values):
+    """Equal values get equal numbers, in the order of their first appearance; and where each appears first."""
+    first = {}
+    for number, value in enumerate(values):
+        first.setdefault(value, number)
+    rank = {value: number for number, value in enumerate(first)}
+    return [rank[value] for value in values], list(first.values())
+
+
+def meaning(text, number_of):
+    if text.startswith("^"):
+        return (CONTROL if text[1:] in number_of else UNKNOWN - 1), 0
+    if text in number_of:
+        return number_of[text], 0
+    found = re.fullmatch(r"(.*):([0-9]{1,9})", text)
+    if found is None or found[1] not in number_of:
+        return UNKNOWN, 0
+    return number_of[found[1]], int(found[2])
+
+
+@settings(max_examples=500, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.tuples(nodes, marks), max_size=12))
+@example([])
+def test_bytes_say_what_protos_say(rows):
+    made = graph_of(rows)
+    found = read(made)
+    names = [node.name for node in made.node]
+    assert found.names == b"".join(name.encode() + b"\0" for name in names)
+    number_of = {}
+    twins = [number for number, name in enumerate(names) if number_of.setdefault(name, number) != number]
+    assert found.twin == (twins[0] if twins else -1)
+    assert (found.devices.tolist(), found.device_firsts) == numbered([node.device for node in made.node])
+    assert found.input_counts.tolist() == [len(node.input) for node in made.node]
+    expected = [meaning(text, number_of) for node in made.node for text in node.input]
+    assert found.sources.tolist() == [source for source, _ in expected]
+    for (source, wanted), port in zip(expected, found.ports.tolist(), strict=True):
+        assert source < 0 or port == wanted
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.tuples(nodes, marks), max_size=12))
+def test_nodes_of_one_kind_have_one_op_and_the_same_attributes_but_for_marks(rows):
+    made = graph_of(rows)
+    found = read(made)
+    facts = [
+        (node.op, frozenset((key, value.type) for key, value in node.attr.items() if not key.startswith("_")))
+        for node in made.node
+    ]
+    assert (found.kinds.tolist(), found.firsts) == numbered(facts)
+
+
+def test_attributes_in_another_order_are_of_the_same_kind():
+    def node(order):
+        made = graph_pb2.GraphDef()
+        for key in order:
+            made.node.add().attr[key].type = ord(key)
+        entries = b"".join(only.SerializeToString() for only in made.node)
+        return b"\x0a" + bytes([len(entries)]) + entries
+
+    data = node("TUV") + node("VTU") + node("TU")
+    assert Layout(data, find_nodes(data)).read().kinds.tolist() == [0, 0, 1]
+
+
+def test_an_entry_that_is_no_key_and_value_is_not_as_usual():
+    for entry in (b"", b"\x0a\x01T", b"\x0a\x01T\x12\x020\x01\x1a\x00", b"\x0a\x01_\x0a\x01T\x12\x020\x01"):
+        field = b"\x2a" + bytes([len(entry)]) + entry
+        data = b"\x0a" + bytes([len(field)]) + field
+        assert not Layout(data, find_nodes(data)).is_usual
+
+
+@pytest.mark.timeout(60)  # each pair would be compared to the end: minutes
+def test_what_differs_at_its_end_alone_takes_no_time():
+    made = graph_pb2.GraphDef()
+    for number in range(50_000):
+        node = made.node.add(name=f"{'n' * 300}{number}", op="AddN")
+        node.attr["N"].i = number
+        node.attr["value"].s = b"0" * 300 + str(number % 10_000).encode()
+    found = read(made)
+    assert found.twin == -1
+    assert len(found.firsts) == 50_000
+
+
+def test_threads_may_read_one_layout_at_once():
+    data = graph_of([({"name": str(n), "op": "AddN", "input": [str(n + 1)], "device": ""}, {}) for n in range(500)])
+    data = data.SerializeToString()
+    layout = Layout(data, find_nodes(data))
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: layout.read(), range(200)):
+            assert found.sources.tolist() == [*range(1, 500), UNKNOWN]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.tuples(nodes, marks), min_size=1, max_size=4), st.data())
+def test_whatever_the_bytes_are_nothing_but_them_is_read(rows, data):
+    """The bytes end where memory that must not be read begins."""
+    changed = bytearray(graph_of(rows).SerializeToString())
+    for _ in range(data.draw(st.integers(0, 4))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    with Fenced(bytes(changed)) as given_bytes:
+        ends = find_nodes(given_bytes)
+        if ends is None:
+            return
+        for is_tail_opaque in (False, True):
+            layout = Layout(given_bytes, ends, is_tail_opaque=is_tail_opaque)
+            if layout.is_usual:
+                found = layout.read()
+                assert len(found.kinds) == len(ends)
+                assert found.sources.max(initial=-1) < len(ends)
+
+
+class Fenced:
+    """Bytes at the end of a page, behind which a page follows that nobody may read."""
+
+    PAGE = 4096
+
+    def __init__(self, content):
+        self._content = content
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.mmap.restype = ctypes.c_void_p
+        self._libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        self._libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self._libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+    def __enter__(self):
+        pages = -(-len(self._content) // self.PAGE) + 1
+        self._size = pages * self.PAGE
+        self._start = self._libc.mmap(None, self._size, 3, 0x22, -1, 0)  # readable, writable; private, anonymous
+        fence = self._start + self._size - self.PAGE
+        ctypes.memmove(fence - len(self._content), self._content, len(self._content))
+        assert self._libc.mprotect(fence, self.PAGE, 0) == 0
+        return Address(fence - len(self._content), len(self._content))
+
+    def __exit__(self, *error):
+        self._libc.munmap(self._start, self._size)
+
+
+class Address(int):
+    """An address where bytes are, which ctypes takes in place of them."""
+
+    def __new__(cls, value, length):
+        made = super().__new__(cls, value)
+        made._length = length
+        return made
+
+    def __len__(self):
+        return self._length
+
+
+def test_a_library_of_another_version_is_refused(monkeypatch):
+    monkeypatch.setattr(wire, "_Graph", type("_Graph", (ctypes.Structure,), {"_fields_": wire._Graph._fields_[:-1]}))
+    with pytest.raises(AmpError, match=r"is of another version.*setup\.py build_native"):
+        wire._library.__wrapped__()
+
+
+def test_a_library_that_does_not_load_is_told_with_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setattr(wire, "LIBRARY", tmp_path / "none.so")
+    with pytest.raises(AmpError, match=r"none\.so.*Install amp-tf again with pip"):
+        wire._library.__wrapped__()
