@@ -4,7 +4,8 @@ Two questions, in this order. *Which ops around the products should be 16 bit?* 
 and a cast is paid wherever the types of neighbours differ; the cheapest choice for all of them at once is a minimum
 cut (:mod:`amp_tf.painting.min_cut`). *Does each island pay?* An island is a set of connected 16-bit nodes; if what it
 saves is less than the casts at its border, all of it stays in float32. So does an island without a product: what is
-left to win there is not worth the rounding.
+left to win there is not worth the rounding. What runs in a loop is weighed as often as a loop is taken to turn, so that
+a cast before a loop costs little beside what it saves in there.
 
 Both need static shapes. What is not known is taken to be as large as the median of what is; where nothing is known,
 only the first question is asked.
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from amp_tf.graph.frames import data_links, readers_of
 from amp_tf.graph.sizes import Shape, Shapes, element_count
 from amp_tf.graph.view import Edges, GraphView
 from amp_tf.oplists import costs
@@ -32,16 +34,28 @@ from amp_tf.painting.reasons import Balance, Rule
 _PINNED_OPS = frozenset({"Enter", "Exit"})
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
+_TURNS = 10.0  # of a loop; nobody can tell, but most turn several times
+_DEEPER = {"Enter": 1, "Exit": -1}  # what reads these is in one more or one less of the loops
+_MOST_LOOPS = 8  # in each other; in a broken graph there is no end to them
 
 
 @dataclasses.dataclass(frozen=True)
 class _Port:
-    """An output port at which a cast may be needed."""
+    """An output port at which a cast may be needed, which would run so many times."""
 
     node: int
     source: int
     readers: tuple[int, ...]
     elements: float
+    runs: float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Runs:
+    """How many times each node is taken to run while the graph runs once, and those that read it."""
+
+    of_nodes: Sequence[float]
+    of_readers: Sequence[float]
 
 
 def drop_unprofitable(
@@ -60,7 +74,8 @@ def drop_unprofitable(
         folded: the nodes that TensorFlow will compute together with a product since normalization was folded.
     """
     _drop_slow_kernels(canvas)
-    ports, sizes_are_known = _find_ports(canvas, shapes)
+    runs = _count_runs(canvas.view)
+    ports, sizes_are_known = _find_ports(canvas, shapes, runs)
     sizes = _unit_sizes(canvas, ports)
     ties = [*ties, *_kernel_pairs(canvas)]
     ties = [units for units in _merged(ties) if any(unit in sizes for unit in units)]
@@ -70,13 +85,13 @@ def drop_unprofitable(
     left = _cut(canvas, ports, sizes, ties, pinned)
     canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
     groups = _connected(left, [(port.source, *port.readers) for port in ports])
-    _note(canvas, groups, _balances(canvas, groups, ports, sizes, shapes))
+    _note(canvas, groups, _balances(canvas, groups, ports, sizes, shapes, runs))
     if sizes_are_known:
         islands = _find_islands(canvas, ports, ties)
-        for island, balance in zip(islands, _balances(canvas, islands, ports, sizes, shapes), strict=True):
+        for island, balance in zip(islands, _balances(canvas, islands, ports, sizes, shapes, runs), strict=True):
             has_product = any(canvas.on_allow[unit] for unit in island)
             pays = balance.in_f16 < balance.in_float32
-            if not (pays and has_product) and not _enters_a_loop(canvas, island):
+            if not (pays and has_product):
                 canvas.unpaint_allow(island, Rule.DOES_NOT_PAY)
                 _note(canvas, [island], [balance])
 
@@ -143,7 +158,7 @@ def _merged(groups: Iterable[Sequence[int]]) -> list[Sequence[int]]:
     return [sorted(group) for group in {id(group): group for group in group_of.values()}.values()]
 
 
-def _find_ports(canvas: Canvas, shapes: Shapes) -> tuple[list[_Port], bool]:
+def _find_ports(canvas: Canvas, shapes: Shapes, runs: _Runs) -> tuple[list[_Port], bool]:
     """The float32 ports that touch paint, and whether the sizes of most of them are known."""
     view, allow, edges = canvas.view, canvas.allow, canvas.view.edges
     touched = canvas.is_float32[edges.src_unit] & (allow[edges.src_unit] | allow[edges.dst_unit])
@@ -160,10 +175,28 @@ def _find_ports(canvas: Canvas, shapes: Shapes) -> tuple[list[_Port], bool]:
     told = [count for count in counts if count is not None]
     typical = statistics.median(told) if told else _DEFAULT_ELEMENTS
     ports = [
-        _Port(node, source, tuple(ends), typical if count is None else count)
+        _Port(node, source, tuple(ends), typical if count is None else count, runs.of_readers[node])
         for ((node, _, source), ends), count in zip(readers.items(), counts, strict=True)
     ]
     return ports, 2 * len(told) > len(ports)
+
+
+def _count_runs(view: GraphView) -> _Runs:
+    ready = [node for node, op in enumerate(view.ops) if op == "Enter"]
+    if not ready:
+        once = [1.0] * view.node_count
+        return _Runs(once, once)
+    depth = [0] * view.node_count
+    readers = readers_of(view.node_count, data_links(view))
+    while ready:
+        node = ready.pop()
+        after = depth[node] + _DEEPER.get(view.ops[node], 0)
+        for reader in readers[node]:
+            if depth[reader] < after <= _MOST_LOOPS:
+                depth[reader] = after
+                ready.append(reader)
+    behind = (count + _DEEPER.get(op, 0) for count, op in zip(depth, view.ops, strict=True))
+    return _Runs([_TURNS**count for count in depth], [_TURNS**count for count in behind])
 
 
 def _unit_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[int, float]:
@@ -263,13 +296,8 @@ def _connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[lis
     return list(groups.values())
 
 
-def _enters_a_loop(canvas: Canvas, island: list[int]) -> bool:
-    """Whether part of the island runs many times: then the casts outside the loop weigh less than they seem."""
-    return any(canvas.view.ops[canvas.node_of[unit]] in _PINNED_OPS for unit in island)
-
-
 def _balances(
-    canvas: Canvas, groups: list[list[int]], ports: list[_Port], sizes: dict[int, float], shapes: Shapes
+    canvas: Canvas, groups: list[list[int]], ports: list[_Port], sizes: dict[int, float], shapes: Shapes, runs: _Runs
 ) -> list[Balance]:
     """For each group what it takes in 16 bit and in float32, the rest of the graph as it is painted.
 
@@ -278,24 +306,25 @@ def _balances(
     group_of = {unit: number for number, group in enumerate(groups) for unit in group}
     in_float32, in_f16 = [0.0] * len(groups), [0.0] * len(groups)
     for number, group in enumerate(groups):
-        for first, second in _node_costs(canvas, group, sizes, shapes):
+        for first, second in _node_costs(canvas, group, sizes, shapes, runs):
             in_float32[number] += first
             in_f16[number] += second
     for port in ports:
         home = group_of.get(port.source)
+        up, down = port.runs * costs.cast_to_float32(port.elements), port.runs * costs.cast_to_f16(port.elements)
         outside = [bool(canvas.allow[reader]) for reader in port.readers if group_of.get(reader, -1) != home]
         if home is not None:
             if not all(outside):
-                in_f16[home] += costs.cast_to_float32(port.elements)
+                in_f16[home] += up
             if any(outside):
-                in_float32[home] += costs.cast_to_f16(port.elements)
+                in_float32[home] += down
             continue
         served = {group_of[reader] for reader in port.readers if reader in group_of}
         for number in served:
             if canvas.allow[port.source]:
-                in_float32[number] += costs.cast_to_float32(port.elements) / len(served)
+                in_float32[number] += up / len(served)
             else:
-                in_f16[number] += costs.cast_to_f16(port.elements) / len(served)
+                in_f16[number] += down / len(served)
     return [Balance(*pair) for pair in zip(in_f16, in_float32, strict=True)]
 
 
@@ -305,20 +334,22 @@ def _note(canvas: Canvas, groups: list[list[int]], balances: list[Balance]) -> N
 
 
 def _node_costs(
-    canvas: Canvas, group: list[int], sizes: dict[int, float], shapes: Shapes
+    canvas: Canvas, group: list[int], sizes: dict[int, float], shapes: Shapes, runs: _Runs
 ) -> Iterator[tuple[float, float]]:
-    """What each node of a group takes by itself in float32 and in 16 bit, in ns."""
+    """What each node of a group takes by itself in float32 and in 16 bit, all its runs together, in ns."""
     seen = set()
     for unit in group:
         node = canvas.node_of[unit]
         if node in seen:
             continue
         seen.add(node)
+        often = runs.of_nodes[node]
         if not canvas.on_allow[unit]:
-            yield costs.element_costs(canvas.view.ops[node], sizes.get(unit, 0.0))
-            continue
-        operations = _operations(canvas, node, shapes)
-        yield (math.inf, 0.0) if operations is None else costs.product_costs(operations)
+            once = costs.element_costs(canvas.view.ops[node], sizes.get(unit, 0.0))
+        else:
+            operations = _operations(canvas, node, shapes)
+            once = (math.inf, 0.0) if operations is None else costs.product_costs(operations)
+        yield often * once[0], often * once[1]
 
 
 def _operations(canvas: Canvas, node: int, shapes: Shapes) -> float | None:

@@ -21,11 +21,9 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
-from amp_tf.graph.moving import BiasTurn, Move, Moves, NewReshape, apply_moves, find_deviation
-from amp_tf.graph.reader import read_nodes
-from amp_tf.graph.serialized import NodesUnderEdit, NodeTable, read_table
+from amp_tf.graph.moving import BiasTurn, Move, Moves, NewReshape, move_nodes
+from amp_tf.graph.serialized import NodeTable
 from amp_tf.graph.sizes import Shape, Shapes
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
@@ -61,7 +59,7 @@ NO_FOLDS = Folds(Moves(), NOTHING_FOLDED)
 
 @dataclasses.dataclass(frozen=True)
 class ShapesAfter:
-    """The shapes of the edited graph: those of the original, but for nodes whose result has another shape now."""
+    """The shapes of the edited graph: those of the original, but for new nodes and those with another shape now."""
 
     before: Shapes
     changed: Mapping[str, Sequence[Shape | None]]
@@ -73,7 +71,7 @@ class ShapesAfter:
 
 @dataclasses.dataclass(frozen=True)
 class FoldedGraph:
-    """A graph after folding.
+    """A graph after folding, or after moves of another kind.
 
     Attributes:
         nodes: its nodes.
@@ -106,12 +104,7 @@ def fold(
     folds = find_folds(view, shapes, obstacles)
     if not folds.moves:
         return None
-    edited = NodesUnderEdit(nodes)
-    apply_moves(edited, view, folds.moves)
-    table = read_table(edited.serialize())
-    after = read_nodes(table, templates, view.names)
-    if deviation := find_deviation(view, after, folds.moves):
-        raise GraphError(deviation, where="folding")
+    table, after = move_nodes(nodes, view, folds.moves, templates, where="folding")
     return FoldedGraph(table, after, shapes_after(view, shapes, folds), folds.folded)
 
 

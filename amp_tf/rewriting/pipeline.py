@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, ConfigError, GraphError, RewriteError
 from amp_tf.graph import editor, verify
+from amp_tf.graph.moving import Moves
 from amp_tf.graph.plan import EditPlan
 from amp_tf.graph.reader import read_function, read_graph, read_nodes
 from amp_tf.graph.serialized import NodesUnderEdit, NodeTable, SerializedGraph, parse_graph, read_table
-from amp_tf.graph.sizes import AttributeShapes, Shapes
+from amp_tf.graph.sizes import AttributeShapes, NoShapes, Shapes
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.oplists.table import SUCCESSORS
+from amp_tf.oplists.table import ALLOW, SUCCESSORS
 from amp_tf.oplists.targets import Resolution, resolve_target
-from amp_tf.painting.eligibility import find_obstacles
+from amp_tf.painting.eligibility import Obstacles, find_obstacles
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.paint import paint
 from amp_tf.painting.painting import Painting
@@ -28,6 +30,7 @@ from amp_tf.reporting.schema import GraphReport, RewriteReport
 from amp_tf.rewriting import log_files
 from amp_tf.rewriting.folding import FoldedGraph, fold
 from amp_tf.rewriting.garbage import pause_garbage_collector
+from amp_tf.rewriting.hoisting import find_loop_reads, hoist, paint_hoisted
 from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
 
 
@@ -67,25 +70,36 @@ class _Job:
             folded=folded,
         )
 
-    def fold(
-        self, nodes: NodeTable, view: GraphView, preserve: Iterable[str], shapes: Shapes | None
-    ) -> FoldedGraph | None:
+    def fold(self, graph: FoldedGraph, preserve: Iterable[str]) -> FoldedGraph | None:
         """The graph with normalization folded, ``None`` where there is nothing to fold.
 
         It is folded only where amp_tf chooses the precision: naming one means TensorFlow's own conversion.
         """
         if not self.resolution.is_thrifty:
             return None
-        try:
-            return fold(
-                nodes,
-                view,
-                AttributeShapes(view.protos) if shapes is None else shapes,
-                lambda: find_obstacles(view, self.resolution, self.config, preserve),
-                self.templates,
-            )
-        except GraphError as error:
-            raise _bug(f"{error.where}: {error.what}") from error
+        with _telling_bugs():
+            return fold(graph.nodes, graph.view, graph.shapes, lambda: self._obstacles(graph, preserve), self.templates)
+
+    def paint_form(self, graph: FoldedGraph, preserve: Iterable[str]) -> tuple[FoldedGraph, Painting]:
+        """The painting of a graph in which variables are read before loops, likewise only where amp_tf chooses."""
+
+        def paint(form: FoldedGraph) -> Painting:
+            return self.paint(form.view, preserve, form.shapes, form.folded)
+
+        def move(moves: Moves) -> FoldedGraph:
+            with _telling_bugs():
+                return hoist(graph, moves, self.templates)
+
+        target = self.resolution.target
+        if target is None or not self.resolution.is_thrifty:
+            return graph, paint(graph)
+        products = frozenset(target.lists.members(ALLOW))
+        is_function = self.templates.is_function
+        reads = find_loop_reads(graph.view, products, lambda: self._obstacles(graph, preserve), is_function)
+        return paint_hoisted(graph, reads, products, move, paint)
+
+    def _obstacles(self, graph: FoldedGraph, preserve: Iterable[str]) -> Obstacles:
+        return find_obstacles(graph.view, self.resolution, self.config, preserve)
 
 
 _MakeJob = Callable[[Any], _Job]  # takes the function library
@@ -238,25 +252,25 @@ def _rewrite_nodes(
     """The new graph with what comes after its nodes; nothing if no node changed."""
     view = read_graph(graph, job.templates)
     preserve = frozenset(preserve)
-    folded = job.fold(graph.node, view, preserve, shapes)
+    if shapes is None:
+        shapes = AttributeShapes(view.protos) if job.resolution.is_thrifty else NoShapes()
+    given = FoldedGraph(graph.node, view, shapes, NOTHING_FOLDED)
+    folded = job.fold(given, preserve)
     if folded is not None:
-        painting = job.paint(folded.view, preserve, folded.shapes, folded.folded)
-        result, report = _convert_nodes(folded.nodes, painting, job, rest, len(folded.folded.scales))
+        result, report = _convert_nodes(*job.paint_form(folded, preserve), job, rest)
         if result:
             return result, report
-    return _convert_nodes(graph.node, job.paint(view, preserve, shapes), job, rest)
+    return _convert_nodes(*job.paint_form(given, preserve), job, rest)
 
 
-def _convert_nodes(
-    nodes: NodeTable, painting: Painting, job: _Job, rest: bytes, folded: int = 0
-) -> tuple[bytes, GraphReport]:
+def _convert_nodes(graph: FoldedGraph, painting: Painting, job: _Job, rest: bytes) -> tuple[bytes, GraphReport]:
     view, plan = painting.view, plan_edits(painting)
     casts, result = len(plan.casts), b""
     if plan:
-        result = _edit(nodes, view, plan).serialize(rest)
+        result = _edit(graph.nodes, view, plan).serialize(rest)
         del plan  # verification takes the most memory
         _verify(view, lambda: read_nodes(read_table(result), job.templates, view.names))
-    return result, _report(painting, casts, folded)
+    return result, _report(painting, casts, len(graph.folded.scales))
 
 
 def _edit(original: NodeTable, view: GraphView, plan: EditPlan) -> NodesUnderEdit:
@@ -313,11 +327,18 @@ def _report(painting: Painting, casts: int, folded: int = 0) -> GraphReport:
     )
 
 
-def _verify(before: GraphView, reread: Callable[[], GraphView]) -> None:
+@contextlib.contextmanager
+def _telling_bugs() -> Iterator[None]:
+    """What a pass of ours finds wrong with its own result is no mistake of the graph's."""
     try:
-        after = reread()
+        yield
     except GraphError as error:
         raise _bug(f"{error.where}: {error.what}") from error
+
+
+def _verify(before: GraphView, reread: Callable[[], GraphView]) -> None:
+    with _telling_bugs():
+        after = reread()
     violation = verify.find_violation(before, after)
     if violation:
         raise _bug(violation)

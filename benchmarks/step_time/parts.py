@@ -112,6 +112,12 @@ def _loop_entries() -> None:
     economy._PINNED_OPS = frozenset()
 
 
+def _hoisted_reads() -> None:
+    from amp_tf.rewriting import loop_reads
+
+    loop_reads.READ_OPS = frozenset()
+
+
 def _xla_cost_model() -> None:
     from amp_tf.hooks import xla_pays
 
@@ -199,6 +205,12 @@ PARTS = {
             "casts what a loop of graph nodes never changes once, before the loop",
             _loop_entries,
             (("gnmt", "fit"),),
+        ),
+        Part(
+            "hoisted reads",
+            "reads variables that such a loop only reads once, before the loop, and casts them there",
+            _hoisted_reads,
+            (("gnmt", "predict"), ("gnmt", "fit")),
         ),
         Part(
             "xla cost model",

@@ -15,14 +15,14 @@ from amp_tf.oplists import costs
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting import economy, rules
 from amp_tf.reporting import process
-from amp_tf.rewriting import folding, planning
+from amp_tf.rewriting import folding, loop_reads, planning
 from benchmarks.models import BENCHMARKS
 from benchmarks.step_time import ablation, parts
 from benchmarks.step_time.modes import FORCED, WAYS
 from benchmarks.step_time.parts import PARTS
 from benchmarks.step_time.suite import Row
 
-MODULES = (costs, economy, folding, planning, rules, xla_library, xla_pays)
+MODULES = (costs, economy, folding, loop_reads, planning, rules, xla_library, xla_pays)
 
 
 def placeholder(*shape):
@@ -84,6 +84,17 @@ def with_a_loop():
         tf.compat.v1.enable_control_flow_v2()
 
 
+def with_a_variable_in_a_loop():
+    """As before, with a variable that the loop reads in each turn."""
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+        weight = tf.compat.v1.get_variable("weight", (512, 512), use_resource=True)
+        start = (0, placeholder(512, 512))
+        tf.compat.v1.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, tf.tanh(y @ weight)), start)
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+
+
 def converted(build):
     """What amp_tf makes of a graph: the number of casts, the nodes that are bfloat16 and what each cast reads."""
     with tf.Graph().as_default() as graph:
@@ -102,6 +113,7 @@ def compiled(config):
     def looped(x):
         return tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, layer(y) @ weight), (0, x))[1]
 
+    hardware, xla.hardware = xla.hardware, lambda: Hardware(cpu_has_bf16=True)
     xla.install(config)
     try:
         function = tf.function(looped, jit_compile=True).get_concrete_function(tf.ones((8, 8)))
@@ -115,6 +127,7 @@ def compiled(config):
         ), sorted(len(definition.signature.input_arg) for definition in definitions)
     finally:
         xla.uninstall()
+        xla.hardware = hardware
         process.reset()
 
 
@@ -123,6 +136,7 @@ SHOWN = {
     "absorbed casts": lambda: converted(with_casts_of_its_own),
     "retargeted casts": lambda: converted(with_casts_of_its_own),
     "loop entries": lambda: converted(with_a_loop),
+    "hoisted reads": lambda: converted(with_a_variable_in_a_loop),
     "xla cost model": lambda: compiled(amp_tf.AmpConfig()),
     "loop casts": lambda: compiled(amp_tf.AmpConfig(precision="bfloat16")),
     "call casts": lambda: compiled(amp_tf.AmpConfig(precision="bfloat16")),

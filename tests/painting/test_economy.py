@@ -7,6 +7,7 @@ import amp_tf
 from amp_tf.oplists import costs
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Balance, Rule
+from tests.strategies import lowered_control_flow
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
 
@@ -102,6 +103,38 @@ def test_loops_keep_one_precision():
     kinds = {node.op: node.precision.value for node in result.report.nodes}
     assert kinds["Merge"] == kinds["NextIteration"]
     assert kinds["MatMul"] == "bfloat16"
+
+
+@pytest.mark.parametrize("body", [tf.sin, tf.tanh], ids=["float32 loop", "16-bit loop"])
+def test_no_cast_stands_between_the_entry_of_a_loop_and_its_merge(body):
+    """TensorFlow finds out by this edge that a loop in a branch that is not taken does not run."""
+    with tf.Graph().as_default() as graph, lowered_control_flow():
+        x, w = _placeholder(512, 512), _placeholder(512, 512)
+        y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, body(y)), (0, tf.matmul(x, w)))[1]
+        tf.matmul(y, w)
+    result = amp_tf.rewrite(graph.as_graph_def(add_shapes=True), amp_tf.AmpConfig(), hardware=BF16_CPU)
+    op_of = {node.name: node.op for node in result.graph.node}
+    merges = [node for node in result.graph.node if node.op == "Merge"]
+    assert {op_of[merge.input[0]] for merge in merges} == {"Enter"}
+    products = [node for node in result.graph.node if node.op == "MatMul"]
+    assert {product.attr["T"].type for product in products} == {tf.bfloat16.as_datatype_enum}
+
+
+def _loop_of_products(rows):
+    """Three turns of a product with a tensor that the loop never changes."""
+    with tf.Graph().as_default() as graph, lowered_control_flow():
+        w = tf.abs(_placeholder(1024, 1024))
+        tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, tf.matmul(y, w)), (0, _placeholder(rows, 1024)))
+    return amp_tf.rewrite(graph.as_graph_def(add_shapes=True), amp_tf.AmpConfig(), hardware=BF16_CPU)
+
+
+def test_a_cast_before_a_loop_is_weighed_against_several_turns():
+    """The cast of the weight alone takes longer than 16 bit saves in one turn; nothing pays for one row."""
+    operations = 2 * 16 * 1024 * 1024
+    saved = operations * (costs.PRODUCT_FLOAT32 - costs.PRODUCT_F16)
+    assert costs.cast_to_f16(1024 * 1024) / 10 < saved < costs.cast_to_f16(1024 * 1024)
+    assert _loop_of_products(16).changed
+    assert not _loop_of_products(1).changed
 
 
 def test_what_was_left_is_left_again():

@@ -1,0 +1,314 @@
+"""Which reads of variables in loops may be done before the loop; :mod:`amp_tf.rewriting.hoisting` says why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from amp_tf.graph import datatypes
+from amp_tf.graph.frames import OUTSIDE, Frames, Links, readers_of
+from amp_tf.graph.view import GraphView
+
+#: What reads a variable in a loop and may do so before it.
+READ_OPS = frozenset({"ReadVariableOp"})
+
+_CONTROL_FLOW = frozenset({"Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"})
+#: Ops that take a resource and cannot write a variable: they read one, hand a handle on, or keep other things than
+#: variables, which TensorFlow checks when they run.
+_HARMLESS = (
+    _CONTROL_FLOW
+    | READ_OPS
+    | {"Identity", "ResourceGather", "VarIsInitializedOp", "VariableShape"}
+    | {"StackPopV2", "StackPushV2"}
+    | {"TensorArrayGatherV3", "TensorArrayGradV3", "TensorArrayReadV3", "TensorArrayScatterV3", "TensorArraySizeV3"}
+    | {"TensorArrayWriteV3"}
+)
+#: Ops that run Python code, which may do anything.
+_PYTHON = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
+#: Without inputs, these wait for nothing: to come after them says nothing.
+_SOURCES = frozenset({"Const", "Placeholder", "VarHandleOp", "_Arg"})
+
+Reader = tuple[int, int]  #: a node and the number of its data input
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopRead:
+    """A read in a loop that may be done before it.
+
+    Attributes:
+        node: the ReadVariableOp.
+        entries: the Enters through which the handle comes, from the read outwards, as far as the read may move.
+        readers: who may get the early read's value.
+    """
+
+    node: int
+    entries: tuple[int, ...]
+    readers: tuple[Reader, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopReads:
+    """All such reads of a graph.
+
+    Attributes:
+        reads: they.
+        handles: for each Enter out of whose loop a read moves, and no further, what it reads: (node, port).
+        after: for each Enter of theirs what its counterpart waits for: all that any Enter of its loop reads or waits
+            for where the read moves out of this loop and no further, else what the Enter waits for.
+    """
+
+    reads: tuple[LoopRead, ...] = ()
+    handles: Mapping[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    after: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+
+    def readers(self) -> frozenset[Reader]:
+        """Who may get an early read's value."""
+        return frozenset(reader for read in self.reads for reader in read.readers)
+
+
+NO_READS = LoopReads()
+
+
+def reads_behind_enters(view: GraphView) -> set[int]:
+    """The reads of float32 variables in loops whose handle an Enter hands on."""
+    if "Enter" not in view.ops:
+        return set()
+    reads = [node for node, op in enumerate(view.ops) if op in READ_OPS and _output_type(view, node) == datatypes.FLOAT]
+    handles = _Handles(view, reads)
+    return {read for read in reads if view.ops[handles.path(read)[-1]] == "Enter"}
+
+
+def find_movable(
+    view: GraphView,
+    candidates: Collection[int],
+    controls: Links,
+    frames: Frames,
+    kept: Collection[int],
+    is_function: Callable[[str], bool],
+) -> LoopReads:
+    """Which reads may be done before their loops.
+
+    Args:
+        view: the graph.
+        candidates: the reads, of :func:`reads_behind_enters`.
+        controls: the control edges of the graph.
+        frames: its loops.
+        kept: the nodes that must stay in float32.
+        is_function: whether an op is a function of the graph's library.
+    """
+    search = _Search(view, candidates, controls, frames, _written_frames(view, frames, is_function))
+    gated, in_branches = search.gated(), search.in_branches()
+    found = []
+    for read in sorted({*candidates}.difference(kept, in_branches)):
+        entries = search.entries(read, kept)
+        readers = tuple(reader for reader in search.readers(read) if reader[0] in gated and reader[0] not in kept)
+        if entries and readers:
+            found.append(LoopRead(read, entries, readers))
+    handles = {read.entries[-1]: search.handle(read.entries[-1]) for read in found}
+    return LoopReads(tuple(found), handles, search.order(found))
+
+
+class _Search:
+    """Answers questions about a graph with loops.
+
+    Args:
+        view: the graph.
+        reads: the reads in its loops.
+        controls: its control edges.
+        frames: its frames.
+        written: the frames in which a variable may be written.
+    """
+
+    def __init__(
+        self,
+        view: GraphView,
+        reads: Collection[int],
+        controls: Links,
+        frames: Frames,
+        written: Collection[int],
+    ) -> None:
+        self._view = view
+        self._reads = reads
+        self._frames = frames
+        self._written = written
+        edges = view.edges
+        columns = (edges.src_node, edges.src_port, edges.dst_node, edges.dst_position)
+        self._rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        self._controls = controls
+        self._waiting = readers_of(view.node_count, controls)
+        self._readers: dict[int, list[tuple[int, int, int]]] = {}
+        for source, port, node, position in self._rows:
+            self._readers.setdefault(source, []).append((port, node, position))
+        self._handles = _Handles(view, [*frames.entered, *reads])
+        self._loop_switches = {
+            node
+            for source, _, node, position in self._rows
+            if position == 1 and view.ops[node] == "Switch" and view.ops[source] == "LoopCond"
+        }
+
+    def readers(self, node: int) -> Iterator[Reader]:
+        """The data inputs that read a node, those of control flow left out."""
+        for _, reader, position in self._readers.get(node, ()):
+            if self._view.ops[reader] not in _CONTROL_FLOW:
+                yield reader, position
+
+    def handle(self, enter: int) -> tuple[int, int]:
+        """What an Enter reads: (node, port)."""
+        return self._handles.source(enter)
+
+    def entries(self, read: int, kept: Collection[int]) -> tuple[int, ...]:
+        """The Enters through which a read's handle comes, as far out as the read may move."""
+        view, found = self._view, []
+        enter = self._handles.path(read)[-1]
+        while view.ops[enter] == "Enter" and enter not in kept and self._lets_pass(enter, read):
+            found.append(enter)
+            enter = self._handles.path(enter)[-1]
+        return tuple(found)
+
+    def order(self, reads: Iterable[LoopRead]) -> dict[int, tuple[int, ...]]:
+        """For each Enter of some reads what its counterpart waits for."""
+        awaited: dict[int, list[int]] = {}
+        for source, node in self._controls:
+            awaited.setdefault(node, []).append(source)
+        idle = {node for node, op in enumerate(self._view.ops) if op in _SOURCES and node not in awaited}
+        members: dict[int, list[int]] = {}
+        for enter, frame in self._frames.entered.items():
+            members.setdefault(frame, []).append(enter)
+        after: dict[int, tuple[int, ...]] = {}
+        for read in reads:
+            *inner, outermost = read.entries
+            for enter in inner:
+                path = [enter, *self._handles.path(enter)[:-1]]
+                after[enter] = self._sorted({source for node in path for source in awaited.get(node, ())})
+            loop = members[self._frames.entered[outermost]]
+            sources = {self._handles.source(enter)[0] for enter in loop}
+            sources.update(source for enter in loop for source in awaited.get(enter, ()))
+            after[outermost] = self._sorted(sources - idle - {self._handles.source(outermost)[0]})
+        return after
+
+    def gated(self) -> set[int]:
+        """The nodes that run in proper turns of their loop alone, even if the values of all reads were always there.
+
+        A node does if it reads or waits for one that does. What the loop's own Switch lets through does.
+        """
+        view, found = self._view, set[int]()
+        missing = {node: 0 for node, op in enumerate(view.ops) if op == "Merge"}
+        for _, _, node, _ in self._rows:
+            if node in missing:
+                missing[node] += 1
+        ready = [
+            node
+            for switch in self._loop_switches
+            for port, node, _ in self._readers.get(switch, ())
+            if port == 1 and self._lets_through(node, missing)
+        ]
+        while ready:
+            node = ready.pop()
+            if node in found:
+                continue
+            found.add(node)
+            if node in self._reads:
+                continue
+            data = [reader for _, reader, _ in self._readers.get(node, ())]
+            ready += [reader for reader in data if self._lets_through(reader, missing)]
+            ready += [reader for reader in self._waiting[node] if view.ops[reader] not in _CONTROL_FLOW]
+        return found
+
+    def in_branches(self) -> set[int]:
+        """The nodes of loops that may not run in a turn that takes place."""
+        found = set[int]()
+        ready = []
+        for switch, op in enumerate(self._view.ops):
+            if op == "Switch":
+                is_loop = switch in self._loop_switches
+                ready += [node for port, node, _ in self._readers.get(switch, ()) if not (is_loop and port == 1)]
+        while ready:
+            node = ready.pop()
+            if node in found or self._view.ops[node] in _CONTROL_FLOW - {"Switch"}:
+                continue
+            found.add(node)
+            ready += [reader for _, reader, _ in self._readers.get(node, ())]
+            ready += self._waiting[node]
+        return found
+
+    def _sorted(self, nodes: Iterable[int]) -> tuple[int, ...]:
+        """By name, so that the order of the nodes does not matter."""
+        return tuple(sorted(nodes, key=self._view.names.__getitem__))
+
+    def _lets_pass(self, enter: int, read: int) -> bool:
+        """Whether a read may move out of the loop that an Enter leads into."""
+        view = self._view
+        is_written = self._frames.entered[enter] in self._written
+        return not is_written and view.devices[enter] == view.devices[read] and _is_constant(view.protos[enter])
+
+    def _lets_through(self, node: int, missing: dict[int, int]) -> bool:
+        """Whether a node runs in proper turns alone if one more of its inputs does; a Merge needs that of all."""
+        op = self._view.ops[node]
+        if op == "Merge":
+            missing[node] -= 1
+            return not missing[node]
+        return op == "Switch" or op not in _CONTROL_FLOW
+
+
+class _Handles:
+    """Where handles of variables come from.
+
+    Args:
+        view: the graph.
+        readers: the nodes that are asked for: each is given a handle, or another tensor, by its first input.
+    """
+
+    def __init__(self, view: GraphView, readers: Iterable[int]) -> None:
+        self._identities = {node for node, op in enumerate(view.ops) if op == "Identity"}
+        self._source_of = _first_sources(view, self._identities.union(readers))
+
+    def source(self, reader: int) -> tuple[int, int]:
+        """What a node is given: (node, port)."""
+        return self._source_of[reader]
+
+    def path(self, reader: int) -> list[int]:
+        """The nodes that give it what it is given, back to the first that is no Identity."""
+        path = [self._source_of[reader][0]]
+        while path[-1] in self._identities and path[-1] not in path[:-1]:
+            path.append(self._source_of[path[-1]][0])
+        return path
+
+
+def _output_type(view: GraphView, node: int) -> int:
+    return view.dtypes[view.base[node] + view.signatures[node].outputs[0]]
+
+
+def _written_frames(view: GraphView, frames: Frames, is_function: Callable[[str], bool]) -> set[int]:
+    """The frames in which something runs, or in a loop inside, that may write a variable."""
+    found = set[int]()
+    for node, frame in enumerate(frames.of):
+        if frame != OUTSIDE and frame not in found and _may_write(view, node, is_function):
+            found.update(frames.with_those_around(frame))
+    return found
+
+
+def _may_write(view: GraphView, node: int, is_function: Callable[[str], bool]) -> bool:
+    signature = view.signatures[node]
+    if signature.op in _HARMLESS:
+        return False
+    if signature.holds_functions or signature.op in _PYTHON or is_function(signature.op):
+        return True
+    types = {view.dtypes[view.base[node] + slot] for slot in signature.inputs}
+    # A dataset is a variant, and runs functions.
+    return datatypes.RESOURCE in types or (datatypes.VARIANT in types and signature.is_stateful)
+
+
+def _first_sources(view: GraphView, nodes: Collection[int]) -> dict[int, tuple[int, int]]:
+    """What some nodes read by their first input: (node, port)."""
+    edges = view.edges
+    edges = edges.at(np.isin(edges.dst_node, list(nodes)) & (edges.dst_position == 0))
+    sources = zip(edges.src_node.tolist(), edges.src_port.tolist(), strict=True)
+    return dict(zip(edges.dst_node.tolist(), sources, strict=True))
+
+
+def _is_constant(enter: Any) -> bool:
+    attribute = enter.attr.get("is_constant")  # indexing would add it
+    return attribute is not None and bool(attribute.b)
