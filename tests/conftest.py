@@ -18,7 +18,9 @@ SOURCES = {
 def pytest_configure() -> None:
     """A checkout may have no compiled libraries yet, or old ones."""
     if not all(_is_newer(ROOT / library, ROOT / source) for library, source in SOURCES.items()):
-        subprocess.run([sys.executable, "setup.py", "-q", "build_native", "--inplace"], cwd=ROOT, check=True)
+        command = [sys.executable, "setup.py", "-q", "build_native", "--inplace"]
+        if subprocess.run(command, cwd=ROOT).returncode != 0:
+            pytest.exit("amp_tf's libraries are not built; pip install --no-deps -e . builds them", returncode=1)
 
 
 def _is_newer(file: Path, other: Path) -> bool:
