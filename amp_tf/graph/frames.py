@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from amp_tf.graph.serialized import NodeTable
-from amp_tf.graph.verify import LOOP_CLOSERS, LOOP_ENTRIES
+from amp_tf.graph.verify import LOOP_ENTRIES
 from amp_tf.graph.view import GraphView
 
 LOOP_EXITS = frozenset({"Exit", "RefExit"})
@@ -109,30 +109,3 @@ def find_frames(view: GraphView, links: Links) -> Frames | None:
             elif of[reader] != after:
                 return None
     return Frames(of, entered, around) if reached == view.node_count else None
-
-
-def has_cycle(view: GraphView, links: Links, node_count: int) -> bool:
-    """Whether nodes wait for each other in a ring that no NextIteration closes.
-
-    Args:
-        view: the graph.
-        links: its edges, and perhaps more, to and from nodes that it does not have yet.
-        node_count: how many nodes there are with these.
-    """
-    ops = view.ops
-    closing = {node for node, op in enumerate(ops) if op in LOOP_CLOSERS}
-    forward = [link for link in links if link[0] not in closing]
-    readers = readers_of(node_count, forward)
-    waiting = [0] * node_count
-    for _, reader in forward:
-        waiting[reader] += 1
-    ready = [node for node in range(node_count) if not waiting[node]]
-    done = 0
-    while ready:
-        node = ready.pop()
-        done += 1
-        for reader in readers[node]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
-    return done != node_count

@@ -11,7 +11,7 @@ what it read before, apart from casts in between, a cycle would have been there 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,27 +37,35 @@ class Check:
     find: Callable[[GraphView, GraphView], str]
 
 
-def find_cycle(view: GraphView) -> str:
-    """The name of a node on a cycle that no NextIteration closes, or an empty string."""
-    node_count = view.node_count
+def find_ring(ops: Sequence[str], links: Iterable[tuple[int, int]], node_count: int) -> int | None:
+    """A node that waits for itself, by a ring that no NextIteration closes, or for one that does; ``None`` for none.
+
+    Args:
+        ops: of the nodes; further ones close no ring.
+        links: (source, reader) of each edge.
+        node_count: how many nodes there are.
+    """
+    closing = {node for node, op in enumerate(ops) if op in LOOP_CLOSERS}
     waiting = [0] * node_count
     readers: list[list[int]] = [[] for _ in range(node_count)]
-    for source, node in zip(view.edges.src_node.tolist(), view.edges.dst_node.tolist(), strict=True):
-        if view.ops[source] not in LOOP_CLOSERS:
-            waiting[node] += 1
-            readers[source].append(node)
+    for source, reader in links:
+        if source not in closing:
+            waiting[reader] += 1
+            readers[source].append(reader)
     ready = [node for node in range(node_count) if not waiting[node]]
-    done = 0
     while ready:
-        node = ready.pop()
-        done += 1
-        for reader in readers[node]:
+        for reader in readers[ready.pop()]:
             waiting[reader] -= 1
             if not waiting[reader]:
                 ready.append(reader)
-    if done == node_count:
-        return ""
-    return next(view.names[node] for node in range(node_count) if waiting[node])
+    return next((node for node in range(node_count) if waiting[node]), None)
+
+
+def find_cycle(view: GraphView) -> str:
+    """The name of a node on a cycle that no NextIteration closes, or an empty string."""
+    links = zip(view.edges.src_node.tolist(), view.edges.dst_node.tolist(), strict=True)
+    node = find_ring(view.ops, links, view.node_count)
+    return "" if node is None else view.names[node]
 
 
 def find_new_cycle(before: GraphView, after: GraphView) -> str:

@@ -210,39 +210,32 @@ static int32_t find_node(const graph *all, table numbers, bytes name, uint64_t *
   }
 }
 
-static void set_kind(graph *all, table numbers, uint64_t number, const node *one) {
+/* What is alike gets one number. */
+typedef struct {
+  table numbers;
+  int32_t *of_nodes;
+  int32_t *firsts; /* the first node of each number */
+  uint64_t count;
+} groups;
+
+static void set_group(const graph *all, groups *found, uint64_t number, const node *one, uint64_t hash,
+                      int (*are_alike)(const node *, const node *)) {
   node other;
-  for (uint64_t slot = slot_of(numbers, hash_of_kind(one));; slot = (slot + 1) & numbers.mask) {
-    const int32_t kind = numbers.entries[slot];
-    if (kind < 0) {
-      all->firsts[all->kind_count] = (int32_t)number;
-      all->kinds[number] = numbers.entries[slot] = (int32_t)all->kind_count++;
-      return;
+  for (uint64_t slot = slot_of(found->numbers, hash);; slot = (slot + 1) & found->numbers.mask) {
+    int32_t *group = &found->numbers.entries[slot];
+    if (*group < 0) {
+      found->firsts[found->count] = (int32_t)number;
+      *group = (int32_t)found->count++;
+    } else {
+      node_at(all, found->firsts[*group], &other);
+      if (!are_alike(one, &other)) continue;
     }
-    node_at(all, all->firsts[kind], &other);
-    if (is_one_kind(one, &other)) {
-      all->kinds[number] = kind;
-      return;
-    }
+    found->of_nodes[number] = *group;
+    return;
   }
 }
 
-static void set_device(graph *all, table numbers, uint64_t number, const node *one) {
-  node other;
-  for (uint64_t slot = slot_of(numbers, hash_of(one->device));; slot = (slot + 1) & numbers.mask) {
-    const int32_t device = numbers.entries[slot];
-    if (device < 0) {
-      all->device_firsts[all->device_count] = (int32_t)number;
-      all->devices[number] = numbers.entries[slot] = (int32_t)all->device_count++;
-      return;
-    }
-    node_at(all, all->device_firsts[device], &other);
-    if (is_equal(one->device, other.device)) {
-      all->devices[number] = device;
-      return;
-    }
-  }
-}
+static int is_on_one_device(const node *one, const node *other) { return is_equal(one->device, other->device); }
 
 static void set_name(graph *all, table numbers, uint64_t number, const node *one) {
   const uint64_t start = number ? all->name_ends[number - 1] + 1 : 0, end = start + size_of(one->name);
@@ -340,25 +333,23 @@ EXPORT int amp_tf_measure_nodes(graph *all) {
 
 /* Fills the arrays, which amp_tf_measure_nodes has measured for the same bytes. */
 EXPORT void amp_tf_read_nodes(graph *all) {
-  const uint64_t mask = all->entry_count - 1;
-  const table kinds = {all->entries, mask};
-  const table devices = {kinds.entries + all->entry_count, mask};
-  const table names = {devices.entries + all->entry_count, mask};
+  const uint64_t size = all->entry_count;
+  groups kinds = {{all->entries, size - 1}, all->kinds, all->firsts, 0};
+  groups devices = {{all->entries + size, size - 1}, all->devices, all->device_firsts, 0};
+  const table names = {all->entries + 2 * size, size - 1};
   node one;
-  bytes last_device = {all->data, all->data};
-  clear(kinds);
-  clear(devices);
+  clear(kinds.numbers);
+  clear(devices.numbers);
   clear(names);
-  all->kind_count = all->device_count = 0;
   all->twin = -1;
   for (uint64_t number = 0; number < all->node_count; ++number) {
     node_at(all, number, &one);
-    set_kind(all, kinds, number, &one);
-    if (number > 0 && is_equal(one.device, last_device)) all->devices[number] = all->devices[number - 1];
-    else set_device(all, devices, number, &one);
-    last_device = one.device;
+    set_group(all, &kinds, number, &one, hash_of_kind(&one), is_one_kind);
+    set_group(all, &devices, number, &one, hash_of(one.device), is_on_one_device);
     set_name(all, names, number, &one);
   }
+  all->kind_count = kinds.count;
+  all->device_count = devices.count;
   find_inputs(all, names);
 }
 

@@ -32,9 +32,10 @@ from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
-from amp_tf.graph.frames import control_links, data_links, find_frames, has_cycle
+from amp_tf.graph.frames import control_links, data_links, find_frames
 from amp_tf.graph.moving import Move, Moves, NewEnter, NewRead, Wait, move_nodes
 from amp_tf.graph.templates import Templates
+from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import GraphView
 from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.painting import Painting
@@ -70,7 +71,8 @@ def find_loop_reads(
     reads = find_movable(view, candidates, controls, frames, obstacles().rule_of, is_function)
     # The new edges must not close a ring, whatever else is wrong with a graph.
     all_moved = plan_moves(view, reads, reads.readers())
-    return NO_READS if has_cycle(view, [*links, *all_moved.links(view)], view.node_count + all_moved.added) else reads
+    ring = find_ring(view.ops, [*links, *all_moved.links(view)], view.node_count + all_moved.added)
+    return reads if ring is None else NO_READS
 
 
 def paint_hoisted(

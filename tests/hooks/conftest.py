@@ -7,7 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from amp_tf.hooks import notices
+from amp_tf.hooks import notices, xla
+from amp_tf.reporting import process
 from tests import absl_log
 
 
@@ -27,3 +28,11 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str], list[str]]
     notices.forget()
     with absl_log.listening(caplog) as messages:
         yield messages
+
+
+@pytest.fixture
+def xla_hook_off_afterwards() -> Iterator[None]:
+    yield
+    xla.uninstall()
+    notices.forget()
+    process.reset()

@@ -1,0 +1,56 @@
+"""What the tests of the XLA hook in this process share: small functions, and what became of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from amp_tf.config import AmpConfig
+
+BFLOAT16 = AmpConfig(precision="bfloat16")
+BF16 = tf.bfloat16.as_datatype_enum
+
+
+def tensor(seed: int, *shape: int):
+    return tf.constant(np.random.default_rng(seed).normal(size=shape, scale=0.2).astype("float32"))
+
+
+X, W = tensor(1, 8, 8), tensor(2, 8, 8)
+
+
+def jitted(function):
+    return tf.function(function, jit_compile=True)
+
+
+def definition(function, *arguments):
+    return context.context().get_function_def(function.get_concrete_function(*arguments).name)
+
+
+def products(fdef) -> Counter[str]:
+    return Counter(tf.as_dtype(node.attr["T"].type).name for node in fdef.node_def if node.op == "MatMul")
+
+
+def only_loop(fdef):
+    (loop,) = (node for node in fdef.node_def if node.op in ("While", "StatelessWhile"))
+    return loop
+
+
+def assert_rounded(actual, expected, products: int) -> None:
+    """Whether two chains of so many products differ by bfloat16's rounding alone.
+
+    A product rounds both operands and its result to 8 significant bits, each by at most 2**-9, and sums in float32.
+    """
+    bound = products * 3 * 2**-9 * np.abs(expected).max()
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)
+
+
+def assert_grown(variable, by: float) -> None:
+    """Whether W was added to in float32: at most five roundings of numbers below 1, by at most 2**-25 each."""
+    np.testing.assert_allclose(variable, W + by, rtol=0, atol=5 * 2**-25)
+
+
+def clones() -> list[str]:
+    return sorted(name for name in context.context().list_function_names() if "_amp_tf_" in name)
