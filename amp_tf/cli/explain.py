@@ -7,7 +7,7 @@ from typing import Any
 
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.errors import GraphError
-from amp_tf.offline.explain import explain
+from amp_tf.offline.explain import explain, missing_node
 from amp_tf.offline.graph_file import read_graph_file
 
 
@@ -51,10 +51,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _home_of(graph: Any, node: str) -> str:
-    """The function that holds a node; empty where the graph itself does, or none.
+    """The function that holds a node; empty where the graph itself does.
 
     Raises:
-        GraphError: several functions hold a node of that name.
+        GraphError: no node has that name, or nodes of several functions have it.
     """
     if any(item.name == node for item in graph.node):
         return ""
@@ -65,4 +65,7 @@ def _home_of(graph: Any, node: str) -> str:
             where="graph",
             fix=f"Choose with --function: {', '.join(homes)}",
         )
-    return homes[0] if homes else ""
+    if not homes:
+        inner = (item.name for function in graph.library.function for item in function.node_def)
+        raise missing_node(node, [*(item.name for item in graph.node), *inner], "graph")
+    return homes[0]

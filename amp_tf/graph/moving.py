@@ -22,6 +22,7 @@ from amp_tf.graph.verify import LOOP_ENTRIES, find_new_cycle
 from amp_tf.graph.view import GraphView
 
 _INT32 = 3  # its DataType number
+_OF_A_LOOP = ("frame_name", "is_constant", "parallel_iterations")  # what the Enters of a loop say of it
 
 
 class Move(NamedTuple):
@@ -258,9 +259,6 @@ def _fill_attributes(protos: Any, view: GraphView, moves: Moves) -> None:
             if name in attributes:
                 node.attr[name].CopyFrom(attributes[name])
         number += 1
-
-
-_OF_A_LOOP = ("frame_name", "is_constant", "parallel_iterations")  # what the Enters of a loop say of it
 
 
 def _fill_shape(node: Any, shape: tuple[int, ...]) -> None:

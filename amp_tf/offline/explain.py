@@ -99,12 +99,7 @@ def explain(
     painting = painted(config)
     view = painting.view
     if node_name not in view.names:
-        close = _closest(node_name, view.names)
-        raise GraphError(
-            f"the graph has no node {node_name!r}",
-            where=f"function {view.function!r}" if view.function else "graph",
-            fix=f"The closest names: {', '.join(close)}" if close else "amp-tf rewrite --report lists all names",
-        )
+        raise missing_node(node_name, view.names, f"function {view.function!r}" if view.function else "graph")
     node = view.names.index(node_name)
     is_f16 = _is_f16(painting, node)
     target = resolve_target(config, hardware).target
@@ -130,6 +125,16 @@ def explain(
 def _op_of(graph: Any, name: str) -> str:
     nodes = graph.node_def if hasattr(graph, "node_def") else graph.node
     return next(str(item.op) for item in nodes if item.name == name)
+
+
+def missing_node(wanted: str, names: Sequence[str], where: str) -> GraphError:
+    """The error for a node that none of the names is; it tells the closest ones."""
+    close = _closest(wanted, names)
+    return GraphError(
+        f"the graph has no node {wanted!r}",
+        where=where,
+        fix=f"The closest names: {', '.join(close)}" if close else "amp-tf rewrite --report lists all names",
+    )
 
 
 def _closest(wanted: str, names: Sequence[str]) -> list[str]:

@@ -22,6 +22,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.frames import control_links
 from amp_tf.graph.moving import BiasTurn, Move, Moves, NewReshape, move_nodes
 from amp_tf.graph.serialized import NodeTable
 from amp_tf.graph.sizes import Shape, Shapes
@@ -303,15 +304,7 @@ class _Search:
 
 def _with_control_edges(view: GraphView) -> set[int]:
     """The nodes that wait for others, or that others wait for, without reading them."""
-    protos = view.protos
-    numbers = protos.mentioning("^") if isinstance(protos, NodeTable) else range(len(protos))
-    number_of = {name: number for number, name in enumerate(view.names)}
-    found = set()
-    for number in numbers:
-        for source in protos[number].input:
-            if source.startswith("^"):
-                found |= {number, number_of[source[1:]]}
-    return found
+    return {node for link in control_links(view) for node in link}
 
 
 def _is_known(shape: Shape | None, rank: int) -> TypeGuard[Shape]:

@@ -35,6 +35,14 @@ def test_explain_finds_a_node_inside_a_function(tmp_path, capsys):
     assert "product (MatMul, on the allow list) computes in bfloat16" in capsys.readouterr().out
 
 
+def test_a_node_that_does_not_exist_is_answered_with_names_of_functions_too(tmp_path, capsys):
+    inner = tf.function(lambda x: tf.matmul(x, x, name="dense_1_1/MatMul"))
+    outer = tf.function(lambda x: inner(x)).get_concrete_function(tf.TensorSpec((2, 2)))
+    write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
+    assert main(["explain", str(tmp_path / "g.pb"), "dense_1/MatMul"]) == 1
+    assert "The closest names: dense_1_1/MatMul" in capsys.readouterr().err
+
+
 def test_a_node_that_several_functions_hold_asks_which(tmp_path, capsys):
     @tf.function
     def first(x):
