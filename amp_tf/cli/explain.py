@@ -68,4 +68,4 @@ def _home_of(graph: Any, node: str) -> str:
     if not homes:
         inner = (item.name for function in graph.library.function for item in function.node_def)
         raise missing_node(node, [*(item.name for item in graph.node), *inner], "graph")
-    return homes[0]
+    return str(homes[0])
