@@ -16,6 +16,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -52,16 +53,23 @@ def architecture() -> str:
 
 
 def compile_libraries(base: Path) -> None:
-    """Compiles the libraries into a folder that holds the package."""
+    """Compiles the libraries into a folder that holds the package.
+
+    Each replaces the one before in one step: the linker would remove that first, and a program that starts in between,
+    such as a test in another environment of the same checkout, would find none.
+    """
     for library, (source, *options) in LIBRARIES.items():
         target = base / library
         target.parent.mkdir(parents=True, exist_ok=True)
-        command = [
-            *(sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture()}-linux-gnu.{GLIBC}"),
-            *("-std=gnu11", "-O2", "-s", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"),
-            *(*options, "-o", str(target), str(ROOT / source)),
-        ]
-        subprocess.run(command, check=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            built = Path(folder, target.name)
+            command = [
+                *(sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture()}-linux-gnu.{GLIBC}"),
+                *("-std=gnu11", "-O2", "-s", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"),
+                *(*options, "-o", str(built), str(ROOT / source)),
+            ]
+            subprocess.run(command, check=True)
+            built.replace(target)
 
 
 def add_to_wheel(wheel: Path, files: tuple[str, ...]) -> None:

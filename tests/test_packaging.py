@@ -129,6 +129,22 @@ def test_another_architecture_is_refused_with_the_valid_ones(
     assert "AMP_TF_WHEEL_ARCH: amp_tf is built for Linux on x86_64 and aarch64, not on 'riscv64'" in ended.stderr
 
 
+def test_the_libraries_are_there_at_every_moment_of_a_build(
+    python: Path, checkout: Path, environ: dict[str, str]
+) -> None:
+    """A program may start, in another environment with the same checkout, while that is installed once more."""
+    command = [str(python), "setup.py", "--quiet", "build_native", "--inplace"]
+    subprocess.run(command, env=environ, cwd=checkout, check=True)
+    before = {checkout / name: (checkout / name).stat().st_ino for name in LIBRARIES}
+    missing = set()
+    with subprocess.Popen(command, env=environ, cwd=checkout) as build:
+        while build.poll() is None:
+            missing.update(library.name for library in before if not library.exists())
+    assert build.returncode == 0
+    assert not missing
+    assert all(library.stat().st_ino != number for library, number in before.items())  # it did build
+
+
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
 def test_install_turns_the_switch_on_and_uninstall_leaves_nothing(
     kind: str, wheel: Path, checkout: Path, python: Path, environ: dict[str, str]

@@ -21,7 +21,7 @@ def test_workers_convert_what_the_chief_sends_them(tmp_path: Path) -> None:
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
     ended = running.run([str(SCRIPT), "--workers", str(WORKERS)], tmp_path, variables, seconds=400)
     in_float32 = running.run([str(SCRIPT), "--workers", str(WORKERS)], tmp_path, {}, seconds=400)
-    assert (ended.status, in_float32.status) == (0, 0), ended.err + in_float32.err
+    assert (ended.status, in_float32.status) == (0, 0), ended.err + ended.out + in_float32.err
     assert "amp_tf" not in in_float32.err
     # One line for each of chief, two workers and the parameter server; the chief and the server compute nothing.
     converted = sorted(int(match[2].replace(",", "")) for match in running.SUMMARY.finditer(ended.err))
