@@ -19,7 +19,7 @@ from amp_tf.graph.sizes import AttributeShapes, Shapes
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, CLEAR, DENY, INFER, NEVER_FORCED, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Resolution, Target
-from amp_tf.painting import economy, eligibility, loops, rules, tensor_lists
+from amp_tf.painting import economy, eligibility, extremes, loops, rules, tensor_lists
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
 from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
@@ -70,6 +70,8 @@ def paint(
     rules.paint_allow_list(canvas)
     if not canvas.allow.any():
         return Painting.of(canvas, obstacles, nothing_to_convert=True)
+    if not resolution.target.lists.force_all:
+        extremes.keep_extremes(canvas)
     rules.spread_deny(canvas)
     tensor_lists.match_clusters(canvas, clusters)
     rules.paint_between_allow(canvas)

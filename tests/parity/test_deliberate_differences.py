@@ -176,6 +176,18 @@ def test_loop_entry() -> None:
     assert ours == {"allow1"}
 
 
+@pytest.mark.parametrize(("mode", "lowest"), [(FP16, -1e9), (BF16, tf.float32.min)])
+def test_extreme_constant(mode: Mode, lowest: float) -> None:
+    def build() -> None:
+        scores = tf.where(np.tri(32, dtype=bool), matmul(constant("input"), "allow1"), lowest, name="masked")
+        weights = tf.nn.softmax(scores, name="infer1")
+        tf.identity(tf.matmul(weights, constant("values"), name="allow2"), name="fetch")
+
+    original, ours = both(graph_of(build), mode)
+    assert {"allow1", "masked", "infer1", "allow2"} <= original
+    assert ours & {"allow1", "masked", "infer1", "allow2"} == {"allow1", "allow2"}
+
+
 def test_call_boundary() -> None:
     def build() -> None:
         @tf.function

@@ -1,0 +1,104 @@
+"""Constants that are infinite in 16 bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Rule
+from amp_tf.precision import Precision
+
+BF16_CPU = Hardware(cpu_has_bf16=True)
+LOWEST = float(tf.float32.min)
+
+
+def attention(masked) -> tf.compat.v1.GraphDef:
+    """Products of 512 rows, with a mask over the scores; ``masked`` takes the scores and what is allowed."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (8, 512, 64), name="x")
+        allowed = tf.compat.v1.placeholder(tf.bool, (512, 512), name="allowed")
+        scores = tf.matmul(x, x, transpose_b=True, name="scores")
+        weights = tf.nn.softmax(tf.identity(masked(scores, allowed), name="masked"), name="softmax")
+        tf.matmul(weights, x, name="result")
+    return graph.as_graph_def(add_shapes=True)
+
+
+def nodes(graph_def, **settings):
+    result = amp_tf.rewrite(graph_def, amp_tf.AmpConfig(**settings), hardware=BF16_CPU)
+    return result, {node.name: node for node in result.report.nodes}
+
+
+def where(lowest):
+    return lambda scores, allowed: tf.where(allowed, scores, lowest)
+
+
+MASKS = {
+    "where": where(LOWEST),
+    "a sum": lambda scores, allowed: scores + tf.where(allowed, 0.0, LOWEST),
+    "a fill": lambda scores, allowed: tf.where(allowed, scores, tf.fill([512, 512], LOWEST)),
+    "many values": lambda scores, allowed: scores + np.where(np.eye(512), 0.0, LOWEST).astype("float32"),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_a_mask_of_the_lowest_float32_stays_in_float32_with_its_softmax(mask):
+    _, found = nodes(attention(mask))
+    assert found["softmax"].reason.rule is Rule.TOO_LARGE
+    assert found["softmax"].reason.cause == "masked"
+    assert found["scores"].reason.rule is found["result"].reason.rule is Rule.ALLOW_LIST
+
+
+@pytest.mark.parametrize("lowest", [-1e9, -np.inf, Precision.BFLOAT16.max_finite])
+def test_a_mask_that_bfloat16_can_hold_is_converted(lowest):
+    _, found = nodes(attention(where(lowest)))
+    assert found["softmax"].reason.rule.converts
+
+
+@pytest.mark.parametrize(("precision", "lowest"), [("bfloat16", LOWEST), ("float16", -1e9), ("float16", 1e5)])
+def test_a_named_precision_keeps_it_too(precision, lowest):
+    _, found = nodes(attention(where(lowest)), precision=precision, ignore_performance=True)
+    assert found["softmax"].reason.rule is Rule.TOO_LARGE
+    assert found["scores"].reason.rule is found["result"].reason.rule is Rule.ALLOW_LIST
+
+
+@pytest.mark.parametrize("settings", [{"level": "UNSAFE_FORCE_ALL"}, {"force_f16": ("softmax",)}])
+def test_who_forces_16_bit_gets_it(settings):
+    _, found = nodes(attention(where(LOWEST)), precision="bfloat16", **settings)
+    assert found["softmax"].precision.is_f16
+
+
+def test_float16_holds_what_it_can_hold():
+    _, found = nodes(attention(where(-3e4)), precision="float16", ignore_performance=True)
+    assert found["softmax"].reason.rule.converts
+
+
+def test_a_row_that_allows_nothing_is_no_nan():
+    graph_def = attention(where(LOWEST))
+    x = np.random.default_rng(1).normal(size=(8, 512, 64), scale=0.3).astype("float32")
+    allowed = np.tri(512, dtype=bool)
+    allowed[7] = False
+
+    def run(graph):
+        with tf.Graph().as_default():
+            tf.import_graph_def(graph, name="")
+            with tf.compat.v1.Session() as session:
+                return session.run("result:0", {"x:0": x, "allowed:0": allowed})
+
+    converted, _ = nodes(graph_def)
+    # Weights and values are rounded to 8 significant bits, sums of scores of up to 20 likewise.
+    np.testing.assert_allclose(run(converted.graph), run(graph_def), rtol=0, atol=0.05)
+
+
+def test_a_broken_constant_is_no_extreme_one_and_stays_as_it_is():
+    graph_def = attention(where(LOWEST))
+    constant = next(node for node in graph_def.node if node.op == "Const" and node.attr["dtype"].type == 1)
+    for break_it in (lambda: setattr(constant.attr["value"].tensor, "tensor_content", b"odd"), constant.attr.clear):
+        break_it()
+        constant.attr["dtype"].type = 1
+        before = graph_def.SerializeToString(deterministic=True)
+        _, found = nodes(graph_def)
+        assert found["softmax"].reason.rule.converts
+        assert graph_def.SerializeToString(deterministic=True) == before
