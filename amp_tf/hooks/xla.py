@@ -15,7 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import evidence, op_names, xla_checks, xla_pays, xla_saving
+from amp_tf.hooks import evidence, op_names, xla_checks, xla_kernels, xla_pays, xla_saving
 from amp_tf.hooks.devices import hardware
 from amp_tf.hooks.notices import warn_once
 from amp_tf.hooks.xla_library import Clone, LibraryRewriter, RewrittenFunction
@@ -103,7 +103,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
     known = context.list_function_names()  # of str, although the functions themselves are called by bytes
     reports: list[GraphReport] = []
 
-    config = op_names.known_only(config)
+    config = xla_kernels.without_float32_only(op_names.known_only(config))
     is_weighed = xla_pays.is_weighed(config, hardware())
     if is_weighed:
         config = xla_pays.without_unprofitable(config)
