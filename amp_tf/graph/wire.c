@@ -16,8 +16,8 @@
 enum { NODE = 0x0a };
 enum { NAME = 0x0a, OP = 0x12, INPUT = 0x1a, DEVICE = 0x22, ATTR = 0x2a, DEBUG_INFO = 0x32, FULL_TYPE = 0x3a };
 enum { KEY = 0x0a, VALUE = 0x12 };
-/* In the value of an attribute: a list, a type; in a list: types, each in as many bytes as it needs. */
-enum { LIST = 0x0a, TYPE = 0x30, TYPES = 0x32 };
+/* In the value of an attribute: a list, a number, a type; in a list: types, each in as many bytes as it needs. */
+enum { LIST = 0x0a, NUMBER = 0x18, TYPE = 0x30, TYPES = 0x32 };
 
 /* What an input is, where it is no node. */
 enum { CONTROL = -1, UNKNOWN = -2, UNKNOWN_CONTROL = -3 };
@@ -125,15 +125,24 @@ static void clear(table numbers) { memset(numbers.entries, 0xff, (numbers.mask +
 
 static uint64_t slot_of(table numbers, uint64_t hash) { return (hash * 0xd6e8feb86659fd93) >> 32 & numbers.mask; }
 
-/* Takes the next attribute that an op can define off the attributes of a node; those whose name begins with an underscore
- * are TensorFlow's own marks (a place, shapes), which change neither types nor ports. */
+/* Whether the value of an attribute is a type, a number, or a list of types: what gives types and ports. */
+static int gives_ports(bytes value) {
+  uint8_t tag;
+  bytes list;
+  if (value.at == value.end) return 0;
+  if (*value.at != LIST) return *value.at == TYPE || *value.at == NUMBER;
+  return take_field(&value, &tag, &list) && list.at < list.end && *list.at == TYPES;
+}
+
+/* Takes the next attribute that an op can define off the attributes of a node. Those whose name begins with an underscore
+ * are TensorFlow's own marks (a place, shapes), but for what gives ports: a function of the library may define such. */
 static int take_attribute(bytes *rest, bytes *entry) {
   uint8_t tag;
-  bytes key;
+  bytes key, value;
   while (take_field(rest, &tag, entry)) {
     bytes inside = *entry;
-    if (take_field(&inside, &tag, &key) && key.at < key.end && *key.at == '_') continue;
-    return 1;
+    if (!take_field(&inside, &tag, &key) || key.at == key.end || *key.at != '_') return 1;
+    if (take_field(&inside, &tag, &value) && gives_ports(value)) return 1;
   }
   return 0;
 }

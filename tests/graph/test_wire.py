@@ -7,6 +7,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from google.protobuf import text_format
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tensorflow.core.framework import graph_pb2
@@ -41,7 +42,10 @@ def graph_of(rows):
     for fields, attributes in rows:
         node = made.node.add(**fields)
         for key, value in attributes.items():
-            node.attr[key].type = value
+            if key == "_class":  # a mark of TensorFlow's
+                node.attr[key].s = bytes([value])
+            else:
+                node.attr[key].type = value
     return made
 
 
@@ -97,10 +101,29 @@ def test_nodes_of_one_kind_have_one_op_and_the_same_attributes_but_for_marks(row
     made = graph_of(rows)
     found = read(made)
     facts = [
-        (node.op, frozenset((key, value.type) for key, value in node.attr.items() if not key.startswith("_")))
+        (node.op, frozenset((key, value.type) for key, value in node.attr.items() if key != "_class"))
         for node in made.node
     ]
     assert (found.kinds.tolist(), found.firsts) == numbered(facts)
+
+
+@pytest.mark.parametrize(
+    ("is_mark", "values"),
+    [
+        (False, ["type: DT_FLOAT", "type: DT_INT32"]),
+        (False, ["i: 1", "i: 2"]),
+        (False, ["list { type: DT_FLOAT }", "list { type: DT_FLOAT type: DT_FLOAT }"]),
+        (True, ['s: "a"', 's: "b"']),
+        (True, ["list { shape { } }", "list { shape { } shape { } }"]),
+        (True, ["b: true", "b: false"]),
+        (True, ["", "b: true"]),
+    ],
+)
+def test_what_gives_types_and_ports_is_no_mark_though_its_name_begins_with_an_underscore(is_mark, values):
+    made = graph_pb2.GraphDef()
+    for value in values:
+        text_format.Parse(value, made.node.add(op="f").attr["_x"])
+    assert read(made).kinds.tolist() == ([0, 0] if is_mark else [0, 1])
 
 
 def test_attributes_in_another_order_are_of_the_same_kind():
