@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -279,7 +280,8 @@ def _check_protobuf(facts: Facts) -> Finding | None:
 
 
 def _check_two_tensorflows(facts: Facts) -> Finding | None:
-    present = {distribution.metadata["Name"].lower() for distribution in importlib.metadata.distributions()}
+    names = (distribution.metadata["Name"] for distribution in importlib.metadata.distributions())
+    present = {re.sub(r"[-_.]+", "-", name).lower() for name in names if name}  # a broken installation has no name
     found = [name for name in _DISTRIBUTIONS if name in present]
     if len(found) < 2:
         return None

@@ -10,6 +10,8 @@ from typing import Any
 
 from amp_tf.cli.diagnosis import Diagnosis, diagnose, ways
 
+_STDERR = 2  #: its file descriptor; where it is closed, ``sys.stderr`` is None
+
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Adds the command to the parser of ``amp-tf``."""
@@ -30,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the diagnosis; the status is 0 without problems, 1 with, 2 where TensorFlow cannot be imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greetings are no findings
     if args.quiet:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # TensorFlow's C++ part logs there, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)  # TensorFlow's C++ part logs there, too
     try:
         diagnosis = diagnose(os.environ, with_trials=not args.no_trials)
     except ImportError as error:

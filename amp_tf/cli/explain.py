@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from amp_tf.cli.options import add_config_options, hardware_for, read_config
+from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config
 from amp_tf.errors import GraphError
-from amp_tf.offline.explain import explain, missing_node
-from amp_tf.offline.graph_file import read_graph_file
+from amp_tf.offline.explain import closest, explain, missing_node
+from amp_tf.offline.graph_file import read_graphs
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -33,21 +33,34 @@ def run(args: argparse.Namespace) -> int:
         AmpError: there is no such graph, function or node, or a setting is wrong.
     """
     config = read_config(args)
-    graph = read_graph_file(args.graph)
+    graphs = read_graphs(args.graph)
+    graph, named = next((found for found in graphs if _holds(found[0], args.node)), graphs[0])
+    check_preserved(args.preserve, graph)
     home = args.function or _home_of(graph, args.node)
     functions = {function.signature.name: function for function in graph.library.function}
     if home and home not in functions:
-        raise GraphError(f"the graph has no function {home!r}", where=args.graph, fix="Check the name")
+        raise _missing_function(home, list(functions), args.graph)
     explanation = explain(
         functions[home] if home else graph,
         args.node,
         config,
-        preserve=tuple(args.preserve),
+        preserve=() if home else (*args.preserve, *named),  # as the rewrite does
         hardware=hardware_for(config),
         library=graph.library,
     )
     print(explanation)
     return 0
+
+
+def _holds(graph: Any, node: str) -> bool:
+    bodies = (graph.node, *(function.node_def for function in graph.library.function))
+    return any(item.name == node for body in bodies for item in body)
+
+
+def _missing_function(wanted: str, names: list[str], where: str) -> GraphError:
+    some = closest(wanted, names) or names[:3]
+    fix = f"The closest names: {', '.join(some)}" if some else "It has no functions: leave --function out"
+    return GraphError(f"the graph has no function {wanted!r}", where=where, fix=fix)
 
 
 def _home_of(graph: Any, node: str) -> str:

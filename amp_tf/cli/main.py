@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
+import os
+import signal
 import sys
 from typing import Any
 
@@ -14,6 +17,8 @@ from amp_tf.errors import AmpError
 COMMANDS = ("run", "rewrite", "convert", "explain", "report", "doctor")
 """Modules of amp_tf.cli, those that are there: each has ``add_parser(subparsers)`` and ``run(args) -> int``."""
 
+_KILLED = 128  # what a shell adds to the number of the signal that ended a command
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line.
@@ -22,14 +27,39 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: what follows ``amp-tf``; by default that of this process.
 
     Returns:
-        The exit status: that of the subcommand, 1 after an error that was told on stderr, 2 for a wrong command line.
+        The exit status: that of the subcommand, 1 after an error that was told on stderr, 2 for a wrong command line;
+        as in a shell, 130 where the user interrupted it and 141 where nobody reads its output any more.
     """
     args = parser().parse_args(arguments)
     try:
-        return int(args.run(args))
-    except AmpError as error:
+        status = int(args.run(args))
+        print(end="", flush=True)  # here, where trouble can be told
+        return status
+    except KeyboardInterrupt:
+        return _KILLED + signal.SIGINT
+    except BrokenPipeError:
+        _drop_output()
+        return _KILLED + signal.SIGPIPE
+    except (AmpError, OSError) as error:
+        if isinstance(error, OSError):
+            _drop_output()
         print(f"amp-tf {args.command_name}: {error}", file=sys.stderr)
         return 1
+    finally:
+        _leave_summary_out()
+
+
+def _drop_output() -> None:
+    """What could not be written is still in Python's buffer, and would be tried again as Python ends."""
+    with contextlib.suppress(AttributeError, OSError):  # there is no output, or it is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _leave_summary_out() -> None:
+    """The line that ends a program with amp_tf on tells what TensorFlow ran for it: nothing, in a command of ours."""
+    switch = sys.modules.get("amp_tf.hooks.switch")
+    if switch is not None:
+        switch.disable()
 
 
 def parser() -> argparse.ArgumentParser:

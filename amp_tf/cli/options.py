@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
+from collections.abc import Iterable
+from typing import Any
 
 from amp_tf.config import LIST_NAMES, PRECISIONS, TARGETS, AmpConfig
+from amp_tf.errors import GraphError
+from amp_tf.offline.explain import missing_node
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 
 
@@ -36,6 +41,27 @@ def read_config(args: argparse.Namespace) -> AmpConfig:
         is_list = field.name.endswith(("_add", "_remove", "float32", "f16"))
         changes[field.name] = (*getattr(config, field.name), *names) if is_list else value
     return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
+
+
+def check_preserved(names: Iterable[str], graph: Any) -> None:
+    """Sees that each node that is to be preserved is there: a name that no node has would preserve nothing.
+
+    Args:
+        names: what ``--preserve`` names.
+        graph: the GraphDef. Nodes of its functions are never preserved.
+
+    Raises:
+        GraphError: a node is not there; the message names the closest ones.
+    """
+    present = [node.name for node in graph.node]
+    for name in set(names).difference(present):
+        if any(node.name == name for function in graph.library.function for node in function.node_def):
+            raise GraphError(
+                f"node {name!r} is in a function, and only nodes of the graph itself are preserved",
+                where="--preserve",
+                fix=f"Keep it in float32 with --keep-float32 '^{re.escape(name)}$'",
+            )
+        raise missing_node(name, present, "--preserve")
 
 
 def hardware_for(config: AmpConfig) -> Hardware:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +28,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "run",
         help="run a command with amp_tf on in every Python below it",
         description="Runs a command with amp_tf on in every Python below it, also where .pth files are not read.",
-        usage="amp-tf run [--precision auto|float16|bfloat16] -- command [argument …]",
+        usage="amp-tf run [--precision auto|float16|bfloat16] -- command [argument ...]",
     )
     parser.add_argument("--precision", choices=PRECISIONS, help="sets AMP_TF_PRECISION for the command")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments, after --")
@@ -48,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     if args.precision:
         environ["AMP_TF_PRECISION"] = args.precision
     try:
-        sys.stdout.flush()
+        print(end="", flush=True)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what it executes would inherit that
         os.execvpe(command[0], command, environ)
     except FileNotFoundError:
         print(f"amp-tf run: command not found: {command[0]}. Check its name and PATH.", file=sys.stderr)
@@ -73,7 +75,9 @@ def switched_on(environ: Mapping[str, str]) -> dict[str, str]:
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of the command: the switch, and the bootstrap folder in front of ``PYTHONPATH``. Idempotent."""
-    paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(_BOOTSTRAP)]
+    given = environ.get("PYTHONPATH", "")
+    # An empty entry is the current folder, but nothing at all is no entry.
+    paths = [path for path in given.split(os.pathsep) if path != str(_BOOTSTRAP)] if given else []
     return {
         **environ,
         **switched_on(environ),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import runpy
 import sys
 
 from amp_tf.cli.run import switched_on
 
-USAGE = "usage: python -m amp_tf [-m module | script.py] [arguments of the script …]"
+USAGE = "usage: python -m amp_tf [-m module | script.py] [arguments of the script ...]"
 
 
 def main(arguments: list[str]) -> int:
@@ -20,7 +21,8 @@ def main(arguments: list[str]) -> int:
         arguments: what follows ``python -m amp_tf``.
 
     Returns:
-        2 if there is nothing to run, else 0; a script's own exit status arrives as its ``SystemExit``.
+        0; a script's own exit status arrives as its ``SystemExit``. Where there is nothing to run, Python's own status:
+        2 without a script, 1 without such a module.
     """
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
@@ -30,6 +32,10 @@ def main(arguments: list[str]) -> int:
     if not rest or rest[0].startswith("-"):
         print(USAGE, file=sys.stderr)
         return 2
+    why, status = _why_not_module(rest[0]) if as_module else _why_not_script(rest[0])
+    if why:
+        print(f"python -m amp_tf: {why}", file=sys.stderr)
+        return status
     os.environ.update(switched_on(os.environ))
     from amp_tf import _autostart
 
@@ -43,3 +49,20 @@ def main(arguments: list[str]) -> int:
         sys.path[0] = os.path.dirname(os.path.realpath(rest[0]))
     runpy.run_path(rest[0], run_name="__main__")
     return 0
+
+
+def _why_not_script(path: str) -> tuple[str, int]:
+    """Why a path cannot be run, and the exit status that Python has for it; ``("", 0)`` if it can."""
+    if not os.path.exists(path):
+        return f"there is no file {path!r}. Check its name and the current folder.", 2
+    if os.path.isdir(path) and not os.path.exists(os.path.join(path, "__main__.py")):
+        return f"the folder {path!r} has no __main__.py. Name a script.", 1
+    return "", 0
+
+
+def _why_not_module(name: str) -> tuple[str, int]:
+    """The same for a module, or for the package that it is in: its parts are found by importing it."""
+    home = name.partition(".")[0]
+    if home and importlib.util.find_spec(home) is not None:
+        return "", 0
+    return f"there is no module {home or name!r}. Check its name, and that it is installed for {sys.executable}.", 1

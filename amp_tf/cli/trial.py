@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from amp_tf.config import AmpConfig
@@ -17,7 +18,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 # because two products and their inputs are rounded.
 TOLERANCES = {"float32": 0.0, "bfloat16": 2**-5, "float16": 2**-8}
 _WIDTHS = {"CPU": 512, "GPU": 4096}
-_RUNS = 7
+_ROUNDS = 9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Trial:
         precision: what was asked for; ``"float32"`` is the run without amp_tf.
         converted: nodes converted.
         milliseconds: median time of a run.
-        speedup: float32's time over this one's.
+        speedup: float32's time over this one's, the median over rounds in which each runs once.
         error: largest difference from float32, relative to float32's largest magnitude.
         failure: what went wrong, or ``""``.
     """
@@ -54,29 +55,42 @@ def run_trials(devices: list[str]) -> list[Trial]:
     return [trial for device in devices for way in WAYS for trial in _run_way(device, way)]
 
 
-def _run_way(device: str, way: str) -> Iterator[Trial]:
-    baseline: tuple[Any, float] | None = None
-    for precision in PRECISIONS:
-        trial = Trial(device, way, precision)
+@dataclasses.dataclass
+class _Made:
+    """A traced function, its first result, how many nodes were converted for it, and its times in milliseconds."""
+
+    run: Callable[[], Any]
+    result: Any
+    converted: int
+    times: list[float] = dataclasses.field(default_factory=list)
+
+
+def _run_way(device: str, way: str) -> list[Trial]:
+    trials = {precision: Trial(device, way, precision) for precision in PRECISIONS}
+    made: dict[str, _Made] = {}
+    for precision, trial in trials.items():
         try:
-            result, milliseconds, converted = _run(device, way, precision)
+            made[precision] = _make(device, way, precision)
         except Exception as problem:  # whatever TensorFlow or a driver raises is a finding, not the end of the doctor
-            yield dataclasses.replace(trial, failure=f"{type(problem).__name__}: {_first_line(problem)}")
-            continue
-        expected, expected_milliseconds = baseline = baseline or (result, milliseconds)
-        error = float(abs(result - expected).max() / abs(expected).max())
-        yield dataclasses.replace(
-            trial,
-            converted=converted,
-            milliseconds=milliseconds,
-            speedup=expected_milliseconds / milliseconds,
+            failure = f"{type(problem).__name__}: {_first_line(problem)}"
+            trials[precision] = dataclasses.replace(trial, failure=failure)
+    _time_in_turns(list(made.values()))
+    baseline = next(iter(made.values()), None)
+    for precision, one in made.items():
+        assert baseline is not None
+        error = float(abs(one.result - baseline.result).max() / abs(baseline.result).max())
+        trials[precision] = dataclasses.replace(
+            trials[precision],
+            converted=one.converted,
+            milliseconds=statistics.median(one.times),
+            speedup=statistics.median(ours / own for ours, own in zip(baseline.times, one.times, strict=True)),
             error=error,
-            failure=_judge(precision, converted, error),
+            failure=_judge(precision, one.converted, error),
         )
+    return list(trials.values())
 
 
-def _run(device: str, way: str, precision: str) -> tuple[Any, float, int]:
-    """The result, the median time in milliseconds, and how many nodes were converted."""
+def _make(device: str, way: str, precision: str) -> _Made:
     import numpy as np
     import tensorflow as tf
 
@@ -92,13 +106,21 @@ def _run(device: str, way: str, precision: str) -> tuple[Any, float, int]:
             return tf.nn.relu(tf.matmul(tf.nn.relu(tf.matmul(x, first)), second)) + 1.0
 
         products = tf.function(products_of, jit_compile=way == "xla")
-        result = products(x).numpy()  # traced and converted here, so not timed
-        times = []
-        for _ in range(_RUNS):
-            begin = time.perf_counter()
-            products(x).numpy()
-            times.append(1e3 * (time.perf_counter() - begin))
-        return result, statistics.median(times), process.report().converted - before
+
+        def run() -> Any:
+            with tf.device(device):
+                return products(x).numpy()
+
+        result = run()  # traced and converted here, which lasts
+        return _Made(run, result, process.report().converted - before)
+
+
+def _time_in_turns(made: list[_Made]) -> None:
+    """One run of each in each round, so that what else the machine does meets all alike."""
+    for one in itertools.chain.from_iterable([made] * _ROUNDS):
+        begin = time.perf_counter()
+        one.run()
+        one.times.append(1e3 * (time.perf_counter() - begin))
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from amp_tf.errors import GraphError, OpListError
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.painting import Painting
-from amp_tf.painting.reasons import Reason
+from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import rewrite
 
@@ -50,7 +50,10 @@ class Explanation:
     def __str__(self) -> str:
         listed = f"on the {self.op_list} list" if self.op_list else "on no list"
         op = self.op if self.new_op == self.op else f"{self.op}, folded to {self.new_op}"
-        lines = [f"{self.name} ({op}, {listed}) computes in {self.precision.value}: {self.reason}."]
+        # An integer, or a type of 16 bit that somebody chose before us: what it computes in is not ours to say.
+        is_other = self.reason.rule is Rule.NO_FLOAT32
+        state = "is left as it is" if is_other else f"computes in {self.precision.value}"
+        lines = [f"{self.name} ({op}, {listed}) {state}: {self.reason}."]
         if len(self.trail) > 1:
             lines.append("The decision came along: " + " <- ".join(self.trail))
         other = "float32" if self.precision.is_f16 else "16 bit"
@@ -61,7 +64,7 @@ class Explanation:
                 for field, ops in self.change.items()
             )
             lines.append(f"This would turn it to {other}: AmpConfig({settings}), or {variables}")
-        else:
+        elif not is_other:
             lines.append(f"No change of one or two ops on the lists turns it to {other}.")
         return "\n".join(lines)
 
@@ -129,7 +132,7 @@ def _op_of(graph: Any, name: str) -> str:
 
 def missing_node(wanted: str, names: Sequence[str], where: str) -> GraphError:
     """The error for a node that none of the names is; it tells the closest ones."""
-    close = _closest(wanted, names)
+    close = closest(wanted, names)
     return GraphError(
         f"the graph has no node {wanted!r}",
         where=where,
@@ -137,7 +140,7 @@ def missing_node(wanted: str, names: Sequence[str], where: str) -> GraphError:
     )
 
 
-def _closest(wanted: str, names: Sequence[str]) -> list[str]:
+def closest(wanted: str, names: Sequence[str]) -> list[str]:
     """Up to three names, first those that end in what was typed: Keras puts the model's name before the layer's."""
     inner = sorted((name for name in names if name.endswith(f"/{wanted}")), key=len)
     return list(dict.fromkeys([*inner, *difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)]))[:3]

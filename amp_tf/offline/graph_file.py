@@ -1,18 +1,37 @@
-"""Reads and writes a graph on disk: a GraphDef, binary or text, or the first graph of a SavedModel."""
+"""Reads and writes graphs on disk: a GraphDef, binary or text, or those of a SavedModel."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import GraphError
-from amp_tf.offline.saved_model import MODEL_FILE, is_saved_model
+from amp_tf.offline.saved_model import preserved_nodes, read_saved_model
 
 TEXT_SUFFIXES = (".pbtxt", ".txt")
+_KERAS_FILES = (b"PK\x03\x04", b"\x89HDF")  # how a .keras file (a zip) and a .h5 file begin
+
+
+def read_graphs(path: str | Path) -> list[tuple[Any, set[str]]]:
+    """The GraphDef of a file, or those of a SavedModel's folder, one for each MetaGraph.
+
+    Returns:
+        Each GraphDef, and the names of the nodes that stay as they are when it is converted, because a SavedModel's
+        signatures name them; none for a file.
+
+    Raises:
+        GraphError: there is no such file or model, or it holds no graph.
+    """
+    if os.path.isdir(path):
+        meta_graphs = read_saved_model(Path(path)).meta_graphs
+        return [(meta_graph.graph_def, preserved_nodes(meta_graph)) for meta_graph in meta_graphs]
+    return [(read_graph_file(path), set())]
 
 
 def read_graph_file(path: str | Path) -> Any:
-    """A GraphDef from a ``.pb`` or ``.pbtxt`` file, or from a SavedModel's folder (its first MetaGraph).
+    """A GraphDef from a ``.pb`` or ``.pbtxt`` file.
 
     Raises:
         GraphError: there is no such file, or it holds no graph.
@@ -20,36 +39,67 @@ def read_graph_file(path: str | Path) -> Any:
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
     from tensorflow.core.framework import graph_pb2
-    from tensorflow.core.protobuf import saved_model_pb2
 
     path = Path(path)
     fix = "Name a SavedModel's folder, or a file that holds a GraphDef: .pb (binary) or .pbtxt (text)"
     try:
-        if is_saved_model(path):
-            model = saved_model_pb2.SavedModel.FromString((path / MODEL_FILE).read_bytes())
-            return model.meta_graphs[0].graph_def
         if path.name.endswith(TEXT_SUFFIXES):
             return text_format.Parse(path.read_text(encoding="utf-8"), graph_pb2.GraphDef())
         return graph_pb2.GraphDef.FromString(path.read_bytes())
     except OSError as error:
         raise GraphError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
-    except (DecodeError, text_format.ParseError, UnicodeDecodeError, IndexError) as error:
-        raise GraphError(f"holds no graph ({error})", where=str(path), fix=fix) from None
+    except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
+        raise GraphError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
+
+
+def _other_kind(path: Path) -> str:
+    """What to do where a file holds something else that TensorFlow writes; empty where it is nothing known."""
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+
+    data = path.read_bytes()
+    if data.startswith(_KERAS_FILES):
+        return "It looks like a Keras model: write it as a SavedModel with model.export(folder)"
+    kinds = (
+        (saved_model_pb2.SavedModel, "meta_graphs", f"It is a SavedModel's: name its folder, {str(path.parent)!r}"),
+        (meta_graph_pb2.MetaGraphDef, "graph_def", "It holds a MetaGraphDef: write its graph_def to a file of its own"),
+    )
+    for kind, field, fix in kinds:
+        try:
+            if getattr(kind.FromString(data), field):
+                return fix
+        except DecodeError:
+            continue
+    is_text = data.lstrip()[:4] in (b"node", b"vers", b"libr")
+    return "It is text: give it a name that ends in .pbtxt" if is_text else ""
 
 
 def write_graph_file(graph: Any, path: str | Path) -> None:
     """Writes a GraphDef, as text where the name ends in ``.pbtxt`` or ``.txt``.
 
     Raises:
-        GraphError: the file cannot be written.
+        GraphError: the file cannot be written; what it held before, which may be the input, is still there.
     """
     path = Path(path)
+    data = str(graph).encode() if path.name.endswith(TEXT_SUFFIXES) else graph.SerializeToString()
     try:
-        if path.name.endswith(TEXT_SUFFIXES):
-            path.write_text(str(graph), encoding="utf-8")
-        else:
-            path.write_bytes(graph.SerializeToString())
+        _write(Path(os.path.realpath(path)), data)
     except OSError as error:
         raise GraphError(
             f"cannot be written ({error.strerror})", where=str(path), fix="Name a file that can be written"
         ) from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Puts a file in the place of another only once it is complete; pipes and devices are written to."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        staged.write_bytes(data)
+        if path.exists():
+            shutil.copymode(path, staged)
+        staged.replace(path)
+    finally:
+        staged.unlink(missing_ok=True)

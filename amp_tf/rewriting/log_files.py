@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,8 @@ class Log:
 
     def __init__(self, config: AmpConfig) -> None:
         self._path = config.log_path
-        self._stamp = f"{next(_numbers)}_{time.time_ns() // 1_000_000}"
+        # Workers that share a folder begin together, and would have number and time in common.
+        self._stamp = f"{os.getpid()}-{next(_numbers)}_{time.time_ns() // 1_000_000}"
 
     def write_before(self, read: Callable[[], Any], resolution: Resolution) -> None:
         """Writes what is known before a rewrite.

@@ -136,12 +136,13 @@ def rewrite(
         A :class:`RewriteResult`. rewrite(rewrite(g)) = rewrite(g).
 
     Raises:
-        ConfigError: a setting from the environment means nothing, or ``preserve`` is one string.
+        ConfigError: a setting from the environment means nothing, ``config`` is none, or ``preserve`` holds what is no
+            node's name.
         OpListError: the lists contradict each other, or a change of them names an op that TensorFlow does not know.
         GraphError: the graph is broken, or is none; the message names function, node and port.
         RewriteError: the result did not pass verification; this is a bug of amp_tf.
     """
-    _check_arguments(graph, preserve)
+    preserve = _check_arguments(graph, config, preserve)
 
     def work(make_job: _MakeJob) -> tuple[Any, list[GraphReport]]:
         if hasattr(graph, "node_def"):
@@ -197,12 +198,19 @@ def _run(
     return RewriteResult(result, report, result is not given)
 
 
-def _check_arguments(graph: Any, preserve: Iterable[str]) -> None:
+def _check_arguments(graph: Any, config: Any, preserve: Iterable[str]) -> frozenset[str]:
+    """Refuses what is no graph, configuration or name of a node. Returns the nodes to preserve."""
     if not hasattr(graph, "node_def") and not hasattr(graph, "library"):
         raise GraphError(
             f"expected a GraphDef or a FunctionDef, got {type(graph).__name__}",
             where="rewrite(graph)",
             fix="Of a tf.Graph or a concrete function's graph, as_graph_def() gives the GraphDef",
+        )
+    if config is not None and not isinstance(config, AmpConfig):
+        raise ConfigError(
+            f"expected an AmpConfig, got {type(config).__name__}",
+            where="rewrite(config)",
+            fix='Write for instance amp_tf.AmpConfig(precision="bfloat16")',
         )
     if isinstance(preserve, str):
         raise ConfigError(
@@ -210,6 +218,15 @@ def _check_arguments(graph: Any, preserve: Iterable[str]) -> None:
             where="rewrite(preserve=…)",
             fix=f"Write preserve=[{preserve!r}]",
         )
+    names = list(preserve)
+    for name in names:
+        if not isinstance(name, str) or ":" in name or name.startswith("^"):
+            raise ConfigError(
+                f"{name!r} is no node's name, and would preserve nothing",
+                where="rewrite(preserve=…)",
+                fix="Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name",
+            )
+    return frozenset(names)
 
 
 def _serialize(graph: Any) -> bytes:

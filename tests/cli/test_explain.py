@@ -2,6 +2,8 @@
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from amp_tf.cli.main import main
 from amp_tf.offline.graph_file import write_graph_file
@@ -56,3 +58,36 @@ def test_a_node_that_several_functions_hold_asks_which(tmp_path, capsys):
     write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
     assert main(["explain", str(tmp_path / "g.pb"), "product", "--precision", "bfloat16"]) == 1
     assert "2 functions hold a node 'product'. Choose with --function: " in capsys.readouterr().err
+
+
+def test_a_node_that_a_signature_names_is_explained_as_the_conversion_leaves_it(tmp_path, capsys):
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+        x = tf.compat.v1.placeholder(tf.float32, (None, 4), name="x")
+        y = tf.identity(tf.matmul(x, tf.eye(4)), name="y")
+        tf.compat.v1.saved_model.simple_save(session, str(tmp_path / "model"), {"x": x}, {"y": y})
+    assert main(["explain", str(tmp_path / "model"), "y", "--precision", "bfloat16"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "y (Identity, on the clear list) computes in float32: it is fed, fetched or otherwise preserved."
+    )
+
+
+def test_a_node_of_any_graph_of_a_model_is_found(tmp_path, capsys):
+    graphs = []
+    for name in ("first", "second"):
+        with tf.Graph().as_default() as graph:
+            tf.matmul(tf.ones((4, 4)), tf.ones((4, 4)), name=name)
+        graphs.append(MetaGraphDef(graph_def=graph.as_graph_def()))
+    (tmp_path / "saved_model.pb").write_bytes(SavedModel(meta_graphs=graphs).SerializeToString())
+    for name in ("first", "second"):
+        assert main(["explain", str(tmp_path), name, "--precision", "bfloat16"]) == 0
+        assert capsys.readouterr().out.startswith(f"{name} (MatMul, on the allow list) computes in bfloat16")
+
+
+def test_a_function_that_does_not_exist_is_answered_with_the_names_of_others(graph_file, tmp_path, capsys):
+    inner = tf.function(lambda x: tf.matmul(x, x, name="product"))
+    outer = tf.function(lambda x: inner(x)).get_concrete_function(tf.TensorSpec((2, 2)))
+    write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
+    name = outer.graph.as_graph_def().library.function[0].signature.name
+    for file, fix in ((tmp_path / "g.pb", f"The closest names: {name}."), (graph_file, "It has no functions")):
+        assert main(["explain", str(file), "product", "--function", "inner"]) == 1
+        assert f"{file}: the graph has no function 'inner'. {fix}" in capsys.readouterr().err

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 import types
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,3 +45,71 @@ def test_an_error_of_amp_tf_is_told_without_a_traceback(
     monkeypatch.setattr(command.importlib, "import_module", lambda name: fake)
     assert command.main(["run"]) == 1
     assert capsys.readouterr().err == "amp-tf run: --precision: 'x' is not a valid value. Valid values: a, b.\n"
+
+
+def run(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs the command ``fake``, which does what the code says."""
+    program = f"""
+import sys, types
+from amp_tf.cli import main as command
+def run(args):
+    {code}
+    return 0
+fake = types.SimpleNamespace(add_parser=lambda subparsers: subparsers.add_parser("fake"), run=run)
+command.COMMANDS = ("fake",)
+command.importlib = types.SimpleNamespace(import_module=lambda name: fake, util=types.SimpleNamespace(find_spec=str))
+sys.exit(command.main(["fake"]))
+"""
+    options = {"stdout": subprocess.PIPE, **options}
+    return subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, timeout=60, **options)
+
+
+def test_a_reader_that_has_enough_ends_a_command_without_a_word_and_with_the_status_of_a_shell() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        for code in ("print(1)", "print(1, flush=True)"):
+            ended = run(code, stdout=writing)
+            assert (ended.returncode, ended.stderr) == (141, "")
+    finally:
+        os.close(writing)
+
+
+def test_an_interrupted_command_ends_without_a_word_and_with_the_status_of_a_shell() -> None:
+    ended = run("raise KeyboardInterrupt")
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
+def test_an_output_that_cannot_be_written_is_one_line_and_status_1() -> None:
+    with open("/dev/full", "w") as full:
+        ended = run("print(1)", stdout=full)
+    assert (ended.returncode, ended.stderr) == (1, "amp-tf fake: [Errno 28] No space left on device\n")
+
+
+def test_a_command_without_an_output_is_well() -> None:
+    ended = run("print(1)", preexec_fn=lambda: os.close(1))
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_help_is_printed_where_the_output_is_ascii() -> None:
+    for module, arguments in (("amp_tf.cli.main", ["run", "--help"]), ("amp_tf", ["--help"])):
+        ended = subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_the_summary_of_a_program_does_not_follow_a_command(tmp_path: Path) -> None:
+    (tmp_path / "in.pb").write_bytes(b"")
+    files = [str(tmp_path / "in.pb"), str(tmp_path / "out.pb")]
+    program = "import sys, amp_tf; amp_tf.enable(); from amp_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "rewrite", *files], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0
+    assert ended.stdout.startswith("0 of 0 nodes converted")
+    assert "0 graphs" not in ended.stderr

@@ -58,3 +58,14 @@ def test_lists_are_changed_by_options(graph_file, tmp_path, capsys):
     moved = ["--clear-remove", "Relu", "--deny-add", "Relu"]
     main(["rewrite", str(graph_file), str(tmp_path / "o.pb"), "--precision", "bfloat16", *moved])
     assert capsys.readouterr().out == "1 of 4 nodes converted to bfloat16, 3 casts\n"
+
+
+def test_a_result_whose_type_changed_is_told_until_it_is_preserved(graph_file, tmp_path, capsys):
+    graph = read_graph_file(graph_file)
+    del graph.node[-1:]  # the Exp, which stays in float32
+    write_graph_file(graph, tmp_path / "product.pb")
+    command = ["rewrite", str(tmp_path / "product.pb"), str(tmp_path / "o.pb"), "--precision", "bfloat16"]
+    main(command)
+    assert capsys.readouterr().err == "Results of 16 bit: m. With --preserve NODE a node stays float32.\n"
+    main([*command, "--preserve", "m"])
+    assert capsys.readouterr().err == ""

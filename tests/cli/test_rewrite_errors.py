@@ -39,3 +39,38 @@ def test_blanks_around_op_names_are_no_part_of_them():
     parser = argparse.ArgumentParser()
     add_config_options(parser)
     assert read_config(parser.parse_args(["--deny-add", "Relu, Tanh,"])).deny_add == ("Relu", "Tanh")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("logits:0", "the graph has no node 'logits:0'. The closest names: logits."),
+        ("product", "node 'product' is in a function, and only nodes of the graph itself are preserved. Keep it in"),
+    ],
+)
+def test_a_node_to_preserve_that_the_graph_does_not_have_is_one_line_and_status_1(tmp_path, capsys, name, message):
+    inner = tf.function(lambda x: tf.matmul(x, x, name="product"))
+    outer = tf.function(lambda x: tf.identity(inner(x), name="logits")).get_concrete_function(tf.TensorSpec((2, 2)))
+    write_graph_file(outer.graph.as_graph_def(), tmp_path / "in.pb")
+    assert main(["rewrite", str(tmp_path / "in.pb"), str(tmp_path / "out.pb"), "--preserve", name]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"amp-tf rewrite: --preserve: {message}")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out.pb").exists()
+
+
+def test_a_node_to_preserve_in_a_saved_model_is_refused_because_it_would_not_be_looked_at(model, tmp_path, capsys):
+    assert main(["rewrite", str(model), str(tmp_path / "out"), "--preserve", "logits"]) == 1
+    assert capsys.readouterr().err.startswith(
+        "amp-tf rewrite: --preserve: is for GraphDef files, and this is a folder. "
+    )
+
+
+def test_a_name_that_is_too_long_for_a_file_is_one_line_and_status_1(model, tmp_path, capsys):
+    long = str(tmp_path / ("n" * 300))
+    for arguments in ([long, str(tmp_path / "out")], [str(model), long], ["explain", long, "x"]):
+        command = arguments if arguments[0] == "explain" else ["rewrite", *arguments]
+        assert main(command) == 1
+        error = capsys.readouterr().err
+        assert "(File name too long)" in error
+        assert error.count("\n") == 1

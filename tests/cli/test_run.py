@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -114,6 +115,17 @@ def test_the_environment_is_the_same_when_run_twice() -> None:
     assert command.environment(once) == once
 
 
+@pytest.mark.parametrize("given", ["", ":/a", "/a:", "/a::/b"])
+def test_the_path_of_the_command_is_what_it_would_be_without_us(given: str, target: Path) -> None:
+    code = ["-c", "import sys; print(sys.path[1:])"]
+    environ = {**os.environ, "PYTHONPATH": given}
+    paths = [
+        subprocess.run([sys.executable, *code], env=env, cwd=target, capture_output=True, text=True, check=True).stdout
+        for env in (environ, command.environment(environ))
+    ]
+    assert paths[1] == paths[0]
+
+
 def test_disable_keeps_its_say(target: Path) -> None:
     ended = run(["--", sys.executable, "-c", LOADED], target, AMP_TF_DISABLE="1")
     assert ended.stdout == "[]\n"
@@ -146,6 +158,35 @@ def test_nothing_to_run_is_told_with_status_2(target: Path) -> None:
     ended = start(["-m", "amp_tf"], target)
     assert ended.returncode == 2
     assert ended.stderr.startswith("usage: python -m amp_tf")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["none.py"], 2, "python -m amp_tf: there is no file 'none.py'. Check its name and the current folder.\n"),
+        (["amp_tf/graph"], 1, "python -m amp_tf: the folder 'amp_tf/graph' has no __main__.py. Name a script.\n"),
+        (["-m", "none.such"], 1, "python -m amp_tf: there is no module 'none'. Check its name, and that it is "),
+    ],
+)
+def test_a_script_that_is_not_there_is_one_line_with_the_status_of_python(
+    arguments: list[str], status: int, message: str, target: Path
+) -> None:
+    ended = start(["-m", "amp_tf", *arguments], target)
+    assert (ended.returncode, ended.stderr[: len(message)]) == (status, message)
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_command_that_nobody_reads_ends_as_it_would_without_us(target: Path) -> None:
+    # Its own write must kill it: a shell would go on for ever where the signal is ignored.
+    ended = run(["--", "sh", "-c", "grep SigIgn /proc/$$/status"], target)
+    ignored = int(ended.stdout.split()[1], 16)
+    assert not ignored >> (signal.SIGPIPE - 1) & 1
+
+
+def test_a_command_runs_where_there_is_no_output(target: Path) -> None:
+    code = "import sys; from amp_tf.cli.main import main; sys.stdout = None; sys.exit(main(['run', '--', 'true']))"
+    ended = start(["-c", code], target)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("way", ["python -m amp_tf", "amp-tf run"])

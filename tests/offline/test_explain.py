@@ -120,3 +120,10 @@ def test_a_moved_multiplication_and_a_bias_behind_it_are_told(normalized):
     )
     assert scaled.reason.rule is Rule.SCALES_FILTER
     assert str(shifted).startswith("shifted (AddV2, folded to BiasAdd, on the infer list) computes in bfloat16: ")
+
+
+def test_a_node_that_was_converted_before_is_not_said_to_compute_in_float32(graph):
+    converted = amp_tf.rewrite(graph, CONFIG).graph
+    assert str(_explain(converted, "allow1")) == (
+        "allow1 (MatMul, on the allow list) is left as it is: it handles no float32 values."
+    )

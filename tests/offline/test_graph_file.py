@@ -1,10 +1,15 @@
 """Graphs on disk: both forms round-trip, and what is no graph is named."""
 
+import resource
+import zipfile
+
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from amp_tf.errors import GraphError
-from amp_tf.offline.graph_file import read_graph_file, write_graph_file
+from amp_tf.offline.graph_file import read_graph_file, read_graphs, write_graph_file
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +40,45 @@ def test_a_missing_file_is_named(tmp_path):
 def test_a_folder_that_cannot_be_written_is_named(graph, tmp_path):
     with pytest.raises(GraphError, match=r"g.pb: cannot be written"):
         write_graph_file(graph, tmp_path / "missing" / "g.pb")
+
+
+def test_a_full_disk_leaves_what_was_there(graph, tmp_path):
+    file = tmp_path / "g.pb"
+    write_graph_file(graph, file)
+    file.chmod(0o640)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, before[1]))  # no file may be longer: stands for the disk's end
+    try:
+        with pytest.raises(GraphError, match=r"g.pb: cannot be written \(File too large\)"):
+            write_graph_file(graph, file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert read_graph_file(file) == graph
+    assert list(tmp_path.iterdir()) == [file]
+    write_graph_file(graph, file)
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_of_another_kind_is_told_from_a_damaged_one(graph, tmp_path):
+    (tmp_path / "text.pb").write_text(str(graph))
+    with zipfile.ZipFile(tmp_path / "model.keras", "w") as archive:
+        archive.writestr("config.json", "{}")
+    (tmp_path / "saved_model.pb").write_bytes(
+        SavedModel(meta_graphs=[MetaGraphDef(graph_def=graph)]).SerializeToString()
+    )
+    info = MetaGraphDef.MetaInfoDef(meta_graph_version="v", any_info={"type_url": "u"})
+    (tmp_path / "g.meta").write_bytes(MetaGraphDef(meta_info_def=info, graph_def=graph).SerializeToString())
+    for name, fix in (
+        ("model.keras", "It looks like a Keras model: write it as a SavedModel with model.export(folder)"),
+        ("text.pb", "It is text: give it a name that ends in .pbtxt"),
+        ("saved_model.pb", f"It is a SavedModel's: name its folder, '{tmp_path}'"),
+        ("g.meta", "It holds a MetaGraphDef: write its graph_def to a file of its own"),
+    ):
+        with pytest.raises(GraphError) as refused:
+            read_graph_file(tmp_path / name)
+        assert refused.value.fix == fix
+
+
+def test_a_folder_without_a_model_is_named(tmp_path):
+    with pytest.raises(GraphError, match=rf"^{tmp_path}: there is no saved_model.pb"):
+        read_graphs(tmp_path)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -182,3 +184,62 @@ def test_a_damaged_model_is_refused(tmp_path):
     with pytest.raises(amp_tf.GraphError, match=r"saved_model.pb is damaged"):
         convert_saved_model(tmp_path / "bad", tmp_path / "out", CONFIG)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_saved_as_text_is_converted_to_a_binary_one_that_runs(folders, tmp_path):
+    shutil.copytree(folders[0], tmp_path / "text")
+    model = SavedModel.FromString((tmp_path / "text" / "saved_model.pb").read_bytes())
+    (tmp_path / "text" / "saved_model.pb").unlink()
+    (tmp_path / "text" / "saved_model.pbtxt").write_text(str(model))
+    convert_saved_model(tmp_path / "text", tmp_path / "amp", CONFIG)
+    assert sorted(path.name for path in (tmp_path / "amp").iterdir()) == ["assets", "saved_model.pb", "variables"]
+    assert set(_products(tmp_path / "amp")) == {"bfloat16"}
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_folder_in_the_model_itself_is_not_written(folders, tmp_path, exists):
+    source, target = tmp_path / "model", tmp_path / "model" / "converted"
+    shutil.copytree(folders[0], source)
+    if exists:  # it would be copied into itself without end
+        target.mkdir()
+    with pytest.raises(
+        amp_tf.GraphError, match=rf"{target}: the folder lies in the model that is converted, '{source}'"
+    ):
+        convert_saved_model(source, target, CONFIG)
+    assert target.exists() is exists
+
+
+def test_the_copy_of_a_read_only_model_can_be_written_by_its_owner(folders, tmp_path):
+    shutil.copytree(folders[0], tmp_path / "model")
+    (tmp_path / "model").chmod(0o555)
+    convert_saved_model(tmp_path / "model", tmp_path / "amp", CONFIG)
+    assert stat.S_IMODE((tmp_path / "amp").stat().st_mode) == 0o755
+
+
+def test_a_file_that_cannot_be_copied_is_named(folders, tmp_path):
+    broken = tmp_path / "model" / "assets" / "broken"
+    shutil.copytree(folders[0], tmp_path / "model")
+    broken.symlink_to("nowhere")
+    with pytest.raises(amp_tf.GraphError, match=rf"^{broken}: cannot be copied to '{tmp_path / 'amp'}' \(\[Errno 2\]"):
+        convert_saved_model(tmp_path / "model", tmp_path / "amp", CONFIG)
+    assert not (tmp_path / "amp" / "saved_model.pb").exists()  # half a model does not load
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("saved_model.pb", b"", "saved_model.pb holds no graph"),
+        ("saved_model.pbtxt", b"meta_graphs {", "saved_model.pbtxt is damaged"),
+        ("saved_model.cpb", b"", r"the model is split \(saved_model.cpb\), because it is larger than 2 GiB"),
+    ],
+)
+def test_a_model_without_a_graph_that_can_be_read_is_refused(tmp_path, name, content, what):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(amp_tf.GraphError, match=rf"^{tmp_path}: {what}"):
+        convert_saved_model(tmp_path, tmp_path.parent / "out", CONFIG)
+
+
+def test_a_model_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "saved_model.pb").symlink_to("/proc/self/mem")  # whose first page nobody may read
+    with pytest.raises(amp_tf.GraphError, match=rf"^{tmp_path}: saved_model.pb cannot be read \(Input/output error\)"):
+        convert_saved_model(tmp_path, tmp_path.parent / "out", CONFIG)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from google.protobuf import text_format
 
@@ -110,6 +112,15 @@ def test_rewrites_do_not_overwrite_one_anothers_files(tmp_path):
     for _ in range(3):
         rewrite(graph(TEXT), tmp_path)
     assert len(list(tmp_path.iterdir())) == 18
+
+
+def test_processes_that_begin_together_do_not_overwrite_one_anothers_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_files.time, "time_ns", lambda: 0)
+    for process in (1, 2):
+        monkeypatch.setattr(log_files, "_numbers", itertools.count())
+        monkeypatch.setattr(log_files.os, "getpid", lambda process=process: process)
+        rewrite(graph(TEXT), tmp_path)
+    assert len(list(tmp_path.iterdir())) == 12
 
 
 def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):

@@ -221,6 +221,17 @@ def test_one_string_as_preserve_is_refused_because_it_would_be_taken_letter_by_l
         rewrite(graph(CHAIN), preserve="fetch")
 
 
+@pytest.mark.parametrize("name", ["r:0", "^r", 3, b"r"])
+def test_what_is_no_name_of_a_node_is_refused_because_it_would_preserve_nothing(name):
+    with pytest.raises(ConfigError, match=r"is no node's name, and would preserve nothing\. Name nodes: 'logits' has"):
+        rewrite(graph(CHAIN), preserve=["x", name])
+
+
+def test_a_configuration_of_another_type_is_refused():
+    with pytest.raises(ConfigError, match=r"rewrite\(config\): expected an AmpConfig, got dict\. Write for instance"):
+        rewrite(graph(CHAIN), {"precision": "bfloat16"})
+
+
 def test_a_broken_graph_is_refused_and_the_collector_goes_on():
     gc.enable()
     with pytest.raises(GraphError, match="node 'r': input 0 is 'x'"):
