@@ -13,6 +13,7 @@ class Precision(enum.Enum):
         data_type: the number of the format in TensorFlow's ``DataType`` enumeration (types.proto).
         max_finite: the largest finite value.
         smallest_normal: the smallest positive normal value; smaller gradients lose bits.
+        smallest: the smallest positive value; half of it is rounded to zero.
 
     Source of the limits: IEEE 754-2019 binary16 and binary32; bfloat16 is binary32 cut to 8 significant bits.
     """
@@ -32,6 +33,10 @@ class Precision(enum.Enum):
     @property
     def smallest_normal(self) -> float:
         return _SMALLEST_NORMAL[self]
+
+    @property
+    def smallest(self) -> float:
+        return _SMALLEST[self]
 
     @property
     def is_f16(self) -> bool:
@@ -54,4 +59,9 @@ _SMALLEST_NORMAL = {
     Precision.FLOAT32: 2.0**-126,
     Precision.FLOAT16: 2.0**-14,
     Precision.BFLOAT16: 2.0**-126,
+}
+_SMALLEST = {
+    Precision.FLOAT32: 2.0**-149,
+    Precision.FLOAT16: 2.0**-24,
+    Precision.BFLOAT16: 2.0**-133,
 }

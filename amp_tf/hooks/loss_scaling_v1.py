@@ -17,6 +17,8 @@ from amp_tf.hooks.loss_scaling import Context, survive
 _WRAPPERS = "_amp_tf_wrappers"
 # optimizers that somebody wrapped on purpose
 _wrapped_by_hand: weakref.WeakSet[Any] = weakref.WeakSet()
+# the base class's methods as they were; a subclass that overrides one reaches the patched one by super()
+_base_methods: dict[str, Any] = {}
 _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
 
 
@@ -58,11 +60,14 @@ def wrapper_of(optimizer: Any, context: Context) -> Any:
         by_graph = vars(optimizer).setdefault(_WRAPPERS, {})
         if graph not in by_graph:
             by_graph[graph] = v1.LossScaleOptimizer(optimizer)
+            by_graph[graph].stand_below(_base_methods)
             _wrapped_by_hand.discard(optimizer)
     return by_graph[graph]
 
 
 def _method(original: Any, name: str, context: Context) -> Any:
+    _base_methods[name] = original
+
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         wrapper = survive(f"tf.compat.v1.train.Optimizer.{name}", wrapper_of, self, context)
         if wrapper is None:

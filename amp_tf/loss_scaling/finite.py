@@ -63,6 +63,19 @@ def unscale(gradient: Any, scale: Any) -> Any:
     return gradient / tf.cast(scale, gradient.dtype)
 
 
+def as_tensor(gradient: Any, variable: Any) -> Any:
+    """A gradient as the functions here take it: arrays, lists, numbers and variables become tensors.
+
+    Args:
+        gradient: anything that TensorFlow makes a tensor of, a ``tf.IndexedSlices`` or ``None``; these two stay.
+        variable: what it is for; what was no tensor takes its type, as in an optimizer's own arithmetic.
+    """
+    if gradient is None or isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    tensor = tf.convert_to_tensor(gradient)
+    return tensor if tf.is_tensor(gradient) else tf.cast(tensor, tf.as_dtype(variable.dtype).base_dtype)
+
+
 def find_nonfinite(gradients: Sequence[Any], norm_clip: NormClip = NormClip.NONE, headroom: float = 1.0) -> Any:
     """Says for each gradient whether it would spoil the step.
 
@@ -133,7 +146,8 @@ def _find_nonfinite_exactly(gradients: Sequence[Any], norm_clip: NormClip, headr
         squares = [_squared_norm(gradient) for gradient in gradients]
         are_finite = tf.stack([tf.math.is_finite(square) for square in squares])
         if norm_clip is NormClip.GLOBAL:
-            total = tf.add_n([tf.cast(square, tf.float32) for square in squares])
+            widest = tf.float64 if any(square.dtype == tf.float64 for square in squares) else tf.float32
+            total = tf.add_n([tf.cast(square, widest) for square in squares])
             are_finite = tf.logical_and(are_finite, tf.math.is_finite(total))
     return tf.logical_not(are_finite)
 

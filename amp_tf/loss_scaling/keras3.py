@@ -11,9 +11,17 @@ import tensorflow as tf
 
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.diagnosis import Status
-from amp_tf.loss_scaling.keras3_inner import INNER_SETTINGS, check_inner, headroom, norm_clip, scope_of
+from amp_tf.loss_scaling.keras3_inner import (
+    INNER_SETTINGS,
+    check_gradients,
+    check_inner,
+    headroom,
+    norm_clip,
+    scope_of,
+    with_gaps,
+)
 from amp_tf.loss_scaling.keras3_saving import ScaleState, match_state, read_state
-from amp_tf.loss_scaling.schedule import Schedule, State, build_schedule
+from amp_tf.loss_scaling.schedule import Schedule, State, build_schedule, check_scale, usable_scale
 from amp_tf.loss_scaling.usage import Gradients, Usage, scaled_step
 
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
@@ -91,6 +99,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
 
     # ---------------------------------------------------------------- the step
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def scale_loss(self, loss: Any) -> Any:
         """The loss times the scale: what the tape differentiates.
 
@@ -103,6 +112,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         self._usage.note_automatic_unscaling()
         return self._scale_and_note(loss)
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_scaled_loss(self, loss: Any) -> Any:
         """As :meth:`scale_loss`, for loops written for tf_keras; a callable gives a callable.
 
@@ -113,12 +123,15 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
             return lambda: self._scale_and_note(loss())
         return self._scale_and_note(loss)
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_unscaled_gradients(self, gradients: Iterable[Any]) -> list[Any]:
         """Divides gradients by the scale; from then on ``apply_gradients`` takes them as they come.
 
         Args:
             gradients: tensors, ``tf.IndexedSlices`` or ``None``.
         """
+        if not self._schedule.skips_nonfinite:
+            return list(gradients)
         self._usage.note_unscaled_gradients()
         scale = tf.convert_to_tensor(self._scale.value)
         return [finite.unscale(gradient, scale) for gradient in gradients]
@@ -137,8 +150,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
             ValueError: not one of the gradients is there.
         """
         pairs = list(grads_and_vars)
-        if pairs:
-            self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+        self._step("apply_gradients", [gradient for gradient, _ in pairs], [variable for _, variable in pairs])
         return self.inner_optimizer._iterations
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -150,30 +162,40 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
             trainable_variables: the variables; those that the optimizer was built with, if left out.
 
         Raises:
-            ValueError: not one of the gradients is there, or it is called outside a replica.
+            ValueError: not one of the gradients is there, their number is not that of the variables, the optimizer was
+                built with others, or it is called outside a replica.
         """
+        self._step("apply", grads, trainable_variables)
+
+    def _step(self, method: str, grads: Sequence[Any], trainable_variables: Sequence[Any] | None) -> None:
         if len(grads) == 0:
             return
         if trainable_variables is not None and not self.built:
             self.build(list(trainable_variables))
         if not self._schedule.skips_nonfinite or (trainable_variables is None and not self.built):
-            with scaled_step():
-                self.inner_optimizer.apply(grads, trainable_variables)
+            if method == "apply" or trainable_variables is None:
+                with scaled_step():
+                    self.inner_optimizer.apply(grads, trainable_variables)
+            else:
+                replicas.apply_inner(None, self.inner_optimizer, method, grads, trainable_variables)
             return
         if tf.distribute.in_cross_replica_context():
             raise ValueError("apply() must be called in a replica context: from a function given to strategy.run().")
         where = f"optimizer '{self.name}'"
-        kind = self._usage.judge(grads, self._scale.value, by_hand=Gradients.SCALED, where=where)
         variables = list(trainable_variables or self.inner_optimizer._trainable_variables)
-        gradients, variables = self.inner_optimizer._filter_empty_gradients(list(grads), variables)
+        check_gradients(self.inner_optimizer, grads, variables)
+        gradients = [finite.as_tensor(g, variable) for g, variable in zip(grads, variables, strict=True)]
+        kind = self._usage.judge(gradients, self._scale.value, by_hand=Gradients.SCALED, where=where)
         if kind is Gradients.SCALED:
             gradients = self._unscale(gradients, variables)
-        flags = finite.find_nonfinite(gradients, norm_clip(self.inner_optimizer), headroom(self.inner_optimizer))
+        present = [gradient for gradient in gradients if gradient is not None]
+        trained = [variable for gradient, variable in zip(gradients, variables, strict=True) if gradient is not None]
+        flags = finite.find_nonfinite(present, norm_clip(self.inner_optimizer), headroom(self.inner_optimizer))
         replicas.decide_together(
             replicas.Nonfinite(flags, self._usage.take_nonfinite_loss()),
-            gradients,
-            take=lambda strategy, grads: self._take_step(strategy, grads, variables),
-            skip=lambda found: self._skip_step(found, variables),
+            present,
+            take=lambda strategy, grads: self._take_step(strategy, method, with_gaps(grads, gradients), variables),
+            skip=lambda found: self._skip_step(found, trained),
         )
 
     def _scale_and_note(self, loss: Any) -> Any:
@@ -189,8 +211,8 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
 
-    def _take_step(self, strategy: Any, gradients: Any, variables: Sequence[Any]) -> None:
-        replicas.apply_inner(strategy, self.inner_optimizer, gradients, variables)
+    def _take_step(self, strategy: Any, method: str, gradients: Any, variables: Sequence[Any]) -> None:
+        replicas.apply_inner(strategy, self.inner_optimizer, method, gradients, variables)
         self._store(self._schedule.after_finite(self._load(), finite.TENSORS), self._counters.value[5])
 
     def _skip_step(self, found: replicas.Nonfinite, variables: Sequence[Any]) -> None:
@@ -252,11 +274,16 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         """The scale now, a float32 variable. Assigning a number takes effect at the next step, also in traced ones.
 
         A traced loop may multiply its loss by it instead of calling :meth:`scale_loss`; eager ones may not.
+
+        Raises:
+            ConfigError: it is set to a number that is not finite and above zero.
         """
+        self._usage.note_reading()
         return self._scale
 
     @loss_scale.setter
     def loss_scale(self, value: float) -> None:
+        check_scale(value)
         self._scale.assign(value)
 
     dynamic_scale = loss_scale
@@ -297,10 +324,17 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         return getattr(self.inner_optimizer, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in INNER_SETTINGS and "_schedule" in self.__dict__:
+        if "_schedule" in self.__dict__ and self._is_of_inner(name):
             setattr(self.inner_optimizer, name, value)
         else:
             super().__setattr__(name, value)
+
+    def _is_of_inner(self, name: str) -> bool:
+        """Whether a setting is read from the inner optimizer, so that it must be set there: momentum and the like."""
+        if name in INNER_SETTINGS:
+            return True
+        is_own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
+        return not is_own and hasattr(self.inner_optimizer, name)
 
     def __dir__(self) -> Iterable[str]:
         # Keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
@@ -351,7 +385,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
             return
         self.inner_optimizer.load_own_variables(saved.inner)
         if saved.scale is not None:
-            self._scale.assign(saved.scale)
+            self._scale.assign(usable_scale(float(saved.scale), self._schedule))
             self._counters.assign([int(saved.good_steps), 0, 0, 0, 0, 0])
 
     def get_weights(self) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -24,6 +25,8 @@ INNER_SETTINGS = frozenset(
         "weight_decay",
     }
 )
+
+_MULTI_OPTIMIZER = getattr(keras.optimizers, "MultiOptimizer", ())  # Keras has it since 3.13
 
 
 def check_inner(optimizer: Any) -> None:
@@ -50,17 +53,57 @@ def check_inner(optimizer: Any) -> None:
         )
 
 
+def check_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Refuses gradients that the optimizer has no variables for, before a condition is traced around its step.
+
+    Args:
+        optimizer: a built Keras 3 optimizer.
+        gradients: one for each variable, or ``None``.
+        variables: the variables.
+
+    Raises:
+        ValueError: their numbers differ, there is no gradient at all, or a variable is not the optimizer's.
+    """
+    where = f"optimizer '{optimizer.name}'"
+    if len(gradients) != len(variables):
+        raise ValueError(
+            f"{where}: got {len(gradients)} gradients for {len(variables)} variables. Give one for each variable, None "
+            "where there is none."
+        )
+    if all(gradient is None for gradient in gradients):
+        raise ValueError(f"{where}: No gradients provided for any variable.")
+    known = optimizer._trainable_variables_indices
+    unknown = [getattr(v, "path", v.name) for v in variables if optimizer._var_key(v) not in known]
+    if unknown:
+        raise ValueError(
+            f"{where}: Unknown variable: {', '.join(unknown)}. An optimizer trains the variables that it was built "
+            "with. Build it with all of them, optimizer.build(variables), or make a new one for other variables."
+        )
+
+
+def with_gaps(gradients: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    """Gradients with ``None`` put back where ``like`` has it."""
+    rest = iter(gradients)
+    return [None if place is None else next(rest) for place in like]
+
+
 def norm_clip(optimizer: Any) -> finite.NormClip:
     """Which norm the optimizer divides gradients by."""
-    if optimizer.clipnorm:
-        return finite.NormClip.EACH
-    return finite.NormClip.GLOBAL if optimizer.global_clipnorm else finite.NormClip.NONE
+    parts = _parts(optimizer)
+    if any(part.global_clipnorm for part in parts):
+        return finite.NormClip.GLOBAL
+    return finite.NormClip.EACH if any(part.clipnorm for part in parts) else finite.NormClip.NONE
 
 
 def headroom(optimizer: Any) -> float:
     """How many gradients the optimizer adds up, over accumulated steps and the replicas of the strategy in use."""
-    accumulated = optimizer.gradient_accumulation_steps or 1
+    accumulated = max(part.gradient_accumulation_steps or 1 for part in _parts(optimizer))
     return float(accumulated * tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def _parts(optimizer: Any) -> list[Any]:
+    """The optimizers that make the step: several in a MultiOptimizer."""
+    return optimizer.optimizers if isinstance(optimizer, _MULTI_OPTIMIZER) else [optimizer]
 
 
 def scope_of(strategy: Any) -> contextlib.AbstractContextManager[Any]:

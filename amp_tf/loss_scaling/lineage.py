@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 
 def depends_on(tensors: Any, variable: Any) -> bool:
@@ -27,9 +27,29 @@ def depends_on(tensors: Any, variable: Any) -> bool:
     """
     if tf.executing_eagerly():
         return False
-    handles = [component.handle for component in getattr(variable, "values", None) or [variable]]
-    symbolic = [tensor for tensor in tf.nest.flatten(tensors, expand_composites=True) if tf.is_tensor(tensor)]
-    return any(source is handle for source in _sources(symbolic) for handle in handles)
+    return any(source is handle for source in _sources(tensors_in(tensors)) for handle in handles_of(variable))
+
+
+def handles_of(variable: Any) -> list[Any]:
+    """The handle of a resource variable, or those of a variable of several replicas."""
+    return [component.handle for component in getattr(variable, "values", None) or [variable]]
+
+
+def tensors_in(nest: Any) -> list[Any]:
+    """The tensors of a graph in a nest of tensors, ``tf.IndexedSlices`` and other things."""
+    flat = tf.nest.flatten(nest, expand_composites=True)
+    return [tensor for tensor in flat if tf.is_tensor(tensor) and not hasattr(tensor, "numpy")]
+
+
+def captured_by(tensor: Any) -> Any:
+    """The tensor outside its graph that a placeholder stands for; ``None`` if it stands for none."""
+    captures = getattr(tensor.graph, "captures", ())
+    return next((outer for outer, inner in captures if inner is tensor or inner.name == tensor.name), None)
+
+
+def body_of(call: Any) -> Any:
+    """The graph of the function that a result's operation calls; ``None`` if the runtime alone knows it."""
+    return getattr(call.graph._get_function(call.op.get_attr("f").name), "graph", None)
 
 
 def _sources(tensors: Iterable[Any]) -> Iterator[Any]:
@@ -64,11 +84,10 @@ def _leaves(tensors: Iterable[Any]) -> Iterator[Any]:
 def _inputs_behind(tensor: Any) -> list[Any]:
     """What of its operation's inputs a tensor is computed from."""
     inputs = list(tensor.op.inputs)
-    if tensor.op.type not in _CALLS:
+    if tensor.op.type not in CALLS:
         return inputs
-    function = tensor.graph._get_function(tensor.op.get_attr("f").name)
-    body = getattr(function, "graph", None)
-    if body is None:  # known to the runtime alone
+    body = body_of(tensor)
+    if body is None:
         return inputs
     number_of = {argument.name: number for number, argument in enumerate(body.inputs)}
     leaves = _leaves([body.outputs[tensor.value_index]])

@@ -56,25 +56,44 @@ def decide_together(
     return _decide(found, lambda: take(None, gradients), lambda: skip(found))
 
 
-def apply_inner(strategy: Any, optimizer: Any, gradients: Any, variables: Sequence[Any]) -> None:
+def apply_inner(strategy: Any, optimizer: Any, method: str, gradients: Any, variables: Sequence[Any]) -> None:
     """The inner Keras optimizer's step.
 
     Args:
         strategy: the strategy whose replicas make the step, called from the cross-replica context; ``None`` to make it
             right here.
         optimizer: a built Keras 3 optimizer.
-        gradients: one for each variable; with a strategy, per replica.
+        method: ``"apply"`` or ``"apply_gradients"``, as the loop called it: a user's optimizer may override either.
+        gradients: one for each variable, or ``None``; with a strategy, per replica.
         variables: the variables.
     """
+
+    def step(grads: Any) -> None:
+        if method == "apply_gradients":
+            optimizer.apply_gradients(list(zip(grads, variables, strict=True)))
+        else:
+            optimizer.apply(grads, variables)
+
     with scaled_step():
         if strategy is None:
-            optimizer.apply(gradients, variables)
+            step(gradients)
             return
         each = strategy.extended.call_for_each_replica
-        if optimizer.gradient_accumulation_steps or (optimizer.use_ema and optimizer.ema_overwrite_frequency):
-            _apply_with_conditions_outside(each, optimizer, gradients, variables)
+        has_conditions = optimizer.gradient_accumulation_steps or (
+            optimizer.use_ema and optimizer.ema_overwrite_frequency
+        )
+        if has_conditions and not _overrides_the_step(optimizer):
+            there = [i for i, gradient in enumerate(gradients) if gradient is not None]
+            present, targets = [gradients[i] for i in there], [variables[i] for i in there]
+            _apply_with_conditions_outside(each, optimizer, present, targets)
         else:
-            each(lambda grads: optimizer.apply(grads, variables), args=(gradients,))
+            each(step, args=(gradients,))
+
+
+def _overrides_the_step(optimizer: Any) -> bool:
+    """Whether a user's class has its own ``apply`` or ``apply_gradients``, which then must be called."""
+    methods = (getattr(type(optimizer), name) for name in ("apply", "apply_gradients"))
+    return not all(method.__module__.startswith("keras.") for method in methods)
 
 
 def _as_numbers(found: Nonfinite) -> Any:

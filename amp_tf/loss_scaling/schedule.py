@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import numbers
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -203,9 +204,10 @@ class DynamicScale:
         """Counts the skipped step; from the ``hysteresis``-th in a row on the scale backs off, down to the floor."""
         counted = _count_skipped(state)
         is_due = counted.skipped_in_row >= self.hysteresis
-        lowered = maths.maximum(
-            maths.float32(state.scale * PYTHON.float32(self.backoff_factor)), PYTHON.float32(self.min_scale)
+        lowered = maths.minimum(
+            maths.float32(state.scale * PYTHON.float32(self.backoff_factor)), PYTHON.float32(self.max_scale)
         )
+        lowered = maths.maximum(lowered, PYTHON.float32(self.min_scale))
         return _move(counted, maths.where(is_due, lowered, state.scale), maths)
 
 
@@ -240,6 +242,30 @@ def build_schedule(
     return DynamicScale(
         initial_scale, dynamic_growth_steps, growth_factor, backoff_factor, hysteresis, min_scale, max_scale
     )
+
+
+def check_scale(value: object) -> None:
+    """Refuses a number that no training can use as its loss scale; other things, such as tensors, pass.
+
+    Raises:
+        ConfigError: it is zero, negative, infinite or NaN.
+    """
+    if isinstance(value, numbers.Real) and not _is_usable(float(value)):
+        raise _setting_error("loss_scale", value, f"numbers from {_SMALLEST_NORMAL:g} to {DEFAULT_MAX_SCALE:g}")
+
+
+def usable_scale(scale: float, schedule: Schedule) -> float:
+    """A scale read from a file, or the first one of the schedule where no training can go on from it.
+
+    Args:
+        scale: what Keras' own wrapper saved; it may have collapsed to zero or grown to infinity.
+        schedule: of the optimizer that loads it.
+    """
+    return scale if _is_usable(scale) else float(schedule.initial_state().scale)
+
+
+def _is_usable(scale: float) -> bool:
+    return _SMALLEST_NORMAL <= scale <= DEFAULT_MAX_SCALE
 
 
 def _count_finite(state: State) -> State:

@@ -13,7 +13,7 @@ from tf_keras.src.optimizers import utils as optimizer_utils
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, is_loss_scaled, replicas
 from amp_tf.loss_scaling.diagnosis import Status
-from amp_tf.loss_scaling.schedule import DynamicScale, Schedule, State, build_schedule
+from amp_tf.loss_scaling.schedule import DynamicScale, Schedule, State, build_schedule, check_scale
 from amp_tf.loss_scaling.usage import Gradients, Usage
 
 
@@ -102,11 +102,13 @@ class _Scaling:
     _step_variables: list[Any]
     _nonfinite_gradients: Any
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def scale_loss(self, loss: Any) -> Any:
         """The loss times the scale; ``apply_gradients`` then unscales, as in Keras 3."""
         self._usage.note_automatic_unscaling()
         return self._scale_and_note(loss)
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_scaled_loss(self, loss: Any) -> Any:
         """The loss times the scale.
 
@@ -120,6 +122,7 @@ class _Scaling:
             return lambda: self._scale_and_note(loss())
         return self._scale_and_note(loss)
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
         """Divides gradients by the scale; ``apply_gradients`` then takes them as they come.
 
@@ -129,15 +132,22 @@ class _Scaling:
         if not self._schedule.skips_nonfinite:
             return list(grads)
         self._usage.note_unscaled_gradients()
-        return [finite.unscale(gradient, self.loss_scale) for gradient in grads]
+        scale = self._read_scale()
+        return [finite.unscale(gradient, scale) for gradient in grads]
 
     @property
     def loss_scale(self) -> Any:
-        """The scale now, a float32 scalar tensor."""
-        return tf.convert_to_tensor(self._loss_scale.current_loss_scale)
+        """The scale now, a float32 scalar tensor.
+
+        Raises:
+            ConfigError: it is set to a number that is not finite and above zero.
+        """
+        self._usage.note_reading()
+        return self._read_scale()
 
     @loss_scale.setter
     def loss_scale(self, value: float) -> None:
+        check_scale(value)
         self._loss_scale.current_loss_scale.assign(value)
 
     @property
@@ -172,16 +182,14 @@ class _Scaling:
         if not self._schedule.skips_nonfinite:
             return loss
         self._usage.note_scaled_loss(loss)
-        return finite.scale_loss(loss, self.loss_scale)
+        return finite.scale_loss(loss, self._read_scale())
+
+    def _read_scale(self) -> Any:
+        return tf.convert_to_tensor(self._loss_scale.current_loss_scale)
 
     def _decide(self, gradients: list[Any], variables: list[Any], take: Any) -> Any:
         """Checks aggregated gradients and takes the step or skips it; ``take(gradients)`` is the inner step."""
-        if self._nonfinite_gradients is None and tf.compat.v1.executing_eagerly_outside_functions():
-            # All replicas create it together: it is set only once every one of them has come by here.
-            with tf.init_scope():
-                seen = tf.Variable([0] * len(variables), dtype=tf.int32, trainable=False, name="nonfinite_gradients")
-            object.__setattr__(self, "_step_variables", variables)
-            object.__setattr__(self, "_nonfinite_gradients", seen)
+        self._remember_nonfinite(variables)
         flags = finite.find_nonfinite(gradients, _norm_clip(self._optimizer))
         found = replicas.Nonfinite(flags, self._usage.take_nonfinite_loss())
 
@@ -194,18 +202,31 @@ class _Scaling:
             state, before = self._loss_scale.load(), tf.convert_to_tensor(self._loss_scale.counters)[4]
             count = finite.count_nonfinite_losses(found.loss, state.skipped_in_row, before)
             operations = self._loss_scale.store(self._schedule.after_nonfinite(state, finite.TENSORS), count)
-            if self._nonfinite_gradients is not None and len(variables) == len(self._step_variables):
-                operations.append(
-                    self._nonfinite_gradients.assign(tf.cast(found.gradients, tf.int32), read_value=False)
+            if self._nonfinite_gradients is not None:
+                places = {id(variable): place for place, variable in enumerate(self._step_variables)}
+                flags = dict(
+                    zip(map(id, variables), tf.unstack(tf.cast(found.gradients, tf.int32), len(variables)), strict=True)
                 )
+                seen = tf.stack([flags.get(known, tf.constant(0)) for known in places])
+                operations.append(self._nonfinite_gradients.assign(seen, read_value=False))
             return operations  # type: ignore[no-any-return]
 
         return replicas.decide_together(found, gradients, take=step, skip=skip)
+
+    def _remember_nonfinite(self, variables: list[Any]) -> None:
+        """Creates what remembers whose gradients were nonfinite, unless it is there."""
+        if self._nonfinite_gradients is None and tf.compat.v1.executing_eagerly_outside_functions():
+            # All replicas create it together: it is set only once every one of them has come by here.
+            with tf.init_scope():
+                seen = tf.Variable([0] * len(variables), dtype=tf.int32, trainable=False, name="nonfinite_gradients")
+            object.__setattr__(self, "_step_variables", variables)
+            object.__setattr__(self, "_nonfinite_gradients", seen)
 
     def _prepare(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         if tf.distribute.in_cross_replica_context():
             raise ValueError("apply_gradients() must be called in a replica context.")
         keras_wrappers._raise_if_strategy_unsupported()
+        pairs = [(finite.as_tensor(gradient, variable), variable) for gradient, variable in pairs]
         pairs = list(optimizer_utils.filter_empty_gradients(pairs))
         kind = self._usage.judge(
             [gradient for gradient, _ in pairs],
@@ -214,7 +235,7 @@ class _Scaling:
             where=f"{type(self._optimizer).__name__} optimizer",
         )
         if kind is Gradients.SCALED:
-            scale = self.loss_scale
+            scale = self._read_scale()
             pairs = [(finite.unscale(gradient, scale), variable) for gradient, variable in pairs]
         return pairs
 
@@ -234,6 +255,40 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
     Raises:
         ConfigError: the optimizer is wrapped already, or a setting is outside its range.
     """
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached where the wrapper has no such attribute: clipnorm, momentum, beta_1 and the like.
+        if name.startswith("_"):
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return getattr(self._optimizer, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
+        if is_own or not hasattr(self._optimizer, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._optimizer, name, value)
+
+    def build(self, var_list: Iterable[Any]) -> None:
+        """Creates all variables, so that the first step creates none, which TensorFlow would trace twice.
+
+        Args:
+            var_list: the variables to train.
+        """
+        variables = list(var_list)
+        self._optimizer.build(variables)
+        self._remember_nonfinite(variables)
+
+    def set_weights(self, weights: Any) -> None:
+        """Sets the variables of the inner optimizer, which are all that ``variables`` has; HDF5 files hold no more.
+
+        Args:
+            weights: arrays, in the order of ``variables``.
+
+        Raises:
+            ValueError: the optimizer is not built, or a shape differs.
+        """
+        self._optimizer.set_weights(weights)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(

@@ -4,10 +4,15 @@ A wrapper cannot see the loop, only the calls that reach it while the step is tr
 what ``apply_gradients`` gets: scaled gradients, gradients that the loop unscaled itself, or gradients of a loss that
 was never scaled, which must not be divided.
 
-A loop may also multiply its loss by ``loss_scale``. To read the scale says nothing, because loops log it; the graph
-says whether the gradients were computed from it. Where it cannot tell (eager steps, gradients that another function
-left in variables) they count as never scaled: a step that is too large shows at once and comes with a warning, while
-gradients divided by a scale that never multiplied them stop the training in silence.
+One optimizer may serve several loops, ``fit`` and then one of the user's own, so a call counts for the graph that it
+is made in. For another graph it counts only while the gradients of its own graph were not applied there: they may have
+been handed over by arguments or in variables.
+
+A loop may also multiply its loss by ``loss_scale``, and divide by it. To read the scale says nothing, because loops log
+it; the graph says whether the gradients were computed from it, and whether it was divided out again. Where it cannot
+tell (eager steps, gradients that another function left in variables) they count as never scaled: a step that is too
+large shows at once and comes with a warning, while gradients divided by a scale that never multiplied them stop the
+training in silence.
 """
 
 from __future__ import annotations
@@ -15,13 +20,14 @@ from __future__ import annotations
 import contextlib
 import enum
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from amp_tf.loss_scaling import finite, lineage
+from amp_tf.loss_scaling import finite, lineage, powers
 from amp_tf.loss_scaling.diagnosis import TWO_LINES
 
 
@@ -33,26 +39,55 @@ class Gradients(enum.Enum):
     NEVER_SCALED = "never scaled"
 
 
+class _Call(enum.Enum):
+    """What was called in a graph, or eagerly."""
+
+    SCALE = "the loss was scaled"
+    SCALE_ALONE = "the loss was scaled, and apply_gradients is to unscale"
+    UNSCALE = "gradients were unscaled"
+    READ = "the scale was read"
+    APPLY = "gradients of a scaled loss were applied"
+
+
+class _Eager:
+    """Stands for the graph where there is none."""
+
+
+_EAGER = _Eager()
+
+
 class Usage:
     """Watches one wrapper's calls. Cheap, thread-safe enough: replicas of one process trace one after the other."""
 
     def __init__(self) -> None:
         self._kind = Gradients.NEVER_SCALED
-        self._loop_unscales = False
         self._has_warned = False
-        self._losses = threading.local()
+        self._forget_graphs(handed_over=0)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_losses"}  # a tensor of this process
+        return {"_kind": self._kind, "_has_warned": self._has_warned}  # the rest is of this process
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        self._forget_graphs(handed_over=int(self._kind is not Gradients.NEVER_SCALED))
+
+    def _forget_graphs(self, handed_over: int) -> None:
         self._losses = threading.local()
+        self._calls: weakref.WeakKeyDictionary[Any, set[_Call]] = weakref.WeakKeyDictionary()
+        # graphs whose loss was scaled but whose gradients were applied elsewhere, if at all; also after they are gone
+        self._handed_over = handed_over
+
+    def note_reading(self) -> None:
+        """The loop read the scale, to log it or to scale by hand."""
+        self._note(_Call.READ)
 
     def note_scaled_loss(self, loss: Any) -> None:
         """The loop scaled this (unscaled, nest of) loss."""
         if self._kind is Gradients.NEVER_SCALED:
             self._kind = Gradients.SCALED
+        if not self._calls_here() & {_Call.SCALE, _Call.APPLY}:
+            self._handed_over += 1
+        self._note(_Call.SCALE)
         flag = finite.is_nonfinite(loss)
         earlier = self._take_flag()
         self._losses.note = (_current_graph(), flag if earlier is None else tf.logical_or(flag, earlier))
@@ -60,10 +95,12 @@ class Usage:
     def note_unscaled_gradients(self) -> None:
         """The loop unscales its gradients itself, as loops written for tf_keras do."""
         self._kind = Gradients.UNSCALED_BY_LOOP
+        self._note(_Call.UNSCALE)
 
     def note_automatic_unscaling(self) -> None:
         """The loop leaves unscaling to ``apply_gradients``, as Keras 3 does."""
         self._kind = Gradients.SCALED
+        self._note(_Call.SCALE_ALONE)
 
     def judge(self, gradients: Any, scale: Any, by_hand: Gradients, where: str) -> Gradients:
         """What the gradients are that arrive now; warns once if no loss was ever scaled.
@@ -74,11 +111,9 @@ class Usage:
             by_hand: what gradients of a loss that the loop multiplied by the variable are.
             where: names the optimizer in the warning.
         """
-        if self._kind is not Gradients.NEVER_SCALED:
-            return self._kind
-        if lineage.depends_on(gradients, scale):
-            return by_hand
-        if not self._has_warned:
+        kind = self._find_kind(gradients, scale, by_hand)
+        self._note_applied()
+        if kind is Gradients.NEVER_SCALED and not self._has_warned:
             self._has_warned = True
             logging.warning(
                 "amp_tf: %s: apply_gradients was called but the loss was never scaled, so small gradients are lost in "
@@ -86,7 +121,38 @@ class Usage:
                 where,
                 TWO_LINES,
             )
+        return kind
+
+    def _find_kind(self, gradients: Any, scale: Any, by_hand: Gradients) -> Gradients:
+        calls = set().union(*(self._calls.get(place, set()) for place in _places()))
+        if (_Call.READ in calls or {_Call.SCALE_ALONE, _Call.UNSCALE} <= calls) and lineage.depends_on(
+            gradients, scale
+        ):
+            power = powers.power_of(gradients, scale)
+            if power == 0.0:
+                return Gradients.UNSCALED_BY_LOOP
+            if power == 1.0:
+                return Gradients.SCALED if _Call.SCALE_ALONE in calls else by_hand
+        is_noted = self._kind is not Gradients.NEVER_SCALED
+        if is_noted and (_Call.SCALE in calls or self._handed_over):
+            return self._kind
+        if lineage.depends_on(gradients, scale):
+            return self._kind if is_noted else by_hand
         return Gradients.NEVER_SCALED
+
+    def _note(self, call: _Call) -> None:
+        self._calls.setdefault(_places()[0], set()).add(call)
+
+    def _calls_here(self) -> set[_Call]:
+        return self._calls.get(_places()[0], set())
+
+    def _note_applied(self) -> None:
+        """The gradients of the losses that were scaled here are applied here, so they are handed to no other graph."""
+        for place in _places():
+            calls = self._calls.get(place, set())
+            if _Call.SCALE in calls and _Call.APPLY not in calls:
+                calls.add(_Call.APPLY)
+                self._handed_over -= 1
 
     def take_nonfinite_loss(self) -> Any:
         """Whether a loss scaled since the last call, in the same graph, was nonfinite; false where it is not known."""
@@ -141,6 +207,16 @@ def scaled_step() -> Iterator[None]:
 def is_scaled_step() -> bool:
     """Whether any thread is inside :func:`scaled_step`."""
     return _scaled_steps > 0
+
+
+def _places() -> list[Any]:
+    """The graph that is traced now and those around it; or what stands for eager execution."""
+    if tf.executing_eagerly():
+        return [_EAGER]
+    places = [tf.compat.v1.get_default_graph()]
+    while (outer := getattr(places[-1], "outer_graph", None)) is not None and hasattr(outer, "as_default"):
+        places.append(outer)
+    return places
 
 
 def _current_graph() -> Any:

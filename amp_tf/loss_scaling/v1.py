@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -28,11 +28,14 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         self.counters = self._add_weight("loss_scale_counters", [0] * 5, tf.int64)
 
     def __call__(self) -> Any:
-        return tf.convert_to_tensor(self.scale)
+        return _read(self.scale, self.schedule.initial_state().scale)
 
     def load(self) -> State:
-        counters = tf.unstack(tf.convert_to_tensor(self.counters))
-        return State(tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.good_steps), *counters[:4])
+        counters = tf.unstack(_read(self.counters, [0] * 5))
+        return State(self(), _read(self.good_steps, 0), *counters[:4])
+
+    def nonfinite_losses(self) -> Any:
+        return _read(self.counters, [0] * 5)[4]
 
     def store(self, state: State, nonfinite_losses: Any) -> list[Any]:
         counters = [tf.cast(count, tf.int64) for count in (*state[2:], nonfinite_losses)]
@@ -59,6 +62,17 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         return {"initial_loss_scale": self.schedule.initial_state().scale}
 
 
+def _read(variable: Any, first: Any) -> Any:
+    """The value of a variable; its first one in a session that has not initialized it.
+
+    A program may make its initializer before its optimizer, or initialize what it trains alone; without loss scaling
+    that is enough for optimizers without slots.
+    """
+    if tf.compat.v1.executing_eagerly_outside_functions() or tf.distribute.has_strategy():
+        return tf.convert_to_tensor(variable)
+    return tf.cond(variable.is_initialized(), variable.read_value, lambda: tf.constant(first, variable.dtype))
+
+
 class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer):  # type: ignore[misc]
     """A TF1 optimizer that scales the loss and skips steps with nonfinite gradients.
 
@@ -82,6 +96,7 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
             )
         self._schedule = build_schedule(initial_scale, **settings)
         self._usage = Usage()
+        self._base_methods: Mapping[str, Any] = {}
         super().__init__(opt, _ScaleVariables(self._schedule))
 
     @property
@@ -97,6 +112,7 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
     @property
     def loss_scale(self) -> Any:
         """The scale: a float32 variable."""
+        self._usage.note_reading()
         return self._loss_scale.scale
 
     @property
@@ -104,6 +120,7 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
         """Skipped, skipped in a row, steps, step of the last change, nonfinite losses in a row: an int64 vector."""
         return self._loss_scale.counters
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def scale_loss(self, loss: Any) -> Any:
         """The loss times the scale, for ``tf.gradients``; ``apply_gradients`` then unscales.
 
@@ -113,14 +130,17 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
         self._usage.note_automatic_unscaling()
         return self._scale_and_note(loss)
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_scaled_loss(self, loss: Any) -> Any:
         """The loss times the scale, for a loop that calls :meth:`get_unscaled_gradients`."""
         return self._scale_loss(loss)
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
         """Divides gradients by the scale; ``apply_gradients`` then takes them as they come."""
         return self._unscale_grads(grads)
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> Any:
         """As on the inner optimizer: the loss is scaled, the gradients come back unscaled.
 
@@ -128,9 +148,11 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
             loss: a scalar tensor, or a callable that returns one.
             *args, **kwargs: of ``tf.compat.v1.train.Optimizer.compute_gradients``.
         """
-        with inner_call():
-            return super().compute_gradients(loss, *args, **kwargs)
+        pairs = self._call_inner("compute_gradients", self._scale_loss(loss), *args, **kwargs)
+        gradients = self._unscale_grads([gradient for gradient, _ in pairs])
+        return list(zip(gradients, [variable for _, variable in pairs], strict=True))
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
         """Applies one step, or skips it.
 
@@ -148,9 +170,12 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
         if tf.distribute.in_cross_replica_context():
             raise ValueError("apply_gradients() must be called in a replica context.")
         if not self._schedule.skips_nonfinite:
-            with inner_call():
-                return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
-        pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
+            return self._call_inner("apply_gradients", grads_and_vars, global_step, name)
+        pairs = [
+            (finite.as_tensor(gradient, variable), variable)
+            for gradient, variable in grads_and_vars
+            if gradient is not None
+        ]
         if not pairs:
             raise ValueError("No gradients provided for any variable.")
         kind = self._usage.judge(
@@ -167,8 +192,7 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
         found = replicas.Nonfinite(flags, self._usage.take_nonfinite_loss())
 
         def step(gradients: Any) -> Any:
-            with inner_call():
-                return self._optimizer.apply_gradients(list(zip(gradients, variables, strict=True)), global_step)
+            return self._call_inner("apply_gradients", list(zip(gradients, variables, strict=True)), global_step)
 
         def take(strategy: Any, gradients: Any) -> list[Any]:
             if strategy is None:
@@ -176,11 +200,11 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
             else:
                 done = strategy.group(strategy.extended.call_for_each_replica(step, args=(gradients,)))
             state = self._schedule.after_finite(self._loss_scale.load(), finite.TENSORS)
-            return [done, *self._loss_scale.store(state, self._loss_scale.counters[4])]
+            return [done, *self._loss_scale.store(state, self._loss_scale.nonfinite_losses())]
 
         def skip(found: replicas.Nonfinite) -> list[Any]:
-            state, before = self._loss_scale.load(), tf.convert_to_tensor(self._loss_scale.counters)[4]
-            count = finite.count_nonfinite_losses(found.loss, state.skipped_in_row, before)
+            state = self._loss_scale.load()
+            count = finite.count_nonfinite_losses(found.loss, state.skipped_in_row, self._loss_scale.nonfinite_losses())
             return self._loss_scale.store(self._schedule.after_nonfinite(state, finite.TENSORS), count)  # type: ignore[no-any-return]
 
         taken = replicas.decide_together(found, [gradient for gradient, _ in pairs], take=take, skip=skip)
@@ -213,11 +237,26 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
         """The names of the inner optimizer's slots."""
         return self._optimizer.get_slot_names()  # type: ignore[no-any-return]
 
+    def stand_below(self, base_methods: Mapping[str, Any]) -> None:
+        """Puts the wrapper under the inner optimizer's class: that class calls it, by the base class's methods.
+
+        Args:
+            base_methods: ``compute_gradients`` and ``apply_gradients`` of ``tf.compat.v1.train.Optimizer``. They are
+                called in place of the inner optimizer's own, which may override them and has been called already.
+        """
+        self._base_methods = base_methods
+
+    def _call_inner(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        with inner_call():
+            if name in self._base_methods:
+                return self._base_methods[name](self._optimizer, *args, **kwargs)
+            return getattr(self._optimizer, name)(*args, **kwargs)
+
     def _doing_dynamic_loss_scaling(self) -> bool:
         return self._schedule.skips_nonfinite
 
     def _scale_loss(self, loss: Any) -> Any:
-        # The name TensorFlow's compute_gradients calls; a callable loss is what eager execution gives.
+        # A callable loss is what eager execution gives.
         if callable(loss):
             return lambda: self._scale_and_note(loss())
         return self._scale_and_note(loss)

@@ -1,8 +1,9 @@
-"""Constants that the 16-bit type cannot hold: cast to it, they would be infinite.
+"""Constants that the 16-bit type cannot hold: cast to it, they would be infinite or zero.
 
 -1e9 stands for "never" in masks, Keras' own among them, and is below float16's least number; so is ``tf.float32.min``,
 also below bfloat16's. A row of a mask that allows nothing, such as that of a padded position, has a softmax in float32;
-of infinities it is NaN, and so is each gradient then.
+of infinities it is NaN, and so is each gradient then. 1e-8 guards logarithms and quotients from zero; float16 has no
+such number, and the guard is gone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.reasons import Rule
+from amp_tf.precision import Precision
 
 
 def keep_extremes(canvas: Canvas) -> None:
@@ -26,28 +28,37 @@ def keep_extremes(canvas: Canvas) -> None:
         unit for node in _extreme_constants(canvas) for unit in view.units(node) if view.dtypes[unit] == datatypes.FLOAT
     ]
     readers = canvas.flood(constants, passable, forward=True)
-    canvas.paint_deny(readers, Rule.TOO_LARGE)
+    canvas.paint_deny(readers, Rule.BEYOND_RANGE)
 
 
 def _extreme_constants(canvas: Canvas) -> list[int]:
-    """The Const nodes of finite numbers beyond the 16-bit type's largest; of each kind one node is looked at."""
-    view, largest = canvas.view, canvas.target.precision.max_finite
+    """The Const nodes that the 16-bit type cannot hold; of each kind one node is looked at."""
+    view, precision = canvas.view, canvas.target.precision
     constants = np.asarray(view.nodes_where(lambda signature: signature.op == "Const"), np.int32)
     kinds, first = np.unique(view.kinds[constants], return_index=True)
     extreme = [
-        kind for kind, node in zip(kinds, constants[first], strict=True) if _largest(view.protos[node]) > largest
+        kind
+        for kind, node in zip(kinds, constants[first], strict=True)
+        if not _holds(precision, _values(view.protos[node]))
     ]
     return constants[np.isin(view.kinds[constants], extreme)].tolist()  # type: ignore[no-any-return]
 
 
-def _largest(constant: Any) -> float:
-    """The largest absolute value of a float32 constant, infinities left out; 0 for any other constant."""
+def _holds(precision: Precision, values: Any) -> bool:
+    """Whether no finite value would be infinite, and not all that are not zero would be zero.
+
+    Some of the many values of a table of weights are always too small, and lost without harm.
+    """
+    sizes = np.abs(values[np.isfinite(values) & (values != 0)])
+    return bool(not sizes.size or (precision.smallest / 2 < sizes.max() <= precision.max_finite))
+
+
+def _values(constant: Any) -> Any:
+    """The float32 values of a constant, a repeated one once; none of any other constant."""
     value = constant.attr.get("value")  # a look-up by index would add what a broken graph lacks
     if value is None or value.tensor.dtype != datatypes.FLOAT:
-        return 0.0
+        return np.zeros(0, np.float32)
     content = value.tensor.tensor_content
     if content:
-        values = np.frombuffer(content, "<f4", count=len(content) // 4)
-    else:
-        values = np.asarray(value.tensor.float_val, np.float32)
-    return float(np.max(np.abs(values), initial=0.0, where=np.isfinite(values)))
+        return np.frombuffer(content, "<f4", count=len(content) // 4)
+    return np.asarray(value.tensor.float_val, np.float32)

@@ -42,7 +42,7 @@ class Rule(enum.IntEnum):
     NOTHING_TO_CONVERT = 118
     DOES_NOT_PAY = 119
     SCALES_FILTER = 120
-    TOO_LARGE = 121
+    BEYOND_RANGE = 121
 
     @property
     def converts(self) -> bool:
@@ -88,7 +88,7 @@ _WORDS = {
     Rule.NOTHING_TO_CONVERT: "the graph has no node that the allow list converts",
     Rule.DOES_NOT_PAY: "16 bit does not pay for it",
     Rule.SCALES_FILTER: "it normalizes: amp_tf moved it from the result of a convolution to its filter",
-    Rule.TOO_LARGE: "it uses a constant that 16 bit would make infinite, by {cause}",
+    Rule.BEYOND_RANGE: "it uses a constant that 16 bit would make infinite or zero, by {cause}",
 }
 
 

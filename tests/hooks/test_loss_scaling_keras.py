@@ -121,3 +121,37 @@ def test_a_monitor_that_the_user_gives_is_the_only_one():
         assert sum(isinstance(c, LossScaleMonitor) for c in callbacks.callbacks) == 1
         given = model.fit(X, Y, verbose=0, callbacks=[mine]).history
     assert given["skipped_steps"] == [0.0]
+
+
+def test_a_setting_that_a_callback_changes_reaches_the_optimizer(library):
+    class Slower(library.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.model.optimizer.momentum = 0.1
+
+    def train():
+        model = make_model(library)
+        model.compile(library.optimizers.SGD(0.0625, momentum=0.9), "mse", run_eagerly=True)
+        model.fit(X, Y, epochs=2, verbose=0, shuffle=False, callbacks=[Slower()])
+        return model.get_weights()
+
+    with installed():
+        wrapped = train()
+    for actual, expected in zip(wrapped, train(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_an_optimizer_that_overrides_apply_gradients_trains_as_without_us(library):
+    class Tripled(library.optimizers.SGD):
+        def apply_gradients(self, grads_and_vars, *args, **kwargs):
+            return super().apply_gradients([(g * 3.0, v) for g, v in grads_and_vars], *args, **kwargs)
+
+    def train():
+        model = make_model(library)
+        model.compile(Tripled(0.0625), "mse")
+        model.fit(X, Y, epochs=2, verbose=0, shuffle=False)
+        return model.get_weights()
+
+    with installed():
+        wrapped = train()
+    for actual, expected in zip(wrapped, train(), strict=True):
+        np.testing.assert_array_equal(actual, expected)

@@ -145,3 +145,38 @@ def test_a_tf1_optimizer_with_its_wrapper_is_garbage_when_nobody_uses_it():
     del session
     gc.collect()
     assert gone() is None
+
+
+class Overriding(v1.train.GradientDescentOptimizer):
+    """A user's optimizer that changes the gradients on their way in and out of its base class."""
+
+    def compute_gradients(self, *args, **kwargs):
+        return [(g * 2.0, v) for g, v in super().compute_gradients(*args, **kwargs)]
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        return super().apply_gradients([(g * 3.0, v) for g, v in grads_and_vars], *args, **kwargs)
+
+
+@pytest.mark.parametrize("how", ["minimize", "clip"])
+def test_what_an_optimizer_overrides_is_done_once(how):
+    with installed():
+        session = Session(how, make=lambda: Overriding(0.01))
+        weight, steps = session.train([NANS, *BATCHES])
+    assert len(session.scales) == 2
+    np.testing.assert_array_equal(weight, Session(how, make=lambda: Overriding(0.01)).train(BATCHES)[0])
+    assert steps == 5
+
+
+@pytest.mark.parametrize("first", ["initializer", "optimizer"])
+def test_a_session_need_not_initialize_what_the_program_does_not_know(first):
+    with installed(), tf.Graph().as_default():
+        weight = v1.get_variable("w", initializer=[1.0, 2.0])
+        initialize = v1.global_variables_initializer() if first == "initializer" else weight.initializer
+        optimizer = v1.train.GradientDescentOptimizer(0.25)
+        step = optimizer.minimize(tf.reduce_sum(weight**2))
+        with v1.Session() as session:
+            session.run(initialize)
+            for _ in range(2):
+                session.run(step)
+            assert session.run(weight).tolist() == [0.25, 0.5]
+            assert session.run(v1.global_variables()[-3:])[0] == 2.0**15

@@ -165,3 +165,50 @@ def test_case_26_variables_that_are_overwritten_with_their_gradient_are_not_unsc
     optimizer.scale_loss(0.0)
     optimizer.apply([tf.constant([7.0, 8.0, 9.0]), tf.zeros((2, 2)), tf.zeros(())], weights)
     assert weights[0].numpy().tolist() == [7.0, 8.0, 9.0]
+
+
+def make_multi(**options):
+    """Two variables of three are Adam's, which alone has the options."""
+    adam = keras.optimizers.Adam(0.1, **options)
+    return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.5), {"[bc]": adam}))
+
+
+def train_multi(optimizer, *steps):
+    weights = [keras.Variable(np.ones(2, "float32"), name=name) for name in "abc"]
+    optimizer.build(weights)
+    optimizer.scale_loss(tf.constant(1.0))
+    for step in steps:
+        optimizer.apply_gradients(zip(step, weights, strict=True))
+    return [weight.numpy() for weight in weights]
+
+
+@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer")
+def test_case_25_missing_gradients_of_a_multi_optimizer_are_left_out():
+    steps = [[tf.ones(2), tf.ones(2), None]] * 2
+    wrapped = train_multi(amp_tf.LossScaleOptimizer(make_multi(), 1.0), *steps)
+    assert_same(wrapped, train_multi(make_multi(), *steps))
+
+
+@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer")
+@pytest.mark.parametrize("clip", [{"clipnorm": 1.0}, {"global_clipnorm": 1.0}], ids=str)
+def test_case_09_the_clips_inside_a_multi_optimizer_are_known(clip):
+    optimizer = amp_tf.LossScaleOptimizer(make_multi(**clip), 1.0)
+    weights = train_multi(optimizer, [tf.ones(2), tf.constant([1e30, 0.0]), tf.ones(2)])
+    assert optimizer.status().skipped == 1
+    assert_same(weights, [np.ones(2, "float32")] * 3)
+
+
+class Sevens(keras.optimizers.SGD):
+    """A user's optimizer that does something to its gradients."""
+
+    def apply_gradients(self, grads_and_vars):
+        return super().apply_gradients([(gradient * 0.0 + 7.0, variable) for gradient, variable in grads_and_vars])
+
+
+@pytest.mark.parametrize("mode", ["eager", "function", "xla"])
+@pytest.mark.parametrize("settings", [{}, {"enabled": False}], ids=str)
+def test_apply_gradients_of_a_users_optimizer_is_called(mode, settings):
+    trace = [gradients(i) for i in range(2)]
+    _, wrapped = run(lambda: Sevens(0.5), trace, mode, **settings)
+    _, bare = run(lambda: Sevens(0.5), trace, mode, wrapped=False)
+    assert_same(wrapped, bare)

@@ -50,3 +50,9 @@ def test_a_complex_variable_trains_in_a_wrapped_optimizer_as_in_a_bare_one():
 def test_gradients_without_elements_are_finite_under_xla_too(clip):
     find = tf.function(lambda gradient: finite.find_nonfinite([gradient], clip), jit_compile=True)
     assert not find(tf.zeros((0, 3))).numpy().any()
+
+
+def test_a_global_norm_of_float64_gradients_may_be_larger_than_float32_holds():
+    gradients = [tf.constant([1e30], tf.float64), tf.constant([1e25], tf.float64)]
+    assert not np.any(finite.find_nonfinite(gradients, NormClip.GLOBAL))
+    assert np.all(finite.find_nonfinite([tf.constant([1e200], tf.float64)], NormClip.GLOBAL))

@@ -1,5 +1,6 @@
 """Cases 27 to 30: what is refused, and what is noticed."""
 
+import pickle
 import subprocess
 import sys
 
@@ -208,3 +209,179 @@ def test_importing_loss_scaling_and_the_callbacks_imports_no_tensorflow():
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stdout.strip() == "[]"
+
+
+def divide_by_hand(optimizer, gradient):
+    return gradient / optimizer.loss_scale
+
+
+def log_unscaled(optimizer, gradient):
+    tf.print(optimizer.get_unscaled_gradients([gradient]), output_stream="file:///dev/null")
+    return gradient
+
+
+def clip_undivided(optimizer, gradient):
+    return tf.clip_by_global_norm([gradient], 1e9)[0][0]
+
+
+BY_HAND = {
+    "multiply and divide": (multiply, divide_by_hand),
+    "multiply and clip": (multiply, clip_undivided),
+    "scale_loss and divide": (lambda optimizer, loss: optimizer.scale_loss(loss), divide_by_hand),
+    "scale_loss and log unscaled": (lambda optimizer, loss: optimizer.scale_loss(loss), log_unscaled),
+    "unscale and log the scale": (
+        lambda optimizer, loss: only_log(optimizer, optimizer.get_scaled_loss(loss)),
+        lambda optimizer, gradient: optimizer.get_unscaled_gradients([gradient])[0],
+    ),
+}
+
+
+@pytest.mark.parametrize("way", BY_HAND)
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_case_28_what_a_loop_divided_by_hand_is_not_divided_again(way, library, log):
+    scale, finish = BY_HAND[way]
+    if library is tf_keras and way == "multiply and clip":
+        pytest.skip("tf_keras' own wrapper, too, leaves the division to a loop that multiplies")
+    optimizer = amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5), 4.0)
+    weight = tf.Variable([1.0])
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = scale(optimizer, tf.reduce_sum(weight))
+        optimizer.apply_gradients([(finish(optimizer, tape.gradient(loss, weight)), weight)])
+
+    step()
+    assert weight.numpy().tolist() == [0.5]
+    assert not log("never scaled")
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_case_28_and_k05_a_bare_loop_after_fit_is_not_divided_but_told(library, traced, log):
+    model = library.Sequential([library.layers.Input((2,)), library.layers.Dense(1, use_bias=False)])
+    model.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5), 4.0), "mse")
+    model.fit(np.zeros((4, 2), "float32"), np.zeros((4, 1), "float32"), verbose=0)
+    (weight,) = model.trainable_variables
+    before = weight.numpy()
+
+    def step():
+        model.optimizer.apply_gradients([(tf.ones((2, 1)), weight)])
+
+    (tf.function(step) if traced else step)()
+    np.testing.assert_allclose(weight.numpy(), before - 0.5, rtol=1e-6)
+    assert len(log("never scaled")) == 1
+
+
+def pickled(optimizer):
+    return pickle.loads(pickle.dumps(optimizer))
+
+
+HAND_OVERS = {
+    "traced to eager": (tf.function, lambda apply: apply),
+    "eager to traced": (lambda compute: compute, tf.function),
+    "traced to traced": (tf.function, tf.function),
+}
+
+
+@pytest.mark.parametrize("hand_over", HAND_OVERS)
+def test_case_15_gradients_of_a_scaled_loss_may_be_applied_by_another_function_after_fit(hand_over, log):
+    around_compute, around_apply = HAND_OVERS[hand_over]
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0)
+    weight = tf.Variable([1.0])
+    optimizer.build([weight])
+
+    def compute():
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_sum(weight))
+        return tape.gradient(loss, weight)
+
+    def apply(gradient):
+        optimizer.apply_gradients([(gradient, weight)])
+
+    tf.function(lambda: apply(compute()))()  # as fit does: both in one graph
+    compute, apply = around_compute(compute), around_apply(apply)
+    for _ in range(2):
+        apply(compute())
+    assert weight.numpy().tolist() == [-0.5]
+    assert not log("never scaled")
+
+
+@pytest.mark.parametrize("copy", [lambda optimizer: optimizer, pickled], ids=["new", "pickled"])
+def test_case_15_sums_of_scaled_gradients_in_variables_are_unscaled(copy, log):
+    optimizer = copy(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0))
+    weight, kept = tf.Variable([1.0]), tf.Variable([0.0])
+    optimizer.build([weight])
+
+    @tf.function
+    def accumulate():
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_sum(weight))
+        kept.assign_add(tape.gradient(loss, weight))
+
+    accumulate()
+    accumulate()
+    tf.function(lambda: optimizer.apply([kept / 2.0], [weight]))()
+    assert weight.numpy().tolist() == [0.5]
+    assert not log("never scaled")
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("library", [keras, tf_keras])
+@pytest.mark.parametrize("kind", [np.array, list, tf.Variable, keras.Variable], ids=lambda kind: kind.__name__)
+def test_gradients_need_not_be_tensors(kind, library, scaled, traced):
+    optimizer = amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5), 4.0)
+    weight, gradient = tf.Variable([1.0]), kind([4.0] if scaled else [1.0])
+    if library is tf_keras and kind is keras.Variable:
+        pytest.skip("tf_keras knows nothing of Keras 3")
+    optimizer.build([weight])
+    if scaled:
+        optimizer.scale_loss(tf.constant(1.0))
+
+    def step():
+        optimizer.apply_gradients([(gradient, weight)])
+
+    (tf.function(step) if traced else step)()
+    assert weight.numpy().tolist() == [0.5]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("value", [1.0, float("nan")])
+def test_a_variable_that_the_optimizer_was_not_built_with_is_named(traced, value):
+    known, other = keras.Variable([1.0], name="known"), keras.Variable([1.0], name="other")
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5))
+    optimizer.build([known])
+
+    def step():
+        optimizer.apply_gradients([(tf.constant([value]), other)])
+
+    with pytest.raises(ValueError, match=r"optimizer 'sgd.*': Unknown variable: other.*optimizer\.build\(variables\)"):
+        (tf.function(step) if traced else step)()
+    assert optimizer.status().steps == 0
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_gradients_and_variables_must_be_of_one_number(named):
+    weights = variables()
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5))
+    optimizer.build(weights)
+    optimizer.scale_loss(tf.constant(1.0))
+    with pytest.raises(ValueError, match=r"got 1 gradients for 3 variables\. Give one for each variable"):
+        optimizer.apply([tf.ones(3)], weights if named else None)
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1.0, float("inf"), float("nan"), np.float32(0)])
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_a_scale_that_no_training_can_use_is_refused(library, value):
+    optimizer = amp_tf.LossScaleOptimizer(library.optimizers.SGD())
+    with pytest.raises(ConfigError, match=r"loss_scale: .* is not a valid value. Valid values: numbers from 1\.17"):
+        optimizer.loss_scale = value
+    assert optimizer.status().scale == 2.0**15
+
+
+def test_a_disabled_wrapper_neither_multiplies_nor_divides():
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(), enabled=False)
+    optimizer.loss_scale = 8.0
+    assert float(optimizer.get_scaled_loss(tf.constant(1.0))) == 1.0
+    assert [float(g) for g in optimizer.get_unscaled_gradients([tf.constant(1.0)])] == [1.0]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling.schedule import DynamicScale, FixedScale, NoScale, State, build_schedule
+from amp_tf.loss_scaling.schedule import DynamicScale, FixedScale, NoScale, State, build_schedule, usable_scale
 
 
 def walk(schedule, trace):
@@ -159,3 +159,16 @@ def test_schedules_are_values():
     with pytest.raises(dataclasses.FrozenInstanceError):
         schedule.growth_steps = 3
     assert schedule == build_schedule()
+
+
+def test_a_scale_that_was_set_above_the_ceiling_comes_back_to_it():
+    schedule = build_schedule(8.0, max_scale=16.0)
+    assert schedule.after_nonfinite(State(scale=float("inf"))).scale == 16.0
+    assert schedule.after_nonfinite(State(scale=24.0)).scale == 12.0
+
+
+def test_a_collapsed_scale_of_a_file_is_replaced_by_the_first_one():
+    schedule = build_schedule(8.0)
+    assert [usable_scale(scale, schedule) for scale in (0.0, float("inf"), float("nan"), 2.0**-30)] == [
+        8.0, 8.0, 8.0, 2.0**-30
+    ]  # fmt: skip

@@ -124,6 +124,19 @@ def test_case_32_a_file_of_keras_own_wrapper_loads_with_its_scale(tmp_path):
     assert int(ours.optimizer.step_counter) == int(theirs.optimizer.step_counter.numpy())
 
 
+@pytest.mark.parametrize("collapsed", [0.0, float("inf")])
+def test_case_32_k02_and_k03_a_collapsed_scale_of_keras_own_wrapper_is_not_taken_over(collapsed, tmp_path):
+    theirs = make_model(wrapped=False)
+    theirs.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)), "mse")
+    theirs.optimizer.build(theirs.trainable_variables)
+    theirs.optimizer.dynamic_scale.assign(collapsed)
+    theirs.save_weights(tmp_path / "m.weights.h5")
+    ours = make_model()
+    ours.optimizer.build(ours.trainable_variables)
+    ours.load_weights(tmp_path / "m.weights.h5")
+    assert ours.optimizer.status().scale == 2.0**15
+
+
 def test_a_file_of_another_optimizer_is_not_loaded_and_says_so(tmp_path):
     model = make_model()
     train(model)
@@ -183,7 +196,11 @@ def test_case_33_settings_of_the_inner_optimizer_are_read_and_set_through_the_wr
     assert (optimizer.beta_1, optimizer.clipnorm, float(optimizer.learning_rate.numpy())) == (0.8, 2.0, 0.5)
     optimizer.clipnorm = 3.0
     optimizer.learning_rate = 0.25
+    optimizer.beta_1 = 0.7
     assert (inner.clipnorm, float(inner.learning_rate.numpy())) == (3.0, 0.25)
+    assert (inner.beta_1, optimizer.beta_1) == (0.7, 0.7)
+    optimizer.note = "a thing of the user's own"
+    assert not hasattr(inner, "note")
     with pytest.raises(AttributeError):
         _ = optimizer.no_such_thing
 

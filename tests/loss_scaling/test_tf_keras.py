@@ -185,3 +185,48 @@ def test_case_14_a_legacy_optimizer_works_in_a_session():
             return session.run(weight)
 
     np.testing.assert_array_equal(train_in_session(True), train_in_session(False))
+
+
+def test_case_33_settings_of_the_inner_optimizer_are_read_and_set_through_the_wrapper(adam):
+    inner = adam()
+    optimizer = amp_tf.LossScaleOptimizer(inner)
+    assert (float(optimizer.beta_2), optimizer.clipnorm) == (float(inner.beta_2), 1.0)
+    optimizer.beta_1, optimizer.clipnorm = 0.5, 2.0
+    assert (float(inner.beta_1), inner.clipnorm) == (0.5, 2.0)
+    with pytest.raises(AttributeError):
+        _ = optimizer.no_such_thing
+
+
+def test_case_31_an_hdf5_file_keeps_the_state_of_the_inner_optimizer(tmp_path):
+    model = train(make_model(amp_tf.LossScaleOptimizer(tf_keras.optimizers.Adam(0.01))))
+    model.save(tmp_path / "m.h5")
+    again = tf_keras.models.load_model(tmp_path / "m.h5", compile=True)
+    assert int(again.optimizer.iterations) == 8
+    for left, right in zip(train(again).get_weights(), train(model).get_weights(), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_case_13_the_first_step_of_a_built_optimizer_is_traced_once():
+    weight = tf.Variable([1.0])
+    optimizer = amp_tf.LossScaleOptimizer(tf_keras.optimizers.SGD(0.5), 4.0)
+    optimizer.build([weight])
+    traces = []
+
+    @tf.function
+    def step():
+        traces.append(1)
+        optimizer.scale_loss(tf.constant(1.0))
+        optimizer.apply_gradients([(tf.constant([4.0]), weight)])
+
+    step()
+    step()
+    assert (len(traces), weight.numpy().tolist()) == (1, [0.0])
+
+
+def test_the_variable_with_a_nonfinite_gradient_is_named_where_another_has_none():
+    weights = [tf.Variable([1.0], name=name) for name in ("a", "b", "c")]
+    optimizer = amp_tf.LossScaleOptimizer(tf_keras.optimizers.SGD(0.5))
+    optimizer.build(weights)
+    optimizer.scale_loss(tf.constant(1.0))
+    optimizer.apply_gradients(zip([None, tf.constant([1.0]), tf.constant([np.nan])], weights, strict=True))
+    assert optimizer.status().nonfinite_variables == ("c:0",)

@@ -1,4 +1,4 @@
-"""Constants that are infinite in 16 bit."""
+"""Constants that are infinite or zero in 16 bit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MASKS = {
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_a_mask_of_the_lowest_float32_stays_in_float32_with_its_softmax(mask):
     _, found = nodes(attention(mask))
-    assert found["softmax"].reason.rule is Rule.TOO_LARGE
+    assert found["softmax"].reason.rule is Rule.BEYOND_RANGE
     assert found["softmax"].reason.cause == "masked"
     assert found["scores"].reason.rule is found["result"].reason.rule is Rule.ALLOW_LIST
 
@@ -60,7 +60,7 @@ def test_a_mask_that_bfloat16_can_hold_is_converted(lowest):
 @pytest.mark.parametrize(("precision", "lowest"), [("bfloat16", LOWEST), ("float16", -1e9), ("float16", 1e5)])
 def test_a_named_precision_keeps_it_too(precision, lowest):
     _, found = nodes(attention(where(lowest)), precision=precision, ignore_performance=True)
-    assert found["softmax"].reason.rule is Rule.TOO_LARGE
+    assert found["softmax"].reason.rule is Rule.BEYOND_RANGE
     assert found["scores"].reason.rule is found["result"].reason.rule is Rule.ALLOW_LIST
 
 
@@ -68,6 +68,56 @@ def test_a_named_precision_keeps_it_too(precision, lowest):
 def test_who_forces_16_bit_gets_it(settings):
     _, found = nodes(attention(where(LOWEST)), precision="bfloat16", **settings)
     assert found["softmax"].precision.is_f16
+
+
+def guarded(guard):
+    """A logarithm of a product, kept from zero by ``guard``."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (512, 512), name="x")
+        odds = tf.sigmoid(tf.matmul(x, x, name="product"), name="odds")
+        tf.matmul(tf.math.log(odds + guard, name="log"), x, name="result")
+    return graph.as_graph_def(add_shapes=True)
+
+
+TABLE = np.full(512, 1e-9, "float32")
+GUARDS = {
+    "one": 1e-8,
+    "rounded to zero": 2.0**-25,
+    "a row": TABLE,
+    "different ones": TABLE * np.linspace(0, 9, 512, dtype="float32"),
+}
+
+
+@pytest.mark.parametrize("guard", GUARDS.values(), ids=GUARDS)
+def test_a_guard_that_float16_makes_zero_stays(guard):
+    _, found = nodes(guarded(guard), precision="float16", ignore_performance=True)
+    assert found["log"].reason.rule is Rule.BEYOND_RANGE
+    assert found["odds"].reason.rule.converts
+
+
+@pytest.mark.parametrize("guard", [0.0, 1e-7, 2.0**-24, np.where(np.arange(512) == 7, 1.0, TABLE).astype("float32")])
+def test_a_guard_that_float16_holds_is_converted(guard):
+    _, found = nodes(guarded(guard), precision="float16", ignore_performance=True)
+    assert found["log"].reason.rule.converts
+    _, found = nodes(guarded(1e-30), precision="bfloat16")
+    assert found["log"].reason.rule.converts
+
+
+def test_a_logarithm_of_nothing_is_no_infinity():
+    graph_def = guarded(1e-8)
+    x = 6 * (np.eye(512, k=1) - np.eye(512, k=-1)).astype("float32")  # its square has -72 on the diagonal
+
+    def run(graph):
+        with tf.Graph().as_default():
+            tf.import_graph_def(graph, name="")
+            with tf.compat.v1.Session() as session:
+                return session.run("log:0", {"x:0": x})
+
+    converted, _ = nodes(graph_def, precision="float16", ignore_performance=True)
+    values = run(converted.graph)
+    assert np.isfinite(values).all()
+    # A probability is lost up to 2^-25, half of float16's smallest number: log((2^-25 + 1e-8) / 1e-8) is 1.4.
+    np.testing.assert_allclose(values, run(graph_def), rtol=0, atol=1.4)
 
 
 def test_float16_holds_what_it_can_hold():

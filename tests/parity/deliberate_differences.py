@@ -93,8 +93,8 @@ DELIBERATE_DIFFERENCES = (
     DeliberateDifference(
         "extreme-constant",
         "TensorFlow looks at no values. A constant that 16 bit cannot hold, such as the -1e9 of a mask in float16, "
-        "becomes infinite there, and a softmax over a row that allows nothing NaN. In amp_tf what uses such a constant "
-        "stays in float32, up to the next product.",
+        "becomes infinite there, and a softmax over a row that allows nothing NaN; 1e-8 becomes zero. In amp_tf what "
+        "uses such a constant stays in float32, up to the next product.",
         "amp_tf runs without this rule",
     ),
     DeliberateDifference(

@@ -1,0 +1,162 @@
+"""To which power of a variable the tensors of a traced graph are proportional: whether a loop divided by its scale.
+
+The gradients of a loss times the scale are proportional to the scale's first power, and to its zeroth once a loop has
+divided them. The power follows from the operations that a tensor was computed by: factors add theirs, a quotient
+subtracts them, summands must have the same. Any other operation passes on the power of the one input that has one, as
+the operations of a backward pass do, which are linear in the incoming gradient. Where that does not hold, as for
+gradients that were clipped while they were scaled, the answer is that it is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp_tf.loss_scaling import lineage
+
+_PRODUCTS = frozenset({"Mul", "MulNoNan", "MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"})
+_QUOTIENTS = frozenset({"RealDiv", "Div", "DivNoNan", "Xdivy"})
+_SUMS = frozenset(
+    {"Add", "AddV2", "AddN", "Sub", "Select", "SelectV2", "ConcatV2", "Pack", "Maximum", "Minimum", "ClipByValue"}
+)
+_EXPONENTS = {"Square": 2.0, "L2Loss": 2.0, "Sqrt": 0.5, "Rsqrt": -0.5, "Reciprocal": -1.0, "Inv": -1.0}
+_SHAPERS = frozenset({"BroadcastTo", "Cast", "ExpandDims", "Fill", "Identity", "Reshape", "Squeeze", "Tile"})
+# What branches and loops return, and what lists hold, is taken for linear in what they are given.
+_HOLDERS = ("If", "Case", "While", "Stateless", "TensorList")
+
+_ANY = float("inf")  # of zeros, which are proportional to everything
+_HANDLE = float("-inf")  # of the variable's handle, which is no number
+
+
+def power_of(tensors: Any, variable: Any) -> float | None:
+    """The power of the variable to which all of the tensors are proportional.
+
+    Args:
+        tensors: a nest of tensors, ``tf.IndexedSlices`` and ``None``, of the graph that is being traced.
+        variable: a resource variable, or a variable of several replicas.
+
+    Returns:
+        The power, 0 where nothing was computed from the variable; ``None`` where tensors differ or it is not known, as
+        with eager execution.
+    """
+    if tf.executing_eagerly():
+        return None
+    walk = _Walk(lineage.handles_of(variable))
+    values = [tensor for tensor in lineage.tensors_in(tensors) if _carries(tensor)]
+    return _same([walk.power(value) for value in values])
+
+
+class _Walk:
+    """The powers of the tensors of one graph, each computed once.
+
+    Args:
+        handles: of the variable.
+        arguments: the powers of a function's arguments, by name.
+    """
+
+    def __init__(self, handles: Sequence[Any], arguments: Mapping[str, float | None] | None = None) -> None:
+        self._handles = handles
+        self._powers: dict[str, float | None] = dict(arguments or {})
+        self._bodies: dict[str, _Walk] = {}
+        self._around: _Walk | None = None
+
+    def power(self, tensor: Any) -> float | None:
+        """The power of a tensor of the graph; without recursion, because graphs are deep."""
+        stack = [tensor]
+        while stack:
+            top = stack[-1]
+            inputs = _inputs(top)
+            missing = [] if top.name in self._powers else [i for i in inputs if i.name not in self._powers]
+            if missing:
+                stack += missing
+                continue
+            if top.name not in self._powers:
+                self._powers[top.name] = self._combine(top, [self._powers[i.name] for i in inputs])
+            stack.pop()
+        return self._powers[tensor.name]
+
+    def _combine(self, tensor: Any, powers: list[float | None]) -> float | None:
+        operation = tensor.op.type
+        if not powers:
+            return self._leaf(tensor)
+        if operation in lineage.CALLS:
+            return self._call(tensor, powers)
+        if operation == "ReadVariableOp":
+            return 1.0 if powers == [_HANDLE] else 0.0
+        if operation == "Identity":  # of a handle, too
+            return powers[0]
+        if _HANDLE in powers or None in powers:
+            return None
+        known = [power for power in powers if power is not None]
+        return known[tensor.value_index] if operation == "IdentityN" else _rule(operation, known)
+
+    def _leaf(self, tensor: Any) -> float | None:
+        if any(tensor is handle for handle in self._handles):
+            return _HANDLE
+        if tensor.op.type == "Merge":  # of a loop in TF1, where it is a part of a ring
+            return None
+        if tensor.op.type == "ZerosLike" or (tensor.op.type == "Const" and _is_zero(tensor)):
+            return _ANY
+        outside = lineage.captured_by(tensor)
+        if outside is None:
+            return 0.0
+        if hasattr(outside, "numpy"):
+            return _HANDLE if any(outside is handle for handle in self._handles) else 0.0
+        self._around = self._around or _Walk(self._handles)
+        return self._around.power(outside)
+
+    def _call(self, tensor: Any, powers: list[float | None]) -> float | None:
+        body = lineage.body_of(tensor)
+        if body is None:
+            return None if _HANDLE in powers or None in powers else _rule("While", [p for p in powers if p is not None])
+        if tensor.op.name not in self._bodies:
+            carried = [number for number, source in enumerate(tensor.op.inputs) if _carries(source)]
+            arguments = {body.inputs[number].name: p for number, p in zip(carried, powers, strict=True)}
+            self._bodies[tensor.op.name] = _Walk(self._handles, arguments)
+        return self._bodies[tensor.op.name].power(body.outputs[tensor.value_index])
+
+
+def _rule(operation: str, powers: list[float]) -> float | None:
+    """The power of a result of an operation with inputs of these powers."""
+    if operation in _SUMS:
+        return _same(powers, zeros=_ANY)
+    if operation in _PRODUCTS or operation in _QUOTIENTS:
+        if powers[0] == _ANY or (operation in _PRODUCTS and _ANY in powers):
+            return _ANY
+        sign = 1.0 if operation in _PRODUCTS else -1.0
+        return None if _ANY in powers else powers[0] + sign * sum(powers[1:])
+    if operation in _SHAPERS:
+        return powers[0]
+    if operation in _EXPONENTS:
+        return 0.0 if powers[0] == _ANY else _EXPONENTS[operation] * powers[0]
+    some = [power for power in powers if power not in (0.0, _ANY)]
+    if len(some) > 1 and not operation.startswith(_HOLDERS):
+        return None
+    return _same(some)
+
+
+def _same(powers: Sequence[float | None], zeros: float = 0.0) -> float | None:
+    """The one power that all have, ``None`` if they differ; ``zeros`` if none has any."""
+    distinct = {power for power in powers if power != _ANY}
+    if not distinct:
+        return zeros
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def _inputs(tensor: Any) -> list[Any]:
+    """The inputs that can carry a value of the variable; of a list of types, too."""
+    if tensor.op.type in ("Merge", "ZerosLike"):
+        return []
+    return [source for source in tensor.op.inputs if _carries(source)]
+
+
+def _carries(tensor: Any) -> bool:
+    dtype = tensor.dtype
+    return bool(dtype.is_floating or dtype.is_complex or dtype in (tf.resource, tf.variant))
+
+
+def _is_zero(tensor: Any) -> bool:
+    value = tf.get_static_value(tensor)
+    return value is not None and not value.any()

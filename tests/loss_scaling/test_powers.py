@@ -1,0 +1,144 @@
+"""To which power of the scale gradients are proportional: whether a loop divided by what it had multiplied by."""
+
+import pytest
+import tensorflow as tf
+
+from amp_tf.loss_scaling import powers
+
+X, W, SCALE, OTHER = (tf.Variable(value) for value in ([[1.0, 2.0]], [[1.0], [2.0]], 4.0, 3.0))
+v1 = tf.compat.v1
+
+
+@tf.function
+def scaled_loss(weight):
+    return tf.reduce_sum(tf.nn.relu(tf.matmul(X, weight))) * SCALE
+
+
+@tf.function
+def divided(gradient):
+    return gradient / SCALE, gradient
+
+
+def loss_gradient(of=scaled_loss):
+    with tf.GradientTape() as tape:
+        weight = tf.identity(W)
+        tape.watch(weight)
+        value = of(weight)
+    return tape.gradient(value, weight)
+
+
+def recurrent(weight):
+    """The backward pass of a loop is a loop, with lists of tensors."""
+    states = tf.scan(lambda state, x: tf.tanh(tf.matmul(state, weight, transpose_b=True) @ weight + x),
+                     tf.ones([3, 1, 1]), initializer=tf.ones([1, 1]))  # fmt: skip
+    return tf.reduce_sum(states) * SCALE
+
+
+def network(weight):
+    x = tf.reshape(tf.matmul(X, weight), [1, 1, 1, 1])
+    x = tf.nn.max_pool2d(tf.nn.conv2d(x, tf.ones([1, 1, 1, 4]), 1, "SAME"), 1, 1, "SAME")
+    x = tf.nn.softmax_cross_entropy_with_logits([[1.0, 0.0, 0.0, 0.0]], tf.reshape(tf.maximum(x, 0.0), [1, 4]))
+    return tf.reduce_mean(x) * tf.cast(SCALE, tf.float32)
+
+
+def penalty(weight):
+    """The inner gradient is divided, the outer loss is not."""
+    with tf.GradientTape() as tape:
+        tape.watch(weight)
+        inner = tf.reduce_sum(tf.square(tf.matmul(X, weight))) * SCALE
+    inner = tape.gradient(inner, weight) / SCALE
+    return (tf.reduce_sum(weight**3) + tf.reduce_sum(inner * weight)) * SCALE
+
+
+def finite_or_zero(value):
+    return tf.where(tf.math.is_finite(value), value, tf.zeros_like(value))
+
+
+def divided_in_a_branch(value):
+    return tf.cond(tf.reduce_sum(W) > 0.0, lambda: value / SCALE, lambda: value)
+
+
+CASES = {
+    "reading": (lambda: SCALE * 1.0, 1.0),
+    "nothing": (lambda: OTHER * 2.0, 0.0),
+    "no gradient": (lambda: [None], 0.0),
+    "gradient": (loss_gradient, 1.0),
+    "gradient through layers": (lambda: loss_gradient(network), 1.0),
+    "gradient through a loop": (lambda: loss_gradient(recurrent), 1.0),
+    "gradient through a loop, divided": (lambda: loss_gradient(recurrent) / SCALE, 0.0),
+    "gradient penalty": (lambda: loss_gradient(penalty), 1.0),
+    "divided": (lambda: loss_gradient() / SCALE, 0.0),
+    "times the reciprocal": (lambda: loss_gradient() * (1.0 / SCALE), 0.0),
+    "times tf.math.reciprocal": (lambda: loss_gradient() * tf.math.reciprocal(SCALE), 0.0),
+    "divided without NaN": (lambda: tf.math.divide_no_nan(loss_gradient(), SCALE), 0.0),
+    "divided in 16 bit": (lambda: tf.cast(loss_gradient(), tf.float16) / tf.cast(SCALE, tf.float16), 0.0),
+    "divided in a function": (lambda: divided(loss_gradient())[0], 0.0),
+    "beside what a function divided": (lambda: divided(loss_gradient())[1], 1.0),
+    "divided slices": (lambda: tf.IndexedSlices(loss_gradient() / SCALE, tf.constant([0, 1])), 0.0),
+    "divided twice": (lambda: loss_gradient() / SCALE / SCALE, -1.0),
+    "divided, then clipped": (lambda: tf.clip_by_global_norm([loss_gradient() / SCALE], 1.0)[0], 0.0),
+    "divided, then summed with zeros": (lambda: finite_or_zero(loss_gradient()) / SCALE + tf.zeros([2, 1]), 0.0),
+    "clipped, not divided": (lambda: tf.clip_by_global_norm([loss_gradient()], 1.0)[0], None),
+    "clipped by value, not divided": (lambda: tf.clip_by_value(loss_gradient(), -1.0, 1.0), None),
+    "divided by a norm": (lambda: loss_gradient() / tf.norm(loss_gradient()), 0.0),
+    "divided or not": (lambda: divided_in_a_branch(loss_gradient()), None),
+    "one divided, one not": (lambda: [loss_gradient() / SCALE, loss_gradient()], None),
+    "divided by another variable": (lambda: loss_gradient() / OTHER, 1.0),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_power_of_a_traced_tensor(case):
+    make, expected = CASES[case]
+    powers_seen = []
+
+    @tf.function
+    def step():
+        powers_seen.append(powers.power_of(make(), SCALE))
+
+    step()
+    assert powers_seen == [expected]
+
+
+def test_a_captured_tensor_has_the_power_that_it_has_outside():
+    seen = []
+
+    @tf.function
+    def step():
+        value = loss_gradient()
+        for _ in tf.range(1):
+            seen.append(powers.power_of([value / SCALE], SCALE))
+            seen.append(powers.power_of([value], SCALE))
+
+    step()
+    assert seen == [0.0, 1.0]
+
+
+def test_every_replica_divides_by_its_own_copy():
+    seen = []
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        scale = tf.Variable(2.0)
+
+    @tf.function
+    def step():
+        seen.extend(powers.power_of([value], scale) for value in (W * scale, W * scale / scale))
+
+    strategy.run(step)
+    assert seen == [1.0, 0.0]
+
+
+def test_a_ring_of_a_tf1_loop_has_no_known_power():
+    with tf.Graph().as_default():
+        scale = v1.get_variable("scale", initializer=2.0, use_resource=True)
+        v1.disable_control_flow_v2()
+        try:
+            looped = v1.while_loop(lambda i: i < 3.0, lambda i: i * 2.0, [scale + 0.0])
+        finally:
+            v1.enable_control_flow_v2()
+        assert powers.power_of([looped], scale) is None
+        assert powers.power_of([scale * 2.0], scale) == 1.0
+
+
+def test_eager_tensors_have_no_known_power():
+    assert powers.power_of([W * SCALE], SCALE) is None
