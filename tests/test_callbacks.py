@@ -142,6 +142,7 @@ def test_k12_a_nan_that_only_the_gradient_has_is_named_at_the_floor(library):
     assert "the gradients are NaN or infinite although" in text
     assert "out/kernel" in text
     assert "Look for a division by zero, log(0) or sqrt(0)" in text
+    assert "values beyond float16's 65504, labels included" in text
 
 
 def test_k12_overflows_above_the_floor_are_told_as_overflows(library):

@@ -133,8 +133,9 @@ _FIXES = {
         "variables in float32 with AMP_TF_KEEP_FLOAT32"
     ),
     Cause.GRADIENT: (
-        "Look for a division by zero, log(0) or sqrt(0) in the layers of these variables, or keep them in float32 with "
-        "AMP_TF_KEEP_FLOAT32"
+        "Look for a division by zero, log(0) or sqrt(0) in the layers of these variables, and for values beyond "
+        "float16's 65504, labels included. Keep these layers in float32 with AMP_TF_KEEP_FLOAT32, or set "
+        "AMP_TF_PRECISION=bfloat16, which has float32's range"
     ),
     Cause.LOSS: (
         "Look for NaN in the input data and labels, for log(0) or a division by zero in the loss, and for a learning "
