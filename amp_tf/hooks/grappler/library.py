@@ -13,14 +13,22 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 DEVICE_TYPES = ("CPU", "GPU")
 
-GraphCallback = Callable[[int, int, int, int], int]
-"""Called with the address and length of a serialized GraphDef, the TF_GrapplerItem and the TF_Buffer for the result.
-Returns :data:`DONE` or :data:`INTERRUPTED`."""
+GraphCallback = Callable[[int, int, int, int, int], int]
+"""Called with the address and length of a serialized GraphDef, the TF_GrapplerItem, the TF_Buffer for the result, and
+the ``threading.get_ident()`` of the thread that waits for it. Returns :data:`DONE` or :data:`INTERRUPTED`."""
 
 DONE, INTERRUPTED = 0, 1  # what shim.c expects
 
-_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
+_CALLBACK = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+)
 _NO_CALLBACK = _CALLBACK()  # a null pointer
+
+
+class _Gil(ctypes.Structure):
+    """How the shim takes the interpreter: addresses of CPython's own functions."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("check", "ensure", "release")]
 
 
 class Shim:
@@ -28,12 +36,13 @@ class Shim:
 
     Args:
         device_type: ``"CPU"`` or ``"GPU"``.
+        wait_ms: how long a graph waits for the interpreter, in milliseconds; 0 for the shim's own 5 seconds.
 
     Raises:
         OSError: the library is missing or does not load.
     """
 
-    def __init__(self, device_type: str) -> None:
+    def __init__(self, device_type: str, wait_ms: int = 0) -> None:
         self.device_type = device_type
         self.path = FOLDER / f"amp_tf_{device_type.lower()}.so"
         self._library = ctypes.CDLL(str(self.path))
@@ -43,6 +52,10 @@ class Shim:
         self._set_callback = self._library.amp_tf_set_callback
         self._set_callback.argtypes = [_CALLBACK, ctypes.c_int]
         self._set_callback.restype = ctypes.c_int
+        names = ("PyGILState_Check", "PyGILState_Ensure", "PyGILState_Release")
+        addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
+        self._library.amp_tf_set_gil.argtypes = [_Gil, ctypes.c_int]
+        self._library.amp_tf_set_gil(_Gil(*addresses), wait_ms)
         # Every callback ever set stays alive: a thread of TensorFlow may be about to call it.
         self._kept: list[object] = []
 
@@ -51,8 +64,13 @@ class Shim:
         """Whether TensorFlow has this library's optimizer; true also if an earlier import of amp_tf registered it."""
         return bool(self._library.amp_tf_registered())
 
+    @property
+    def skipped(self) -> int:
+        """Graphs that stayed as they were because a call that waits for them held the interpreter; two visits count."""
+        return int(self._library.amp_tf_skipped())
+
     def set_callback(self, callback: GraphCallback) -> None:
-        """Hands every graph from now on to a function, which runs on threads of TensorFlow, with the GIL."""
+        """Hands every graph from now on to a function, which runs on threads of the shim's own, with the GIL."""
         native = _CALLBACK(callback)
         self._kept.append(native)
         self._set_callback(native, 0)

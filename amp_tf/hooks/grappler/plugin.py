@@ -16,8 +16,8 @@ from collections.abc import Callable
 from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import ConfigError, OpListError
 from amp_tf.graph.sizes import Shapes
-from amp_tf.hooks import evidence, notices
-from amp_tf.hooks.grappler import conflicts, item
+from amp_tf.hooks import evidence, notices, summary
+from amp_tf.hooks.grappler import conflicts, item, visits
 from amp_tf.hooks.grappler.library import DEVICE_TYPES, DONE, INTERRUPTED, Shim
 from amp_tf.hooks.grappler.shapes import ItemShapes
 
@@ -60,6 +60,7 @@ def set_conversion(convert: Convert) -> bool:
         for shim in _shims.values():
             shim.set_callback(functools.partial(_on_graph, shim, convert))
         evidence.set_idle("")
+        summary.add_part(skipped)
         return True
 
 
@@ -72,6 +73,20 @@ def uninstall(wait_ms: int = 0) -> None:
     with _lock:
         for shim in _shims.values():
             shim.clear_callback(wait_ms)
+
+
+def skipped() -> str:
+    """For the summary line: that graphs stayed in float32 because Python was held by a call that waited for them."""
+    from amp_tf.reporting.text import plural
+
+    count = sum(shim.skipped for shim in _shims.values())
+    if not count:
+        return ""
+    # TensorFlow asks twice for each graph
+    return (
+        f"{plural((count + 1) // 2, 'graph')} not looked at, because the call that ran them held Python's lock "
+        "meanwhile, as TFLite's converter does"
+    )
 
 
 def is_registered() -> bool:
@@ -118,8 +133,9 @@ def _step_back(what: str, *, fix: str) -> bool:
     return False
 
 
-def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address: int, output: int) -> int:
-    """Runs on a thread of TensorFlow. Nothing may leave it but the result."""
+def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address: int, output: int, thread: int) -> int:
+    """Runs on a thread for which one of TensorFlow's waits. Nothing may leave it but the result."""
+    visits.waiting.thread = thread
     try:
         with contextlib.closing(ItemShapes(item_address)) as shapes:
             new = convert(ctypes.string_at(data, length), item.nodes_to_preserve(item_address), shapes)

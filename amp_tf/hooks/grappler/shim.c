@@ -6,8 +6,10 @@
  * for each (AMP_TF_DEVICE_TYPE).
  *
  * Whatever goes wrong, TensorFlow gets its own graph back: no callback set, callback failed, out of memory, a forked
- * child (whose copy of the interpreter may hold locks that nobody will release).
+ * child (whose copy of the interpreter may hold locks that nobody will release), an interpreter that is held by a call
+ * which waits for this very graph.
  */
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -53,10 +55,12 @@ typedef struct {
   TP_Optimizer *optimizer;
 } TP_OptimizerRegistrationParams;
 
-/* Gets a serialized GraphDef, valid during the call. Calls amp_tf_emit(output, …) with the new graph, or does not, and
- * the graph stays as it is. Returns 1 if Ctrl-C arrived inside it: an exception cannot pass through TensorFlow, so the
- * signal is raised again once it has returned, for the program. */
-typedef int (*amp_tf_callback)(const void *graph, size_t length, const TF_GrapplerItem *item, TF_Buffer *output);
+/* Gets a serialized GraphDef, valid during the call, and which thread of TensorFlow waits for it. Calls
+ * amp_tf_emit(output, …) with the new graph, or does not, and the graph stays as it is. Returns 1 if Ctrl-C arrived
+ * inside it: an exception cannot pass through TensorFlow, so the signal is raised again once it has returned, for the
+ * program. */
+typedef int (*amp_tf_callback)(const void *graph, size_t length, const TF_GrapplerItem *item, TF_Buffer *output,
+                               uintptr_t thread);
 
 static _Atomic(amp_tf_callback) current_callback = NULL;
 static atomic_int running = 0;
@@ -71,6 +75,93 @@ static int64_t now_ms(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* How to take the interpreter: CPython's PyGILState_Check, _Ensure and _Release, so that no symbol of Python is used. */
+typedef struct {
+  int (*check)(void);
+  int (*ensure)(void);
+  void (*release)(int);
+} amp_tf_gil;
+
+/* Each visit of a graph runs on a thread of its own, for two reasons.
+ *
+ * Some calls from Python run graphs on other threads and hold the interpreter until these are done: TFLite's converter
+ * does. A callback would wait for the interpreter and the call for the callback. Nothing says who holds it, so a thread
+ * that nobody waits for takes it; where it does not get it in time, the graph stays as it is. While one such thread
+ * waits, other graphs do not wait at all.
+ *
+ * And Python runs the program's signal handlers on the main thread alone, in whatever Python code that is executing.
+ * What a handler raises (sys.exit on SIGTERM, a timeout on SIGALRM) would end in the callback, not in the program. */
+#define GIL_WAIT_MS 5000
+static amp_tf_gil gil = {NULL, NULL, NULL};
+static atomic_int gil_wait_ms = GIL_WAIT_MS;
+static atomic_int late = 0;    /* threads that did not get the interpreter in time and still wait for it */
+static atomic_int skipped = 0; /* visits that ended so */
+
+enum { ASKING, GOT, GIVEN_UP };
+
+typedef struct {
+  atomic_int stage;
+  amp_tf_callback callback;
+  const TF_Buffer *graph;
+  const TF_GrapplerItem *item;
+  TF_Buffer *output;
+  uintptr_t thread;
+} amp_tf_visit;
+
+static int call(const amp_tf_visit *visit) {
+  return visit->callback(visit->graph->data, visit->graph->length, visit->item, visit->output, visit->thread);
+}
+
+static void *take_gil_and_call(void *given) {
+  amp_tf_visit *visit = given;
+  const int held = gil.ensure();
+  int expected = ASKING;
+  if (atomic_compare_exchange_strong(&visit->stage, &expected, GOT)) {
+    call(visit);
+  } else {
+    atomic_fetch_sub(&late, 1);
+    free(visit);
+  }
+  gil.release(held);
+  return NULL;
+}
+
+/* Whether the visit's own thread got the interpreter; it has ended then. Frees the visit. */
+static int wait_for(pthread_t thread, amp_tf_visit *visit) {
+  const struct timespec pause = {0, 100000};
+  const int64_t deadline = now_ms() + atomic_load(&gil_wait_ms);
+  while (atomic_load(&visit->stage) == ASKING && now_ms() < deadline) nanosleep(&pause, NULL);
+  int expected = ASKING;
+  if (atomic_compare_exchange_strong(&visit->stage, &expected, GIVEN_UP)) {
+    atomic_fetch_add(&late, 1); /* the other thread subtracts it again, perhaps before, and frees the visit */
+    pthread_detach(thread);
+    return 0;
+  }
+  pthread_join(thread, NULL);
+  free(visit);
+  return 1;
+}
+
+/* Runs the callback; on this thread if it holds the interpreter already, or if there can be no other. Returns 1 if Ctrl-C
+ * arrived inside it on this thread. */
+static int visit_graph(amp_tf_visit now) {
+  if (gil.check == NULL || gil.check()) return call(&now);
+  if (atomic_load(&late) > 0) {
+    atomic_fetch_add(&skipped, 1);
+    return 0;
+  }
+  amp_tf_visit *visit = malloc(sizeof *visit);
+  pthread_t thread;
+  if (visit == NULL) return 0;
+  *visit = now;
+  if (pthread_create(&thread, NULL, take_gil_and_call, visit) != 0) {
+    free(visit);
+    return call(&now);
+  }
+  if (!wait_for(thread, visit)) atomic_fetch_add(&skipped, 1);
+  return 0;
 }
 
 static void free_data(void *data, size_t length) {
@@ -93,6 +184,15 @@ EXPORT int amp_tf_emit(TF_Buffer *output, const void *graph, size_t length) {
 /* Whether TensorFlow has taken this library's optimizer. It aborts the process on a second registration. */
 EXPORT int amp_tf_registered(void) { return atomic_load(&registered); }
 
+/* Sets how the interpreter is taken. To be called before the first callback is set. */
+EXPORT void amp_tf_set_gil(amp_tf_gil functions, int wait_ms) {
+  gil = functions;
+  atomic_store(&gil_wait_ms, wait_ms > 0 ? wait_ms : GIL_WAIT_MS);
+}
+
+/* How many visits left the graph as it was because the interpreter was held. */
+EXPORT int amp_tf_skipped(void) { return atomic_load(&skipped); }
+
 /* Sets the callback; NULL removes it and waits up to wait_ms for the calls that are still inside it. Returns how many
  * are. The caller must not hold a lock that a callback needs (ctypes releases the GIL around this call). */
 EXPORT int amp_tf_set_callback(amp_tf_callback callback, int wait_ms) {
@@ -101,7 +201,10 @@ EXPORT int amp_tf_set_callback(amp_tf_callback callback, int wait_ms) {
   const struct timespec pause = {0, 1000000};
   atomic_store(&current_callback, callback);
   if (callback != NULL) {
-    if (forked) atomic_store(&running, 0); /* calls of the parent's threads, which do not exist here */
+    if (forked) { /* calls of the parent's threads, which do not exist here */
+      atomic_store(&running, 0);
+      atomic_store(&late, 0);
+    }
     atomic_store(&owner, pid);
     return 0;
   }
@@ -119,7 +222,8 @@ static void optimize(void *state, const TF_Buffer *graph, const TF_GrapplerItem 
     atomic_fetch_add(&running, 1);
     amp_tf_callback callback = atomic_load(&current_callback);
     if (callback != NULL && now_ms() >= atomic_load(&quiet_until_ms)) {
-      if (callback(graph->data, graph->length, item, output) == 1) {
+      const amp_tf_visit visit = {ASKING, callback, graph, item, output, (uintptr_t)pthread_self()};
+      if (visit_graph(visit) == 1) {
         atomic_store(&quiet_until_ms, now_ms() + QUIET_MS);
         raise(SIGINT);
       }

@@ -35,10 +35,25 @@ class _First:
     casts: tuple[bytes, ...]
 
 
-class Visits(threading.local):
-    """The last first visit on this thread."""
+class Waiting(threading.local):
+    """For whom this thread works.
 
-    first: _First | None = None
+    Attributes:
+        thread: the ``threading.get_ident()`` of TensorFlow's thread that waits for it; its own where none does.
+    """
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
+
+waiting = Waiting()
+
+
+class Visits:
+    """The last first visit on each thread of TensorFlow."""
+
+    def __init__(self) -> None:
+        self._firsts: dict[int, _First] = {}
 
     def is_rewritten(self, serialized: bytes, preserve: frozenset[str]) -> bool:
         """Whether this is the graph that this thread rewrote last, so that there is nothing left to do.
@@ -46,18 +61,18 @@ class Visits(threading.local):
         The names of the casts tell: a graph that has one of them and the same nodes to preserve went through the same
         rewrite.
         """
-        first = self.first
+        first = self._firsts.get(waiting.thread)
         if first is None or preserve != first.preserve or not any(cast in serialized for cast in first.casts):
             return False
-        self.first = None
+        self._forget_first()
         return True
 
     def is_second(self, preserve: frozenset[str], nodes: int) -> bool:
         """Whether a graph that stays as it is was, most likely, visited before; for counts alone."""
-        first = self.first
+        first = self._firsts.get(waiting.thread)
         if first is None or preserve != first.preserve or abs(nodes - first.nodes) > first.nodes // 2:
             return False
-        self.first = None  # a third visit would be the first of another graph
+        self._forget_first()
         return True
 
     def note_first(self, preserve: frozenset[str], nodes: int, rewritten: bytes | None) -> None:
@@ -68,7 +83,11 @@ class Visits(threading.local):
             nodes: how many nodes the graph had.
             rewritten: the serialized result, ``None`` where nothing changed.
         """
-        self.first = _First(preserve, nodes, () if rewritten is None else _some_casts(rewritten))
+        self._firsts[waiting.thread] = _First(preserve, nodes, () if rewritten is None else _some_casts(rewritten))
+
+    def _forget_first(self) -> None:
+        """A third visit would be the first of another graph."""
+        self._firsts.pop(waiting.thread, None)
 
 
 def _some_casts(serialized: bytes) -> tuple[bytes, ...]:

@@ -26,9 +26,9 @@ class Buffer(ctypes.Structure):
     ]
 
 
-OPTIMIZE = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.POINTER(Buffer), ctypes.c_void_p, ctypes.POINTER(Buffer), ctypes.c_void_p
-)
+_ARGUMENTS = (ctypes.c_void_p, ctypes.POINTER(Buffer), ctypes.c_void_p, ctypes.POINTER(Buffer), ctypes.c_void_p)
+OPTIMIZE = ctypes.CFUNCTYPE(None, *_ARGUMENTS)
+OPTIMIZE_WITH_THE_LOCK = ctypes.PYFUNCTYPE(None, *_ARGUMENTS)
 
 
 class Configs(ctypes.Structure):
@@ -71,10 +71,14 @@ class Registered:
         )
         ctypes.CDLL(str(path)).TF_InitGraph(ctypes.byref(self.params), None)
 
-    def optimize(self, graph: bytes) -> bytes:
+    def optimize(self, graph: bytes, *, with_lock: bool = False) -> bytes:
+        """Calls as TensorFlow does, without Python's lock, or as the few calls do that keep it."""
         kept = ctypes.create_string_buffer(graph, len(graph))
         source, result = Buffer(ctypes.addressof(kept), len(graph)), Buffer()
-        self.optimizer.optimize_func(None, source, None, result, None)
+        call = self.optimizer.optimize_func
+        if with_lock:
+            call = ctypes.cast(call, OPTIMIZE_WITH_THE_LOCK)
+        call(None, source, None, result, None)
         new = ctypes.string_at(result.data, result.length)
         if result.data_deallocator:
             result.data_deallocator(result.data, result.length)
@@ -92,7 +96,7 @@ def shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shim]:
 
 
 def emits_new(shim: Shim) -> library.GraphCallback:
-    def callback(data: int, length: int, item: int, output: int) -> int:
+    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
         shim.emit(output, b"new")
         return library.DONE
 
@@ -129,7 +133,7 @@ def test_graph_is_unchanged_without_callback(shim: Shim) -> None:
 def test_callback_gets_the_graph_and_gives_the_new_one(shim: Shim) -> None:
     seen = []
 
-    def callback(data: int, length: int, item: int, output: int) -> int:
+    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
         seen.append(ctypes.string_at(data, length))
         shim.emit(output, b"new " + seen[-1])
         return library.DONE
@@ -150,7 +154,7 @@ def test_graph_is_unchanged_when_the_callback_gives_nothing_or_is_removed(shim: 
 
 
 def test_last_graph_that_is_emitted_counts(shim: Shim) -> None:
-    def callback(data: int, length: int, item: int, output: int) -> int:
+    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
         shim.emit(output, b"first")
         shim.emit(output, b"second")
         return library.DONE
@@ -178,18 +182,67 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, old)
 
 
+@pytest.mark.parametrize("with_lock", [True, False])
+def test_the_callback_runs_whether_the_caller_has_the_lock_or_not(with_lock: bool, shim: Shim) -> None:
+    registered = Registered(shim.path)
+    shim.set_callback(emits_new(shim))
+    assert registered.optimize(b"graph", with_lock=with_lock) == b"new"
+    assert shim.skipped == 0
+
+
+def test_the_callback_is_told_which_thread_waits_for_it(shim: Shim) -> None:
+    seen = []
+
+    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
+        seen.append((thread, threading.get_ident()))
+        return library.DONE
+
+    registered = Registered(shim.path)
+    shim.set_callback(callback)
+    registered.optimize(b"graph")
+    ((waits, runs),) = seen
+    assert waits == threading.get_ident() != runs
+
+
+def test_a_graph_does_not_wait_for_a_lock_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(library.FOLDER / "amp_tf_cpu.so", tmp_path)
+    monkeypatch.setattr(library, "FOLDER", tmp_path)
+    shim = Shim("CPU", wait_ms=50)
+    registered = Registered(shim.path)
+    shim.set_callback(emits_new(shim))
+    got: list[bytes] = []
+    deadline = time.monotonic() + 60
+
+    def visit_until_one_gives_up() -> None:
+        while not shim.skipped and time.monotonic() < deadline:
+            got.append(registered.optimize(b"graph"))
+
+    # Of several there is nearly always one that asks for the lock at the moment when it is taken for long.
+    threads = [threading.Thread(target=visit_until_one_gives_up) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        ctypes.PyDLL(None).usleep(200_000)  # keeps Python's lock
+        time.sleep(0.002)
+    assert shim.skipped == got.count(b"graph") > 0
+    while registered.optimize(b"graph") != b"new":  # soon after the lock is free again
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    shim.clear_callback()
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_is_raised_again_after_the_callback(shim: Shim) -> None:
     log = []
 
-    def callback(data: int, length: int, item: int, output: int) -> int:
+    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
         log.append("callback ended")
         return library.INTERRUPTED
 
     registered = Registered(shim.path)
     shim.set_callback(callback)
     with pytest.raises(KeyboardInterrupt):
-        registered.optimize(b"graph")
+        registered.optimize(b"graph", with_lock=True)
     assert registered.optimize(b"graph") == b"graph"  # the next visit of the same graph must not catch the signal
     assert log == ["callback ended"]
 
@@ -197,7 +250,7 @@ def test_an_interrupt_is_raised_again_after_the_callback(shim: Shim) -> None:
 def test_removal_waits_for_the_call_that_is_under_way(shim: Shim) -> None:
     inside, log = threading.Event(), []
 
-    def callback(data: int, length: int, item: int, output: int) -> int:
+    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
         inside.set()
         time.sleep(0.2)
         log.append("callback ended")
