@@ -211,5 +211,15 @@ TENSOR_LIST_BOUNDARIES = frozenset(
 KERNELS_DECIDE = frozenset({"_FusedConv2D"})
 #: Ops that TensorFlow cannot run in float16 although nothing says so (tensorflow issue 25977), and constants.
 NEVER_FORCED = frozenset({"Const", "SoftmaxCrossEntropyWithLogits"})
+#: Ops on no list that pass values on as they came in.
+CARRIERS = frozenset(
+    (
+        *("CheckNumerics", "CheckNumericsV2", "MatrixBandPart", "MatrixDiagV3", "MatrixSetDiagV3"),
+        *("ParallelDynamicStitch", "PlaceholderWithDefault", "RaggedTensorToTensor", "Roll", "ScatterNd"),
+        *("SparseToDense", "TensorScatterUpdate"),
+    )
+)
+#: Ops that make the ends of float32's range by themselves: for classes sampled by accident, and for empty segments.
+EXTREME_SOURCES = frozenset(("ComputeAccidentalHits", "UnsortedSegmentMax", "UnsortedSegmentMin"))
 #: Sources of reference variables: what reads them by Identity or Enter must keep their type.
 REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2"})

@@ -3,16 +3,18 @@
 -1e9 stands for "never" in masks, Keras' own among them, and is below float16's least number; so is ``tf.float32.min``,
 also below bfloat16's. A row of a mask that allows nothing, such as that of a padded position, has a softmax in float32;
 of infinities it is NaN, and so is each gradient then. 1e-8 guards logarithms and quotients from zero; float16 has no
-such number, and the guard is gone.
+such number, and the guard is gone. A few ops make such values themselves, and some on no list pass them on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.oplists.table import CARRIERS, EXTREME_SOURCES
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
@@ -23,12 +25,18 @@ def keep_extremes(canvas: Canvas) -> None:
 
     Difference "extreme-constant": TensorFlow's pass looks at no values.
     """
-    view, passable = canvas.view, (canvas.on_infer | canvas.on_clear) & (canvas.deny ^ 1)
-    constants = [
-        unit for node in _extreme_constants(canvas) for unit in view.units(node) if view.dtypes[unit] == datatypes.FLOAT
-    ]
-    readers = canvas.flood(constants, passable, forward=True)
+    view = canvas.view
+    passable = (canvas.on_infer | canvas.on_clear) & (canvas.deny ^ 1)
+    passable[_units_of(canvas, view.nodes_where(lambda signature: signature.op in CARRIERS))] = 1
+    sources = [*_extreme_constants(canvas), *view.nodes_where(lambda signature: signature.op in EXTREME_SOURCES)]
+    readers = canvas.flood(_units_of(canvas, sources), passable, forward=True)
     canvas.paint_deny(readers, Rule.BEYOND_RANGE)
+
+
+def _units_of(canvas: Canvas, nodes: Iterable[int]) -> list[int]:
+    """The float32 units of some nodes."""
+    view = canvas.view
+    return [unit for node in nodes for unit in view.units(node) if view.dtypes[unit] == datatypes.FLOAT]
 
 
 def _extreme_constants(canvas: Canvas) -> list[int]:

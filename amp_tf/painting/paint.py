@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.sizes import AttributeShapes, Shapes
 from amp_tf.graph.view import GraphView
+from amp_tf.oplists.outer_products import JUDGED_AS, sums_nothing
 from amp_tf.oplists.table import ALLOW, CLEAR, DENY, INFER, NEVER_FORCED, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Resolution, Target
 from amp_tf.painting import economy, eligibility, extremes, loops, rules, tensor_lists
@@ -94,6 +95,7 @@ def paint(
 def _prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
     list_of = target.lists.list_of
     node_codes = view.of_kinds((_CODES.get(list_of.get(signature.op, ""), 0) for signature in view.of_kind), np.uint8)
+    _judge_outer_products(view, list_of, node_codes)
     for node in obstacles.rule_of:
         if view.ops[node] in SUCCESSOR_OPS:  # the node may be another op, and may not become this one
             node_codes[node] = _CODES.get(list_of.get(view.protos[node].op, ""), 0)
@@ -132,6 +134,16 @@ def _prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
     )
     _drop_allow_without_kernel(canvas)
     return canvas
+
+
+def _judge_outer_products(view: GraphView, list_of: Mapping[str, str], node_codes: Any) -> None:
+    """Takes what is on the allow list as a product, but sums nothing, for what it is: a multiplication.
+
+    Difference "outer-product": TensorFlow looks at no equations.
+    """
+    for node in view.nodes_where(lambda signature: signature.op in JUDGED_AS):
+        if node_codes[node] == _CODES[ALLOW] and sums_nothing(view.protos[node]):
+            node_codes[node] = _CODES.get(list_of.get(JUDGED_AS[view.ops[node]], ""), 0)
 
 
 def _flags(mask: Any) -> Any:

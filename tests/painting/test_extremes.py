@@ -35,10 +35,23 @@ def where(lowest):
     return lambda scores, allowed: tf.where(allowed, scores, lowest)
 
 
+CELLS = np.array([[1, 2], [3, 4]], np.int64)
 MASKS = {
     "where": where(LOWEST),
     "a sum": lambda scores, allowed: scores + tf.where(allowed, 0.0, LOWEST),
     "a fill": lambda scores, allowed: tf.where(allowed, scores, tf.fill([512, 512], LOWEST)),
+    "a sparse sum": lambda scores, allowed: (
+        scores + tf.sparse.to_dense(tf.SparseTensor(CELLS, tf.fill([2], LOWEST), (512, 512)))
+    ),
+    "a scattered sum": lambda scores, allowed: scores + tf.scatter_nd(CELLS, tf.fill([2], LOWEST), (512, 512)),
+    "an update": lambda scores, allowed: (
+        scores + tf.tensor_scatter_nd_update(tf.zeros((512, 512)), CELLS, tf.fill([2], LOWEST))
+    ),
+    "a diagonal": lambda scores, allowed: scores + tf.linalg.diag(tf.fill([512], LOWEST)),
+    "a triangle": lambda scores, allowed: scores + tf.linalg.band_part(tf.fill([512, 512], LOWEST), -1, 0),
+    "an empty segment": lambda scores, allowed: (
+        scores + tf.math.unsorted_segment_max(tf.ones((2,)), tf.constant([3, 4]), 512)
+    ),
     "many values": lambda scores, allowed: scores + np.where(np.eye(512), 0.0, LOWEST).astype("float32"),
 }
 
@@ -152,3 +165,33 @@ def test_a_broken_constant_is_no_extreme_one_and_stays_as_it_is():
         _, found = nodes(graph_def)
         assert found["softmax"].reason.rule.converts
         assert graph_def.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_sampled_softmax_with_accidental_hits_is_no_nan(precision):
+    """Its op gives float32's least number to sampled classes that are among the true ones."""
+    generator = np.random.default_rng(1)
+    weights, inputs = (generator.normal(size=(32, 16), scale=0.3).astype("float32") for _ in range(2))
+    with tf.Graph().as_default() as graph:
+        tf.compat.v1.placeholder(tf.float32, (32, 16), name="x")
+        loss = tf.nn.sampled_softmax_loss(
+            weights,
+            np.zeros(32, "float32"),
+            np.arange(32)[:, None] % 4,
+            graph.get_tensor_by_name("x:0"),
+            30,
+            32,
+            seed=1,
+        )
+        tf.identity(loss, name="loss")
+
+    def run(graph_def):
+        with tf.Graph().as_default():
+            tf.import_graph_def(graph_def, name="")
+            with tf.compat.v1.Session() as session:
+                return session.run("loss:0", {"x:0": inputs})
+
+    result, _ = nodes(graph.as_graph_def(add_shapes=True), precision=precision, ignore_performance=True)
+    assert result.report.converted > 0
+    # Logits of this size are rounded to 2^-9 (bfloat16) of themselves.
+    np.testing.assert_allclose(run(result.graph), run(graph.as_graph_def()), rtol=0.02, atol=0.02)

@@ -94,8 +94,15 @@ DELIBERATE_DIFFERENCES = (
         "extreme-constant",
         "TensorFlow looks at no values. A constant that 16 bit cannot hold, such as the -1e9 of a mask in float16, "
         "becomes infinite there, and a softmax over a row that allows nothing NaN; 1e-8 becomes zero. In amp_tf what "
-        "uses such a constant stays in float32, up to the next product.",
+        "uses such a constant, or an op that makes such values, stays in float32, up to the next product.",
         "amp_tf runs without this rule",
+    ),
+    DeliberateDifference(
+        "outer-product",
+        "TensorFlow looks at no equations. An Einsum that sums nothing, by which rotary embeddings multiply positions "
+        "by frequencies, is a product there, and angles beyond position 256 (bfloat16) or 2,048 (float16) are noise. "
+        "In amp_tf it is judged as the multiplication that it is.",
+        "the equations of random graphs sum",
     ),
     DeliberateDifference(
         "call-boundary",

@@ -188,6 +188,17 @@ def test_extreme_constant(mode: Mode, lowest: float) -> None:
     assert ours & {"allow1", "masked", "infer1", "allow2"} == {"allow1", "allow2"}
 
 
+@pytest.mark.parametrize("mode", [FP16, BF16])
+def test_outer_product(mode: Mode) -> None:
+    def build() -> None:
+        angles = raw.Einsum(inputs=[tf.ones(32), tf.ones(32)], equation="i,j->ij", name="angles")
+        tf.identity(matmul(tf.cos(angles), "allow1"), name="fetch")
+
+    original, ours = both(graph_of(build), mode)
+    assert {"angles", "allow1"} <= original
+    assert ours & {"angles", "allow1"} == {"allow1"}
+
+
 def test_call_boundary() -> None:
     def build() -> None:
         @tf.function
