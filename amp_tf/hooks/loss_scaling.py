@@ -105,10 +105,32 @@ def resolves_to_float16(config: AmpConfig) -> bool:
     return target is not None and target.precision is Precision.FLOAT16
 
 
+def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]) -> None:
+    """Puts something of ours in an attribute's place until :func:`uninstall`; nothing if that was done already.
+
+    Args:
+        library: the one that is patched, a key of the patches.
+        owner: what holds the attribute itself, a class mostly.
+        attribute: its name.
+        make: what makes the replacement from the original.
+    """
+    with _lock:
+        rows = _originals.get(library)
+        if rows is None or any((owner, attribute) == row[:2] for row in rows):
+            return
+        original = owner.__dict__[attribute]
+        setattr(owner, attribute, functools.wraps(original)(make(original)))
+        rows.append((owner, attribute, original))
+
+
 def describe() -> str:
-    """The part of the line at exit about loss scaling: what the monitors saw last; empty where no loss was scaled."""
-    callbacks = sys.modules.get("amp_tf.callbacks")
-    seen = callbacks.last_statuses() if callbacks is not None else []
+    """The part of the line at exit about loss scaling: what was seen last; empty where no loss was scaled."""
+    seen = [
+        status
+        for source in ("amp_tf.callbacks", "amp_tf.hooks.loss_scaling_sessions")
+        if source in sys.modules
+        for status in sys.modules[source].last_statuses()
+    ]
     parts = [
         f"loss scale {diagnosis.format_scale(status.scale)}, {status.skipped:,} of {status.steps:,} steps skipped"
         for status in seen[-_MODELS_SHOWN:]
@@ -130,9 +152,7 @@ def _patch(library: str, module: str, context: Context) -> None:
     rows = importlib.import_module(module).patches(context)
     _originals[library] = []
     for owner, attribute, make in rows:
-        original = owner.__dict__[attribute]
-        setattr(owner, attribute, functools.wraps(original)(make(original)))
-        _originals[library].append((owner, attribute, original))
+        replace(library, owner, attribute, make)
 
 
 def _is_imported(library: str) -> bool:

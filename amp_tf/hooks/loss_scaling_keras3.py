@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +27,7 @@ def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
     return [
         (_owner(keras.Model, "compile"), "compile", lambda original: _compile(original, context)),
         (_owner(keras.Model, "fit"), "fit", lambda original: _fit(original)),
+        *metadata_rows("keras.src.legacy.saving.saving_utils", keras.saving.get_registered_name),
         *((_owner(cls, name), name, _watch(name, context)) for cls, name in steps),
     ]
 
@@ -41,6 +44,7 @@ def wrap_compiled(model: Any, context: Context) -> None:
 
     with model.distribute_strategy.scope():
         model.optimizer = LossScaleOptimizer(optimizer)
+    _wrapped_here[id(model.optimizer)] = model.optimizer
 
 
 def add_monitor(model: Any, callbacks: Any) -> Any:
@@ -66,12 +70,51 @@ def add_monitor(model: Any, callbacks: Any) -> Any:
 
 def _compile(original: Any, context: Context) -> Any:
     def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given: Any = args[0] if args else kwargs.get("optimizer")
+        if _is_wrapped_here(given):  # model.compile(model.optimizer): what is saved keeps the bare one
+            bare = given.inner_optimizer
+            args, kwargs = ((bare, *args[1:]), kwargs) if args else (args, {**kwargs, "optimizer": bare})
         result = original(self, *args, **kwargs)
-        if kwargs.get("auto_scale_loss", True):
+        if _is_wrapped_here(given):
+            with self.distribute_strategy.scope():
+                self.optimizer = given
+        elif kwargs.get("auto_scale_loss", True):
             survive("Model.compile", wrap_compiled, self, context)
         return result
 
     return compile
+
+
+def _is_wrapped_here(optimizer: Any) -> bool:
+    return optimizer is not None and _wrapped_here.get(id(optimizer)) is optimizer
+
+
+def metadata_rows(module: str, registered_name: Callable[[type], str]) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    """The patch of what .h5 files say of a model; none where a version of the library has no such module.
+
+    Args:
+        module: the library's private module with ``model_metadata``.
+        registered_name: the library's ``get_registered_name``.
+    """
+    try:
+        home = importlib.import_module(module)
+    except ImportError:
+        return []
+    return [(home, "model_metadata", lambda original: _model_metadata(original, registered_name))]
+
+
+def _model_metadata(original: Any, registered_name: Callable[[type], str]) -> Any:
+    """What .h5 files and tf_keras' SavedModels say of the optimizer: the bare one's name, as in .keras files."""
+
+    def model_metadata(model: Any, *args: Any, **kwargs: Any) -> Any:
+        metadata = original(model, *args, **kwargs)
+        training = metadata.get("training_config", {})
+        if "optimizer_config" in training and _is_wrapped_here(model.optimizer):
+            bare = model.optimizer.inner_optimizer
+            training["optimizer_config"] = {"class_name": registered_name(type(bare)), "config": bare.get_config()}
+        return metadata
+
+    return model_metadata
 
 
 def _fit(original: Any) -> Any:
@@ -147,3 +190,7 @@ def _position(function: Any, argument: str) -> int:
     import inspect
 
     return list(inspect.signature(function).parameters).index(argument) - 1
+
+
+# The wrappers that no user wrote: files name the optimizers inside them, so that they load without amp_tf.
+_wrapped_here: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()

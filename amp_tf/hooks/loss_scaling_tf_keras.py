@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from amp_tf.hooks.loss_scaling import Context, survive
-from amp_tf.hooks.loss_scaling_keras3 import _compile, _fit, _owner, warn_if_unscaled
+from amp_tf.hooks.loss_scaling_keras3 import _compile, _fit, _owner, metadata_rows, warn_if_unscaled
 
 
 def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
@@ -20,6 +20,7 @@ def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
     rows = [
         (_owner(tf_keras.Model, "compile"), "compile", lambda original: _compile(original, context)),
         (_owner(tf_keras.Model, "fit"), "fit", lambda original: _fit(original)),
+        *metadata_rows("tf_keras.src.saving.legacy.saving_utils", tf_keras.saving.get_registered_name),
     ]
     for cls in (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer):
         owner = _owner(cls, "apply_gradients")

@@ -63,6 +63,18 @@ def unscale(gradient: Any, scale: Any) -> Any:
     return gradient / tf.cast(scale, gradient.dtype)
 
 
+def zero_if(condition: Any, gradient: Any) -> Any:
+    """A gradient, or zeros of its shape.
+
+    Args:
+        condition: a boolean scalar tensor.
+        gradient: a tensor or a ``tf.IndexedSlices``.
+    """
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(zero_if(condition, gradient.values), gradient.indices, gradient.dense_shape)
+    return tf.where(condition, tf.zeros_like(gradient), gradient)
+
+
 def as_tensor(gradient: Any, variable: Any) -> Any:
     """A gradient as the functions here take it: arrays, lists, numbers and variables become tensors.
 

@@ -30,6 +30,8 @@ from absl import logging
 from amp_tf.loss_scaling import finite, lineage, powers
 from amp_tf.loss_scaling.diagnosis import TWO_LINES
 
+_TWO_LINES = f"Add two lines to the training step:\n    {TWO_LINES}"
+
 
 class Gradients(enum.Enum):
     """What ``apply_gradients`` is given."""
@@ -102,7 +104,7 @@ class Usage:
         self._kind = Gradients.SCALED
         self._note(_Call.SCALE_ALONE)
 
-    def judge(self, gradients: Any, scale: Any, by_hand: Gradients, where: str) -> Gradients:
+    def judge(self, gradients: Any, scale: Any, by_hand: Gradients, where: str, fix: str = _TWO_LINES) -> Gradients:
         """What the gradients are that arrive now; warns once if no loss was ever scaled.
 
         Args:
@@ -110,6 +112,7 @@ class Usage:
             scale: the variable that holds the loss scale.
             by_hand: what gradients of a loss that the loop multiplied by the variable are.
             where: names the optimizer in the warning.
+            fix: what the warning tells people to do.
         """
         kind = self._find_kind(gradients, scale, by_hand)
         self._note_applied()
@@ -117,9 +120,9 @@ class Usage:
             self._has_warned = True
             logging.warning(
                 "amp_tf: %s: apply_gradients was called but the loss was never scaled, so small gradients are lost in "
-                "float16; the gradients are applied as they are. Add two lines to the training step:\n    %s",
+                "float16; the gradients are applied as they are. %s",
                 where,
-                TWO_LINES,
+                fix,
             )
         return kind
 

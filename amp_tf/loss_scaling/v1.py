@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +15,13 @@ from amp_tf.loss_scaling.schedule import Schedule, State, build_schedule
 from amp_tf.loss_scaling.usage import Gradients, Usage, inner_call
 
 _v1: Any = tf.compat.v1
+
+# An optimizer that was wrapped by itself is not the wrapper, so it has no scale_loss.
+_COMPUTE = (
+    "Take the gradients from optimizer.compute_gradients(loss, variables), or write optimizer = "
+    "amp_tf.LossScaleOptimizer(optimizer) and give optimizer.scale_loss(loss) to tf.gradients. If the program scales "
+    "its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0"
+)
 
 
 class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
@@ -71,6 +79,20 @@ def _read(variable: Any, first: Any) -> Any:
     if tf.compat.v1.executing_eagerly_outside_functions() or tf.distribute.has_strategy():
         return tf.convert_to_tensor(variable)
     return tf.cond(variable.is_initialized(), variable.read_value, lambda: tf.constant(first, variable.dtype))
+
+
+@contextlib.contextmanager
+def _back_in(scope: str) -> Iterator[None]:
+    """Inside a condition, the name scope around it: a checkpoint knows an optimizer's variables by their names.
+
+    Args:
+        scope: as ``tf.Graph.get_name_scope`` gives it.
+    """
+    if tf.executing_eagerly():
+        yield
+        return
+    with _v1.get_default_graph().name_scope(f"{scope}/" if scope else None):
+        yield
 
 
 class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer):  # type: ignore[misc]
@@ -171,49 +193,59 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
             raise ValueError("apply_gradients() must be called in a replica context.")
         if not self._schedule.skips_nonfinite:
             return self._call_inner("apply_gradients", grads_and_vars, global_step, name)
-        pairs = [
-            (finite.as_tensor(gradient, variable), variable)
-            for gradient, variable in grads_and_vars
-            if gradient is not None
-        ]
-        if not pairs:
-            raise ValueError("No gradients provided for any variable.")
-        kind = self._usage.judge(
-            [gradient for gradient, _ in pairs],
-            self._loss_scale.scale,
-            by_hand=Gradients.UNSCALED_BY_LOOP,  # as with TensorFlow's own wrapper, which divides in compute_gradients
-            where=self.get_name(),
-        )
-        if kind is Gradients.SCALED:
-            scale = self._loss_scale()
-            pairs = [(finite.unscale(gradient, scale), variable) for gradient, variable in pairs]
+        pairs = self._take_pairs(grads_and_vars)
         variables = [variable for _, variable in pairs]
-        flags = finite.find_nonfinite([gradient for gradient, _ in pairs], headroom=_replica_count())
-        found = replicas.Nonfinite(flags, self._usage.take_nonfinite_loss())
+        found = self._find_nonfinite(pairs)
 
         def step(gradients: Any) -> Any:
             return self._call_inner("apply_gradients", list(zip(gradients, variables, strict=True)), global_step)
 
+        scope = "" if tf.executing_eagerly() else _v1.get_default_graph().get_name_scope()
+
         def take(strategy: Any, gradients: Any) -> list[Any]:
-            if strategy is None:
-                done = step(gradients)
-            else:
-                done = strategy.group(strategy.extended.call_for_each_replica(step, args=(gradients,)))
-            state = self._schedule.after_finite(self._loss_scale.load(), finite.TENSORS)
-            return [done, *self._loss_scale.store(state, self._loss_scale.nonfinite_losses())]
+            with _back_in(scope):
+                if strategy is None:
+                    done = step(gradients)
+                else:
+                    done = strategy.group(strategy.extended.call_for_each_replica(step, args=(gradients,)))
+            return [done, *self._note_finite()]
 
-        def skip(found: replicas.Nonfinite) -> list[Any]:
-            state = self._loss_scale.load()
-            count = finite.count_nonfinite_losses(found.loss, state.skipped_in_row, self._loss_scale.nonfinite_losses())
-            return self._loss_scale.store(self._schedule.after_nonfinite(state, finite.TENSORS), count)  # type: ignore[no-any-return]
-
-        taken = replicas.decide_together(found, [gradient for gradient, _ in pairs], take=take, skip=skip)
+        taken = replicas.decide_together(
+            found, [gradient for gradient, _ in pairs], take=take, skip=self._note_nonfinite
+        )
         if tf.executing_eagerly():
             return taken
         train_op = tf.group(taken, name=name or self.get_name())
         if train_op not in tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP):
             tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TRAIN_OP, train_op)
         return train_op
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def apply_zeros_for_nonfinite(self, grads_and_vars: Any) -> Any:
+        """Applies each step, with zeros for all gradients where one of them is nonfinite.
+
+        For an inner optimizer whose step cannot be built inside a condition, as :meth:`apply_gradients` builds it: what
+        it does without looking at gradients (``global_step``, weight decay, moments that decay) it does in each step.
+        Without a strategy only, because each replica looks at its own gradients.
+
+        Args:
+            grads_and_vars: as for :meth:`apply_gradients`.
+
+        Returns:
+            The operation to run.
+
+        Raises:
+            ValueError: not one of the gradients is there.
+        """
+        pairs = self._take_pairs(grads_and_vars)
+        found = self._find_nonfinite(pairs)
+        is_nonfinite = tf.reduce_any(found.gradients)
+        gradients = [finite.zero_if(is_nonfinite, gradient) for gradient, _ in pairs]
+        taken = replicas.decide_together(
+            found, gradients, take=lambda *_: self._note_finite(), skip=self._note_nonfinite
+        )
+        variables = [variable for _, variable in pairs]
+        return tf.group(self._call_inner("apply_gradients", list(zip(gradients, variables, strict=True))), taken)
 
     def status(self, session: Any = None) -> Status:
         """The state as Python numbers.
@@ -223,10 +255,8 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
         """
         state = self._loss_scale
         tensors = [state.scale, state.good_steps, state.counters]
-        if session is None:
-            values = [variable.numpy() for variable in tensors]
-        else:
-            values = session.run([variable.read_value() for variable in tensors])
+        # The variables themselves, because a graph that is finalized takes no new reads.
+        values = [variable.numpy() for variable in tensors] if session is None else session.run(tensors)
         return Status.of(float(values[0]), [values[1], *values[2]], self._schedule)
 
     def get_slot(self, var: Any, name: str) -> Any:
@@ -245,6 +275,40 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
                 called in place of the inner optimizer's own, which may override them and has been called already.
         """
         self._base_methods = base_methods
+
+    def _take_pairs(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:
+        """The pairs that have a gradient, which is not scaled any more."""
+        pairs = [
+            (finite.as_tensor(gradient, variable), variable)
+            for gradient, variable in grads_and_vars
+            if gradient is not None
+        ]
+        if not pairs:
+            raise ValueError("No gradients provided for any variable.")
+        kind = self._usage.judge(
+            [gradient for gradient, _ in pairs],
+            self._loss_scale.scale,
+            by_hand=Gradients.UNSCALED_BY_LOOP,  # as with TensorFlow's own wrapper, which divides in compute_gradients
+            where=self.get_name(),
+            fix=_COMPUTE,
+        )
+        if kind is Gradients.SCALED:
+            scale = self._loss_scale()
+            pairs = [(finite.unscale(gradient, scale), variable) for gradient, variable in pairs]
+        return pairs
+
+    def _find_nonfinite(self, pairs: Iterable[tuple[Any, Any]]) -> replicas.Nonfinite:
+        flags = finite.find_nonfinite([gradient for gradient, _ in pairs], headroom=_replica_count())
+        return replicas.Nonfinite(flags, self._usage.take_nonfinite_loss())
+
+    def _note_finite(self) -> list[Any]:
+        state = self._schedule.after_finite(self._loss_scale.load(), finite.TENSORS)
+        return self._loss_scale.store(state, self._loss_scale.nonfinite_losses())  # type: ignore[no-any-return]
+
+    def _note_nonfinite(self, found: replicas.Nonfinite) -> list[Any]:
+        state = self._loss_scale.load()
+        count = finite.count_nonfinite_losses(found.loss, state.skipped_in_row, self._loss_scale.nonfinite_losses())
+        return self._loss_scale.store(self._schedule.after_nonfinite(state, finite.TENSORS), count)  # type: ignore[no-any-return]
 
     def _call_inner(self, name: str, *args: Any, **kwargs: Any) -> Any:
         with inner_call():

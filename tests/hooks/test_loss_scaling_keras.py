@@ -102,6 +102,49 @@ def test_a_saved_model_names_the_bare_optimizer_and_keeps_the_scale(tmp_path):
     assert ended.stdout.split() == ["Adam", "1", "False"]
 
 
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("keras", "m.h5"), ("keras", "m.keras"), ("tf_keras", "m.h5"), ("tf_keras", "m.keras"), ("tf_keras", "folder")],
+)
+def test_a_model_that_was_compiled_again_with_its_own_optimizer_loads_without_amp_tf(name, file, tmp_path):
+    library = {"keras": keras, "tf_keras": tf_keras}[name]
+    path = str(tmp_path / file)
+    loss = library.losses.MeanSquaredError()  # Keras' .h5 files do not load with a loss by name
+    with installed():
+        model = make_model(library)
+        model.compile(library.optimizers.Adam(0.25), loss)
+        model.fit(X, Y, verbose=0)
+        wrapper = model.optimizer
+        model.compile(model.optimizer, loss)
+        assert model.optimizer is wrapper
+        model.fit(X, Y, verbose=0)
+        model.save(path)
+        value = model.evaluate(X, Y, verbose=0)
+    code = f"""if True:
+        import sys, numpy as np, {name} as library
+        x = np.random.RandomState(0).randn(32, 4).astype("float32")
+        model = library.models.load_model({path!r})
+        assert "amp_tf" not in sys.modules
+        print(type(model.optimizer).__name__, float(model.optimizer.learning_rate))
+        print(model.evaluate(x, x.sum(1, keepdims=True), verbose=0))
+    """
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert ended.returncode == 0, ended.stderr
+    optimizer, rate, again = ended.stdout.split()
+    assert (optimizer, float(rate)) == ("Adam", 0.25)
+    assert float(again) == pytest.approx(value, rel=1e-5)  # the same sums in another process
+
+
+def test_a_wrapper_that_the_user_wrote_stays_in_the_files(library, tmp_path):
+    with installed():
+        model = make_model(library)
+        model.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.25), 64.0), library.losses.MeanSquaredError())
+        model.save(tmp_path / "m.h5")
+        again = library.models.load_model(tmp_path / "m.h5")
+    assert is_ours(again.optimizer)
+    assert again.optimizer.status().scale == 64.0
+
+
 def test_fit_shows_the_scale_without_being_asked(library):
     with installed():
         model = make_model(library)

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
+from amp_tf.hooks import loss_scaling_v1
 from tests.hooks.loss_scaling_setup import installed
 
 v1 = tf.compat.v1
@@ -129,6 +130,49 @@ def test_k09_a_monitored_session_resumes_a_float32_run(tmp_path):
     assert steps == count
 
 
+class MakingVariables(v1.train.Optimizer):
+    """Makes a variable of its own in each of its steps' graphs, whose name follows the name scope."""
+
+    def __init__(self):
+        super().__init__(use_locking=False, name="MakingVariables")
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        count = v1.Variable(0.0, name="count", trainable=False)
+        return tf.group(
+            count.assign_add(1.0), *[variable.assign_sub(gradient) for gradient, variable in grads_and_vars]
+        )
+
+
+@pytest.fixture(params=["TF1", "TF2"])
+def control_flow(request):
+    if request.param == "TF1":
+        v1.disable_control_flow_v2()
+    yield request.param
+    v1.enable_control_flow_v2()
+
+
+@pytest.mark.parametrize("scope", [None, "training"])
+@pytest.mark.parametrize("make", [lambda: v1.train.AdamOptimizer(0.1), MakingVariables])
+def test_an_optimizers_variables_are_called_as_without_loss_scaling(make, scope, control_flow):
+    def names():
+        with tf.Graph().as_default(), v1.name_scope(scope):
+            weight = v1.get_variable("w", initializer=[1.0])
+            make().minimize(tf.reduce_sum(weight**2))
+            return {v.op.name for v in v1.global_variables() if not loss_scaling_v1._is_scale(v)}
+
+    expected = names()
+    with installed():
+        assert names() == expected
+
+
+def test_k09_a_float32_checkpoint_of_adam_resumes_with_tf1s_control_flow(tmp_path, control_flow):
+    plain = Session()
+    plain.train(BATCHES[:2], path=str(tmp_path / "plain"))
+    with installed():
+        weight, _ = Session().train(BATCHES[2:], restore=str(tmp_path / "plain"))
+    np.testing.assert_array_equal(weight, plain.train(BATCHES)[0])
+
+
 def test_a_checkpoint_that_lacks_more_than_the_scale_fails_as_ever(tmp_path):
     with tf.Graph().as_default(), v1.Session() as session:
         other = v1.get_variable("other", initializer=1.0)
@@ -165,6 +209,128 @@ def test_what_an_optimizer_overrides_is_done_once(how):
     assert len(session.scales) == 2
     np.testing.assert_array_equal(weight, Session(how, make=lambda: Overriding(0.01)).train(BATCHES)[0])
     assert steps == 5
+
+
+class Replacing(v1.train.Optimizer):
+    """As BERT's optimizers do: an ``apply_gradients`` that makes variables and never calls the base class's."""
+
+    def __init__(self, rate=0.01):
+        super().__init__(use_locking=False, name="Replacing")
+        self.rate = rate
+
+    def apply_gradients(self, grads_and_vars, global_step, name=None, factor=1.0):
+        updates = [] if global_step is None else [global_step.assign_add(1)]
+        for gradient, variable in grads_and_vars:
+            momentum = v1.get_variable(
+                f"{variable.op.name}/momentum", shape=variable.shape, initializer=tf.zeros_initializer()
+            )
+            updates.append(variable.assign_sub(self.rate * momentum.assign(0.9 * momentum + factor * gradient)))
+        return tf.group(*updates)
+
+
+class Around(Delegating):
+    """Horovod around BERT's optimizer."""
+
+    def __init__(self):
+        super().__init__()
+        self._inner = Replacing()
+
+
+@pytest.mark.parametrize("make", [Replacing, Around])
+@pytest.mark.parametrize("how", ["minimize", "clip"])
+def test_a_step_that_replaces_the_base_classs_is_skipped_too(how, make):
+    with installed():
+        session = Session(how, make=make)
+        weight, steps = session.train([NANS, *BATCHES, NANS])
+    assert len(session.scales) == 2
+    np.testing.assert_array_equal(weight, Session(how, make=make).train(BATCHES)[0])
+    assert steps == 5
+
+
+def test_the_scale_falls_where_a_step_replaces_the_base_classs():
+    with installed(), tf.Graph().as_default():
+        weight = v1.get_variable("w", initializer=[1.0])
+        step = Replacing().minimize(tf.reduce_sum(weight * np.inf), v1.train.get_or_create_global_step())
+        scale = next(v for v in v1.global_variables() if v.op.name == "current_loss_scale")
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(step)
+            session.run(step)
+            assert session.run(scale) == 2.0**13
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_step_that_replaces_the_base_classs_gets_its_own_arguments(by_name):
+    with installed(), tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("w", initializer=[1.0])
+        optimizer = Replacing(0.25)
+        pairs = optimizer.compute_gradients(tf.reduce_sum(weight))
+        if by_name:
+            step = optimizer.apply_gradients(grads_and_vars=pairs, global_step=None, factor=2.0)
+        else:
+            step = optimizer.apply_gradients(pairs, None, None, 2.0)
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        assert session.run(weight).tolist() == [0.5]
+
+
+def test_a_step_that_replaces_the_base_classs_on_gradients_of_its_own_is_warned_and_skipped(log):
+    with installed(), tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("w", initializer=[1.0])
+        x = v1.placeholder(tf.float32, [1])
+        step = Replacing(0.25).apply_gradients(
+            list(zip(tf.gradients(tf.reduce_sum(weight * x), [weight]), [weight], strict=True)), None
+        )
+        session.run(v1.global_variables_initializer())
+        session.run(step, {x: [2.0]})
+        session.run(step, {x: [np.nan]})
+        assert session.run(weight).tolist() == [0.5]
+    (warning,) = log("the loss was never scaled")
+    assert "optimizer.compute_gradients(loss, variables)" in warning
+    assert "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0" in warning
+
+
+class Unconditional(v1.train.Optimizer):
+    """An ``apply_gradients`` that fails inside a condition: its variables begin with the value of a tensor."""
+
+    def __init__(self):
+        super().__init__(use_locking=False, name="Unconditional")
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        (gradient, variable), *_ = grads_and_vars
+        total = v1.get_variable("total", initializer=tf.zeros_like(variable))
+        with tf.control_dependencies([variable.assign_sub(0.25 * gradient), total.assign_add(gradient)]):
+            return tf.no_op() if global_step is None else global_step.assign_add(1)
+
+
+def test_a_step_that_fails_inside_a_condition_gets_zeros_for_nonfinite_gradients(log):
+    with installed(), tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("w", initializer=[1.0])
+        x = v1.placeholder(tf.float32, [1])
+        step = Unconditional().minimize(tf.reduce_sum(weight * x), v1.train.get_or_create_global_step())
+        scale = next(v for v in v1.global_variables() if v.op.name == "current_loss_scale")
+        session.run(v1.global_variables_initializer())
+        for value in (2.0, np.inf, 1.0):
+            session.run(step, {x: [value]})
+        assert session.run([weight, v1.global_variables("total")[0]]) == [[0.25], [3.0]]
+        assert session.run([scale, v1.train.get_global_step()]) == [2.0**14, 3]
+    assert len(log("the step cannot be built inside a condition")) == 1
+
+
+def test_a_class_gets_its_own_step_back():
+    original = vars(Replacing)["apply_gradients"]
+    with installed():
+        Replacing()
+        assert vars(Replacing)["apply_gradients"] is not original
+    assert vars(Replacing)["apply_gradients"] is original
+
+
+def test_an_optimizer_from_before_the_switch_is_scaled_too():
+    optimizer = Replacing()
+    with installed():
+        session = Session(make=lambda: optimizer)
+        weight, _ = session.train([NANS, *BATCHES])
+    np.testing.assert_array_equal(weight, Session(make=Replacing).train(BATCHES)[0])
 
 
 @pytest.mark.parametrize("first", ["initializer", "optimizer"])

@@ -56,3 +56,14 @@ def test_a_global_norm_of_float64_gradients_may_be_larger_than_float32_holds():
     gradients = [tf.constant([1e30], tf.float64), tf.constant([1e25], tf.float64)]
     assert not np.any(finite.find_nonfinite(gradients, NormClip.GLOBAL))
     assert np.all(finite.find_nonfinite([tf.constant([1e200], tf.float64)], NormClip.GLOBAL))
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_gradient_becomes_zeros_in_its_own_form(condition):
+    values = tf.constant([[np.nan, 2.0]])
+    dense = finite.zero_if(tf.constant(condition), values)
+    sparse = finite.zero_if(tf.constant(condition), tf.IndexedSlices(values, [3], [8, 2]))
+    expected = np.zeros((1, 2)) if condition else values
+    np.testing.assert_array_equal(dense, expected)
+    np.testing.assert_array_equal(sparse.values, expected)
+    assert [int(sparse.indices[0]), *sparse.dense_shape] == [3, 8, 2]

@@ -1,0 +1,88 @@
+"""The loss scale of TF1 sessions in the line at exit."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from amp_tf.hooks import loss_scaling, loss_scaling_sessions
+from tests.hooks.loss_scaling_setup import installed
+from tests.hooks.test_loss_scaling_v1 import BATCHES, NANS, Session
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture(autouse=True)
+def looks(monkeypatch):
+    monkeypatch.setattr(loss_scaling_sessions, "_last_looks", {})
+    monkeypatch.setattr("amp_tf.callbacks._last_looks", {})
+
+
+def test_a_closed_session_told_its_scale_and_its_skipped_steps():
+    with installed():
+        Session().train([*BATCHES, NANS])
+        assert loss_scaling.describe() == "loss scale 2^14, 1 of 6 steps skipped"
+        Session("clip").train(BATCHES)
+        assert loss_scaling.describe().endswith("; loss scale 2^15, 0 of 5 steps skipped")
+
+
+def test_a_monitored_session_with_its_finalized_graph_tells_it_too():
+    with installed():
+        training = Session()
+        with training.graph.as_default(), v1.train.MonitoredTrainingSession() as session:
+            for batch in (NANS, *BATCHES):
+                session.run(training.step, {training.x: batch})
+    assert loss_scaling.describe() == "loss scale 2^14, 1 of 6 steps skipped"
+
+
+def test_the_session_that_made_the_most_steps_counts():
+    with installed():
+        training = Session()
+        training.train([NANS, *BATCHES])
+        training.train(BATCHES[:2])
+    assert loss_scaling.describe() == "loss scale 2^14, 1 of 6 steps skipped"
+
+
+def test_a_session_without_a_step_says_nothing():
+    with installed():
+        training = Session()
+        training.train([])
+        with v1.Session(graph=training.graph):
+            pass  # nothing is initialized
+        with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
+            session.run(tf.constant(1.0))
+    assert loss_scaling.describe() == ""
+
+
+def test_a_session_that_is_closed_by_an_error_or_twice_closes_as_ever():
+    with installed():
+        training = Session()
+
+        def train():
+            with v1.Session(graph=training.graph) as session:
+                session.run([training.initialize])
+                session.run(training.step, {training.x: BATCHES[0]})
+                session.run(training.step)  # the placeholder is not fed
+
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            train()
+        session = v1.Session(graph=training.graph)
+        session.close()
+        session.close()
+    assert loss_scaling.describe() == "loss scale 2^15, 0 of 1 steps skipped"
+
+
+def test_a_remote_session_is_not_asked():
+    server = v1.train.Server.create_local_server()
+    with installed():
+        training = Session()
+        with v1.Session(server.target, graph=training.graph) as session:
+            session.run(training.initialize)
+            session.run(training.step, {training.x: np.ones((4, 3), "float32")})
+    assert loss_scaling.describe() == ""
+
+
+def test_uninstalling_gives_close_back():
+    before = vars(v1.Session.__mro__[1])["close"]
+    with installed():
+        assert vars(v1.Session.__mro__[1])["close"] is not before
+    assert vars(v1.Session.__mro__[1])["close"] is before
