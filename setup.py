@@ -1,9 +1,9 @@
-"""Builds what pyproject.toml cannot describe: the libraries written in C and the two files that switch amp_tf on.
+"""Builds what pyproject.toml cannot describe: the libraries written in C and what switches amp_tf on.
 
 * ``build_native`` compiles :data:`LIBRARIES` with the C compiler in the ``ziglang`` package, so that no compiler is
   needed on the machine. ``python setup.py build_native --inplace`` does it in a checkout.
-* ``amp_tf.pth`` and ``amp_tf.start`` go to the root of site-packages, from wheels and from editable installs alike,
-  and into RECORD, so that ``pip uninstall`` removes them.
+* ``amp_tf.pth``, ``amp_tf.start`` and ``_amp_tf_start.py`` go to the root of site-packages, from wheels and from
+  editable installs alike, and into RECORD, so that ``pip uninstall`` removes them.
 
 ``AMP_TF_WHEEL_ARCH=aarch64 pip wheel .`` cross-compiles; the default is the machine's own architecture.
 """
@@ -27,10 +27,10 @@ from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).resolve().parent
 SHIM, READER = "amp_tf/hooks/grappler/shim.c", "amp_tf/graph/wire.c"
-AT_SITE_PACKAGES_ROOT = ("amp_tf.pth", "amp_tf.start")
+AT_SITE_PACKAGES_ROOT = ("amp_tf.pth", "amp_tf.start", "_amp_tf_start.py")
 LIBRARIES = {  # each with its source and the options that it is compiled with; the shim serves one device type
-    "amp_tf/hooks/grappler/amp_tf_cpu.so": (SHIM, '-DAMP_TF_DEVICE_TYPE="CPU"'),
-    "amp_tf/hooks/grappler/amp_tf_gpu.so": (SHIM, '-DAMP_TF_DEVICE_TYPE="GPU"'),
+    "amp_tf/hooks/grappler/amp_tf_cpu.so": (SHIM, '-DAMP_TF_DEVICE_TYPE="CPU"', "-lpthread"),
+    "amp_tf/hooks/grappler/amp_tf_gpu.so": (SHIM, '-DAMP_TF_DEVICE_TYPE="GPU"', "-lpthread"),
     "amp_tf/graph/amp_tf_wire.so": (READER,),
 }
 ARCHITECTURES = ("x86_64", "aarch64")

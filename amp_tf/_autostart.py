@@ -1,29 +1,24 @@
-"""What ``amp_tf.pth`` and ``amp_tf.start`` call at the start of every interpreter that has amp_tf switched on.
+"""How amp_tf comes into a program: called by ``_amp_tf_start``, ``amp-tf run`` and ``python -m amp_tf``.
 
-It runs before the user's program, in every Python of the environment, so it is small: it imports no TensorFlow, reads
-no settings (that happens when TensorFlow is imported) and never raises.
+It runs before TensorFlow is imported, so it is small, reads no settings (that happens when TensorFlow is there) and
+never raises.
 """
 
 from __future__ import annotations
 
 import os
 
-# The switches of config.ENV_VARS. They are read properly, and bad values are told, when TensorFlow is imported: here
-# anything but a plain no is taken for a yes.
-_SWITCHES = (
-    "TF_ENABLE_AUTO_MIXED_PRECISION",
-    "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE",
-    "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING",
-)
-_OFF = ("", "0", "false")
+TYPE_CHECKING = False  # the name that type checkers know; importing typing would cost more than the rest of the start
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 
 def start() -> None:
-    """Turns amp_tf on after TensorFlow's import, if the environment asks for it. Idempotent."""
+    """Lets amp_tf look at the environment once TensorFlow is imported, unless ``AMP_TF_DISABLE`` is set. Idempotent."""
     try:
         if os.environ.get("AMP_TF_DISABLE", "").strip().lower() in ("1", "true"):
-            return
-        if all(os.environ.get(name, "").strip().lower() in _OFF for name in _SWITCHES):
             return
         from amp_tf.hooks import imports
 
@@ -33,10 +28,26 @@ def start() -> None:
         _say(error)
 
 
-def _on_tensorflow(name: str) -> None:
-    from amp_tf.hooks import switch
+def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    """Starts, and lets the import that is under way be noticed: for the finder of ``_amp_tf_start``.
 
-    switch.enable_from_environment()
+    Returns:
+        The module's own spec, watched, or ``None`` where amp_tf is disabled or the module does not exist.
+    """
+    start()
+    try:
+        from amp_tf.hooks import imports
+
+        return imports.find_spec(name, path, target)
+    except Exception as error:
+        _say(error)
+        return None
+
+
+def _on_tensorflow(name: str) -> None:
+    from amp_tf.hooks import environment
+
+    environment.follow()
 
 
 def _say(error: BaseException) -> None:

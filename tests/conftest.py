@@ -16,7 +16,12 @@ SOURCES = {
 
 
 def pytest_configure() -> None:
-    """A checkout may have no compiled libraries yet, or old ones."""
+    """A checkout may have no compiled libraries yet, or old ones.
+
+    An installed amp_tf would follow what tests do to ``os.environ`` in this process. Programs that are to be switched
+    on run in processes of their own.
+    """
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "AmpTfStart"]
     if not all(_is_newer(ROOT / library, ROOT / source) for library, source in SOURCES.items()):
         command = [sys.executable, "setup.py", "-q", "build_native", "--inplace"]
         if subprocess.run(command, cwd=ROOT).returncode != 0:

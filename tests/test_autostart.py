@@ -1,13 +1,16 @@
-"""The line in amp_tf.pth: what it costs when off, and that it never stands in the way."""
+"""The line in amp_tf.pth: what it loads, and that it never stands in the way."""
 
 from __future__ import annotations
 
+import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import _amp_tf_start
 from amp_tf import _autostart, config
 from tests.hooks import running
 
@@ -21,31 +24,41 @@ def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("site")
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {},
-        *({name: value} for name in SWITCHES for value in ("", "0", "false")),
-        {"TF_ENABLE_AUTO_MIXED_PRECISION": "1", "AMP_TF_DISABLE": "1"},
-        {"AMP_TF_PRECISION": "float16"},
-    ],
-    ids=str,
-)
-def test_nothing_of_amp_tf_is_loaded_when_it_is_off(variables: dict[str, str], site_folder: Path) -> None:
+@pytest.mark.parametrize("variables", [{}, *({name: "1"} for name in SWITCHES)], ids=str)
+def test_nothing_of_amp_tf_is_loaded_before_tensorflow_is_imported(
+    variables: dict[str, str], site_folder: Path
+) -> None:
     ended = running.run(["-c", LOADED], site_folder, variables)
     assert (ended.status, ended.out.strip(), ended.err) == (0, "[]", "")
 
 
-@pytest.mark.parametrize("name", SWITCHES)
-def test_only_the_finder_is_loaded_before_tensorflow_is_imported(name: str, site_folder: Path) -> None:
-    code = f"{LOADED}; print([name for name in ('typing', 'dataclasses', 'inspect') if name in sys.modules])"
-    without = running.run(["-c", code], site_folder, {})
-    ended = running.run(["-c", code], site_folder, {name: "1"})
-    assert ended.status == 0
-    assert ended.err == ""
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        dict(zip(SWITCHES, ("", "0", "False"), strict=True)),
+        {"AMP_TF_PRECISION": "float8"},  # which nobody reads
+        {"TF_ENABLE_AUTO_MIXED_PRECISION": "1", "AMP_TF_DISABLE": "1"},
+    ],
+    ids=str,
+)
+def test_nothing_of_amp_tf_is_loaded_when_it_is_off(variables: dict[str, str], site_folder: Path) -> None:
+    code = (
+        f"import tensorflow, keras, os; os.environ['OTHER'] = '1'; {LOADED}; print(os.environ.__setitem__.__module__)"
+    )
+    ended = running.run(["-c", code], site_folder, variables)
+    assert ended.out.split() == ["[]", "os" if "AMP_TF_DISABLE" in variables else "_amp_tf_start"]
+    assert "amp_tf" not in ended.err
+
+
+@pytest.mark.parametrize("module", ["typing", "dataclasses", "inspect"])
+def test_start_is_light(module: str, site_folder: Path) -> None:
+    """For Pythons that call it at every start (PEP 829), and for ``amp-tf run``."""
+    code = f"import sys; before = {module!r} in sys.modules; from amp_tf import _autostart; _autostart.start()"
+    ended = running.run(["-c", f"{code}; {LOADED}; print({module!r} in sys.modules, before)"], site_folder, {})
     loaded, heavy = ended.out.strip().splitlines()
     assert loaded == LIGHT
-    assert heavy == without.out.strip().splitlines()[1]
+    assert heavy in ("False False", "True True")
 
 
 def test_a_bad_value_ends_in_one_message_and_a_float32_program(site_folder: Path) -> None:
@@ -85,30 +98,92 @@ def test_start_never_raises(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert capsys.readouterr().err.startswith("amp_tf: stays off: TypeError")
 
 
-def test_the_pth_is_one_ascii_line_that_an_import_starts() -> None:
-    text = (running.ROOT / "amp_tf.pth").read_bytes()
-    assert text.isascii()
-    assert text.startswith(b"import ")
-    assert text.count(b"\n") == 1
-    assert all(name.encode() in text for name in SWITCHES)
-
-
-def test_the_start_file_names_what_the_pth_calls() -> None:
-    """PEP 829: one ``module:callable`` for each line."""
+def test_both_files_name_the_same_module() -> None:
+    """PEP 829: one ``module:callable`` for each line; a .pth executes lines that begin with an import."""
     module, _, name = (running.ROOT / "amp_tf.start").read_text(encoding="utf-8").strip().partition(":")
-    assert module == _autostart.__name__
-    assert getattr(_autostart, name) is _autostart.start
+    assert module == _amp_tf_start.__name__
+    assert getattr(_amp_tf_start, name) is _amp_tf_start.install
+    assert (running.ROOT / "amp_tf.pth").read_text(encoding="ascii") == f"import {module}\n"
 
 
-def test_autostart_knows_every_switch() -> None:
-    assert list(_autostart._SWITCHES) == SWITCHES
+def test_it_knows_every_switch() -> None:
+    assert list(_amp_tf_start.SWITCHES) == list(config.SWITCH_VARS) == SWITCHES
+    assert _amp_tf_start.DISABLE == config.DISABLE_VAR
 
 
-def test_the_pth_line_runs_as_python_runs_it(tmp_path: Path) -> None:
-    """``site`` executes the line inside a function; a name that the line binds must not be needed in a nested scope."""
-    (tmp_path / "amp_tf.pth").write_bytes((running.ROOT / "amp_tf.pth").read_bytes())
-    code = f"import site; site.addsitedir({str(tmp_path)!r}); site.addsitedir({str(tmp_path)!r}); {LOADED}"
-    environ = running.environment(tmp_path, {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"})
-    ended = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
-    assert ended.stdout.strip() == LIGHT
+FINDERS = "import sys; print([type(finder).__name__ for finder in sys.meta_path].count('AmpTfStart'))"
+
+
+def read_pth(tmp_path: Path, code: str, *, python_path: Path, switch: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs code in a Python that read amp_tf.pth twice, as ``site`` does, in a site folder with nothing but that."""
+    for name in ("amp_tf.pth", "_amp_tf_start.py"):
+        (tmp_path / name).write_bytes((running.ROOT / name).read_bytes())
+    environ = {name: value for name, value in os.environ.items() if "AMP_TF" not in name}
+    environ |= {"PYTHONPATH": str(python_path), SWITCHES[0]: switch}
+    begin = f"import site; site.addsitedir({str(tmp_path)!r}); site.addsitedir({str(tmp_path)!r})"
+    command = [sys.executable, "-S", "-c", f"{begin}\n{code}"]
+    return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+
+def test_a_pth_that_is_read_twice_adds_one_finder(tmp_path: Path) -> None:
+    ended = read_pth(tmp_path, f"{FINDERS}; {LOADED}", python_path=running.ROOT)
+    assert ended.stdout.split() == ["1", "[]"]
     assert ended.stderr == ""
+
+
+@pytest.mark.parametrize("switch", ["", "1"])
+@pytest.mark.parametrize("name", ["tensorflow", "keras", "tf_keras"])
+def test_an_import_that_is_noticed_finds_the_module(name: str, switch: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_text("value = 3\n")
+    ended = read_pth(tmp_path, f"import {name}; print({name}.value); {LOADED}", python_path=running.ROOT, switch=switch)
+    value, loaded = ended.stdout.strip().splitlines()
+    assert value == "3"
+    assert ("amp_tf.hooks.imports" in ast.literal_eval(loaded)) is bool(switch)
+    is_started = bool(switch) and name == "tensorflow"
+    assert ("amp_tf.hooks.switch" in ast.literal_eval(loaded)) is is_started
+    assert is_started or ended.stderr == ""  # this TensorFlow is a fake, and absl is not there
+
+
+def test_a_switch_that_is_set_later_loads_it_once(tmp_path: Path) -> None:
+    """What ``os.environ`` is given afterwards is the package's to follow."""
+    (tmp_path / "tensorflow.py").write_text("")
+    code = f"""
+import os, tensorflow
+ways = lambda: print(os.environ.__setitem__.__module__)
+os.environ["AMP_TF_PRECISION"] = "bfloat16"; ways()
+os.environ["{SWITCHES[0]}"] = "0"; {LOADED}; ways()
+os.environ["AMP_TF_DISABLE"] = "1"
+os.environ["{SWITCHES[0]}"] = "1"; ways()
+os.environ["AMP_TF_DISABLE"] = "0"; ways()
+from amp_tf.hooks import switch
+print(switch.is_enabled(), switch._active.config.precision)
+"""
+    ended = read_pth(tmp_path, code, python_path=running.ROOT)
+    early, hooks = "_amp_tf_start", "amp_tf.hooks.environment"
+    assert ended.stdout.split() == [early, "[]", early, early, hooks, "True", "bfloat16"]
+
+
+@pytest.mark.parametrize("switch", ["", "1"])
+def test_an_import_of_what_does_not_exist_fails_as_ever(switch: str, tmp_path: Path) -> None:
+    code = "try:\n    import tensorflow\nexcept ModuleNotFoundError as error:\n    print(error.name, error)"
+    ended = read_pth(tmp_path, code, python_path=running.ROOT, switch=switch)
+    assert ended.stdout.strip() == "tensorflow No module named 'tensorflow'"
+    assert ended.stderr == ""
+
+
+@pytest.mark.parametrize("when", ["before", "later"])
+def test_a_pth_without_its_package_says_so_and_lets_tensorflow_in(when: str, tmp_path: Path) -> None:
+    """Such as an editable installation whose checkout was moved away."""
+    (tmp_path / "tensorflow.py").write_text("value = 3\n")
+    code = (
+        f"import os, tensorflow; print(tensorflow.value); os.environ[{SWITCHES[0]!r}] = '1'; print(len(os.environ) > 1)"
+    )
+    ended = read_pth(tmp_path, code, python_path=tmp_path, switch="1" if when == "before" else "")
+    assert ended.stdout.split() == ["3", "True"]
+    assert ended.stderr == "amp_tf: stays off: ModuleNotFoundError: No module named 'amp_tf'\n"
+
+
+def test_without_the_switch_a_missing_package_is_not_missed(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text("value = 3\n")
+    ended = read_pth(tmp_path, "import tensorflow; print(tensorflow.value)", python_path=tmp_path)
+    assert (ended.stdout, ended.stderr) == ("3\n", "")

@@ -18,7 +18,7 @@ LIBRARIES = {
     "amp_tf/hooks/grappler/amp_tf_gpu.so",
     "amp_tf/graph/amp_tf_wire.so",
 }
-AT_ROOT = {"amp_tf.pth", "amp_tf.start"}
+AT_ROOT = {"amp_tf.pth", "amp_tf.start", "_amp_tf_start.py"}
 BUILD_REQUIREMENTS = ("setuptools>=77", "wheel", "ziglang>=0.13")  # those of pyproject.toml; tomllib is not in 3.10
 ELF_MACHINE = {"x86_64": 62, "aarch64": 183}  # e_machine of the ELF header
 
@@ -161,12 +161,12 @@ def test_install_turns_the_switch_on_and_uninstall_leaves_nothing(
     )
     assert set(os.listdir(site_packages)) >= AT_ROOT
     code = (
-        "import sys; print('amp_tf.hooks.imports' in sys.modules)\n"
+        "import sys; print('AmpTfStart' in [type(finder).__name__ for finder in sys.meta_path])\n"
         "from amp_tf.hooks.grappler.library import Shim; print(Shim('CPU').is_registered, Shim('GPU').is_registered)"
     )
     command = [str(python), "-c", code]
-    for value, started in (("1", "True"), ("", "False")):
-        variables = environ | {"TF_ENABLE_AUTO_MIXED_PRECISION": value}
+    for value, started in (("", "True"), ("1", "False")):
+        variables = environ | {"AMP_TF_DISABLE": value}
         printed = subprocess.check_output(command, env=variables, cwd=site_packages.parent, text=True)
         assert printed.split() == [started, "False", "False"]
     pip(python, environ, "uninstall", "--quiet", "--yes", "amp-tf")

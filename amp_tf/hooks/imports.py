@@ -99,6 +99,11 @@ def watch(*names: str) -> None:
         sys.meta_path.insert(0, _finder)
 
 
+def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    """The spec of a module, whose import is noticed if it is watched: for a finder that stands in for ours."""
+    return _finder.find_spec(name, path, target)
+
+
 def after_import(name: str, action: Action) -> None:
     """Calls ``action(name)`` after every first import of a module, and at once if it is imported already.
 

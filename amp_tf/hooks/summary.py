@@ -37,6 +37,12 @@ def add_part(part: Callable[[], str]) -> None:
         _parts.append(part)
 
 
+def is_due() -> bool:
+    """Whether any graph of this process was looked at: then the line is due, even if amp_tf is off by now."""
+    process = sys.modules.get("amp_tf.reporting.process")
+    return process is not None and bool(process.totals().graphs)
+
+
 def log() -> None:
     """Prints the summary through absl logging, if TensorFlow was imported at all. Never raises."""
     if "tensorflow" not in sys.modules:
@@ -54,19 +60,16 @@ def line() -> str:
     ``0 graphs, 0 of 0 nodes converted, 0 casts: TensorFlow ran no graph …``.
     """
     from amp_tf.reporting import process
+    from amp_tf.reporting.text import headline, plural
 
     report, totals, seen = process.report(), process.totals(), evidence.seen()
-    text = f"{_plural(sum(totals.graphs.values()), 'graph')}, "
-    text += f"{totals.converted:,} of {_plural(totals.total, 'node')} converted"
-    if totals.precisions:
-        text += f" to {' and '.join(precision.value for precision in totals.precisions)}"
-    text += f", {_plural(totals.casts, 'cast')}"
+    text = headline(sum(totals.graphs.values()), totals.converted, totals.total, totals.precisions, totals.casts)
     if not totals.converted:
         text += f": {why_nothing(report, totals, seen)}"
     if totals.unmatched:
         text += f"; patterns that matched no node: {', '.join(sorted(totals.unmatched))}"
     if seen.failures:
-        text += f"; {_plural(seen.failures, 'rewrite')} failed, and the graphs stayed in float32"
+        text += f"; {plural(seen.failures, 'rewrite')} failed, and the graphs stayed in float32"
     if seen.not_installed:
         text += f"; not installed: {', '.join(f'{home} ({why})' for home, why in seen.not_installed.items())}"
     return "; ".join([text, *filter(None, (part() for part in _parts))])
@@ -95,7 +98,3 @@ def _has_xla_functions() -> bool:
         return False
     names = running.list_function_names()
     return any(running.get_function_def(name).attr["_XlaMustCompile"].b for name in names)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

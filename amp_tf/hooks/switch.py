@@ -9,7 +9,7 @@ import os
 import threading
 from types import TracebackType
 
-from amp_tf.config import AmpConfig, Switches
+from amp_tf.config import DISABLE_VAR, SWITCH_VARS, AmpConfig, Switches
 from amp_tf.errors import ConfigError
 from amp_tf.hooks import imports, notices, registry, summary
 
@@ -21,10 +21,12 @@ _EXIT_WAIT_MS = 10_000
 class _Active:
     config: AmpConfig
     switches: Switches
+    by_environment: bool = False
 
 
 _lock = threading.RLock()
 _active: _Active | None = None
+_refused = ""  # what was wrong with the environment, where that is why amp_tf is off
 _exit_pid: int | None = None
 
 
@@ -69,22 +71,46 @@ def enable(config: AmpConfig | None = None) -> Handle:
     Raises:
         ConfigError: an environment variable has a value that means nothing.
     """
-    return _enable(AmpConfig.from_env() if config is None else config, EVERYTHING)
+    return _enable(_Active(AmpConfig.from_env() if config is None else config, EVERYTHING))
 
 
-def enable_from_environment() -> Handle | None:
+def obey_environment(changed: str | None = None) -> None:
     """Does what the environment asks for. A bad value is told in one message, and amp_tf stays off.
 
-    Returns:
-        The handle, or ``None`` if everything is off.
+    What :func:`enable` turned on stays as it is. Where amp_tf is off, perhaps by :func:`disable`, a change turns it on
+    only if it is one of a switch, or if it mends the bad value for which amp_tf is off.
+
+    Args:
+        changed: the variable that the program has just set or deleted; ``None`` if none was.
     """
-    try:
-        switches = Switches.from_env()
-        config = AmpConfig.from_env()
-    except ConfigError as error:
+    with _lock:
+        if _active is not None and not _active.by_environment:
+            return
+        if _active is None and not _refused and changed is not None and changed not in (*SWITCH_VARS, DISABLE_VAR):
+            return
+        try:
+            asked = _asked_by_environment()
+        except ConfigError as error:
+            _refuse(str(error))
+            return
+        if asked is None:
+            disable()
+        elif asked != _active:
+            _enable(asked)
+
+
+def _asked_by_environment() -> _Active | None:
+    switches = Switches.from_env()
+    return _Active(AmpConfig.from_env(), switches, by_environment=True) if switches.any else None
+
+
+def _refuse(error: str) -> None:
+    """Turns amp_tf off and says why, once while that is why."""
+    global _refused
+    if error != _refused:
         notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
-        return None
-    return _enable(config, switches) if switches.any else None
+    disable()
+    _refused = error
 
 
 def disable() -> None:
@@ -93,9 +119,9 @@ def disable() -> None:
     What cannot be undone: the optimizer stays registered with TensorFlow, as the identity; functions and sessions that
     ran already keep their converted graphs; optimizers that were wrapped for loss scaling stay wrapped.
     """
-    global _active
+    global _active, _refused
     with _lock:
-        _active = None
+        _active, _refused = None, ""
         imports.forget(_on_import)
         registry.uninstall()
 
@@ -105,19 +131,20 @@ def is_enabled() -> bool:
     return _active is not None
 
 
-def _enable(config: AmpConfig, switches: Switches) -> Handle:
-    global _active, _exit_pid
+def _enable(wanted: _Active) -> Handle:
+    global _active, _exit_pid, _refused
     with _lock:
-        if _active is not None and _active.switches != switches:
+        _refused = ""
+        if _active is not None and _active.switches != wanted.switches:
             registry.uninstall()
-        _active = _Active(config, switches)
+        _active = wanted
         imports.forget(_on_import)
         if _exit_pid is None:
             _exit_pid = os.getpid()
             atexit.register(_at_exit)
         for trigger in registry.TRIGGERS:
             imports.after_import(trigger, _on_import)
-        return Handle(_active)
+        return Handle(wanted)
 
 
 def _on_import(trigger: str) -> None:
@@ -136,5 +163,5 @@ def _at_exit() -> None:
     plugin = sys.modules.get("amp_tf.hooks.grappler.plugin")
     if plugin is not None:
         plugin.uninstall(wait_ms=_EXIT_WAIT_MS)
-    if was_on:
+    if was_on or summary.is_due():
         summary.log()

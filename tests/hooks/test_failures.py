@@ -97,6 +97,25 @@ except KeyboardInterrupt:
     assert ended.warnings == []
 
 
+def test_what_a_signal_handler_raises_during_a_rewrite_reaches_the_program(site_folder: Path) -> None:
+    code = """
+import os, signal, sys, time
+import tensorflow as tf
+from amp_tf.hooks.grappler import plugin
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+def convert(*graph):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.1)  # Python runs handlers between two of its instructions
+plugin.set_conversion(convert)
+tf.function(lambda x: tf.nn.relu(tf.nn.relu(x @ x) @ x) @ x)(tf.ones((8, 8)))
+print("swallowed")
+"""
+    ended = running.run(["-c", code], site_folder, running.switched_on())
+    assert (ended.status, ended.out) == (7, ""), ended.err
+    assert ended.warnings == []
+    assert "Exception ignored" not in ended.err
+
+
 def test_exit_waits_for_a_rewrite_on_another_thread(site_folder: Path) -> None:
     code = """
 import threading, time

@@ -38,7 +38,7 @@ def test_a_bad_value_is_told_once_with_name_value_and_valid_values(
     assert bad is not None
     monkeypatch.setenv(config.ENABLE_VAR, "1")
     monkeypatch.setenv(row.name, bad)
-    assert switch.enable_from_environment() is None
+    switch.obey_environment()
     assert not switch.is_enabled()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1
@@ -101,3 +101,4 @@ print(json.dumps({"steps": steps}))
         ["its config", True],
         ["after the block", False],
     ]
+    assert ended.converted > 0  # the line at exit comes, though amp_tf is off by then
