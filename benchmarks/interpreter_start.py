@@ -3,7 +3,8 @@
 Starts ``python -c pass`` many times in four ways, in turns, so that a slow moment of the machine hits all of them
 alike: without ``amp_tf.pth``, with it and the variable unset, with it and the variable set to 1, and with
 ``AMP_TF_DISABLE=1`` besides. Prints medians and their differences in milliseconds. It makes a venv of its own without
-TensorFlow: its site-packages hold a link to this checkout's package and, for the last three, the .pth file.
+TensorFlow: its site-packages hold a link to this checkout's package and, for the last three, the .pth file and what
+it imports.
 
     python benchmarks/interpreter_start.py [--starts 150] [--json]
 """
@@ -40,7 +41,8 @@ def make_python(folder: Path, *, with_pth: bool) -> Path:
     site_packages = Path(subprocess.check_output(command, text=True).strip())
     (site_packages / "amp_tf").symlink_to(ROOT / "amp_tf")
     if with_pth:
-        (site_packages / "amp_tf.pth").write_bytes((ROOT / "amp_tf.pth").read_bytes())
+        for name in ("amp_tf.pth", "_amp_tf_start.py"):
+            (site_packages / name).write_bytes((ROOT / name).read_bytes())
     return python
 
 

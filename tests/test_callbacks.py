@@ -197,10 +197,11 @@ def test_an_optimizer_of_somebody_else_that_has_a_status_is_left_alone(library):
 
 def test_the_line_at_exit_tells_of_the_last_models_only(monkeypatch):
     from amp_tf import callbacks
-    from amp_tf.hooks import loss_scaling
+    from amp_tf.hooks import loss_scaling, loss_scaling_sessions
     from amp_tf.loss_scaling.diagnosis import Status
 
     monkeypatch.setattr(callbacks, "_last_looks", {})
+    monkeypatch.setattr(loss_scaling_sessions, "_last_looks", {})  # other tests of this process had sessions
     models = [type("Model", (), {"status": lambda self, n=n: Status(2.0**n, steps=9)})() for n in range(7)]
     monitor = LossScaleMonitor()
     for model in (*models, models[0]):

@@ -23,7 +23,11 @@ SUPPORTED = ((2, 16), (2, 21))
 """The oldest and the newest TensorFlow, both included."""
 
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "tensorflow-intel")
-_ASK_AUTOSTART = "import sys; print('amp_tf._autostart' in sys.modules or 'amp_tf.hooks.imports' in sys.modules)"
+# The finder that amp_tf.pth adds, or what amp-tf run loads.
+_ASK_AUTOSTART = (
+    "import sys; print(any(type(finder).__name__ == 'AmpTfStart' for finder in sys.meta_path)"
+    " or 'amp_tf.hooks.imports' in sys.modules)"
+)
 _PROBE_SECONDS = 60
 
 

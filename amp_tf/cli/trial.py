@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -52,7 +51,11 @@ def run_trials(devices: list[str]) -> list[Trial]:
     Args:
         devices: names such as ``"CPU:0"``.
     """
-    return [trial for device in devices for way in WAYS for trial in _run_way(device, way)]
+    from amp_tf.reporting import process
+
+    trials = [trial for device in devices for way in WAYS for trial in _run_way(device, way)]
+    process.reset()  # these were no program's graphs: no line about them is due at exit
+    return trials
 
 
 @dataclasses.dataclass
@@ -64,17 +67,29 @@ class _Made:
     converted: int
     times: list[float] = dataclasses.field(default_factory=list)
 
+    def time(self) -> None:
+        """Runs it once more and notes how long that took."""
+        begin = time.perf_counter()
+        self.run()
+        self.times.append(1e3 * (time.perf_counter() - begin))
+
 
 def _run_way(device: str, way: str) -> list[Trial]:
     trials = {precision: Trial(device, way, precision) for precision in PRECISIONS}
     made: dict[str, _Made] = {}
-    for precision, trial in trials.items():
+    # In turns, so that what else the machine does meets all alike: first each is made, then each runs once a round.
+    for precision in PRECISIONS * (1 + _ROUNDS):
+        if trials[precision].failure:
+            continue
         try:
-            made[precision] = _make(device, way, precision)
+            if precision in made:
+                made[precision].time()
+            else:
+                made[precision] = _make(device, way, precision)
         except Exception as problem:  # whatever TensorFlow or a driver raises is a finding, not the end of the doctor
             failure = f"{type(problem).__name__}: {_first_line(problem)}"
-            trials[precision] = dataclasses.replace(trial, failure=failure)
-    _time_in_turns(list(made.values()))
+            trials[precision] = dataclasses.replace(trials[precision], failure=failure)
+            made.pop(precision, None)
     baseline = next(iter(made.values()), None)
     for precision, one in made.items():
         assert baseline is not None
@@ -113,14 +128,6 @@ def _make(device: str, way: str, precision: str) -> _Made:
 
         result = run()  # traced and converted here, which lasts
         return _Made(run, result, process.report().converted - before)
-
-
-def _time_in_turns(made: list[_Made]) -> None:
-    """One run of each in each round, so that what else the machine does meets all alike."""
-    for one in itertools.chain.from_iterable([made] * _ROUNDS):
-        begin = time.perf_counter()
-        one.run()
-        one.times.append(1e3 * (time.perf_counter() - begin))
 
 
 @contextlib.contextmanager

@@ -139,6 +139,12 @@ class RewriteReport:
             entry[1] += 1
         return {op: (converted, total) for op, (converted, total) in sorted(counts.items())}
 
+    def __str__(self) -> str:
+        """What was converted, by op, and what was left in float32, by reason."""
+        from amp_tf.reporting import text
+
+        return text.render(self)
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, for JSON; ``schema_version`` says which form this is."""
         return {

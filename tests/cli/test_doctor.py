@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import amp_tf
@@ -43,6 +44,7 @@ def test_this_machine_is_well_and_every_trial_converts() -> None:
     answer = run_doctor("--json")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     found = json.loads(answer.stdout)
+    assert "amp_tf" not in answer.stderr  # the line at exit is about programs, not about these trials
     assert found["schema_version"] == diagnosis.SCHEMA_VERSION
     assert found["ways"]["amp_tf.pth"] == "read"
     assert found["ways"]["grappler plugin"] == found["ways"]["xla hook"] == "works"
@@ -238,3 +240,22 @@ def test_text_for_people_has_every_finding_with_its_fix(facts: Facts) -> None:
     assert text.index("Problems\n  - something is wrong.\n    Do this.") < text.index("Notes\n  - something is odd.")
     assert "No problems." not in text
     assert "No problems." in doctor.render(Diagnosis(facts, found[1:]))
+
+
+def test_a_run_that_fails_later_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as memory that runs out in the second run: the other precisions are timed all the same."""
+    runs = []
+
+    def make(device: str, way: str, precision: str) -> trial._Made:
+        def run() -> None:
+            runs.append(precision)
+            if precision == "bfloat16" and runs.count(precision) == 2:
+                raise MemoryError("no memory is left")
+
+        return trial._Made(run, np.ones(2), converted=0 if precision == "float32" else 4)
+
+    monkeypatch.setattr(trial, "_make", make)
+    plain, failed, well = trial._run_way("CPU:0", "grappler")
+    assert (plain.failure, failed.failure, well.failure) == ("", "MemoryError: no memory is left", "")
+    assert runs[:6] == ["float32", "bfloat16", "float16"] * 2
+    assert runs.count("float16") == runs.count("float32") > 2

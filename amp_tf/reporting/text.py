@@ -1,0 +1,65 @@
+"""A report for people: what ``print(amp_tf.report())`` shows."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from amp_tf.painting.reasons import Rule
+
+if TYPE_CHECKING:
+    from amp_tf.precision import Precision
+    from amp_tf.reporting.schema import NodeReport, RewriteReport
+
+# Of every graph, and of no interest: nodes that nobody thinks of converting.
+_SILENT = (Rule.NO_FLOAT32, Rule.NOT_LISTED)
+_OPS_SHOWN = 3
+
+
+def headline(graphs: int, converted: int, total: int, precisions: Iterable[Precision], casts: int) -> str:
+    """The counts in one line, such as ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``."""
+    kinds = " and ".join(precision.value for precision in precisions)
+    text = f"{plural(graphs, 'graph')}, {converted:,} of {plural(total, 'node')} converted"
+    return f"{text}{f' to {kinds}' if kinds else ''}, {plural(casts, 'cast')}"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 graph``, ``2,000 graphs``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def render(report: RewriteReport) -> str:
+    """The counts, then a line for each op that was converted, and for each rule that left nodes in float32.
+
+    Nodes without float32 values, and those whose op is on no list, are counted in the first line alone.
+    """
+    text = headline(len(report.graphs), report.converted, report.total, report.precisions, report.casts)
+    if report.why_nothing:
+        text += f": {report.why_nothing}"
+    nodes = report.nodes
+    lines = [text, *_converted(nodes), *_left(nodes)]
+    return "\n".join(lines)
+
+
+def _converted(nodes: Sequence[NodeReport]) -> list[str]:
+    counts = collections.Counter(node.op for node in nodes if node.precision.is_f16)
+    totals = collections.Counter(node.op for node in nodes)
+    return [f"  {count:,} of {totals[op]:,} {op}" for op, count in counts.most_common()]
+
+
+def _left(nodes: Sequence[NodeReport]) -> list[str]:
+    by_rule: dict[Rule, list[NodeReport]] = {}
+    for node in nodes:
+        if not node.precision.is_f16 and node.reason.rule not in _SILENT:
+            by_rule.setdefault(node.reason.rule, []).append(node)
+    groups = sorted(by_rule.values(), key=len, reverse=True)
+    return ["left in float32:", *map(_group, groups)] if groups else []
+
+
+def _group(nodes: Sequence[NodeReport]) -> str:
+    """Such as ``3 nodes (2 Mean, 1 Exp), such as 'loss': its op is on the deny list``."""
+    counts = collections.Counter(node.op for node in nodes).most_common()
+    ops = ", ".join(f"{count:,} {op}" for op, count in counts[:_OPS_SHOWN])
+    more = ", …" if len(counts) > _OPS_SHOWN else ""
+    return f"  {plural(len(nodes), 'node')} ({ops}{more}), such as {nodes[0].name!r}: {nodes[0].reason}"
