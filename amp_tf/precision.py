@@ -14,6 +14,7 @@ class Precision(enum.Enum):
         max_finite: the largest finite value.
         smallest_normal: the smallest positive normal value; smaller gradients lose bits.
         smallest: the smallest positive value; half of it is rounded to zero.
+        significant_bits: of a normal value, the leading one included.
 
     Source of the limits: IEEE 754-2019 binary16 and binary32; bfloat16 is binary32 cut to 8 significant bits.
     """
@@ -39,6 +40,14 @@ class Precision(enum.Enum):
         return _SMALLEST[self]
 
     @property
+    def significant_bits(self) -> int:
+        return _SIGNIFICANT_BITS[self]
+
+    def rounds_to_one(self, value: float) -> bool:
+        """Whether a positive value is rounded to 1."""
+        return 1 - 2.0 ** -(self.significant_bits + 1) <= value <= 1 + 2.0**-self.significant_bits
+
+    @property
     def is_f16(self) -> bool:
         """Whether this is one of the two 16-bit formats."""
         return self is not Precision.FLOAT32
@@ -50,6 +59,7 @@ class Precision(enum.Enum):
 
 
 _DATA_TYPE = {Precision.FLOAT32: 1, Precision.FLOAT16: 19, Precision.BFLOAT16: 14}
+_SIGNIFICANT_BITS = {Precision.FLOAT32: 24, Precision.FLOAT16: 11, Precision.BFLOAT16: 8}
 _MAX_FINITE = {
     Precision.FLOAT32: (2 - 2.0**-23) * 2.0**127,
     Precision.FLOAT16: 65504.0,

@@ -11,6 +11,7 @@ RESOURCE = 20
 VARIANT = 21
 
 QUANTIZED = frozenset({11, 12, 13, 15, 16})  # qint8, quint8, qint32, qint16, quint16
+INTEGERS = frozenset({3, 4, 5, 6, 9, 17, 22, 23, 29, 30})  # int32, uint8, int16, int8, int64, uint16, uint32, uint64, …
 
 LAST_BASE = 100  #: a reference type is its base type plus 100
 

@@ -211,15 +211,46 @@ TENSOR_LIST_BOUNDARIES = frozenset(
 KERNELS_DECIDE = frozenset({"_FusedConv2D"})
 #: Ops that TensorFlow cannot run in float16 although nothing says so (tensorflow issue 25977), and constants.
 NEVER_FORCED = frozenset({"Const", "SoftmaxCrossEntropyWithLogits"})
-#: Ops on no list that pass values on as they came in.
+#: Ops on no list that pass values on as they came in, or (Rsqrt on GPUs) turn what was kept from zero into a great one.
 CARRIERS = frozenset(
     (
         *("CheckNumerics", "CheckNumericsV2", "MatrixBandPart", "MatrixDiagV3", "MatrixSetDiagV3"),
-        *("ParallelDynamicStitch", "PlaceholderWithDefault", "RaggedTensorToTensor", "Roll", "ScatterNd"),
-        *("SparseToDense", "TensorScatterUpdate"),
+        *("ParallelDynamicStitch", "PlaceholderWithDefault", "RaggedTensorToTensor", "Roll", "Rsqrt"),
+        *("ScatterNd", "SparseToDense", "TensorScatterUpdate"),
     )
 )
 #: Ops that make the ends of float32's range by themselves: for classes sampled by accident, and for empty segments.
 EXTREME_SOURCES = frozenset(("ComputeAccidentalHits", "UnsortedSegmentMax", "UnsortedSegmentMin"))
+#: Ops of the clear list that add values up in the type that they have: the gradient of a gather, for one.
+SUMS_IN_ITS_TYPE = frozenset({"ScatterNd"})
+#: Ops whose bfloat16 kernel on CPUs keeps a sum of many values in bfloat16.
+SUMS_IN_BFLOAT16 = frozenset({"BiasAddGrad"})
+#: Ops that write a value, or its sum with the old one, to a variable.
+STORING = frozenset(
+    (
+        *("Assign", "AssignAdd", "AssignSub", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"),
+        *("ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate", "ResourceStridedSliceAssign"),
+    )
+)
+#: Ops on the infer and clear lists that may give much less than they read.
+SHRINKING = frozenset(
+    (
+        *(
+            "ArgMax",
+            "ArgMin",
+            "AvgPool",
+            "AvgPool3D",
+            "BiasAddGrad",
+            "Max",
+            "MaxPool",
+            "MaxPool3D",
+            "MaxPoolV2",
+            "Mean",
+        ),
+        *("FusedBatchNormV2", "FusedBatchNormGradV2", "FusedBatchNormV3", "FusedBatchNormGradV3", "_FusedBatchNormEx"),
+        *("Gather", "GatherNd", "GatherV2", "Mean", "Min", "Prod", "Slice", "Split", "SplitV", "StridedSlice", "Sum"),
+        *("TopK", "TopKV2", "Unpack"),
+    )
+)
 #: Sources of reference variables: what reads them by Identity or Enter must keep their type.
 REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2"})

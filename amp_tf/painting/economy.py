@@ -81,7 +81,7 @@ def drop_unprofitable(
     ties = [units for units in _merged(ties) if any(unit in sizes for unit in units)]
     fused = [unit for node in folded.fused for unit in canvas.view.units(node) if canvas.allow[unit]]
     sizes.update(dict.fromkeys(fused, 0.0))
-    pinned = _fused_with_products(canvas).union(fused)
+    pinned = fused_with_products(canvas).union(fused)
     left = _cut(canvas, ports, sizes, ties, pinned)
     canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
     groups = _connected(left, [(port.source, *port.readers) for port in ports])
@@ -116,7 +116,7 @@ def _kernel_pairs(canvas: Canvas) -> Iterator[list[int]]:
             yield [view.base[source] + first, view.base[node] + second]
 
 
-def _fused_with_products(canvas: Canvas) -> set[int]:
+def fused_with_products(canvas: Canvas) -> set[int]:
     """The painted units of ops that oneDNN computes together with a painted product, at no cost of their own."""
     view = canvas.view
     edges = _edges_into(view, {*costs.FUSED_WITH, *(product for product, _ in costs.FUSED_WITH.values())})

@@ -1,9 +1,10 @@
-"""Constants that the 16-bit type cannot hold: cast to it, they would be infinite or zero.
+"""Constants that the 16-bit type cannot hold: cast to it, they would be infinite, zero or one.
 
 -1e9 stands for "never" in masks, Keras' own among them, and is below float16's least number; so is ``tf.float32.min``,
 also below bfloat16's. A row of a mask that allows nothing, such as that of a padded position, has a softmax in float32;
 of infinities it is NaN, and so is each gradient then. 1e-8 guards logarithms and quotients from zero; float16 has no
-such number, and the guard is gone. A few ops make such values themselves, and some on no list pass them on.
+such number, and the guard is gone. So is that of a probability which is clipped to 0.9999999, and the logarithm of what
+is left to 1 is minus infinity. A few ops make such values themselves, and some on no list pass them on.
 """
 
 from __future__ import annotations
@@ -53,11 +54,13 @@ def _extreme_constants(canvas: Canvas) -> list[int]:
 
 
 def _holds(precision: Precision, values: Any) -> bool:
-    """Whether no finite value would be infinite, and not all that are not zero would be zero.
+    """Whether no finite value would be infinite, not all that are not zero would be zero, and a single one not one.
 
     Some of the many values of a table of weights are always too small, and lost without harm.
     """
     sizes = np.abs(values[np.isfinite(values) & (values != 0)])
+    if sizes.size == 1 and sizes[0] != 1 and precision.rounds_to_one(float(sizes[0])):
+        return False
     return bool(not sizes.size or (precision.smallest / 2 < sizes.max() <= precision.max_finite))
 
 

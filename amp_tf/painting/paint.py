@@ -20,7 +20,7 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists.outer_products import JUDGED_AS, sums_nothing
 from amp_tf.oplists.table import ALLOW, CLEAR, DENY, INFER, NEVER_FORCED, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Resolution, Target
-from amp_tf.painting import economy, eligibility, extremes, loops, rules, tensor_lists
+from amp_tf.painting import economy, eligibility, exact, extremes, loops, rules, tensor_lists
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
 from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
@@ -61,6 +61,7 @@ def paint(
         moved = dict.fromkeys(folded.scales, Rule.SCALES_FILTER)
         obstacles = dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **moved})
     canvas = _prepare(view, resolution.target, obstacles)
+    exact.take_sums_off_lists(canvas)
     _place_forced(canvas, obstacles)
 
     clusters = []
@@ -73,6 +74,8 @@ def paint(
         return Painting.of(canvas, obstacles, nothing_to_convert=True)
     if not resolution.target.lists.force_all:
         extremes.keep_extremes(canvas)
+        exact.keep_stored(canvas)
+        exact.keep_whole_numbers(canvas)
     rules.spread_deny(canvas)
     tensor_lists.match_clusters(canvas, clusters)
     rules.paint_between_allow(canvas)
@@ -84,6 +87,7 @@ def paint(
     if resolution.is_thrifty:
         ties = [*(list(cluster.values()) for cluster in clusters), *loops.recurrent_units(canvas)]
         economy.drop_unprofitable(canvas, AttributeShapes(view.protos) if shapes is None else shapes, ties, folded)
+    exact.drop_narrow_sums(canvas)
     loops.match_entries(canvas)
     rules.match_fused_types(canvas)
     rules.retarget_casts(canvas)

@@ -43,6 +43,9 @@ class Rule(enum.IntEnum):
     DOES_NOT_PAY = 119
     SCALES_FILTER = 120
     BEYOND_RANGE = 121
+    SUMS = 122
+    STORED = 123
+    WHOLE_NUMBERS = 124
 
     @property
     def converts(self) -> bool:
@@ -88,7 +91,10 @@ _WORDS = {
     Rule.NOTHING_TO_CONVERT: "the graph has no node that the allow list converts",
     Rule.DOES_NOT_PAY: "16 bit does not pay for it",
     Rule.SCALES_FILTER: "it normalizes: amp_tf moved it from the result of a convolution to its filter",
-    Rule.BEYOND_RANGE: "it uses a constant that 16 bit would make infinite or zero, by {cause}",
+    Rule.BEYOND_RANGE: "it uses a constant that 16 bit would make infinite, zero or one, by {cause}",
+    Rule.SUMS: "it adds up many values, and its 16-bit kernel would round after each",
+    Rule.STORED: "it serves only to compute what {cause} stores in a variable",
+    Rule.WHOLE_NUMBERS: "it computes what becomes whole numbers, by {cause}",
 }
 
 

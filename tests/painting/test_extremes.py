@@ -133,6 +133,46 @@ def test_a_logarithm_of_nothing_is_no_infinity():
     np.testing.assert_allclose(values, run(graph_def), rtol=0, atol=1.4)
 
 
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_a_bound_that_is_rounded_to_one_stays(precision):
+    """The cross entropy of a probability that is clipped to 0.9999999, for a logit of 20."""
+    with tf.Graph().as_default() as graph:
+        logits = tf.matmul(tf.ones((64, 16)), tf.fill((16, 8), 1.25), name="product")
+        odds = tf.clip_by_value(tf.sigmoid(logits), 1e-7, 1 - 1e-7)
+        rest = tf.math.log(1 - odds, name="log")
+        tf.matmul(rest, tf.ones((8, 4)), name="result")
+    graph_def = graph.as_graph_def(add_shapes=True)
+    converted, found = nodes(graph_def, precision=precision)
+    assert found["log"].reason.rule is Rule.BEYOND_RANGE
+    assert found["product"].reason.rule is found["result"].reason.rule is Rule.ALLOW_LIST
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.import_graph_def(converted.graph, name="")
+        values = session.run("log:0")
+    np.testing.assert_allclose(values, np.log(1 - np.float32(1 - 1e-7)))  # minus infinity where the bound is 1
+
+
+@pytest.mark.parametrize(
+    ("precision", "bound", "is_held"),
+    [("float16", 0.999, True), ("bfloat16", 0.999, False), ("bfloat16", 0.99, True), ("bfloat16", 1.0, True)],
+)
+def test_a_factor_close_to_one(precision, bound, is_held):
+    with tf.Graph().as_default() as graph:
+        scaled = tf.multiply(tf.matmul(tf.ones((64, 64)), tf.ones((64, 64))), bound, name="scaled")
+        tf.matmul(scaled, tf.ones((64, 64)))
+    _, found = nodes(graph.as_graph_def(add_shapes=True), precision=precision)
+    assert found["scaled"].reason.rule.converts is is_held
+
+
+def test_a_row_of_zeros_can_be_normalized():
+    """1 / sqrt(1e-12) is infinite in float16, and infinity times zero is NaN; on GPUs Rsqrt is on no list."""
+    with tf.Graph().as_default() as graph:
+        x = tf.matmul(tf.compat.v1.placeholder(tf.float32, (64, 64)), tf.ones((64, 64)), name="product")
+        tf.matmul(tf.identity(tf.math.l2_normalize(x, -1), name="normal"), tf.ones((64, 64)), name="result")
+    _, found = nodes(graph.as_graph_def(add_shapes=True), precision="float16", target="gpu")
+    assert found["normal"].reason.rule is Rule.BEYOND_RANGE
+    assert found["product"].reason.rule is found["result"].reason.rule is Rule.ALLOW_LIST
+
+
 def test_float16_holds_what_it_can_hold():
     _, found = nodes(attention(where(-3e4)), precision="float16", ignore_performance=True)
     assert found["softmax"].reason.rule.converts

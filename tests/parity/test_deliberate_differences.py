@@ -199,6 +199,44 @@ def test_outer_product(mode: Mode) -> None:
     assert ours & {"angles", "allow1"} == {"allow1"}
 
 
+def test_narrow_sum() -> None:
+    def build() -> None:
+        x = matmul(constant("input"), "allow1")
+        raw.BiasAddGrad(out_backprop=x, name="lost")
+        sums = raw.ScatterNd(indices=np.zeros((32, 1), np.int32), updates=x, shape=[32, 32], name="scattered")
+        tf.identity(matmul(sums, "allow2"), name="fetch")
+
+    original, ours = both(graph_of(build), BF16)
+    assert {"allow1", "lost", "scattered", "allow2"} <= original
+    assert ours & {"allow1", "lost", "scattered", "allow2"} == {"allow1", "allow2"}
+
+
+@pytest.mark.parametrize("mode", [FP16, BF16])
+def test_stored_value(mode: Mode) -> None:
+    def build() -> None:
+        average = tf.compat.v1.get_variable("average", (32, 32), use_resource=True)
+        x = matmul(constant("input"), "allow1")
+        change = raw.Mul(x=x, y=constant("rate", 0.5), name="infer1")
+        average.assign_add(change)
+        tf.identity(matmul(x, "allow2"), name="fetch")
+
+    original, ours = both(graph_of(build), mode)
+    assert {"allow1", "infer1", "allow2"} <= original
+    assert ours & {"allow1", "infer1", "allow2"} == {"allow1", "allow2"}
+
+
+@pytest.mark.parametrize("mode", [FP16, BF16])
+def test_whole_number(mode: Mode) -> None:
+    def build() -> None:
+        ids = tf.slice(constant("input"), [0, 0], [32, 32], name="clr1")
+        tf.cast(ids, tf.int32, name="cast")
+        tf.identity(matmul(ids, "allow1"), name="fetch")
+
+    original, ours = both(graph_of(build), mode, ("fetch", "cast"))
+    assert {"clr1", "allow1"} <= original
+    assert ours & {"clr1", "allow1"} == {"allow1"}
+
+
 def test_call_boundary() -> None:
     def build() -> None:
         @tf.function

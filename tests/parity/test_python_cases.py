@@ -36,7 +36,9 @@ def test_what_the_original_demands(case: PythonCase, mode: Mode) -> None:
         assert set(case.f16) <= result.nodes_in(mode.f16)
         if case.casts:
             assert _casts(result, graph_def) == case.casts
-    assert differences(ours, original) == []
+    assert {difference.op for difference in differences(ours, original)} <= {"BiasAddGrad"}  # difference "narrow-sum"
+    with undone(original):
+        assert differences(run_ours(graph_def, mode, preserve), original) == []
     assert rewired(graph_def, ours.graph) == []
     if can_run(mode):
         _assert_close(ours.graph, graph_def, fetch, case.tolerance * (8 if mode is Mode.BFLOAT16 else 1), case.outliers)

@@ -1,0 +1,103 @@
+"""What must be computed in float32 although the lists would convert it: its result would not only be rounded, but lost.
+
+Three cases, and TensorFlow's pass knows none of them. A sum that is kept in the 16-bit type stops growing: 256 and 1
+are 256 in bfloat16. A variable that is written back through 16 bit stands still: an average of 3 that moves by 1 % of
+its distance stops on its way. And float values that stand for whole numbers, such as the ids of a feature column,
+become other numbers: 1,001 is 1,000 in bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from amp_tf.graph import datatypes
+from amp_tf.oplists.table import CPU, SHRINKING, STORING, SUMS_IN_BFLOAT16, SUMS_IN_ITS_TYPE
+from amp_tf.painting.canvas import Canvas, units_of
+from amp_tf.painting.economy import fused_with_products
+from amp_tf.painting.reasons import Rule
+from amp_tf.precision import Precision
+
+_FORCED = (Rule.FORCED_BY_LEVEL, Rule.FORCED_BY_NAME, Rule.FORCED_BY_SCOPE)
+
+
+def take_sums_off_lists(canvas: Canvas) -> None:
+    """Ops of the clear list that add many values in their own type are on no list.
+
+    Difference "narrow-sum": TensorFlow has ScatterNd among the ops that move values.
+    """
+    if canvas.target.lists.table == CPU:
+        units = _units_of_ops(canvas, SUMS_IN_ITS_TYPE)
+        units = [unit for unit in units if canvas.on_clear[unit]]
+        canvas.on_clear[units] = 0
+        canvas.rule[units] = Rule.SUMS
+
+
+def drop_narrow_sums(canvas: Canvas) -> None:
+    """Takes the paint off sums whose bfloat16 kernel keeps the sum in bfloat16, if nothing better computes them.
+
+    oneDNN computes the bias gradient of a convolution with its filter's, and keeps the sum in float32. So this comes
+    last, when it is known which nodes have one type. Difference "narrow-sum": TensorFlow has BiasAddGrad on its infer
+    list, and the bias gradient of a dense layer over 16,384 rows of ones is 512.
+    """
+    if canvas.target.lists.table == CPU and canvas.target.precision is Precision.BFLOAT16:
+        units = [unit for unit in _units_of_ops(canvas, SUMS_IN_BFLOAT16) if canvas.allow[unit]]
+        fused = fused_with_products(canvas) if units else set()
+        lone = [unit for unit in units if unit not in fused and canvas.rule[unit] not in _FORCED]
+        canvas.unpaint_allow(lone, Rule.SUMS)
+
+
+def keep_stored(canvas: Canvas) -> None:
+    """What only serves to compute what a variable will hold is painted deny.
+
+    So are the moving averages of batch normalization, and optimizers that are written in plain operations, from the
+    gradient on. A value that something else reads as well stays as it is, and so does a large one that is summed up.
+    Difference "stored-value": TensorFlow converts them where they follow a product.
+    """
+    view, edges = canvas.view, canvas.view.edges
+    stack = view.nodes_where(lambda signature: signature.op in STORING)
+    if not stack:
+        return
+    is_open = np.zeros(view.node_count, np.bool_)
+    listed = units_of((canvas.on_infer | canvas.on_clear) & canvas.is_float32)
+    is_open[np.asarray(canvas.node_of)[listed]] = True
+    is_open &= ~view.of_kinds((signature.op in SHRINKING for signature in view.of_kind), np.bool_)
+    readers_left = np.bincount(edges.src_node, minlength=view.node_count)
+    firsts = np.searchsorted(edges.dst_node, np.arange(view.node_count + 1))
+    kept: list[int] = []
+    while stack:
+        node = stack.pop()
+        for source in edges.src_node[firsts[node] : firsts[node + 1]].tolist():
+            readers_left[source] -= 1
+            if is_open[source] and not readers_left[source]:
+                stack.append(source)
+                units = [unit for unit in view.units(source) if canvas.is_float32[unit]]
+                kept += units
+                for unit in units if view.units(node) else ():
+                    canvas.cause[unit] = view.base[node]
+    canvas.paint_deny(kept, Rule.STORED)
+
+
+def keep_whole_numbers(canvas: Canvas) -> None:
+    """What a program turns into integers is painted deny, back to where it is made or comes from a product.
+
+    Difference "whole-number": TensorFlow paints backwards, too, from a product through what moves values, so that the
+    ids of a feature column are rounded with the columns beside them.
+    """
+    view = canvas.view
+    seeds = []
+    for node in view.nodes_where(lambda signature: signature.op == "Cast"):
+        signature, first = view.signatures[node], view.base[node]
+        source, result = signature.slot_of("SrcT"), signature.slot_of("DstT")
+        if source is not None and result is not None and view.dtypes[first + result] in datatypes.INTEGERS:
+            seeds.append(first + source)
+    passable = (canvas.on_infer | canvas.on_clear) & (canvas.deny ^ 1)
+    canvas.paint_deny(canvas.flood(seeds, passable, backward=True), Rule.WHOLE_NUMBERS)
+
+
+def _units_of_ops(canvas: Canvas, ops: Collection[str]) -> list[int]:
+    """The float32 units of the nodes of some ops."""
+    view = canvas.view
+    nodes = view.nodes_where(lambda signature: signature.op in ops)
+    return [unit for node in nodes for unit in view.units(node) if canvas.is_float32[unit]]

@@ -1,0 +1,223 @@
+"""What must be computed in float32 although the lists would convert it, by the rules and in numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Rule
+
+v1 = tf.compat.v1
+BF16_CPU = Hardware(cpu_has_bf16=True)
+rng = np.random.default_rng(0)
+
+
+def rewritten(build, **settings):
+    """Builds a graph and rewrites it; the graph, what it became, and the decisions by name."""
+    settings.setdefault("precision", "bfloat16")
+    with tf.Graph().as_default() as graph:
+        build()
+    graph_def = graph.as_graph_def(add_shapes=True)
+    result = amp_tf.rewrite(graph_def, amp_tf.AmpConfig(**settings), preserve=["fetch"], hardware=BF16_CPU)
+    return graph_def, result.graph, {node.name: node for node in result.report.nodes}
+
+
+def run(graph_def, *fetches):
+    with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
+        tf.import_graph_def(graph_def, name="")
+        return session.run([f"{name}:0" for name in fetches])
+
+
+# ---------------------------------------------------------------- sums
+
+
+def dense_gradients():
+    x = tf.constant(rng.normal(size=(16384, 32)).astype("float32"))
+    y = tf.nn.bias_add(tf.matmul(x, tf.zeros((32, 16)), name="product"), tf.zeros(16))
+    loss = tf.reduce_sum(tf.matmul(y, tf.fill((16, 4), 0.25), name="loss"))
+    tf.identity(tf.raw_ops.BiasAddGrad(out_backprop=tf.gradients(loss, y)[0], name="bias_gradient"), name="fetch")
+
+
+def test_the_bias_gradient_of_a_dense_layer_is_summed_in_float32():
+    _, new, nodes = rewritten(dense_gradients)
+    assert nodes["bias_gradient"].reason.rule is Rule.SUMS
+    np.testing.assert_allclose(run(new, "fetch")[0], 16384)
+
+
+def convolution_gradients(with_filter=True):
+    x = tf.constant(rng.normal(size=(8, 64, 64, 8)).astype("float32"))
+    w = tf.constant(rng.uniform(0.5, 1.5, (1, 1, 4, 16)).astype("float32"))
+    y = tf.ones((8, 64, 64, 4))
+    back = tf.nn.conv2d(y, w, 1, "SAME", name="back")
+    if with_filter:
+        v1.nn.conv2d_backprop_filter(x, (3, 3, 8, 16), back, (1, 1, 1, 1), "SAME", name="filter_gradient")
+    tf.identity(tf.raw_ops.BiasAddGrad(out_backprop=back, name="bias_gradient"), name="fetch")
+
+
+def test_the_bias_gradient_of_a_convolution_is_computed_with_the_filters():
+    old, new, nodes = rewritten(convolution_gradients)
+    assert nodes["bias_gradient"].precision.is_f16
+    # the filter gradient must run for oneDNN to compute both; eight bits of each value
+    expected, got = run(old, "fetch", "filter_gradient"), run(new, "fetch", "filter_gradient")
+    np.testing.assert_allclose(got[0], expected[0], rtol=2e-2)
+
+
+def test_it_is_summed_in_float32_where_no_filter_gradient_reads_the_same():
+    old, new, nodes = rewritten(lambda: convolution_gradients(with_filter=False))
+    assert nodes["bias_gradient"].reason.rule is Rule.SUMS
+    np.testing.assert_allclose(run(new, "fetch")[0], run(old, "fetch")[0], rtol=2e-2)
+
+
+def test_who_forces_a_sum_to_16_bit_gets_it():
+    for settings in ({"force_f16": ("bias_gradient",)}, {"level": "UNSAFE_FORCE_ALL"}):
+        assert rewritten(dense_gradients, **settings)[2]["bias_gradient"].precision.is_f16
+
+
+def test_float16_keeps_its_bias_gradients():
+    """On GPUs, whose kernels sum in float32."""
+    nodes = rewritten(dense_gradients, precision="float16", target="gpu")[2]
+    assert nodes["bias_gradient"].precision.is_f16
+
+
+def scattered():
+    messages = tf.matmul(tf.ones((1000, 8)), tf.fill((8, 4), 0.125), name="product")
+    nodes = tf.scatter_nd(tf.zeros((1000, 1), tf.int32), messages, (2, 4), name="sums")
+    tf.identity(tf.matmul(nodes, tf.ones((4, 4))), name="fetch")
+
+
+def test_scattered_values_are_summed_in_float32():
+    _, new, nodes = rewritten(scattered)
+    assert nodes["sums"].reason.rule is Rule.SUMS
+    np.testing.assert_allclose(run(new, "fetch")[0][0], 4000, rtol=1e-2)
+
+
+# ---------------------------------------------------------------- variables
+
+
+def trained(build, precision, steps, **settings):
+    """What a graph's variable and the decisions on its nodes are, after steps of ``update`` in a rewritten graph."""
+    with tf.Graph().as_default() as graph:
+        build()
+        initialize = v1.global_variables_initializer().name
+    config = amp_tf.AmpConfig(precision=precision, **settings)
+    kept = [initialize, "update", "fetch", "variable/Read/ReadVariableOp"]
+    result = amp_tf.rewrite(graph.as_graph_def(add_shapes=True), config, preserve=kept, hardware=BF16_CPU)
+    with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
+        tf.import_graph_def(result.graph, name="")
+        session.run(initialize)
+        for _ in range(steps):
+            session.run(["update", "fetch:0"])
+        return session.run("variable/Read/ReadVariableOp:0"), {node.name: node for node in result.report.nodes}
+
+
+def batch_normalization():
+    moving = v1.get_variable("variable", initializer=np.full(16, 3.0, "float32"), use_resource=True)
+    x = tf.matmul(tf.ones((64, 8)), tf.fill((8, 16), 0.125), name="product")
+    mean = tf.reduce_mean(x, 0, name="mean")
+    new = tf.add(tf.multiply(moving.read_value(), 0.99, name="old"), tf.multiply(mean, 0.01, name="change"), name="new")
+    tf.group(moving.assign(new), name="update")
+    tf.matmul(tf.subtract(x, mean, name="centered"), tf.ones((16, 4)), name="fetch")
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_moving_average_reaches_what_it_averages(precision):
+    value, nodes = trained(batch_normalization, precision, 600)
+    assert {nodes[name].reason.rule for name in ("old", "change", "new")} == {Rule.STORED}
+    np.testing.assert_allclose(
+        value, 1 + 2 * 0.99**600, rtol=1e-3
+    )  # stands still at 2.3 where it is stored in bfloat16
+
+
+def test_what_the_rest_of_the_step_reads_as_well_is_converted():
+    _, nodes = trained(batch_normalization, "bfloat16", 0)
+    assert nodes["mean"].precision.is_f16
+    assert nodes["centered"].precision.is_f16
+
+
+def plain_optimizer():
+    weights = v1.get_variable("variable", initializer=np.zeros((8, 4), "float32"), use_resource=True)
+    square = v1.get_variable("square", initializer=np.zeros((8, 4), "float32"), use_resource=True)
+    gradient = tf.matmul(
+        tf.fill((8, 16), 1e-5), tf.ones((16, 4)), name="gradient"
+    )  # its square is below float16's least
+    new = tf.add(0.9 * square.read_value(), 0.1 * tf.math.multiply(gradient, gradient, name="squared"), name="new")
+    with tf.control_dependencies([square.assign(new)]):
+        step = tf.math.divide(gradient, tf.sqrt(square.read_value()) + 1e-6, name="step")
+        tf.group(weights.assign_sub(0.01 * step), name="update")
+    tf.identity(tf.matmul(tf.ones((4, 8)), weights.read_value()), name="fetch")
+
+
+def test_an_optimizer_in_plain_operations_computes_in_float32():
+    value, nodes = trained(plain_optimizer, "float16", 1)
+    assert nodes["gradient"].precision.is_f16
+    assert {nodes[name].reason.rule for name in ("squared", "new", "step")} == {Rule.STORED}
+    expected = -0.01 * 1.6e-4 / (np.sqrt(0.1) * 1.6e-4 + 1e-6)
+    np.testing.assert_allclose(value, expected, rtol=1e-2)  # 160 times as far where the square is zero
+
+
+def test_the_reason_names_what_stores_the_value():
+    _, nodes = trained(plain_optimizer, "float16", 0)
+    assert nodes["new"].reason.cause.startswith("AssignVariableOp")
+    assert "stores in a variable" in str(nodes["new"].reason)
+    assert nodes["squared"].reason.cause == "mul_1"
+
+
+def loop_of_averages():
+    """A cycle of Merge and NextIteration beside an assignment: it must end."""
+    variable = v1.get_variable("variable", initializer=np.zeros((4, 4), "float32"), use_resource=True)
+    total = tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, tf.matmul(x, x) + x), [0, tf.ones((4, 4))])[1]
+    tf.group(variable.assign(total * 0.5), name="update")
+    tf.identity(total, name="fetch")
+
+
+def test_loops_end():
+    v1.disable_control_flow_v2()
+    try:
+        value, _ = trained(loop_of_averages, "bfloat16", 1)
+    finally:
+        v1.enable_control_flow_v2()
+    assert np.isfinite(value).all()
+
+
+# ---------------------------------------------------------------- whole numbers
+
+
+def feature_columns():
+    """Ids and numbers in one array of floats, as tables have them."""
+    table = np.stack([np.arange(1000, 1064), np.ones(64), np.ones(64)], 1).astype("float32")
+    ids, numbers = tf.split(tf.constant(table), [1, 2], 1, name="columns")
+    rows = tf.gather(tf.range(2048.0)[:, None], tf.cast(ids[:, 0], tf.int32), name="rows")
+    tf.identity(rows, name="fetch")
+    tf.matmul(tf.concat([ids, numbers], 1, name="all"), tf.ones((3, 4)), name="product")
+
+
+def test_ids_that_come_as_floats_stay_whole():
+    old, new, nodes = rewritten(feature_columns)
+    assert nodes["columns"].reason.rule is Rule.WHOLE_NUMBERS
+    assert nodes["product"].precision.is_f16
+    np.testing.assert_array_equal(run(new, "fetch")[0], run(old, "fetch")[0])
+
+
+def test_positions_are_rounded_once_only():
+    def build():
+        flow = tf.matmul(tf.ones((64, 8)), tf.zeros((8, 64)), name="flow")
+        positions = tf.floor(tf.add(flow, tf.range(513.0, 577.0), name="positions"), name="floor")
+        tf.identity(tf.cast(positions, tf.int32), name="fetch")
+        tf.matmul(flow, tf.ones((64, 4)), name="next")
+
+    old, new, nodes = rewritten(build)
+    assert {nodes[name].reason.rule for name in ("positions", "floor")} == {Rule.WHOLE_NUMBERS}
+    assert nodes["flow"].precision.is_f16
+    np.testing.assert_array_equal(run(new, "fetch")[0], run(old, "fetch")[0])
+
+
+def test_a_cast_to_bool_keeps_nothing():
+    def build():
+        x = tf.nn.relu(tf.matmul(tf.ones((8, 8)), tf.ones((8, 8))), name="relu")
+        tf.identity(tf.cast(x, tf.bool), name="fetch")
+        tf.matmul(x, tf.ones((8, 8)), name="product")
+
+    assert rewritten(build)[2]["relu"].precision.is_f16
