@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from amp_tf.graph.sizes import Shape, element_count
+from amp_tf.graph.sizes import NOMINAL_BATCH, Shape, element_count
 
 #: Convolutions: op to where its filter is, as (is an input, number), and where the values of its output side are.
 _CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {
@@ -25,19 +25,37 @@ _CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {
 _BATCHED = ("BatchMatMul", "BatchMatMulV2")
 
 
-def count_operations(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> float | None:
+def count_operations(
+    op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None], equation: str = ""
+) -> float | None:
     """The operations of a product, a multiplication and an addition counted as two.
 
     Args:
         op: the op.
         inputs, outputs: the shapes of its data inputs and outputs; -1 for an unknown dimension.
+        equation: of an Einsum.
 
     Returns:
         ``None`` where the shapes that it takes are not known.
     """
     if op in _CONVOLUTIONS:
         return _count_convolution(op, inputs, outputs)
+    if equation and "." not in equation:
+        return _count_einsum(equation, inputs)
     return _count_product(op, inputs, outputs)
+
+
+def _count_einsum(equation: str, inputs: Sequence[Shape | None]) -> float | None:
+    """Every choice of one index for each label is one multiplication."""
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    size_of: dict[str, int] = {}
+    for labels, shape in zip(terms, inputs, strict=False):
+        if shape is None or len(shape) != len(labels):
+            return None
+        size_of.update({label: size for label, size in zip(labels, shape, strict=True) if size >= 0})
+    if any(label not in size_of for term in terms for label in term[1:]):
+        return None
+    return 2.0 * math.prod(size_of.get(label, NOMINAL_BATCH) for label in {*"".join(terms)})
 
 
 def _count_product(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> float | None:

@@ -32,6 +32,7 @@ from amp_tf.painting.min_cut import SINK, SOURCE, UNBOUNDED, Network
 from amp_tf.painting.reasons import Balance, Rule
 
 _PINNED_OPS = frozenset({"Enter", "Exit"})
+_PICKING_OPS = frozenset({"Gather", "GatherNd", "GatherV2", "StridedSlice"})  # rows of a table, however large it is
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
 _TURNS = 10.0  # of a loop; nobody can tell, but most turn several times
@@ -200,10 +201,12 @@ def _count_runs(view: GraphView) -> _Runs:
 
 
 def _unit_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[int, float]:
-    """For each painted unit, the size of the largest tensor that it reads or writes."""
+    """For each painted unit, the size of the largest tensor that it writes or reads as a whole."""
+    view, node_of = canvas.view, canvas.node_of
     sizes: dict[int, float] = {}
     for port in ports:
-        for unit in (port.source, *port.readers):
+        whole = [unit for unit in port.readers if view.ops[node_of[unit]] not in _PICKING_OPS]
+        for unit in (port.source, *whole):
             if canvas.allow[unit]:
                 sizes[unit] = max(sizes.get(unit, 0.0), port.elements)
     return sizes
@@ -359,4 +362,6 @@ def _operations(canvas: Canvas, node: int, shapes: Shapes) -> float | None:
     for source, port in _rows(edges.src_node, edges.src_port):
         told = shapes.output_shapes(view.names[source])
         inputs.append(told[port] if port < len(told) else None)
-    return count_operations(view.ops[node], inputs, shapes.output_shapes(view.names[node]))
+    outputs = shapes.output_shapes(view.names[node])
+    equation = view.protos[node].attr.get("equation") if view.ops[node] == "Einsum" else None
+    return count_operations(view.ops[node], inputs, outputs, equation.s.decode(errors="replace") if equation else "")

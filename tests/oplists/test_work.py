@@ -24,6 +24,27 @@ def test_counts_are_those_of_the_formula(op, inputs, outputs, expected):
 
 
 @pytest.mark.parametrize(
+    ("equation", "inputs", "expected"),
+    [
+        ("ab,bc->ac", [(3, 5), (5, 7)], 3 * 5 * 7),
+        ("aecd, abcd -> acbe", [(32, 64, 12, 8), (32, 60, 12, 8)], 32 * 64 * 60 * 12 * 8),  # attention's scores
+        ("ab,bc->ac", [(-1, 5), (5, 7)], NOMINAL_BATCH * 5 * 7),
+        ("ab,bc->ac", [(-1, 5), (5, -1)], None),
+        ("ab,bc->ac", [None, (5, 7)], None),
+        ("ab,bc->ac", [(2, 3, 5), (5, 7)], None),  # not the equation of these inputs
+        ("ii->", [(4, 4)], 4),
+    ],
+)
+def test_an_einsum_multiplies_once_for_each_choice_of_indices(equation, inputs, expected):
+    found = count_operations("Einsum", inputs, [(1,)], equation)
+    assert found == (expected and 2 * expected)
+
+
+def test_an_ellipsis_counts_as_in_a_matrix_product():
+    assert count_operations("Einsum", [(3, 5), (5, 7)], [(3, 7)], "...b,bc->...c") == pytest.approx(2 * 3 * 5 * 7)
+
+
+@pytest.mark.parametrize(
     ("op", "inputs", "outputs"),
     [
         ("MatMul", [None, (5, 7)], [(3, 7)]),

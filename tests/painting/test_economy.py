@@ -217,6 +217,29 @@ def test_an_island_without_a_product_stays_in_float32():
     assert _reasons(build)["tile"] is Rule.DOES_NOT_PAY
 
 
+def test_a_large_table_is_not_cast_for_the_rows_that_are_read():
+    """A gather takes what its rows take, and a cast in front of it what the whole table takes."""
+
+    def build():
+        rows = tf.gather(_placeholder(200_000, 64), tf.zeros(60_000, tf.int32), name="rows")
+        tf.matmul(tf.transpose(rows), tf.matmul(rows, _placeholder(64, 64), name="product"), name="square")
+
+    rules = _reasons(build)
+    assert rules["rows"] is Rule.DOES_NOT_PAY
+    assert rules["product"] is rules["square"] is Rule.ALLOW_LIST
+
+
+def test_a_small_attention_is_weighed_by_what_it_multiplies():
+    """Its batch is no factor of a larger product."""
+
+    def build():
+        q, k = _placeholder(32, 16, 12, 8), _placeholder(32, 16, 12, 8)
+        tf.raw_ops.Einsum(inputs=[q, k], equation="aecd,abcd->acbe", name="scores")
+
+    balance = _full_reasons(build)["scores"].balance
+    assert balance.in_float32 == pytest.approx(2 * 32 * 16 * 16 * 12 * 8 * costs.PRODUCT_FLOAT32)
+
+
 def test_a_reason_gives_the_two_figures_that_were_weighed():
     """Four times 512 × 512 elements of a Sigmoid, by hand from the table, and a cast at each end in 16 bit only."""
     reason = _full_reasons(_chain)["infer0"]
