@@ -1,9 +1,10 @@
 """What must be computed in float32 although the lists would convert it: its result would not only be rounded, but lost.
 
-Three cases, and TensorFlow's pass knows none of them. A sum that is kept in the 16-bit type stops growing: 256 and 1
+Four cases, and TensorFlow's pass knows none of them. A sum that is kept in the 16-bit type stops growing: 256 and 1
 are 256 in bfloat16. A variable that is written back through 16 bit stands still: an average of 3 that moves by 1 % of
 its distance stops on its way. And float values that stand for whole numbers, such as the ids of a feature column,
-become other numbers: 1,001 is 1,000 in bfloat16.
+become other numbers: 1,001 is 1,000 in bfloat16. And the gradient of a maximum looks for the maximum among the values
+that it was taken from, where it is not found once it is rounded and they are not.
 """
 
 from __future__ import annotations
@@ -19,6 +20,15 @@ from amp_tf.painting.economy import fused_with_products
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
 
+_MAXIMA = frozenset({"Max", "MaxPool", "MaxPool3D", "MaxPoolV2", "Min"})
+_UNCHANGED = frozenset({"BroadcastTo", "ExpandDims", "Identity", "Reshape", "Squeeze"})
+# Ops that compare their first two inputs; the gradients of maxima are or contain one.
+_COMPARING = frozenset(
+    (
+        *("Equal", "MaxPool3DGrad", "MaxPool3DGradGrad", "MaxPoolGrad", "MaxPoolGradGrad", "MaxPoolGradGradV2"),
+        *("MaxPoolGradV2",),
+    )
+)
 _FORCED = (Rule.FORCED_BY_LEVEL, Rule.FORCED_BY_NAME, Rule.FORCED_BY_SCOPE)
 
 
@@ -94,6 +104,47 @@ def keep_whole_numbers(canvas: Canvas) -> None:
             seeds.append(first + source)
     passable = (canvas.on_infer | canvas.on_clear) & (canvas.deny ^ 1)
     canvas.paint_deny(canvas.flood(seeds, passable, backward=True), Rule.WHOLE_NUMBERS)
+
+
+def match_maxima(canvas: Canvas) -> None:
+    """The gradient of a maximum gets the maximum and the values that it was taken from both rounded, or neither.
+
+    Either the comparison is 16 bit, too, or the maximum is not. Difference "lost-maximum": in TensorFlow's pass a
+    MaxPool3D is converted but its gradient, which has two types and kernels for both alike only, is not, and gives
+    zeros.
+    """
+    view, edges = canvas.view, canvas.view.edges
+    first_source = _first_sources(canvas, {*_UNCHANGED, *_MAXIMA})
+    for node in view.nodes_where(lambda signature: signature.op in _COMPARING):
+        begin, end = np.searchsorted(edges.dst_node, (node, node + 1))
+        values, maximum = (
+            [place for place in range(begin, end) if edges.dst_position[place] == position] for position in (0, 1)
+        )
+        places = {int(edges.dst_unit[place]) for place in (*values, *maximum)}
+        if len(places) != 1 or canvas.allow[unit := places.pop()]:
+            continue
+        sources = [int(edges.src_node[place]) for place in (*values, *maximum)]
+        is_painted = [bool(canvas.allow[edges.src_unit[place]]) for place in (*values, *maximum)]
+        if is_painted[0] == is_painted[1]:
+            continue
+        chain = [sources[is_painted.index(True)]]
+        while view.ops[chain[-1]] in _UNCHANGED and chain[-1] in first_source:
+            chain.append(first_source[chain[-1]])
+        if view.ops[chain[-1]] not in _MAXIMA:
+            continue
+        if canvas.convertible[unit] and not canvas.deny[unit] and not canvas.locked[unit]:
+            canvas.paint_allow([unit], Rule.COMPARES)
+        else:
+            units = [unit for node in chain for unit in view.units(node) if canvas.rule[unit] not in _FORCED]
+            canvas.unpaint_allow(units, Rule.COMPARED)
+
+
+def _first_sources(canvas: Canvas, ops: Collection[str]) -> dict[int, int]:
+    """Where the first input of each node of some ops comes from."""
+    view, edges = canvas.view, canvas.view.edges
+    is_wanted = view.of_kinds((signature.op in ops for signature in view.of_kind), np.bool_)
+    chosen = edges.at(is_wanted[edges.dst_node] & (edges.dst_position == 0))
+    return dict(zip(chosen.dst_node.tolist(), chosen.src_node.tolist(), strict=True))
 
 
 def _units_of_ops(canvas: Canvas, ops: Collection[str]) -> list[int]:

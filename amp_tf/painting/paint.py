@@ -88,6 +88,7 @@ def paint(
         ties = [*(list(cluster.values()) for cluster in clusters), *loops.recurrent_units(canvas)]
         economy.drop_unprofitable(canvas, AttributeShapes(view.protos) if shapes is None else shapes, ties, folded)
     exact.drop_narrow_sums(canvas)
+    exact.match_maxima(canvas)
     loops.match_entries(canvas)
     rules.match_fused_types(canvas)
     rules.retarget_casts(canvas)

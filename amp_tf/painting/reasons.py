@@ -20,6 +20,7 @@ class Rule(enum.IntEnum):
     LOOP_FOLLOWS = 9
     CAST_FOLLOWS = 10
     CAST_REPEATS = 11
+    COMPARES = 12
 
     NO_FLOAT32 = 100
     NOT_LISTED = 101
@@ -46,6 +47,7 @@ class Rule(enum.IntEnum):
     SUMS = 122
     STORED = 123
     WHOLE_NUMBERS = 124
+    COMPARED = 125
 
     @property
     def converts(self) -> bool:
@@ -70,6 +72,7 @@ _WORDS = {
     Rule.LOOP_FOLLOWS: "it closes a loop whose other end is converted",
     Rule.CAST_FOLLOWS: "it is a cast whose readers are all converted",
     Rule.CAST_REPEATS: "it is a cast to 16 bit of a converted value",
+    Rule.COMPARES: "it looks for a converted maximum among the values that it was taken from",
     Rule.NO_FLOAT32: "it handles no float32 values",
     Rule.NOT_LISTED: "its op is on no list",
     Rule.NO_ALLOW_NEIGHBOUR: "it is connected to no converted node",
@@ -95,6 +98,7 @@ _WORDS = {
     Rule.SUMS: "it adds up many values, and its 16-bit kernel would round after each",
     Rule.STORED: "it serves only to compute what {cause} stores in a variable",
     Rule.WHOLE_NUMBERS: "it computes what becomes whole numbers, by {cause}",
+    Rule.COMPARED: "its gradient, which stays in float32, looks for its values among those that it reads",
 }
 
 

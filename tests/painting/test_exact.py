@@ -221,3 +221,50 @@ def test_a_cast_to_bool_keeps_nothing():
         tf.matmul(x, tf.ones((8, 8)), name="product")
 
     assert rewritten(build)[2]["relu"].precision.is_f16
+
+
+# ---------------------------------------------------------------- maxima
+
+WINDOW = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "VALID"}
+
+
+def pooled_volume():
+    """A pooling whose values are float32 while its own result is converted."""
+    x = tf.exp(tf.constant(rng.normal(size=(8, 8, 8, 8, 4)).astype("float32")), name="values")
+    pooled = tf.raw_ops.MaxPool3D(input=x, name="pool", **WINDOW)
+    y = tf.matmul(tf.reshape(pooled, (8, 256), name="flat"), tf.ones((256, 4)), name="product")
+    tf.identity(tf.gradients(y, x)[0], name="fetch")
+
+
+@pytest.mark.parametrize("precision", ["auto", "bfloat16"])
+def test_a_pooling_whose_gradient_cannot_be_16_bit_is_not_either(precision):
+    old, new, nodes = rewritten(pooled_volume, precision=precision, ignore_performance=True)
+    assert nodes["pool"].reason.rule is Rule.COMPARED
+    assert nodes["product"].precision.is_f16
+    np.testing.assert_array_equal(run(new, "fetch")[0], run(old, "fetch")[0])
+
+
+def test_a_pooling_of_rounded_values_is_converted():
+    def build():
+        x = tf.matmul(tf.ones((512, 8)), tf.constant(rng.normal(size=(8, 16)).astype("float32")), name="values")
+        x = tf.reshape(x, (2, 8, 8, 8, 8))
+        pooled = tf.raw_ops.MaxPool3D(input=x, name="pool", **WINDOW)
+        y = tf.matmul(tf.reshape(pooled, (2, 512)), tf.ones((512, 4)), name="product")
+        tf.identity(tf.gradients(y, x)[0], name="fetch")
+
+    assert rewritten(build)[2]["pool"].precision.is_f16
+
+
+def test_a_maximum_and_the_values_that_it_is_compared_with_are_rounded_alike():
+    def build():
+        x = tf.exp(tf.constant(rng.normal(size=(8, 64)).astype("float32")), name="values")
+        largest = tf.reduce_max(x, 1, name="largest")
+        y = tf.matmul(largest[None], tf.ones((8, 4)), name="product")
+        tf.identity(tf.gradients(y, x)[0], name="fetch")
+
+    for settings in ({}, {"clear_remove": ("Equal",), "infer_add": ("Equal",)}, {"clear_remove": ("Equal",)}):
+        old, new, nodes = rewritten(build, **settings)
+        values = run(new, "fetch")[0]
+        assert np.isfinite(values).all()  # none found is a division by zero
+        np.testing.assert_array_equal(values > 0, run(old, "fetch")[0] > 0)
+        assert nodes["product"].precision.is_f16

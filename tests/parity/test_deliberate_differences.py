@@ -237,6 +237,30 @@ def test_whole_number(mode: Mode) -> None:
     assert ours & {"clr1", "allow1"} == {"allow1"}
 
 
+def test_lost_maximum() -> None:
+    window = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "VALID"}
+    values = np.random.default_rng(0).normal(size=(1, 8, 8, 8, 4)).astype("float32")
+
+    def build() -> None:
+        x = tf.exp(tf.constant(values), name="deny1")
+        pooled = raw.MaxPool3D(input=x, name="pool", **window)
+        flat = tf.reshape(pooled, (8, 32), name="clr1")
+        tf.identity(raw.MatMul(a=flat, b=constant("weights", 1.0, (32, 32)), name="allow1"), name="result")
+        grad = tf.ones_like(pooled)
+        raw.MaxPool3DGrad(orig_input=x, orig_output=pooled, grad=grad, name="fetch", **window)
+
+    graph_def = graph_of(build)
+    original, ours = both(graph_def, BF16, ("fetch", "result"))
+    assert {"pool", "clr1", "allow1"} <= original
+    assert ours & {"pool", "clr1", "allow1"} == {"clr1", "allow1"}
+    (lost,), (float32,) = (
+        run(graph, ("fetch",), {}) for graph in (run_original(graph_def, BF16, ("fetch", "result")).graph, graph_def)
+    )
+    assert lost.sum() < 0.1 * float32.sum()
+    (kept,) = run(run_ours(graph_def, BF16, ("fetch", "result")).graph, ("fetch",), {})
+    np.testing.assert_array_equal(kept, float32)
+
+
 def test_call_boundary() -> None:
     def build() -> None:
         @tf.function
