@@ -1,6 +1,6 @@
 """Settings: one frozen dataclass, and the table of environment variables that fills it.
 
-This is the only module that reads ``os.environ``. Each variable is one row of :data:`ENV_VARS`: its name, the field it
+Settings are read from ``os.environ`` here alone. Each variable is one row of :data:`ENV_VARS`: its name, the field it
 sets, how its text is read, and the sentence that the README's table shows. The names without ``AMP_TF_`` in front are
 NGC's and TensorFlow's own and keep their meaning.
 """
@@ -38,7 +38,7 @@ class AmpConfig:
 
     Attributes:
         precision: ``"auto"``, ``"float16"`` or ``"bfloat16"``. ``auto`` is float16 on GPUs of compute capability 7.0
-            and newer, bfloat16 on CPUs with avx512_bf16 or amx_bf16, and nothing elsewhere.
+            and newer, bfloat16 on CPUs with avx512_bf16, amx_bf16 or Arm's bf16, and nothing elsewhere.
         level: ``"DEFAULT"``, ``"UNSAFE_FORCE_ALL"``, ``"TREAT_INFER_AS_DENY"`` or ``"TENSOR_CORES_ONLY"``, as in
             TensorFlow's own pass.
         target: ``"auto"``, ``"gpu"`` or ``"cpu"``: the device type of nodes that carry no device.
@@ -137,12 +137,21 @@ class Switches:
             ConfigError: a variable is neither true nor false; the message names it, its value and the valid ones.
         """
         environ = os.environ if environ is None else environ
-        if _switch(environ, DISABLE_VAR):
+        if is_disabled(environ):
             return cls()
         enabled = _switch(environ, ENABLE_VAR)
         rewrite = _switch(environ, GRAPH_REWRITE_VAR) if environ.get(GRAPH_REWRITE_VAR) else enabled
         scaling = _switch(environ, LOSS_SCALING_VAR) if LOSS_SCALING_VAR in environ else enabled
         return cls(graph_rewrite=rewrite, loss_scaling=scaling)
+
+
+def is_disabled(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether ``AMP_TF_DISABLE`` forbids everything, whoever turns it on.
+
+    Raises:
+        ConfigError: its value is neither true nor false.
+    """
+    return _switch(os.environ if environ is None else environ, DISABLE_VAR)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,13 +266,14 @@ ENV_VARS: tuple[EnvVar, ...] = (
     EnvVar(ENABLE_VAR, None, _read_bool, "1, 0", "turns everything on: graph rewrite and loss scaling"),
     EnvVar(GRAPH_REWRITE_VAR, None, _read_bool, "1, 0", "the graph rewrite alone; wins over the variable above"),
     EnvVar(LOSS_SCALING_VAR, None, _read_bool, "1, 0", "automatic loss scaling alone; wins over the first variable"),
-    EnvVar(DISABLE_VAR, None, _read_bool, "1, 0", "1 turns everything off, whatever else is set"),
+    EnvVar(DISABLE_VAR, None, _read_bool, "1, 0", "1 turns everything off, whatever the program says"),
     EnvVar(
         "AMP_TF_PRECISION",
         "precision",
         _read_choice(PRECISIONS, str.lower),
         ", ".join(PRECISIONS),
-        "the 16-bit type; auto: float16 on GPUs (compute capability 7.0+), bfloat16 on CPUs that have it in hardware",
+        "the 16-bit type; auto: float16 on GPUs (compute capability 7.0+), bfloat16 on CPUs that have it in hardware, "
+        "else nothing is converted",
     ),
     EnvVar(
         "AMP_TF_KEEP_FLOAT32",
@@ -291,7 +301,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "level",
         _read_choice(LEVELS, str.upper),
         ", ".join(LEVELS),
-        "how far to go, as in TensorFlow's own pass",
+        "how much: the usual; all that can be; less (the infer list is denied); on GPUs the allow list alone",
     ),
     *_list_rows(),
     EnvVar(
@@ -299,7 +309,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "ignore_performance",
         _read_bool,
         "1, 0",
-        "convert also on devices where 16 bit is not fast",
+        "convert also on devices where 16 bit is not fast, and what does not gain",
     ),
     EnvVar(
         f"{_PREFIX}LOG_PATH",

@@ -9,7 +9,7 @@ import os
 import threading
 from types import TracebackType
 
-from amp_tf.config import DISABLE_VAR, SWITCH_VARS, AmpConfig, Switches
+from amp_tf.config import DISABLE_VAR, SWITCH_VARS, AmpConfig, Switches, is_disabled
 from amp_tf.errors import ConfigError
 from amp_tf.hooks import imports, notices, registry, summary
 
@@ -60,10 +60,11 @@ def enable(config: AmpConfig | None = None) -> Handle:
     """Does what ``TF_ENABLE_AUTO_MIXED_PRECISION=1`` does: rewrites graphs, and scales the loss where they are float16.
 
     It may be called before or after TensorFlow is imported, but before the functions and sessions that it is meant for
-    run first: what TensorFlow has optimized already stays as it is. Called again, it replaces the settings.
+    run first: what TensorFlow has optimized already stays as it is. Called again, it replaces the settings. With
+    ``AMP_TF_DISABLE=1`` it only says so, so that any program can be run without amp_tf from outside.
 
     Args:
-        config: what to convert; by default what the environment variables say.
+        config: what to convert, in place of what the environment variables say.
 
     Returns:
         A handle with ``uninstall()``, which also works as a context manager.
@@ -71,24 +72,29 @@ def enable(config: AmpConfig | None = None) -> Handle:
     Raises:
         ConfigError: an environment variable has a value that means nothing.
     """
-    return _enable(_Active(AmpConfig.from_env() if config is None else config, EVERYTHING))
+    wanted = _Active(AmpConfig.from_env() if config is None else config, EVERYTHING)
+    if is_disabled():
+        notices.emit(logging.WARNING, f"stays off, although the program calls amp_tf.enable(): {DISABLE_VAR} is set")
+        return Handle(wanted)
+    return _enable(wanted)
 
 
 def obey_environment(changed: str | None = None) -> None:
     """Does what the environment asks for. A bad value is told in one message, and amp_tf stays off.
 
-    What :func:`enable` turned on stays as it is. Where amp_tf is off, perhaps by :func:`disable`, a change turns it on
-    only if it is one of a switch, or if it mends the bad value for which amp_tf is off.
+    What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is off, perhaps by
+    :func:`disable`, a change turns it on only if it is one of a switch, or if it mends the bad value for which amp_tf
+    is off.
 
     Args:
         changed: the variable that the program has just set or deleted; ``None`` if none was.
     """
     with _lock:
-        if _active is not None and not _active.by_environment:
-            return
         if _active is None and not _refused and changed is not None and changed not in (*SWITCH_VARS, DISABLE_VAR):
             return
         try:
+            if _active is not None and not _active.by_environment and not is_disabled():
+                return  # the program's own word
             asked = _asked_by_environment()
         except ConfigError as error:
             _refuse(str(error))
@@ -157,11 +163,10 @@ def _at_exit() -> None:
     """No Python runs on TensorFlow's threads once the interpreter shuts down."""
     import sys
 
-    if os.getpid() != _exit_pid:  # a forked child: its parent speaks
-        return
+    is_child = os.getpid() != _exit_pid  # a forked one, which converts, too: its parent speaks
     was_on = is_enabled()
     plugin = sys.modules.get("amp_tf.hooks.grappler.plugin")
     if plugin is not None:
-        plugin.uninstall(wait_ms=_EXIT_WAIT_MS)
-    if was_on or summary.is_due():
+        (plugin.stop if is_child else plugin.uninstall)(wait_ms=_EXIT_WAIT_MS)
+    if not is_child and (was_on or summary.is_due()):
         summary.log()

@@ -17,7 +17,7 @@ else
     esac
 fi
 
-amp_tf_flags=$(grep -m 1 '^flags' /proc/cpuinfo 2>/dev/null | tr ' ' '\n' | grep -x -e avx512_bf16 -e amx_bf16 | tr '\n' ' ')
+amp_tf_flags=$(grep -m 1 -E '^(flags|Features)' /proc/cpuinfo 2>/dev/null | tr ' ' '\n' | grep -x -e avx512_bf16 -e amx_bf16 -e bf16 | tr '\n' ' ')
 echo "cpu         $(nproc) cores, bfloat16 in hardware: ${amp_tf_flags:-no}"
 unset amp_tf_flags
 

@@ -98,6 +98,22 @@ os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"; say()
     assert said(code, site_folder)[0] == ["float16", "float16", "float16", "float16", "None", "None", "float16"]
 
 
+def test_the_variable_that_disables_wins_over_the_program(site_folder: Path) -> None:
+    code = """
+import amp_tf
+handle = amp_tf.enable(amp_tf.AmpConfig(precision="float16")); say()
+print(amp_tf.is_enabled(), handle.config.precision)
+handle.uninstall(); say()
+os.environ["AMP_TF_DISABLE"] = "0"; say()
+amp_tf.enable(handle.config); say()
+os.environ["AMP_TF_DISABLE"] = "1"; say()
+os.environ["AMP_TF_DISABLE"] = "0"; say()
+"""
+    words, err = said(code, site_folder, {"AMP_TF_DISABLE": "1"})
+    assert words == ["None", "False", "float16", "None", "None", "float16", "None", "None"]
+    assert err.count("amp_tf: stays off, although the program calls amp_tf.enable(): AMP_TF_DISABLE is set") == 1
+
+
 def test_a_bad_value_turns_it_off_with_one_message(site_folder: Path) -> None:
     code = """
 say()
