@@ -15,7 +15,7 @@ import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.oplists.table import CPU, SHRINKING, STORING, SUMS_IN_BFLOAT16, SUMS_IN_ITS_TYPE
-from amp_tf.painting.canvas import Canvas, units_of
+from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
 from amp_tf.painting.economy import fused_with_products
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
@@ -69,23 +69,25 @@ def keep_stored(canvas: Canvas) -> None:
     stack = view.nodes_where(lambda signature: signature.op in STORING)
     if not stack:
         return
-    is_open = np.zeros(view.node_count, np.bool_)
     listed = units_of((canvas.on_infer | canvas.on_clear) & canvas.is_float32)
+    is_open = np.zeros(view.node_count, np.bool_)
     is_open[np.asarray(canvas.node_of)[listed]] = True
     is_open &= ~view.of_kinds((signature.op in SHRINKING for signature in view.of_kind), np.bool_)
-    readers_left = np.bincount(edges.src_node, minlength=view.node_count)
-    firsts = np.searchsorted(edges.dst_node, np.arange(view.node_count + 1))
-    kept: list[int] = []
+    readers_left = np.bincount(edges.src_node, minlength=view.node_count).tolist()
+    firsts = np.searchsorted(edges.dst_node, np.arange(view.node_count + 1)).tolist()
+    open_nodes, sources, base = is_open.tolist(), edges.src_node.tolist(), view.base
+    stored_by = [NO_CAUSE] * view.node_count
     while stack:
         node = stack.pop()
-        for source in edges.src_node[firsts[node] : firsts[node + 1]].tolist():
+        for source in sources[firsts[node] : firsts[node + 1]]:
             readers_left[source] -= 1
-            if is_open[source] and not readers_left[source]:
+            if open_nodes[source] and not readers_left[source]:
                 stack.append(source)
-                units = [unit for unit in view.units(source) if canvas.is_float32[unit]]
-                kept += units
-                for unit in units if view.units(node) else ():
-                    canvas.cause[unit] = view.base[node]
+                stored_by[source] = node
+    causes = np.asarray(stored_by, np.int32)
+    kept = units_of(view.spread(causes != NO_CAUSE) & canvas.is_float32)
+    first_units = np.asarray(base, np.int32)[causes]
+    np.frombuffer(canvas.cause, np.int32)[kept] = view.spread(first_units)[kept]
     canvas.paint_deny(kept, Rule.STORED)
 
 
