@@ -15,6 +15,7 @@ from typing import Any
 
 from amp_tf.config import ALLREDUCE_VAR, AmpConfig
 from amp_tf.hooks import notices, summary
+from amp_tf.hooks.patches import Patches
 from amp_tf.hooks.scope import scope
 
 # Kernels and tables have two dimensions and more. Losses, metrics, statistics of a batch and flags have one at most and
@@ -26,7 +27,7 @@ _OTHER_TYPE = f"Set {ALLREDUCE_VAR}=float16, or give MirroredStrategy no cross_d
 
 _lock = threading.Lock()
 _config: AmpConfig | None = None
-_originals: dict[tuple[Any, str], Any] = {}
+_patches = Patches()
 _elements = {"narrow": 0, "wide": 0}
 
 
@@ -43,9 +44,8 @@ def install(config: AmpConfig) -> None:
     global _config
     with _lock:
         _config = config
-        if not _originals:
-            _patch(distribute_lib.ReplicaContextBase, "all_reduce", _all_reduce)
-            _patch(distribute_lib.StrategyExtendedV2, "batch_reduce_to", _batch_reduce_to)
+        _patches.put(distribute_lib.ReplicaContextBase, "all_reduce", _calling(_all_reduce))
+        _patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", _calling(_batch_reduce_to))
         summary.add_part(_summary_part)
 
 
@@ -54,10 +54,7 @@ def uninstall() -> None:
     global _config
     with _lock:
         _config = None
-        for (owner, name), original in _originals.items():
-            if getattr(getattr(owner, name), "__wrapped__", None) is original:  # else somebody wrapped it again
-                setattr(owner, name, original)
-        _originals.clear()
+        _patches.restore()
 
 
 def is_carried_narrow(tensor: Any) -> bool:
@@ -72,15 +69,16 @@ def is_carried_narrow(tensor: Any) -> bool:
     return int(shape.num_elements()) >= _SMALLEST and sum(size > 1 for size in shape.as_list()) >= 2
 
 
-def _patch(owner: Any, name: str, replacement: Any) -> None:
-    original = getattr(owner, name)
+def _calling(ours: Any) -> Callable[[Any], Any]:
+    """What makes a method that calls a function of ours, with the original before its own arguments."""
 
-    @functools.wraps(original)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return replacement(original, self, *args, **kwargs)
+    def make(original: Any) -> Any:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return ours(original, self, *args, **kwargs)
 
-    _originals[owner, name] = original
-    setattr(owner, name, wrapper)
+        return method
+
+    return make
 
 
 def _all_reduce(original: Any, context: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:

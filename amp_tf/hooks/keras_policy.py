@@ -8,7 +8,6 @@ library, so its constructor is where one is noticed.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 import threading
@@ -16,15 +15,15 @@ from typing import Any
 
 from amp_tf.config import ENABLE_VAR, AmpConfig
 from amp_tf.hooks import notices
+from amp_tf.hooks.patches import Patches
 
-# library -> the module and class of its policies
-_CLASSES = {"keras": ("keras.dtype_policies", "DTypePolicy"), "tf_keras": ("tf_keras.mixed_precision", "Policy")}
+_LIBRARIES = ("keras", "tf_keras")
 # what an attribute of the library shows: its import is done
 _NEEDED = "layers"
 _NARROW = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
 
 _lock = threading.Lock()
-_originals: dict[Any, Any] = {}
+_patches = Patches()
 
 
 def install(config: AmpConfig) -> None:
@@ -34,26 +33,21 @@ def install(config: AmpConfig) -> None:
         config: not used; the same for whatever amp_tf converts to.
     """
     with _lock:
-        for library, (module, name) in _CLASSES.items():
+        for library in _LIBRARIES:
             if hasattr(sys.modules.get(library), _NEEDED):
-                policy_class = getattr(importlib.import_module(module), name)
-                if policy_class not in _originals:
-                    _originals[policy_class] = policy_class.__init__
-                    policy_class.__init__ = _watching(policy_class.__init__)
-                    _notice(_global_policy(library))
+                # Its old names are in every version of both; keras.dtype_policies is there since Keras 3.0.5.
+                home = importlib.import_module(f"{library}.mixed_precision")
+                if _patches.put(home.Policy, "__init__", _watching):
+                    _notice(home.global_policy())
 
 
 def uninstall() -> None:
     """Notices nothing from now on. Idempotent."""
     with _lock:
-        for policy_class, original in _originals.items():
-            if getattr(policy_class.__init__, "__wrapped__", None) is original:
-                policy_class.__init__ = original
-        _originals.clear()
+        _patches.restore()
 
 
 def _watching(original: Any) -> Any:
-    @functools.wraps(original)
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         _notice(self)
@@ -71,8 +65,3 @@ def _notice(policy: Any) -> None:
             where=f"Keras policy {name!r}",
             fix=f"Take one of the two: remove the policy, or unset {ENABLE_VAR}",
         )
-
-
-def _global_policy(library: str) -> Any:
-    module = sys.modules[library]
-    return module.config.dtype_policy() if library == "keras" else module.mixed_precision.global_policy()

@@ -16,6 +16,7 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import devices, notices, summary
+from amp_tf.hooks.patches import Patches
 from amp_tf.loss_scaling import diagnosis, is_loss_scaled
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
@@ -93,10 +94,10 @@ def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None
             return False
         _context.runs_in_float16 = runs_in_float16 or functools.partial(resolves_to_float16, config)
         for library, module in _PATCH_MODULES.items():
-            if _is_imported(library) and library not in _originals:
+            if _is_imported(library) and library not in _patches:
                 survive(f"amp_tf.hooks ({library})", _patch, library, module, _context)
         summary.add_part(describe)
-        return bool(_originals)
+        return bool(_patches)
 
 
 def resolves_to_float16(config: AmpConfig) -> bool:
@@ -110,17 +111,11 @@ def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]
 
     Args:
         library: the one that is patched, a key of the patches.
-        owner: what holds the attribute itself, a class mostly.
-        attribute: its name.
-        make: what makes the replacement from the original.
+        owner, attribute, make: as for :meth:`Patches.put`.
     """
     with _lock:
-        rows = _originals.get(library)
-        if rows is None or any((owner, attribute) == row[:2] for row in rows):
-            return
-        original = owner.__dict__[attribute]
-        setattr(owner, attribute, functools.wraps(original)(make(original)))
-        rows.append((owner, attribute, original))
+        if library in _patches:
+            _patches[library].put(owner, attribute, make)
 
 
 def describe() -> str:
@@ -140,17 +135,20 @@ def describe() -> str:
 
 
 def uninstall() -> None:
-    """Takes every patch back. Optimizers that were wrapped stay wrapped. Idempotent."""
+    """Takes every patch back. Optimizers that were wrapped stay wrapped. Idempotent.
+
+    A patch that somebody else wrapped stays inside theirs; nothing runs in float16 for it any more.
+    """
     with _lock:
-        for rows in _originals.values():
-            for owner, attribute, original in reversed(rows):
-                setattr(owner, attribute, original)
-        _originals.clear()
+        _context.runs_in_float16 = _never
+        for patches in _patches.values():
+            patches.restore()
+        _patches.clear()
 
 
 def _patch(library: str, module: str, context: Context) -> None:
     rows = importlib.import_module(module).patches(context)
-    _originals[library] = []
+    _patches[library] = Patches()
     for owner, attribute, make in rows:
         replace(library, owner, attribute, make)
 
@@ -161,6 +159,10 @@ def _is_imported(library: str) -> bool:
     return module is not None and all(name in vars(module) for name in _NEEDED[library])
 
 
+def _never() -> bool:
+    return False
+
+
 _lock = threading.RLock()
-_context = Context(lambda: False)
-_originals: dict[str, list[tuple[Any, str, Any]]] = {}
+_context = Context(_never)
+_patches: dict[str, Patches] = {}

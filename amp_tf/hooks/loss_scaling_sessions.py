@@ -5,7 +5,6 @@ Keras' models are watched by a callback. A session has none, and once it is clos
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 from amp_tf.loss_scaling.diagnosis import Status
 
 _ATTRIBUTE = "_amp_tf_loss_scales"  # of a graph: its wrappers, numbered
+_CHANGING = 0  # _MUTATION_LOCK_GROUP of tensorflow/python/framework/ops.py
+_PATIENCE_S = 0.1  # other threads hold the inner lock for microseconds
 _numbers = itertools.count()
 _last_looks: dict[int, Status] = {}
 
@@ -35,13 +36,31 @@ def last_statuses() -> list[Status]:
 def close(original: Callable[[Any], None]) -> Callable[[Any], None]:
     """The replacement of a session's ``close``."""
 
-    @functools.wraps(original)
     def method(self: Any) -> None:
-        if not self.sess_str:  # a remote server may be gone by now, and nobody would want to wait for it
+        # A remote server may be gone by now, and nobody would want to wait for it.
+        if not self.sess_str and not _is_being_changed(self.graph):
             _look(self)
         original(self)
 
     return method
+
+
+def _is_being_changed(graph: Any) -> bool:
+    """Whether any thread makes an operation in a graph: a session would wait for its end.
+
+    The garbage collector closes sessions at any moment, also while this thread itself makes one; to wait would be for
+    ever. TensorFlow's lock is asked without taking it; the lock inside that one may be this thread's, too.
+    """
+    lock = getattr(graph, "_group_lock", None)
+    ready, members = getattr(lock, "_ready", None), getattr(lock, "_group_member_counts", None)
+    if ready is None or not members:
+        return False  # a TensorFlow that has no such lock
+    if not ready.acquire(timeout=_PATIENCE_S):
+        return True
+    try:
+        return bool(members[_CHANGING])
+    finally:
+        ready.release()
 
 
 def _look(session: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,9 @@ def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
         (_owner(tf_keras.Model, "fit"), "fit", lambda original: _fit(original)),
         *metadata_rows("tf_keras.src.saving.legacy.saving_utils", tf_keras.saving.get_registered_name),
     ]
+    # What tf_keras.Model becomes after tf.compat.v1.disable_v2_behavior(). Its monitor would have nothing to read.
+    model_v1 = importlib.import_module("tf_keras.src.engine.training_v1").Model
+    rows.append((model_v1, "compile", lambda original: _compile(original, context)))
     for cls in (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer):
         owner = _owner(cls, "apply_gradients")
         rows.append((owner, "apply_gradients", lambda original: _apply_gradients(original, context)))

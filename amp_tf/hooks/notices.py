@@ -48,10 +48,16 @@ def emit(level: int, text: str) -> None:
     if absl_logging.get_verbosity() < absl_logging.WARNING:
         return
     logger = absl_logging.get_absl_logger()
-    if not logging.root.handlers:  # absl's own logging functions do the same before they write
-        logging.basicConfig()
     # The number and function are those of the caller of the record, which no reader needs.
-    logger.handle(logger.makeRecord(logger.name, level, __file__, 0, f"amp_tf: {text}", (), None, "amp_tf"))
+    record = logger.makeRecord(logger.name, level, __file__, 0, f"amp_tf: {text}", (), None, "amp_tf")
+    if logger.hasHandlers():
+        logger.handle(record)
+    elif logger.filter(record):
+        # As absl's own functions would print it. They call logging.basicConfig, after which the program's own call does
+        # nothing, with its file and its format; and this may be before the program's first line.
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
+        handler.handle(record)
 
 
 def forget() -> None:

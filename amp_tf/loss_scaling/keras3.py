@@ -15,9 +15,11 @@ from amp_tf.loss_scaling.keras3_inner import (
     INNER_SETTINGS,
     check_gradients,
     check_inner,
+    counter_of,
     headroom,
     norm_clip,
     scope_of,
+    trackable_of,
     with_gaps,
 )
 from amp_tf.loss_scaling.keras3_saving import ScaleState, match_state, read_state
@@ -56,6 +58,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
     """
 
     built: bool
+    _trackable: Any
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
         # Checkpoints see the inner optimizer in this one's place (the mixin), so no attribute here may be tracked.
         object.__setattr__(self, "_self_setattr_tracking", False)
-        object.__setattr__(self, "_trackable", inner_optimizer)
+        object.__setattr__(self, "_trackable", trackable_of(inner_optimizer))
         super(_DynamicTracking, self).__init__(inner_optimizer, initial_scale, dynamic_growth_steps, name=name)
         self._settings = dict(settings)
         self._schedule = schedule
@@ -95,7 +98,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         checkpointed = tf.__internal__.tracking.AutoTrackable()
         checkpointed.current_loss_scale = self._scale.value
         checkpointed.counters = self._counters.value
-        self.inner_optimizer._track_trackable(checkpointed, "loss_scale", overwrite=True)
+        self._trackable._track_trackable(checkpointed, "loss_scale", overwrite=True)
 
     # ---------------------------------------------------------------- the step
 
@@ -151,7 +154,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         """
         pairs = list(grads_and_vars)
         self._step("apply_gradients", [gradient for gradient, _ in pairs], [variable for _, variable in pairs])
-        return self.inner_optimizer._iterations
+        return counter_of(self.inner_optimizer)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
@@ -309,6 +312,16 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         return Status.of(float(self._scale.numpy()), counters, self._schedule, names)
 
     @property
+    def iterations(self) -> Any:
+        """The inner optimizer's."""
+        return self.inner_optimizer.iterations
+
+    @iterations.setter
+    def iterations(self, value: Any) -> None:
+        if "_schedule" in self.__dict__:  # else it is the base class, which up to Keras 3.4 has a counter of its own
+            self.inner_optimizer.iterations = value
+
+    @property
     def learning_rate(self) -> Any:
         """The inner optimizer's."""
         return self.inner_optimizer.learning_rate
@@ -415,6 +428,8 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
     def get_config(self) -> dict[str, Any]:
         """The settings, from which :meth:`from_config` makes the same optimizer."""
         config = super().get_config()
+        for setting in INNER_SETTINGS | {"loss_scale_factor"}:  # which the base class gives up to Keras 3.8
+            config.pop(setting, None)
         return {**config, **self._settings}
 
 

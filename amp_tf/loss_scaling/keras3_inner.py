@@ -97,8 +97,23 @@ def norm_clip(optimizer: Any) -> finite.NormClip:
 
 def headroom(optimizer: Any) -> float:
     """How many gradients the optimizer adds up, over accumulated steps and the replicas of the strategy in use."""
-    accumulated = max(part.gradient_accumulation_steps or 1 for part in _parts(optimizer))
+    accumulated = max(accumulated_steps(part) or 1 for part in _parts(optimizer))
     return float(accumulated * tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def accumulated_steps(optimizer: Any) -> int | None:
+    """Over how many steps the optimizer accumulates gradients; ``None`` where it does not; Keras 3.0.0 never does."""
+    return getattr(optimizer, "gradient_accumulation_steps", None)
+
+
+def counter_of(optimizer: Any) -> Any:
+    """The variable that counts the optimizer's steps, accumulated ones too: ``iterations`` itself up to Keras 3.4."""
+    return optimizer._iterations if hasattr(optimizer, "_iterations") else optimizer.iterations
+
+
+def trackable_of(optimizer: Any) -> Any:
+    """What checkpoints see of the optimizer: itself, or nothing yet where they do not know it, as in Keras 3.0."""
+    return optimizer if hasattr(optimizer, "_track_trackable") else tf.__internal__.tracking.AutoTrackable()
 
 
 def _parts(optimizer: Any) -> list[Any]:

@@ -41,10 +41,17 @@ def tensors_in(nest: Any) -> list[Any]:
     return [tensor for tensor in flat if tf.is_tensor(tensor) and not hasattr(tensor, "numpy")]
 
 
-def captured_by(tensor: Any) -> Any:
-    """The tensor outside its graph that a placeholder stands for; ``None`` if it stands for none."""
-    captures = getattr(tensor.graph, "captures", ())
-    return next((outer for outer, inner in captures if inner is tensor or inner.name == tensor.name), None)
+def captures_of(graph: Any) -> dict[str, Any]:
+    """The tensors outside a graph that its placeholders stand for, by the placeholders' names."""
+    return {inner.name: outer for outer, inner in getattr(graph, "captures", ())}
+
+
+def by_graph(tensors: Iterable[Any]) -> dict[Any, list[Any]]:
+    """Tensors by the graph that they are of: in a branch some may be of the graph around it, with names of its own."""
+    groups: dict[Any, list[Any]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.graph, []).append(tensor)
+    return groups
 
 
 def body_of(call: Any) -> Any:
@@ -55,14 +62,14 @@ def body_of(call: Any) -> Any:
 def _sources(tensors: Iterable[Any]) -> Iterator[Any]:
     """What the values come from in the end: variable handles, constants, arguments; some of them eager tensors."""
     captured = []
-    for tensor in _leaves(tensors):
-        outside = {inner.name: outer for outer, inner in getattr(tensor.graph, "captures", ())}
-        if tensor.name not in outside:
-            yield tensor
-        elif hasattr(outside[tensor.name], "numpy"):
-            yield outside[tensor.name]
-        else:
-            captured.append(outside[tensor.name])
+    for graph, group in by_graph(tensors).items():
+        outside = captures_of(graph)
+        for tensor in _leaves(group):
+            source = outside.get(tensor.name, tensor)
+            if source is tensor or hasattr(source, "numpy"):
+                yield source
+            else:
+                captured.append(source)
     if captured:
         yield from _sources(captured)
 

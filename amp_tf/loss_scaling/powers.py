@@ -43,9 +43,9 @@ def power_of(tensors: Any, variable: Any) -> float | None:
     """
     if tf.executing_eagerly():
         return None
-    walk = _Walk(lineage.handles_of(variable))
-    values = [tensor for tensor in lineage.tensors_in(tensors) if _carries(tensor)]
-    return _same([walk.power(value) for value in values])
+    values = lineage.by_graph(tensor for tensor in lineage.tensors_in(tensors) if _carries(tensor))
+    walks = {graph: _Walk(lineage.handles_of(variable)) for graph in values}
+    return _same([walks[graph].power(value) for graph, group in values.items() for value in group])
 
 
 class _Walk:
@@ -60,7 +60,8 @@ class _Walk:
         self._handles = handles
         self._powers: dict[str, float | None] = dict(arguments or {})
         self._bodies: dict[str, _Walk] = {}
-        self._around: _Walk | None = None
+        self._captures: dict[str, Any] | None = None
+        self._around: dict[Any, _Walk] = {}
 
     def power(self, tensor: Any) -> float | None:
         """The power of a tensor of the graph; without recursion, because graphs are deep."""
@@ -99,13 +100,14 @@ class _Walk:
             return None
         if tensor.op.type == "ZerosLike" or (tensor.op.type == "Const" and _is_zero(tensor)):
             return _ANY
-        outside = lineage.captured_by(tensor)
+        if self._captures is None:
+            self._captures = lineage.captures_of(tensor.graph)
+        outside = self._captures.get(tensor.name)
         if outside is None:
             return 0.0
         if hasattr(outside, "numpy"):
             return _HANDLE if any(outside is handle for handle in self._handles) else 0.0
-        self._around = self._around or _Walk(self._handles)
-        return self._around.power(outside)
+        return self._around.setdefault(outside.graph, _Walk(self._handles)).power(outside)
 
     def _call(self, tensor: Any, powers: list[float | None]) -> float | None:
         body = lineage.body_of(tensor)

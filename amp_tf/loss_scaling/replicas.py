@@ -68,6 +68,8 @@ def apply_inner(strategy: Any, optimizer: Any, method: str, gradients: Any, vari
         variables: the variables.
     """
 
+    from amp_tf.loss_scaling.keras3_inner import accumulated_steps
+
     def step(grads: Any) -> None:
         if method == "apply_gradients":
             optimizer.apply_gradients(list(zip(grads, variables, strict=True)))
@@ -79,10 +81,9 @@ def apply_inner(strategy: Any, optimizer: Any, method: str, gradients: Any, vari
             step(gradients)
             return
         each = strategy.extended.call_for_each_replica
-        has_conditions = optimizer.gradient_accumulation_steps or (
-            optimizer.use_ema and optimizer.ema_overwrite_frequency
-        )
-        if has_conditions and not _overrides_the_step(optimizer):
+        has_conditions = accumulated_steps(optimizer) or (optimizer.use_ema and optimizer.ema_overwrite_frequency)
+        is_lifted = hasattr(optimizer, "_backend_update_step")  # Keras 3.0.0 itself has its condition outside replicas
+        if has_conditions and is_lifted and not _overrides_the_step(optimizer):
             there = [i for i, gradient in enumerate(gradients) if gradient is not None]
             present, targets = [gradients[i] for i in there], [variables[i] for i in there]
             _apply_with_conditions_outside(each, optimizer, present, targets)
@@ -127,12 +128,27 @@ def _decide(found: Nonfinite, take: Callable[[], Any], skip: Callable[[], Any]) 
 
 
 def _apply_with_conditions_outside(each: Any, optimizer: Any, gradients: Any, variables: Sequence[Any]) -> None:
-    """``keras.Optimizer.apply`` and ``_backend_apply_gradients`` of Keras 3, with their conditions taken here."""
-    steps = optimizer.gradient_accumulation_steps
-    iteration = tf.convert_to_tensor(optimizer._iterations.value)
+    """``keras.Optimizer.apply`` and ``_backend_apply_gradients`` of Keras 3, with their conditions taken here.
+
+    Up to Keras 3.4 gradients are clipped and weights decay in every step, not when the sum of gradients is applied, and
+    averages overwrite by the number of all steps.
+    """
+    from amp_tf.loss_scaling.keras3_inner import accumulated_steps, counter_of
+
+    steps, counter = accumulated_steps(optimizer), counter_of(optimizer)
+    iteration = tf.convert_to_tensor(counter.value)
+    is_up_to_3_4 = not hasattr(optimizer, "_iterations")
+    overwrite = getattr(optimizer, "_overwrite_variables_directly_with_gradients", None)  # since Keras 3.3
+
+    def clip_and_decay(grads: Any, targets: Any) -> Any:
+        grads = optimizer._clip_gradients(grads)
+        optimizer._apply_weight_decay(targets)
+        return grads
 
     def split(grads: Any) -> tuple[Any, Any, list[Any]]:
-        grads, targets = optimizer._overwrite_variables_directly_with_gradients(grads, variables)
+        grads, targets = overwrite(grads, variables) if overwrite else (grads, variables)
+        if is_up_to_3_4:
+            grads = clip_and_decay(grads, targets)
         if not steps:
             return grads, targets, []
         return grads, targets, [optimizer._accumulated_gradients[optimizer._get_variable_index(v)] for v in targets]
@@ -141,21 +157,21 @@ def _apply_with_conditions_outside(each: Any, optimizer: Any, gradients: Any, va
         grads, targets, sums = split(grads)
         if steps:
             grads = [(gradient + total) / steps for gradient, total in zip(grads, sums, strict=True)]
-        grads = optimizer._clip_gradients(grads)
-        optimizer._apply_weight_decay(targets)
+        if not is_up_to_3_4:
+            grads = clip_and_decay(grads, targets)
         optimizer._backend_update_step(grads, targets, optimizer.learning_rate)
         if steps:
             optimizer._backend_reset_gradient_accumulators()
 
     def accumulate(grads: Any) -> None:
         grads, _, sums = split(grads)
-        optimizer._backend_increment_gradient_accumulators(grads, sums)
+        optimizer._backend_increment_gradient_accumulators(grads, *([sums] if overwrite else []))
 
     def finish() -> None:
         for variable in variables:
             if getattr(variable, "constraint", None) is not None:
                 variable.assign(variable.constraint(variable))
-        optimizer._iterations.assign_add(1)
+        counter.assign_add(1)
 
     if steps:
         _when(
@@ -169,7 +185,7 @@ def _apply_with_conditions_outside(each: Any, optimizer: Any, gradients: Any, va
         trained = optimizer._trainable_variables
         each(lambda: optimizer._update_model_variables_moving_average(trained))
         if optimizer.ema_overwrite_frequency:
-            updates = iteration // steps if steps else iteration
+            updates = iteration // steps if steps and not is_up_to_3_4 else iteration
             _when(
                 tf.equal((updates + 1) % optimizer.ema_overwrite_frequency, 0),
                 lambda: optimizer._overwrite_model_variables_with_average_value(trained),

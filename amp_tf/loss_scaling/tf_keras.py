@@ -203,11 +203,10 @@ class _Scaling:
             count = finite.count_nonfinite_losses(found.loss, state.skipped_in_row, before)
             operations = self._loss_scale.store(self._schedule.after_nonfinite(state, finite.TENSORS), count)
             if self._nonfinite_gradients is not None:
+                known = len(self._step_variables)
                 places = {id(variable): place for place, variable in enumerate(self._step_variables)}
-                flags = dict(
-                    zip(map(id, variables), tf.unstack(tf.cast(found.gradients, tf.int32), len(variables)), strict=True)
-                )
-                seen = tf.stack([flags.get(known, tf.constant(0)) for known in places])
+                indices = [[places.get(id(variable), known)] for variable in variables]  # others: past the end
+                seen = tf.scatter_nd(indices, tf.cast(found.gradients, tf.int32), [known + 1])[:known]
                 operations.append(self._nonfinite_gradients.assign(seen, read_value=False))
             return operations  # type: ignore[no-any-return]
 

@@ -6,7 +6,7 @@ was never scaled, which must not be divided.
 
 One optimizer may serve several loops, ``fit`` and then one of the user's own, so a call counts for the graph that it
 is made in. For another graph it counts only while the gradients of its own graph were not applied there: they may have
-been handed over by arguments or in variables.
+been handed over by arguments or in variables. A trace that failed hands over nothing.
 
 A loop may also multiply its loss by ``loss_scale``, and divide by it. To read the scale says nothing, because loops log
 it; the graph says whether the gradients were computed from it, and whether it was divided out again. Where it cannot
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import threading
 import weakref
 from collections.abc import Iterator
@@ -64,20 +65,22 @@ class Usage:
     def __init__(self) -> None:
         self._kind = Gradients.NEVER_SCALED
         self._has_warned = False
-        self._forget_graphs(handed_over=0)
+        self._forget_graphs(handed_over=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_kind": self._kind, "_has_warned": self._has_warned}  # the rest is of this process
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._forget_graphs(handed_over=int(self._kind is not Gradients.NEVER_SCALED))
+        self._forget_graphs(handed_over=self._kind is not Gradients.NEVER_SCALED)
 
-    def _forget_graphs(self, handed_over: int) -> None:
+    def _forget_graphs(self, handed_over: bool) -> None:
         self._losses = threading.local()
         self._calls: weakref.WeakKeyDictionary[Any, set[_Call]] = weakref.WeakKeyDictionary()
-        # graphs whose loss was scaled but whose gradients were applied elsewhere, if at all; also after they are gone
-        self._handed_over = handed_over
+        # Places whose loss was scaled and whose gradients were not applied there yet. Held, not referred to weakly: it
+        # is when gradients arrive elsewhere that a graph is asked whether its trace ended.
+        self._open: list[Any] = []
+        self._handed_over = handed_over  # whether a function that was traced whole left such gradients to others
 
     def note_reading(self) -> None:
         """The loop read the scale, to log it or to scale by hand."""
@@ -88,7 +91,7 @@ class Usage:
         if self._kind is Gradients.NEVER_SCALED:
             self._kind = Gradients.SCALED
         if not self._calls_here() & {_Call.SCALE, _Call.APPLY}:
-            self._handed_over += 1
+            self._open.append(_places()[0])
         self._note(_Call.SCALE)
         flag = finite.is_nonfinite(loss)
         earlier = self._take_flag()
@@ -128,18 +131,18 @@ class Usage:
 
     def _find_kind(self, gradients: Any, scale: Any, by_hand: Gradients) -> Gradients:
         calls = set().union(*(self._calls.get(place, set()) for place in _places()))
-        if (_Call.READ in calls or {_Call.SCALE_ALONE, _Call.UNSCALE} <= calls) and lineage.depends_on(
-            gradients, scale
-        ):
+        is_handed_over = self._are_others_open()
+        depends_on_scale = functools.cache(lambda: lineage.depends_on(gradients, scale))
+        if (_Call.READ in calls or {_Call.SCALE_ALONE, _Call.UNSCALE} <= calls) and depends_on_scale():
             power = powers.power_of(gradients, scale)
             if power == 0.0:
                 return Gradients.UNSCALED_BY_LOOP
             if power == 1.0:
                 return Gradients.SCALED if _Call.SCALE_ALONE in calls else by_hand
         is_noted = self._kind is not Gradients.NEVER_SCALED
-        if is_noted and (_Call.SCALE in calls or self._handed_over):
+        if is_noted and (_Call.SCALE in calls or is_handed_over):
             return self._kind
-        if lineage.depends_on(gradients, scale):
+        if depends_on_scale():
             return self._kind if is_noted else by_hand
         return Gradients.NEVER_SCALED
 
@@ -151,11 +154,21 @@ class Usage:
 
     def _note_applied(self) -> None:
         """The gradients of the losses that were scaled here are applied here, so they are handed to no other graph."""
-        for place in _places():
+        here = _places()
+        for place in here:
             calls = self._calls.get(place, set())
-            if _Call.SCALE in calls and _Call.APPLY not in calls:
+            if _Call.SCALE in calls:
                 calls.add(_Call.APPLY)
-                self._handed_over -= 1
+        self._open = [place for place in self._open if place not in here]
+
+    def _are_others_open(self) -> bool:
+        """Whether gradients of a loss that was scaled elsewhere may arrive here. Lets functions go, failed ones too."""
+        here = _places()
+        elsewhere = [place for place in self._open if place not in here]
+        functions = [place for place in elsewhere if hasattr(place, "structured_outputs")]
+        self._open = [place for place in self._open if place not in functions]
+        self._handed_over = self._handed_over or any(map(_gave_something, functions))
+        return self._handed_over or len(elsewhere) > len(functions)  # what is eager, or a graph of TF1, never ends
 
     def take_nonfinite_loss(self) -> Any:
         """Whether a loss scaled since the last call, in the same graph, was nonfinite; false where it is not known."""
@@ -220,6 +233,11 @@ def _places() -> list[Any]:
     while (outer := getattr(places[-1], "outer_graph", None)) is not None and hasattr(outer, "as_default"):
         places.append(outer)
     return places
+
+
+def _gave_something(function: Any) -> bool:
+    """Whether the graph of a function was traced to its end, with results or effects. They are noted last."""
+    return bool(function.outputs or function.control_outputs)
 
 
 def _current_graph() -> Any:

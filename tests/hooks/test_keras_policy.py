@@ -19,7 +19,7 @@ def unsaid() -> Iterator[None]:
     notices.forget()
     yield
     keras_policy.uninstall()
-    keras.config.set_dtype_policy("float32")
+    keras.mixed_precision.set_dtype_policy("float32")
     notices.forget()
 
 
@@ -31,7 +31,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: keras.config.set_dtype_policy("mixed_bfloat16"), "mixed_bfloat16"),
+        (lambda: keras.mixed_precision.set_dtype_policy("mixed_bfloat16"), "mixed_bfloat16"),
         (lambda: keras.layers.Dense(2, dtype="mixed_float16"), "mixed_float16"),
         (lambda: keras.layers.Dense(2, dtype="bfloat16"), "bfloat16"),
         (lambda: tf_keras.layers.Dense(2, dtype="mixed_float16"), "mixed_float16"),
@@ -48,7 +48,7 @@ def test_a_policy_of_the_program_or_of_one_layer_is_told_once(
 
 
 def test_a_policy_that_was_there_before_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    keras.config.set_dtype_policy("mixed_float16")
+    keras.mixed_precision.set_dtype_policy("mixed_float16")
     assert told(caplog) == []
     keras_policy.install(AmpConfig())
     assert told(caplog) == ["Keras policy 'mixed_float16'"]
@@ -63,10 +63,11 @@ def test_float32_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_uninstall_puts_the_constructors_back(caplog: pytest.LogCaptureFixture) -> None:
-    before = keras.dtype_policies.DTypePolicy.__init__, tf_keras.mixed_precision.Policy.__init__
+    classes = (keras.mixed_precision.DTypePolicy, tf_keras.mixed_precision.Policy)
+    before = [vars(cls)["__init__"] for cls in classes]
     keras_policy.install(AmpConfig())
     keras_policy.install(AmpConfig())
     keras_policy.uninstall()
-    assert (keras.dtype_policies.DTypePolicy.__init__, tf_keras.mixed_precision.Policy.__init__) == before
+    assert [vars(cls)["__init__"] for cls in classes] == before
     keras.layers.Dense(2, dtype="mixed_float16")
     assert told(caplog) == []

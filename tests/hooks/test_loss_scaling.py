@@ -31,6 +31,27 @@ def test_patches_are_idempotent_and_reversible(library):
     assert [getattr(owner, name) for owner, name in zip(owners, names, strict=True)] == before
 
 
+def test_what_somebody_else_put_around_a_patch_stays_and_wraps_nothing_when_it_is_off(library):
+    owner = next(cls for cls in library.Model.__mro__ if "compile" in vars(cls))
+    before, calls = vars(owner)["compile"], []
+    try:
+        with installed():
+            ours = owner.compile
+
+            def theirs(self, *args, **kwargs):
+                calls.append(self)
+                return ours(self, *args, **kwargs)
+
+            owner.compile = theirs
+        assert owner.compile is theirs
+        model = make_model(library)
+        model.compile("sgd", "mse")
+        assert calls == [model]
+        assert not is_loss_scaled(model.optimizer)
+    finally:
+        owner.compile = before
+
+
 def test_a_failure_in_the_hook_leaves_the_program_alone_and_says_so_once(log):
     def broken():
         raise OSError("no devices")

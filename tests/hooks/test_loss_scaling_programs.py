@@ -29,6 +29,18 @@ with v1.Session() as session:
         session.run(step, {x: np.ones((4, 16)) * factor})
     print([float(s) for s in session.run(scale)], np.isfinite(session.run(w)).all())
 """
+KERAS_V1_PROGRAM = """
+import numpy as np, tensorflow as tf
+tf.compat.v1.disable_v2_behavior()
+import tf_keras
+x = np.random.RandomState(0).randn(64, 16).astype("float32")
+x = np.concatenate([x, x[:8] * np.nan])
+model = tf_keras.Sequential([tf_keras.layers.Dense(32, "relu", input_shape=(16,)), tf_keras.layers.Dense(1)])
+model.compile(tf_keras.optimizers.legacy.Adam(), "mse")
+model.fit(x, np.ones((72, 1)), batch_size=8, verbose=0, shuffle=False)
+scale = tf_keras.backend.get_value(model.optimizer.loss_scale)
+print(type(model.optimizer).__module__, scale < 2.0**15, all(np.isfinite(w).all() for w in model.get_weights()))
+"""
 
 LOOP_PROGRAM = """
 import keras, tensorflow as tf
@@ -55,8 +67,9 @@ for _ in range(2):
     [
         (KERAS_PROGRAM, "amp_tf.loss_scaling.keras3 True True"),
         (SESSION_PROGRAM, "[16384.0] True"),
+        (KERAS_V1_PROGRAM, "amp_tf.loss_scaling.tf_keras True True"),
     ],
-    ids=["keras", "session"],
+    ids=["keras", "session", "tf_keras in TF1's graph mode"],
 )
 def test_the_environment_variable_alone_scales_an_unchanged_program(program, expected, site_folder):
     ended = running.run(["-c", program], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"})

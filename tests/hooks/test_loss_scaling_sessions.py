@@ -1,5 +1,7 @@
 """The loss scale of TF1 sessions in the line at exit."""
 
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -69,6 +71,32 @@ def test_a_session_that_is_closed_by_an_error_or_twice_closes_as_ever():
         session.close()
         session.close()
     assert loss_scaling.describe() == "loss scale 2^15, 0 of 1 steps skipped"
+
+
+@pytest.mark.parametrize(
+    "lock_of",
+    [lambda graph: graph._mutation_lock(), lambda graph: graph._group_lock._ready],
+    ids=["an operation is made", "the lock itself is taken"],
+)
+def test_a_session_that_the_collector_closes_while_its_graph_is_locked_does_not_wait(lock_of):
+    """The collector may run anywhere, also in a thread that makes an operation: it would wait for itself."""
+    with installed():
+        training = Session()
+
+        def train():
+            session = v1.Session(graph=training.graph)
+            session.run(training.initialize)
+            session.run(training.step, {training.x: BATCHES[0]})
+            with lock_of(training.graph):
+                session.close()
+
+        thread = threading.Thread(target=train, daemon=True)
+        thread.start()
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+        assert loss_scaling.describe() == ""
+        training.train(BATCHES)
+    assert loss_scaling.describe() == "loss scale 2^15, 0 of 5 steps skipped"
 
 
 def test_a_remote_session_is_not_asked():

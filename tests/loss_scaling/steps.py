@@ -1,12 +1,23 @@
 """Small training steps whose gradients are chosen: shared by the tests of the Keras 3 wrapper."""
 
+import inspect
+
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import amp_tf
 
 MODES = ("eager", "function", "xla")
+KERAS = tuple(map(int, keras.__version__.split(".")[:2]))
+since_keras_3_1 = pytest.mark.skipif(
+    KERAS < (3, 1), reason="Keras 3.0 itself neither copies optimizers nor puts them into checkpoints"
+)
+accumulates_gradients = pytest.mark.skipif(
+    "gradient_accumulation_steps" not in inspect.signature(keras.optimizers.SGD).parameters,
+    reason="this Keras does not accumulate gradients",
+)
 
 
 def variables(dtype="float32"):

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from tests.loss_scaling.steps import assert_same, gradients, poisoned, run, variables
+from tests.loss_scaling.steps import KERAS, accumulates_gradients, assert_same, gradients, poisoned, run, variables
 
 
 @pytest.mark.parametrize("clip", [{"clipnorm": 0.3}, {"global_clipnorm": 0.3}, {"clipvalue": 0.2}], ids=str)
@@ -17,6 +17,7 @@ def test_case_20_clipping_sees_unscaled_gradients(clip):
     assert_same(wrapped, bare)
 
 
+@accumulates_gradients
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_case_21_an_overflowing_micro_batch_is_dropped_alone_and_its_window_waits(position):
     def make_optimizer():
@@ -25,9 +26,10 @@ def test_case_21_an_overflowing_micro_batch_is_dropped_alone_and_its_window_wait
     good = [gradients(i) for i in range(6)]
     trace = [*good[:position], poisoned(gradients(9), 0, np.inf), *good[position:]]
     optimizer, after = run(make_optimizer, trace)
-    _, bare = run(make_optimizer, good, wrapped=False)
+    alone, bare = run(make_optimizer, good, wrapped=False)
     assert_same(after, bare)
-    assert (int(optimizer.iterations), optimizer.status().skipped) == (2, 1)
+    assert int(optimizer.iterations.numpy()) == int(alone.iterations.numpy()) > 0  # windows; all steps up to Keras 3.4
+    assert optimizer.status().skipped == 1
 
 
 def test_case_22_two_optimizers_with_two_losses_decide_each_for_itself():
@@ -45,7 +47,7 @@ def test_case_22_two_optimizers_with_two_losses_decide_each_for_itself():
     step(tf.constant(np.nan))
     assert all((w.numpy() == 0).all() for w in first)
     assert_same([w.numpy() for w in second], [w.numpy() for w in variables()])
-    assert [(o.status().scale, o.status().skipped, int(o.iterations)) for o in (a, b)] == [
+    assert [(o.status().scale, o.status().skipped, int(o.iterations.numpy())) for o in (a, b)] == [
         (2.0**15, 0, 1),
         (2.0**14, 1, 0),
     ]
@@ -157,6 +159,7 @@ def test_case_25_no_gradient_at_all_is_an_error_and_an_empty_list_is_nothing():
     assert optimizer.status().steps == 0
 
 
+@pytest.mark.skipif(KERAS < (3, 3), reason="this Keras overwrites no variables with their gradients")
 def test_case_26_variables_that_are_overwritten_with_their_gradient_are_not_unscaled():
     weights = variables()
     weights[0].overwrite_with_gradient = True

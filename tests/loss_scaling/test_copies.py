@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 import amp_tf
-from tests.loss_scaling.steps import assert_same, gradients, make_step, poisoned, values, variables
+from tests.loss_scaling.steps import assert_same, gradients, make_step, poisoned, since_keras_3_1, values, variables
 from tests.loss_scaling.test_state import everything, make_model, train
 
 TRACE = [gradients(0), poisoned(gradients(1), 0, float("nan")), gradients(2)]
@@ -45,6 +45,7 @@ def same_weights(weights):
     return others
 
 
+@since_keras_3_1
 @pytest.mark.parametrize("times", [1, 2])
 def test_case_33_a_copy_goes_on_as_the_original_does_and_shares_nothing_with_it(duplicate, times):
     optimizer, weights = make_optimizer(), variables()
@@ -61,6 +62,7 @@ def test_case_33_a_copy_goes_on_as_the_original_does_and_shares_nothing_with_it(
     assert status(copied) == status(optimizer)
 
 
+@since_keras_3_1
 def test_case_33_a_copied_model_goes_on_as_the_original_does(duplicate):
     model = make_model()
     train(model, skip=True)

@@ -9,7 +9,16 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.loss_scaling import finite
-from tests.loss_scaling.steps import assert_same, gradients, make_step, poisoned, run, values, variables
+from tests.loss_scaling.steps import (
+    accumulates_gradients,
+    assert_same,
+    gradients,
+    make_step,
+    poisoned,
+    run,
+    values,
+    variables,
+)
 
 OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
@@ -27,6 +36,12 @@ def test_case_01_finite_steps_equal_the_inner_optimizer_bit_for_bit(name):
     _, bare = run(OPTIMIZERS[name], trace, wrapped=False)
     _, wrapped = run(OPTIMIZERS[name], trace)
     assert_same(wrapped, bare)
+
+
+def test_iterations_are_the_inner_optimizers_which_skipped_steps_do_not_advance():
+    trace = [gradients(0), poisoned(gradients(1), 0, np.nan), gradients(2)]
+    optimizer, _ = run(lambda: keras.optimizers.Adam(0.01), trace)
+    assert int(optimizer.iterations.numpy()) == int(optimizer.inner_optimizer.iterations.numpy()) == 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -75,7 +90,7 @@ def test_case_03_a_skipped_step_changes_nothing_but_the_scale_and_its_counters(m
     step(*[tf.constant(g) for g in poisoned(gradients(2), 1, np.inf)])
     assert_same(values(optimizer, weights), before)
     assert float(inner.learning_rate) == rate
-    assert int(optimizer.iterations) == 1
+    assert int(optimizer.iterations.numpy()) == 1
     assert (optimizer.status().scale, optimizer.status().skipped) == (2.0**14, 1)
 
 
@@ -136,6 +151,7 @@ def test_case_09_without_a_norm_clip_the_same_gradients_are_applied():
     assert optimizer.status().skipped == 0
 
 
+@accumulates_gradients
 def test_a_sum_over_accumulated_steps_that_would_overflow_is_skipped():
     big = [np.full((3,), 2e38, "float32"), *gradients(0)[1:]]
     optimizer, after = run(lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), [big, big])

@@ -60,7 +60,7 @@ def test_case_12_fit_skips_poisoned_batches_whatever_way_it_runs(how):
     scaled.fit(bad_x, bad_y, batch_size=8, verbose=0, shuffle=False)
     for actual, expected in zip(scaled.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-6)
-    assert int(optimizer.iterations) == 8
+    assert int(optimizer.iterations.numpy()) == 8
     assert (optimizer.status().scale, optimizer.status().skipped) == (2.0**13, 2)
 
 

@@ -79,6 +79,26 @@ def test_what_a_traced_tensor_comes_from(case):
     assert answers == [case in YES]
 
 
+def test_tensors_of_two_graphs_with_one_name_are_told_apart():
+    answers = []
+
+    @tf.function
+    def step():
+        outer = tf.multiply(W, SCALE, name="cond/product")
+        sine = tf.sin(outer)
+
+        def branch():
+            inner = tf.multiply(W, OTHER, name="product")
+            assert inner.name == outer.name
+            answers.append(lineage.depends_on([sine, tf.cos(inner)], SCALE))
+            return 0
+
+        tf.cond(tf.random.uniform([]) < 2.0, branch, lambda: 0)
+
+    step()
+    assert answers == [True]
+
+
 @pytest.mark.parametrize("case", ["product", "unread"])
 def test_a_captured_tensor_is_followed_into_the_graph_around(case):
     answers = []

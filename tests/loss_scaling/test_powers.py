@@ -114,6 +114,25 @@ def test_a_captured_tensor_has_the_power_that_it_has_outside():
     assert seen == [0.0, 1.0]
 
 
+def test_tensors_of_two_graphs_with_one_name_are_told_apart():
+    seen = []
+
+    @tf.function
+    def step():
+        outer = tf.multiply(W, OTHER, name="cond/product")
+
+        def branch():
+            inner = tf.multiply(W, SCALE, name="product")
+            assert inner.name == outer.name
+            seen.append(powers.power_of([inner, outer], SCALE))
+            return 0
+
+        tf.cond(tf.random.uniform([]) < 2.0, branch, lambda: 0)
+
+    step()
+    assert seen == [None]
+
+
 def test_every_replica_divides_by_its_own_copy():
     seen = []
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])

@@ -71,8 +71,13 @@ def uninstall(wait_ms: int = 0) -> None:
         wait_ms: how long to wait for rewrites that are under way, in milliseconds.
     """
     with _lock:
-        for shim in _shims.values():
-            shim.clear_callback(wait_ms)
+        stop(wait_ms)
+
+
+def stop(wait_ms: int) -> None:
+    """As :func:`uninstall`, without its lock: a forked child may have got that taken, by a thread of its parent."""
+    for shim in _shims.values():
+        shim.clear_callback(wait_ms)
 
 
 def skipped() -> str:

@@ -5,9 +5,9 @@
  * library loads into every TensorFlow build. One registration serves one device type: the same source is compiled once
  * for each (AMP_TF_DEVICE_TYPE).
  *
- * Whatever goes wrong, TensorFlow gets its own graph back: no callback set, callback failed, out of memory, a forked
- * child (whose copy of the interpreter may hold locks that nobody will release), an interpreter that is held by a call
- * which waits for this very graph.
+ * Whatever goes wrong, TensorFlow gets its own graph back: no callback set, callback failed, out of memory, a child
+ * forked after graphs were visited (whose copy of the interpreter and of amp_tf may hold locks that nobody will
+ * release), an interpreter that is held by a call which waits for this very graph.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -65,7 +65,8 @@ typedef int (*amp_tf_callback)(const void *graph, size_t length, const TF_Grappl
 static _Atomic(amp_tf_callback) current_callback = NULL;
 static atomic_int running = 0;
 static atomic_int registered = 0;
-static _Atomic(pid_t) owner = 0;
+static _Atomic(pid_t) owner = 0; /* the process that visits graphs */
+static atomic_int visited = 0;   /* whether it ever did */
 
 /* After Ctrl-C no callback runs for a moment: the next would meet the raised signal before the program does. */
 #define QUIET_MS 1000
@@ -213,11 +214,24 @@ EXPORT int amp_tf_set_callback(amp_tf_callback callback, int wait_ms) {
   return atomic_load(&running);
 }
 
+/* Whether graphs of this process are visited. A child forked from one that only imported TensorFlow takes the callback
+ * over: no visit in the parent can have left a lock taken. After a first graph TensorFlow's own threads are missing in a
+ * child, too. */
+static int is_owner(void) {
+  const pid_t pid = getpid();
+  if (atomic_load(&owner) != pid) {
+    if (atomic_load(&visited)) return 0;
+    atomic_store(&owner, pid);
+  }
+  atomic_store(&visited, 1);
+  return 1;
+}
+
 static void optimize(void *state, const TF_Buffer *graph, const TF_GrapplerItem *item, TF_Buffer *output,
                      TF_Status *status) {
   (void)state;
   (void)status; /* arrives as OK and stays so */
-  if (atomic_load(&owner) == getpid()) {
+  if (is_owner()) {
     /* Counted before the callback is read: whoever removes it sees either this call or no callback. */
     atomic_fetch_add(&running, 1);
     amp_tf_callback callback = atomic_load(&current_callback);

@@ -1,0 +1,69 @@
+"""Attributes of other people's classes and modules that are ours for a while, and are given back whole.
+
+Others wrap the same functions. What somebody put around a patch of ours is theirs and stays, with ours inside it, so a
+patch has to be harmless after it was taken back.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class _Patch(NamedTuple):
+    """One attribute.
+
+    Attributes:
+        owner, name: where it is.
+        original: what stood there.
+        is_own: whether the owner had it itself, not from a base class.
+        replacement: what stands there now.
+    """
+
+    owner: Any
+    name: str
+    original: Any
+    is_own: bool
+    replacement: Any
+
+
+class Patches:
+    """What was put in place and is to be given back together. Not thread-safe: its owner has a lock."""
+
+    def __init__(self) -> None:
+        self._patches: list[_Patch] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._patches)
+
+    def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> bool:
+        """Replaces an attribute until :meth:`restore`; nothing if that was done already.
+
+        Args:
+            owner: a class or a module.
+            name: of the attribute, which the owner may also have from a base class.
+            make: what makes the replacement, a function, from the original.
+
+        Returns:
+            Whether it was replaced now.
+        """
+        if any(owner is patch.owner and name == patch.name for patch in self._patches):
+            return False
+        is_own = name in vars(owner)
+        original = vars(owner)[name] if is_own else getattr(owner, name)
+        replacement = functools.wraps(original)(make(original))
+        setattr(owner, name, replacement)
+        self._patches.append(_Patch(owner, name, original, is_own, replacement))
+        return True
+
+    def restore(self) -> None:
+        """Gives every attribute back that still holds our replacement. Idempotent."""
+        for patch in reversed(self._patches):
+            if vars(patch.owner).get(patch.name) is not patch.replacement:
+                continue
+            if patch.is_own:
+                setattr(patch.owner, patch.name, patch.original)
+            else:
+                delattr(patch.owner, patch.name)
+        self._patches.clear()
