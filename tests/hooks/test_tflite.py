@@ -8,7 +8,9 @@ from tests.hooks import running
 
 
 def test_a_model_that_was_trained_converts_for_tflite_in_float32(tmp_path: Path) -> None:
-    ended = running.run([str(running.PROGRAMS / "tflite.py")], tmp_path, running.switched_on())
+    ended = running.run(
+        [str(running.PROGRAMS / "tflite.py")], tmp_path, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
+    )
     assert ended.status == 0, ended.err
     assert ended.converted > 0
     assert not {"float16", "bfloat16"} & set(ended.result["types"])
