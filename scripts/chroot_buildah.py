@@ -146,7 +146,8 @@ class Buildah:
             'set -e; t=$1; c=$2; shift 2; mount --bind "$t" "$t"; '
             'for d in proc dev sys; do mount --rbind "/$d" "$t/$d"; done; '
             'mount --bind "$c" "$t/checkout"; mount -o remount,bind,ro "$t/checkout"; '
-            'PATH=$PATH:/usr/sbin:/sbin; exec chroot "$t" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root '
+            "PATH=$PATH:/usr/sbin:/sbin; "  # where chroot is, and not in every user's PATH
+            'exec chroot "$t" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root '
             'BUILDAH_ISOLATION=chroot "$@"'
         )
         return ["unshare", "--mount", "--propagation", "private", "sh", "-c", setup, "sh",
