@@ -118,19 +118,14 @@ def match_maxima(canvas: Canvas) -> None:
     view, edges = canvas.view, canvas.view.edges
     first_source = _first_sources(canvas, {*_UNCHANGED, *_MAXIMA})
     for node in view.nodes_where(lambda signature: signature.op in _COMPARING):
-        begin, end = np.searchsorted(edges.dst_node, (node, node + 1))
-        values, maximum = (
-            [place for place in range(begin, end) if edges.dst_position[place] == position] for position in (0, 1)
-        )
-        places = {int(edges.dst_unit[place]) for place in (*values, *maximum)}
-        if len(places) != 1 or canvas.allow[unit := places.pop()]:
+        inputs = edges.at(slice(*np.searchsorted(edges.dst_node, (node, node + 1))))
+        inputs = inputs.at(inputs.dst_position < 2)  # the values and the maximum, in one type
+        is_painted = [bool(canvas.allow[unit]) for unit in inputs.src_unit]
+        unit = int(inputs.dst_unit[0]) if len(inputs) == 2 else NO_CAUSE  # a broken graph may lack one
+        if unit == NO_CAUSE or canvas.allow[unit] or is_painted[0] == is_painted[1]:
             continue
-        sources = [int(edges.src_node[place]) for place in (*values, *maximum)]
-        is_painted = [bool(canvas.allow[edges.src_unit[place]]) for place in (*values, *maximum)]
-        if is_painted[0] == is_painted[1]:
-            continue
-        chain = [sources[is_painted.index(True)]]
-        while view.ops[chain[-1]] in _UNCHANGED and chain[-1] in first_source:
+        chain = [int(inputs.src_node[is_painted.index(True)])]
+        while view.ops[chain[-1]] in _UNCHANGED and first_source.get(chain[-1], chain[0]) not in chain:
             chain.append(first_source[chain[-1]])
         if view.ops[chain[-1]] not in _MAXIMA:
             continue
