@@ -25,10 +25,12 @@ SWITCHES = (
     "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING",
 )
 DISABLE = "AMP_TF_DISABLE"
+SETTINGS = ("AMP_TF_PRECISION", "AMP_TF_KEEP_FLOAT32", "AMP_TF_FORCE_F16", "AMP_TF_ALLREDUCE")  # of config.ENV_VARS
 LIBRARIES = ("tensorflow", "keras", "tf_keras")
 
 _ENVIRON = type(os.environ)
 _set: "Callable[..., None] | None" = None  # the method that was wrapped
+_was_asked_for = False  # when Python began: a program that turns it off itself is told so at its end
 
 
 class AmpTfStart:
@@ -40,7 +42,7 @@ class AmpTfStart:
         if name not in LIBRARIES:
             return None
         try:
-            if _is_asked_for():
+            if _is_asked_for() or (_was_asked_for and not _is_disabled()):
                 from amp_tf import _autostart
 
                 return _autostart.find_spec(name, path, target)
@@ -52,7 +54,9 @@ class AmpTfStart:
 
 def install() -> None:
     """Adds the finder, unless ``AMP_TF_DISABLE`` forbids it. Idempotent."""
+    global _was_asked_for
     if not _is_disabled() and not any(isinstance(finder, AmpTfStart) for finder in sys.meta_path):
+        _was_asked_for = _is_asked_for()
         sys.meta_path.insert(0, AmpTfStart())
 
 
@@ -62,6 +66,16 @@ def _follow() -> None:
     if _set is None:
         _set = _ENVIRON.__setitem__
         _ENVIRON.__setitem__ = _set_and_look  # type: ignore[method-assign]
+        if names := [name for name in SETTINGS if os.environ.get(name)]:
+            import atexit
+
+            atexit.register(_tell_idle, names, os.getpid())
+
+
+def _tell_idle(names: "Sequence[str]", process: int) -> None:
+    """At exit: settings without the switch, in a program that did not ask for amp_tf by itself either."""
+    if os.getpid() == process and "amp_tf.config" not in sys.modules:
+        print(f"amp_tf: {', '.join(names)} alone converts nothing: set {SWITCHES[0]}=1, too.", file=sys.stderr)
 
 
 def _set_and_look(self: "os._Environ[str]", name: str, value: str) -> None:

@@ -158,7 +158,11 @@ class BinaryDistribution(Distribution):
         return True
 
 
+# pip builds in the checkout; what it makes on the way would be left there.
+scratch = tempfile.TemporaryDirectory(prefix="amp_tf-build-")
+
 setup(
+    options={"build": {"build_base": scratch.name}, "egg_info": {"egg_base": scratch.name}},
     distclass=BinaryDistribution,
     cmdclass={
         "build": BuildWithNative,

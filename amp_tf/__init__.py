@@ -11,30 +11,47 @@ TYPE_CHECKING = False  # the name that type checkers know: importing typing cost
 if TYPE_CHECKING:
     from typing import Any
 
+    from amp_tf import callbacks
     from amp_tf.config import AmpConfig
-    from amp_tf.errors import AmpError, ConfigError, GraphError, OpListError, RewriteError
+    from amp_tf.errors import AmpError, CallOrderError, ConfigError, GraphError, OpListError, RewriteError
     from amp_tf.hooks.scope import scope
-    from amp_tf.hooks.switch import disable, enable, is_enabled
+    from amp_tf.hooks.summary import report
+    from amp_tf.hooks.switch import Handle, disable, enable, is_enabled
     from amp_tf.loss_scaling import LossScaleOptimizer
+    from amp_tf.loss_scaling.diagnosis import LossScaleError
+    from amp_tf.loss_scaling.loss_scaler import LossScaler
     from amp_tf.offline.saved_model import convert_saved_model
-    from amp_tf.reporting.process import report
-    from amp_tf.rewriting.pipeline import rewrite
+    from amp_tf.oplists.hardware import Hardware
+    from amp_tf.painting.reasons import Rule
+    from amp_tf.precision import Precision
+    from amp_tf.reporting.schema import RewriteReport
+    from amp_tf.rewriting.pipeline import RewriteResult, rewrite
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AmpConfig": "amp_tf.config",
     "AmpError": "amp_tf.errors",
+    "CallOrderError": "amp_tf.errors",
     "ConfigError": "amp_tf.errors",
     "GraphError": "amp_tf.errors",
+    "Handle": "amp_tf.hooks.switch",
+    "Hardware": "amp_tf.oplists.hardware",
+    "LossScaleError": "amp_tf.loss_scaling.diagnosis",
     "LossScaleOptimizer": "amp_tf.loss_scaling",
+    "LossScaler": "amp_tf.loss_scaling.loss_scaler",
     "OpListError": "amp_tf.errors",
+    "Precision": "amp_tf.precision",
     "RewriteError": "amp_tf.errors",
+    "RewriteReport": "amp_tf.reporting.schema",
+    "RewriteResult": "amp_tf.rewriting.pipeline",
+    "Rule": "amp_tf.painting.reasons",
+    "callbacks": "amp_tf.callbacks",  # the module itself
     "convert_saved_model": "amp_tf.offline.saved_model",
     "disable": "amp_tf.hooks.switch",
     "enable": "amp_tf.hooks.switch",
     "is_enabled": "amp_tf.hooks.switch",
-    "report": "amp_tf.reporting.process",
+    "report": "amp_tf.hooks.summary",
     "rewrite": "amp_tf.rewriting.pipeline",
     "scope": "amp_tf.hooks.scope",
 }
@@ -42,11 +59,21 @@ _HOMES = {
 __all__ = [
     "AmpConfig",
     "AmpError",
+    "CallOrderError",
     "ConfigError",
     "GraphError",
+    "Handle",
+    "Hardware",
+    "LossScaleError",
     "LossScaleOptimizer",
+    "LossScaler",
     "OpListError",
+    "Precision",
     "RewriteError",
+    "RewriteReport",
+    "RewriteResult",
+    "Rule",
+    "callbacks",
     "convert_saved_model",
     "disable",
     "enable",
@@ -62,7 +89,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'amp_tf' has no attribute {name!r}; its public names: {', '.join(__all__)}")
     import importlib
 
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    home = importlib.import_module(_HOMES[name])
+    value = home if _HOMES[name] == f"amp_tf.{name}" else getattr(home, name)
     globals()[name] = value
     return value
 

@@ -1,6 +1,7 @@
 """``python -m amp_tf script.py args…``: runs a script with amp_tf on.
 
-For environments whose .pth files are not read. Also ``python -m amp_tf -m module args…``.
+For environments whose .pth files are not read. Also ``python -m amp_tf -m module args…``, and the
+commands of ``amp-tf``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 from absl import logging
 
 from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling import diagnosis
+from amp_tf.loss_scaling import diagnosis, ledger
 from amp_tf.loss_scaling.diagnosis import DEFAULT_MAX_SKIPS, Status
 
 _ACTIONS = ("raise", "log")
@@ -25,8 +25,8 @@ class LossScaleMonitor:
 
     Adds ``loss_scale`` and ``skipped_steps`` to the logs, so that the progress bar, ``History``, ``CSVLogger`` and
     ``TensorBoard`` show them; put it before them in the list of callbacks. Logs skipped steps, a few lines a minute at
-    most. Where an optimizer has no loss scale, it does nothing. (tf_keras' progress bar shows the epoch's mean of all
-    logs that are no metrics; the other callbacks show the last value.)
+    most. Where an optimizer has no loss scale, or its training step scales no loss, it does nothing. (tf_keras'
+    progress bar shows the epoch's mean of all logs that are no metrics; the other callbacks show the last value.)
 
     Args:
         max_skips: how many skipped steps in a row are too many.
@@ -34,6 +34,8 @@ class LossScaleMonitor:
             its text once for each such row. The text tells an overflow from a NaN in data or loss, and names the
             variables.
         every: looks at the optimizer after every so many batches; each look waits for the device.
+        in_logs: whether to add ``loss_scale`` and ``skipped_steps`` to the logs. The monitor that ``fit`` gets by
+            itself under the variable does not, so that the history of an unchanged program is what it was.
         min_seconds: the least time between two log lines on skipped steps.
         clock: gives the time in seconds.
 
@@ -50,6 +52,7 @@ class LossScaleMonitor:
         max_skips: int = DEFAULT_MAX_SKIPS,
         action: str = "raise",
         every: int = 10,
+        in_logs: bool = True,
         min_seconds: float = 20.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -60,15 +63,22 @@ class LossScaleMonitor:
                 fix=f"Valid values: {', '.join(_ACTIONS)}",
             )
         for name, value in (("max_skips", max_skips), ("every", every)):
-            if value < 1:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(
                     f"{value!r} is not a valid value",
                     where=f"LossScaleMonitor.{name}",
                     fix="Valid values: integers from 1",
                 )
+        if isinstance(min_seconds, bool) or not isinstance(min_seconds, (int, float)):
+            raise ConfigError(
+                f"{min_seconds!r} is not a valid value",
+                where="LossScaleMonitor.min_seconds",
+                fix="Valid values: numbers",
+            )
         self.max_skips = max_skips
         self.action = action
         self.every = every
+        self.in_logs = in_logs
         self._min_seconds = min_seconds
         self._clock = clock
         self._batches = 0
@@ -87,7 +97,7 @@ class LossScaleMonitor:
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Called by Keras: remembers where the counters start."""
-        self._now = self._shown = _status_of(self.model)
+        self._now, self._shown = None, _status_of(self.model)
         self._has_complained = False
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -119,11 +129,13 @@ class LossScaleMonitor:
         Raises:
             LossScaleError: training is stuck and ``action`` is ``"raise"``.
         """
-        now = _status_of(self.model) if optimizer is None else optimizer.status()
-        if now is None:
+        scaler = _scaler_of(getattr(self.model, "optimizer", None) if optimizer is None else optimizer)
+        if optimizer is None and (scaler is None or not scaler.is_used):
             return None
+        now: Status = (self.model.optimizer if optimizer is None else optimizer).status()
         self._now = now
-        _remember(self.model if optimizer is None else optimizer, now)
+        if scaler is not None:
+            ledger.note_look(scaler.number, now, getattr(self.model, "name", "") if optimizer is None else "")
         before = self._shown or Status(scale=now.scale)
         if now.skipped < before.skipped:  # another optimizer, or an older checkpoint
             before = self._shown = now
@@ -146,7 +158,7 @@ class LossScaleMonitor:
             self._has_complained = True
 
     def _add_to(self, logs: Any) -> None:
-        if self._now is not None and isinstance(logs, dict):
+        if self.in_logs and self._now is not None and isinstance(logs, dict):
             logs["loss_scale"] = self._now.scale
             logs["skipped_steps"] = float(self._now.skipped)
 
@@ -160,28 +172,19 @@ class LossScaleMonitor:
         return False
 
 
-# What the monitors of this process saw last, by model; for the line at exit, when variables can no longer be read.
-_last_looks: dict[int, Status] = {}
-
-
-def last_statuses() -> list[Status]:
-    """What the monitors of this process saw last, one for each model, the latest look at the end."""
-    return list(_last_looks.values())
-
-
 def has_loss_scale(model: Any) -> bool:
     """Whether a model's optimizer is one of amp_tf's wrappers. Other optimizers may have a ``status`` of their own."""
-    bases = type(getattr(model, "optimizer", None)).__mro__
-    return any(base.__module__.startswith("amp_tf.loss_scaling.") for base in bases)
+    return _scaler_of(getattr(model, "optimizer", None)) is not None
 
 
 def _status_of(model: Any) -> Status | None:
     return model.optimizer.status() if has_loss_scale(model) else None
 
 
-def _remember(owner: Any, status: Status) -> None:
-    _last_looks.pop(id(owner), None)
-    _last_looks[id(owner)] = status
+def _scaler_of(optimizer: Any) -> Any:
+    """What scales the loss for an optimizer of amp_tf's, or a ``LossScaler``; ``None`` for others."""
+    is_ours = any(base.__module__.startswith("amp_tf.loss_scaling.") for base in type(optimizer).__mro__)
+    return optimizer._scaler if is_ours else None
 
 
 def _ignore(self: LossScaleMonitor, *args: Any, **kwargs: Any) -> None:

@@ -8,17 +8,34 @@ NGC's and TensorFlow's own and keep their meaning.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
-import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypedDict, get_args
 
-from amp_tf.errors import ConfigError
+from amp_tf.errors import ConfigError, OpListError
+from amp_tf.values import (
+    check_choice,
+    check_names,
+    check_path,
+    check_pattern,
+    dtype_name,
+    read_bool,
+    read_choice,
+    read_names,
+    read_patterns,
+    read_text,
+)
 
-PRECISIONS = ("auto", "float16", "bfloat16")
-ALLREDUCE = ("float32", "float16", "bfloat16")
-TARGETS = ("auto", "gpu", "cpu")
-LEVELS = ("DEFAULT", "UNSAFE_FORCE_ALL", "TREAT_INFER_AS_DENY", "TENSOR_CORES_ONLY")
+PrecisionName = Literal["auto", "float16", "bfloat16"]
+AllReduceName = Literal["float32", "float16", "bfloat16"]
+TargetName = Literal["auto", "gpu", "cpu"]
+LevelName = Literal["DEFAULT", "UNSAFE_FORCE_ALL", "TREAT_INFER_AS_DENY", "TENSOR_CORES_ONLY"]
+
+PRECISIONS: tuple[str, ...] = get_args(PrecisionName)
+ALLREDUCE: tuple[str, ...] = get_args(AllReduceName)
+TARGETS: tuple[str, ...] = get_args(TargetName)
+LEVELS: tuple[str, ...] = get_args(LevelName)
 LIST_NAMES = ("allow", "infer", "deny", "clear")
 
 ENABLE_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION"
@@ -27,9 +44,8 @@ LOSS_SCALING_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"
 SWITCH_VARS = (ENABLE_VAR, GRAPH_REWRITE_VAR, LOSS_SCALING_VAR)
 DISABLE_VAR = "AMP_TF_DISABLE"
 ALLREDUCE_VAR = "AMP_TF_ALLREDUCE"
-# Escaped characters and whole character classes, whose brackets and commas mean nothing; then those that do.
-_PATTERN_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[(){},]", re.DOTALL)
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+_OF_THE_BUILD = ("AMP_TF_BANNER", "AMP_TF_IMAGE", "AMP_TF_WHEEL_ARCH")  # the images' and setup.py's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +53,14 @@ class AmpConfig:
     """What to convert, to which precision, and what to leave alone.
 
     Attributes:
-        precision: ``"auto"``, ``"float16"`` or ``"bfloat16"``. ``auto`` is float16 on GPUs of compute capability 7.0
-            and newer, bfloat16 on CPUs with avx512_bf16, amx_bf16 or Arm's bf16, and nothing elsewhere.
+        precision: ``"auto"``, ``"float16"`` or ``"bfloat16"``, or a dtype such as ``tf.bfloat16``. ``auto`` is float16
+            on GPUs of compute capability 7.0 and newer, bfloat16 on CPUs with avx512_bf16, amx_bf16 or Arm's bf16, and
+            nothing elsewhere.
         level: ``"DEFAULT"``, ``"UNSAFE_FORCE_ALL"``, ``"TREAT_INFER_AS_DENY"`` or ``"TENSOR_CORES_ONLY"``, as in
             TensorFlow's own pass.
         target: ``"auto"``, ``"gpu"`` or ``"cpu"``: the device type of nodes that carry no device.
         allow_add, allow_remove, infer_add, infer_remove, deny_add, deny_remove, clear_add, clear_remove: op names that
-            join or leave the list. Moving an op takes a remove and an add.
+            join or leave the list. An op that joins one list leaves the one that it was on.
         keep_float32: regular expressions, searched in node names; a node that matches stays in float32.
         force_f16: regular expressions, searched in node names; a node that matches is converted wherever its op can be.
         allreduce: ``"float32"``, ``"float16"`` or ``"bfloat16"``: the type in which MirroredStrategy and
@@ -51,31 +68,36 @@ class AmpConfig:
         ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it does not pay.
         log_path: folder for the graph before and after each rewrite, the op lists and the reasons; ``None`` for none.
 
+    Lists, sets and other rows of names are kept as tuples, dtypes and paths as strings.
+
     Raises:
         ConfigError: a value is not one of the valid ones, or a regular expression does not compile.
+        OpListError: one op is to join two lists.
     """
 
-    precision: str = "auto"
-    level: str = "DEFAULT"
-    target: str = "auto"
-    allow_add: tuple[str, ...] = ()
-    allow_remove: tuple[str, ...] = ()
-    infer_add: tuple[str, ...] = ()
-    infer_remove: tuple[str, ...] = ()
-    deny_add: tuple[str, ...] = ()
-    deny_remove: tuple[str, ...] = ()
-    clear_add: tuple[str, ...] = ()
-    clear_remove: tuple[str, ...] = ()
-    keep_float32: tuple[str, ...] = ()
-    force_f16: tuple[str, ...] = ()
-    allreduce: str = "float32"
+    precision: PrecisionName = "auto"
+    level: LevelName = "DEFAULT"
+    target: TargetName = "auto"
+    allow_add: Sequence[str] = ()
+    allow_remove: Sequence[str] = ()
+    infer_add: Sequence[str] = ()
+    infer_remove: Sequence[str] = ()
+    deny_add: Sequence[str] = ()
+    deny_remove: Sequence[str] = ()
+    clear_add: Sequence[str] = ()
+    clear_remove: Sequence[str] = ()
+    keep_float32: Sequence[str] = ()
+    force_f16: Sequence[str] = ()
+    allreduce: AllReduceName = "float32"
     ignore_performance: bool = False
     log_path: str | None = None
 
     def __post_init__(self) -> None:
+        for field in ("precision", "allreduce"):
+            object.__setattr__(self, field, dtype_name(getattr(self, field)))
         choices = (("precision", PRECISIONS), ("level", LEVELS), ("target", TARGETS), ("allreduce", ALLREDUCE))
         for field, valid in choices:
-            _check_choice(getattr(self, field), valid, where=f"AmpConfig.{field}")
+            check_choice(getattr(self, field), valid, where=f"AmpConfig.{field}")
         if not isinstance(self.ignore_performance, bool):
             raise ConfigError(
                 f"{self.ignore_performance!r} is not a valid value",
@@ -83,32 +105,56 @@ class AmpConfig:
                 fix="Valid values: True, False",
             )
         for field in _TUPLE_FIELDS:
-            object.__setattr__(self, field, _check_names(getattr(self, field), where=f"AmpConfig.{field}"))
+            object.__setattr__(self, field, check_names(getattr(self, field), where=f"AmpConfig.{field}"))
         for field in ("keep_float32", "force_f16"):
             for pattern in getattr(self, field):
-                _check_pattern(pattern, where=f"AmpConfig.{field}")
+                check_pattern(pattern, where=f"AmpConfig.{field}")
+        object.__setattr__(self, "log_path", check_path(self.log_path, where="AmpConfig.log_path"))
+        _check_lists(self)
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> AmpConfig:
+    def from_env(cls, environ: Mapping[str, str] | None = None, *, without: Iterable[str] = ()) -> AmpConfig:
         """The settings that the environment asks for.
 
         Args:
             environ: a mapping such as ``os.environ``, which is the default.
+            without: fields whose variables are not looked at, whatever they say.
 
         Raises:
             ConfigError: a variable has a value that means nothing; the message names the variable, the value and all
                 valid values.
         """
-        environ = os.environ if environ is None else environ
+        environ, without = (os.environ if environ is None else environ), frozenset(without)
         values: dict[str, Any] = {}
         for row in ENV_VARS:
-            if row.field is None or not environ.get(row.name, ""):
+            if row.field is None or row.field in without or not environ.get(row.name, ""):
                 continue
             value = row.read(environ[row.name], row.name)
             if isinstance(value, tuple):  # an old and a new name may both be set: both count
                 value = (*values.get(row.field, ()), *value)
             values[row.field] = value
         return cls(**values)
+
+
+class Settings(TypedDict, total=False):
+    """The fields of :class:`AmpConfig`, for functions that take some of them by name."""
+
+    precision: PrecisionName
+    level: LevelName
+    target: TargetName
+    allow_add: Sequence[str]
+    allow_remove: Sequence[str]
+    infer_add: Sequence[str]
+    infer_remove: Sequence[str]
+    deny_add: Sequence[str]
+    deny_remove: Sequence[str]
+    clear_add: Sequence[str]
+    clear_remove: Sequence[str]
+    keep_float32: Sequence[str]
+    force_f16: Sequence[str]
+    allreduce: AllReduceName
+    ignore_performance: bool
+    log_path: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,6 +191,26 @@ class Switches:
         return cls(graph_rewrite=rewrite, loss_scaling=scaling)
 
 
+def deciding_switch(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """The switch by which the graph rewrite is on or off, and its value; the value is empty where none is set."""
+    environ = os.environ if environ is None else environ
+    name = GRAPH_REWRITE_VAR if environ.get(GRAPH_REWRITE_VAR) else ENABLE_VAR
+    return name, environ.get(name, "")
+
+
+def find_unknown_variables(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    """Variables that look like amp_tf's and are none, each with the closest name, empty where none is close."""
+    environ = os.environ if environ is None else environ
+    known = [row.name for row in ENV_VARS]
+    found = []
+    for name in sorted(set(environ).difference(known, _OF_THE_BUILD)):
+        is_ours = name.startswith("AMP_TF_")  # the other names are TensorFlow's own, which has more of them
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.8 if is_ours else 0.95)
+        if is_ours or close:
+            found.append((name, "".join(close)))
+    return found
+
+
 def is_disabled(environ: Mapping[str, str] | None = None) -> bool:
     """Whether ``AMP_TF_DISABLE`` forbids everything, whoever turns it on.
 
@@ -173,72 +239,61 @@ class EnvVar:
     meaning: str
 
 
-def _check_choice(value: object, valid: tuple[str, ...], *, where: str) -> str:
-    if value not in valid:
-        raise ConfigError(f"{value!r} is not a valid value", where=where, fix=f"Valid values: {', '.join(valid)}")
-    return str(value)
+def check_config(config: object, *, where: str, fix: str) -> AmpConfig:
+    """The configuration, if it is one.
+
+    Args:
+        config: what the user passed.
+        where: to which function.
+        fix: what to write instead.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if isinstance(config, AmpConfig):
+        return config
+    raise ConfigError(f"expected an AmpConfig, got {config!r}", where=where, fix=fix)
 
 
-def _check_names(value: object, *, where: str) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, (tuple, list)) or not all(isinstance(v, str) for v in value):
-        raise ConfigError(f"{value!r} is not a tuple of strings", where=where, fix="Write ('A', 'B')")
-    return tuple(value)
+def with_settings(config: AmpConfig, settings: Mapping[str, Any], *, where: str) -> AmpConfig:
+    """A configuration with other values for some fields.
+
+    Raises:
+        ConfigError: a name is no field's, or a value is not a valid one.
+    """
+    fields = [field.name for field in dataclasses.fields(AmpConfig)]
+    for name in settings:
+        if name not in fields:
+            close = difflib.get_close_matches(name, fields, n=1)
+            guess = f"Did you mean {close[0]!r}? " if close else ""
+            raise ConfigError(
+                f"there is no setting {name!r}", where=where, fix=f"{guess}The settings are: {', '.join(fields)}"
+            )
+    return dataclasses.replace(config, **settings) if settings else config
 
 
-def _check_pattern(pattern: str, *, where: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(
-            f"{pattern!r} is not a regular expression ({error})",
-            where=where,
-            fix="Valid values: regular expressions of Python's re module",
-        ) from None
-    return pattern
+def setting_name(field: str) -> str:
+    """A field under its name in Python and in the environment."""
+    variable = next(row.name for row in ENV_VARS if row.field == field)
+    return f"AmpConfig.{field} ({variable})"
 
 
-def _read_bool(text: str, name: str) -> bool:
-    lowered = text.strip().lower()
-    if lowered in ("1", "true"):
-        return True
-    if lowered in ("0", "false", ""):
-        return False
-    raise ConfigError(f"{text!r} is not a valid value", where=name, fix="Valid values: 1, true, 0, false")
-
-
-def _read_choice(valid: tuple[str, ...], normalise: Callable[[str], str]) -> Callable[[str, str], str]:
-    def read(text: str, name: str) -> str:
-        normalised = normalise(text.strip())
-        return normalised if normalised in valid else _check_choice(text, valid, where=name)
-
-    return read
-
-
-def _read_names(text: str, name: str) -> tuple[str, ...]:
-    return tuple(item for item in (part.strip() for part in text.split(",")) if item)
-
-
-def _read_patterns(text: str, name: str) -> tuple[str, ...]:
-    """Splits at commas that are not inside brackets, so that ``conv_[0-9]{1,2}`` is one pattern."""
-    items, depth, start = [], 0, 0
-    for token in _PATTERN_TOKENS.finditer(text):
-        if token[0] in "({":
-            depth += 1
-        elif token[0] in ")}":
-            depth = max(depth - 1, 0)
-        elif token[0] == "," and not depth:
-            items.append(text[start : token.start()])
-            start = token.end()
-    items.append(text[start:])
-    return tuple(_check_pattern(item.strip(), where=name) for item in items if item.strip())
-
-
-def _read_text(text: str, name: str) -> str:
-    return text
+def _check_lists(config: AmpConfig) -> None:
+    joins: dict[str, list[str]] = {}
+    for name in LIST_NAMES:
+        for op in sorted({*getattr(config, f"{name}_add")} - {*getattr(config, f"{name}_remove")}):
+            joins.setdefault(op, []).append(name)
+    for op, names in joins.items():
+        if len(names) > 1:
+            raise OpListError(
+                f"op {op!r} is to join the {' and the '.join(names)} list",
+                where=" and ".join(setting_name(f"{name}_add") for name in names),
+                fix=f"Name {op!r} in one of them alone: it leaves by itself the list that it is on",
+            )
 
 
 def _switch(environ: Mapping[str, str], name: str) -> bool:
-    return _read_bool(environ.get(name, ""), name)
+    return read_bool(environ.get(name, ""), name)
 
 
 def _list_rows() -> tuple[EnvVar, ...]:
@@ -251,7 +306,7 @@ def _list_rows() -> tuple[EnvVar, ...]:
                     EnvVar(
                         f"{_PREFIX}{env_name}_{action.upper()}",
                         f"{list_name}_{action}",
-                        _read_names,
+                        read_names,
                         "op names, comma-separated",
                         f"ops that {verb} the {list_name} list"
                         + (" (old name)" if env_name in old_names.values() else ""),
@@ -260,17 +315,17 @@ def _list_rows() -> tuple[EnvVar, ...]:
     return tuple(rows)
 
 
-_TUPLE_FIELDS = tuple(field.name for field in dataclasses.fields(AmpConfig) if str(field.type).startswith("tuple"))
+_TUPLE_FIELDS = tuple(field.name for field in dataclasses.fields(AmpConfig) if str(field.type) == "Sequence[str]")
 
 ENV_VARS: tuple[EnvVar, ...] = (
-    EnvVar(ENABLE_VAR, None, _read_bool, "1, 0", "turns everything on: graph rewrite and loss scaling"),
-    EnvVar(GRAPH_REWRITE_VAR, None, _read_bool, "1, 0", "the graph rewrite alone; wins over the variable above"),
-    EnvVar(LOSS_SCALING_VAR, None, _read_bool, "1, 0", "automatic loss scaling alone; wins over the first variable"),
-    EnvVar(DISABLE_VAR, None, _read_bool, "1, 0", "1 turns everything off, whatever the program says"),
+    EnvVar(ENABLE_VAR, None, read_bool, "1, 0", "turns everything on: graph rewrite and loss scaling"),
+    EnvVar(GRAPH_REWRITE_VAR, None, read_bool, "1, 0", "the graph rewrite alone; wins over the variable above"),
+    EnvVar(LOSS_SCALING_VAR, None, read_bool, "1, 0", "automatic loss scaling alone; wins over the first variable"),
+    EnvVar(DISABLE_VAR, None, read_bool, "1, 0", "1 turns everything off, whatever the program says"),
     EnvVar(
         "AMP_TF_PRECISION",
         "precision",
-        _read_choice(PRECISIONS, str.lower),
+        read_choice(PRECISIONS, str.lower),
         ", ".join(PRECISIONS),
         "the 16-bit type; auto: float16 on GPUs (compute capability 7.0+), bfloat16 on CPUs that have it in hardware, "
         "else nothing is converted",
@@ -278,28 +333,28 @@ ENV_VARS: tuple[EnvVar, ...] = (
     EnvVar(
         "AMP_TF_KEEP_FLOAT32",
         "keep_float32",
-        _read_patterns,
+        read_patterns,
         "regular expressions, comma-separated",
         "nodes whose name matches stay in float32",
     ),
     EnvVar(
         "AMP_TF_FORCE_F16",
         "force_f16",
-        _read_patterns,
+        read_patterns,
         "regular expressions, comma-separated",
         "nodes whose name matches are converted wherever their op can be",
     ),
     EnvVar(
         ALLREDUCE_VAR,
         "allreduce",
-        _read_choice(ALLREDUCE, str.lower),
+        read_choice(ALLREDUCE, str.lower),
         ", ".join(ALLREDUCE),
         "the type in which gradients are summed over replicas (MirroredStrategy, MultiWorkerMirroredStrategy)",
     ),
     EnvVar(
         f"{_PREFIX}LEVEL",
         "level",
-        _read_choice(LEVELS, str.upper),
+        read_choice(LEVELS, str.upper),
         ", ".join(LEVELS),
         "how much: the usual; all that can be; less (the infer list is denied); on GPUs the allow list alone",
     ),
@@ -307,15 +362,16 @@ ENV_VARS: tuple[EnvVar, ...] = (
     EnvVar(
         f"{_PREFIX}IGNORE_PERFORMANCE",
         "ignore_performance",
-        _read_bool,
+        read_bool,
         "1, 0",
         "convert also on devices where 16 bit is not fast, and what does not gain",
     ),
     EnvVar(
         f"{_PREFIX}LOG_PATH",
         "log_path",
-        _read_text,
+        read_text,
         "a folder",
-        "where to write each graph before and after, the op lists, and the reason for every node",
+        "where to write each graph before and after, the op lists, and the reason for every node; index.tsv says which "
+        "files are whose",
     ),
 )

@@ -39,8 +39,8 @@ class ConfigError(AmpError, ValueError):
     """A setting, from Python or from the environment, has a value that means nothing."""
 
 
-class OpListError(AmpError, ValueError):
-    """The op lists contradict each other (an op is on two of them), or a change names an op that does not exist."""
+class OpListError(ConfigError):
+    """Changes of the op lists contradict each other (an op is to join two), or name an op that does not exist."""
 
 
 class GraphError(AmpError, ValueError):
@@ -49,3 +49,7 @@ class GraphError(AmpError, ValueError):
 
 class RewriteError(AmpError, RuntimeError):
     """amp_tf made a graph that its own verification refuses; the original graph is untouched."""
+
+
+class CallOrderError(AmpError, RuntimeError):
+    """Methods were called in an order that would give wrong numbers."""

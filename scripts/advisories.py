@@ -12,6 +12,7 @@ known.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import pathlib
@@ -126,11 +127,12 @@ def parse(text: str) -> Version | None:
 
 
 def main() -> int:
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
-    copy, *locks = map(pathlib.Path, sys.argv[1:])
-    results = [audit(copy, lock) for lock in locks]
-    for lock, result in zip(locks, results, strict=True):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("copy", type=pathlib.Path, help="the database: a zip file or a folder of OSV's advisories")
+    parser.add_argument("locks", type=pathlib.Path, nargs="+", metavar="lock", help="a file of locked requirements")
+    arguments = parser.parse_args()
+    results = [audit(arguments.copy, lock) for lock in arguments.locks]
+    for lock, result in zip(arguments.locks, results, strict=True):
         print(*result.known, f"{lock.name}: {result}", sep="\n")
     return int(any(result.known for result in results))
 

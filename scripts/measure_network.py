@@ -27,7 +27,7 @@ INSIDE = "--in-namespace"
 def main() -> int:
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(__doc__)
+        print(f"usage: scripts/measure_network.py COMMAND…\n\n{__doc__}")
         return 0 if arguments else 2
     private = arguments[0] == INSIDE
     if private:

@@ -91,7 +91,9 @@ class Venv:
             "import importlib.metadata as m, sys\n"
             "try: print(m.version(sys.argv[1]))\nexcept m.PackageNotFoundError: pass"
         )
-        answer = subprocess.run([self.python, "-c", code, distribution], capture_output=True, text=True, check=True)
+        # -I leaves the current folder out: the metadata of a checkout is no installation.
+        command = [self.python, "-I", "-c", code, distribution]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
         return answer.stdout.strip()
 
     def read_stamp(self) -> str:

@@ -48,7 +48,18 @@ def test_nothing_of_amp_tf_is_loaded_when_it_is_off(variables: dict[str, str], s
     )
     ended = running.run(["-c", code], site_folder, variables)
     assert ended.out.split() == ["[]", "os" if "AMP_TF_DISABLE" in variables else "_amp_tf_start"]
-    assert "amp_tf" not in ended.err
+    told = "amp_tf: AMP_TF_PRECISION alone converts nothing: set TF_ENABLE_AUTO_MIXED_PRECISION=1, too."
+    assert [line for line in ended.err.splitlines() if "amp_tf" in line] == [told] * ("AMP_TF_PRECISION" in variables)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["", "import tensorflow, amp_tf; amp_tf.AmpConfig.from_env()", "import tensorflow, os; os.environ[SWITCH] = '1'"],
+)
+def test_settings_that_somebody_reads_are_not_told_as_idle(code: str, site_folder: Path) -> None:
+    program = f"SWITCH = {running.SWITCH!r}; {code}"
+    ended = running.run(["-c", program], site_folder, {"AMP_TF_PRECISION": "bfloat16"})
+    assert (ended.status, "alone converts nothing" in ended.err) == (0, False)
 
 
 @pytest.mark.parametrize("module", ["typing", "dataclasses", "inspect"])
@@ -109,6 +120,8 @@ def test_both_files_name_the_same_module() -> None:
 def test_it_knows_every_switch() -> None:
     assert list(_amp_tf_start.SWITCHES) == list(config.SWITCH_VARS) == SWITCHES
     assert _amp_tf_start.DISABLE == config.DISABLE_VAR
+    ours = [row.name for row in config.ENV_VARS if row.name.startswith("AMP_TF_") and row.field]
+    assert list(_amp_tf_start.SETTINGS) == ours
 
 
 FINDERS = "import sys; print([type(finder).__name__ for finder in sys.meta_path].count('AmpTfStart'))"

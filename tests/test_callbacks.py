@@ -115,7 +115,7 @@ def test_the_line_on_a_skip_tells_its_cause_also_when_good_steps_came_after_it(l
     x = poisoned([1])
     make_model(library).fit(x, Y, batch_size=8, verbose=0, shuffle=False, callbacks=[LossScaleMonitor(every=10)])
     (line,) = log("amp_tf: skipped")
-    assert "skipped 1 step (1 of 10 in all): the loss itself is NaN or infinite before it is scaled" in line
+    assert "skipped 1 step (1 of 10 in all): the input data or the labels hold NaN or infinities" in line
 
 
 def test_k12_nan_in_the_data_ends_training_and_is_told_from_an_overflow(library):
@@ -124,8 +124,8 @@ def test_k12_nan_in_the_data_ends_training_and_is_told_from_an_overflow(library)
         model.fit(X * np.nan, Y, batch_size=8, epochs=20, verbose=0, callbacks=[LossScaleMonitor(max_skips=20)])
     text = str(error.value)
     assert "20 steps in a row were skipped" in text
-    assert "the loss itself is NaN or infinite before it is scaled" in text
-    assert "Look for NaN in the input data and labels" in text
+    assert "the input data or the labels hold NaN or infinities, so no loss scale can help" in text
+    assert "Check the input data" in text
     assert "hidden/kernel" in text
     assert model.optimizer.status().steps == 20
 
@@ -175,6 +175,9 @@ def test_a_model_without_loss_scale_trains_as_ever(library):
     [
         ({"action": "ignore"}, "LossScaleMonitor.action: 'ignore' is not a valid value. Valid values: raise, log."),
         ({"max_skips": 0}, "LossScaleMonitor.max_skips: 0 is not a valid value. Valid values: integers from 1."),
+        ({"max_skips": "a"}, "LossScaleMonitor.max_skips: 'a' is not a valid value. Valid values: integers from 1."),
+        ({"min_seconds": "a"}, "LossScaleMonitor.min_seconds: 'a' is not a valid value. Valid values: numbers."),
+        ({"every": 1.5}, "LossScaleMonitor.every: 1.5 is not a valid value. Valid values: integers from 1."),
         ({"every": 0}, "LossScaleMonitor.every: 0 is not a valid value. Valid values: integers from 1."),
     ],
 )
@@ -195,18 +198,59 @@ def test_an_optimizer_of_somebody_else_that_has_a_status_is_left_alone(library):
     assert "loss_scale" not in history.history
 
 
-def test_the_line_at_exit_tells_of_the_last_models_only(monkeypatch):
-    from amp_tf import callbacks
+def test_the_line_at_exit_tells_of_the_last_models_only_and_names_them(monkeypatch):
     from amp_tf.hooks import loss_scaling, loss_scaling_sessions
-    from amp_tf.loss_scaling.diagnosis import Status
+    from amp_tf.loss_scaling import ledger
 
-    monkeypatch.setattr(callbacks, "_last_looks", {})
+    ledger.forget()
     monkeypatch.setattr(loss_scaling_sessions, "_last_looks", {})  # other tests of this process had sessions
-    models = [type("Model", (), {"status": lambda self, n=n: Status(2.0**n, steps=9)})() for n in range(7)]
-    monitor = LossScaleMonitor()
-    for model in (*models, models[0]):
-        monitor.look(model)
+    scalers = [amp_tf.LossScaler(2.0**n, name=f"loop_{n}") for n in range(7)]
+    for scaler in scalers:
+        scaler.scale(1.0)
+        scaler.step(list, scaler.unscale([tf.constant(1.0)]))
+    unused = amp_tf.LossScaler(name="unused")
+    unused.scale(1.0)  # no step followed
+    LossScaleMonitor().look(scalers[0])
+    del scalers, scaler, unused  # a program's function has mostly returned by then
     assert loss_scaling.describe() == (
-        "loss scale 2^5, 0 of 9 steps skipped; loss scale 2^6, 0 of 9 steps skipped; "
-        "loss scale 2^0, 0 of 9 steps skipped; 4 more models"
+        "loop_5: loss scale 2^5, 0 of 1 steps skipped; loop_6: loss scale 2^6, 0 of 1 steps skipped; "
+        "loop_0: loss scale 2^0, 0 of 1 steps skipped; 4 more models"
     )
+
+
+class ScalesNothing(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x) - y) ** 2)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+def test_where_no_loss_is_scaled_no_figures_of_a_scale_are_shown():
+    from amp_tf.hooks import loss_scaling
+    from amp_tf.loss_scaling import ledger
+
+    ledger.forget()
+    x = keras.layers.Input((4,))
+    model = ScalesNothing(x, keras.layers.Dense(1)(x))
+    model.compile(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.01)))
+    history = model.fit(X, Y, verbose=0, callbacks=[LossScaleMonitor(every=1)]).history
+    assert set(history) == {"loss"}
+    assert "loss scale" not in loss_scaling.describe()
+
+
+def test_the_models_of_one_program_are_told_apart_also_where_one_got_the_place_of_another_in_memory(library):
+    from amp_tf.hooks import loss_scaling
+    from amp_tf.loss_scaling import ledger
+
+    ledger.forget()
+    for name, steps in (("first", 5), ("second", 10)):
+        x = library.layers.Input((4,))
+        model = library.Model(x, library.layers.Dense(1)(x), name=name)
+        model.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.01)), "mse")
+        model.fit(X, Y, batch_size=80 // steps, verbose=0, callbacks=[LossScaleMonitor(in_logs=False)])
+        del model
+    told = loss_scaling.describe()
+    assert "first: loss scale 2^15, 0 of 5 steps skipped; second: loss scale 2^15, 0 of 10 steps skipped" in told

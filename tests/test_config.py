@@ -3,7 +3,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from amp_tf.config import (
     ALLREDUCE,
@@ -17,9 +19,11 @@ from amp_tf.config import (
     PRECISIONS,
     TARGETS,
     AmpConfig,
+    Settings,
     Switches,
 )
-from amp_tf.errors import ConfigError
+from amp_tf.errors import ConfigError, OpListError
+from amp_tf.precision import Precision
 
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 LIST_VARIABLES = [row.name for row in ENV_VARS if row.name.endswith(("_ADD", "_REMOVE"))]
@@ -115,13 +119,46 @@ def test_a_bad_argument_is_refused_with_field_value_and_all_valid_values(field, 
     )
 
 
-@pytest.mark.parametrize("value", ["MatMul", ("MatMul", 1), {"MatMul"}, None])
 @pytest.mark.parametrize("field", ["allow_add", "deny_remove", "keep_float32"])
-def test_names_must_be_a_tuple_of_strings(field, value):
-    with pytest.raises(
-        ConfigError, match=rf"^AmpConfig\.{field}: .* is not a tuple of strings\. Write \('A', 'B'\)\.$"
-    ):
-        AmpConfig(**{field: value})
+def test_names_must_be_a_row_of_strings(field):
+    for value in (("MatMul", 1), None, b"MatMul", 3):
+        with pytest.raises(
+            ConfigError, match=rf"^AmpConfig\.{field}: .* is not a row of strings\. Write \('A', 'B'\)\.$"
+        ):
+            AmpConfig(**{field: value})
+    with pytest.raises(ConfigError, match=r": 'MatMul' is one string, not several\. Write \('MatMul',\)\.$"):
+        AmpConfig(**{field: "MatMul"})
+
+
+@pytest.mark.parametrize("names", [["B", "A"], ("B", "A"), {"A", "B"}, {"B": 1, "A": 2}.keys(), iter(["B", "A"])])
+def test_any_row_of_names_is_taken(names):
+    assert sorted(AmpConfig(keep_float32=names).keep_float32) == ["A", "B"]
+    assert AmpConfig(deny_add={"B", "A"}).deny_add == ("A", "B")  # a set has no order of its own
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.bfloat16.as_numpy_dtype, np.dtype("bfloat16"), Precision.BFLOAT16])
+def test_a_dtype_is_taken_for_its_name(dtype):
+    assert AmpConfig(precision=dtype, allreduce=dtype) == AmpConfig(precision="bfloat16", allreduce="bfloat16")
+    with pytest.raises(ConfigError, match=r"^AmpConfig\.precision: 'float32' is not a valid value"):
+        AmpConfig(precision=tf.float32)
+
+
+def test_a_folder_is_a_path_or_nothing(tmp_path):
+    assert AmpConfig(log_path=tmp_path).log_path == str(tmp_path)
+    for value in (1, b"folder", True):
+        with pytest.raises(ConfigError, match=r"^AmpConfig\.log_path: .* is no path\. Valid values: a folder's path"):
+            AmpConfig(log_path=value)
+
+
+def test_an_op_that_is_to_join_two_lists_is_refused_with_both_settings_and_what_to_do():
+    with pytest.raises(OpListError) as caught:
+        AmpConfig.from_env({f"{PREFIX}ALLOWLIST_ADD": "Relu", f"{PREFIX}BLACKLIST_ADD": "Relu"})
+    assert str(caught.value) == (
+        f"AmpConfig.allow_add ({PREFIX}ALLOWLIST_ADD) and AmpConfig.deny_add ({PREFIX}DENYLIST_ADD): op 'Relu' is to "
+        "join the allow and the deny list. Name 'Relu' in one of them alone: it leaves by itself the list that it is "
+        "on."
+    )
+    AmpConfig(allow_add=("Relu",), deny_add=("Relu",), deny_remove=("Relu",))  # which leaves one
 
 
 @pytest.mark.parametrize("field", ["keep_float32", "force_f16"])
@@ -134,6 +171,11 @@ def test_a_list_of_names_is_kept_as_a_tuple_so_that_the_configuration_stays_hash
     config = AmpConfig(allow_add=["MatMul"])
     assert config.allow_add == ("MatMul",)
     assert hash(config) == hash(AmpConfig(allow_add=("MatMul",)))
+
+
+def test_the_settings_that_functions_take_by_name_are_those_of_the_configuration():
+    fields = {field.name: str(field.type) for field in dataclasses.fields(AmpConfig)}
+    assert {name: getattr(kind, "__forward_arg__", kind) for name, kind in Settings.__annotations__.items()} == fields
 
 
 def test_a_configuration_cannot_be_changed():

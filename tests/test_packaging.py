@@ -76,6 +76,14 @@ def wheel(checkout: Path, environ: dict[str, str], tmp_path_factory: pytest.Temp
     return build(sys.executable, checkout, environ | {"AMP_TF_WHEEL_ARCH": "x86_64"}, folder)
 
 
+@pytest.mark.usefixtures("wheel")
+def test_the_build_leaves_nothing_in_the_checkout(checkout: Path) -> None:
+    left = {path.name for path in checkout.iterdir()}
+    assert "setup.py" in left
+    assert not {"build", "dist"} & left
+    assert [name for name in left if name.endswith(".egg-info")] == []
+
+
 def machines(wheel: Path) -> set[int]:
     with zipfile.ZipFile(wheel) as archive:
         return {int.from_bytes(archive.read(name)[18:20], "little") for name in LIBRARIES}

@@ -13,7 +13,7 @@ from typing import Any
 
 import amp_tf
 from amp_tf.cli.trial import Trial, run_trials
-from amp_tf.config import DISABLE_VAR, ENABLE_VAR, AmpConfig, Switches
+from amp_tf.config import DISABLE_VAR, ENABLE_VAR, AmpConfig, Switches, find_unknown_variables
 from amp_tf.errors import ConfigError
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
@@ -240,6 +240,15 @@ def _check_settings(facts: Facts) -> Finding | None:
     return None
 
 
+def _check_variables(facts: Facts) -> Finding | None:
+    unknown = find_unknown_variables(facts.environ)
+    if not unknown:
+        return None
+    what = f"no variables of amp_tf's, so they change nothing: {', '.join(name for name, _ in unknown)}"
+    close = ", ".join(dict.fromkeys(close for _, close in unknown if close))
+    return Finding("variable", False, what, f"Write {close}" if close else "README.md lists the variables")
+
+
 def _check_op_names(facts: Facts) -> Finding | None:
     from amp_tf.oplists import op_names  # which needs absl: where TensorFlow is missing, that may be missing too
 
@@ -370,6 +379,7 @@ def _check_trials(facts: Facts) -> Finding | None:
 
 CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     _check_settings,
+    _check_variables,
     _check_op_names,
     _check_disabled,
     _check_tensorflow,

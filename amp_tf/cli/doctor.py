@@ -36,18 +36,22 @@ def run(args: argparse.Namespace) -> int:
     try:
         diagnosis = diagnose(os.environ, with_trials=not args.no_trials)
     except ImportError as error:
-        print(
-            f"amp-tf doctor: TensorFlow cannot be imported from {sys.executable}: {error}. If it is missing, "
-            "install it: pip install 'tensorflow-cpu>=2.16,<2.22', or 'tensorflow[and-cuda]>=2.16,<2.22' for a machine "
-            "with an NVIDIA GPU.",
-            file=sys.stderr,
-        )
+        print(f"amp-tf doctor: {no_tensorflow(error)}", file=sys.stderr)
         return 2
     if args.json:
         print(json.dumps(diagnosis.to_dict(), indent=2))
     elif not args.quiet:
         print(render(diagnosis))
     return 0 if diagnosis.is_well else 1
+
+
+def no_tensorflow(error: ImportError) -> str:
+    """What to do where TensorFlow cannot be imported."""
+    return (
+        f"TensorFlow cannot be imported from {sys.executable}: {error}. If it is missing, install it: "
+        "pip install 'tensorflow-cpu>=2.16,<2.22', or 'tensorflow[and-cuda]>=2.16,<2.22' for a machine with an NVIDIA "
+        "GPU."
+    )
 
 
 def render(diagnosis: Diagnosis) -> str:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config
+from amp_tf.config import AmpConfig
 from amp_tf.errors import GraphError
-from amp_tf.offline.explain import closest, explain, missing_node
+from amp_tf.offline.explain import explain
 from amp_tf.offline.graph_file import read_graphs
+from amp_tf.rewriting.node_names import closest, missing_node
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -36,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     graphs = read_graphs(args.graph)
     graph, named = next((found for found in graphs if _holds(found[0], args.node)), graphs[0])
     check_preserved(args.preserve, graph)
-    home = args.function or _home_of(graph, args.node)
+    home = args.function or _home_of(graph, args.node, args.graph)
     functions = {function.signature.name: function for function in graph.library.function}
     if home and home not in functions:
         raise _missing_function(home, list(functions), args.graph)
@@ -47,14 +52,28 @@ def run(args: argparse.Namespace) -> int:
         preserve=() if home else (*args.preserve, *named),  # as the rewrite does
         hardware=hardware_for(config),
         library=graph.library,
+        where=args.graph,
     )
     print(explanation)
+    if idle := _idle_patterns(config, (graph for graph, _ in graphs)):
+        print(f"No node's name matches: {', '.join(idle)}", file=sys.stderr)
     return 0
 
 
+def _idle_patterns(config: AmpConfig, graphs: Iterable[Any]) -> list[str]:
+    names = [name for graph in graphs for name in _names(graph)]
+    patterns = dict.fromkeys((*config.keep_float32, *config.force_f16))
+    return [pattern for pattern in patterns if not any(map(re.compile(pattern).search, names))]
+
+
+def _names(graph: Any) -> Iterator[str]:
+    """The names of all nodes, those of functions included."""
+    for body in (graph.node, *(function.node_def for function in graph.library.function)):
+        yield from (item.name for item in body)
+
+
 def _holds(graph: Any, node: str) -> bool:
-    bodies = (graph.node, *(function.node_def for function in graph.library.function))
-    return any(item.name == node for body in bodies for item in body)
+    return node in _names(graph)
 
 
 def _missing_function(wanted: str, names: list[str], where: str) -> GraphError:
@@ -63,7 +82,7 @@ def _missing_function(wanted: str, names: list[str], where: str) -> GraphError:
     return GraphError(f"the graph has no function {wanted!r}", where=where, fix=fix)
 
 
-def _home_of(graph: Any, node: str) -> str:
+def _home_of(graph: Any, node: str, where: str) -> str:
     """The function that holds a node; empty where the graph itself does.
 
     Raises:
@@ -75,10 +94,9 @@ def _home_of(graph: Any, node: str) -> str:
     if len(homes) > 1:
         raise GraphError(
             f"{len(homes)} functions hold a node {node!r}",
-            where="graph",
+            where=where,
             fix=f"Choose with --function: {', '.join(homes)}",
         )
     if not homes:
-        inner = (item.name for function in graph.library.function for item in function.node_def)
-        raise missing_node(node, [*(item.name for item in graph.node), *inner], "graph")
+        raise missing_node(node, list(_names(graph)), where)
     return str(homes[0])

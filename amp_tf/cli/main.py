@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import importlib.util
 import os
 import signal
 import sys
 from typing import Any
 
 import amp_tf
+from amp_tf.cli.doctor import no_tensorflow
 from amp_tf.errors import AmpError
 
-COMMANDS = ("run", "rewrite", "convert", "explain", "report", "doctor")
-"""Modules of amp_tf.cli, those that are there: each has ``add_parser(subparsers)`` and ``run(args) -> int``."""
+COMMANDS = ("run", "rewrite", "explain", "doctor")
+"""Modules of amp_tf.cli: each has ``add_parser(subparsers)`` and ``run(args) -> int``."""
 
 _KILLED = 128  # what a shell adds to the number of the signal that ended a command
 
@@ -27,8 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: what follows ``amp-tf``; by default that of this process.
 
     Returns:
-        The exit status: that of the subcommand, 1 after an error that was told on stderr, 2 for a wrong command line;
-        as in a shell, 130 where the user interrupted it and 141 where nobody reads its output any more.
+        The exit status: that of the subcommand, 1 after an error that was told on stderr, 2 for a wrong command line
+        and without TensorFlow; as in a shell, 130 where the user interrupted it and 141 where nobody reads its output
+        any more.
     """
     args = parser().parse_args(arguments)
     try:
@@ -36,10 +37,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(end="", flush=True)  # here, where trouble can be told
         return status
     except KeyboardInterrupt:
+        print(f"amp-tf {args.command_name}: interrupted", file=sys.stderr)
         return _KILLED + signal.SIGINT
     except BrokenPipeError:
         _drop_output()
         return _KILLED + signal.SIGPIPE
+    except ImportError as error:
+        print(f"amp-tf {args.command_name}: {no_tensorflow(error)}", file=sys.stderr)
+        return 2
     except (AmpError, OSError) as error:
         if isinstance(error, OSError):
             _drop_output()
@@ -63,16 +68,14 @@ def _leave_summary_out() -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser with every subcommand that is there."""
+    """The parser with every subcommand."""
     top = argparse.ArgumentParser(prog="amp-tf", description="Automatic mixed precision for TensorFlow.")
     top.add_argument("--version", action="version", version=f"amp-tf {amp_tf.__version__}")
     subparsers: Any = top.add_subparsers(dest="command_name", metavar="command", required=True)
     for name in COMMANDS:
-        home = f"amp_tf.cli.{name}"
-        if importlib.util.find_spec(home) is not None:
-            command = importlib.import_module(home)
-            command.add_parser(subparsers)
-            subparsers.choices[name].set_defaults(run=command.run)
+        command = importlib.import_module(f"amp_tf.cli.{name}")
+        command.add_parser(subparsers)
+        subparsers.choices[name].set_defaults(run=command.run)
     return top
 
 

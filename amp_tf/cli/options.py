@@ -8,38 +8,39 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from amp_tf.config import LIST_NAMES, PRECISIONS, TARGETS, AmpConfig
+from amp_tf.config import LEVELS, LIST_NAMES, PRECISIONS, TARGETS, AmpConfig
 from amp_tf.errors import GraphError
-from amp_tf.offline.explain import missing_node
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
+from amp_tf.rewriting.node_names import missing_node
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options; those that are not given leave the environment's settings as they are."""
     parser.add_argument("--precision", choices=PRECISIONS, help="the 16-bit type")
     parser.add_argument("--target", choices=TARGETS, help="the device type of nodes that carry no device")
-    for name in LIST_NAMES:
-        for action in ("add", "remove"):
-            parser.add_argument(f"--{name}-{action}", metavar="OPS", help=argparse.SUPPRESS)
+    parser.add_argument("--level", choices=LEVELS, type=str.upper, help="how much is converted")
     parser.add_argument("--keep-float32", action="append", metavar="REGEX", help="nodes that stay in float32")
     parser.add_argument("--force-f16", action="append", metavar="REGEX", help="nodes that are converted if they can be")
+    lists = parser.add_argument_group("op lists", "Ops, comma-separated. An op that joins a list leaves its own.")
+    for name in LIST_NAMES:
+        for action, verb in (("add", "join"), ("remove", "leave")):
+            lists.add_argument(f"--{name}-{action}", metavar="OPS", help=f"ops that {verb} the {name} list")
 
 
 def read_config(args: argparse.Namespace) -> AmpConfig:
-    """The environment's settings, changed by the options.
+    """The environment's settings, changed by the options: lists grow, for anything else the option alone counts.
 
     Raises:
         ConfigError: a setting means nothing.
     """
-    config = AmpConfig.from_env()
+    fields = [field.name for field in dataclasses.fields(AmpConfig)]
+    given = {name: value for name in fields if (value := getattr(args, name, None)) is not None}
+    is_list = {name: name.endswith(("_add", "_remove", "float32", "f16")) for name in given}
+    config = AmpConfig.from_env(without=[name for name in given if not is_list[name]])
     changes: dict[str, object] = {}
-    for field in dataclasses.fields(AmpConfig):
-        value = getattr(args, field.name, None)
-        if value is None:
-            continue
-        names = [name for part in value.split(",") if (name := part.strip())] if isinstance(value, str) else value
-        is_list = field.name.endswith(("_add", "_remove", "float32", "f16"))
-        changes[field.name] = (*getattr(config, field.name), *names) if is_list else value
+    for name, value in given.items():
+        items = [item for part in value.split(",") if (item := part.strip())] if isinstance(value, str) else value
+        changes[name] = (*getattr(config, name), *items) if is_list[name] else value
     return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
 
 

@@ -6,13 +6,16 @@ import argparse
 import json
 import os.path
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config
+from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.offline.graph_file import read_graph_file, write_graph_file
-from amp_tf.offline.saved_model import convert_saved_model
+from amp_tf.offline.live_model import is_keras_file
+from amp_tf.offline.saved_model import convert_saved_model, rewrite_saved_model
 from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 
@@ -22,10 +25,17 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "rewrite",
         help="convert a SavedModel or a GraphDef on disk",
-        description="Converts a SavedModel or a GraphDef on disk. The result runs in a TensorFlow without amp_tf.",
+        description="Converts a SavedModel or a GraphDef on disk, and says what was converted and what was left in "
+        "float32. The result runs in a TensorFlow without amp_tf.",
     )
-    parser.add_argument("source", metavar="IN", help="a SavedModel's folder, or a GraphDef file (.pb, .pbtxt)")
-    parser.add_argument("result", metavar="OUT", help="the folder or file to write")
+    parser.add_argument(
+        "source",
+        metavar="IN",
+        help="a SavedModel's folder, a Keras file (.keras, .h5), or a GraphDef file (.pb, .pbtxt)",
+    )
+    parser.add_argument("result", metavar="OUT", nargs="?", help="the folder or file to write; not with --dry-run")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be converted")
+    parser.add_argument("--force", action="store_true", help="replace OUT if it exists, even if it is IN")
     parser.add_argument(
         "--preserve", action="append", default=[], metavar="NODE", help="a node that stays as it is (GraphDef files)"
     )
@@ -35,33 +45,67 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Converts and prints one line.
+    """Converts and prints what was done, op by op.
 
     Raises:
         AmpError: the input, the output or a setting is wrong.
     """
     config = read_config(args)
-    if os.path.isdir(args.source):
-        if args.preserve:
-            raise AmpError(
-                "is for GraphDef files, and this is a folder",
-                where="--preserve",
-                fix="What a SavedModel's signatures name is preserved without it; --keep-float32 keeps other nodes",
-            )
-        report = convert_saved_model(args.source, args.result, config, hardware=hardware_for(config))
-    else:
-        graph = read_graph_file(args.source)
-        check_preserved(args.preserve, graph)
-        result = rewrite(graph, config, preserve=args.preserve, hardware=hardware_for(config))
-        write_graph_file(result.graph, args.result)
-        report = result.report
-        _tell_converted_ends(result.graph, report)
+    if not args.dry_run:
+        _check_result(args.source, args.result, args.force)
+    if args.report:
+        _check_report(Path(args.report))
+    is_model = os.path.isdir(args.source) or is_keras_file(args.source)
+    if is_model and args.preserve:
+        raise AmpError(
+            "is for GraphDef files, and this is a model",
+            where="--preserve",
+            fix="What a SavedModel's signatures name is preserved without it; --keep-float32 keeps other nodes",
+        )
+    report = _rewrite_model(args, config) if is_model else _rewrite_file(args, config)
     if args.report:
         _write_report(report, Path(args.report))
-    print(describe(report))
+    print(report)
     if report.unmatched:
         print(f"No node's name matches: {', '.join(report.unmatched)}", file=sys.stderr)
     return 0
+
+
+def _rewrite_model(args: argparse.Namespace, config: AmpConfig) -> RewriteReport:
+    if args.dry_run:
+        return rewrite_saved_model(args.source, config, hardware=hardware_for(config))[1]
+    return convert_saved_model(args.source, args.result, config, hardware=hardware_for(config), replace=args.force)
+
+
+def _rewrite_file(args: argparse.Namespace, config: AmpConfig) -> RewriteReport:
+    graph = read_graph_file(args.source)
+    check_preserved(args.preserve, graph)
+    result = rewrite(graph, config, preserve=args.preserve, hardware=hardware_for(config))
+    if not args.dry_run:
+        write_graph_file(result.graph, args.result)
+    _tell_converted_ends(result.graph, result.report)
+    return result.report
+
+
+def _check_result(source: str, result: str | None, is_forced: bool) -> None:
+    """Sees that nothing is lost that nobody said should be."""
+    if result is None:
+        raise AmpError("there is no OUT", fix="Name a file or folder to write, or add --dry-run")
+    if not is_forced and os.path.isfile(result):
+        is_input = os.path.exists(source) and os.path.samefile(source, result)
+        what = "it is the input, which would be overwritten" if is_input else "the file exists"
+        raise AmpError(what, where=result, fix="Name another file, or replace it with --force; nothing was written")
+
+
+def _check_report(path: Path) -> None:
+    """Sees that the report can be written, before the model is."""
+    try:
+        if path.exists():
+            path.open("ab").close()
+        else:
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise _unwritable(path, error) from None
 
 
 def _tell_converted_ends(graph: Any, report: RewriteReport) -> None:
@@ -76,15 +120,8 @@ def _write_report(report: RewriteReport, path: Path) -> None:
     try:
         path.write_text(json.dumps(report.to_dict(), indent=1), encoding="utf-8")
     except OSError as error:
-        raise AmpError(
-            f"cannot be written ({error.strerror})", where=str(path), fix="Name a file that can be written"
-        ) from None
+        raise _unwritable(path, error) from None
 
 
-def describe(report: RewriteReport) -> str:
-    """One line: what was converted, or why nothing was."""
-    counts = f"{report.converted:,} of {report.total:,} nodes converted"
-    if report.converted:
-        kinds = " and ".join(precision.value for precision in report.precisions)
-        return f"{counts} to {kinds}, {report.casts:,} casts"
-    return f"{counts}: {report.why_nothing or 'there are no graphs'}"
+def _unwritable(path: Path, error: OSError) -> AmpError:
+    return AmpError(f"cannot be written ({error.strerror})", where=str(path), fix="Name a file that can be written")

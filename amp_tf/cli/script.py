@@ -1,4 +1,8 @@
-"""Runs a Python script or module with amp_tf on, as if Python itself had been given it."""
+"""Runs a Python script or module with amp_tf on, as if Python itself had been given it.
+
+A name that is a command of ``amp-tf`` and no file is that command: ``python -m amp_tf doctor``, for environments whose
+scripts are not in PATH.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,11 @@ import sys
 
 from amp_tf.cli.run import switched_on
 
-USAGE = "usage: python -m amp_tf [-m module | script.py] [arguments of the script ...]"
+COMMANDS = ("run", "rewrite", "explain", "doctor")
+USAGE = (
+    "usage: python -m amp_tf [-m module | script.py] [arguments of the script ...]\n"
+    f"       python -m amp_tf {'|'.join(COMMANDS)} [arguments, as for amp-tf]"
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -24,6 +32,10 @@ def main(arguments: list[str]) -> int:
         0; a script's own exit status arrives as its ``SystemExit``. Where there is nothing to run, Python's own status:
         2 without a script, 1 without such a module.
     """
+    if arguments and arguments[0] in COMMANDS and not os.path.exists(arguments[0]):
+        from amp_tf.cli import main as commands
+
+        return commands.main(arguments)
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
         return 0

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from amp_tf.config import AmpConfig
+from amp_tf.config import AmpConfig, with_settings
 
 WAYS = ("grappler", "xla")
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -132,14 +132,18 @@ def _make(device: str, way: str, precision: str) -> _Made:
 
 @contextlib.contextmanager
 def _amp(device: str, precision: str) -> Iterator[None]:
-    from amp_tf.hooks import switch
+    from amp_tf.hooks import notices, slow_float16, switch
 
     if precision == "float32":
         switch.disable()
         yield
         return
     target = "gpu" if device.startswith("GPU") else "cpu"
-    with switch.enable(AmpConfig(precision=precision, target=target, ignore_performance=True)):
+    wanted = with_settings(
+        AmpConfig(), {"precision": precision, "target": target, "ignore_performance": True}, where="trial"
+    )
+    notices.hold_back(slow_float16.WARNING)  # the trial measures it
+    with switch.enable(wanted):
         yield
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
-from amp_tf.graph.serialized import NodeTable
+from amp_tf.graph.serialized import Nodes
 from amp_tf.graph.templates import Signature, Slot, Templates
 
 BROKEN = "The graph is broken; TensorFlow would refuse it too"
@@ -39,7 +39,7 @@ def _read_signature(proto: Any, templates: Templates, place: Place) -> Signature
 
 def nodes_with(protos: Sequence[Any], attr: str) -> Iterator[tuple[int, Any]]:
     """The nodes that have an attribute: their numbers and protos. ``None`` among the protos is skipped."""
-    numbers = protos.mentioning(attr) if isinstance(protos, NodeTable) else range(len(protos))
+    numbers = protos.mentioning(attr) if isinstance(protos, Nodes) else range(len(protos))
     for number in numbers:
         proto = protos[number]
         if proto is not None and attr in proto.attr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 INVALID = 0
 FLOAT = 1
+INT32 = 3
 STRING = 7
 BFLOAT16 = 14
 HALF = 19
@@ -12,6 +13,9 @@ VARIANT = 21
 
 QUANTIZED = frozenset({11, 12, 13, 15, 16})  # qint8, quint8, qint32, qint16, quint16
 INTEGERS = frozenset({3, 4, 5, 6, 9, 17, 22, 23, 29, 30})  # int32, uint8, int16, int8, int64, uint16, uint32, uint64, …
+
+#: what computed numbers are kept in: floating point, complex, and variants, which hold lists of them
+CARRYING = frozenset({FLOAT, 2, 8, BFLOAT16, 18, HALF, VARIANT})
 
 LAST_BASE = 100  #: a reference type is its base type plus 100
 

@@ -1,110 +1,254 @@
-"""Applies an edit plan to a GraphDef or a FunctionDef; the only code that writes to a proto."""
+"""Applies edits to a graph or a FunctionDef; the only code that writes to a proto.
+
+The bytes of a graph are written once: types change in their places, nodes with other edits are parsed, edited and
+written some at a time, and the bytes of all others are copied. :class:`EditedNodes` shows what single nodes become,
+before anything is written.
+"""
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+import itertools
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from amp_tf.graph.plan import EditPlan, NewCast, Retypes
-from amp_tf.graph.serialized import NodeTable
-from amp_tf.graph.view import GraphView
-from amp_tf.graph.wire import TypePlaces
+from amp_tf.graph.edits import Edits, NewNode, Reop, Retype, Rewire, Wait
+from amp_tf.graph.serialized import Nodes, NodeTable, new_graph, parse_graph, pieces, read_table
+from amp_tf.graph.templates import Signature
 
 
-def retype_in_place(nodes: NodeTable, view: GraphView, plan: EditPlan) -> tuple[NodeTable, EditPlan]:
-    """Makes the plan's changes of types that can be made by changing one byte, which are nearly all.
+def apply_to_graph(nodes: NodeTable, names: Sequence[str], edits: Edits, rest: bytes = b"") -> bytes:
+    """The serialized graph once the edits are made.
 
     Args:
-        nodes: the nodes of a graph; they are not changed.
-        view: the graph's view.
-        plan: the edits.
+        nodes: the nodes of a graph.
+        names: of these nodes.
+        edits: what changes.
+        rest: what comes after the nodes: library, versions.
+    """
+    count = len(nodes)
+    nodes, edits = _retype_in_place(nodes, edits)
+    changes = _Changes(edits, _Tensors(names, edits.new))
+    parts: list[bytes | memoryview] = []
+    start = 0
+    for numbers in pieces([number for number in changes.nodes() if number < count]):
+        graph = parse_graph(b"".join([nodes.fields(number, number + 1) for number in numbers]))
+        for number, proto in zip(numbers, graph.node, strict=True):
+            changes.make(number, proto)
+        for number, field in zip(numbers, read_table(graph.SerializeToString()).split(), strict=True):
+            parts += nodes.span(start, number), field
+            start = number + 1
+    added = new_graph()
+    for number in range(count, count + len(edits.new)):
+        changes.add(added.node, number)
+    return b"".join([*parts, nodes.span(start, count), added.SerializeToString(), rest])
+
+
+def apply_to_function(function: Any, names: Sequence[str], signatures: Sequence[Signature], edits: Edits) -> Any:
+    """The FunctionDef once the edits are made; its signature does not change.
+
+    Args:
+        function: a FunctionDef; it is not changed.
+        names, signatures: of its arguments, of the nodes of its body and of its results, in this order.
+        edits: what changes. New nodes are casts.
+    """
+    edited = type(function)()
+    edited.CopyFrom(function)
+    arguments, results = edited.signature.input_arg, edited.signature.output_arg
+    first_result = len(arguments) + len(edited.node_def)
+    changes = _Changes(edits, _FunctionTensors(names, signatures, edits.new))
+    protos = [None] * len(arguments) + list(edited.node_def)
+    for number in changes.nodes():
+        if number < first_result:
+            changes.make(number, protos[number])
+        elif number < len(names):
+            edited.ret[results[number - first_result].name] = changes.only_input(number)
+    for number in range(len(names), len(names) + len(edits.new)):
+        changes.add(edited.node_def, number)
+    return edited
+
+
+class EditedNodes(Nodes):
+    """The nodes of a graph as edits leave them, to be looked at only. Each access makes an edited node anew.
+
+    Args:
+        original: the nodes before.
+        names: of these nodes.
+        edits: what changes.
+    """
+
+    def __init__(self, original: Nodes, names: Sequence[str], edits: Edits) -> None:
+        self.original = original
+        self._added = len(edits.new)
+        self._changes = _Changes(edits, _Tensors(names, edits.new))
+
+    def __len__(self) -> int:
+        return len(self.original) + self._added
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return [self[number] for number in range(*key.indices(len(self)))]
+        if not 0 <= key < len(self):
+            raise IndexError(key)
+        if key < len(self.original) and not self._changes.of(key):
+            return self.original[key]
+        return self._edited(key)
+
+    def mentioning(self, text: str) -> list[int]:
+        """The numbers of nodes in whose bytes a text may stand: those where it stood, and all that changed."""
+        new = range(len(self.original), len(self))
+        return sorted({*self.original.mentioning(text), *self._changes.nodes(), *new})
+
+    def _edited(self, number: int) -> Any:
+        protos = new_graph().node
+        if number >= len(self.original):
+            self._changes.add(protos, number)
+        else:
+            protos.append(self.original[number])  # a copy
+            self._changes.make(number, protos[0])
+        return protos[0]
+
+
+class _OneType(NamedTuple):
+    """One change of a :class:`~amp_tf.graph.edits.Retype`."""
+
+    node: int
+    attribute: str
+    place: int  #: in the attribute's list, -1 for a single type
+    data_type: int
+
+
+_Edit: TypeAlias = Reop | _OneType | Rewire | Wait
+
+
+class _Tensors:
+    """How the nodes of a graph name each other and their outputs.
+
+    Args:
+        names: of the nodes before.
+        new: the new nodes, which follow.
+
+    Attributes:
+        names: of all nodes.
+        first_new, new: the number of the first new node, and they.
+    """
+
+    def __init__(self, names: Sequence[str], new: Sequence[NewNode]) -> None:
+        self.names = [*names, *(node.name for node in new)]
+        self.first_new = len(names)
+        self.new = new
+
+    def text(self, node: int, port: int) -> str:
+        return f"{self.names[node]}:{port}" if port else self.names[node]
+
+
+class _FunctionTensors(_Tensors):
+    """Likewise for a FunctionDef, whose new nodes are casts: by the output's name, arguments by their own alone."""
+
+    def __init__(self, names: Sequence[str], signatures: Sequence[Signature], new: Sequence[NewNode]) -> None:
+        super().__init__(names, new)
+        self._signatures = signatures
+
+    def text(self, node: int, port: int) -> str:
+        if node >= self.first_new:
+            return f"{self.names[node]}:y:0"
+        starts = self._signatures[node].output_starts
+        if not starts:
+            return self.names[node]  # an argument
+        # Outputs without ports begin where the next one does.
+        output, start = [(each, first) for each, first in starts.items() if first <= port][-1]
+        return f"{self.names[node]}:{output}:{port - start}"
+
+
+class _Changes:
+    """Edits, by the node that they change.
+
+    Args:
+        edits: the edits.
+        tensors: how nodes name tensors.
+    """
+
+    def __init__(self, edits: Edits, tensors: _Tensors) -> None:
+        self._tensors = tensors
+        kinds: tuple[Iterable[_Edit], ...] = (edits.reops, _one_by_one(edits.retypes), edits.rewires, edits.waits)
+        self._edits = sorted(itertools.chain.from_iterable(kinds), key=_get_node)  # a node's stay in their order
+        self._nodes = array("i", map(_get_node, self._edits))
+
+    def nodes(self) -> list[int]:
+        """The nodes that change, in order."""
+        return np.unique(self._nodes).tolist()  # type: ignore[no-any-return]
+
+    def of(self, number: int) -> Sequence[_Edit]:
+        """The edits of a node."""
+        return self._edits[bisect.bisect_left(self._nodes, number) : bisect.bisect_right(self._nodes, number)]
+
+    def make(self, number: int, proto: Any) -> None:
+        """Makes a node's changes in its NodeDef."""
+        tensors = self._tensors
+        for edit in self.of(number):
+            if isinstance(edit, Rewire):
+                proto.input[edit.position] = tensors.text(edit.src_node, edit.src_port)
+            elif isinstance(edit, Wait):
+                proto.input.append(f"^{tensors.names[edit.after]}")
+            elif isinstance(edit, Reop):
+                _reop(proto, edit)
+            elif edit.place < 0:
+                proto.attr[edit.attribute].type = edit.data_type
+            else:
+                proto.attr[edit.attribute].list.type[edit.place] = edit.data_type
+
+    def add(self, protos: Any, number: int) -> None:
+        """Adds a new node to a field of NodeDefs, and makes its changes."""
+        tensors = self._tensors
+        node = tensors.new[number - tensors.first_new]
+        inputs = [tensors.text(*source) for source in node.inputs]
+        if node.after:
+            inputs += [f"^{tensors.names[source]}" for source in node.after]
+        proto = protos.add(name=node.name, op=node.op, device=node.device, input=inputs)
+        proto.MergeFrom(node.attributes)
+        if self._nodes and number <= self._nodes[-1]:  # few new nodes are edited, and there may be thousands
+            self.make(number, proto)
+
+    def only_input(self, number: int) -> str:
+        """What a node with a single input, which changes, reads then."""
+        *_, last = (edit for edit in self.of(number) if isinstance(edit, Rewire))
+        return self._tensors.text(last.src_node, last.src_port)
+
+
+def _one_by_one(retypes: Iterable[Retype]) -> Iterator[_OneType]:
+    for retype in retypes:
+        for node, attribute, place in retype.each():
+            yield _OneType(node, attribute, place, retype.data_type)
+
+
+def _reop(proto: Any, reop: Reop) -> None:
+    proto.op = reop.op
+    for name, value in reop.attributes.items():
+        if value is not None:
+            proto.attr[name].CopyFrom(value)
+        elif name in proto.attr:
+            del proto.attr[name]
+
+
+def _retype_in_place(nodes: NodeTable, edits: Edits) -> tuple[NodeTable, Edits]:
+    """Makes the changes of types that are the change of one byte, which are nearly all.
 
     Returns:
         The nodes with other types, and the edits that are left.
     """
-    if not plan.retypes:
-        return nodes, plan
-    changed, is_done = nodes.with_types(_places(view, plan.retypes), plan.retypes.data_type)
-    return changed, dataclasses.replace(plan, retypes=plan.retypes.where(~is_done))
+    reoped = [reop.node for reop in edits.reops]  # their types change after their attributes
+    left = []
+    for retype in edits.retypes:
+        places = retype.places.nodes
+        is_done = (places < len(nodes)) & ~np.isin(places, reoped)
+        nodes, is_done[is_done] = nodes.with_types(retype.where(is_done).places, retype.data_type)
+        left.append(retype.where(~is_done))
+    return nodes, dataclasses.replace(edits, retypes=tuple(left))
 
 
-def _places(view: GraphView, retypes: Retypes) -> TypePlaces:
-    slots = [slot for signature in view.of_kind for slot in signature.slots]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(slot.attr for slot in slots))}
-    nodes = np.asarray(retypes.nodes)
-    units = np.asarray(view.base)[nodes] + np.asarray(retypes.slots)
-    attributes = view.of_slots(np.array([numbers[slot.attr] for slot in slots], np.int32))
-    indices = view.of_slots(np.array([slot.index for slot in slots], np.int32))
-    return TypePlaces(nodes, attributes[units], indices[units], list(numbers))
-
-
-def apply_to_graph(protos: Any, view: GraphView, plan: EditPlan) -> None:
-    """Edits the nodes of a graph in place.
-
-    Args:
-        protos: the nodes: :class:`~amp_tf.graph.serialized.NodesUnderEdit`, or the field ``node`` of a GraphDef.
-        view: the graph's view.
-        plan: the edits.
-    """
-    _retype(protos, view, plan)
-    for node, position, name in sorted((*reader, cast.name) for cast in plan.casts for reader in cast.readers):
-        protos[node].input[position] = name
-    for cast in plan.casts:
-        name = view.names[cast.src_node]
-        source = f"{name}:{cast.src_port}" if cast.src_port else name
-        _fill_cast(protos.add(), cast, source, view.devices[cast.src_node])
-
-
-def apply_to_function(function: Any, view: GraphView, plan: EditPlan) -> None:
-    """Edits a FunctionDef in place; its signature does not change.
-
-    Args:
-        function: the FunctionDef that the view was read from, or a copy of it.
-        view: its view, with arguments as first and results as last nodes.
-        plan: the edits.
-    """
-    first = len(function.signature.input_arg)
-    body = list(function.node_def)
-    results = list(function.signature.output_arg)
-    protos = [None] * first + body + [None] * len(results)
-    first_result = first + len(body)
-    _retype(protos, view, plan)
-    for cast in plan.casts:
-        node, position = cast.readers[0]
-        source = (
-            function.ret[results[node - first_result].name] if node >= first_result else protos[node].input[position]
-        )
-        _fill_cast(function.node_def.add(), cast, source, view.devices[cast.src_node])
-        result = f"{cast.name}:y:0"
-        for node, position in cast.readers:
-            if node >= first_result:
-                function.ret[results[node - first_result].name] = result
-            else:
-                protos[node].input[position] = result
-
-
-def _retype(protos: Sequence[Any], view: GraphView, plan: EditPlan) -> None:
-    for rename in plan.renames:
-        protos[rename.node].op = rename.op
-        protos[rename.node].attr[rename.added_attr].type = rename.added_type
-    signatures = view.signatures
-    for retype in plan.retypes:
-        slot = signatures[retype.node].slots[retype.slot]
-        value = protos[retype.node].attr[slot.attr]
-        if slot.index < 0:
-            value.type = retype.data_type
-        else:
-            value.list.type[slot.index] = retype.data_type
-
-
-def _fill_cast(node: Any, cast: NewCast, source: str, device: str) -> None:
-    node.name = cast.name
-    node.op = "Cast"
-    node.device = device
-    node.input.append(source)
-    node.attr["SrcT"].type = cast.src_type
-    node.attr["DstT"].type = cast.dst_type
-    node.attr["Truncate"].b = False
+_get_node = attrgetter("node")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from amp_tf.graph.serialized import NodeTable
+from amp_tf.graph.serialized import Nodes
 from amp_tf.graph.verify import LOOP_ENTRIES
 from amp_tf.graph.view import GraphView
 
@@ -46,7 +46,7 @@ class Frames:
 def control_links(view: GraphView) -> list[tuple[int, int]]:
     """The control edges of a graph: (the node that is waited for, the node that waits)."""
     protos = view.protos
-    numbers = protos.mentioning("^") if isinstance(protos, NodeTable) else range(len(protos))
+    numbers = protos.mentioning("^") if isinstance(protos, Nodes) else range(len(protos))
     number_of = {name: number for number, name in enumerate(view.names)}
     return [
         (number_of[source[1:]], number)

@@ -23,9 +23,9 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import BROKEN, Place, read_signatures, read_types
 from amp_tf.graph.serialized import NodeTable, SerializedGraph, pieces
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
-from amp_tf.graph.view import GraphView
+from amp_tf.graph.view import GraphView, Ports
 from amp_tf.graph.wire import CONTROL, UNKNOWN, WireNodes
-from amp_tf.graph.wiring import BrokenInputError, Inputs, Ports, find_inputs
+from amp_tf.graph.wiring import BrokenInputError, Inputs, find_inputs
 
 ARG_OP = "_Arg"
 RETVAL_OP = "_Retval"

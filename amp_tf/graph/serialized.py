@@ -9,7 +9,7 @@ Source of the format: the encoding of protocol buffers (https://protobuf.dev/pro
 
 from __future__ import annotations
 
-import bisect
+import abc
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
@@ -19,7 +19,15 @@ from amp_tf.graph.wire import Layout, TypePlaces, WireNodes, find_nodes
 PIECE = 1024  # nodes looked at in one go
 
 
-class NodeTable(Sequence[Any]):
+class Nodes(Sequence[Any], abc.ABC):
+    """The nodes of a graph, to be looked at only."""
+
+    @abc.abstractmethod
+    def mentioning(self, text: str) -> list[int]:
+        """The numbers of the nodes in which a text may stand, in order; all others can be left aside."""
+
+
+class NodeTable(Nodes):
     """The nodes of a serialized GraphDef, to be looked at only. Each access parses them, unless all are one piece.
 
     Args:
@@ -145,76 +153,8 @@ class SerializedGraph:
         return self.rest.library
 
 
-class NodesUnderEdit:
-    """The nodes of a graph while they are edited: those that are looked at are copied, the others are not.
-
-    Args:
-        original: the nodes before.
-        expected: the numbers, in order, of nodes that will be looked at in this order: they are parsed together.
-    """
-
-    def __init__(self, original: NodeTable, expected: Sequence[int] = ()) -> None:
-        self._original = original
-        self._expected = expected
-        self._edited: dict[int, bytes] = {}  # the bytes of nodes that were edited before
-        self._copies = _graph_class()()  # one proto for many: each proto of its own would have its own arena
-        self._number_of: dict[int, int] = {}  # of a node among the copies
-        self._added = _graph_class()()
-
-    def __len__(self) -> int:
-        return len(self._original) + len(self._added.node)
-
-    def __getitem__(self, number: int) -> Any:
-        """A node's NodeDef, to be changed in place before another node is looked at."""
-        if number >= len(self._original):
-            return self._added.node[number - len(self._original)]
-        if number not in self._number_of:
-            self._copy(number)
-        return self._copies.node[self._number_of[number]]
-
-    def add(self) -> Any:
-        """A new node after all others, empty."""
-        return self._added.node.add()
-
-    def serialize(self, rest: bytes = b"") -> bytes:
-        """The bytes of all nodes as they are now.
-
-        Args:
-            rest: comes after them.
-        """
-        self._put_away()
-        return b"".join([*self._parts(), self._added.SerializeToString(), rest])
-
-    def _copy(self, number: int) -> None:
-        if len(self._number_of) == PIECE:
-            self._put_away()
-        position = bisect.bisect_left(self._expected, number)
-        wanted = self._expected[position : position + PIECE - len(self._number_of)]
-        if not wanted or wanted[0] != number:
-            wanted = [number]
-        fresh = [each for each in wanted if each not in self._number_of]
-        first = len(self._number_of)
-        self._number_of.update(zip(fresh, range(first, first + len(fresh)), strict=True))
-        original, edited = self._original, self._edited
-        _merge(self._copies, b"".join([edited.get(each) or original.fields(each, each + 1) for each in fresh]))
-
-    def _put_away(self) -> None:
-        fields = read_table(self._copies.SerializeToString()).split()
-        self._edited.update(zip(self._number_of, fields, strict=True))
-        self._number_of.clear()
-        self._copies = _graph_class()()
-
-    def _parts(self) -> Iterator[bytes | memoryview]:
-        start = 0
-        for number in sorted(self._edited):
-            yield self._original.span(start, number)
-            yield self._edited[number]
-            start = number + 1
-        yield self._original.span(start, len(self._original))
-
-
 def read_table(data: bytes) -> NodeTable:
-    """The nodes of a graph that protobuf, or :class:`NodesUnderEdit`, serialized.
+    """The nodes of a graph that protobuf, or the editor, serialized.
 
     Raises:
         GraphError: these are no nodes.
@@ -228,7 +168,7 @@ def read_table(data: bytes) -> NodeTable:
 
 def table_of(protos: Iterable[Any]) -> NodeTable:
     """The table of nodes that are given as NodeDefs."""
-    return read_table(_graph_class()(node=protos).SerializeToString())
+    return read_table(new_graph(node=protos).SerializeToString())
 
 
 def parse_graph(data: bytes) -> Any:
@@ -237,7 +177,7 @@ def parse_graph(data: bytes) -> Any:
     Raises:
         GraphError: it is none.
     """
-    graph = _graph_class()()
+    graph = new_graph()
     _merge(graph, data)
     return graph
 
@@ -271,7 +211,8 @@ def _unreadable(data: bytes, why: str) -> GraphError:
     return GraphError(f"not a serialized GraphDef ({why})", where=f"{len(data)} bytes")
 
 
-def _graph_class() -> Any:
+def new_graph(**fields: Any) -> Any:
+    """A GraphDef with these fields."""
     from tensorflow.core.framework import graph_pb2
 
-    return graph_pb2.GraphDef
+    return graph_pb2.GraphDef(**fields)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
+from amp_tf.graph.calls import Callees
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +199,7 @@ class Templates:
 
     def __init__(self, library: Any = None, successors: Mapping[str, tuple[str, str]] | None = None) -> None:
         self._functions = {function.signature.name: function for function in library.function} if library else {}
+        self.callees = Callees(self._functions)  #: what runs inside calls of the library's functions
         self._own: dict[str, Template] = {}
         self._successors = successors or {}
 

@@ -4,24 +4,52 @@ Reading a graph already proves that its names are unique, that no input dangles,
 expects, that control inputs come last and that types agree on every edge (:mod:`amp_tf.graph.reader`). The rows here
 compare the graph before and after.
 
+New types and casts are judged without their plan. What else was edited is not: the graph must be the one that the edits
+make of the original. Its edges come from :meth:`~amp_tf.graph.view.GraphView.after`, which reckons with numbers where
+the editor writes names, and its control inputs from the edits themselves; for ops and attributes both ask the editor.
+
 All rows look at arrays or lists as a whole. That there is no new cycle follows from the inputs: where each node reads
-what it read before, apart from casts in between, a cycle would have been there before.
+what it read before, apart from casts in between, a cycle would have been there before. Where edits made nodes read
+something else it is searched for.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from amp_tf.graph.edits import NO_EDITS, Edits, NewNode
 from amp_tf.graph.serialized import NodeTable, table_of
+from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
 
 LOOP_ENTRIES = frozenset({"Enter", "RefEnter"})
 LOOP_CLOSERS = frozenset({"NextIteration", "RefNextIteration"})
 _CONVERTERS = frozenset({"Cast"})  # new nodes that hand on what they read
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What is compared.
+
+    Attributes:
+        original: the graph before all edits.
+        edits: what changed in it, but for types and casts.
+        before: the graph that these edits make of it.
+        after: the graph as it was written.
+    """
+
+    original: GraphView
+    edits: Edits
+    before: GraphView
+    after: GraphView
+
+    def added(self) -> Iterator[tuple[int, NewNode]]:
+        """The numbers of the new nodes among the edits, and they."""
+        return enumerate(self.edits.new, self.original.node_count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +62,7 @@ class Check:
     """
 
     name: str
-    find: Callable[[GraphView, GraphView], str]
+    find: Callable[[Case], str]
 
 
 def find_ring(ops: Sequence[str], links: Iterable[tuple[int, int]], node_count: int) -> int | None:
@@ -68,33 +96,31 @@ def find_cycle(view: GraphView) -> str:
     return "" if node is None else view.names[node]
 
 
-def find_new_cycle(before: GraphView, after: GraphView) -> str:
-    """A sentence on a cycle that an edit made, or an empty string; a graph that had one before proves nothing."""
-    node = find_cycle(after)
-    return f"{node!r} is on a cycle" if node and not find_cycle(before) else ""
-
-
-def _nodes_kept(before: GraphView, after: GraphView) -> str:
-    kept = _without_new(before, after, after.names) == list(before.names)
+def _nodes_kept(case: Case) -> str:
+    kept = _without_new(case.before, case.after, case.after.names) == list(case.before.names)
     return "" if kept else "a node of the original graph is missing"
 
 
-def _ops_kept(before: GraphView, after: GraphView) -> str:
-    return _first_change(before, "op", before.ops, _without_new(before, after, after.ops))
+def _ops_kept(case: Case) -> str:
+    return _first_change(case.before, "op", case.before.ops, _without_new(case.before, case.after, case.after.ops))
 
 
-def _devices_kept(before: GraphView, after: GraphView) -> str:
+def _devices_kept(case: Case) -> str:
+    before, after = case.before, case.after
     return _first_change(before, "device", before.devices, _without_new(before, after, after.devices))
 
 
-def _no_new_cycle(before: GraphView, after: GraphView) -> str:
-    if not _inputs_kept(before, after):
+def _no_new_cycle(case: Case) -> str:
+    """A graph that had a cycle before proves nothing."""
+    if not case.edits and not _inputs_kept(case):
         return ""
-    return find_new_cycle(before, after)
+    node = find_cycle(case.after)
+    return f"{node!r} is on a cycle" if node and not find_cycle(case.original) else ""
 
 
-def _inputs_kept(before: GraphView, after: GraphView) -> str:
+def _inputs_kept(case: Case) -> str:
     """Each node must read the tensors that it read before, or casts of them."""
+    before, after = case.before, case.after
     edges = before.edges
     old_number = _old_numbers(before, after)
     found_reader, found_node, found_port = _without_casts(after, old_number)
@@ -111,12 +137,28 @@ def _inputs_kept(before: GraphView, after: GraphView) -> str:
     return f"input {edges.dst_position[edge]} of {reader!r} comes from {found} instead of {wanted}"
 
 
-def _rest_kept(before: GraphView, after: GraphView) -> str:
+def _waits_kept(case: Case) -> str:
+    """What waits for more than before, and what is new, must wait for just what was planned."""
+    names, edits, protos = case.before.names, case.edits, case.original.protos
+    planned = {number: [names[each] for each in node.after] for number, node in case.added()}
+    for wait in edits.waits:
+        planned.setdefault(wait.node, _controls(protos[wait.node])).append(names[wait.after])
+    wrong = (node for node, waits in planned.items() if _controls(case.after.protos[node]) != waits)
+    node = next(wrong, None)
+    return "" if node is None else f"{names[node]!r} waits for others than was planned"
+
+
+def _rest_kept(case: Case) -> str:
     """What is no type and no data input must be as it was: other attributes, control inputs."""
-    old, new = _table(before), _table(after)
+    before = case.before
+    old, new = _table(case.original), _table(case.after)
+    planned = before.protos if case.edits else old  # those of functions have more than the nodes of the body
     node = old.find_change(new)
-    while node >= 0 and _rest(old[node]) == _rest(new[node]):  # protobuf wrote the same in other bytes, or a default
+    while node >= 0 and _rest(planned[node]) == _rest(new[node]):  # protobuf wrote the same otherwise, or a default
         node = old.find_change(new, node + 1)
+    if node < 0:  # what should have changed and did not
+        edited = case.edits.remade(case.original.node_count)
+        node = next((number for number in edited if _rest(planned[number]) != _rest(new[number])), -1)
     if node < 0:
         return ""
     if before.function:  # its arguments come first
@@ -128,9 +170,13 @@ def _rest(proto: Any) -> tuple[list[str], dict[str, bytes]]:
     """The control inputs, and the attributes that are no types."""
     attributes = {key: value for key, value in proto.attr.items() if not (value.type or value.list.type)}
     return (
-        [text for text in proto.input if text[:1] == "^"],
+        _controls(proto),
         {key: value.SerializeToString(deterministic=True) for key, value in attributes.items()},
     )
+
+
+def _controls(proto: Any) -> list[str]:
+    return [text[1:] for text in proto.input if text[:1] == "^"]
 
 
 def _table(view: GraphView) -> NodeTable:
@@ -144,17 +190,24 @@ CHECKS: tuple[Check, ...] = (
     Check("devices kept", _devices_kept),
     Check("no new cycle", _no_new_cycle),
     Check("inputs kept", _inputs_kept),
+    Check("waits kept", _waits_kept),
     Check("rest kept", _rest_kept),
 )
 
 
-def find_violation(before: GraphView, after: GraphView) -> str:
-    """A sentence on the first row that does not hold, or an empty string."""
-    for check in CHECKS:
-        found = check.find(before, after)
-        if found:
-            return f"{check.name}: {found}"
-    return ""
+def find_violation(
+    before: GraphView, after: GraphView, edits: Edits = NO_EDITS, templates: Templates | None = None
+) -> str:
+    """A sentence on the first row that does not hold, or an empty string.
+
+    Args:
+        before: the graph before all edits.
+        after: the graph as it was written.
+        edits: what should have changed, but for types and casts.
+        templates: the known ops; needed if anything should have.
+    """
+    case = Case(before, edits, before.after(edits, templates) if edits and templates else before, after)
+    return next((f"{check.name}: {found}" for check in CHECKS if (found := check.find(case))), "")
 
 
 def _result_count(view: GraphView) -> int:

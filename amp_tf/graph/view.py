@@ -11,11 +11,17 @@ import functools
 import itertools
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from amp_tf.graph.templates import Signature, Slot
+from amp_tf.graph.attributes import read_signatures, read_types
+from amp_tf.graph.editor import EditedNodes
+from amp_tf.graph.edits import Edits
+from amp_tf.graph.serialized import Nodes
+from amp_tf.graph.templates import Signature, Slot, Templates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Adjacency:
     """Neighbours of each unit, in both directions, as flat arrays: the fanins of ``u`` are
     ``fanin[fanin_start[u]:fanin_start[u + 1]]``, and likewise the fanouts."""
 
-    def __init__(self, src: Sequence[int], dst: Sequence[int], unit_count: int) -> None:
+    def __init__(self, src: npt.ArrayLike, dst: npt.ArrayLike, unit_count: int) -> None:
         src_array = np.asarray(src, dtype=np.int32)
         dst_array = np.asarray(dst, dtype=np.int32)
         self.fanin_start, self.fanin = _compress(dst_array, src_array, unit_count)
@@ -101,6 +107,73 @@ def compact(values: Any) -> array[int]:
         values: a numpy array, or other integers.
     """
     return array("i", values.astype(np.int32).tobytes() if isinstance(values, np.ndarray) else values)
+
+
+class Ports:
+    """Which unit types each port of each node; the rows of all nodes are looked up at once.
+
+    Args:
+        of_kind: a signature for each kind of node.
+        kinds: of each node, the number of its kind.
+
+    Attributes:
+        signatures: of each node.
+        of_kind, kinds: as given.
+        base: the first unit of each node, and the number of units at the end.
+    """
+
+    def __init__(self, of_kind: Sequence[Signature], kinds: Any) -> None:
+        self.signatures = list(map(of_kind.__getitem__, kinds.tolist()))
+        self.of_kind = of_kind
+        self.kinds = kinds
+        self._inputs = _Table(list(map(_get_inputs, of_kind)))
+        self._outputs = _Table(list(map(_get_outputs, of_kind)))
+        self._slots = as_integers([len(signature.slots) for signature in of_kind])
+        self._first_unit = np.zeros(len(kinds) + 1, np.int32)
+        np.cumsum(self._slots[kinds], out=self._first_unit[1:])
+        self.base = compact(self._first_unit)
+
+    @classmethod
+    def of_each(cls, signatures: Sequence[Signature]) -> Ports:
+        """Where every node is a kind of its own."""
+        return cls(signatures, np.arange(len(signatures), dtype=np.int32))
+
+    def of_nodes(self, slots_of_kinds: Sequence[int]) -> array[int]:
+        """What is known of each slot of each kind, one after the other, for each slot of each node."""
+        return compact(as_integers(slots_of_kinds)[slots_of_units(self._slots, self.kinds)])
+
+    def input_counts(self) -> Any:
+        """How many data inputs the op of each node has."""
+        return self._inputs.counts[self.kinds]
+
+    def output_counts(self, nodes: Any) -> Any:
+        """How many output ports some nodes have."""
+        return self._outputs.counts[self.kinds[nodes]]
+
+    def input_units(self, nodes: Any, positions: Any) -> Any:
+        """The units of some data inputs, which must exist."""
+        return self._first_unit[nodes] + self._inputs.at(self.kinds[nodes], positions)
+
+    def output_units(self, nodes: Any, numbers: Any) -> Any:
+        """The units of some output ports, which must exist."""
+        return self._first_unit[nodes] + self._outputs.at(self.kinds[nodes], numbers)
+
+
+class _Table:
+    """Rows of different lengths, one after the other."""
+
+    def __init__(self, rows: Sequence[Sequence[int]]) -> None:
+        self.counts = as_integers([len(row) for row in rows])
+        self._values = as_integers(list(itertools.chain.from_iterable(rows)))
+        self._starts = np.cumsum(self.counts, dtype=np.int32) - self.counts
+
+    def at(self, rows: Any, places: Any) -> Any:
+        return self._values[self._starts[rows] + places]
+
+
+def as_integers(values: Sequence[int]) -> Any:
+    """An array of 32-bit integers, which number nodes, ports and units."""
+    return np.fromiter(values, np.int32, len(values))
 
 
 class PackedNames(Sequence[str]):
@@ -165,9 +238,10 @@ class GraphView:
         wanted = self.of_kinds(map(is_wanted, self.of_kind), np.bool_)
         return np.flatnonzero(wanted).tolist()  # type: ignore[no-any-return]
 
-    def of_kinds(self, values: Iterable[Any], dtype: Any) -> Any:
+    def of_kinds(self, values: Iterable[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array with one entry a node from one value a kind."""
-        return np.fromiter(values, dtype, len(self.of_kind))[self.kinds]
+        of_kinds: npt.NDArray[Any] = np.fromiter(values, dtype, len(self.of_kind))[self.kinds]
+        return of_kinds
 
     def of_slots(self, values: Any) -> Any:
         """An array with one entry a unit from one for each slot of each kind, in order."""
@@ -198,8 +272,73 @@ class GraphView:
         """Neighbours of each unit along the data edges."""
         return Adjacency(self.edges.src_unit, self.edges.dst_unit, self.unit_count)
 
+    def after(self, edits: Edits, templates: Templates) -> GraphView:
+        """The view of the edited graph, of which no bytes exist yet. Only a graph's, not a function's.
+
+        Args:
+            edits: what changes.
+            templates: the known ops.
+        """
+        assert isinstance(self.protos, Nodes)
+        nodes = EditedNodes(self.protos, self.names, edits)
+        remade = edits.remade(self.node_count)
+        made = [nodes[number] for number in remade]
+        signatures = read_signatures(made, templates, repr)
+        kinds = np.concatenate([self.kinds, np.zeros(len(edits.new), np.int32)])
+        kinds[remade] = np.arange(len(self.of_kind), len(self.of_kind) + len(made))
+        ports = Ports([*self.of_kind, *signatures], kinds)
+        return GraphView(
+            function=self.function,
+            names=[*self.names, *(node.name for node in edits.new)],
+            ops=[signature.op for signature in ports.signatures],
+            devices=[*self.devices, *(node.device for node in edits.new)],
+            protos=nodes,
+            signatures=ports.signatures,
+            kinds=kinds,
+            of_kind=ports.of_kind,
+            base=ports.base,
+            dtypes=self._types_after(ports, remade, read_types(made, signatures, repr)),
+            edges=self._edges_after(edits, ports),
+        )
+
+    def _types_after(self, ports: Ports, remade: Sequence[int], types: Sequence[int]) -> array[int]:
+        is_remade = np.zeros(len(ports.kinds), np.bool_)
+        is_remade[remade] = True
+        of_remade = np.repeat(is_remade, np.diff(ports.base))
+        found = np.empty(len(of_remade), np.int32)
+        found[of_remade] = types
+        found[~of_remade] = np.asarray(self.dtypes)[self.spread(~is_remade[: self.node_count])]
+        return compact(found)
+
+    def _edges_after(self, edits: Edits, ports: Ports) -> Edges:
+        """The data edges once the edits are made; their units are those of the new ports."""
+        edges = self.edges
+        new = [
+            (*source, number, position)
+            for number, node in enumerate(edits.new, self.node_count)
+            for position, source in enumerate(node.inputs)
+        ]
+        added = np.array(new, np.int32).reshape(-1, 4).T
+        before = edges.src_node, edges.src_port, edges.dst_node, edges.dst_position
+        src_node, src_port, dst_node, dst_position = map(np.concatenate, zip(before, added, strict=True))
+        for rewire in edits.rewires:
+            place = np.searchsorted(dst_node, rewire.node) + rewire.position
+            src_node[place], src_port[place] = rewire.src_node, rewire.src_port
+        return Edges(
+            src_node=src_node,
+            src_port=src_port,
+            dst_node=dst_node,
+            dst_position=dst_position,
+            src_unit=ports.output_units(src_node, src_port),
+            dst_unit=ports.input_units(dst_node, dst_position),
+        )
+
     def detached(self) -> GraphView:
         """The same view without its protos and edges, which are most of its memory, and with less for the rest."""
         no_edges = self.edges.at(np.zeros(0, np.intp))  # a copy; an empty slice would keep the arrays alive
         base: Any = np.asarray(self.base, np.int32)
         return dataclasses.replace(self, names=PackedNames(self.names), protos=[], base=base, edges=no_edges)
+
+
+_get_inputs = attrgetter("inputs")
+_get_outputs = attrgetter("outputs")

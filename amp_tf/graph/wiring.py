@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from array import array
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from amp_tf.graph.templates import Signature
-from amp_tf.graph.view import Edges, compact, slots_of_units
+from amp_tf.graph.view import Edges, Ports, as_integers
 from amp_tf.graph.wire import UNKNOWN
 
 
@@ -118,74 +115,3 @@ def _check_arity(counts: Any, ports: Ports) -> None:
         signature = ports.signatures[node]
         expected = f"{signature.op} expects {len(signature.inputs)} data input(s)"
         raise BrokenInputError(node, f"{expected} and has {counts[node]}")
-
-
-class Ports:
-    """Which unit types each port of each node; the rows of all nodes are looked up at once.
-
-    Args:
-        of_kind: a signature for each kind of node.
-        kinds: of each node, the number of its kind.
-
-    Attributes:
-        signatures: of each node.
-        of_kind, kinds: as given.
-        base: the first unit of each node, and the number of units at the end.
-    """
-
-    def __init__(self, of_kind: Sequence[Signature], kinds: Any) -> None:
-        self.signatures = list(map(of_kind.__getitem__, kinds.tolist()))
-        self.of_kind = of_kind
-        self.kinds = kinds
-        self._inputs = _Table(list(map(_get_inputs, of_kind)))
-        self._outputs = _Table(list(map(_get_outputs, of_kind)))
-        self._slots = as_integers([len(signature.slots) for signature in of_kind])
-        self._first_unit = np.zeros(len(kinds) + 1, np.int32)
-        np.cumsum(self._slots[kinds], out=self._first_unit[1:])
-        self.base = compact(self._first_unit)
-
-    @classmethod
-    def of_each(cls, signatures: Sequence[Signature]) -> Ports:
-        """Where every node is a kind of its own."""
-        return cls(signatures, np.arange(len(signatures), dtype=np.int32))
-
-    def of_nodes(self, slots_of_kinds: Sequence[int]) -> array[int]:
-        """What is known of each slot of each kind, one after the other, for each slot of each node."""
-        return compact(as_integers(slots_of_kinds)[slots_of_units(self._slots, self.kinds)])
-
-    def input_counts(self) -> Any:
-        """How many data inputs the op of each node has."""
-        return self._inputs.counts[self.kinds]
-
-    def output_counts(self, nodes: Any) -> Any:
-        """How many output ports some nodes have."""
-        return self._outputs.counts[self.kinds[nodes]]
-
-    def input_units(self, nodes: Any, positions: Any) -> Any:
-        """The units of some data inputs, which must exist."""
-        return self._first_unit[nodes] + self._inputs.at(self.kinds[nodes], positions)
-
-    def output_units(self, nodes: Any, numbers: Any) -> Any:
-        """The units of some output ports, which must exist."""
-        return self._first_unit[nodes] + self._outputs.at(self.kinds[nodes], numbers)
-
-
-class _Table:
-    """Rows of different lengths, one after the other."""
-
-    def __init__(self, rows: Sequence[Sequence[int]]) -> None:
-        self.counts = as_integers([len(row) for row in rows])
-        self._values = as_integers(list(itertools.chain.from_iterable(rows)))
-        self._starts = np.cumsum(self.counts, dtype=np.int32) - self.counts
-
-    def at(self, rows: Any, places: Any) -> Any:
-        return self._values[self._starts[rows] + places]
-
-
-def as_integers(values: Sequence[int]) -> Any:
-    """An array of 32-bit integers, which number nodes, ports and units."""
-    return np.fromiter(values, np.int32, len(values))
-
-
-_get_inputs = attrgetter("inputs")
-_get_outputs = attrgetter("outputs")

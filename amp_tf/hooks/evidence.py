@@ -14,13 +14,19 @@ class Evidence:
     Attributes:
         xla_graphs: graphs that TensorFlow handed to the plugin and that only call into XLA-compiled functions.
         failures: rewrites that failed, so that the graph stayed as it was; TensorFlow asks twice for each graph.
+        first_failure: what the first of them was.
+        off: why amp_tf, or its graph rewrite, is off; empty if it is on, ``None`` if nothing was ever turned on or off.
         idle: why the plugin is not at work although amp_tf is on; empty if it is.
+        policy: Keras' own 16-bit policy that the program uses; empty for none.
         not_installed: hooks that failed to install, module to the error.
     """
 
     xla_graphs: int = 0
     failures: int = 0
+    first_failure: str = ""
+    off: str | None = None
     idle: str = ""
+    policy: str = ""
     not_installed: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -28,15 +34,33 @@ _lock = threading.Lock()
 _seen = Evidence()
 
 
-def count(*, xla_graphs: int = 0, failures: int = 0) -> None:
-    """Adds to the counts. Thread-safe."""
+def count_xla_graph() -> None:
+    """Counts a graph that only calls into XLA-compiled functions. Thread-safe."""
     global _seen
     with _lock:
-        _seen = dataclasses.replace(
-            _seen,
-            xla_graphs=_seen.xla_graphs + xla_graphs,
-            failures=_seen.failures + failures,
-        )
+        _seen = dataclasses.replace(_seen, xla_graphs=_seen.xla_graphs + 1)
+
+
+def count_failure(error: BaseException) -> None:
+    """Counts a rewrite that failed. Thread-safe."""
+    global _seen
+    with _lock:
+        first = _seen.first_failure or f"{type(error).__name__}: {str(error).rstrip('.')}".splitlines()[0]
+        _seen = dataclasses.replace(_seen, failures=_seen.failures + 1, first_failure=first)
+
+
+def set_off(reason: str) -> None:
+    """Notes why amp_tf or its graph rewrite is off, or with an empty string that it is on."""
+    global _seen
+    with _lock:
+        _seen = dataclasses.replace(_seen, off=reason)
+
+
+def note_policy(name: str) -> None:
+    """Notes that the program uses a 16-bit policy of Keras' own."""
+    global _seen
+    with _lock:
+        _seen = dataclasses.replace(_seen, policy=name)
 
 
 def set_idle(reason: str) -> None:

@@ -14,7 +14,7 @@ import threading
 from typing import Any
 
 from amp_tf.config import ENABLE_VAR, AmpConfig
-from amp_tf.hooks import notices
+from amp_tf.hooks import evidence, notices
 from amp_tf.hooks.patches import Patches
 
 _LIBRARIES = ("keras", "tf_keras")
@@ -58,6 +58,7 @@ def _watching(original: Any) -> Any:
 def _notice(policy: Any) -> None:
     name = getattr(policy, "name", None)
     if name in _NARROW:
+        evidence.note_policy(name)
         notices.warn_once(
             "keras_policy",
             "the program asks for 16 bit by itself: its layers keep the types that the policy gives them and amp_tf "

@@ -11,22 +11,23 @@ import functools
 import importlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import devices, notices, summary
 from amp_tf.hooks.patches import Patches
-from amp_tf.loss_scaling import diagnosis, is_loss_scaled
+from amp_tf.loss_scaling import diagnosis, is_loss_scaled, ledger
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 
-# library -> the module with its patch; each has patches(context), the (owner, attribute, replacement) rows
+# library -> the modules with its patches; each has patches(context), the (owner, attribute, replacement) rows
 _PATCH_MODULES = {
-    "keras": "amp_tf.hooks.loss_scaling_keras3",
-    "tf_keras": "amp_tf.hooks.loss_scaling_tf_keras",
-    "tensorflow": "amp_tf.hooks.loss_scaling_v1",
+    "keras": ("amp_tf.hooks.loss_scaling_keras3",),
+    "tf_keras": ("amp_tf.hooks.loss_scaling_tf_keras",),
+    "tensorflow": ("amp_tf.hooks.loss_scaling_v1", "amp_tf.hooks.loss_scaling_loops"),
 }
+_CUSTOM_LOOP = "loss_scaling.custom_loop"
 _MODELS_SHOWN = 3  # in the line at exit: a search over settings trains hundreds
 # what a patch reaches for; it is there when the library's import is done
 _NEEDED = {"keras": ("Model", "optimizers"), "tf_keras": ("Model", "optimizers"), "tensorflow": ("compat",)}
@@ -46,10 +47,31 @@ class Context:
         """Whether this optimizer needs a loss scale that it does not have."""
         return optimizer is not None and not is_loss_scaled(optimizer) and self.runs_in_float16()
 
+    @property
+    def is_told(self) -> bool:
+        """Whether a loop of this process was told already that it does not scale its loss."""
+        return notices.was_said(_CUSTOM_LOOP)
+
+    def warn_bare_loop(self, where: str) -> None:
+        """Tells a training loop in float16 that has no optimizer what to write; once.
+
+        Args:
+            where: the function that trains.
+        """
+        notices.warn_once(
+            _CUSTOM_LOOP,
+            "variables are written by gradients of a loss that is not scaled, in float16, so small gradients are lost",
+            where=where,
+            fix="Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, loss = "
+            "scaler.scale(loss) inside the GradientTape, gradients = scaler.unscale(gradients), and "
+            "scaler.step(apply, gradients), where apply(gradients) writes the variables. For no scaling at all, or "
+            "where the program scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
+        )
+
     def warn_unscaled_loop(self, where: str) -> None:
         """Tells a custom training loop in float16 what to write; once."""
         notices.warn_once(
-            "loss_scaling.custom_loop",
+            _CUSTOM_LOOP,
             "a custom training loop runs in float16 without loss scaling, so small gradients are lost",
             where=where,
             fix="Write optimizer = amp_tf.LossScaleOptimizer(optimizer) before the loop and, inside the GradientTape, "
@@ -93,9 +115,9 @@ def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None
             uninstall()
             return False
         _context.runs_in_float16 = runs_in_float16 or functools.partial(resolves_to_float16, config)
-        for library, module in _PATCH_MODULES.items():
+        for library, modules in _PATCH_MODULES.items():
             if _is_imported(library) and library not in _patches:
-                survive(f"amp_tf.hooks ({library})", _patch, library, module, _context)
+                survive(f"amp_tf.hooks ({library})", _patch, library, modules, _context)
         summary.add_part(describe)
         return bool(_patches)
 
@@ -119,18 +141,17 @@ def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]
 
 
 def describe() -> str:
-    """The part of the line at exit about loss scaling: what was seen last; empty where no loss was scaled."""
-    seen = [
-        status
-        for source in ("amp_tf.callbacks", "amp_tf.hooks.loss_scaling_sessions")
-        if source in sys.modules
-        for status in sys.modules[source].last_statuses()
-    ]
+    """The part of the line at exit about loss scaling; empty where no loss was scaled. Several models are named."""
+    seen, more = ledger.statuses()
+    if "amp_tf.hooks.loss_scaling_sessions" in sys.modules:
+        seen = [*seen, *sys.modules["amp_tf.hooks.loss_scaling_sessions"].statuses()]
+    more += len(seen[:-_MODELS_SHOWN])
+    is_alone = len(seen) == 1 and not more
     parts = [
-        f"loss scale {diagnosis.format_scale(status.scale)}, {status.skipped:,} of {status.steps:,} steps skipped"
-        for status in seen[-_MODELS_SHOWN:]
+        f"{'' if is_alone else f'{label}: '}loss scale {diagnosis.format_scale(status.scale)}, "
+        f"{status.skipped:,} of {status.steps:,} steps skipped"
+        for label, status in seen[-_MODELS_SHOWN:]
     ]
-    more = len(seen) - len(parts)
     return "; ".join([*parts, *([f"{more:,} more model{'s' * (more > 1)}"] if more else [])])
 
 
@@ -146,8 +167,8 @@ def uninstall() -> None:
         _patches.clear()
 
 
-def _patch(library: str, module: str, context: Context) -> None:
-    rows = importlib.import_module(module).patches(context)
+def _patch(library: str, modules: Sequence[str], context: Context) -> None:
+    rows = [row for module in modules for row in importlib.import_module(module).patches(context)]
     _patches[library] = Patches()
     for owner, attribute, make in rows:
         replace(library, owner, attribute, make)

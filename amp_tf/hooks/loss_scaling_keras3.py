@@ -58,7 +58,7 @@ def add_monitor(model: Any, callbacks: Any) -> Any:
 
     if not has_loss_scale(model):
         return callbacks
-    monitor = LossScaleMonitor(action="log")
+    monitor = LossScaleMonitor(action="log", in_logs=False)
     if hasattr(callbacks, "set_model") and hasattr(callbacks, "callbacks"):  # a CallbackList
         if not any(isinstance(callback, LossScaleMonitor) for callback in callbacks.callbacks):
             monitor.set_model(model)

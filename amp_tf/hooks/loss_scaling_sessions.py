@@ -15,7 +15,7 @@ _ATTRIBUTE = "_amp_tf_loss_scales"  # of a graph: its wrappers, numbered
 _CHANGING = 0  # _MUTATION_LOCK_GROUP of tensorflow/python/framework/ops.py
 _PATIENCE_S = 0.1  # other threads hold the inner lock for microseconds
 _numbers = itertools.count()
-_last_looks: dict[int, Status] = {}
+_last_looks: dict[int, tuple[str, Status]] = {}
 
 
 def watch(graph: Any, wrapper: Any) -> None:
@@ -28,8 +28,8 @@ def watch(graph: Any, wrapper: Any) -> None:
     setattr(graph, _ATTRIBUTE, (*getattr(graph, _ATTRIBUTE, ()), (next(_numbers), wrapper)))
 
 
-def last_statuses() -> list[Status]:
-    """What each wrapper's session said that made the most steps."""
+def statuses() -> list[tuple[str, Status]]:
+    """The name of each wrapper's optimizer, and what its session said that made the most steps."""
     return list(_last_looks.values())
 
 
@@ -69,5 +69,5 @@ def _look(session: Any) -> None:
             status = wrapper.status(session)
         except Exception:  # closed, broken or never initialized: there is nothing to tell
             continue
-        if status.steps and (number not in _last_looks or status.steps >= _last_looks[number].steps):
-            _last_looks[number] = status
+        if status.steps and (number not in _last_looks or status.steps >= _last_looks[number][1].steps):
+            _last_looks[number] = wrapper.inner_optimizer.get_name(), status

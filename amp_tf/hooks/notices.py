@@ -33,6 +33,17 @@ def warn_once(key: str, what: str, *, where: str, fix: str) -> bool:
     return True
 
 
+def hold_back(key: str) -> None:
+    """Has a warning never printed, in this process: who calls this tells it in other words."""
+    with _lock:
+        _said.add(key)
+
+
+def was_said(key: str) -> bool:
+    """Whether the warning with this key was printed."""
+    return key in _said
+
+
 def emit(level: int, text: str) -> None:
     """Prints one line ``amp_tf: …`` through absl's logger, unless the user asked for errors only.
 

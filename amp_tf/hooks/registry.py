@@ -35,6 +35,7 @@ class Hook:
 
 HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.grappler.plugin", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.input_pipelines", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.keras_policy", ("keras", "tf_keras")),

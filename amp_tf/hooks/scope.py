@@ -15,19 +15,21 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal, get_args
 
 from amp_tf.errors import ConfigError
 from amp_tf.painting.eligibility import SCOPE_ATTR
+from amp_tf.values import dtype_name
 
-PRECISIONS = ("float32", "f16", "float16", "bfloat16")
+ScopeName = Literal["float32", "f16", "float16", "bfloat16"]
+PRECISIONS: tuple[str, ...] = get_args(ScopeName)
 
 _active = threading.local()
 _install_lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def scope(precision: str) -> Iterator[None]:
+def scope(precision: ScopeName) -> Iterator[None]:
     """Ops created inside, and their gradients, keep or get a precision.
 
     Use it in model code that is traced: in a layer's ``call``, a ``tf.function`` or while a v1 graph is built. Around
@@ -36,16 +38,18 @@ def scope(precision: str) -> Iterator[None]:
     Args:
         precision: ``"float32"`` keeps the ops in float32. ``"f16"`` converts them wherever their op can be, whatever
             list it is on. ``"float16"`` and ``"bfloat16"`` do so only where that is the 16-bit type in use.
+            Dtypes such as ``tf.float32`` are taken for their names.
 
     Raises:
         ConfigError: another precision is asked for.
     """
-    if precision not in PRECISIONS:
+    name = dtype_name(precision)
+    if not isinstance(name, str) or name not in PRECISIONS:
         raise ConfigError(
             f"{precision!r} is not a valid value", where="amp_tf.scope", fix=f"Valid values: {', '.join(PRECISIONS)}"
         )
     _install()
-    with _entering(precision.encode()):
+    with _entering(name.encode()):
         yield
 
 

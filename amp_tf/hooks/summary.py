@@ -1,12 +1,15 @@
-"""The one line at the end of the process: what was converted, or why nothing was."""
+"""What amp_tf did to this process, or why it did nothing: the one line at its end, and ``amp_tf.report()``."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled
+from amp_tf.errors import ConfigError
 from amp_tf.hooks import evidence, notices
 
 if TYPE_CHECKING:
@@ -44,11 +47,15 @@ def is_due() -> bool:
 
 
 def log() -> None:
-    """Prints the summary through absl logging, if TensorFlow was imported at all. Never raises."""
+    """Prints the summary through absl logging, if TensorFlow was imported at all. Never raises.
+
+    After a traceback of the program's own, only where something was converted or failed: nothing else explains it.
+    """
     if "tensorflow" not in sys.modules:
         return
     try:
-        notices.emit(logging.INFO, line())
+        if not _ended_by_error() or _has_acted():
+            notices.emit(logging.INFO, line())
     except Exception as error:  # this is the end of somebody else's program
         print(f"amp_tf: no summary: {type(error).__name__}: {error}", file=sys.stderr)
 
@@ -63,20 +70,37 @@ def line() -> str:
     from amp_tf.reporting.text import headline, plural
 
     report, totals, seen = process.report(), process.totals(), evidence.seen()
+    if seen.off is None and not totals.graphs:
+        seen = dataclasses.replace(seen, off=_why_never_on())
     text = headline(sum(totals.graphs.values()), totals.converted, totals.total, totals.precisions, totals.casts)
     if not totals.converted:
         text += f": {why_nothing(report, totals, seen)}"
+    if seen.off and totals.graphs:
+        text += f"; by now {seen.off}"
     if totals.unmatched:
         text += f"; patterns that matched no node: {', '.join(sorted(totals.unmatched))}"
     if seen.failures:
-        text += f"; {plural(seen.failures, 'rewrite')} failed, and the graphs stayed in float32"
+        text += f"; {plural(seen.failures, 'rewrite')} failed, and the graphs stayed in float32 ({seen.first_failure})"
     if seen.not_installed:
         text += f"; not installed: {', '.join(f'{home} ({why})' for home, why in seen.not_installed.items())}"
     return "; ".join([text, *filter(None, (part() for part in _parts))])
 
 
+def report() -> RewriteReport:
+    """Everything that this process rewrote so far, with the reason for every node.
+
+    ``print(amp_tf.report())`` begins with the line that the process prints at exit. Of programs with very many graphs,
+    the report has the last ones: about 250,000 nodes of graphs in which something was converted, and 50,000 of others.
+    """
+    from amp_tf.reporting import process
+
+    return dataclasses.replace(process.report(), summary=line())
+
+
 def why_nothing(report: RewriteReport, totals: Totals, seen: evidence.Evidence) -> str:
     """Why no node of this process was converted."""
+    if seen.off and not totals.graphs:
+        return seen.off
     if seen.idle:
         return seen.idle
     by_grappler = totals.graphs.get("grappler", 0)
@@ -86,11 +110,45 @@ def why_nothing(report: RewriteReport, totals: Totals, seen: evidence.Evidence) 
         if seen.failures:
             return ALL_FAILED
         return NO_PLUGIN if _PLUGIN in seen.not_installed else EAGER
-    return str(report.why_nothing or "no node of any graph is one that 16 bit is for")
+    reason = report.why_nothing
+    if seen.policy and (reason is None or reason.rule.name == "NOTHING_TO_CONVERT"):
+        return f"Keras' own policy {seen.policy!r} has its layers compute in 16 bit, and left nothing to convert"
+    return str(reason or "no node of any graph is one that 16 bit is for")
+
+
+def _why_never_on() -> str:
+    """Why amp_tf is off where nothing ever turned it on."""
+    try:
+        if is_disabled():
+            return f"amp_tf is off: {DISABLE_VAR} is set"
+        if not Switches.from_env().any:
+            return f"amp_tf is off: set {ENABLE_VAR}=1 or call amp_tf.enable() to turn it on"
+    except ConfigError as error:
+        return f"amp_tf is off: {str(error).rstrip('.')}"
+    if "tensorflow" not in sys.modules:
+        return "TensorFlow is not imported yet"
+    return (
+        "amp_tf is off: this Python did not read amp_tf.pth, so the variable alone does nothing; call amp_tf.enable(), "
+        "or start the program with amp-tf run -- python …"
+    )
+
+
+def _ended_by_error() -> bool:
+    """Whether an error that nobody caught ends the program; in a session at a prompt it ends one line alone."""
+    return hasattr(sys, "last_type") and not hasattr(sys, "ps1")
+
+
+def _has_acted() -> bool:
+    from amp_tf.reporting import process
+
+    seen = evidence.seen()
+    return bool(process.totals().converted or seen.failures or seen.not_installed)
 
 
 def _has_xla_functions() -> bool:
     """Whether any tf.function that is alive is to be compiled by XLA."""
+    if "tensorflow" not in sys.modules:
+        return False
     from tensorflow.python.eager import context
 
     running = context.context_safe()

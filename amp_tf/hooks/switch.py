@@ -8,12 +8,33 @@ import logging
 import os
 import threading
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from amp_tf.config import DISABLE_VAR, SWITCH_VARS, AmpConfig, Switches, is_disabled
+from amp_tf.config import (
+    DISABLE_VAR,
+    GRAPH_REWRITE_VAR,
+    LOSS_SCALING_VAR,
+    SWITCH_VARS,
+    AmpConfig,
+    Switches,
+    check_config,
+    deciding_switch,
+    find_unknown_variables,
+    is_disabled,
+    with_settings,
+)
 from amp_tf.errors import ConfigError
-from amp_tf.hooks import imports, notices, registry, summary
+from amp_tf.hooks import evidence, imports, notices, registry, summary
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # type checkers know it without its being installed
+
+    from amp_tf.config import Settings
 
 EVERYTHING = Switches(graph_rewrite=True, loss_scaling=True)
+BY_CALL = "amp_tf is off: amp_tf.disable() was called"
+BY_HANDLE = "amp_tf is off: the handle of amp_tf.enable() was uninstalled, or its with block ended"
+BY_VARIABLE = f"amp_tf is off: {DISABLE_VAR} is set"
 _EXIT_WAIT_MS = 10_000
 
 
@@ -26,12 +47,14 @@ class _Active:
 
 _lock = threading.RLock()
 _active: _Active | None = None
+_below: list[_Active] = []  # what was on before, and is on again when what came later is uninstalled; the last first
 _refused = ""  # what was wrong with the environment, where that is why amp_tf is off
+_is_off_by_program = False  # the user turned amp_tf on and the program turned it off, both by a variable
 _exit_pid: int | None = None
 
 
 class Handle:
-    """What :func:`enable` returns. A context manager, too: it turns amp_tf off at the end of the block."""
+    """What :func:`enable` returns. A context manager, too: at the end of the block, what was on before is on again."""
 
     def __init__(self, active: _Active) -> None:
         self._active = active
@@ -42,10 +65,16 @@ class Handle:
         return self._active.config
 
     def uninstall(self) -> None:
-        """Turns amp_tf off, unless another ``enable`` came later. Calling it again does nothing."""
+        """Takes these settings back: what was on before is on again, and amp_tf is off if nothing was.
+
+        What a later ``enable`` turned on stays on, and does not come back to these settings afterwards. Calling it
+        again does nothing.
+        """
         with _lock:
             if _active is self._active:
-                disable()
+                _restore()
+            else:
+                _below[:] = [active for active in _below if active is not self._active]
 
     def __enter__(self) -> Handle:
         return self
@@ -56,23 +85,31 @@ class Handle:
         self.uninstall()
 
 
-def enable(config: AmpConfig | None = None) -> Handle:
+def enable(config: AmpConfig | None = None, **settings: Unpack[Settings]) -> Handle:
     """Does what ``TF_ENABLE_AUTO_MIXED_PRECISION=1`` does: rewrites graphs, and scales the loss where they are float16.
 
     It may be called before or after TensorFlow is imported, but before the functions and sessions that it is meant for
-    run first: what TensorFlow has optimized already stays as it is. Called again, it replaces the settings. With
-    ``AMP_TF_DISABLE=1`` it only says so, so that any program can be run without amp_tf from outside.
+    run first: what TensorFlow has optimized already stays as it is. Called again, it replaces the settings until its
+    handle takes them back. With ``AMP_TF_DISABLE=1`` it only says so: any program can be run without amp_tf from
+    outside.
 
     Args:
         config: what to convert, in place of what the environment variables say.
+        **settings: fields of :class:`AmpConfig`, such as ``precision="bfloat16"``; they change ``config``, or what the
+            environment variables say.
 
     Returns:
         A handle with ``uninstall()``, which also works as a context manager.
 
     Raises:
-        ConfigError: an environment variable has a value that means nothing.
+        ConfigError: a setting or an environment variable has a value that means nothing, or there is no such setting.
+        OpListError: one op is to join two lists.
     """
-    wanted = _Active(AmpConfig.from_env() if config is None else config, EVERYTHING)
+    fix = 'Write amp_tf.enable(precision="bfloat16"), or amp_tf.enable(amp_tf.AmpConfig(precision="bfloat16"))'
+    if config is None:
+        _tell_unknown_variables()
+    base = AmpConfig.from_env() if config is None else check_config(config, where="amp_tf.enable(config)", fix=fix)
+    wanted = _Active(with_settings(base, settings, where="amp_tf.enable"), EVERYTHING)
     if is_disabled():
         notices.emit(logging.WARNING, f"stays off, although the program calls amp_tf.enable(): {DISABLE_VAR} is set")
         return Handle(wanted)
@@ -92,31 +129,8 @@ def obey_environment(changed: str | None = None) -> None:
     with _lock:
         if _active is None and not _refused and changed is not None and changed not in (*SWITCH_VARS, DISABLE_VAR):
             return
-        try:
-            if _active is not None and not _active.by_environment and not is_disabled():
-                return  # the program's own word
-            asked = _asked_by_environment()
-        except ConfigError as error:
-            _refuse(str(error))
-            return
-        if asked is None:
-            disable()
-        elif asked != _active:
-            _enable(asked)
-
-
-def _asked_by_environment() -> _Active | None:
-    switches = Switches.from_env()
-    return _Active(AmpConfig.from_env(), switches, by_environment=True) if switches.any else None
-
-
-def _refuse(error: str) -> None:
-    """Turns amp_tf off and says why, once while that is why."""
-    global _refused
-    if error != _refused:
-        notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
-    disable()
-    _refused = error
+        if _active is None or _active.by_environment or _is_forbidden():
+            _follow_environment(is_asked_first=changed is None)
 
 
 def disable() -> None:
@@ -125,11 +139,8 @@ def disable() -> None:
     What cannot be undone: the optimizer stays registered with TensorFlow, as the identity; functions and sessions that
     ran already keep their converted graphs; optimizers that were wrapped for loss scaling stay wrapped.
     """
-    global _active, _refused
     with _lock:
-        _active, _refused = None, ""
-        imports.forget(_on_import)
-        registry.uninstall()
+        _turn_off(BY_CALL)
 
 
 def is_enabled() -> bool:
@@ -137,20 +148,103 @@ def is_enabled() -> bool:
     return _active is not None
 
 
+def _is_forbidden() -> bool:
+    try:
+        return is_disabled()
+    except ConfigError:
+        return True  # nobody knows; it is told with the other bad values
+
+
+def _follow_environment(*, is_asked_first: bool = False) -> None:
+    global _refused, _is_off_by_program
+    was_asked = is_asked_first or _active is not None or bool(_refused)
+    try:
+        asked, reason = _asked_by_environment()
+    except ConfigError as error:
+        if str(error) != _refused:  # it is told once while it is why amp_tf is off
+            notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
+        _turn_off(f"amp_tf is off: {str(error).rstrip('.')}")
+        _refused = str(error)
+        return
+    if asked is None and was_asked:
+        _turn_off(reason)
+        _is_off_by_program = not is_disabled()
+        _speak_at_exit()
+    elif asked is not None and asked != _active:
+        _tell_unknown_variables()
+        _below.clear()
+        _turn_on(asked)
+
+
+def _tell_unknown_variables() -> None:
+    for name, close in find_unknown_variables():
+        fix = f"Write {close}, if that is meant" if close else "README.md lists the variables"
+        notices.warn_once(f"variable.{name}", "this is no variable of amp_tf's", where=name, fix=fix)
+
+
+def _asked_by_environment() -> tuple[_Active | None, str]:
+    """What the environment asks for; where it asks for nothing, why amp_tf is off.
+
+    It did ask when the program began, or nobody would look: many of NVIDIA's own scripts set the variable.
+    """
+    switches = Switches.from_env()
+    if switches.any:
+        return _Active(AmpConfig.from_env(), switches, by_environment=True), ""
+    if is_disabled():
+        return None, BY_VARIABLE
+    name, value = deciding_switch()
+    did = f"set {name}={value}" if value else f"unset {name}"
+    return None, (
+        f"amp_tf is off: the program itself {did}; to convert all the same, start it with "
+        f"{GRAPH_REWRITE_VAR}=1 {LOSS_SCALING_VAR}=1"
+    )
+
+
 def _enable(wanted: _Active) -> Handle:
-    global _active, _exit_pid, _refused
     with _lock:
-        _refused = ""
-        if _active is not None and _active.switches != wanted.switches:
-            registry.uninstall()
-        _active = wanted
-        imports.forget(_on_import)
-        if _exit_pid is None:
-            _exit_pid = os.getpid()
-            atexit.register(_at_exit)
-        for trigger in registry.TRIGGERS:
-            imports.after_import(trigger, _on_import)
+        if _active is not None:
+            _below.append(_active)
+        _turn_on(wanted)
         return Handle(wanted)
+
+
+def _restore() -> None:
+    """Turns on what was on before; the environment may say something else by now."""
+    before = _below.pop() if _below else None
+    if before is None:
+        _turn_off(BY_HANDLE)
+    elif before.by_environment:
+        _follow_environment()
+    else:
+        _turn_on(before)
+
+
+def _turn_on(wanted: _Active) -> None:
+    global _active, _refused, _is_off_by_program
+    if _active is not None and _active.switches != wanted.switches:
+        registry.uninstall()
+    _active, _refused, _is_off_by_program = wanted, "", False
+    name, value = deciding_switch()
+    only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
+    evidence.set_off("" if wanted.switches.graph_rewrite else only_scaling)
+    imports.forget(_on_import)
+    _speak_at_exit()
+    for trigger in registry.TRIGGERS:
+        imports.after_import(trigger, _on_import)
+
+
+def _turn_off(reason: str) -> None:
+    """Turns everything off.
+
+    Args:
+        reason: why, for the line at exit.
+    """
+    global _active, _refused, _is_off_by_program
+    _active, _refused, _is_off_by_program = None, "", False
+    _below.clear()
+    evidence.set_off(reason)
+    imports.forget(_on_import)
+    registry.uninstall()
 
 
 def _on_import(trigger: str) -> None:
@@ -159,14 +253,21 @@ def _on_import(trigger: str) -> None:
             registry.install(trigger, _active.config, _active.switches)
 
 
+def _speak_at_exit() -> None:
+    global _exit_pid
+    if _exit_pid is None:
+        _exit_pid = os.getpid()
+        atexit.register(_at_exit)
+
+
 def _at_exit() -> None:
     """No Python runs on TensorFlow's threads once the interpreter shuts down."""
     import sys
 
     is_child = os.getpid() != _exit_pid  # a forked one, which converts, too: its parent speaks
-    was_on = is_enabled()
+    is_due = is_enabled() or _is_off_by_program or summary.is_due()
     plugin = sys.modules.get("amp_tf.hooks.grappler.plugin")
     if plugin is not None:
         (plugin.stop if is_child else plugin.uninstall)(wait_ms=_EXIT_WAIT_MS)
-    if not is_child and (was_on or summary.is_due()):
+    if not is_child and is_due:
         summary.log()

@@ -15,9 +15,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from amp_tf.config import AmpConfig
+from amp_tf.graph.calls import referenced
 from amp_tf.hooks import evidence, op_names, xla_checks, xla_kernels, xla_pays, xla_saving
 from amp_tf.hooks.devices import hardware
 from amp_tf.hooks.notices import warn_once
+from amp_tf.hooks.slow_float16 import warn_if_slow
 from amp_tf.hooks.xla_library import Clone, LibraryRewriter, RewrittenFunction
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ def _wrap(from_func_graph: Any) -> Any:
             try:
                 _convert(function, config)
             except Exception as error:  # the host program goes on with the original function, whatever went wrong
-                evidence.count(failures=1)
+                evidence.count_failure(error)
                 warn_once(
                     "xla.failed",
                     f"stays in float32, {type(error).__name__}: {error}",
@@ -96,6 +98,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
 
     from amp_tf.reporting import process
     from amp_tf.reporting.schema import RewriteReport
+    from amp_tf.rewriting import log_files
     from amp_tf.rewriting.pipeline import rewrite
 
     context = function._bound_context
@@ -108,10 +111,25 @@ def _convert(function: Any, config: AmpConfig) -> None:
     if is_weighed:
         config = xla_pays.without_unprofitable(config)
 
+    @functools.cache
+    def definition_of(name: str) -> Any:
+        return context.get_function_def(name.encode())
+
+    def callees(definition: Any) -> list[Any]:
+        """All functions that run inside one: whether they compute products tells what becomes of their arguments."""
+        found: dict[str, Any] = {}
+        waiting = [definition]
+        while waiting:
+            for node in waiting.pop().node_def:
+                for name in known.intersection(referenced(node)) - found.keys():
+                    found[name] = definition_of(name)
+                    waiting.append(found[name])
+        return list(found.values())
+
     def rewrite_body(definition: Any) -> Any:
-        called_as_ops = known.intersection(node.op for node in definition.node_def)
-        library = FunctionDefLibrary(function=[context.get_function_def(name.encode()) for name in called_as_ops])
-        result = rewrite(definition, config, hardware=hardware(), library=library)
+        library = FunctionDefLibrary(function=callees(definition))
+        with log_files.coming("xla"):
+            result = rewrite(definition, config, hardware=hardware(), library=library)
         graphs = result.report.graphs
         reports.extend(map(xla_pays.explained, graphs) if is_weighed else graphs)
         return result.graph
@@ -130,6 +148,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
             original, result, lambda name: context.get_function_def(name.encode()) if name in known else None
         )
         _register(function, original, result)
+        warn_if_slow(config)
     process.record(RewriteReport(tuple(reports)), way="xla")
 
 

@@ -6,14 +6,22 @@ The way a step goes::
         --find_nonfinite, summed over replicas--> one decision --> inner optimizer's step, or nothing
         --schedule--> next scale
 
-``schedule`` is the pure state machine, ``finite`` the tensor operations, ``diagnosis`` what is told to people, and
-``keras3``, ``tf_keras`` and ``v1`` are thin shells that put TensorFlow variables around the schedule.
+``schedule`` is the pure state machine, ``finite`` the tensor operations, ``scaler`` the steps above around some
+variables, and ``diagnosis`` what is told to people. ``keras3``, ``tf_keras`` and ``v1`` create the variables and make
+the scaler an optimizer of each library; ``loss_scaler`` is the same for loops without one.
 """
 
 from __future__ import annotations
 
+import numbers
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from amp_tf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # type checkers know it without its being installed
 
 # Which module a class comes from decides the adapter: nothing is imported that the program has not imported itself.
 _ADAPTERS = (
@@ -24,7 +32,29 @@ _ADAPTERS = (
 )
 
 
-def LossScaleOptimizer(inner_optimizer: Any, initial_scale: float = 2.0**15, **settings: Any) -> Any:  # noqa: N802 - the name that Keras gives the class
+_KINDS: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(("dynamic", "enabled"), (bool, "True, False")),
+    **dict.fromkeys(("growth_factor", "backoff_factor", "min_scale", "max_scale"), (numbers.Real, "numbers")),
+}
+
+
+class Settings(TypedDict, total=False):
+    """The settings of :func:`LossScaleOptimizer` beside the first scale; ``name`` is Keras 3's alone."""
+
+    dynamic_growth_steps: int
+    dynamic: bool
+    enabled: bool
+    growth_factor: float
+    backoff_factor: float
+    hysteresis: int
+    min_scale: float
+    max_scale: float
+    name: str | None
+
+
+def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
+    inner_optimizer: Any, initial_scale: float = 2.0**15, **settings: Unpack[Settings]
+) -> Any:
     """Wraps an optimizer so that it scales the loss, unscales the gradients and skips nonfinite steps.
 
     The wrapper is of the kind that the optimizer's own library accepts: a ``LossScaleOptimizer`` of
@@ -40,20 +70,44 @@ def LossScaleOptimizer(inner_optimizer: Any, initial_scale: float = 2.0**15, **s
 
     Raises:
         TypeError: ``inner_optimizer`` is no optimizer of these libraries.
-        ConfigError: it is wrapped already, or a setting is outside its range.
+        ConfigError: it is wrapped already, or a setting is outside its range or none at all.
     """
     import importlib
+
+    _check_settings(settings)
 
     for module_name, path, adapter in _ADAPTERS:
         cls: Any = sys.modules.get(module_name)
         for part in path:
             cls = getattr(cls, part, None)
         if cls is not None and isinstance(inner_optimizer, cls):
+            if settings.get("name") is not None and module_name != "keras":
+                raise ConfigError(
+                    f"there is no setting 'name' for an optimizer of {module_name}",
+                    where="LossScaleOptimizer",
+                    fix="Name the inner optimizer",
+                )
             return importlib.import_module(adapter).wrap(inner_optimizer, initial_scale, **settings)
     raise TypeError(
         "LossScaleOptimizer: expected an optimizer of keras, tf_keras or tf.compat.v1.train, got "
         f"{inner_optimizer!r} of type {type(inner_optimizer).__module__}.{type(inner_optimizer).__qualname__}."
     )
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Names and kinds; which numbers are valid is the schedule's to say."""
+    for name, value in settings.items():
+        if name not in Settings.__annotations__:
+            raise ConfigError(
+                f"there is no setting {name!r}",
+                where="LossScaleOptimizer",
+                fix=f"The settings are: initial_scale, {', '.join(Settings.__annotations__)}",
+            )
+        kind, valid = _KINDS.get(name, (object, ""))
+        if not isinstance(value, kind):
+            raise ConfigError(
+                f"{value!r} is not a valid value", where=f"LossScaleOptimizer.{name}", fix=f"Valid values: {valid}"
+            )
 
 
 def is_loss_scaled(optimizer: Any) -> bool:

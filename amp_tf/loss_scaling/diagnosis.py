@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 
 from amp_tf.errors import AmpError
+from amp_tf.loss_scaling.facts import NO_FACTS, Facts
 
 DEFAULT_MAX_SKIPS = 100
 
@@ -29,8 +30,11 @@ class Cause(enum.Enum):
     """Why the last steps were skipped; the value is what people read."""
 
     OVERFLOW = "the scaled gradients overflow float16"
+    SUM = "the gradients are finite, but their norm or their sum over replicas is not"
     GRADIENT = "the gradients are NaN or infinite although the scale is at its floor and the loss is finite"
     LOSS = "the loss itself is NaN or infinite before it is scaled, so no loss scale can help"
+    DATA = "the input data or the labels hold NaN or infinities, so no loss scale can help"
+    RANGE = "the input data or the labels hold values beyond float16's 65504, so no loss scale can help"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Status:
             the loss was not seen in the same graph as the gradients.
         min_scale: the floor.
         nonfinite_variables: the variables whose gradients were nonfinite in the last skipped step, in model order.
+        last_skip: what else is known of the last skipped step.
     """
 
     scale: float
@@ -55,9 +60,17 @@ class Status:
     nonfinite_losses_in_row: int = 0
     min_scale: float = 0.0
     nonfinite_variables: tuple[str, ...] = ()
+    last_skip: Facts = dataclasses.field(default=NO_FACTS, compare=False)  # in no checkpoint, unlike the rest
 
     @classmethod
-    def of(cls, scale: float, counters: Iterable[int], schedule: object, names: Iterable[str] = ()) -> Status:
+    def of(
+        cls,
+        scale: float,
+        counters: Iterable[int],
+        schedule: object,
+        names: Iterable[str] = (),
+        last_skip: Facts = NO_FACTS,
+    ) -> Status:
         """The status of a wrapper.
 
         Args:
@@ -65,10 +78,11 @@ class Status:
             counters: good_steps, skipped, skipped_in_row, steps, last_change and nonfinite_losses_in_row.
             schedule: the wrapper's schedule. One that does not move has no floor: it was chosen too large, or not.
             names: of the variables whose gradients were nonfinite.
+            last_skip: what else is known of the last skipped step.
         """
         good, skipped, in_row, steps, change, losses = (int(n) for n in counters)
         floor = float(getattr(schedule, "min_scale", 0.0))
-        return cls(scale, good, skipped, in_row, steps, change, losses, floor, tuple(names))
+        return cls(scale, good, skipped, in_row, steps, change, losses, floor, tuple(names), last_skip)
 
     @property
     def is_at_floor(self) -> bool:
@@ -83,9 +97,14 @@ class Status:
     @property
     def last_cause(self) -> Cause:
         """Why the last skipped step was skipped, however long ago."""
+        facts = self.last_skip
         if self.nonfinite_losses_in_row > 0:
-            return Cause.LOSS
-        return Cause.GRADIENT if self.is_at_floor else Cause.OVERFLOW
+            return Cause.DATA if facts.has_nonfinite_data else Cause.RANGE if facts.has_large_data else Cause.LOSS
+        if facts.knows_gradients and not facts.has_nonfinite_gradient:
+            return Cause.SUM
+        if self.is_at_floor:
+            return Cause.RANGE if facts.has_large_data else Cause.GRADIENT
+        return Cause.OVERFLOW
 
 
 def describe_backoff(before: Status, now: Status) -> str:
@@ -118,7 +137,10 @@ def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScal
         + f"; {cause.value if cause else ''}"
         + (f". Nonfinite gradients: {shown}" if names else "")
     )
-    return LossScaleError(what, where="loss scaling", fix=_FIXES[cause or Cause.OVERFLOW])
+    fix = _FIXES[cause or Cause.OVERFLOW]
+    if cause is Cause.LOSS and status.last_skip.knows_data:
+        fix = f"The input data of that step is finite. {fix.replace(_SUSPECT_DATA, '')}"
+    return LossScaleError(what, where="loss scaling", fix=fix)
 
 
 def format_scale(scale: float) -> str:
@@ -127,7 +149,17 @@ def format_scale(scale: float) -> str:
     return f"2^{exponent - 1}" if mantissa == 0.5 else f"{scale:g}"
 
 
+_SUSPECT_DATA = "NaN in the input data and labels, for "
 _FIXES = {
+    Cause.DATA: (
+        "Check the input data: look for NaN, empty rows and divisions by zero where it is read and normalized, for "
+        "instance with tf.debugging.assert_all_finite"
+    ),
+    Cause.RANGE: ("Scale the data and labels down, or set AMP_TF_PRECISION=bfloat16, which has float32's range"),
+    Cause.SUM: (
+        "The gradients explode: look at the learning rate, and clip by value before the norm is computed; the float32 "
+        "run overflows there as well"
+    ),
     Cause.OVERFLOW: (
         "Start from a smaller scale, LossScaleOptimizer(optimizer, initial_scale=…), or keep the layers of these "
         "variables in float32 with AMP_TF_KEEP_FLOAT32"
@@ -138,7 +170,7 @@ _FIXES = {
         "AMP_TF_PRECISION=bfloat16, which has float32's range"
     ),
     Cause.LOSS: (
-        "Look for NaN in the input data and labels, for log(0) or a division by zero in the loss, and for a learning "
+        f"Look for {_SUSPECT_DATA}log(0) or a division by zero in the loss, and for a learning "
         "rate so high that the float32 run diverges as well; run one batch with tf.debugging.enable_check_numerics()"
     ),
 }

@@ -118,21 +118,6 @@ def is_nonfinite(loss: Any) -> Any:
     return tf.logical_not(are_finite[0] if len(are_finite) == 1 else tf.reduce_all(tf.stack(are_finite)))
 
 
-def count_nonfinite_losses(is_loss_nonfinite: Any, skipped_in_row: Any, before: Any) -> Any:
-    """How many of the last skipped steps had a nonfinite loss, after one more was skipped.
-
-    Args:
-        is_loss_nonfinite: whether this step's is; a boolean scalar.
-        skipped_in_row: steps skipped in a row before this one; int64.
-        before: the count before this step; int64. A finite step keeps it, so that the last skip can be explained later.
-
-    Returns:
-        The new count; int64.
-    """
-    in_this_row = tf.where(skipped_in_row > 0, before, tf.zeros_like(before))
-    return tf.where(is_loss_nonfinite, in_this_row + 1, tf.zeros_like(before))
-
-
 def _where(condition: Any, a: Any, b: Any) -> Any:
     dtype = a.dtype if tf.is_tensor(a) else b.dtype
     return tf.where(condition, tf.cast(a, dtype), tf.cast(b, dtype))

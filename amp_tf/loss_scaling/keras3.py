@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from amp_tf.loss_scaling import finite, replicas
+from amp_tf.loss_scaling import finite, replicas, witness
 from amp_tf.loss_scaling.diagnosis import Status
 from amp_tf.loss_scaling.keras3_inner import (
     INNER_SETTINGS,
@@ -23,14 +23,16 @@ from amp_tf.loss_scaling.keras3_inner import (
     with_gaps,
 )
 from amp_tf.loss_scaling.keras3_saving import ScaleState, match_state, read_state
-from amp_tf.loss_scaling.schedule import Schedule, State, build_schedule, check_scale, usable_scale
-from amp_tf.loss_scaling.usage import Gradients, Usage, scaled_step
+from amp_tf.loss_scaling.scaler import Memory, Scaler
+from amp_tf.loss_scaling.scaling_methods import ScalingMethods
+from amp_tf.loss_scaling.schedule import build_schedule, check_scale, usable_scale
+from amp_tf.loss_scaling.usage import Gradients, scaled_step
 
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
 
 
 @keras.saving.register_keras_serializable(package="amp_tf")
-class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
+class LossScaleOptimizer(ScalingMethods, _DynamicTracking, keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
     """A Keras 3 optimizer that scales the loss and skips steps with nonfinite gradients.
 
     Keras takes it for its own ``LossScaleOptimizer``, so ``compile`` does not wrap it again, and a model's default
@@ -76,7 +78,6 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         super(_DynamicTracking, self).__init__(inner_optimizer, initial_scale, dynamic_growth_steps, name=name)
         self._settings = dict(settings)
         self._schedule = schedule
-        self._usage = Usage()
         self._pending_weights: dict[str, Any] | None = None
         self._nonfinite_gradients: Any = None
         for setting in INNER_SETTINGS:  # from now on they are read from the inner optimizer
@@ -92,8 +93,11 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
             self._scale = self.add_variable(
                 (), initializer=keras.initializers.Constant(start.scale), dtype="float32", name="loss_scale"
             )
-            # good_steps, skipped, skipped_in_row, steps, last_change of State, and nonfinite losses in a row
+            # good_steps, skipped, skipped_in_row, steps, last_change and nonfinite_losses of State
             self._counters = self.add_variable((6,), initializer="zeros", dtype="int64", name="loss_scale_counters")
+            last_skip = witness.make_variable()
+        memory = Memory(self._scale.value, self._counters.value, last_skip=last_skip)
+        self._scaler = Scaler(self._schedule, memory, label=self.inner_optimizer.name)
         self.loss_scale_state = ScaleState(lambda: [self._scale, self._counters])
         checkpointed = tf.__internal__.tracking.AutoTrackable()
         checkpointed.current_loss_scale = self._scale.value
@@ -101,43 +105,6 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         self._trackable._track_trackable(checkpointed, "loss_scale", overwrite=True)
 
     # ---------------------------------------------------------------- the step
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def scale_loss(self, loss: Any) -> Any:
-        """The loss times the scale: what the tape differentiates.
-
-        Args:
-            loss: a floating-point tensor of any shape, or a nest of them.
-
-        Returns:
-            The same structure, float32 (float64 where it was).
-        """
-        self._usage.note_automatic_unscaling()
-        return self._scale_and_note(loss)
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def get_scaled_loss(self, loss: Any) -> Any:
-        """As :meth:`scale_loss`, for loops written for tf_keras; a callable gives a callable.
-
-        Args:
-            loss: a tensor, a nest of them, or a callable without arguments that returns one.
-        """
-        if callable(loss):
-            return lambda: self._scale_and_note(loss())
-        return self._scale_and_note(loss)
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def get_unscaled_gradients(self, gradients: Iterable[Any]) -> list[Any]:
-        """Divides gradients by the scale; from then on ``apply_gradients`` takes them as they come.
-
-        Args:
-            gradients: tensors, ``tf.IndexedSlices`` or ``None``.
-        """
-        if not self._schedule.skips_nonfinite:
-            return list(gradients)
-        self._usage.note_unscaled_gradients()
-        scale = tf.convert_to_tensor(self._scale.value)
-        return [finite.unscale(gradient, scale) for gradient in gradients]
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
@@ -188,51 +155,28 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         variables = list(trainable_variables or self.inner_optimizer._trainable_variables)
         check_gradients(self.inner_optimizer, grads, variables)
         gradients = [finite.as_tensor(g, variable) for g, variable in zip(grads, variables, strict=True)]
-        kind = self._usage.judge(gradients, self._scale.value, by_hand=Gradients.SCALED, where=where)
-        if kind is Gradients.SCALED:
-            gradients = self._unscale(gradients, variables)
+        if self._scaler.are_scaled(gradients, by_hand=Gradients.SCALED, where=where):
+            own = [bool(getattr(variable, "overwrite_with_gradient", False)) for variable in variables]
+            gradients = self._scaler.unscale(gradients, is_scaled=lambda place: not own[place])
         present = [gradient for gradient in gradients if gradient is not None]
         trained = [variable for gradient, variable in zip(gradients, variables, strict=True) if gradient is not None]
-        flags = finite.find_nonfinite(present, norm_clip(self.inner_optimizer), headroom(self.inner_optimizer))
-        replicas.decide_together(
-            replicas.Nonfinite(flags, self._usage.take_nonfinite_loss()),
+
+        def take(strategy: Any, grads: Any) -> None:
+            replicas.apply_inner(strategy, self.inner_optimizer, method, with_gaps(grads, gradients), variables)
+
+        self._scaler.step(
             present,
-            take=lambda strategy, grads: self._take_step(strategy, method, with_gaps(grads, gradients), variables),
-            skip=lambda found: self._skip_step(found, trained),
+            take,
+            norm_clip=norm_clip(self.inner_optimizer),
+            headroom=headroom(self.inner_optimizer),
+            on_skip=lambda found: self._note_nonfinite(found, trained),
         )
 
-    def _scale_and_note(self, loss: Any) -> Any:
-        if not self._schedule.skips_nonfinite:
-            return loss
-        self._usage.note_scaled_loss(loss)
-        return finite.scale_loss(loss, self._scale.value)
-
-    def _unscale(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        scale = tf.convert_to_tensor(self._scale.value)
-        return [
-            gradient if getattr(variable, "overwrite_with_gradient", False) else finite.unscale(gradient, scale)
-            for gradient, variable in zip(gradients, variables, strict=True)
-        ]
-
-    def _take_step(self, strategy: Any, method: str, gradients: Any, variables: Sequence[Any]) -> None:
-        replicas.apply_inner(strategy, self.inner_optimizer, method, gradients, variables)
-        self._store(self._schedule.after_finite(self._load(), finite.TENSORS), self._counters.value[5])
-
-    def _skip_step(self, found: replicas.Nonfinite, variables: Sequence[Any]) -> None:
-        state, before = self._load(), tf.convert_to_tensor(self._counters.value)[5]
-        count = finite.count_nonfinite_losses(found.loss, state.skipped_in_row, before)
-        self._store(self._schedule.after_nonfinite(state, finite.TENSORS), count)
+    def _note_nonfinite(self, found: replicas.Nonfinite, variables: Sequence[Any]) -> list[Any]:
         indices = [[self.inner_optimizer._get_variable_index(variable)] for variable in variables]
         seen = tf.scatter_nd(indices, tf.cast(found.gradients, tf.int32), self._nonfinite_gradients.shape)
         self._nonfinite_gradients.assign(seen)
-
-    def _load(self) -> State:
-        return State(tf.convert_to_tensor(self._scale.value), *tf.unstack(self._counters.value)[:5])
-
-    def _store(self, state: State, nonfinite_losses: Any) -> None:
-        self._scale.assign(state.scale)
-        counters = [tf.cast(count, tf.int64) for count in (*state[1:], nonfinite_losses)]
-        self._counters.assign(tf.stack(counters))
+        return []
 
     # ---------------------------------------------------------------- variables and settings
 
@@ -245,10 +189,12 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         if self.built:
             return
         variables = list(var_list)
-        if not self.inner_optimizer.built:
-            self.inner_optimizer.build(variables)
-        count = max(len(self.inner_optimizer._trainable_variables), 1)
-        with scope_of(self.inner_optimizer._distribution_strategy):
+        # Lifted out of the step that may be traced: TensorFlow would run initializers in a condition around the step,
+        # which fails where replicas make the step.
+        with tf.init_scope(), scope_of(self.inner_optimizer._distribution_strategy):
+            if not self.inner_optimizer.built:
+                self.inner_optimizer.build(variables)
+            count = max(len(self.inner_optimizer._trainable_variables), 1)
             seen = keras.Variable(
                 initializer="zeros", shape=(count,), dtype="int32", trainable=False, name="nonfinite_gradients"
             )
@@ -268,11 +214,6 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         return [*self.inner_optimizer.variables, *self._variables]
 
     @property
-    def schedule(self) -> Schedule:
-        """The settings of the scale; fixed, because traced steps hold them."""
-        return self._schedule
-
-    @property
     def loss_scale(self) -> Any:
         """The scale now, a float32 variable. Assigning a number takes effect at the next step, also in traced ones.
 
@@ -281,7 +222,7 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
         Raises:
             ConfigError: it is set to a number that is not finite and above zero.
         """
-        self._usage.note_reading()
+        self._scaler.usage.note_reading()
         return self._scale
 
     @loss_scale.setter
@@ -303,13 +244,12 @@ class LossScaleOptimizer(_DynamicTracking, keras.optimizers.LossScaleOptimizer):
 
     def status(self) -> Status:
         """The state as Python numbers. Waits for the device: for callbacks and people, not for traced steps."""
-        counters = self._counters.numpy()
         names: list[str] = []
-        if self._nonfinite_gradients is not None and counters[1]:
+        if self._nonfinite_gradients is not None:
             flags = self._nonfinite_gradients.numpy()
             variables = self.inner_optimizer._trainable_variables
             names = [getattr(v, "path", v.name) for v, flag in zip(variables, flags, strict=False) if flag]
-        return Status.of(float(self._scale.numpy()), counters, self._schedule, names)
+        return self._scaler.memory.status(self._schedule, names)
 
     @property
     def iterations(self) -> Any:

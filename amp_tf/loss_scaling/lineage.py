@@ -27,7 +27,7 @@ def depends_on(tensors: Any, variable: Any) -> bool:
     """
     if tf.executing_eagerly():
         return False
-    return any(source is handle for source in _sources(tensors_in(tensors)) for handle in handles_of(variable))
+    return any(source is handle for source in sources(tensors_in(tensors)) for handle in handles_of(variable))
 
 
 def handles_of(variable: Any) -> list[Any]:
@@ -59,8 +59,12 @@ def body_of(call: Any) -> Any:
     return getattr(call.graph._get_function(call.op.get_attr("f").name), "graph", None)
 
 
-def _sources(tensors: Iterable[Any]) -> Iterator[Any]:
-    """What the values come from in the end: variable handles, constants, arguments; some of them eager tensors."""
+def sources(tensors: Iterable[Any]) -> Iterator[Any]:
+    """What the values come from in the end: variable handles, constants, arguments; some of them eager tensors.
+
+    Args:
+        tensors: of graphs that are being traced.
+    """
     captured = []
     for graph, group in by_graph(tensors).items():
         outside = captures_of(graph)
@@ -71,7 +75,7 @@ def _sources(tensors: Iterable[Any]) -> Iterator[Any]:
             else:
                 captured.append(source)
     if captured:
-        yield from _sources(captured)
+        yield from sources(captured)
 
 
 def _leaves(tensors: Iterable[Any]) -> Iterator[Any]:

@@ -30,30 +30,46 @@ class Nonfinite(NamedTuple):
 
 def decide_together(
     found: Nonfinite,
-    gradients: Sequence[Any],
+    handed: Any,
     *,
     take: Callable[[Any, Any], Any],
-    skip: Callable[[Nonfinite], Any],
+    skip: Callable[[Any, Any, Nonfinite], Any],
 ) -> Any:
     """Takes the step if no replica has a nonfinite gradient, else skips it, on all replicas alike.
 
     Args:
         found: what is nonfinite on this replica.
-        gradients: this replica's gradients.
-        take: called with the strategy, or ``None`` where this replica goes on by itself, and the gradients; may return
-            operations, which a TF1 graph runs with the step.
-        skip: called with what is nonfinite on any replica; as ``take``.
+        handed: a nest of this replica's gradients and what else the step needs.
+        take: called with the strategy, or ``None`` where this replica goes on by itself, and what was handed; may
+            return operations, which a TF1 graph runs with the step.
+        skip: called with the same and with what is nonfinite on any replica.
 
     Returns:
         Whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
     """
     if not tf.__internal__.distribute.strategy_supports_no_merge_call():
-        arguments = (_as_numbers(found), list(gradients), take, skip)
+        arguments = (_as_numbers(found), handed, take, skip)
         return tf.distribute.get_replica_context().merge_call(_decide_across, args=arguments)
     context = tf.distribute.get_replica_context()
     if context is not None and context.num_replicas_in_sync > 1:
         found = _from_numbers(context.all_reduce(tf.distribute.ReduceOp.SUM, _as_numbers(found)))
-    return _decide(found, lambda: take(None, gradients), lambda: skip(found))
+    return _decide(found, lambda: take(None, handed), lambda: skip(None, handed, found))
+
+
+def sum_over(strategy: Any, compute: Callable[[Any], Any], handed: Any) -> Any:
+    """The sum over replicas of a tensor that each computes, inside ``take`` or ``skip``.
+
+    Args:
+        strategy, handed: as these were called with them.
+        compute: gives the tensor from what one replica handed.
+    """
+    if strategy is not None:
+        each = strategy.extended.call_for_each_replica(compute, args=(handed,))
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
+    context = tf.distribute.get_replica_context()
+    if context is not None and context.num_replicas_in_sync > 1:
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, compute(handed))
+    return compute(handed)
 
 
 def apply_inner(strategy: Any, optimizer: Any, method: str, gradients: Any, variables: Sequence[Any]) -> None:
@@ -107,12 +123,16 @@ def _from_numbers(total: Any) -> Nonfinite:
 
 
 def _decide_across(
-    strategy: Any, numbers: Any, gradients: Any, take: Callable[[Any, Any], Any], skip: Callable[[Nonfinite], Any]
+    strategy: Any,
+    numbers: Any,
+    handed: Any,
+    take: Callable[[Any, Any], Any],
+    skip: Callable[[Any, Any, Nonfinite], Any],
 ) -> Any:
     # merge_call hands over what each replica gave; the callables are the same on all of them, one is enough.
     take, skip = (strategy.experimental_local_results(f)[0] for f in (take, skip))
     found = _from_numbers(strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None))
-    return _decide(found, lambda: take(strategy, gradients), lambda: skip(found))
+    return _decide(found, lambda: take(strategy, handed), lambda: skip(strategy, handed, found))
 
 
 def _decide(found: Nonfinite, take: Callable[[], Any], skip: Callable[[], Any]) -> Any:

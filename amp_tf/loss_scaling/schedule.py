@@ -42,6 +42,8 @@ class State(NamedTuple):
         skipped_in_row: skipped steps since the last finite one; int64.
         steps: steps in all, skipped ones included; int64.
         last_change: the value of ``steps`` when the scale last changed, 0 if it never did; int64.
+        nonfinite_losses: of the last row of skipped steps, how many had a nonfinite loss up to its end; a finite step
+            keeps it, so that the last skip can be explained later; int64.
     """
 
     scale: Any
@@ -50,6 +52,7 @@ class State(NamedTuple):
     skipped_in_row: Any = 0
     steps: Any = 0
     last_change: Any = 0
+    nonfinite_losses: Any = 0
 
 
 class Maths(NamedTuple):
@@ -95,8 +98,8 @@ class Schedule(Protocol):
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
         """The state after a step that was applied."""
 
-    def after_nonfinite(self, state: State, maths: Maths = PYTHON) -> State:
-        """The state after a step that was skipped."""
+    def after_nonfinite(self, state: State, maths: Maths = PYTHON, is_loss_nonfinite: Any = False) -> State:
+        """The state after a step that was skipped; the loss was nonfinite itself, or not, as far as is known."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +116,7 @@ class NoScale:
         """Counts the step."""
         return state._replace(steps=state.steps + 1)
 
-    def after_nonfinite(self, state: State, maths: Maths = PYTHON) -> State:
+    def after_nonfinite(self, state: State, maths: Maths = PYTHON, is_loss_nonfinite: Any = False) -> State:
         """Counts the step, which was not skipped: nothing checks the gradients."""
         return self.after_finite(state, maths)
 
@@ -143,9 +146,9 @@ class FixedScale:
         """Counts the step; the scale stays."""
         return _count_finite(state)
 
-    def after_nonfinite(self, state: State, maths: Maths = PYTHON) -> State:
+    def after_nonfinite(self, state: State, maths: Maths = PYTHON, is_loss_nonfinite: Any = False) -> State:
         """Counts the skipped step; the scale stays."""
-        return _count_skipped(state)
+        return _count_skipped(state, maths, is_loss_nonfinite)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,9 +203,9 @@ class DynamicScale:
         moved = _move(counted, maths.where(is_due, grown, state.scale), maths)
         return moved._replace(good_steps=maths.where(is_due, 0, counted.good_steps))
 
-    def after_nonfinite(self, state: State, maths: Maths = PYTHON) -> State:
+    def after_nonfinite(self, state: State, maths: Maths = PYTHON, is_loss_nonfinite: Any = False) -> State:
         """Counts the skipped step; from the ``hysteresis``-th in a row on the scale backs off, down to the floor."""
-        counted = _count_skipped(state)
+        counted = _count_skipped(state, maths, is_loss_nonfinite)
         is_due = counted.skipped_in_row >= self.hysteresis
         lowered = maths.minimum(
             maths.float32(state.scale * PYTHON.float32(self.backoff_factor)), PYTHON.float32(self.max_scale)
@@ -274,12 +277,14 @@ def _count_finite(state: State) -> State:
     )
 
 
-def _count_skipped(state: State) -> State:
+def _count_skipped(state: State, maths: Maths, is_loss_nonfinite: Any) -> State:
+    in_this_row = maths.where(state.skipped_in_row > 0, state.nonfinite_losses, 0)
     return state._replace(
         good_steps=state.good_steps * 0,
         skipped=state.skipped + 1,
         skipped_in_row=state.skipped_in_row + 1,
         steps=state.steps + 1,
+        nonfinite_losses=maths.where(is_loss_nonfinite, in_this_row + 1, 0),
     )
 
 
@@ -300,6 +305,4 @@ def _check_count(name: str, value: int) -> None:
 
 
 def _setting_error(name: str, value: object, valid: str) -> ConfigError:
-    return ConfigError(
-        f"{value!r} is not a valid value", where=f"LossScaleOptimizer.{name}", fix=f"Valid values: {valid}"
-    )
+    return ConfigError(f"{value!r} is not a valid value", where=f"loss scaling, {name}", fix=f"Valid values: {valid}")

@@ -11,10 +11,12 @@ from tf_keras.src.mixed_precision import loss_scale_optimizer as keras_wrappers
 from tf_keras.src.optimizers import utils as optimizer_utils
 
 from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling import finite, is_loss_scaled, replicas
+from amp_tf.loss_scaling import finite, is_loss_scaled, replicas, witness
 from amp_tf.loss_scaling.diagnosis import Status
-from amp_tf.loss_scaling.schedule import DynamicScale, Schedule, State, build_schedule, check_scale
-from amp_tf.loss_scaling.usage import Gradients, Usage
+from amp_tf.loss_scaling.scaler import Memory, Scaler
+from amp_tf.loss_scaling.scaling_methods import ScalingMethods
+from amp_tf.loss_scaling.schedule import DynamicScale, Schedule, build_schedule, check_scale
+from amp_tf.loss_scaling.usage import Gradients
 
 
 class _ScaleVariables(keras_wrappers._DynamicLossScaleState):  # type: ignore[misc]
@@ -23,20 +25,8 @@ class _ScaleVariables(keras_wrappers._DynamicLossScaleState):  # type: ignore[mi
     def __init__(self, schedule: Schedule) -> None:
         growth_steps = getattr(schedule, "growth_steps", 0)
         super().__init__(schedule.initial_state().scale, growth_steps, multiplier=2)
-        # skipped, skipped_in_row, steps, last_change of State, and nonfinite losses in a row
+        # skipped, skipped_in_row, steps, last_change and nonfinite_losses of State
         self.counters = self._add_weight(name="counters", dtype=tf.int64, initial_value=[0] * 5)
-
-    def load(self) -> State:
-        counters = tf.unstack(tf.convert_to_tensor(self.counters))
-        return State(tf.convert_to_tensor(self.current_loss_scale), tf.convert_to_tensor(self.counter), *counters[:4])
-
-    def store(self, state: State, nonfinite_losses: Any) -> list[Any]:
-        counters = [tf.cast(count, tf.int64) for count in (*state[2:], nonfinite_losses)]
-        return [
-            self.current_loss_scale.assign(state.scale, read_value=False),
-            self.counter.assign(tf.cast(state.good_steps, tf.int64), read_value=False),
-            self.counters.assign(tf.stack(counters), read_value=False),
-        ]
 
 
 class _SavedScale(tf_keras.losses.Loss):  # type: ignore[misc]
@@ -58,7 +48,7 @@ class _SavedScale(tf_keras.losses.Loss):  # type: ignore[misc]
                 variable.assign(store[name][()])
 
 
-class _Scaling:
+class _Scaling(ScalingMethods):
     """What both wrappers share; comes before tf_keras' own class, whose checkpoints and delegation stay as they are."""
 
     def __init__(
@@ -79,11 +69,18 @@ class _Scaling:
         inner_optimizer._is_wrapped_by_loss_scale_optimizer = False
         super().__init__(inner_optimizer)  # type: ignore[call-arg]
         variables = _ScaleVariables(schedule)
+        is_eager = tf.compat.v1.executing_eagerly_outside_functions()
+        memory = Memory(
+            variables.current_loss_scale,
+            variables.counter,
+            variables.counters,
+            last_skip=witness.make_variable() if is_eager else None,
+        )
         own: dict[str, Any] = {
             "_loss_scale": variables,
             "_schedule": schedule,
             "_settings": dict(settings, initial_scale=initial_scale, dynamic_growth_steps=dynamic_growth_steps),
-            "_usage": Usage(),
+            "_scaler": Scaler(schedule, memory, label=type(inner_optimizer).__name__ if is_eager else ""),
             "_step_variables": [],
             "_nonfinite_gradients": None,
             "loss_scale_state": _SavedScale(lambda: [("scale", variables.current_loss_scale),
@@ -97,43 +94,10 @@ class _Scaling:
     _optimizer: Any
     _loss_scale: Any
     _schedule: Schedule
-    _usage: Usage
+    _scaler: Scaler
     _settings: dict[str, Any]
     _step_variables: list[Any]
     _nonfinite_gradients: Any
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def scale_loss(self, loss: Any) -> Any:
-        """The loss times the scale; ``apply_gradients`` then unscales, as in Keras 3."""
-        self._usage.note_automatic_unscaling()
-        return self._scale_and_note(loss)
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def get_scaled_loss(self, loss: Any) -> Any:
-        """The loss times the scale.
-
-        Args:
-            loss: a floating-point tensor of any shape, a nest of them, or a callable that returns one.
-
-        Returns:
-            The same, float32 (float64 where it was).
-        """
-        if callable(loss):
-            return lambda: self._scale_and_note(loss())
-        return self._scale_and_note(loss)
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
-        """Divides gradients by the scale; ``apply_gradients`` then takes them as they come.
-
-        Args:
-            grads: tensors, ``tf.IndexedSlices`` or ``None``.
-        """
-        if not self._schedule.skips_nonfinite:
-            return list(grads)
-        self._usage.note_unscaled_gradients()
-        scale = self._read_scale()
-        return [finite.unscale(gradient, scale) for gradient in grads]
 
     @property
     def loss_scale(self) -> Any:
@@ -142,18 +106,13 @@ class _Scaling:
         Raises:
             ConfigError: it is set to a number that is not finite and above zero.
         """
-        self._usage.note_reading()
-        return self._read_scale()
+        self._scaler.usage.note_reading()
+        return self._scaler.memory.read_scale()
 
     @loss_scale.setter
     def loss_scale(self, value: float) -> None:
         check_scale(value)
         self._loss_scale.current_loss_scale.assign(value)
-
-    @property
-    def schedule(self) -> Schedule:
-        """The settings of the scale."""
-        return self._schedule
 
     @property
     def dynamic(self) -> bool:
@@ -162,13 +121,11 @@ class _Scaling:
 
     def status(self) -> Status:
         """The state as Python numbers. Waits for the device."""
-        state = self._loss_scale
-        counters = [state.counter.numpy(), *state.counters.numpy()]
         names: list[str] = []
-        if self._nonfinite_gradients is not None and counters[1]:
+        if self._nonfinite_gradients is not None:
             flags = self._nonfinite_gradients.numpy()
             names = [variable.name for variable, flag in zip(self._step_variables, flags, strict=False) if flag]
-        return Status.of(float(state.current_loss_scale.numpy()), counters, self._schedule, names)
+        return self._scaler.memory.status(self._schedule, names)
 
     def get_config(self) -> dict[str, Any]:
         """The settings, from which ``from_config`` makes the same optimizer."""
@@ -178,39 +135,28 @@ class _Scaling:
         # tf_keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
         return sorted(set(super().__dir__()) - {"inner_optimizer", "_optimizer", "_trackable"})
 
-    def _scale_and_note(self, loss: Any) -> Any:
-        if not self._schedule.skips_nonfinite:
-            return loss
-        self._usage.note_scaled_loss(loss)
-        return finite.scale_loss(loss, self._read_scale())
-
-    def _read_scale(self) -> Any:
-        return tf.convert_to_tensor(self._loss_scale.current_loss_scale)
-
     def _decide(self, gradients: list[Any], variables: list[Any], take: Any) -> Any:
         """Checks aggregated gradients and takes the step or skips it; ``take(gradients)`` is the inner step."""
         self._remember_nonfinite(variables)
-        flags = finite.find_nonfinite(gradients, _norm_clip(self._optimizer))
-        found = replicas.Nonfinite(flags, self._usage.take_nonfinite_loss())
 
-        def step(strategy: Any, grads: Any) -> list[Any]:
-            done = take(grads) if strategy is None else strategy.extended.call_for_each_replica(take, args=(grads,))
-            state = self._schedule.after_finite(self._loss_scale.load(), finite.TENSORS)
-            return [done, *self._loss_scale.store(state, self._loss_scale.counters[4])]
+        def step(strategy: Any, grads: Any) -> Any:
+            return take(grads) if strategy is None else strategy.extended.call_for_each_replica(take, args=(grads,))
 
-        def skip(found: replicas.Nonfinite) -> list[Any]:
-            state, before = self._loss_scale.load(), tf.convert_to_tensor(self._loss_scale.counters)[4]
-            count = finite.count_nonfinite_losses(found.loss, state.skipped_in_row, before)
-            operations = self._loss_scale.store(self._schedule.after_nonfinite(state, finite.TENSORS), count)
-            if self._nonfinite_gradients is not None:
-                known = len(self._step_variables)
-                places = {id(variable): place for place, variable in enumerate(self._step_variables)}
-                indices = [[places.get(id(variable), known)] for variable in variables]  # others: past the end
-                seen = tf.scatter_nd(indices, tf.cast(found.gradients, tf.int32), [known + 1])[:known]
-                operations.append(self._nonfinite_gradients.assign(seen, read_value=False))
-            return operations  # type: ignore[no-any-return]
+        return self._scaler.step(
+            gradients,
+            step,
+            norm_clip=_norm_clip(self._optimizer),
+            on_skip=lambda found: self._note_nonfinite(found, variables),
+        )
 
-        return replicas.decide_together(found, gradients, take=step, skip=skip)
+    def _note_nonfinite(self, found: replicas.Nonfinite, variables: list[Any]) -> list[Any]:
+        if self._nonfinite_gradients is None:
+            return []
+        known = len(self._step_variables)
+        places = {id(variable): place for place, variable in enumerate(self._step_variables)}
+        indices = [[places.get(id(variable), known)] for variable in variables]  # others: past the end
+        seen = tf.scatter_nd(indices, tf.cast(found.gradients, tf.int32), [known + 1])[:known]
+        return [self._nonfinite_gradients.assign(seen, read_value=False)]
 
     def _remember_nonfinite(self, variables: list[Any]) -> None:
         """Creates what remembers whose gradients were nonfinite, unless it is there."""
@@ -227,15 +173,14 @@ class _Scaling:
         keras_wrappers._raise_if_strategy_unsupported()
         pairs = [(finite.as_tensor(gradient, variable), variable) for gradient, variable in pairs]
         pairs = list(optimizer_utils.filter_empty_gradients(pairs))
-        kind = self._usage.judge(
-            [gradient for gradient, _ in pairs],
-            self._loss_scale.current_loss_scale,
+        gradients, variables = zip(*pairs, strict=True)
+        is_scaled = self._scaler.are_scaled(
+            list(gradients),
             by_hand=Gradients.UNSCALED_BY_LOOP,  # as with tf_keras' own wrapper, which leaves the division to the loop
             where=f"{type(self._optimizer).__name__} optimizer",
         )
-        if kind is Gradients.SCALED:
-            scale = self._read_scale()
-            pairs = [(finite.unscale(gradient, scale), variable) for gradient, variable in pairs]
+        if is_scaled:
+            return list(zip(self._scaler.unscale(gradients), variables, strict=True))
         return pairs
 
 

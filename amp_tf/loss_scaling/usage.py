@@ -22,7 +22,7 @@ import enum
 import functools
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -65,10 +65,12 @@ class Usage:
     def __init__(self) -> None:
         self._kind = Gradients.NEVER_SCALED
         self._has_warned = False
+        self._is_scaled_by_hand = False
         self._forget_graphs(handed_over=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_kind": self._kind, "_has_warned": self._has_warned}  # the rest is of this process
+        kept = ("_kind", "_has_warned", "_is_scaled_by_hand")  # the rest is of this process
+        return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -82,20 +84,26 @@ class Usage:
         self._open: list[Any] = []
         self._handed_over = handed_over  # whether a function that was traced whole left such gradients to others
 
+    @property
+    def is_used(self) -> bool:
+        """Whether any loss was scaled, by the wrapper or by hand."""
+        return self._kind is not Gradients.NEVER_SCALED or self._is_scaled_by_hand
+
     def note_reading(self) -> None:
         """The loop read the scale, to log it or to scale by hand."""
         self._note(_Call.READ)
 
-    def note_scaled_loss(self, loss: Any) -> None:
-        """The loop scaled this (unscaled, nest of) loss."""
+    def note_scaled_loss(self, loss: Any, data: Sequence[Any] = ()) -> None:
+        """The loop scaled this (unscaled, nest of) loss, which is computed from this data, as far as is known."""
         if self._kind is Gradients.NEVER_SCALED:
             self._kind = Gradients.SCALED
         if not self._calls_here() & {_Call.SCALE, _Call.APPLY}:
-            self._open.append(_places()[0])
+            self._open.append(places()[0])
         self._note(_Call.SCALE)
         flag = finite.is_nonfinite(loss)
-        earlier = self._take_flag()
-        self._losses.note = (_current_graph(), flag if earlier is None else tf.logical_or(flag, earlier))
+        earlier, known = self._take_note()
+        flag = flag if earlier is None else tf.logical_or(flag, earlier)
+        self._losses.note = (_current_graph(), flag, [*known, *data])
 
     def note_unscaled_gradients(self) -> None:
         """The loop unscales its gradients itself, as loops written for tf_keras do."""
@@ -119,6 +127,7 @@ class Usage:
         """
         kind = self._find_kind(gradients, scale, by_hand)
         self._note_applied()
+        self._is_scaled_by_hand |= kind is not Gradients.NEVER_SCALED
         if kind is Gradients.NEVER_SCALED and not self._has_warned:
             self._has_warned = True
             logging.warning(
@@ -130,7 +139,7 @@ class Usage:
         return kind
 
     def _find_kind(self, gradients: Any, scale: Any, by_hand: Gradients) -> Gradients:
-        calls = set().union(*(self._calls.get(place, set()) for place in _places()))
+        calls = set().union(*(self._calls.get(place, set()) for place in places()))
         is_handed_over = self._are_others_open()
         depends_on_scale = functools.cache(lambda: lineage.depends_on(gradients, scale))
         if (_Call.READ in calls or {_Call.SCALE_ALONE, _Call.UNSCALE} <= calls) and depends_on_scale():
@@ -147,14 +156,14 @@ class Usage:
         return Gradients.NEVER_SCALED
 
     def _note(self, call: _Call) -> None:
-        self._calls.setdefault(_places()[0], set()).add(call)
+        self._calls.setdefault(places()[0], set()).add(call)
 
     def _calls_here(self) -> set[_Call]:
-        return self._calls.get(_places()[0], set())
+        return self._calls.get(places()[0], set())
 
     def _note_applied(self) -> None:
         """The gradients of the losses that were scaled here are applied here, so they are handed to no other graph."""
-        here = _places()
+        here = places()
         for place in here:
             calls = self._calls.get(place, set())
             if _Call.SCALE in calls:
@@ -163,22 +172,26 @@ class Usage:
 
     def _are_others_open(self) -> bool:
         """Whether gradients of a loss that was scaled elsewhere may arrive here. Lets functions go, failed ones too."""
-        here = _places()
+        here = places()
         elsewhere = [place for place in self._open if place not in here]
         functions = [place for place in elsewhere if hasattr(place, "structured_outputs")]
         self._open = [place for place in self._open if place not in functions]
         self._handed_over = self._handed_over or any(map(_gave_something, functions))
         return self._handed_over or len(elsewhere) > len(functions)  # what is eager, or a graph of TF1, never ends
 
-    def take_nonfinite_loss(self) -> Any:
-        """Whether a loss scaled since the last call, in the same graph, was nonfinite; false where it is not known."""
-        flag = self._take_flag()
-        return tf.constant(False) if flag is None else flag
+    def take_loss(self) -> tuple[Any, list[Any]]:
+        """Whether a loss scaled since the last call, in the same graph, was nonfinite, and its data.
 
-    def _take_flag(self) -> Any:
-        graph, flag = getattr(self._losses, "note", (None, None))
-        self._losses.note = (None, None)
-        return flag if graph is _current_graph() else None
+        Returns:
+            False, and no data, where it is not known.
+        """
+        flag, data = self._take_note()
+        return (tf.constant(False) if flag is None else flag), data
+
+    def _take_note(self) -> tuple[Any, list[Any]]:
+        graph, flag, data = getattr(self._losses, "note", (None, None, []))
+        self._losses.note = (None, None, [])
+        return (flag, data) if graph is _current_graph() else (None, [])
 
 
 _inner_calls = threading.local()
@@ -225,14 +238,14 @@ def is_scaled_step() -> bool:
     return _scaled_steps > 0
 
 
-def _places() -> list[Any]:
+def places() -> list[Any]:
     """The graph that is traced now and those around it; or what stands for eager execution."""
     if tf.executing_eagerly():
         return [_EAGER]
-    places = [tf.compat.v1.get_default_graph()]
-    while (outer := getattr(places[-1], "outer_graph", None)) is not None and hasattr(outer, "as_default"):
-        places.append(outer)
-    return places
+    graphs = [tf.compat.v1.get_default_graph()]
+    while (outer := getattr(graphs[-1], "outer_graph", None)) is not None and hasattr(outer, "as_default"):
+        graphs.append(outer)
+    return graphs
 
 
 def _gave_something(function: Any) -> bool:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling import finite, is_loss_scaled, replicas
+from amp_tf.loss_scaling import finite, is_loss_scaled
 from amp_tf.loss_scaling.diagnosis import Status
-from amp_tf.loss_scaling.schedule import Schedule, State, build_schedule
-from amp_tf.loss_scaling.usage import Gradients, Usage, inner_call
+from amp_tf.loss_scaling.scaler import Memory, Scaler
+from amp_tf.loss_scaling.scaling_methods import ScalingMethods
+from amp_tf.loss_scaling.schedule import Schedule, build_schedule
+from amp_tf.loss_scaling.usage import Gradients, inner_call
 
 _v1: Any = tf.compat.v1
 
@@ -32,26 +34,23 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         self.schedule = schedule
         self.scale = self._add_weight("current_loss_scale", schedule.initial_state().scale, tf.float32)
         self.good_steps = self._add_weight("good_steps", 0, tf.int64)
-        # skipped, skipped_in_row, steps, last_change of State, and nonfinite losses in a row
+        # skipped, skipped_in_row, steps, last_change and nonfinite_losses of State
         self.counters = self._add_weight("loss_scale_counters", [0] * 5, tf.int64)
 
     def __call__(self) -> Any:
-        return _read(self.scale, self.schedule.initial_state().scale)
+        return self.read(self.scale)
 
-    def load(self) -> State:
-        counters = tf.unstack(_read(self.counters, [0] * 5))
-        return State(self(), _read(self.good_steps, 0), *counters[:4])
+    def read(self, variable: Any) -> Any:
+        """The value of a variable; its first one in a session that has not initialized it.
 
-    def nonfinite_losses(self) -> Any:
-        return _read(self.counters, [0] * 5)[4]
-
-    def store(self, state: State, nonfinite_losses: Any) -> list[Any]:
-        counters = [tf.cast(count, tf.int64) for count in (*state[2:], nonfinite_losses)]
-        return [
-            self.scale.assign(state.scale),
-            self.good_steps.assign(tf.cast(state.good_steps, tf.int64)),
-            self.counters.assign(tf.stack(counters)),
-        ]
+        A program may make its initializer before its optimizer, or initialize what it trains alone; without loss
+        scaling that is enough for optimizers without slots.
+        """
+        if tf.compat.v1.executing_eagerly_outside_functions() or tf.distribute.has_strategy():
+            return tf.convert_to_tensor(variable)
+        first = self.schedule.initial_state().scale if variable is self.scale else [0] * 5
+        first = 0 if variable is self.good_steps else first
+        return tf.cond(variable.is_initialized(), variable.read_value, lambda: tf.constant(first, variable.dtype))
 
     def update(self, grads: Any) -> Any:
         """Refused: the wrapper decides about scale and step in one condition.
@@ -70,17 +69,6 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         return {"initial_loss_scale": self.schedule.initial_state().scale}
 
 
-def _read(variable: Any, first: Any) -> Any:
-    """The value of a variable; its first one in a session that has not initialized it.
-
-    A program may make its initializer before its optimizer, or initialize what it trains alone; without loss scaling
-    that is enough for optimizers without slots.
-    """
-    if tf.compat.v1.executing_eagerly_outside_functions() or tf.distribute.has_strategy():
-        return tf.convert_to_tensor(variable)
-    return tf.cond(variable.is_initialized(), variable.read_value, lambda: tf.constant(first, variable.dtype))
-
-
 @contextlib.contextmanager
 def _back_in(scope: str) -> Iterator[None]:
     """Inside a condition, the name scope around it: a checkpoint knows an optimizer's variables by their names.
@@ -95,7 +83,7 @@ def _back_in(scope: str) -> Iterator[None]:
         yield
 
 
-class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer):  # type: ignore[misc]
+class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossScaleOptimizer):  # type: ignore[misc]
     """A TF1 optimizer that scales the loss and skips steps with nonfinite gradients.
 
     ``minimize`` needs nothing else; gradients may be clipped between ``compute_gradients``, which returns them
@@ -117,9 +105,11 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
                 "the optimizer is a LossScaleOptimizer already", where="LossScaleOptimizer", fix="Wrap it once"
             )
         self._schedule = build_schedule(initial_scale, **settings)
-        self._usage = Usage()
         self._base_methods: Mapping[str, Any] = {}
-        super().__init__(opt, _ScaleVariables(self._schedule))
+        variables = _ScaleVariables(self._schedule)
+        memory = Memory(variables.scale, variables.good_steps, variables.counters, read=variables.read)
+        self._scaler = Scaler(self._schedule, memory)
+        super().__init__(opt, variables)
 
     @property
     def inner_optimizer(self) -> Any:
@@ -127,40 +117,15 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
         return self._optimizer
 
     @property
-    def schedule(self) -> Schedule:
-        """The settings of the scale."""
-        return self._schedule
-
-    @property
     def loss_scale(self) -> Any:
         """The scale: a float32 variable."""
-        self._usage.note_reading()
+        self._scaler.usage.note_reading()
         return self._loss_scale.scale
 
     @property
     def counters(self) -> Any:
         """Skipped, skipped in a row, steps, step of the last change, nonfinite losses in a row: an int64 vector."""
         return self._loss_scale.counters
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def scale_loss(self, loss: Any) -> Any:
-        """The loss times the scale, for ``tf.gradients``; ``apply_gradients`` then unscales.
-
-        Args:
-            loss: a floating-point tensor of any shape.
-        """
-        self._usage.note_automatic_unscaling()
-        return self._scale_and_note(loss)
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def get_scaled_loss(self, loss: Any) -> Any:
-        """The loss times the scale, for a loop that calls :meth:`get_unscaled_gradients`."""
-        return self._scale_loss(loss)
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
-        """Divides gradients by the scale; ``apply_gradients`` then takes them as they come."""
-        return self._unscale_grads(grads)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> Any:
@@ -170,8 +135,8 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
             loss: a scalar tensor, or a callable that returns one.
             *args, **kwargs: of ``tf.compat.v1.train.Optimizer.compute_gradients``.
         """
-        pairs = self._call_inner("compute_gradients", self._scale_loss(loss), *args, **kwargs)
-        gradients = self._unscale_grads([gradient for gradient, _ in pairs])
+        pairs = self._call_inner("compute_gradients", self.get_scaled_loss(loss), *args, **kwargs)
+        gradients = self.get_unscaled_gradients([gradient for gradient, _ in pairs])
         return list(zip(gradients, [variable for _, variable in pairs], strict=True))
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -195,24 +160,19 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
             return self._call_inner("apply_gradients", grads_and_vars, global_step, name)
         pairs = self._take_pairs(grads_and_vars)
         variables = [variable for _, variable in pairs]
-        found = self._find_nonfinite(pairs)
 
         def step(gradients: Any) -> Any:
             return self._call_inner("apply_gradients", list(zip(gradients, variables, strict=True)), global_step)
 
         scope = "" if tf.executing_eagerly() else _v1.get_default_graph().get_name_scope()
 
-        def take(strategy: Any, gradients: Any) -> list[Any]:
+        def take(strategy: Any, gradients: Any) -> Any:
             with _back_in(scope):
                 if strategy is None:
-                    done = step(gradients)
-                else:
-                    done = strategy.group(strategy.extended.call_for_each_replica(step, args=(gradients,)))
-            return [done, *self._note_finite()]
+                    return step(gradients)
+                return strategy.group(strategy.extended.call_for_each_replica(step, args=(gradients,)))
 
-        taken = replicas.decide_together(
-            found, [gradient for gradient, _ in pairs], take=take, skip=self._note_nonfinite
-        )
+        taken = self._scaler.step([gradient for gradient, _ in pairs], take, headroom=_replica_count())
         if tf.executing_eagerly():
             return taken
         train_op = tf.group(taken, name=name or self.get_name())
@@ -238,12 +198,9 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
             ValueError: not one of the gradients is there.
         """
         pairs = self._take_pairs(grads_and_vars)
-        found = self._find_nonfinite(pairs)
-        is_nonfinite = tf.reduce_any(found.gradients)
-        gradients = [finite.zero_if(is_nonfinite, gradient) for gradient, _ in pairs]
-        taken = replicas.decide_together(
-            found, gradients, take=lambda *_: self._note_finite(), skip=self._note_nonfinite
-        )
+        given = [gradient for gradient, _ in pairs]
+        taken = self._scaler.step(given, lambda *_: None, headroom=_replica_count())
+        gradients = [finite.zero_if(tf.logical_not(taken), gradient) for gradient in given]
         variables = [variable for _, variable in pairs]
         return tf.group(self._call_inner("apply_gradients", list(zip(gradients, variables, strict=True))), taken)
 
@@ -253,11 +210,7 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
         Args:
             session: the session to ask; none is needed with eager execution.
         """
-        state = self._loss_scale
-        tensors = [state.scale, state.good_steps, state.counters]
-        # The variables themselves, because a graph that is finalized takes no new reads.
-        values = [variable.numpy() for variable in tensors] if session is None else session.run(tensors)
-        return Status.of(float(values[0]), [values[1], *values[2]], self._schedule)
+        return self._scaler.memory.status(self._schedule, session=session)
 
     def get_slot(self, var: Any, name: str) -> Any:
         """The inner optimizer's slot."""
@@ -285,30 +238,16 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
         ]
         if not pairs:
             raise ValueError("No gradients provided for any variable.")
-        kind = self._usage.judge(
-            [gradient for gradient, _ in pairs],
-            self._loss_scale.scale,
+        gradients = [gradient for gradient, _ in pairs]
+        is_scaled = self._scaler.are_scaled(
+            gradients,
             by_hand=Gradients.UNSCALED_BY_LOOP,  # as with TensorFlow's own wrapper, which divides in compute_gradients
             where=self.get_name(),
             fix=_COMPUTE,
         )
-        if kind is Gradients.SCALED:
-            scale = self._loss_scale()
-            pairs = [(finite.unscale(gradient, scale), variable) for gradient, variable in pairs]
+        if is_scaled:
+            return list(zip(self._scaler.unscale(gradients), [variable for _, variable in pairs], strict=True))
         return pairs
-
-    def _find_nonfinite(self, pairs: Iterable[tuple[Any, Any]]) -> replicas.Nonfinite:
-        flags = finite.find_nonfinite([gradient for gradient, _ in pairs], headroom=_replica_count())
-        return replicas.Nonfinite(flags, self._usage.take_nonfinite_loss())
-
-    def _note_finite(self) -> list[Any]:
-        state = self._schedule.after_finite(self._loss_scale.load(), finite.TENSORS)
-        return self._loss_scale.store(state, self._loss_scale.nonfinite_losses())  # type: ignore[no-any-return]
-
-    def _note_nonfinite(self, found: replicas.Nonfinite) -> list[Any]:
-        state = self._loss_scale.load()
-        count = finite.count_nonfinite_losses(found.loss, state.skipped_in_row, self._loss_scale.nonfinite_losses())
-        return self._loss_scale.store(self._schedule.after_nonfinite(state, finite.TENSORS), count)  # type: ignore[no-any-return]
 
     def _call_inner(self, name: str, *args: Any, **kwargs: Any) -> Any:
         with inner_call():
@@ -318,25 +257,6 @@ class LossScaleOptimizer(_v1.mixed_precision.MixedPrecisionLossScaleOptimizer): 
 
     def _doing_dynamic_loss_scaling(self) -> bool:
         return self._schedule.skips_nonfinite
-
-    def _scale_loss(self, loss: Any) -> Any:
-        # A callable loss is what eager execution gives.
-        if callable(loss):
-            return lambda: self._scale_and_note(loss())
-        return self._scale_and_note(loss)
-
-    def _scale_and_note(self, loss: Any) -> Any:
-        if not self._schedule.skips_nonfinite:
-            return loss
-        self._usage.note_scaled_loss(loss)
-        return finite.scale_loss(loss, self._loss_scale())
-
-    def _unscale_grads(self, grads: Iterable[Any]) -> list[Any]:
-        if not self._schedule.skips_nonfinite:
-            return list(grads)
-        self._usage.note_unscaled_gradients()
-        scale = self._loss_scale()
-        return [finite.unscale(gradient, scale) for gradient in grads]
 
 
 def wrap(inner_optimizer: Any, initial_scale: float, **settings: Any) -> LossScaleOptimizer:

@@ -1,27 +1,31 @@
-"""Explains one node: its precision, the rule, the way the decision came, and the list change that would turn it.
+"""Explains one node: its precision, the rule, the way the decision came, and what would turn it.
 
-The change is not guessed: candidates are tried, cheapest first, by rewriting the graph again under the changed
-configuration, and the first one that turns the node is named. What is explained is the decision of the rewrite itself,
+What is proposed is not guessed: candidates are tried, the narrowest first, by rewriting the graph again under the
+changed configuration, and those that turn the node are named. What is explained is the decision of the rewrite itself,
 after normalization was folded.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from amp_tf.config import LIST_NAMES, AmpConfig
-from amp_tf.errors import GraphError, OpListError
+from amp_tf.config import ENV_VARS, LIST_NAMES, AmpConfig
+from amp_tf.errors import OpListError
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.painting import Painting
-from amp_tf.painting.reasons import Reason, Rule
+from amp_tf.painting.reasons import Balance, Reason, Rule
 from amp_tf.precision import Precision
+from amp_tf.rewriting.node_names import missing_node
 from amp_tf.rewriting.pipeline import rewrite
 
 BIAS_OP = "BiasAdd"  #: what folding makes of the sum behind a convolution
+_PATTERN_FIELDS = {Rule.KEPT_BY_NAME: "keep_float32", Rule.FORCED_BY_NAME: "force_f16"}
+_SCOPES = (Rule.KEPT_BY_SCOPE, Rule.FORCED_BY_SCOPE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +39,9 @@ class Explanation:
         precision: what its result is computed in.
         reason: why.
         trail: names of the nodes along which the decision came, the node first; one name where it decided by itself.
+        patterns: the patterns of the configuration that decided, because its name matches them.
+        own_change: a pattern for this node alone that would turn the decision, field of AmpConfig to patterns; empty
+            where that does not turn it.
         change: the list change that would turn the decision, field of AmpConfig to ops; empty where none was found.
     """
 
@@ -45,6 +52,8 @@ class Explanation:
     precision: Precision
     reason: Reason
     trail: tuple[str, ...]
+    patterns: tuple[str, ...]
+    own_change: dict[str, tuple[str, ...]]
     change: dict[str, tuple[str, ...]]
 
     def __str__(self) -> str:
@@ -54,19 +63,27 @@ class Explanation:
         is_other = self.reason.rule is Rule.NO_FLOAT32
         state = "is left as it is" if is_other else f"computes in {self.precision.value}"
         lines = [f"{self.name} ({op}, {listed}) {state}: {self.reason}."]
+        if self.reason.balance is not None:
+            lines.append(_weighing(self.reason.balance))
         if len(self.trail) > 1:
             lines.append("The decision came along: " + " <- ".join(self.trail))
+        return "\n".join([*lines, *([] if is_other else self._proposals())])
+
+    def _proposals(self) -> list[str]:
         other = "float32" if self.precision.is_f16 else "16 bit"
+        if self.patterns:
+            field = _PATTERN_FIELDS[self.reason.rule]
+            return [
+                f"Its name matches {' and '.join(map(repr, self.patterns))} of {field} ({_variable(field)}): drop that"
+            ]
+        if self.reason.rule in _SCOPES:
+            return ["Take it out of the amp_tf.scope in which the model's code makes it"]
+        lines = []
+        if self.own_change:
+            lines.append(f"This would turn it alone to {other}: {_setting(self.own_change)}")
         if self.change:
-            settings = ", ".join(f"{field}={ops!r}" for field, ops in self.change.items())
-            variables = " ".join(
-                f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{field.upper().replace('_', 'LIST_')}={','.join(ops)}"
-                for field, ops in self.change.items()
-            )
-            lines.append(f"This would turn it to {other}: AmpConfig({settings}), or {variables}")
-        elif not is_other:
-            lines.append(f"No change of one or two ops on the lists turns it to {other}.")
-        return "\n".join(lines)
+            lines.append(f"This would turn it to {other}, and its like in the whole model: {_setting(self.change)}")
+        return lines or [f"No change of one op's list, nor a pattern for its name, turns it to {other}."]
 
 
 def explain(
@@ -77,6 +94,7 @@ def explain(
     preserve: tuple[str, ...] = (),
     hardware: Hardware | None = None,
     library: Any = None,
+    where: str = "",
 ) -> Explanation:
     """Explains a node of a graph.
 
@@ -87,10 +105,11 @@ def explain(
         preserve: names of nodes that stay as they are.
         hardware: the devices; this machine's CPU by default.
         library: for a FunctionDef, the functions that it calls.
+        where: where the graph comes from, such as a file, for the error.
 
     Raises:
         GraphError: the graph has no node of that name; the message names the closest ones.
-        OpListError: the lists contradict each other, or a change of them names an op that TensorFlow does not know.
+        OpListError: a change of the lists names an op that TensorFlow does not know.
     """
     hardware = Hardware.detect_cpu() if hardware is None else hardware
 
@@ -102,48 +121,70 @@ def explain(
     painting = painted(config)
     view = painting.view
     if node_name not in view.names:
-        raise missing_node(node_name, view.names, f"function {view.function!r}" if view.function else "graph")
+        place = f"function {view.function!r}" if view.function else where or "graph"
+        raise missing_node(node_name, view.names, place)
     node = view.names.index(node_name)
     is_f16 = _is_f16(painting, node)
+
+    def turns(change: Mapping[str, tuple[str, ...]]) -> bool:
+        try:
+            return _is_named_f16(painted(_changed(config, change)), node_name) != is_f16
+        except OpListError:
+            return False
+
     target = resolve_target(config, hardware).target
     list_of: Mapping[str, str] = target.lists.list_of if target else {}
-    trail = painting.trail(node)
-    change: dict[str, tuple[str, ...]] = {}
-    ops = dict.fromkeys([view.ops[node], *(view.ops[view.names.index(name)] for name in reversed(trail))])
-    for candidate in _candidates(list(ops), list_of, is_f16):
-        try:
-            turned = _is_named_f16(painted(_changed(config, candidate)), node_name) != is_f16
-        except OpListError:
-            continue
-        if turned:
-            change = candidate
-            break
-    precision = painting.precision if is_f16 and painting.precision else Precision.FLOAT32
-    op = view.ops[node]
-    reason = painting.reason(node)
-    old_op = _op_of(graph, node_name) if op == BIAS_OP else op
-    return Explanation(node_name, old_op, op, list_of.get(op, ""), precision, reason, tuple(trail), change)
+    trail, op, reason = painting.trail(node), view.ops[node], painting.reason(node)
+    ops = dict.fromkeys([op, *(view.ops[view.names.index(name)] for name in reversed(trail))])
+    own = {"keep_float32" if is_f16 else "force_f16": (f"^{re.escape(node_name)}$",)}
+    return Explanation(
+        name=node_name,
+        op=_op_of(graph, node_name) if op == BIAS_OP else op,
+        new_op=op,
+        op_list=list_of.get(op, ""),
+        precision=painting.precision if is_f16 and painting.precision else Precision.FLOAT32,
+        reason=reason,
+        trail=tuple(trail),
+        patterns=_patterns(config, reason.rule, node_name),
+        own_change=_first(turns, [own]),
+        change=_first(turns, _candidates(list(ops), list_of, is_f16)),
+    )
+
+
+def _first(turns: Callable[[Mapping[str, tuple[str, ...]]], bool], candidates: Any) -> dict[str, tuple[str, ...]]:
+    return next((candidate for candidate in candidates if turns(candidate)), {})
+
+
+def _patterns(config: AmpConfig, rule: Rule, name: str) -> tuple[str, ...]:
+    patterns = getattr(config, _PATTERN_FIELDS[rule]) if rule in _PATTERN_FIELDS else ()
+    return tuple(pattern for pattern in patterns if re.search(pattern, name))
+
+
+def _weighing(balance: Balance) -> str:
+    """What the two figures of a reason are, with as many digits as tell them apart."""
+    pair = (balance.in_f16 / 1e3, balance.in_float32 / 1e3)
+    digits = next((digits for digits in range(1, 4) if len({f"{figure:.{digits}f}" for figure in pair}) == 2), 1)
+    in_f16, in_float32 = (f"{figure:.{digits}f} µs" for figure in pair)
+    return (
+        f"The cost model expects {in_f16} in 16 bit, casts included, {in_float32} in float32, for all connected nodes "
+        "that would be converted together; where nothing is gained, float32 stays, which rounds less. With a named "
+        "precision (--precision, AMP_TF_PRECISION) nothing is weighed."
+    )
+
+
+def _variable(field: str) -> str:
+    return next(row.name for row in ENV_VARS if row.field == field)
+
+
+def _setting(change: Mapping[str, tuple[str, ...]]) -> str:
+    fields = ", ".join(f"{field}={names!r}" for field, names in change.items())
+    variables = " ".join(f"{_variable(field)}={shlex.quote(','.join(names))}" for field, names in change.items())
+    return f"AmpConfig({fields}), or {variables}"
 
 
 def _op_of(graph: Any, name: str) -> str:
     nodes = graph.node_def if hasattr(graph, "node_def") else graph.node
     return next(str(item.op) for item in nodes if item.name == name)
-
-
-def missing_node(wanted: str, names: Sequence[str], where: str) -> GraphError:
-    """The error for a node that none of the names is; it tells the closest ones."""
-    close = closest(wanted, names)
-    return GraphError(
-        f"the graph has no node {wanted!r}",
-        where=where,
-        fix=f"The closest names: {', '.join(close)}" if close else "amp-tf rewrite --report lists all names",
-    )
-
-
-def closest(wanted: str, names: Sequence[str]) -> list[str]:
-    """Up to three names, first those that end in what was typed: Keras puts the model's name before the layer's."""
-    inner = sorted((name for name in names if name.endswith(f"/{wanted}")), key=len)
-    return list(dict.fromkeys([*inner, *difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)]))[:3]
 
 
 def _is_f16(painting: Painting, node: int) -> bool:
@@ -163,12 +204,11 @@ def _candidates(ops: list[str], list_of: Mapping[str, str], is_f16: bool) -> Ite
         for goal in goals:
             if goal == current:
                 continue
-            change: dict[str, tuple[str, ...]] = {f"{current}_remove": (op,)} if current in LIST_NAMES else {}
             if goal:
-                change[f"{goal}_add"] = (op,)
-            if change:
-                yield change
+                yield {f"{goal}_add": (op,)}  # by which it leaves the list that it is on
+            elif current in LIST_NAMES:
+                yield {f"{current}_remove": (op,)}
 
 
-def _changed(config: AmpConfig, change: dict[str, tuple[str, ...]]) -> AmpConfig:
+def _changed(config: AmpConfig, change: Mapping[str, tuple[str, ...]]) -> AmpConfig:
     return dataclasses.replace(config, **{field: (*getattr(config, field), *ops) for field, ops in change.items()})  # type: ignore[arg-type]

@@ -43,13 +43,31 @@ def read_graph_file(path: str | Path) -> Any:
     path = Path(path)
     fix = "Name a SavedModel's folder, or a file that holds a GraphDef: .pb (binary) or .pbtxt (text)"
     try:
-        if path.name.endswith(TEXT_SUFFIXES):
-            return text_format.Parse(path.read_text(encoding="utf-8"), graph_pb2.GraphDef())
-        return graph_pb2.GraphDef.FromString(path.read_bytes())
+        data = path.read_bytes()
+        if not data:
+            raise GraphError("the file is empty", where=str(path), fix=fix)
+        if not path.name.endswith(TEXT_SUFFIXES):
+            return graph_pb2.GraphDef.FromString(data)
+        return text_format.Parse(data.decode(), graph_pb2.GraphDef())
     except OSError as error:
         raise GraphError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
-    except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
+    except text_format.ParseError as error:
+        if _is_truncated(data.decode(), error.GetLine() or 0):
+            what, fix = f"the text ends too early ({error}): the file is truncated", "Write or copy it again"
+            raise GraphError(what, where=str(path), fix=fix) from None
         raise GraphError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise GraphError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
+
+
+def _is_truncated(text: str, line: int) -> bool:
+    """Whether text with an error in some line begins as a graph does and breaks off there, with braces open."""
+    is_at_the_end = line >= len(text.rstrip().splitlines())  # the parser names the last word that it could read
+    return _is_graph_text(text.encode()) and is_at_the_end and text.count("{") > text.count("}")
+
+
+def _is_graph_text(data: bytes) -> bool:
+    return data.lstrip()[:4] in (b"node", b"vers", b"libr")
 
 
 def _other_kind(path: Path) -> str:
@@ -70,8 +88,8 @@ def _other_kind(path: Path) -> str:
                 return fix
         except DecodeError:
             continue
-    is_text = data.lstrip()[:4] in (b"node", b"vers", b"libr")
-    return "It is text: give it a name that ends in .pbtxt" if is_text else ""
+    is_misnamed = _is_graph_text(data) and not path.name.endswith(TEXT_SUFFIXES)
+    return "It is text: give it a name that ends in .pbtxt" if is_misnamed else ""
 
 
 def write_graph_file(graph: Any, path: str | Path) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from amp_tf.config import AmpConfig
-from amp_tf.errors import GraphError
+from amp_tf.config import AmpConfig, check_config
+from amp_tf.errors import ConfigError, GraphError
+from amp_tf.offline.live_model import saved_model_of
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
@@ -26,7 +27,12 @@ _SPLIT_MODEL_FILE = "saved_model.cpb"  # what TensorFlow writes beyond protobuf'
 
 
 def convert_saved_model(
-    src: str | Path, dst: str | Path, config: AmpConfig | None = None, *, hardware: Hardware | None = None
+    src: str | Path | Any,
+    dst: str | Path,
+    config: AmpConfig | None = None,
+    *,
+    hardware: Hardware | None = None,
+    replace: bool = False,
 ) -> RewriteReport:
     """Writes a mixed-precision copy of a SavedModel.
 
@@ -34,31 +40,58 @@ def convert_saved_model(
     ``tf.nn.silu``): TensorFlow saved those gradients for float32.
 
     Args:
-        src: folder of a SavedModel, of TF1 or TF2.
-        dst: folder to write; it must not exist, or be empty, and lie outside of ``src``.
+        src: folder of a SavedModel, of TF1 or TF2; or a ``.keras`` or ``.h5`` file, a Keras model or a ``tf.Module``,
+            which is exported as a SavedModel first.
+        dst: folder to write; it must not exist, or be empty, and lie outside of ``src``. Where the conversion fails or
+            is interrupted, it is left as it was.
         config: what to convert; the environment's settings by default. For a model that will be served on other
             devices than this machine's set ``precision`` and ``target``.
         hardware: the devices to convert for; this machine's CPU by default.
+        replace: whether ``dst`` may be a SavedModel, even ``src`` itself, in whose place the copy comes.
 
     Returns:
         The report of all graphs and functions of the model.
 
     Raises:
-        GraphError: ``src`` is no SavedModel, its graph is broken or a file of it cannot be read, or ``dst`` is not
+        GraphError: ``src`` is no model, its graph is broken or a file of it cannot be read, or ``dst`` is not
             empty, lies in ``src`` or cannot be written.
-        OpListError: the lists contradict each other.
+        OpListError: a change of the lists names an op that TensorFlow does not know.
+        ConfigError: ``config`` is none, or ``dst`` no path.
     """
-    source, target = Path(src), Path(dst)
-    model = read_saved_model(source)
-    _check_target(source, target)
+    if config is not None:
+        check_config(
+            config, where="convert_saved_model(config)", fix='Write for instance amp_tf.AmpConfig(target="gpu")'
+        )
+    if not isinstance(dst, (str, os.PathLike)):
+        raise ConfigError(f"{dst!r} is no path", where="convert_saved_model(dst)", fix="Name the folder to write")
+    target = Path(dst)
+    is_replaced = replace and is_saved_model(target)
+    with saved_model_of(src) as source:
+        if not is_saved_model(source):
+            raise _no_model(source)
+        _check_target(source, target, is_replaced)
+        model, report = rewrite_saved_model(source, config, hardware=hardware)
+        data = model.SerializeToString(deterministic=True)
+        (_replace if is_replaced else _write)(source, target, data)
+    return report
+
+
+def rewrite_saved_model(
+    src: str | Path | Any, config: AmpConfig | None = None, *, hardware: Hardware | None = None
+) -> tuple[Any, RewriteReport]:
+    """The ``SavedModel`` proto of a model with its graphs rewritten, and the report; nothing is written.
+
+    Args and Raises: as for :func:`convert_saved_model`.
+    """
+    with saved_model_of(src) as source:
+        model = read_saved_model(source)
     reports: list[GraphReport] = []
     for meta_graph in model.meta_graphs:
         result = rewrite(meta_graph.graph_def, config, preserve=preserved_nodes(meta_graph), hardware=hardware)
         reports += result.report.graphs
         if result.changed:
             meta_graph.graph_def.CopyFrom(result.graph)
-    _write(source, target, model.SerializeToString(deterministic=True))
-    return RewriteReport(tuple(reports))
+    return model, RewriteReport(tuple(reports))
 
 
 def is_saved_model(folder: str | Path) -> bool:
@@ -105,7 +138,9 @@ def preserved_nodes(meta_graph: Any) -> set[str]:
     tensors += [saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name]
     for collection in meta_graph.collection_def.values():
         tensors += collection.node_list.value
-    return {name.removeprefix("^").partition(":")[0] for name in tensors if name}
+    named = {name.removeprefix("^").partition(":")[0] for name in tensors if name}
+    # Collections may name what the graph had once.
+    return named.intersection(node.name for node in meta_graph.graph_def.node)
 
 
 def _no_model(folder: Path) -> GraphError:
@@ -122,36 +157,80 @@ def _no_model(folder: Path) -> GraphError:
     )
 
 
-def _check_target(source: Path, target: Path) -> None:
+def _check_target(source: Path, target: Path, is_replaced: bool) -> None:
     if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
         raise GraphError(
             f"the folder lies in the model that is converted, {str(source)!r}",
             where=str(target),
             fix="Name a new folder outside of it; nothing was written",
         )
-    if os.path.isdir(target) and any(target.iterdir()):
-        raise GraphError("the folder is not empty", where=str(target), fix="Name a new folder; nothing was written")
+    if os.path.isdir(target) and any(target.iterdir()) and not is_replaced:
+        fix = "Name a new folder; nothing was written"
+        if is_saved_model(target):
+            fix = "Name a new folder, or have the model there replaced (--force, replace=True); nothing was written"
+        raise GraphError("the folder is not empty", where=str(target), fix=fix)
+
+
+def _replace(source: Path, target: Path, model: bytes) -> None:
+    """Puts the copy in the place of a model once it is complete."""
+    target = Path(os.path.realpath(target))
+    staged, old = (target.with_name(f"{target.name}.{os.getpid()}.{kind}") for kind in ("tmp", "old"))
+    _write(source, staged, model)
+    try:
+        target.rename(old)
+        staged.rename(target)
+    except BaseException as error:  # Ctrl-C, too
+        if not os.path.lexists(target):
+            old.rename(target)
+        shutil.rmtree(staged, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _unwritable(target, error) from None
+        raise
+    shutil.rmtree(old)
 
 
 def _write(source: Path, target: Path, model: bytes) -> None:
+    """Writes the copy, or leaves the target as it was."""
     skipped = shutil.ignore_patterns(MODEL_FILE, TEXT_MODEL_FILE, _FINGERPRINT_FILE)
+    was_there = os.path.lexists(target)
     try:
         shutil.copytree(source, target, dirs_exist_ok=True, ignore=skipped)
         target.chmod(target.stat().st_mode | stat.S_IWUSR)  # a copy of a read-only folder is read-only
         (target / MODEL_FILE).write_bytes(model)
-    except shutil.Error as error:  # all that could not be copied, once it is known
-        file, _, why = error.args[0][0]
-        raise GraphError(
-            f"cannot be copied to {str(target)!r} ({why})",
-            where=str(file),
-            fix=f"See that it can be read and the disk has room, and remove {str(target)!r}, which is not complete",
-        ) from None
-    except OSError as error:
-        raise GraphError(
-            f"cannot be written ({error.strerror or error})",
-            where=str(target),
-            fix="Name a new folder where you may write, on a disk with room for the model",
-        ) from None
+    except BaseException as error:  # Ctrl-C, too
+        _clear(target, was_there)
+        if isinstance(error, shutil.Error):  # all that could not be copied, once it is known
+            file, _, why = error.args[0][0]
+            raise GraphError(
+                f"cannot be copied to {str(target)!r} ({why})",
+                where=str(file),
+                fix="See that it can be read and the disk has room; nothing was written",
+            ) from None
+        if isinstance(error, OSError):
+            raise _unwritable(target, error) from None
+        raise
+
+
+def _unwritable(target: Path, error: OSError) -> GraphError:
+    return GraphError(
+        f"cannot be written ({error.strerror or error})",
+        where=str(target),
+        fix="Name a new folder where you may write, on a disk with room for the model",
+    )
+
+
+def _clear(target: Path, was_there: bool) -> None:
+    """Removes what was written to a folder that was empty or was not there."""
+    if not os.path.isdir(target):
+        return
+    if not was_there:
+        shutil.rmtree(target, ignore_errors=True)
+        return
+    for item in target.iterdir():
+        if item.is_dir() and not item.is_symlink():
+            shutil.rmtree(item, ignore_errors=True)
+        else:
+            item.unlink(missing_ok=True)
 
 
 def _tensor_names(infos: Iterable[Any]) -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from pathlib import Path
+
+from amp_tf.errors import ConfigError
 
 MIN_COMPUTE_CAPABILITY = (7, 0)  # the first NVIDIA GPUs with tensor cores (Volta)
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -24,6 +27,18 @@ class Hardware:
     gpu_capabilities: tuple[tuple[int, int], ...] = ()
     cpu_has_bf16: bool = False
     cpu_has_avx512: bool = False
+
+    def __post_init__(self) -> None:
+        pairs: tuple[tuple[object, object], ...] = ((None, None),)
+        with contextlib.suppress(TypeError, ValueError):
+            pairs = tuple((major, minor) for major, minor in self.gpu_capabilities)
+        if not all(isinstance(number, int) for pair in pairs for number in pair):
+            raise ConfigError(
+                f"{self.gpu_capabilities!r} is no row of compute capabilities",
+                where="Hardware.gpu_capabilities",
+                fix="Write a pair for each GPU, such as ((7, 0), (8, 0))",
+            )
+        object.__setattr__(self, "gpu_capabilities", pairs)
 
     @classmethod
     def detect_cpu(cls) -> Hardware:

@@ -7,7 +7,6 @@ import functools
 from collections.abc import Mapping
 
 from amp_tf.config import LIST_NAMES, AmpConfig
-from amp_tf.errors import OpListError
 from amp_tf.oplists.table import ALLOW, CUDA, DENY, INFER, ROWS
 
 
@@ -36,39 +35,26 @@ class OpLists:
 
 @functools.lru_cache(maxsize=64)
 def build_lists(table: str, config: AmpConfig) -> OpLists:
-    """The lists of a table under a configuration.
+    """The lists of a table under a configuration. An op that the user adds to one list leaves the one that it is on.
 
     The level is applied as TensorFlow's pass does: ``TREAT_INFER_AS_DENY`` moves the infer list to the deny list;
     ``TENSOR_CORES_ONLY`` empties all lists but the allow list on the ``cuda`` table, what the user added included.
-
-    Raises:
-        OpListError: an op is on two lists; the message names the op and both lists.
     """
-    members = {
-        name: _change(
-            {row.op for row in ROWS if row.table == table and row.op_list == name},
-            getattr(config, f"{name}_add"),
-            getattr(config, f"{name}_remove"),
-        )
+    joins = {
+        op: name
         for name in LIST_NAMES
+        for op in {*getattr(config, f"{name}_add")}.difference(getattr(config, f"{name}_remove"))
     }
+    members: dict[str, set[str]] = {name: set() for name in LIST_NAMES}
+    for row in ROWS:
+        if row.table == table and row.op not in joins and row.op not in getattr(config, f"{row.op_list}_remove"):
+            members[row.op_list].add(row.op)
+    for op, name in joins.items():  # each joins one list only: AmpConfig sees to it
+        members[name].add(op)
     if config.level == "TENSOR_CORES_ONLY" and table == CUDA:
         members = {name: ops if name == ALLOW else set() for name, ops in members.items()}
     if config.level == "TREAT_INFER_AS_DENY":
         members[DENY] |= members[INFER]
         members[INFER] = set()
-    list_of: dict[str, str] = {}
-    for name in LIST_NAMES:
-        for op in sorted(members[name]):
-            if op in list_of:
-                raise OpListError(
-                    f"op {op!r} is on the {list_of[op]} list and on the {name} list",
-                    where=f"op lists ({table} table)",
-                    fix=f"Take it off one of them, e.g. {list_of[op]}_remove=({op!r},) or {name}_remove=({op!r},)",
-                )
-            list_of[op] = name
+    list_of = {op: name for name in LIST_NAMES for op in sorted(members[name])}
     return OpLists(table, list_of, force_all=config.level == "UNSAFE_FORCE_ALL")
-
-
-def _change(ops: set[str], add: tuple[str, ...], remove: tuple[str, ...]) -> set[str]:
-    return (ops | set(add)) - set(remove)

@@ -18,7 +18,7 @@ from typing import Any
 
 from absl import logging
 
-from amp_tf.config import ENV_VARS, LIST_NAMES, AmpConfig
+from amp_tf.config import LIST_NAMES, AmpConfig, setting_name
 from amp_tf.errors import OpListError
 from amp_tf.oplists.table import ROWS
 
@@ -41,7 +41,7 @@ class UnknownOp:
     @property
     def where(self) -> str:
         """The setting, under its name in Python and in the environment."""
-        return _setting(self.field)
+        return setting_name(self.field)
 
     @property
     def what(self) -> str:
@@ -130,17 +130,12 @@ def _known_names() -> dict[str, str]:
     return {name.lower(): name for name in sorted({*dir(tf.raw_ops), *_lists_of()})}
 
 
-def _setting(field: str) -> str:
-    variable = next(row.name for row in ENV_VARS if row.field == field)
-    return f"AmpConfig.{field} ({variable})"
-
-
 @functools.lru_cache(maxsize=256)
 def _tell_once(field: str, op: str) -> None:
     lists = " and the ".join(sorted(_lists_of().get(op, ())))
     logging.warning(
         "amp_tf: %s: op %r is not on the %s list, so removing it changes nothing. %s.",
-        _setting(field),
+        setting_name(field),
         op,
         field.removesuffix("_remove"),
         f"It is on the {lists} list" if lists else "It is on no list",

@@ -194,6 +194,8 @@ TENSOR_LIST_WRITERS = frozenset(
         "TensorListSplit",
     )
 )
+#: Ops by which loops and branches keep values for their gradients.
+KEEPING = frozenset({*TENSOR_LIST_WRITERS, "OptionalFromValue"})
 #: Ops behind which a TensorList may have readers or writers that the graph does not show.
 TENSOR_LIST_BOUNDARIES = frozenset(
     (
@@ -232,25 +234,33 @@ STORING = frozenset(
         *("ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate", "ResourceStridedSliceAssign"),
     )
 )
-#: Ops on the infer and clear lists that may give much less than they read.
-SHRINKING = frozenset(
+#: Ops that add to a value or take from it.
+ADDING = frozenset({"Add", "AddN", "AddV2", "Sub"})
+#: Ops that multiply or divide one value by another.
+SCALING = frozenset({"Div", "DivNoNan", "Mul", "MulNoNan", "RealDiv"})
+#: Ops that give the difference of two values, or its square.
+SUBTRACTING = frozenset({"SquaredDifference", "Sub"})
+#: Ops of which the logarithm shows how far a value is from one.
+LOGARITHMS = frozenset({"CumulativeLogsumexp", "Log", "Log1p", "LogMatrixDeterminant"})
+#: Ops that may make much of a small change of their input.
+MAGNIFYING = frozenset(
     (
-        *(
-            "ArgMax",
-            "ArgMin",
-            "AvgPool",
-            "AvgPool3D",
-            "BiasAddGrad",
-            "Max",
-            "MaxPool",
-            "MaxPool3D",
-            "MaxPoolV2",
-            "Mean",
-        ),
-        *("FusedBatchNormV2", "FusedBatchNormGradV2", "FusedBatchNormV3", "FusedBatchNormGradV3", "_FusedBatchNormEx"),
-        *("Gather", "GatherNd", "GatherV2", "Mean", "Min", "Prod", "Slice", "Split", "SplitV", "StridedSlice", "Sum"),
-        *("TopK", "TopKV2", "Unpack"),
+        *("Acos", "Acosh", "Asin", "Atanh", "CumulativeLogsumexp", "Div", "DivNoNan", "Exp", "Expm1", "Inv", "Log"),
+        *("Log1p", "LogMatrixDeterminant", "Pow", "RealDiv", "Reciprocal", "Rsqrt", "Sqrt", "Xdivy", "Xlog1py"),
+        "Xlogy",
     )
 )
+#: Ops of the infer list that keep the size of a value's rounding beside it.
+LINEAR = frozenset({*ADDING, *SCALING, "BiasAdd", "Mean", "Square", "Sum"})
+#: Ops whose result divides where it is multiplied.
+RECIPROCALS = frozenset({"Inv", "Reciprocal", "Rsqrt"})
+#: Ops whose result leaves float16's range for values that are in it; a quotient does not if its divisor is a constant.
+RANGING = frozenset({"Inv", "Prod", "RealDiv", "Reciprocal", "Square"})
+#: Ops whose 16-bit kernels compute exp(x) - 1 as it stands there: nothing is left of a small x.
+INACCURATE = frozenset({"Elu", "Selu"})
+#: Ops that take the mean off their values and divide by the deviation.
+NORMALIZING = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"})
+#: Ops that kernels compute together with the product before them: its result is rounded once for both.
+FOLLOWING = frozenset({"BiasAdd", "BiasAddV1", "LeakyRelu", "Relu", "Relu6"})
 #: Sources of reference variables: what reads them by Identity or Enter must keep their type.
 REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2"})

@@ -73,11 +73,7 @@ def device_type_of(device: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
-    """The target of a configuration on some hardware.
-
-    Raises:
-        OpListError: the user's changes put an op on two lists.
-    """
+    """The target of a configuration on some hardware."""
     on_gpu = config.target == "gpu" or (config.target == "auto" and hardware.has_gpu)
     default_device = GPU_DEVICE if on_gpu else CPU_DEVICE
     device_type, precision, why_none = _choose(config, hardware, on_gpu)

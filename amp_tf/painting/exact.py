@@ -1,10 +1,10 @@
 """What must be computed in float32 although the lists would convert it: its result would not only be rounded, but lost.
 
-Four cases, and TensorFlow's pass knows none of them. A sum that is kept in the 16-bit type stops growing: 256 and 1
-are 256 in bfloat16. A variable that is written back through 16 bit stands still: an average of 3 that moves by 1 % of
-its distance stops on its way. And float values that stand for whole numbers, such as the ids of a feature column,
-become other numbers: 1,001 is 1,000 in bfloat16. And the gradient of a maximum looks for the maximum among the values
-that it was taken from, where it is not found once it is rounded and they are not.
+Three cases of single ops, and TensorFlow's pass knows none of them; :mod:`amp_tf.painting.contract` has those that
+follow from where values go. A sum that is kept in the 16-bit type stops growing: 256 and 1 are 256 in bfloat16. Float
+values that stand for whole numbers, such as the ids of a feature column, become other numbers: 1,001 is 1,000 in
+bfloat16. And the gradient of a maximum looks for the maximum among the values that it was taken from, where it is not
+found once it is rounded and they are not.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Collection
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.oplists.table import CPU, SHRINKING, STORING, SUMS_IN_BFLOAT16, SUMS_IN_ITS_TYPE
-from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
+from amp_tf.oplists.table import CPU, INACCURATE, KEEPING, SUMS_IN_BFLOAT16, SUMS_IN_ITS_TYPE
+from amp_tf.painting.canvas import NO_CAUSE, Canvas
 from amp_tf.painting.economy import fused_with_products
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
@@ -44,6 +44,17 @@ def take_sums_off_lists(canvas: Canvas) -> None:
         canvas.rule[units] = Rule.SUMS
 
 
+def take_inaccurate_off_lists(canvas: Canvas) -> None:
+    """Ops whose 16-bit kernels lose their result are on no list.
+
+    Difference "inaccurate-kernel": TensorFlow has Elu and Selu on its infer list, and -1e-4 becomes 0 in bfloat16.
+    """
+    units = _units_of_ops(canvas, INACCURATE)
+    listed = [unit for unit in units if canvas.on_infer[unit]]
+    canvas.on_infer[listed] = 0
+    canvas.rule[listed] = Rule.INACCURATE
+
+
 def drop_narrow_sums(canvas: Canvas) -> None:
     """Takes the paint off sums whose bfloat16 kernel keeps the sum in bfloat16, if nothing better computes them.
 
@@ -56,39 +67,6 @@ def drop_narrow_sums(canvas: Canvas) -> None:
         fused = fused_with_products(canvas) if units else set()
         lone = [unit for unit in units if unit not in fused and canvas.rule[unit] not in _FORCED]
         canvas.unpaint_allow(lone, Rule.SUMS)
-
-
-def keep_stored(canvas: Canvas) -> None:
-    """What only serves to compute what a variable will hold is painted deny.
-
-    So are the moving averages of batch normalization, and optimizers that are written in plain operations, from the
-    gradient on. A value that something else reads as well stays as it is, and so does a large one that is summed up.
-    Difference "stored-value": TensorFlow converts them where they follow a product.
-    """
-    view, edges = canvas.view, canvas.view.edges
-    stack = view.nodes_where(lambda signature: signature.op in STORING)
-    if not stack:
-        return
-    listed = units_of((canvas.on_infer | canvas.on_clear) & canvas.is_float32)
-    is_open = np.zeros(view.node_count, np.bool_)
-    is_open[np.asarray(canvas.node_of)[listed]] = True
-    is_open &= ~view.of_kinds((signature.op in SHRINKING for signature in view.of_kind), np.bool_)
-    readers_left = np.bincount(edges.src_node, minlength=view.node_count).tolist()
-    firsts = np.searchsorted(edges.dst_node, np.arange(view.node_count + 1)).tolist()
-    open_nodes, sources, base = is_open.tolist(), edges.src_node.tolist(), view.base
-    stored_by = [NO_CAUSE] * view.node_count
-    while stack:
-        node = stack.pop()
-        for source in sources[firsts[node] : firsts[node + 1]]:
-            readers_left[source] -= 1
-            if open_nodes[source] and not readers_left[source]:
-                stack.append(source)
-                stored_by[source] = node
-    causes = np.asarray(stored_by, np.int32)
-    kept = units_of(view.spread(causes != NO_CAUSE) & canvas.is_float32)
-    first_units = np.asarray(base, np.int32)[causes]
-    np.frombuffer(canvas.cause, np.int32)[kept] = view.spread(first_units)[kept]
-    canvas.paint_deny(kept, Rule.STORED)
 
 
 def keep_whole_numbers(canvas: Canvas) -> None:
@@ -108,6 +86,31 @@ def keep_whole_numbers(canvas: Canvas) -> None:
     canvas.paint_deny(canvas.flood(seeds, passable, backward=True), Rule.WHOLE_NUMBERS)
 
 
+def keep_stored_maxima(canvas: Canvas) -> None:
+    """A maximum that a loop or a branch keeps for its gradient is painted deny, with what keeps it and its operand.
+
+    There the gradient, which compares the two, is in another part of the graph, and reads them from a list or an
+    optional. Difference "lost-maximum", as :func:`match_maxima`.
+    """
+    view, edges = canvas.view, canvas.view.edges
+    is_keeping = view.of_kinds((signature.op in KEEPING for signature in view.of_kind), np.bool_)
+    keeping = edges.at(is_keeping[edges.dst_node] & canvas.is_float32.astype(np.bool_)[edges.src_unit])
+    if not len(keeping):
+        return
+    first_source = _first_sources(canvas, {*_UNCHANGED, *_MAXIMA})
+    kept: dict[int, list[int]] = {}  # by what they keep: the units that do, and those between
+    for source, unit in zip(keeping.src_node.tolist(), keeping.dst_unit.tolist(), strict=True):
+        chain = _unchanged_from(canvas, source, first_source)
+        between = [unit for node in chain[:-1] for unit in view.units(node)]
+        kept.setdefault(chain[-1], []).extend([unit, *between])
+    for node in view.nodes_where(lambda signature: signature.op in _MAXIMA):
+        if node in kept and node in first_source:
+            operand = _unchanged_from(canvas, first_source[node], first_source)[-1]
+            units = [*view.units(node), *kept[node], *kept.get(operand, ())]
+            listed = canvas.on_infer | canvas.on_clear
+            canvas.paint_deny([unit for unit in units if listed[unit] and canvas.is_float32[unit]], Rule.COMPARED)
+
+
 def match_maxima(canvas: Canvas) -> None:
     """The gradient of a maximum gets the maximum and the values that it was taken from both rounded, or neither.
 
@@ -120,20 +123,27 @@ def match_maxima(canvas: Canvas) -> None:
     for node in view.nodes_where(lambda signature: signature.op in _COMPARING):
         inputs = edges.at(slice(*np.searchsorted(edges.dst_node, (node, node + 1))))
         inputs = inputs.at(inputs.dst_position < 2)  # the values and the maximum, in one type
-        is_painted = [bool(canvas.allow[unit]) for unit in inputs.src_unit]
         unit = int(inputs.dst_unit[0]) if len(inputs) == 2 else NO_CAUSE  # a broken graph may lack one
-        if unit == NO_CAUSE or canvas.allow[unit] or is_painted[0] == is_painted[1]:
+        if unit == NO_CAUSE or canvas.allow[unit]:
             continue
-        chain = [int(inputs.src_node[is_painted.index(True)])]
-        while view.ops[chain[-1]] in _UNCHANGED and first_source.get(chain[-1], chain[0]) not in chain:
-            chain.append(first_source[chain[-1]])
-        if view.ops[chain[-1]] not in _MAXIMA:
+        chains = [_unchanged_from(canvas, int(source), first_source) for source in inputs.src_node]
+        rounded = [any(canvas.allow[unit] for node in chain for unit in view.units(node)) for chain in chains]
+        chain = chains[rounded.index(True)] if rounded[0] != rounded[1] else []
+        if not chain or view.ops[chain[-1]] not in _MAXIMA:
             continue
         if canvas.convertible[unit] and not canvas.deny[unit] and not canvas.locked[unit]:
             canvas.paint_allow([unit], Rule.COMPARES)
         else:
             units = [unit for node in chain for unit in view.units(node) if canvas.rule[unit] not in _FORCED]
             canvas.unpaint_allow(units, Rule.COMPARED)
+
+
+def _unchanged_from(canvas: Canvas, node: int, first_source: dict[int, int]) -> list[int]:
+    """A node, and where its value comes from through nodes that do not change it."""
+    chain = [node]
+    while canvas.view.ops[chain[-1]] in _UNCHANGED and first_source.get(chain[-1], node) not in chain:
+        chain.append(first_source[chain[-1]])
+    return chain
 
 
 def _first_sources(canvas: Canvas, ops: Collection[str]) -> dict[int, int]:

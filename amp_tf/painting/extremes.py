@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.oplists.table import CARRIERS, EXTREME_SOURCES
-from amp_tf.painting.canvas import Canvas
+from amp_tf.oplists.table import CARRIERS, EXTREME_SOURCES, RANGING, RECIPROCALS
+from amp_tf.painting.canvas import Canvas, units_of
+from amp_tf.painting.contract import Flow
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
 
@@ -32,6 +33,30 @@ def keep_extremes(canvas: Canvas) -> None:
     sources = [*_extreme_constants(canvas), *view.nodes_where(lambda signature: signature.op in EXTREME_SOURCES)]
     readers = canvas.flood(_units_of(canvas, sources), passable, forward=True)
     canvas.paint_deny(readers, Rule.BEYOND_RANGE)
+
+
+def keep_in_range(canvas: Canvas, flow: Flow) -> None:
+    """In float16, squares and quotients count as ops of the deny list, as powers and exponentials do there.
+
+    300 is an ordinary activation, and its square is infinite; 1e-4 is one, too, and so is the quotient of 10 by it,
+    also where it is written as a multiplication by a reciprocal (``tf.math.l2_normalize``).
+    Quotients by a constant and products of two different values are what the lists say.
+
+    Difference "squares-and-quotients": TensorFlow has Pow on the deny list, but not x * x and 1 / x.
+    """
+    if canvas.target.precision is not Precision.FLOAT16:
+        return
+    view, edges, values = canvas.view, canvas.view.edges, flow.values
+    by_reciprocals = values.nodes_of(("Mul",)) & values.readers_of(values.nodes_of(RECIPROCALS))
+    is_constant = values.nodes_of(("Const",))[edges.src_node] & (edges.dst_position == 1)
+    by_constants = np.zeros(view.node_count, np.bool_)
+    by_constants[edges.dst_node[is_constant]] = True
+    ranging = values.nodes_of(RANGING) & ~(by_constants & values.nodes_of(("RealDiv",)))
+    free = canvas.on_infer & canvas.is_float32 & (canvas.deny ^ 1)
+    units = units_of(view.spread(ranging | values.squares() | by_reciprocals) & free.astype(np.bool_))
+    canvas.on_infer[units] = 0
+    canvas.on_deny[units] = 1
+    canvas.paint_deny(units, Rule.LEAVES_RANGE)
 
 
 def _units_of(canvas: Canvas, nodes: Iterable[int]) -> list[int]:

@@ -45,9 +45,13 @@ class Rule(enum.IntEnum):
     SCALES_FILTER = 120
     BEYOND_RANGE = 121
     SUMS = 122
-    STORED = 123
+    AFTER_PRODUCTS = 123
     WHOLE_NUMBERS = 124
     COMPARED = 125
+    RUNNING_SUM = 126
+    DIFFERENCE = 127
+    LEAVES_RANGE = 128
+    INACCURATE = 129
 
     @property
     def converts(self) -> bool:
@@ -96,9 +100,14 @@ _WORDS = {
     Rule.SCALES_FILTER: "it normalizes: amp_tf moved it from the result of a convolution to its filter",
     Rule.BEYOND_RANGE: "it uses a constant that 16 bit would make infinite, zero or one, by {cause}",
     Rule.SUMS: "it adds up many values, and its 16-bit kernel would round after each",
-    Rule.STORED: "it serves only to compute what {cause} stores in a variable",
+    Rule.AFTER_PRODUCTS: "no product uses what it computes: variables get it, or whoever reads results",
     Rule.WHOLE_NUMBERS: "it computes what becomes whole numbers, by {cause}",
     Rule.COMPARED: "its gradient, which stays in float32, looks for its values among those that it reads",
+    Rule.RUNNING_SUM: "it is a part of a running sum, from which 16 bit would lose small terms",
+    Rule.DIFFERENCE: "it computes a difference, or what goes into one, that is then divided, rooted, logged or "
+    "exponentiated",
+    Rule.LEAVES_RANGE: "it is a square or a quotient, which leaves float16's range for ordinary values",
+    Rule.INACCURATE: "its 16-bit kernel loses small results",
 }
 
 

@@ -39,10 +39,12 @@ def find_clusters(canvas: Canvas, is_function: Callable[[str], bool]) -> list[Cl
         handle = _handle_unit(canvas, root)
         if handle is None:
             continue
-        touched = {canvas.node_of[unit] for unit in canvas.flood([handle], everywhere, forward=True, backward=True)}
+        reached = canvas.flood([handle], everywhere, forward=True, backward=True)
+        touched = {canvas.node_of[unit] for unit in reached}
         cluster = {node: element[node] for node in sorted(touched | {root}) if node in element}
         seen.update(cluster)
         escapes = any(_is_boundary(canvas, node, is_function) for node in touched - element.keys())
+        escapes = escapes or any(_is_element(canvas, unit) for unit in reached)
         if escapes or not all(canvas.processable[unit] for unit in cluster.values()):
             touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
             canvas.paint_deny(touchable, Rule.LIST_ESCAPES)
@@ -100,6 +102,16 @@ def _is_boundary(canvas: Canvas, node: int, is_function: Callable[[str], bool]) 
     """
     op = canvas.view.ops[node]
     return op in TENSOR_LIST_BOUNDARIES or is_function(op) or canvas.view.signatures[node].holds_functions
+
+
+def _is_element(canvas: Canvas, unit: int) -> bool:
+    """Whether a list is stored there in another one, as a loop in a loop stores what its gradient needs.
+
+    Difference "list-of-lists": TensorFlow does not follow a list into another and out again, and the readers of one
+    list may get another type than its writers.
+    """
+    node = canvas.node_of[unit]
+    return handles_lists(canvas.view.signatures[node]) and not canvas.view.slot(node, unit).is_fixed
 
 
 def _set_cause(canvas: Canvas, units: list[int], cause: int) -> None:

@@ -79,9 +79,12 @@ class RewriteReport:
 
     Attributes:
         graphs: the graphs and function bodies, in the order in which they were rewritten.
+        summary: of a process, the line that it prints at exit; else empty. It also tells what no graph shows: rewrites
+            that failed, and why amp_tf is off.
     """
 
     graphs: tuple[GraphReport, ...] = ()
+    summary: str = dataclasses.field(default="", compare=False)
 
     @property
     def nodes(self) -> list[NodeReport]:
@@ -154,6 +157,7 @@ class RewriteReport:
             "casts": self.casts,
             "precisions": [precision.value for precision in self.precisions],
             "why_nothing": str(self.why_nothing) if self.why_nothing else None,
+            "summary": self.summary,
             "graphs": [_graph_to_dict(graph) for graph in self.graphs],
         }
 

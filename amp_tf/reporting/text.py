@@ -30,7 +30,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def render(report: RewriteReport) -> str:
-    """The counts, then a line for each op that was converted, and for each rule that left nodes in float32.
+    """The summary, then a line for each op that was converted, and for each rule that left nodes in float32.
 
     Nodes without float32 values, and those whose op is on no list, are counted in the first line alone.
     """
@@ -38,7 +38,7 @@ def render(report: RewriteReport) -> str:
     if report.why_nothing:
         text += f": {report.why_nothing}"
     nodes = report.nodes
-    lines = [text, *_converted(nodes), *_left(nodes)]
+    lines = [report.summary or text, *_converted(nodes), *_left(nodes)]
     return "\n".join(lines)
 
 

@@ -16,21 +16,21 @@ of ``(y * s + b) + z``, the two sums change places again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, attribute
 from amp_tf.graph.frames import control_links
-from amp_tf.graph.moving import BiasTurn, Move, Moves, NewReshape, move_nodes
-from amp_tf.graph.serialized import NodeTable
-from amp_tf.graph.sizes import Shape, Shapes
-from amp_tf.graph.templates import Templates
+from amp_tf.graph.names import FreshNames
+from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes
+from amp_tf.graph.verify import LOOP_ENTRIES
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import costs
-from amp_tf.painting.eligibility import Obstacles
-from amp_tf.painting.folded import NOTHING_FOLDED, Folded
+from amp_tf.painting.folded import Folded
+from amp_tf.rewriting.form import Form, Job
 
 SUFFIX = "AmpTfFold"  #: ends the names of new nodes
 
@@ -42,95 +42,21 @@ _ACTIVATIONS = frozenset({"Elu", "Relu", "Relu6"})  # that TensorFlow fuses with
 FILTER_SOURCES = frozenset({"_Arg", "Const", "Identity", "Placeholder", "ReadVariableOp"})
 
 
-@dataclasses.dataclass(frozen=True)
-class Folds:
-    """What was folded.
-
-    Attributes:
-        moves: the edits.
-        folded: the nodes that they give another meaning.
-    """
-
-    moves: Moves
-    folded: Folded
-
-
-NO_FOLDS = Folds(Moves(), NOTHING_FOLDED)
-
-
-@dataclasses.dataclass(frozen=True)
-class ShapesAfter:
-    """The shapes of the edited graph: those of the original, but for new nodes and those with another shape now."""
-
-    before: Shapes
-    changed: Mapping[str, Sequence[Shape | None]]
-
-    def output_shapes(self, node: str) -> Sequence[Shape | None]:
-        """The shapes of a node's output ports."""
-        return self.changed[node] if node in self.changed else self.before.output_shapes(node)
-
-
-@dataclasses.dataclass(frozen=True)
-class FoldedGraph:
-    """A graph after folding, or after moves of another kind.
-
-    Attributes:
-        nodes: its nodes.
-        view: its view.
-        shapes: the static shapes of its tensors.
-        folded: the nodes that have another meaning now.
-    """
-
-    nodes: NodeTable
-    view: GraphView
-    shapes: Shapes
-    folded: Folded
-
-
-def fold(
-    nodes: NodeTable, view: GraphView, shapes: Shapes, obstacles: Callable[[], Obstacles], templates: Templates
-) -> FoldedGraph | None:
+def fold(form: Form, job: Job) -> Form | None:
     """Folds all batch normalization for which it is right and pays; ``None`` where there is none.
 
-    Args:
-        nodes: the nodes of a graph; they are not changed.
-        view: its view.
-        shapes: the static shapes of its tensors; without them nothing is folded.
-        obstacles: finds the nodes that must stay as they are, or that the user has a wish for.
-        templates: the known ops.
-
-    Raises:
-        GraphError: the result is broken, or another than was planned. This is a bug.
+    Only where amp_tf chooses the precision: naming one means TensorFlow's own conversion. Without shapes nothing is
+    folded.
     """
-    folds = find_folds(view, shapes, obstacles)
-    if not folds.moves:
+    if not job.resolution.is_thrifty or not _has_candidates(form.view):
         return None
-    table, after = move_nodes(nodes, view, folds.moves, templates, where="folding")
-    return FoldedGraph(table, after, shapes_after(view, shapes, folds), folds.folded)
-
-
-def find_folds(view: GraphView, shapes: Shapes, obstacles: Callable[[], Obstacles]) -> Folds:
-    """What :func:`fold` will change, as data."""
-    if not _has_candidates(view):
-        return NO_FOLDS
-    found = obstacles()
-    kept = {*found.rule_of, *found.forced}
-    search = _Search(view, shapes, kept)
-    for product, op in enumerate(view.ops):
-        if op in PRODUCTS:
-            search.fold_scale(product)
+    obstacles = job.obstacles(form.view)
+    search = _Search(form.view, form.shapes, {*obstacles.rule_of, *obstacles.forced})
+    search.run()
     if not search.scales:
-        return NO_FOLDS
-    for product in search.scales:
-        search.fold_bias(product)
-    search.follow_biases()
-    return search.result()
-
-
-def shapes_after(view: GraphView, shapes: Shapes, folds: Folds) -> ShapesAfter:
-    """The shapes once the moves are made."""
-    changed = {view.names[node]: shapes.output_shapes(view.names[model]) for node, model in folds.moves.resized}
-    return ShapesAfter(shapes, changed)
+        return None
+    folded = form.then(search.edits(), job.templates, search.resized())
+    return dataclasses.replace(folded, folded=search.folded())
 
 
 def _has_candidates(view: GraphView) -> bool:
@@ -157,13 +83,38 @@ class _Search:
         self._ends = list(zip(edges.dst_node.tolist(), edges.dst_position.tolist(), strict=True))
         self._untouchable = set(kept) | _with_control_edges(view)
         self._inputs: dict[tuple[int, int], tuple[int, int]] = {}  # after the moves
-        self._turns: list[BiasTurn] = []
-        self._reshapes: list[NewReshape] = []
+        self._turned: list[int] = []  # sums that become BiasAdd
+        self._new: list[NewNode] = []
+        self._names = FreshNames(view.names, SUFFIX)
         self._fused: set[int] = set()
         self._biases: list[int] = []  # the sums that add them, of those behind which the kernel may go on
         self.scales: dict[int, int] = {}  # product to the node that scales its filter
 
-    def fold_scale(self, product: int) -> None:
+    def run(self) -> None:
+        """Finds all moves: of scales, then of biases, then what follows these."""
+        for product, op in enumerate(self._view.ops):
+            if op in PRODUCTS:
+                self._fold_scale(product)
+        for product in self.scales:
+            self._fold_bias(product)
+        for node in self._biases:  # once it is known which sums are biases
+            self._follow(node)
+
+    def edits(self) -> Edits:
+        """What was found."""
+        rewires = tuple(Rewire(*place, *source) for place, source in sorted(self._inputs.items()))
+        return Edits((*self._turns(), *self._reshapings()), rewires=rewires, new=tuple(self._new))
+
+    def folded(self) -> Folded:
+        """The nodes that the edits give another meaning."""
+        return Folded(frozenset(self.scales.values()), frozenset(self._fused))
+
+    def resized(self) -> dict[str, Sequence[Shape | None]]:
+        """The shapes of the results that have another one afterwards: a scale has that of the filter."""
+        names, shapes = self._view.names, self._shapes
+        return {names[scale]: shapes.output_shapes(names[kernel]) for scale, kernel in self._kernels()}
+
+    def _fold_scale(self, product: int) -> None:
         """Moves the multiplication of a convolution's result to its filter."""
         scale = self._only_reader(product)
         if scale is None or self._view.ops[scale] != "Mul" or not self._may_change(product, scale):
@@ -196,7 +147,7 @@ class _Search:
         self._inputs[product, 1] = (scale, 0)
         self.scales[product] = scale
 
-    def fold_bias(self, product: int) -> None:
+    def _fold_bias(self, product: int) -> None:
         """Makes the sum behind a convolution that was scaled a BiasAdd directly behind it."""
         scale = self.scales[product]
         first = self._only_reader(scale)
@@ -222,24 +173,26 @@ class _Search:
             self._fused.add(second)
             self._follow_activation(second)
 
-    def follow_biases(self) -> None:
-        """Notes what the kernels take in behind the biases, once it is known which sums are biases."""
-        for node in self._biases:
-            self._follow(node)
+    def _turns(self) -> Iterator[Reop]:
+        for node in self._turned:
+            yield Reop(node, "BiasAdd", {"data_format": attribute(s=b"NHWC"), "N": None})
 
-    def result(self) -> Folds:
-        """What was found."""
-        moves = tuple(Move(*place, *source) for place, source in sorted(self._inputs.items()))
-        resized = tuple((scale, self._sources(product)[1][0]) for product, scale in self.scales.items())
-        return Folds(
-            Moves(moves, tuple(self._turns), tuple(self._reshapes), resized),
-            Folded(frozenset(self.scales.values()), frozenset(self._fused)),
-        )
+    def _reshapings(self) -> Iterator[Reop]:
+        """The shapes that scales carry themselves."""
+        for scale, kernel in self._kernels():
+            if SHAPES_ATTR in self._view.protos[scale].attr:
+                shapes = self._view.protos[kernel].attr.get(SHAPES_ATTR) or attribute()
+                yield Reop(scale, self._view.ops[scale], {SHAPES_ATTR: shapes})
+
+    def _kernels(self) -> Iterator[tuple[int, int]]:
+        """The scales, each with the node of the filter that it scales."""
+        for product, scale in self.scales.items():
+            yield scale, self._sources(product)[1][0]
 
     def _turn(self, node: int, product: int, bias: tuple[int, int]) -> None:
         self._inputs[node, 0] = (product, 0)
         self._inputs[node, 1] = bias
-        self._turns.append(BiasTurn(node))
+        self._turned.append(node)
         self._fused.add(node)
 
     def _follow(self, node: int) -> None:
@@ -258,9 +211,14 @@ class _Search:
             self._fused.add(after)
 
     def _reshaped(self, tensor: tuple[int, int], shape: tuple[int, ...], beside: int) -> tuple[int, int]:
-        name = f"{self._view.names[beside]}-{SUFFIX}"
-        self._reshapes.append(NewReshape((f"{name}-Shape", name), *tensor, shape, beside))
-        return self._view.node_count + 2 * len(self._reshapes) - 1, 0
+        view = self._view
+        stem, device = view.names[beside], view.devices[beside]
+        # Without a control input a constant stands outside the loop that the tensor may be in.
+        after = () if LOOP_ENTRIES.isdisjoint(view.ops) else (tensor[0],)
+        number = view.node_count + len(self._new)
+        self._new.append(NewNode.shape(self._names.make(f"{stem}-Shape"), shape, device, after))
+        self._new.append(NewNode.reshape(self._names.make(stem), tensor, number, device))
+        return number + 1, 0
 
     def _may_change(self, *nodes: int) -> bool:
         view = self._view

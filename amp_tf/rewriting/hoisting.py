@@ -28,134 +28,119 @@ Which readers get the value: those that become 16 bit, no others, or they would 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
+from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait
 from amp_tf.graph.frames import control_links, data_links, find_frames
-from amp_tf.graph.moving import Move, Moves, NewEnter, NewRead, Wait, move_nodes
-from amp_tf.graph.templates import Templates
+from amp_tf.graph.names import FreshNames
 from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import GraphView
-from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.painting import Painting
-from amp_tf.rewriting.folding import FoldedGraph, ShapesAfter
+from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.loop_reads import NO_READS, LoopReads, Reader, find_movable, reads_behind_enters
 
 SUFFIX = "AmpTfHoist"  #: ends the names of new nodes
 _ATTEMPTS = 3  # paintings, until what is moved is what becomes 16 bit
 
 
-def find_loop_reads(
-    view: GraphView,
-    products: Collection[str],
-    obstacles: Callable[[], Obstacles],
-    is_function: Callable[[str], bool] = lambda op: False,
-) -> LoopReads:
-    """The reads that may be done before their loops; none where no product reads what is read in a loop.
+def with_early_reads(form: Form, job: Job) -> tuple[Form, Painting]:
+    """Moves the reads for those of their readers that become 16 bit; the form and its painting.
 
-    Args:
-        view: the graph.
-        products: the ops that become 16 bit by themselves.
-        obstacles: finds the nodes that must stay as they are, or that the user has a wish for.
-        is_function: whether an op is a function of the graph's library.
+    Which ones do shows when the graph is painted, and where the casts stand has a part in it. So it is painted with all
+    readers of what products read moved, and once more if not just these become 16 bit. Only where amp_tf chooses the
+    precision: naming one means TensorFlow's own conversion.
     """
+    loop_reads = find_loop_reads(form.view, job)
+    products, readers = job.products(), loop_reads.readers()
+    wanted = frozenset(
+        reader
+        for read in loop_reads.reads
+        if any(form.view.ops[node] in products for node, _ in read.readers)
+        for reader in read.readers
+    )
+    for _ in range(_ATTEMPTS):
+        if not wanted:
+            break
+        hoisted = _hoist(form, _plan_moves(form.view, loop_reads, wanted), job)
+        painting = job.paint(hoisted)
+        found = _without_casts(painting, readers, form.view.node_count)
+        if found == wanted:
+            return hoisted, painting
+        wanted = found
+    return form, job.paint(form)
+
+
+def find_loop_reads(view: GraphView, job: Job) -> LoopReads:
+    """The reads that may be done before their loops; none where no product reads what is read in a loop."""
+    if not job.products():
+        return NO_READS
     candidates = reads_behind_enters(view)
-    if not _are_read_by(view, candidates, products):
+    if not _are_read_by(view, candidates, job.products()):
         return NO_READS
     controls = control_links(view)
     links = [*data_links(view), *controls]
     frames = find_frames(view, links)
     if frames is None:
         return NO_READS
-    reads = find_movable(view, candidates, controls, frames, obstacles().rule_of, is_function)
+    reads = find_movable(view, candidates, controls, frames, job.obstacles(view).rule_of, job.templates.is_function)
     # The new edges must not close a ring, whatever else is wrong with a graph.
-    all_moved = plan_moves(view, reads, reads.readers())
-    ring = find_ring(view.ops, [*links, *all_moved.links(view)], view.node_count + all_moved.added)
+    edits = _plan_moves(view, reads, reads.readers()).edits
+    ring = find_ring(view.ops, [*links, *edits.links(view.node_count)], view.node_count + len(edits.new))
     return reads if ring is None else NO_READS
 
 
-def paint_hoisted(
-    graph: FoldedGraph,
-    loop_reads: LoopReads,
-    products: Collection[str],
-    move: Callable[[Moves], FoldedGraph],
-    paint: Callable[[FoldedGraph], Painting],
-) -> tuple[FoldedGraph, Painting]:
-    """Moves the reads for those of their readers that become 16 bit; the graph and its painting.
+class _Moves(NamedTuple):
+    """How some readers get the values of early reads.
 
-    Which ones do shows when the graph is painted, and where the casts stand has a part in it. So it is painted with all
-    readers of what products read moved, and once more if not just these become 16 bit.
-
-    Args:
-        graph: the graph.
-        loop_reads: what :func:`find_loop_reads` found in it.
-        products: the ops that become 16 bit by themselves.
-        move: makes moves in the graph, as :func:`hoist`.
-        paint: paints a graph.
+    Attributes:
+        edits: what changes.
+        models: for each new node, by name, the node whose results its results are.
     """
-    wanted = frozenset(
-        reader
-        for read in loop_reads.reads
-        if any(graph.view.ops[node] in products for node, _ in read.readers)
-        for reader in read.readers
-    )
-    for _ in range(_ATTEMPTS):
-        if not wanted:
-            break
-        hoisted = move(plan_moves(graph.view, loop_reads, wanted))
-        painting = paint(hoisted)
-        found = _without_casts(painting, loop_reads.readers(), graph.view.node_count)
-        if found == wanted:
-            return hoisted, painting
-        wanted = found
-    return graph, paint(graph)
+
+    edits: Edits
+    models: Mapping[str, int]
 
 
-def plan_moves(view: GraphView, loop_reads: LoopReads, wanted: Collection[Reader]) -> Moves:
-    """The edits by which some readers get the values of early reads.
-
-    Args:
-        view: the graph.
-        loop_reads: what :func:`find_loop_reads` found in it.
-        wanted: who of :meth:`LoopReads.readers`.
-    """
+def _plan_moves(view: GraphView, loop_reads: LoopReads, wanted: Collection[Reader]) -> _Moves:
     reads = [read for read in loop_reads.reads if any(reader in wanted for reader in read.readers)]
-    outermost = {read.entries[-1]: read.node for read in reversed(reads)}  # Enter to the first read behind it
+    first_read = {read.entries[-1]: read.node for read in reversed(reads)}  # behind each Enter that is an outermost one
     outer = {inner: enter for read in reads for inner, enter in itertools.pairwise(read.entries)}
     entries = list(dict.fromkeys(enter for read in reads for enter in reversed(read.entries)))
-    early = dict(zip(outermost, range(view.node_count, view.node_count + len(outermost)), strict=True))
-    carried = {enter: view.node_count + len(early) + number for number, enter in enumerate(entries)}
-    name = _Names(view.names)
-    return Moves(
-        moves=tuple(
-            Move(*reader, carried[read.entries[0]], 0) for read in reads for reader in read.readers if reader in wanted
-        ),
-        reads=tuple(
-            NewRead(name.fresh(f"{view.names[enter]}-Read"), read, *loop_reads.handles[enter], loop_reads.after[enter])
-            for enter, read in outermost.items()
-        ),
-        enters=tuple(
-            NewEnter(name.fresh(view.names[enter]), enter, early[enter], ())
-            if enter in early
-            else NewEnter(name.fresh(view.names[enter]), enter, carried[outer[enter]], loop_reads.after[enter])
-            for enter in entries
+    name = FreshNames(view.names, SUFFIX)
+    new: list[NewNode] = []
+    models: list[int] = []
+    early, carried = dict[int, int](), dict[int, int]()  # Enter to the new read before it, and to its new counterpart
+    for enter, read in first_read.items():
+        early[enter] = view.node_count + len(new)
+        handle, after = loop_reads.handles[enter], loop_reads.after[enter]
+        new.append(NewNode.like(name.make(f"{view.names[enter]}-Read"), view, read, handle, after))
+        models.append(read)
+    for enter in entries:
+        source = early[enter] if enter in early else carried[outer[enter]]
+        carried[enter] = view.node_count + len(new)
+        after = () if enter in early else loop_reads.after[enter]
+        new.append(NewNode.enter(name.make(view.names[enter]), view, enter, (source, 0), after))
+        models.append(models[source - view.node_count])
+    edits = Edits(
+        rewires=tuple(
+            Rewire(*reader, carried[read.entries[0]], 0)
+            for read in reads
+            for reader in read.readers
+            if reader in wanted
         ),
         waits=tuple(Wait(read.node, carried[read.entries[0]]) for read in reads),
+        new=tuple(new),
     )
+    return _Moves(edits, {node.name: model for node, model in zip(new, models, strict=True)})
 
 
-def hoist(graph: FoldedGraph, moves: Moves, templates: Templates) -> FoldedGraph:
-    """The graph with reads moved out of loops.
-
-    Raises:
-        GraphError: the result is broken, or another than was planned. This is a bug.
-    """
-    table, view = move_nodes(graph.nodes, graph.view, moves, templates, where="hoisting")
-    shape_of = {read.name: graph.shapes.output_shapes(view.names[read.model]) for read in moves.reads}
-    for enter in moves.enters:
-        shape_of[enter.name] = shape_of[view.names[enter.src_node]]
-    return FoldedGraph(table, view, ShapesAfter(graph.shapes, shape_of), graph.folded)
+def _hoist(form: Form, moves: _Moves, job: Job) -> Form:
+    view, shapes = form.view, form.shapes
+    shape_of = {name: shapes.output_shapes(view.names[model]) for name, model in moves.models.items()}
+    return form.then(moves.edits, job.templates, shape_of)
 
 
 def _without_casts(painting: Painting, readers: Collection[Reader], node_count: int) -> frozenset[Reader]:
@@ -166,23 +151,6 @@ def _without_casts(painting: Painting, readers: Collection[Reader], node_count: 
     is_right = is_converted[edges.dst_unit] & (is_converted[edges.src_unit] | (edges.src_node < node_count))
     right = edges.at(is_right)
     return frozenset(zip(right.dst_node.tolist(), right.dst_position.tolist(), strict=True)).intersection(readers)
-
-
-class _Names:
-    """Makes names that no node has.
-
-    Args:
-        taken: the names that nodes have.
-    """
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = set(taken)
-
-    def fresh(self, stem: str) -> str:
-        """A name that begins with the stem."""
-        name = next(n for i in itertools.count() if (n := f"{stem}-{i}-{SUFFIX}") not in self._taken)
-        self._taken.add(name)
-        return name
 
 
 def _are_read_by(view: GraphView, nodes: Collection[int], ops: Collection[str]) -> bool:

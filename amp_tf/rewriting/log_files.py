@@ -2,15 +2,21 @@
 
 The file names are those of TensorFlow's own pass, so that tools that read them go on working; ``reasons_….txt`` is new,
 and so is ``failure_….txt``, which stands in its place and in that of the graph after a rewrite that failed.
+``index.tsv`` has a line for each rewrite: the end of its files' names, the way in which the graph came, its function,
+the name scopes that hold most of its nodes (layers and models give theirs), and what was converted.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import contextvars
 import functools
 import itertools
 import os
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +27,27 @@ from amp_tf.errors import AmpError
 from amp_tf.oplists.targets import Resolution
 from amp_tf.reporting.schema import RewriteReport
 
+INDEX = "index.tsv"
+_COLUMNS = ("files", "way", "function", "scopes", "nodes", "converted", "casts")
+_SCOPES_SHOWN = 3
+# What TensorFlow puts around the names of what it inlines, differentiates or names by itself.
+_TENSORFLOWS = re.compile(r"((Stateful)?PartitionedCall|gradient_tape|gradients)(_\d+)?|__inference_.*")
 _numbers = itertools.count()
+_way = contextvars.ContextVar("way", default="offline")
+
+
+@contextlib.contextmanager
+def coming(way: str) -> Iterator[None]:
+    """Says how the graphs come that are rewritten inside the block.
+
+    Args:
+        way: ``"grappler"`` or ``"xla"``, as in reports; outside of such blocks it is ``"offline"``.
+    """
+    token = _way.set(way)
+    try:
+        yield
+    finally:
+        _way.reset(token)
 
 
 class Log:
@@ -57,10 +83,28 @@ class Log:
         """
         self._write_graph("AutoMixedPrecision", read)
         self._write("reasons_AutoMixedPrecision", ".txt", lambda: _reasons(report))
+        for graph in report.graphs if self._path else ():
+            scopes = " ".join(_scopes(graph.painting.view.names))
+            self._add_to_index(graph.function, scopes, graph.total, graph.converted, graph.casts)
 
     def write_failure(self, error: AmpError) -> None:
         """Writes why there is nothing after it: the graph is broken, or the result did not pass verification."""
         self._write("failure_AutoMixedPrecision", ".txt", lambda: f"{type(error).__name__}: {error}\n")
+        self._add_to_index("", "", "failed", "failed", "failed")
+
+    def _add_to_index(self, *columns: object) -> None:
+        """In one write each, because processes share the file."""
+        if not self._path:
+            return
+        line = "\t".join(map(str, (self._stamp, _way.get(), *columns)))
+        file = Path(self._path) / INDEX
+        try:
+            with contextlib.suppress(FileExistsError), file.open("x", encoding="utf-8") as new:
+                new.write("\t".join(_COLUMNS) + "\n")
+            with file.open("a", encoding="utf-8") as index:
+                index.write(f"{line}\n")
+        except OSError as error:
+            _warn_once(self._path, error.strerror or str(error))
 
     def _write_graph(self, tag: str, read: Callable[[], Any]) -> None:
         if not self._path:
@@ -90,6 +134,13 @@ def _warn_once(path: str, why: str) -> None:
         path,
         why,
     )
+
+
+def _scopes(names: Iterable[str]) -> list[str]:
+    """The outermost name scopes that hold most nodes, which tells one model from another."""
+    paths = ([part for part in name.split("/") if not _TENSORFLOWS.fullmatch(part)] for name in names)
+    counts = collections.Counter(path[0] for path in paths if len(path) > 1)
+    return [scope for scope, _ in counts.most_common(_SCOPES_SHOWN)]
 
 
 def _buckets(resolution: Resolution) -> str:

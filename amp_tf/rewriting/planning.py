@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.plan import EditPlan, NewCast, Rename, Retypes
-from amp_tf.graph.view import GraphView, compact
+from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, attribute
+from amp_tf.graph.names import FreshNames
+from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import SUCCESSOR_OPS
 from amp_tf.painting.painting import Painting
 from amp_tf.precision import Precision
@@ -21,26 +22,29 @@ _CAST_NAMES = {
 }
 
 
-def plan_edits(painting: Painting) -> EditPlan:
+def plan_edits(painting: Painting) -> Edits:
     """The edits that turn the painted graph into its mixed-precision form.
 
     An output port that some reader needs in the other precision gets one Cast, shared by all those readers and placed
-    on the port's device.
+    on the port's device. New nodes are casts alone.
     """
     if painting.precision is None or not painting.converted:
-        return EditPlan()
+        return NO_EDITS
     view = painting.view
-    retypes = _plan_retypes(view, painting.converted, painting.precision.data_type)
-    return EditPlan(tuple(_plan_renames(view, painting)), retypes, tuple(_plan_casts(view, painting.dtypes_after())))
+    rewires: list[Rewire] = []
+    casts: list[NewNode] = []
+    for number, (cast, readers) in enumerate(_plan_casts(view, painting.dtypes_after()), view.node_count):
+        casts.append(cast)
+        rewires += [Rewire(node, position, number, 0) for node, position in readers]
+    return Edits(
+        reops=tuple(_plan_reops(view, painting)),
+        retypes=(Retype.of_units(view, painting.converted, painting.precision.data_type),),
+        rewires=tuple(rewires),
+        new=tuple(casts),
+    )
 
 
-def _plan_retypes(view: GraphView, units: Sequence[int], data_type: int) -> Retypes:
-    nodes = view.spread(np.arange(view.node_count, dtype=np.int32))[units]
-    slots = np.asarray(units) - np.asarray(view.base)[nodes]
-    return Retypes(compact(nodes), compact(slots), data_type)
-
-
-def _plan_renames(view: GraphView, painting: Painting) -> Iterator[Rename]:
+def _plan_reops(view: GraphView, painting: Painting) -> Iterator[Reop]:
     for node in painting.converted_nodes():
         signature = view.signatures[node]
         if signature.op not in SUCCESSOR_OPS:
@@ -48,10 +52,11 @@ def _plan_renames(view: GraphView, painting: Painting) -> Iterator[Rename]:
         proto = view.protos[node]
         if proto.op != signature.op:  # the reader looked at this node as its successor
             added = next(slot.attr for slot in signature.slots if slot.attr and slot.attr not in proto.attr)
-            yield Rename(node, signature.op, added, datatypes.FLOAT)
+            yield Reop(node, signature.op, {added: attribute(type=datatypes.FLOAT)})
 
 
-def _plan_casts(view: GraphView, after: np.ndarray) -> Iterator[NewCast]:
+def _plan_casts(view: GraphView, after: np.ndarray) -> Iterator[tuple[NewNode, Sequence[tuple[int, int]]]]:
+    """The casts, each with (node, number of its data input) of all readers that need the other type."""
     edges = view.edges
     source_types, wanted_types = after[edges.src_unit], after[edges.dst_unit]
     meeting = np.flatnonzero(source_types != wanted_types)
@@ -66,15 +71,7 @@ def _plan_casts(view: GraphView, after: np.ndarray) -> Iterator[NewCast]:
     readers: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
     for key, reader in zip(keys, inputs, strict=True):
         readers.setdefault(key, []).append(reader)
-    taken = set(view.names) if readers else set()
+    names = FreshNames(view.names if readers else (), CAST_SUFFIX)
     for (node, port, source_type, wanted_type), served in readers.items():
-        name = _fresh_name(f"{view.names[node]}-{port}-{_CAST_NAMES[wanted_type]}", taken)
-        yield NewCast(name, node, port, source_type, wanted_type, tuple(served))
-
-
-def _fresh_name(stem: str, taken: set[str]) -> str:
-    number = 0
-    while (name := f"{stem}-{number}-{CAST_SUFFIX}") in taken:
-        number += 1
-    taken.add(name)
-    return name
+        name = names.make(f"{view.names[node]}-{port}-{_CAST_NAMES[wanted_type]}")
+        yield NewNode.cast(name, (node, port), view.devices[node], of=source_type, to=wanted_type), served

@@ -31,10 +31,18 @@ class Part:
     is_forced: bool = False
 
 
-def _cost_model() -> None:
-    from amp_tf.painting import economy
+def _rules(*names: str) -> Callable[[], None]:
+    """Leaves rows of the painting's rules out for as long as the process lives."""
 
-    economy.drop_unprofitable = lambda *arguments: None
+    def leave_out() -> None:
+        from amp_tf.painting import paint
+
+        paint.leave_out(names)
+
+    return leave_out
+
+
+CONTRACT = ("inaccurate kernels", "results", "running sums", "differences", "squares and quotients")
 
 
 def _placement() -> None:
@@ -73,10 +81,10 @@ def _shared_casts() -> None:
     shared = planning._plan_casts
 
     def one_for_each_reader(*arguments: Any) -> Iterator[Any]:
-        for cast in shared(*arguments):
-            for number, reader in enumerate(cast.readers):
+        for cast, readers in shared(*arguments):
+            for number, reader in enumerate(readers):
                 name = cast.name if not number else f"{cast.name}-{number}"
-                yield cast._replace(name=name, readers=(reader,))
+                yield cast._replace(name=name), [reader]
 
     planning._plan_casts = one_for_each_reader
 
@@ -92,18 +100,6 @@ def _fused_followers() -> None:
 
     weighed = economy.drop_unprofitable
     economy.drop_unprofitable = lambda canvas, shapes, ties=(), folded=None: weighed(canvas, shapes, ties)
-
-
-def _absorbed_casts() -> None:
-    from amp_tf.painting import rules
-
-    rules.absorb_casts = lambda canvas: None
-
-
-def _retargeted_casts() -> None:
-    from amp_tf.painting import rules
-
-    rules.retarget_casts = lambda canvas: None
 
 
 def _loop_entries() -> None:
@@ -142,8 +138,18 @@ PARTS = {
         Part(
             "cost model",
             "keeps in float32 what is faster there",
-            _cost_model,
+            _rules("cost model"),
             (("bert", "fit"), ("unet", "fit"), ("mobilenetv2", "fit"), ("gnmt", "fit"), ("small_mlp", "fit")),
+        ),
+        Part(
+            "numerical contract",
+            "keeps in float32 what 16 bit would lose: results, running sums, differences, squares and quotients",
+            _rules(*CONTRACT),
+            tuple(
+                (model, way)
+                for model in ("bert", "gnmt", "resnet50", "mobilenetv2", "unet", "convnet", "small_mlp")
+                for way in ("fit", "predict")
+            ),
         ),
         Part(
             "placement",
@@ -191,13 +197,13 @@ PARTS = {
         Part(
             "absorbed casts",
             "lets a program's own cast to 16 bit take a converted value as it is",
-            _absorbed_casts,
+            _rules("existing casts to 16 bit"),
             (("hand_cast_mlp", "fit"),),
         ),
         Part(
             "retargeted casts",
             "lets a program's own cast to float32 give 16 bit where all its readers take that",
-            _retargeted_casts,
+            _rules("8 existing casts to float32"),
             (("hand_cast_mlp", "fit"),),
         ),
         Part(

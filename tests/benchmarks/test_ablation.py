@@ -13,7 +13,7 @@ import amp_tf
 from amp_tf.hooks import xla, xla_library, xla_pays
 from amp_tf.oplists import costs
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.painting import economy, rules
+from amp_tf.painting import economy, paint
 from amp_tf.reporting import process
 from amp_tf.rewriting import folding, loop_reads, planning
 from benchmarks.models import BENCHMARKS
@@ -22,7 +22,7 @@ from benchmarks.step_time.modes import FORCED, WAYS
 from benchmarks.step_time.parts import PARTS
 from benchmarks.step_time.suite import Row
 
-MODULES = (costs, economy, folding, loop_reads, planning, rules, xla_library, xla_pays)
+MODULES = (costs, economy, folding, loop_reads, paint, planning, xla_library, xla_pays)
 
 
 def placeholder(*shape):
@@ -73,6 +73,11 @@ def with_casts_of_its_own():
     tf.matmul(tf.cast(kept, tf.float32), w)
 
 
+def with_a_sum_that_is_read():
+    """A loss after the last product."""
+    tf.reduce_mean(tf.matmul(placeholder(512, 512), placeholder(512, 512)))
+
+
 def with_a_loop():
     """A loop of graph nodes that multiplies with the same weight in each turn."""
     weight = tf.abs(placeholder(512, 512))
@@ -95,12 +100,14 @@ def with_a_variable_in_a_loop():
         tf.compat.v1.enable_control_flow_v2()
 
 
-def converted(build):
+def converted(build, **settings):
     """What amp_tf makes of a graph: the number of casts, the nodes that are bfloat16 and what each cast reads."""
     with tf.Graph().as_default() as graph:
         build()
     graph_def = graph.as_graph_def(add_shapes=True)
-    result = amp_tf.rewrite(graph_def, amp_tf.AmpConfig(), hardware=Hardware(cpu_has_bf16=True))
+    left_out = () if settings else parts.CONTRACT  # small graphs end after a product or two
+    with paint.without(left_out):
+        result = amp_tf.rewrite(graph_def, amp_tf.AmpConfig(**settings), hardware=Hardware(cpu_has_bf16=True))
     casts = sorted(f"{node.name}({node.input[0]})" for node in result.graph.node if node.op == "Cast")
     return casts, sorted(node.name for node in result.report.graphs[0].nodes if node.precision.value == "bfloat16")
 
@@ -132,6 +139,7 @@ def compiled(config):
 
 
 SHOWN = {
+    "numerical contract": lambda: converted(with_a_sum_that_is_read, precision="bfloat16"),
     "fused followers": lambda: converted(normalized),
     "absorbed casts": lambda: converted(with_casts_of_its_own),
     "retargeted casts": lambda: converted(with_casts_of_its_own),

@@ -259,3 +259,20 @@ def test_a_run_that_fails_later_is_a_finding(monkeypatch: pytest.MonkeyPatch) ->
     assert (plain.failure, failed.failure, well.failure) == ("", "MemoryError: no memory is left", "")
     assert runs[:6] == ["float32", "bfloat16", "float16"] * 2
     assert runs.count("float16") == runs.count("float32") > 2
+
+
+def test_settings_that_contradict_each_other_and_misspelt_variables_are_found() -> None:
+    prefix = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+    environ = {f"{prefix}ALLOWLIST_ADD": "Relu", f"{prefix}DENYLIST_ADD": "Relu", "AMP_TF_PRECISON": "bfloat16"}
+    facts = diagnosis.Facts(environ, {}, [], Hardware(), {}, False, True, [], [])
+    setting = diagnosis._check_settings(facts)
+    assert setting is not None
+    assert setting.is_problem
+    assert (
+        f"({prefix}ALLOWLIST_ADD) and AmpConfig.deny_add ({prefix}DENYLIST_ADD): op 'Relu' is to join" in setting.what
+    )
+    variable = diagnosis._check_variables(facts)
+    assert variable is not None
+    assert (variable.is_problem, variable.fix) == (False, "Write AMP_TF_PRECISION")
+    assert "AMP_TF_PRECISON" in variable.what
+    assert diagnosis._check_op_names(facts) is None  # the first one tells it

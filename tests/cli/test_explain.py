@@ -42,7 +42,9 @@ def test_a_node_that_does_not_exist_is_answered_with_names_of_functions_too(tmp_
     outer = tf.function(lambda x: inner(x)).get_concrete_function(tf.TensorSpec((2, 2)))
     write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
     assert main(["explain", str(tmp_path / "g.pb"), "dense_1/MatMul"]) == 1
-    assert "The closest names: dense_1_1/MatMul" in capsys.readouterr().err
+    assert f"{tmp_path / 'g.pb'}: the graph has no node 'dense_1/MatMul'. The closest names: dense_1_1/MatMul" in (
+        capsys.readouterr().err
+    )
 
 
 def test_a_node_that_several_functions_hold_asks_which(tmp_path, capsys):
@@ -57,7 +59,9 @@ def test_a_node_that_several_functions_hold_asks_which(tmp_path, capsys):
     outer = tf.function(lambda x: first(x) + second(x)).get_concrete_function(tf.TensorSpec((2, 2)))
     write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
     assert main(["explain", str(tmp_path / "g.pb"), "product", "--precision", "bfloat16"]) == 1
-    assert "2 functions hold a node 'product'. Choose with --function: " in capsys.readouterr().err
+    assert (
+        f"{tmp_path / 'g.pb'}: 2 functions hold a node 'product'. Choose with --function: " in capsys.readouterr().err
+    )
 
 
 def test_a_node_that_a_signature_names_is_explained_as_the_conversion_leaves_it(tmp_path, capsys):
@@ -91,3 +95,12 @@ def test_a_function_that_does_not_exist_is_answered_with_the_names_of_others(gra
     for file, fix in ((tmp_path / "g.pb", f"The closest names: {name}."), (graph_file, "It has no functions")):
         assert main(["explain", str(file), "product", "--function", "inner"]) == 1
         assert f"{file}: the graph has no function 'inner'. {fix}" in capsys.readouterr().err
+
+
+def test_a_pattern_that_matches_nothing_is_told_and_one_that_matches_in_a_function_is_not(tmp_path, capsys):
+    inner = tf.function(lambda x: tf.matmul(x, x, name="product"))
+    outer = tf.function(lambda x: tf.exp(inner(x), name="e")).get_concrete_function(tf.TensorSpec((2, 2)))
+    write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
+    patterns = ["--keep-float32", "^prod", "--keep-float32", "nosuch", "--force-f16", "^none$"]
+    assert main(["explain", str(tmp_path / "g.pb"), "e", "--precision", "bfloat16", *patterns]) == 0
+    assert capsys.readouterr().err == "No node's name matches: nosuch, ^none$\n"

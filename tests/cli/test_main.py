@@ -12,6 +12,7 @@ import pytest
 
 import amp_tf
 from amp_tf.cli import main as command
+from amp_tf.cli import script
 from amp_tf.errors import ConfigError
 
 
@@ -29,9 +30,12 @@ def test_a_wrong_command_ends_with_2_and_names_the_valid_ones(capsys: pytest.Cap
     assert "'run'" in capsys.readouterr().err
 
 
-def test_every_command_that_is_there_has_a_parser_and_a_help_line() -> None:
+def test_every_command_has_a_parser_and_a_help_line_and_there_are_no_others() -> None:
     text = command.parser().format_help()
     assert "run a command with amp_tf on" in text
+    assert list(command.COMMANDS) == list(script.COMMANDS)
+    modules = {path.stem for path in Path(command.__file__).parent.glob("*.py")}
+    assert set(command.COMMANDS) <= modules
 
 
 def test_an_error_of_amp_tf_is_told_without_a_traceback(
@@ -57,7 +61,7 @@ def run(args):
     return 0
 fake = types.SimpleNamespace(add_parser=lambda subparsers: subparsers.add_parser("fake"), run=run)
 command.COMMANDS = ("fake",)
-command.importlib = types.SimpleNamespace(import_module=lambda name: fake, util=types.SimpleNamespace(find_spec=str))
+command.importlib = types.SimpleNamespace(import_module=lambda name: fake)
 sys.exit(command.main(["fake"]))
 """
     options = {"stdout": subprocess.PIPE, **options}
@@ -75,9 +79,28 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word_and_with_the_sta
         os.close(writing)
 
 
-def test_an_interrupted_command_ends_without_a_word_and_with_the_status_of_a_shell() -> None:
+def test_an_interrupted_command_says_so_and_ends_with_the_status_of_a_shell() -> None:
     ended = run("raise KeyboardInterrupt")
-    assert (ended.returncode, ended.stderr) == (130, "")
+    assert (ended.returncode, ended.stderr) == (130, "amp-tf fake: interrupted\n")
+
+
+@pytest.mark.parametrize("arguments", [["rewrite", "g.pb", "out.pb"], ["explain", "g.pb", "m"], ["doctor"]])
+def test_without_tensorflow_each_command_says_what_to_install(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text("raise ModuleNotFoundError('No module named tensorflow')\n")
+    (tmp_path / "g.pb").write_bytes(b"\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "amp_tf.cli.main", *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(amp_tf.__file__).parents[1])])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"amp-tf {arguments[0]}: TensorFlow cannot be imported from {sys.executable}: ")
+    assert ended.stderr.endswith("for a machine with an NVIDIA GPU.\n")
+    assert ended.stderr.count("\n") == 1
+    assert not (tmp_path / "out.pb").exists()
 
 
 def test_an_output_that_cannot_be_written_is_one_line_and_status_1() -> None:
@@ -104,12 +127,12 @@ def test_help_is_printed_where_the_output_is_ascii() -> None:
 
 
 def test_the_summary_of_a_program_does_not_follow_a_command(tmp_path: Path) -> None:
-    (tmp_path / "in.pb").write_bytes(b"")
+    (tmp_path / "in.pb").write_bytes(b"\x22\x00")  # a graph with nothing but versions
     files = [str(tmp_path / "in.pb"), str(tmp_path / "out.pb")]
     program = "import sys, amp_tf; amp_tf.enable(); from amp_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
     ended = subprocess.run(
         [sys.executable, "-c", program, "rewrite", *files], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0
-    assert ended.stdout.startswith("0 of 0 nodes converted")
+    assert ended.stdout.startswith("1 graph, 0 of 0 nodes converted")
     assert "0 graphs" not in ended.stderr

@@ -21,7 +21,13 @@ def graph_file(tmp_path):
 def test_rewrite_converts_a_file_and_reports(graph_file, tmp_path, capsys):
     arguments = ["rewrite", str(graph_file), str(tmp_path / "out.pbtxt"), "--precision", "bfloat16"]
     assert main([*arguments, "--report", str(tmp_path / "report.json")]) == 0
-    assert capsys.readouterr().out == "2 of 4 nodes converted to bfloat16, 2 casts\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "1 graph, 2 of 4 nodes converted to bfloat16, 2 casts",
+        "  1 of 1 Relu",
+        "  1 of 1 MatMul",
+        "left in float32:",
+        "  1 node (1 Exp), such as 'e': its op is on the deny list",
+    ]
     types = {
         node.name: node.attr["T"].type for node in read_graph_file(tmp_path / "out.pbtxt").node if node.name in "rme"
     }
@@ -39,7 +45,8 @@ def test_rewrite_says_why_nothing_was_converted(graph_file, tmp_path, capsys):
         main(["rewrite", str(graph_file), str(tmp_path / "o.pb"), "--keep-float32", ".*", "--precision", "bfloat16"])
         == 0
     )
-    assert capsys.readouterr().out == "0 of 4 nodes converted: its name matches a keep_float32 rule\n"
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "1 graph, 0 of 4 nodes converted, 0 casts: its name matches a keep_float32 rule"
 
 
 def test_a_name_rule_that_matches_nothing_is_told(graph_file, tmp_path, capsys):
@@ -55,16 +62,64 @@ def test_a_wrong_input_is_one_line_and_status_1(tmp_path, capsys):
 
 
 def test_lists_are_changed_by_options(graph_file, tmp_path, capsys):
-    moved = ["--clear-remove", "Relu", "--deny-add", "Relu"]
-    main(["rewrite", str(graph_file), str(tmp_path / "o.pb"), "--precision", "bfloat16", *moved])
-    assert capsys.readouterr().out == "1 of 4 nodes converted to bfloat16, 3 casts\n"
+    for number, moved in enumerate((["--clear-remove", "Relu", "--deny-add", "Relu"], ["--deny-add", "Relu"])):
+        main(["rewrite", str(graph_file), str(tmp_path / f"{number}.pb"), "--precision", "bfloat16", *moved])
+        assert capsys.readouterr().out.startswith("1 graph, 1 of 4 nodes converted to bfloat16, 3 casts\n")
+
+
+def test_the_level_is_an_option(graph_file, tmp_path, capsys):
+    command = ["rewrite", str(graph_file), "--dry-run", "--precision", "float16"]
+    main([*command, "--level", "unsafe_force_all"])
+    assert capsys.readouterr().out.startswith("1 graph, 4 of 4 nodes converted to float16")
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(graph_file, tmp_path, capsys):
+    precision = ["--precision", "bfloat16"]
+    assert main(["rewrite", str(graph_file), "--dry-run", *precision]) == 0
+    dry = capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == [graph_file]
+    assert main(["rewrite", str(graph_file), str(tmp_path / "out.pb"), *precision]) == 0
+    assert capsys.readouterr().out == dry
+    assert main(["rewrite", str(graph_file)]) == 1
+    assert capsys.readouterr().err == (
+        "amp-tf rewrite: there is no OUT. Name a file or folder to write, or add --dry-run.\n"
+    )
+
+
+def test_what_is_there_is_replaced_only_by_force(graph_file, tmp_path, capsys):
+    before = graph_file.read_bytes()
+    other = tmp_path / "other.pb"
+    other.write_text("in the way")
+    link = tmp_path / "link.pb"
+    link.symlink_to(graph_file)
+    for result, what in (
+        (graph_file, "it is the input, which would be overwritten"),
+        (link, "it is the input, which would be overwritten"),
+        (other, "the file exists"),
+    ):
+        command = ["rewrite", str(graph_file), str(result), "--precision", "bfloat16"]
+        assert main(command) == 1
+        assert capsys.readouterr().err == (
+            f"amp-tf rewrite: {result}: {what}. Name another file, or replace it with --force; nothing was written.\n"
+        )
+        assert graph_file.read_bytes() == before
+    assert main([*command, "--force"]) == 0
+    assert len(read_graph_file(other).node) == 6
+
+
+def test_a_flag_wins_over_a_variable_that_means_nothing(graph_file, monkeypatch, capsys):
+    monkeypatch.setenv("AMP_TF_PRECISION", "bogus")
+    assert main(["rewrite", str(graph_file), "--dry-run", "--precision", "bfloat16"]) == 0
+    assert "2 of 4 nodes converted to bfloat16" in capsys.readouterr().out
+    assert main(["rewrite", str(graph_file), "--dry-run"]) == 1
+    assert "AMP_TF_PRECISION: 'bogus' is not a valid value" in capsys.readouterr().err
 
 
 def test_a_result_whose_type_changed_is_told_until_it_is_preserved(graph_file, tmp_path, capsys):
     graph = read_graph_file(graph_file)
     del graph.node[-1:]  # the Exp, which stays in float32
     write_graph_file(graph, tmp_path / "product.pb")
-    command = ["rewrite", str(tmp_path / "product.pb"), str(tmp_path / "o.pb"), "--precision", "bfloat16"]
+    command = ["rewrite", str(tmp_path / "product.pb"), "--dry-run", "--precision", "bfloat16"]
     main(command)
     assert capsys.readouterr().err == "Results of 16 bit: m. With --preserve NODE a node stays float32.\n"
     main([*command, "--preserve", "m"])

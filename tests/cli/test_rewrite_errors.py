@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from amp_tf.cli.main import main
 from amp_tf.cli.options import add_config_options, read_config
+from amp_tf.offline import saved_model
 from amp_tf.offline.graph_file import write_graph_file
 
 
@@ -33,6 +34,46 @@ def test_a_report_that_cannot_be_written_is_one_line_and_status_1(tmp_path, caps
     error = capsys.readouterr().err
     assert error.startswith(f"amp-tf rewrite: {report}: cannot be written (No such file or directory)")
     assert error.count("\n") == 1
+    assert not (tmp_path / "out.pb").exists()
+    (tmp_path / "folder").mkdir()
+    again = ["rewrite", str(tmp_path / "in.pb"), str(tmp_path / "out.pb"), "--report", str(tmp_path / "folder")]
+    assert main(again) == 1
+    assert "folder: cannot be written (Is a directory)" in capsys.readouterr().err
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["folder", "in.pb"]
+
+
+def test_an_interrupted_conversion_leaves_nothing_half_made(model, tmp_path, capsys, monkeypatch):
+    def interrupted(source, target, **options):
+        (tmp_path / "out" / "variables").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(saved_model.shutil, "copytree", interrupted)
+    assert main(["rewrite", str(model), str(tmp_path / "out")]) == 130
+    assert capsys.readouterr().err == "amp-tf rewrite: interrupted\n"
+    assert list(tmp_path.iterdir()) == [model]
+    (tmp_path / "out").mkdir()  # an empty one that was there stays
+    assert main(["rewrite", str(model), str(tmp_path / "out")]) == 130
+    assert sorted(tmp_path.rglob("*")) == sorted([tmp_path / "out", model, *model.rglob("*")])
+
+
+def test_a_model_is_replaced_only_by_force_and_as_a_whole(model, tmp_path, capsys):
+    result = tmp_path / "out"
+    assert main(["rewrite", str(model), str(result)]) == 0
+    (result / "mark").touch()
+    assert main(["rewrite", str(model), str(result)]) == 1
+    assert "out: the folder is not empty. Name a new folder, or have the model there replaced (--force, " in (
+        capsys.readouterr().err
+    )
+    assert (result / "mark").exists()
+    assert main(["rewrite", str(model), str(result), "--force"]) == 0
+    assert not (result / "mark").exists()
+    assert main(["rewrite", str(model), str(model), "--force"]) == 0
+    tf.saved_model.load(str(model))
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["model", "out"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    assert main(["rewrite", str(model), str(tmp_path / "other"), "--force"]) == 1
+    assert (tmp_path / "other" / "thesis.tex").exists()
 
 
 def test_blanks_around_op_names_are_no_part_of_them():
@@ -62,7 +103,7 @@ def test_a_node_to_preserve_that_the_graph_does_not_have_is_one_line_and_status_
 def test_a_node_to_preserve_in_a_saved_model_is_refused_because_it_would_not_be_looked_at(model, tmp_path, capsys):
     assert main(["rewrite", str(model), str(tmp_path / "out"), "--preserve", "logits"]) == 1
     assert capsys.readouterr().err.startswith(
-        "amp-tf rewrite: --preserve: is for GraphDef files, and this is a folder. "
+        "amp-tf rewrite: --preserve: is for GraphDef files, and this is a model. "
     )
 
 

@@ -160,6 +160,16 @@ def test_nothing_to_run_is_told_with_status_2(target: Path) -> None:
     assert ended.stderr.startswith("usage: python -m amp_tf")
 
 
+def test_a_command_of_amp_tf_is_run_unless_there_is_such_a_file(target: Path, tmp_path: Path) -> None:
+    ended = start(["-m", "amp_tf", "run", "--", "echo", "hello"], target)
+    assert (ended.returncode, ended.stdout) == (0, "hello\n")
+    helped = start(["-m", "amp_tf", "doctor", "--help"], target)
+    assert (helped.returncode, helped.stdout.split()[:3]) == (0, ["usage:", "amp-tf", "doctor"])
+    (target / "doctor").write_text("print('mine')")
+    assert start(["-m", "amp_tf", "doctor"], target).stdout == "mine\n"
+    (target / "doctor").unlink()
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

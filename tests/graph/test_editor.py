@@ -1,9 +1,13 @@
 from __future__ import annotations
 
-from amp_tf.graph import editor
-from amp_tf.graph.plan import EditPlan, NewCast, Rename, Retypes
+import numpy as np
+import pytest
+
+from amp_tf.errors import GraphError
+from amp_tf.graph import editor, serialized
+from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, Wait, attribute
 from amp_tf.graph.reader import read_function, read_graph
-from amp_tf.graph.serialized import SerializedGraph
+from amp_tf.graph.serialized import SerializedGraph, parse_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.text import to_text
 from amp_tf.graph.wire import TypePlaces
@@ -13,35 +17,51 @@ from tests.small_graphs import function, graph
 FLOAT, HALF = 1, 19
 
 
-def edit(text, make_plan, apply=editor.apply_to_graph, read=read_graph, made=graph):
-    """The text of a graph after a plan, which is made from the numbers of the nodes by name."""
-    proto = made(text)
-    view = read(proto, Templates(None, SUCCESSORS))
-    protos = proto if read is read_function else proto.node
-    apply(protos, view, make_plan({name: number for number, name in enumerate(view.names)}))
-    return to_text(proto)
+def numbers_of(view):
+    return {name: number for number, name in enumerate(view.names)}
 
 
-def edit_function(text, make_plan):
-    return edit(text, make_plan, editor.apply_to_function, read_function, function)
+def retype(view, *places):
+    """The edit by which some types, told by (node, slot), become float16."""
+    nodes = numbers_of(view)
+    return Retype.of_units(view, [view.base[nodes[name]] + slot for name, slot in places], HALF)
 
 
-def test_an_empty_plan_changes_nothing_and_is_false():
-    text = "x = Placeholder() dtype=float32 shape=[]\n"
-    assert edit(text, lambda n: EditPlan()) == text
-    assert not EditPlan()
+def edit(text, plan):
+    """The text of a graph after edits, which are made from its view and the numbers of its nodes by name."""
+    proto = graph(text)
+    before = SerializedGraph(proto.SerializeToString())
+    view = read_graph(before, Templates(None, SUCCESSORS))
+    edits = plan(view, numbers_of(view))
+    written = parse_graph(editor.apply_to_graph(before.node, view.names, edits, before.rest_data))
+    shown = editor.EditedNodes(before.node, view.names, edits)
+    assert list(shown) == list(written.node), "what is shown is not what is written"
+    assert before.node[:] == list(proto.node), "what came in was changed"
+    return to_text(written)
 
 
-def test_any_edit_makes_a_plan_true():
-    assert EditPlan(retypes=Retypes([0], [0], HALF))
-    assert EditPlan(renames=(Rename(0, "A", "T", FLOAT),))
-    assert EditPlan(casts=(NewCast("c", 0, 0, FLOAT, HALF, ((1, 0),)),))
+def edit_function(text, plan):
+    proto = function(text)
+    view = read_function(proto, Templates(None, SUCCESSORS))
+    edits = plan(view, numbers_of(view))
+    result = editor.apply_to_function(proto, view.names, view.signatures, edits)
+    assert proto == function(text), "what came in was changed"
+    return to_text(result)
+
+
+def cast(name, source, device="", *, of=FLOAT, to=HALF):
+    return NewNode.cast(name, source, device, of=of, to=to)
+
+
+def test_without_edits_the_bytes_are_those_that_came_in():
+    before = SerializedGraph(graph("x = Placeholder()\nr = Relu(x)").SerializeToString())
+    assert editor.apply_to_graph(before.node, ["x", "r"], NO_EDITS) == before.node.fields(0, 2)
 
 
 def test_a_single_type_and_an_entry_of_a_list_get_another_type():
     text = "x = Placeholder()\ni = IdentityN(x, x) T=[float32, float32]"
-    plan = lambda n: EditPlan(retypes=Retypes([n["x"], n["i"]], [0, 1], HALF))  # noqa: E731
-    assert edit(text, plan) == "x = Placeholder() dtype=float16\ni = IdentityN(x, x) T=[float32, float16]\n"
+    found = edit(text, lambda view, n: Edits(retypes=(retype(view, ("x", 0), ("i", 1)),)))
+    assert found == "x = Placeholder() dtype=float16\ni = IdentityN(x, x) T=[float32, float16]\n"
 
 
 IN_PLACE = """
@@ -52,36 +72,35 @@ IN_PLACE = """
 """
 
 
-def retype_in_place(made, edits):
-    """The graph once as much as possible was changed in place, and the (node, slot) pairs that are left."""
+def retype_in_place(made, *places):
+    """The graph once as much as possible was changed in place, and the (node, attribute) pairs that are left."""
     whole = SerializedGraph(made.SerializeToString())
     view = read_graph(whole, Templates(None, SUCCESSORS))
-    nodes = {name: number for number, name in enumerate(view.names)}
-    plan = EditPlan(retypes=Retypes([nodes[name] for name, _ in edits], [slot for _, slot in edits], HALF))
-    changed, left = editor.retype_in_place(whole.node, view, plan)
+    changed, left = editor._retype_in_place(whole.node, Edits(retypes=(retype(view, *places),)))
     assert list(whole.node) == list(made.node)
-    return type(made)(node=changed), [(view.names[edit.node], edit.slot) for edit in left.retypes]
+    return type(made)(node=changed), [
+        (view.names[node], name) for each in left.retypes for node, name, _ in each.each()
+    ]
 
 
 def test_types_are_changed_in_place_as_in_protos():
     made = graph(IN_PLACE)
-    edits = [("x", 0), ("m", 0), ("i", 0), ("i", 2)]
-    changed, left = retype_in_place(made, edits)
+    changed, left = retype_in_place(made, ("x", 0), ("m", 0), ("i", 0), ("i", 2))
     assert left == []
     made.node[0].attr["dtype"].type = made.node[1].attr["T"].type = HALF
     made.node[2].attr["T"].list.type[0] = made.node[2].attr["T"].list.type[2] = HALF
     assert changed == type(made)(node=made.node)
 
 
-def test_a_type_that_is_not_written_is_left_for_the_editor():
+def test_a_type_that_is_not_written_is_left_for_protobuf():
     made = graph(f"{IN_PLACE}\np = MaxPool(x) ksize=[1, 2, 2, 1] strides=[1, 2, 2, 1] padding='SAME'")
-    changed, left = retype_in_place(made, [("x", 0), ("f", 1), ("p", 0)])  # f is looked at as its successor, with U
-    assert left == [("f", 1), ("p", 0)]
+    changed, left = retype_in_place(made, ("x", 0), ("f", 1), ("p", 0))  # f is looked at as its successor, with U
+    assert left == [("f", "U"), ("p", "T")]
     made.node[0].attr["dtype"].type = HALF
     assert changed == type(made)(node=made.node)
 
 
-def test_a_list_in_which_a_type_takes_two_bytes_is_left_for_the_editor():
+def test_a_list_in_which_a_type_takes_two_bytes_is_left_for_protobuf():
     made = graph(IN_PLACE)
     made.node[2].attr["T"].list.type[1] = 200
     found = SerializedGraph(made.SerializeToString()).node
@@ -91,21 +110,41 @@ def test_a_list_in_which_a_type_takes_two_bytes_is_left_for_the_editor():
     assert is_changed.tolist() == [False, False]
 
 
-def test_a_renamed_op_gets_the_type_attribute_of_its_successor():
+def test_types_of_one_graph_may_become_several_types():
+    text = "x = Placeholder() dtype=float32\ny = Placeholder() dtype=float32"
+    places = TypePlaces(np.array([1]), np.array([0]), np.array([-1]), ["dtype"])
+    found = edit(text, lambda view, n: Edits(retypes=(retype(view, ("x", 0)), Retype(places, 14))))
+    assert found == "x = Placeholder() dtype=float16\ny = Placeholder() dtype=bfloat16\n"
+
+
+def test_another_op_comes_before_other_types_of_its_attributes():
     text = "x = Placeholder()\nf = FusedBatchNorm(x, x, x, x, x)"
-    plan = lambda n: EditPlan(renames=(Rename(n["f"], "FusedBatchNormV2", "U", FLOAT),))  # noqa: E731
-    assert edit(text, plan).splitlines()[1] == "f = FusedBatchNormV2(x, x, x, x, x) T=float32 U=float32"
+
+    def plan(view, n):
+        reop = Reop(n["f"], "FusedBatchNormV2", {"U": attribute(type=FLOAT), "T": attribute(type=FLOAT)})
+        return Edits((reop,), (retype(view, ("f", 0)),))
+
+    assert edit(text, plan).splitlines()[1] == "f = FusedBatchNormV2(x, x, x, x, x) T=float16 U=float32"
 
 
-def test_a_cast_stands_on_its_sources_device_and_serves_all_its_readers():
+def test_an_attribute_may_be_taken_away_and_one_that_is_not_there_too():
+    text = "x = Placeholder()\ns = AddN(x, x) N=2 _mark='a'"
+    attributes = {"N": None, "_gone": None, "data_format": attribute(s=b"NHWC")}
+    found = edit(text, lambda view, n: Edits((Reop(n["s"], "BiasAdd", attributes),)))
+    assert found.splitlines()[1] == "s = BiasAdd(x, x) T=float32 _mark='a' data_format='NHWC'"
+
+
+def test_a_cast_stands_on_its_device_and_serves_all_its_readers():
     text = """
         x = Placeholder() @/device:CPU:0
         m = MatMul(x, x) ^x
         r = Relu(x)
     """
-    plan = lambda n: EditPlan(  # noqa: E731
-        casts=(NewCast("cast", n["x"], 0, FLOAT, HALF, ((n["m"], 0), (n["m"], 1))),)
-    )
+
+    def plan(view, n):
+        readers = (Rewire(n["m"], 0, 3, 0), Rewire(n["m"], 1, 3, 0))
+        return Edits(rewires=readers, new=(cast("cast", (n["x"], 0), "/device:CPU:0"),))
+
     assert edit(text, plan).splitlines() == [
         "x = Placeholder() dtype=float32 @/device:CPU:0",
         "m = MatMul(cast, cast) T=float32 ^x",
@@ -116,11 +155,75 @@ def test_a_cast_stands_on_its_sources_device_and_serves_all_its_readers():
 
 def test_a_cast_after_a_later_port_names_the_port():
     text = "d = Const() dtype=int32 value=int32[]*0\nx = Placeholder()\ns = Split(d, x) num_split=2\nr = Relu(s:1)"
-    plan = lambda n: EditPlan(casts=(NewCast("cast", n["s"], 1, FLOAT, HALF, ((n["r"], 0),)),))  # noqa: E731
-    assert edit(text, plan).splitlines()[3:] == [
+    found = edit(text, lambda view, n: Edits(rewires=(Rewire(n["r"], 0, 4, 0),), new=(cast("cast", (n["s"], 1)),)))
+    assert found.splitlines()[3:] == [
         "r = Relu(cast) T=float32",
         "cast = Cast(s:1) DstT=float16 SrcT=float32 Truncate=false",
     ]
+
+
+def test_of_two_edits_of_one_input_the_later_counts_and_waits_add_up():
+    text = "x = Placeholder()\ny = Placeholder()\nz = Placeholder()\nr = Relu(x) ^x"
+
+    def plan(view, n):
+        rewires = (Rewire(n["r"], 0, n["y"], 0), Rewire(n["r"], 0, n["z"], 0))
+        return Edits(rewires=rewires, waits=(Wait(n["r"], n["y"]), Wait(n["r"], n["z"])))
+
+    assert edit(text, plan).splitlines()[3] == "r = Relu(z) T=float32 ^x ^y ^z"
+
+
+def test_new_nodes_may_be_edited_too():
+    text = "x = Placeholder()\ny = Placeholder()"
+
+    def plan(view, n):
+        new = (cast("a", (n["x"], 0)), cast("b", (n["y"], 0)))
+        places = TypePlaces(np.array([0, 2]), np.array([0, 1]), np.array([-1, -1]), ["dtype", "DstT"])
+        return Edits(retypes=(Retype(places, 14),), rewires=(Rewire(3, 0, 2, 0),), waits=(Wait(2, 1),), new=new)
+
+    assert edit(text, plan).splitlines() == [
+        "x = Placeholder() dtype=bfloat16",
+        "y = Placeholder() dtype=float32",
+        "a = Cast(x) DstT=bfloat16 SrcT=float32 Truncate=false ^y",
+        "b = Cast(a) DstT=float16 SrcT=float32 Truncate=false",
+    ]
+
+
+@pytest.mark.parametrize("piece", [1024, 2], ids=["one piece", "many pieces"])
+def test_edited_nodes_stand_beside_the_bytes_of_the_others(monkeypatch, piece):
+    monkeypatch.setattr(serialized, "PIECE", piece)
+    made = graph("x = Placeholder()\n" + "\n".join(f"r{number} = Relu(x)" for number in range(9)))
+    before = SerializedGraph(made.SerializeToString()).node
+    names = [node.name for node in made.node]
+    edits = Edits(waits=tuple(Wait(node, 1) for node in (9, 3, 4, 7)))
+    data = editor.apply_to_graph(before, names, edits, b"rest")
+    assert before.fields(5, 7) in data
+    assert data.endswith(b"rest")
+    for node in (9, 3, 4, 7):
+        made.node[node].input.append("^r0")
+    assert list(parse_graph(data[: -len(b"rest")]).node) == list(made.node)
+
+
+def test_a_node_that_protobuf_cannot_read_is_refused_when_it_is_edited():
+    mark = b"\x2a\x08\x0a\x02_x\x12\x02\x30\xff"  # an attribute of TensorFlow's own, with a number that is cut off
+    nodes = SerializedGraph(b"\x0a" + bytes([len(mark)]) + mark).node
+    with pytest.raises(GraphError, match="not a serialized GraphDef"):
+        editor.apply_to_graph(nodes, [""], Edits(waits=(Wait(0, 0),)))
+
+
+def test_edited_nodes_are_looked_at_by_number_by_slice_and_by_what_stands_in_them():
+    before = graph("x = Placeholder()\nr = Relu(x) _mark='a'\ns = Relu(r)")
+    nodes = SerializedGraph(before.SerializeToString()).node
+    edits = Edits((Reop(2, "Relu", {"_mark": attribute(s=b"b")}),), new=(cast("c", (0, 0)),))
+    shown = editor.EditedNodes(nodes, ["x", "r", "s"], edits)
+    assert len(shown) == 4
+    assert shown[1] == before.node[1]
+    assert shown[2].attr["_mark"].s == b"b"
+    assert "_mark" not in nodes[2].attr
+    assert [node.name for node in shown[1:]] == ["r", "s", "c"]
+    assert {1, 2} <= set(shown.mentioning("_mark"))
+    assert 0 not in shown.mentioning("_mark")
+    with pytest.raises(IndexError):
+        shown[4]
 
 
 def test_in_a_function_a_cast_goes_between_argument_node_and_result_and_the_signature_stays():
@@ -131,13 +234,16 @@ def test_in_a_function_a_cast_goes_between_argument_node_and_result_and_the_sign
           return y = m:product:0
           return z = m:product:0
     """
-    plan = lambda n: EditPlan(  # noqa: E731
-        retypes=Retypes([n["m"]], [0], HALF),
-        casts=(
-            NewCast("down", n["x"], 0, FLOAT, HALF, ((n["m"], 0), (n["m"], 1))),
-            NewCast("up", n["m"], 0, HALF, FLOAT, ((n["f/y"], 0), (n["f/z"], 0))),
-        ),
-    )
+
+    def plan(view, n):
+        down, up = view.node_count, view.node_count + 1
+        readers = [(n["m"], 0, down), (n["m"], 1, down), (n["f/y"], 0, up), (n["f/z"], 0, up)]
+        return Edits(
+            retypes=(retype(view, ("m", 0)),),
+            rewires=tuple(Rewire(*reader, 0) for reader in readers),
+            new=(cast("down", (n["x"], 0)), cast("up", (n["m"], 0), of=HALF, to=FLOAT)),
+        )
+
     assert edit_function(text, plan).splitlines() == [
         "function f(x: float32) -> (y: float32, z: float32)",
         "  m = MatMul(down:y:0, down:y:0) T=float16",
@@ -147,3 +253,32 @@ def test_in_a_function_a_cast_goes_between_argument_node_and_result_and_the_sign
         "  return y = up:y:0",
         "  return z = up:y:0",
     ]
+
+
+def test_in_a_function_a_tensor_is_named_by_its_output_and_its_number_there():
+    text = """
+        function f(x: float32, d: int32) -> (y: float32)
+          s = Split(d, x) num_split=3
+          t = TopKV2(x, d) T=float32 Tk=int32 index_type=int32
+          return y = s:output:2
+    """
+
+    def plan(view, n):
+        new = cast("a", (n["s"], 2)), cast("b", (n["t"], 1), of=3), cast("c", (n["x"], 0))
+        return Edits(new=new)
+
+    assert edit_function(text, plan).splitlines()[3:-1] == [
+        "  a = Cast(s:output:2) DstT=float16 SrcT=float32 Truncate=false",
+        "  b = Cast(t:indices:0) DstT=float16 SrcT=int32 Truncate=false",
+        "  c = Cast(x) DstT=float16 SrcT=float32 Truncate=false",
+    ]
+
+
+def test_in_a_function_outputs_without_ports_are_passed_over():
+    text = """
+        function f(x: string, d: float32) -> (y: float32)
+          p = ParseSingleExample(x, d) num_sparse=0 sparse_types=[] Tdense=[float32]
+          return y = p:dense_values:0
+    """
+    found = edit_function(text, lambda view, n: Edits(new=(cast("a", (n["p"], 0)),)))
+    assert found.splitlines()[2].startswith("  a = Cast(p:dense_values:0) ")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from amp_tf.errors import GraphError
 from amp_tf.graph import serialized
 from amp_tf.graph.reader import read_graph
-from amp_tf.graph.serialized import NodesUnderEdit, SerializedGraph, parse_graph, read_table
+from amp_tf.graph.serialized import SerializedGraph, parse_graph, read_table
 from amp_tf.graph.templates import Templates
 from tests.small_graphs import function, graph
 
@@ -131,39 +131,3 @@ def test_nodes_are_looked_at_by_number_and_by_slice(monkeypatch, piece):
     for number in (-1, 4):
         with pytest.raises(IndexError):
             nodes[number]
-
-
-@pytest.mark.parametrize("expected", [(), (0, 2, 3), (1, 3)], ids=["nothing", "all", "others"])
-@pytest.mark.parametrize("piece", [1024, 2], ids=["one piece", "many pieces"])
-def test_edited_and_new_nodes_stand_beside_the_bytes_of_the_others(monkeypatch, piece, expected):
-    monkeypatch.setattr(serialized, "PIECE", piece)
-    before = made()
-    original = SerializedGraph(before.SerializeToString()).node
-    nodes = NodesUnderEdit(original, expected)
-    assert len(nodes) == 4
-    for number in (3, 0, 2, 3):  # the last, put away in between, is edited once more
-        nodes[number].device += "a"
-    nodes.add().name = "new"
-    nodes[4].op = "NoOp"
-    assert len(nodes) == 5
-    data = nodes.serialize()
-    assert original.fields(1, 2) in data
-    after = parse_graph(data)
-    assert [node.device for node in after.node] == ["a", "", "a", "aa", ""]
-    for node in after.node:
-        node.device = ""
-    assert list(after.node) == [*before.node, after.node[4]]
-    assert (after.node[4].name, after.node[4].op) == ("new", "NoOp")
-
-
-def test_a_node_that_protobuf_cannot_read_is_refused_when_it_is_edited():
-    mark = b"\x2a\x08\x0a\x02_x\x12\x02\x30\xff"  # an attribute of TensorFlow's own, with a number that is cut off
-    data = b"\x0a" + bytes([len(mark)]) + mark
-    nodes = NodesUnderEdit(SerializedGraph(data).node)
-    with pytest.raises(GraphError, match="not a serialized GraphDef"):
-        nodes[0]
-
-
-def test_without_edits_the_bytes_are_those_that_came_in():
-    original = SerializedGraph(made().SerializeToString()).node
-    assert NodesUnderEdit(original).serialize() == original.fields(0, 4)

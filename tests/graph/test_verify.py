@@ -1,10 +1,28 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from amp_tf.errors import GraphError
+from amp_tf.graph.edits import Edits, Rewire
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.verify import CHECKS, find_cycle, find_violation
+from tests.graph.test_edits import (
+    CONV,
+    EARLY,
+    ENTER,
+    FOLD,
+    FOLDING,
+    HOISTING,
+    READ,
+    SCALED,
+    SHIFTED,
+    X,
+    hoist,
+    written,
+)
 from tests.small_graphs import function, graph
 
 
@@ -140,6 +158,68 @@ def test_each_row_finds_its_violation(before, after, sentence):
     assert find_violation(view(before), view(after)) == sentence
 
 
+@pytest.mark.parametrize(
+    ("tamper", "found"),
+    [
+        (lambda nodes: nodes[SCALED].input.reverse(), "inputs kept: input 0 of 'scaled' comes from vector:0 instead"),
+        (lambda nodes: nodes[CONV].input.__setitem__(1, "w"), "inputs kept: input 1 of 'conv' comes from w:0 instead"),
+        (lambda nodes: setattr(nodes[SCALED], "op", "Sub"), "ops kept: the op of 'scaled' changed"),
+        (lambda nodes: setattr(nodes[X], "device", "/cpu:0"), "devices kept: the device of 'x' changed"),
+        (lambda nodes: setattr(nodes[7], "device", "/cpu:0"), "devices kept: the device of 'vector' changed"),
+        (lambda nodes: setattr(nodes[6], "name", "other"), "input 1 is 'shape', which is no tensor"),
+        (
+            lambda nodes: nodes[SHIFTED].attr["data_format"].CopyFrom(nodes[CONV].attr["padding"]),
+            "of 'shifted' changed",
+        ),
+        (lambda nodes: nodes[6].attr["value"].tensor.int_val.__setitem__(0, 2), "rest kept: .* of 'shape' changed"),
+    ],
+)
+def test_what_was_not_planned_is_found_after_folding(tamper, found):
+    check_found(FOLDING, FOLD, tamper, found)
+
+
+@pytest.mark.parametrize(
+    ("tamper", "found"),
+    [
+        (lambda nodes: nodes[EARLY].input.remove("^x"), "waits kept: 'early' waits for others than was planned"),
+        (lambda nodes: nodes[READ].input.remove("^x_in"), "waits kept: 'read' waits for others"),
+        (lambda nodes: nodes[READ].input.remove("^enter"), "waits kept: 'read' waits for others"),
+        (lambda nodes: nodes[READ].input.append("^product"), "no new cycle|waits kept: 'read' waits for others"),
+        (lambda nodes: nodes[EARLY].input.__setitem__(0, "w_in"), "inputs kept: input 0 of 'early'"),
+        (lambda nodes: nodes[ENTER].input.__setitem__(0, "read"), "inputs kept: input 0 of 'enter'"),
+        (lambda nodes: setattr(nodes[ENTER], "op", "Identity"), "ops kept: the op of 'enter' changed"),
+        (lambda nodes: setattr(nodes[EARLY], "device", ""), "devices kept: the device of 'early' changed"),
+        (lambda nodes: nodes[ENTER].attr["is_constant"].Clear(), "rest kept: .* of 'enter' changed"),
+        (lambda nodes: nodes[EARLY].attr["_mark"].Clear(), "rest kept: .* of 'early' changed"),
+    ],
+)
+def test_what_was_not_planned_is_found_after_hoisting(tamper, found):
+    check_found(HOISTING, hoist(), tamper, found)
+
+
+def check_found(text, edits, tamper, found):
+    before, proto = written(text, edits)
+    assert find_violation(before, read_graph(proto, Templates()), edits, Templates()) == ""
+    tamper(proto.node)
+    try:
+        violation = find_violation(before, read_graph(proto, Templates()), edits, Templates())
+    except GraphError as error:
+        violation = str(error)
+    assert re.search(found, violation)
+
+
+@pytest.mark.parametrize("text", [FOLDING, HOISTING], ids=["folding", "hoisting"])
+def test_a_graph_in_which_nothing_was_edited_is_not_the_planned_one(text):
+    edits = FOLD if text == FOLDING else hoist()
+    assert find_violation(view(text), view(text), edits, Templates())
+
+
+def test_a_cycle_that_edits_make_is_found():
+    edits = Edits(rewires=(Rewire(CONV, 1, SCALED, 0),))
+    before, proto = written(FOLDING, edits)
+    assert "is on a cycle" in find_violation(before, read_graph(proto, Templates()), edits, Templates())
+
+
 def test_every_row_is_provoked_above():
     assert [check.name for check in CHECKS] == [
         "nodes kept",
@@ -147,6 +227,7 @@ def test_every_row_is_provoked_above():
         "devices kept",
         "no new cycle",
         "inputs kept",
+        "waits kept",
         "rest kept",
     ]
 

@@ -38,8 +38,27 @@ def test_a_script_that_turns_the_switch_off_is_not_converted(site_folder: Path, 
     ended = running.run([PROGRAM, "off"], site_folder, ON | PRECISION)
     plain = running.run([PROGRAM, "nowhere"], site_folder, {})
     assert ended.status == plain.status == 0
-    assert "amp_tf" not in ended.err
+    assert "amp_tf" not in plain.err
+    assert ended.warnings == []
+    assert ended.summary[6] == (
+        ": amp_tf is off: the program itself set TF_ENABLE_AUTO_MIXED_PRECISION=0; to convert all the same, start it "
+        "with TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE=1 TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=1"
+    )
     assert ended.result == plain.result != from_outside.result
+
+
+@pytest.mark.parametrize("where", ["off", "off first"])
+def test_what_the_line_at_exit_proposes_converts_such_a_script(
+    where: str, site_folder: Path, from_outside: running.Ended
+) -> None:
+    on = {"TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "1", "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING": "1"}
+    ended = running.run([PROGRAM, where], site_folder, on | PRECISION)
+    assert (ended.result, ended.converted) == (from_outside.result, from_outside.converted)
+
+
+def test_a_script_that_turns_the_switch_off_before_its_imports_is_told_so_too(site_folder: Path) -> None:
+    ended = running.run([PROGRAM, "off first"], site_folder, ON | PRECISION)
+    assert ": amp_tf is off: the program itself set TF_ENABLE_AUTO_MIXED_PRECISION=0; " in ended.summary[6]
 
 
 STEPS = """

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import loss_scaling
-from amp_tf.loss_scaling import is_loss_scaled
+from amp_tf.loss_scaling import is_loss_scaled, ledger
 from tests.hooks.loss_scaling_setup import X, Y, installed, make_model
 
 v1 = tf.compat.v1
@@ -77,6 +77,7 @@ def test_the_default_predicate_asks_the_devices_of_this_process():
 
 
 def test_the_line_at_exit_tells_the_scale_and_the_skipped_steps():
+    ledger.forget()
     with installed():
         model = make_model(keras)
         model.compile("sgd", "mse")

@@ -12,7 +12,8 @@ model = keras.Sequential(layers)
 model.compile("adam", "mse")
 x = np.concatenate([x, x[:8] * np.nan])
 history = model.fit(x, np.ones((72, 1)), batch_size=8, verbose=0, shuffle=False).history
-(scale,), (skipped,) = history["loss_scale"], history["skipped_steps"]
+scale, skipped = model.optimizer.status().scale, model.optimizer.status().skipped
+assert set(history) == {"loss"}
 print(type(model.optimizer).__module__, skipped >= 1, scale == 2.0 ** (15 - skipped))  # the first steps may overflow
 """
 SESSION_PROGRAM = """
@@ -93,3 +94,32 @@ def test_a_bare_loop_that_calls_apply_is_warned_of_once(is_wrapped, warned, site
     assert ended.converted > 0
     assert len(ended.warnings) == warned, ended.err
     assert all("SGD.apply: a custom training loop runs in float16" in warning for warning in ended.warnings)
+    assert ("of 2 steps skipped" in ended.summary[0]) is is_wrapped
+
+
+OWN_LOOP_PROGRAM = """
+import tensorflow as tf
+import amp_tf
+
+def train():
+    w, scaler = tf.Variable(tf.ones((16, 16))), amp_tf.LossScaler(2.0**4)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = scaler.scale(tf.reduce_mean(tf.nn.relu(x @ w) @ w))
+        scaler.step(lambda g: w.assign_sub(0.01 * g), scaler.unscale(tape.gradient(loss, w)))
+
+    for factor in (1.0, float("nan"), 1.0):
+        step(tf.ones((4, 16)) * factor)
+
+train()
+"""
+
+
+def test_the_skipped_steps_of_a_loop_of_its_own_are_in_the_line_at_exit(site_folder):
+    ended = running.run(["-c", OWN_LOOP_PROGRAM], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"})
+    assert ended.status == 0, ended.err
+    assert ended.converted > 0
+    assert ended.warnings == []
+    assert "loss scale 2^3, 1 of 3 steps skipped" in ended.summary[0]

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.hooks import loss_scaling, loss_scaling_sessions
+from amp_tf.loss_scaling import ledger
 from tests.hooks.loss_scaling_setup import installed
 from tests.hooks.test_loss_scaling_v1 import BATCHES, NANS, Session
 
@@ -16,7 +17,7 @@ v1 = tf.compat.v1
 @pytest.fixture(autouse=True)
 def looks(monkeypatch):
     monkeypatch.setattr(loss_scaling_sessions, "_last_looks", {})
-    monkeypatch.setattr("amp_tf.callbacks._last_looks", {})
+    ledger.forget()
 
 
 def test_a_closed_session_told_its_scale_and_its_skipped_steps():
@@ -24,7 +25,7 @@ def test_a_closed_session_told_its_scale_and_its_skipped_steps():
         Session().train([*BATCHES, NANS])
         assert loss_scaling.describe() == "loss scale 2^14, 1 of 6 steps skipped"
         Session("clip").train(BATCHES)
-        assert loss_scaling.describe().endswith("; loss scale 2^15, 0 of 5 steps skipped")
+        assert loss_scaling.describe().endswith(": loss scale 2^15, 0 of 5 steps skipped")
 
 
 def test_a_monitored_session_with_its_finalized_graph_tells_it_too():

@@ -118,6 +118,17 @@ def test_a_scope_around_eager_code_changes_nothing():
         assert tf.matmul(tf.ones((2, 2)), tf.ones((2, 2))).numpy().tolist() == [[2.0, 2.0], [2.0, 2.0]]
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16.as_numpy_dtype])
+def test_a_dtype_is_taken_for_its_name(dtype):
+    def product(x):
+        with amp_tf.scope(dtype):
+            return tf.matmul(x, x)
+
+    assert _scope_of(_trace(product, (4, 4))) == [tf.as_dtype(dtype).name.encode()]
+    with pytest.raises(amp_tf.ConfigError, match=r"^amp_tf\.scope: tf\.int32 is not a valid"), amp_tf.scope(tf.int32):
+        pass
+
+
 def test_another_precision_is_an_error_that_names_the_valid_ones():
     with (
         pytest.raises(

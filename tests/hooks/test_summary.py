@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+import amp_tf
 from amp_tf.hooks import evidence, summary
+from amp_tf.reporting import process
 from amp_tf.reporting.process import Totals
 from amp_tf.reporting.schema import RewriteReport
+from amp_tf.rewriting.pipeline import rewrite
 from tests.hooks import running
+from tests.small_graphs import graph
 
 PRODUCT = "f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((32, 32)))"
 PLUGIN, XLA = "amp_tf.hooks.grappler.plugin", "amp_tf.hooks.xla"
@@ -47,9 +51,71 @@ def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder:
     assert "amp_tf" not in ended.err
 
 
+@pytest.fixture
+def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has just begun."""
+    monkeypatch.setattr(evidence, "_seen", evidence.Evidence())
+    monkeypatch.setattr(process, "_ledger", process.Ledger())
+    monkeypatch.setattr(summary, "_parts", [])
+
+
+@pytest.mark.usefixtures("nothing_seen")
+def test_the_report_begins_with_the_line_at_exit_and_says_that_amp_tf_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    off = "0 graphs, 0 of 0 nodes converted, 0 casts: amp_tf is off: "
+    assert str(amp_tf.report()) == amp_tf.report().to_dict()["summary"] == summary.line()
+    assert str(amp_tf.report()) == f"{off}set {running.SWITCH}=1 or call amp_tf.enable() to turn it on"
+    monkeypatch.setenv(running.SWITCH, "1")
+    assert str(amp_tf.report()).startswith(f"{off}this Python did not read amp_tf.pth")
+    monkeypatch.setenv("AMP_TF_DISABLE", "1")
+    assert str(amp_tf.report()) == f"{off}AMP_TF_DISABLE is set"
+    monkeypatch.setenv("AMP_TF_DISABLE", "perhaps")
+    assert (
+        str(amp_tf.report()) == f"{off}AMP_TF_DISABLE: 'perhaps' is not a valid value. Valid values: 1, true, 0, false"
+    )
+
+
+@pytest.mark.usefixtures("nothing_seen")
+def test_the_report_tells_failures_hooks_that_are_missing_and_what_else_the_line_has() -> None:
+    evidence.set_off("")
+    for text in ("first.\nmore", "second"):
+        evidence.count_failure(ValueError(text))
+    evidence.note_install(XLA, "OSError: no")
+    summary.add_part(lambda: "loss scale 32,768")
+    assert str(amp_tf.report()) == (
+        f"0 graphs, 0 of 0 nodes converted, 0 casts: {summary.ALL_FAILED}; 2 rewrites failed, and the graphs stayed in "
+        f"float32 (ValueError: first.); not installed: {XLA} (OSError: no); loss scale 32,768"
+    )
+
+
+@pytest.mark.usefixtures("nothing_seen")
+def test_graphs_that_were_seen_before_amp_tf_was_turned_off_keep_their_own_reason() -> None:
+    process.record(rewrite(graph("x = Placeholder()\ne = Exp(x)")).report, way="grappler")
+    evidence.set_off("amp_tf is off: amp_tf.disable() was called")
+    assert summary.line() == (
+        "1 graph, 0 of 2 nodes converted, 0 casts: the graph has no node that the allow list converts; by now amp_tf "
+        "is off: amp_tf.disable() was called"
+    )
+    evidence.note_policy("mixed_bfloat16")
+    evidence.set_off("")
+    assert summary.line().endswith(
+        ": Keras' own policy 'mixed_bfloat16' has its layers compute in 16 bit, and left nothing to convert"
+    )
+
+
+@pytest.mark.parametrize(("code", "is_told"), [("", False), (f"{PRODUCT}; ", True)])
+def test_after_a_traceback_of_the_program_the_line_comes_only_if_something_was_done(
+    code: str, is_told: bool, site_folder: Path
+) -> None:
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
+    ended = running.run(["-c", f"import tensorflow as tf; {code}1 / 0"], site_folder, variables)
+    assert ended.status == 1
+    assert ("amp_tf: " in ended.err) is is_told
+
+
 @pytest.mark.parametrize(
     ("graphs", "seen", "reason"),
     [
+        ({}, evidence.Evidence(off="amp_tf is off"), "amp_tf is off"),
         ({"grappler": 3}, evidence.Evidence(idle="another plugin is loaded"), "another plugin is loaded"),
         ({"grappler": 2}, evidence.Evidence(xla_graphs=2), summary.ONLY_XLA),
         ({}, evidence.Evidence(failures=2), summary.ALL_FAILED),

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from amp_tf import config
-from amp_tf.hooks import notices, switch
+from amp_tf.hooks import evidence, notices, switch
 from tests.hooks import running
 
 # A good value and a bad one for each kind of variable; op names and folders take any text.
@@ -53,6 +55,148 @@ def test_enable_raises_on_a_bad_value(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(config.ConfigError, match="AMP_TF_PRECISION: 'float8' is not a valid value"):
         switch.enable()
     assert not switch.is_enabled()
+
+
+@pytest.fixture
+def off_afterwards() -> Iterator[None]:
+    yield
+    switch.disable()
+
+
+@pytest.mark.parametrize("wrong", ["bfloat16", {"precision": "bfloat16"}, 1, config.Switches(), False], ids=repr)
+def test_what_is_no_configuration_is_refused(wrong: Any) -> None:
+    with pytest.raises(config.ConfigError) as caught:
+        switch.enable(wrong)
+    assert str(caught.value) == (
+        f'amp_tf.enable(config): expected an AmpConfig, got {wrong!r}. Write amp_tf.enable(precision="bfloat16"), or '
+        'amp_tf.enable(amp_tf.AmpConfig(precision="bfloat16")).'
+    )
+    assert not switch.is_enabled()
+
+
+@pytest.mark.usefixtures("off_afterwards")
+def test_settings_change_what_the_environment_or_a_configuration_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMP_TF_KEEP_FLOAT32", "logits")
+    handle = switch.enable(precision="bfloat16", deny_add=["Relu"])
+    assert handle.config == config.AmpConfig(precision="bfloat16", deny_add=("Relu",), keep_float32=("logits",))
+    given = config.AmpConfig(target="gpu")
+    assert switch.enable(given, precision="float16").config == config.AmpConfig(target="gpu", precision="float16")
+    assert switch.enable(given).config is given
+    with pytest.raises(config.ConfigError, match=r"^amp_tf\.enable: there is no setting 'precison'\. Did you mean '"):
+        switch.enable(precison="bfloat16")
+    with pytest.raises(config.ConfigError, match=r"^AmpConfig\.precision: 'half' is not a valid value"):
+        switch.enable(precision="half")
+
+
+def what_is_on() -> str | None:
+    return switch._active.config.precision if switch._active else None
+
+
+@pytest.mark.usefixtures("off_afterwards")
+def test_a_handle_restores_what_was_on_before() -> None:
+    with switch.enable(precision="bfloat16"):
+        with switch.enable(precision="float16") as inner:
+            assert what_is_on() == "float16"
+        assert what_is_on() == "bfloat16"
+        inner.uninstall()
+        assert what_is_on() == "bfloat16"
+    assert what_is_on() is None
+    first, second, third = (switch.enable(precision=name) for name in ("float16", "auto", "bfloat16"))
+    second.uninstall()
+    assert what_is_on() == "bfloat16"
+    third.uninstall()
+    assert what_is_on() == "float16"
+    switch.enable(precision="bfloat16")
+    switch.disable()
+    first.uninstall()
+    assert what_is_on() is None
+
+
+@pytest.mark.usefixtures("off_afterwards")
+def test_a_handle_restores_what_the_environment_says_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(config.ENABLE_VAR, "1")
+    switch.obey_environment()
+    with switch.enable(precision="float16"):
+        assert what_is_on() == "float16"
+    assert what_is_on() == "auto"
+    with switch.enable(precision="float16"):
+        monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
+    assert what_is_on() == "bfloat16"
+    with switch.enable(precision="float16"):
+        monkeypatch.setenv(config.ENABLE_VAR, "0")
+        switch.obey_environment(config.ENABLE_VAR)
+        assert what_is_on() == "float16"
+    assert what_is_on() is None
+
+
+@pytest.mark.usefixtures("off_afterwards")
+def test_the_summary_says_why_amp_tf_is_off_and_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def off() -> str | None:
+        return evidence.seen().off
+
+    handle = switch.enable(precision="bfloat16")
+    assert off() == ""
+    handle.uninstall()
+    assert off() == switch.BY_HANDLE
+    switch.enable(precision="bfloat16")
+    switch.disable()
+    assert off() == switch.BY_CALL
+    monkeypatch.setenv(config.ENABLE_VAR, "1")
+    monkeypatch.setenv(config.GRAPH_REWRITE_VAR, "0")
+    switch.obey_environment(config.ENABLE_VAR)
+    assert off() == f"the graph rewrite is off ({config.GRAPH_REWRITE_VAR} is 0): only losses are scaled"
+    monkeypatch.setenv(config.LOSS_SCALING_VAR, "1")
+    monkeypatch.delenv(config.ENABLE_VAR)
+    monkeypatch.delenv(config.GRAPH_REWRITE_VAR)
+    switch.disable()
+    switch.obey_environment(config.GRAPH_REWRITE_VAR)
+    assert off() == f"the graph rewrite is off ({config.ENABLE_VAR} is not set): only losses are scaled"
+    monkeypatch.setenv(config.GRAPH_REWRITE_VAR, "0")
+    monkeypatch.setenv(config.LOSS_SCALING_VAR, "0")
+    switch.obey_environment(config.LOSS_SCALING_VAR)
+    assert f"amp_tf is off: the program itself set {config.GRAPH_REWRITE_VAR}=0; " in str(off())
+    monkeypatch.setenv("AMP_TF_PRECISION", "half")
+    monkeypatch.setenv(config.GRAPH_REWRITE_VAR, "1")
+    switch.obey_environment(config.GRAPH_REWRITE_VAR)
+    assert str(off()).startswith("amp_tf is off: AMP_TF_PRECISION: 'half' is not a valid value. Valid")
+    monkeypatch.setenv(config.DISABLE_VAR, "1")
+    switch.obey_environment(config.DISABLE_VAR)
+    assert off() == switch.BY_VARIABLE
+
+
+@pytest.mark.usefixtures("off_afterwards")
+@pytest.mark.parametrize("by_call", [True, False])
+def test_a_misspelt_variable_is_told_once(
+    by_call: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(config.ENABLE_VAR, "1")
+    monkeypatch.setenv("AMP_TF_PRECISON", "bfloat16")
+    monkeypatch.setenv("AMP_TF_QQQQQQQQQQQQQQQQQ", "1")
+    monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LVEL", "DEFAULT")
+    monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_SIMULATE", "1")  # not ours
+    monkeypatch.setenv("AMP_TF_BANNER", "0")  # the container's
+    for _ in range(2):
+        switch.enable() if by_call else switch.obey_environment()
+    assert [record.getMessage() for record in caplog.records] == [
+        "amp_tf: AMP_TF_PRECISON: this is no variable of amp_tf's. Write AMP_TF_PRECISION, if that is meant.",
+        "amp_tf: AMP_TF_QQQQQQQQQQQQQQQQQ: this is no variable of amp_tf's. README.md lists the variables.",
+        "amp_tf: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LVEL: this is no variable of amp_tf's. Write "
+        "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL, if that is meant.",
+    ]
+
+
+def test_contradicting_lists_are_told_once_and_leave_amp_tf_off(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(config.ENABLE_VAR, "1")
+    for name in ("ALLOW", "DENY"):
+        monkeypatch.setenv(f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{name}LIST_ADD", "Relu")
+    switch.obey_environment()
+    switch.obey_environment()
+    assert not switch.is_enabled()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "ALLOWLIST_ADD) and AmpConfig.deny_add (" in told
+    assert "please report" not in told
 
 
 def test_on_and_off_before_and_after_tensorflow_is_imported(site_folder: Path) -> None:

@@ -84,3 +84,8 @@ def test_case_19_two_processes_that_reduce_scaled_gradients_as_with_horovod_skip
     assert first == second
     assert first["weights"] == ranks[0][f"{library}-None"]["weights"]
     assert (first["scale"], first["skipped"]) == (2.0**8, 2)
+
+
+def test_an_optimizer_may_be_built_before_it_is_wrapped_or_by_the_first_traced_step_of_the_replicas():
+    counts = finish(start("built_when.py"))
+    assert counts == {name: [3, 0, 3] for name in ("built", "built, wrapped outside", "unbuilt")}

@@ -1,6 +1,7 @@
 """Cases 27 to 30: what is refused, and what is noticed."""
 
 import gc
+import inspect
 import pickle
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import tf_keras
 
 import amp_tf
 from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling import is_loss_scaled
+from amp_tf.loss_scaling import Settings, is_loss_scaled
+from amp_tf.loss_scaling.schedule import build_schedule
 from tests import absl_log
 from tests.loss_scaling.steps import since_keras_3_1, variables
 
@@ -43,6 +45,31 @@ def test_case_27_keras_takes_the_wrapper_for_its_own_and_does_not_wrap_it():
     model.dtype_policy = keras.DTypePolicy("mixed_float16")
     model.compile(optimizer, "mse")
     assert model.optimizer is optimizer
+
+
+def test_an_unknown_setting_is_refused_with_those_that_exist():
+    with pytest.raises(
+        ConfigError, match=r"^LossScaleOptimizer: there is no setting 'unknown'\. The settings are: initial_sc"
+    ):
+        amp_tf.LossScaleOptimizer(keras.optimizers.SGD(), unknown=1)
+    assert amp_tf.LossScaleOptimizer(keras.optimizers.SGD(), name="mine").name == "mine"
+    with pytest.raises(ConfigError, match=r"there is no setting 'name' for an optimizer of tensorflow"):
+        amp_tf.LossScaleOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), name="mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "valid"),
+    [("growth_factor", None, "numbers"), ("max_scale", "a", "numbers"), ("dynamic", "no", "True, False")],
+)
+def test_a_setting_of_another_kind_is_refused_in_words(name, value, valid):
+    with pytest.raises(ConfigError) as caught:
+        amp_tf.LossScaleOptimizer(keras.optimizers.SGD(), **{name: value})
+    assert str(caught.value) == f"LossScaleOptimizer.{name}: {value!r} is not a valid value. Valid values: {valid}."
+
+
+def test_the_typed_settings_are_those_of_the_schedule():
+    typed = set(inspect.signature(build_schedule).parameters) - {"initial_scale"} | {"name"}
+    assert set(Settings.__annotations__) == typed
 
 
 def test_something_that_is_no_optimizer_is_refused():

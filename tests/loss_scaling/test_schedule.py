@@ -149,7 +149,7 @@ def test_a_bad_setting_is_named_with_its_value_and_the_valid_ones(setting, value
     with pytest.raises(ConfigError) as error:
         build_schedule(**{setting: value})
     text = str(error.value)
-    assert f"LossScaleOptimizer.{setting}" in text
+    assert f"loss scaling, {setting}" in text
     assert repr(value) in text
     assert valid in text
 

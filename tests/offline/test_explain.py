@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.offline.explain import explain
+from amp_tf.offline.explain import Explanation, explain
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Balance, Reason, Rule
 from amp_tf.precision import Precision
 
 CONFIG = amp_tf.AmpConfig(precision="float16", target="cpu")
@@ -42,11 +42,13 @@ def test_the_path_leads_to_the_deny_ancestor(graph):
     assert explanation.trail == ("infer1", "clr1", "deny1")
 
 
+@pytest.mark.usefixtures("local_rules")
 def test_the_path_leads_to_the_allow_neighbour(graph):
     explanation = _explain(graph, "infer2")
     assert (explanation.reason.rule, explanation.trail) == (Rule.AFTER_ALLOW, ("infer2", "allow1"))
 
 
+@pytest.mark.usefixtures("local_rules")
 @pytest.mark.parametrize("name", ["deny1", "clr1", "infer1", "allow1", "infer2", "unlisted1"])
 def test_the_named_change_turns_the_node(graph, name):
     explanation = _explain(graph, name)
@@ -63,17 +65,47 @@ def test_a_node_that_no_list_turns_says_so(graph):
     explanation = explain(graph, "allow1", CONFIG, preserve=("allow1",))
     assert (explanation.precision, explanation.reason.rule) == (Precision.FLOAT32, Rule.PRESERVED)
     assert explanation.change == {}
-    assert "No change of one or two ops on the lists turns it to 16 bit." in str(explanation)
+    assert str(explanation).endswith("No change of one op's list, nor a pattern for its name, turns it to 16 bit.")
 
 
 def test_the_words(graph):
     assert str(_explain(graph, "infer1")).splitlines() == [
         "infer1 (Sqrt, on the infer list) computes in float32: it uses values of the deny-list node 'clr1'.",
         "The decision came along: infer1 <- clr1 <- deny1",
-        "This would turn it to 16 bit: AmpConfig(infer_remove=('Sqrt',), clear_add=('Sqrt',)), or "
-        "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_INFERLIST_REMOVE=Sqrt "
+        "This would turn it alone to 16 bit: AmpConfig(force_f16=('^infer1$',)), or AMP_TF_FORCE_F16='^infer1$'",
+        "This would turn it to 16 bit, and its like in the whole model: AmpConfig(clear_add=('Sqrt',)), or "
         "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_CLEARLIST_ADD=Sqrt",
     ]
+
+
+@pytest.mark.parametrize("name", ["deny1", "clr1", "infer1", "allow1", "infer2", "unlisted1"])
+def test_the_named_pattern_turns_the_node_alone(graph, name):
+    explanation = _explain(graph, name)
+    changed = dataclasses.replace(CONFIG, **explanation.own_change)
+    assert _precision(graph, name, changed).is_f16 != explanation.precision.is_f16
+    assert list(explanation.own_change) == ["keep_float32" if explanation.precision.is_f16 else "force_f16"]
+
+
+def test_a_pattern_that_decided_is_named_with_what_to_do(graph):
+    kept = _explain(graph, "allow1", dataclasses.replace(CONFIG, keep_float32=("nobody", "^all", "1$")))
+    assert str(kept).splitlines()[1:] == [
+        "Its name matches '^all' and '1$' of keep_float32 (AMP_TF_KEEP_FLOAT32): drop that"
+    ]
+    forced = _explain(graph, "deny1", dataclasses.replace(CONFIG, force_f16=("deny",)))
+    assert str(forced).splitlines()[1:] == ["Its name matches 'deny' of force_f16 (AMP_TF_FORCE_F16): drop that"]
+
+
+def test_figures_that_look_alike_get_the_digits_that_tell_them_apart_and_are_explained():
+    def words(in_f16, in_float32):
+        reason = Reason(Rule.DOES_NOT_PAY, balance=Balance(in_f16, in_float32))
+        return str(Explanation("n", "Add", "Add", "infer", Precision.FLOAT32, reason, ("n",), (), {}, {})).splitlines()[
+            1
+        ]
+
+    start = "The cost model expects {} µs in 16 bit, casts included, {} µs in float32, for all connected nodes"
+    assert words(3440.0, 3360.0).startswith(start.format("3.44", "3.36"))
+    assert words(9000.0, 3000.0).startswith(start.format("9.0", "3.0"))
+    assert words(3000.0, 3000.0).startswith(start.format("3.0", "3.0"))
 
 
 def test_an_unknown_node_names_the_closest(graph):

@@ -25,11 +25,31 @@ def test_what_is_written_is_read_back(graph, tmp_path, name):
     assert read_graph_file(tmp_path / name) == graph
 
 
-@pytest.mark.parametrize(("name", "content"), [("bad.pb", b"\xff\xff"), ("bad.pbtxt", b"node {"), ("b.txt", b"\xff")])
+@pytest.mark.parametrize(("name", "content"), [("bad.pb", b"\xff\xff"), ("bad.pbtxt", b"node }"), ("b.txt", b"\xff")])
 def test_a_file_that_holds_no_graph_is_named(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(GraphError, match=rf"{name}: holds no graph"):
         read_graph_file(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["empty.pb", "empty.pbtxt"])
+def test_an_empty_file_is_refused(tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(GraphError, match=rf"{name}: the file is empty\. Name a SavedModel's folder, or a file"):
+        read_graph_file(tmp_path / name)
+
+
+def test_truncated_text_is_called_truncated(graph, tmp_path):
+    text = str(graph)
+    ends = [end for end in range(4, len(text)) if text[:end].count("{") > text[:end].count("}")]
+    assert len(ends) > 100
+    for end in ends:
+        (tmp_path / "g.pbtxt").write_text(text[:end])
+        with pytest.raises(GraphError, match=r"g.pbtxt: the text ends too early \(.*\): the file is truncated\. Write"):
+            read_graph_file(tmp_path / "g.pbtxt")
+    (tmp_path / "g.pbtxt").write_text(text.replace("name:", "nome:", 1))
+    with pytest.raises(GraphError, match=r"g.pbtxt: holds no graph \(.*\)\. Name a SavedModel's folder"):
+        read_graph_file(tmp_path / "g.pbtxt")
 
 
 def test_a_missing_file_is_named(tmp_path):

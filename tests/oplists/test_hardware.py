@@ -4,6 +4,7 @@ import pathlib
 
 import pytest
 
+from amp_tf.errors import ConfigError
 from amp_tf.oplists import hardware
 from amp_tf.oplists.hardware import Hardware
 
@@ -62,3 +63,15 @@ def test_this_machine_agrees_with_its_own_flags():
 def test_every_gpu_must_be_fast_in_16_bit(capabilities, has_gpu, has_f16):
     found = Hardware(gpu_capabilities=capabilities)
     assert (found.has_gpu, found.gpu_has_f16) == (has_gpu, has_f16)
+
+
+@pytest.mark.parametrize("wrong", ["7.0", (7, 0), ((7, 0, 0),), (("7", "0"),), (7.0,), [None], None, 7])
+def test_what_is_no_row_of_pairs_is_refused(wrong):
+    with pytest.raises(
+        ConfigError, match=r"^Hardware\.gpu_capabilities: .* is no row of compute capabilities\. Write a"
+    ):
+        Hardware(gpu_capabilities=wrong)
+
+
+def test_a_list_of_lists_is_kept_as_pairs():
+    assert Hardware(gpu_capabilities=[[8, 0]]) == Hardware(gpu_capabilities=((8, 0),))

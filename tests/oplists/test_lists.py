@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.config import LEVELS, LIST_NAMES, AmpConfig
-from amp_tf.errors import OpListError
 from amp_tf.oplists.lists import build_lists
 from amp_tf.oplists.table import ROWS, TABLES
 
@@ -38,21 +37,13 @@ def test_an_op_moves_by_a_remove_and_an_add():
     assert build_lists("cuda", AmpConfig(deny_remove=("Sum",), infer_add=("Sum",))).list_of["Sum"] == "infer"
 
 
-@pytest.mark.parametrize(
-    ("add", "op", "old"),
-    [("infer_add", "MatMul", "allow"), ("clear_add", "Exp", "deny"), ("clear_add", "Add", "infer")],
-)
-def test_an_op_on_two_lists_is_refused_with_the_op_and_both_lists(add, op, old):
-    new = add.removesuffix("_add")
-    with pytest.raises(OpListError) as caught:
-        build_lists("cpu", AmpConfig(**{add: (op,)}))
-    assert str(caught.value) == (
-        f"op lists (cpu table): op {op!r} is on the {old} list and on the {new} list. "
-        f"Take it off one of them, e.g. {old}_remove=({op!r},) or {new}_remove=({op!r},)."
-    )
+@pytest.mark.parametrize(("add", "op"), [("infer_add", "MatMul"), ("clear_add", "Exp"), ("clear_add", "Add")])
+@pytest.mark.parametrize("table", TABLES)
+def test_an_op_that_joins_a_list_leaves_the_one_that_it_is_on(table, add, op):
+    assert build_lists(table, AmpConfig(**{add: (op,)})).list_of[op] == add.removesuffix("_add")
 
 
-def test_an_addition_to_the_infer_list_conflicts_with_the_deny_list_under_treat_infer_as_deny_no_more():
+def test_an_addition_to_the_infer_list_is_denied_under_treat_infer_as_deny():
     config = AmpConfig(level="TREAT_INFER_AS_DENY", infer_add=("Exp",))
     assert build_lists("cpu", config).list_of["Exp"] == "deny"
 

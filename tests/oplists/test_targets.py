@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.config import AmpConfig
-from amp_tf.errors import OpListError
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import device_type_of, resolve_target
 from amp_tf.precision import Precision
@@ -64,9 +63,9 @@ def test_where_there_is_no_target_the_reason_is_said(hardware, settings, why):
     assert resolution.why_none == why
 
 
-def test_lists_that_contradict_each_other_are_refused_here():
-    with pytest.raises(OpListError, match="'MatMul' is on the allow list and on the deny list"):
-        resolve_target(AmpConfig(deny_add=("MatMul",)), BF16_CPU)
+def test_an_op_that_the_user_adds_to_a_list_is_moved():
+    target = resolve_target(AmpConfig(deny_add=("MatMul",), precision="bfloat16"), Hardware()).target
+    assert target.lists.list_of["MatMul"] == "deny"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from amp_tf.painting.reasons import Rule
 from tests.painting.painted import BF16_CPU, VOLTA, painted
 from tests.small_graphs import function
 
+pytestmark = pytest.mark.usefixtures("local_rules")
+
 CHAIN = "x = Placeholder()\nallow1 = MatMul(x, x)\nclr1 = Relu(allow1)\nallow2 = MatMul(clr1, clr1)\nclr2 = Neg(allow2)"
 GPU, CPU = "@/device:GPU:0", "@/job:localhost/replica:0/task:0/device:CPU:0"
 

@@ -11,6 +11,8 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
 
+pytestmark = pytest.mark.usefixtures("local_rules")
+
 BF16_CPU = Hardware(cpu_has_bf16=True)
 LOWEST = float(tf.float32.min)
 

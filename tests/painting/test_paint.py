@@ -8,6 +8,8 @@ from amp_tf.config import LEVELS
 from amp_tf.painting.reasons import Rule
 from tests.painting.painted import painted
 
+pytestmark = pytest.mark.usefixtures("local_rules")
+
 CHAIN = """
     x = Placeholder()
     deny1 = Exp(x)

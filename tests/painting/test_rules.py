@@ -7,6 +7,8 @@ import pytest
 from amp_tf.painting.reasons import Rule
 from tests.painting.painted import painted
 
+pytestmark = pytest.mark.usefixtures("local_rules")
+
 INPUT = "x = Placeholder()\n"
 
 

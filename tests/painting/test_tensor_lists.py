@@ -6,6 +6,8 @@ from amp_tf.painting.reasons import Rule
 from tests.painting.painted import painted
 from tests.small_graphs import function
 
+pytestmark = pytest.mark.usefixtures("local_rules")
+
 BASE = """
     x = Placeholder()
     shape = Const() dtype=int32 value=int32[2]*4

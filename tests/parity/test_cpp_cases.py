@@ -10,6 +10,7 @@ from tests.parity import cpp_cases, tensor_list_cases
 from tests.parity.case import Case, can_run, run
 from tests.parity.comparison import rewired, run_ours
 
+pytestmark = pytest.mark.usefixtures("local_rules")
 CASES = (*cpp_cases.CASES, *tensor_list_cases.CASES)
 APPLICABLE = [
     pytest.param(case, mode, id=f"{case.name}-{mode.name}") for case in CASES for mode in MODES if mode in case.expected

@@ -82,14 +82,14 @@ def test_infer_follow_order() -> None:
         x = matmul(constant("input"), "allow1")
         for i in range(3):
             x = raw.Sqrt(x=x, name=f"infer{i}")
-        tf.identity(x, name="fetch")
+        tf.identity(matmul(tf.exp(x), "allow2"), name="fetch")
 
     graph_def = graph_of(build)
     backwards = graph_pb2.GraphDef(versions=graph_def.versions)
     backwards.node.extend(reversed(graph_def.node))
-    chain = {"allow1", "infer0", "infer1", "infer2"}
+    chain = {"allow1", "infer0", "infer1", "infer2", "allow2"}
     assert both(graph_def, BF16) == (chain, chain)
-    assert both(backwards, BF16) == ({"allow1", "infer0"}, chain)
+    assert both(backwards, BF16) == ({"allow1", "infer0", "allow2"}, chain)
 
 
 def test_fused_ops() -> None:
@@ -212,17 +212,72 @@ def test_narrow_sum() -> None:
 
 
 @pytest.mark.parametrize("mode", [FP16, BF16])
-def test_stored_value(mode: Mode) -> None:
+def test_after_products(mode: Mode) -> None:
     def build() -> None:
         average = tf.compat.v1.get_variable("average", (32, 32), use_resource=True)
         x = matmul(constant("input"), "allow1")
         change = raw.Mul(x=x, y=constant("rate", 0.5), name="infer1")
         average.assign_add(change)
+        loss = raw.Mul(x=matmul(x, "allow2"), y=constant("unit", 2.0), name="infer2")
+        tf.identity(loss, name="fetch")
+
+    original, ours = both(graph_of(build), mode)
+    assert {"allow1", "infer1", "allow2", "infer2"} <= original
+    assert ours & {"allow1", "infer1", "allow2", "infer2"} == {"allow1", "allow2"}
+
+
+@pytest.mark.parametrize("mode", [FP16, BF16])
+def test_running_sum(mode: Mode) -> None:
+    def build() -> None:
+        x = constant("input")
+        for number in range(10):
+            step = matmul(tf.tanh(matmul(x, f"allow{number}")), f"allow{number + 10}")
+            x = raw.AddV2(x=x, y=step, name=f"infer{number}")
+        tf.identity(matmul(x, "allow30"), name="fetch")
+
+    original, ours = both(graph_of(build), mode)
+    sums = {f"infer{number}" for number in range(10)}
+    assert original >= sums
+    assert not ours & sums
+    assert "allow9" in ours
+
+
+@pytest.mark.parametrize("mode", [FP16, BF16])
+def test_difference(mode: Mode) -> None:
+    def build() -> None:
+        product = matmul(constant("input"), "allow1")
+        far = raw.Mul(x=product, y=constant("two", 2.0), name="infer1")
+        distance = raw.Sqrt(x=raw.Sub(x=constant("other", 9.0), y=far, name="infer2"), name="infer3")
+        tf.identity(matmul(distance, "allow2"), name="fetch")
+
+    original, ours = both(graph_of(build), mode)
+    assert {"allow1", "infer1", "infer2"} <= original
+    assert ours & {"allow1", "allow2", "infer1", "infer2"} == {"allow1", "allow2"}
+
+
+@pytest.mark.parametrize("mode", [FP16, BF16])
+def test_inaccurate_kernel(mode: Mode) -> None:
+    def build() -> None:
+        x = raw.Elu(features=matmul(constant("input"), "allow1"), name="infer1")
         tf.identity(matmul(x, "allow2"), name="fetch")
 
     original, ours = both(graph_of(build), mode)
     assert {"allow1", "infer1", "allow2"} <= original
     assert ours & {"allow1", "infer1", "allow2"} == {"allow1", "allow2"}
+
+
+def test_squares_and_quotients() -> None:
+    def build() -> None:
+        x = matmul(constant("input"), "allow1")
+        square, tame = raw.Mul(x=x, y=x, name="square"), raw.RealDiv(x=x, y=constant("eight", 8.0), name="tame")
+        quotient = raw.RealDiv(x=x, y=square, name="quotient")
+        tf.identity(matmul(tame, "allow2") + matmul(quotient, "allow3"), name="fetch")
+
+    names = {"square", "tame", "quotient"}
+    original, ours = both(graph_of(build), FP16)
+    assert original >= names
+    assert ours & names == {"tame"}
+    assert run_ours(graph_of(build), BF16, ("fetch",)).nodes_in(BF16.f16) >= names
 
 
 @pytest.mark.parametrize("mode", [FP16, BF16])
@@ -259,6 +314,30 @@ def test_lost_maximum() -> None:
     assert lost.sum() < 0.1 * float32.sum()
     (kept,) = run(run_ours(graph_def, BF16, ("fetch", "result")).graph, ("fetch",), {})
     np.testing.assert_array_equal(kept, float32)
+
+
+def test_list_of_lists() -> None:
+    def build() -> None:
+        shape = tf.constant([32, 32])
+        inner = raw.EmptyTensorList(element_shape=shape, max_num_elements=4, element_dtype=tf.float32, name="inner")
+        inner = raw.TensorListPushBack(input_handle=inner, tensor=matmul(constant("input"), "allow1"), name="write")
+        outer = raw.EmptyTensorList(element_shape=-1, max_num_elements=4, element_dtype=tf.variant, name="outer")
+        outer = raw.TensorListPushBack(input_handle=outer, tensor=inner, name="write_list")
+        _, found = raw.TensorListPopBack(
+            input_handle=outer, element_shape=-1, element_dtype=tf.variant, name="read_list"
+        )
+        _, x = raw.TensorListPopBack(input_handle=found, element_shape=shape, element_dtype=tf.float32, name="read")
+        tf.identity(raw.Mul(x=x, y=constant("unit", 2.0), name="infer1"), name="fetch")
+
+    graph_def = graph_of(build)
+    original, ours = both(graph_def, BF16)
+    assert "write" in original
+    assert "read" not in original
+    assert not {"write", "read"} & ours
+    broken = run_original(graph_def, BF16, ("fetch",)).graph
+    with pytest.raises(tf.errors.InvalidArgumentError, match="list elements"):
+        run(broken, ("fetch",), {})
+    run(run_ours(graph_def, BF16, ("fetch",)).graph, ("fetch",), {})
 
 
 def test_call_boundary() -> None:

@@ -13,6 +13,8 @@ from tests.oracle import MODES, Mode, run_original, type_attributes
 from tests.parity.case import can_run, run
 from tests.parity.comparison import differences, run_ours
 
+pytestmark = pytest.mark.usefixtures("local_rules")
+
 
 def graph_with_bodies() -> tuple[graph_pb2.GraphDef, str]:
     @tf.function

@@ -11,6 +11,7 @@ from tests.parity.comparison import differences, rewired, run_ours
 from tests.parity.deliberate_differences import undone
 from tests.parity.python_cases import CASES, LOOPS, LoopCase, PythonCase
 
+pytestmark = pytest.mark.usefixtures("local_rules")
 EACH_MODE = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 
 

@@ -11,6 +11,8 @@ from amp_tf.precision import Precision
 from amp_tf.reporting.schema import SCHEMA_VERSION, RewriteReport
 from tests.small_graphs import function, graph
 
+pytestmark = pytest.mark.usefixtures("local_rules")
+
 BF16_CPU = Hardware(cpu_has_bf16=True)
 TEXT = "x = Placeholder()\ndeny1 = Exp(x)\nallow1 = MatMul(deny1, x)\ninfer1 = Tanh(allow1)\ninfer2 = Tanh(deny1)"
 FUNCTION = "function f(x: float32) -> (y: float32)\nm = MatMul(x, x)\nreturn y = m:product:0"

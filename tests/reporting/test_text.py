@@ -10,6 +10,8 @@ from amp_tf.reporting import text
 from amp_tf.reporting.schema import RewriteReport
 from tests.reporting.test_schema import FUNCTION, TEXT, function, report
 
+pytestmark = pytest.mark.usefixtures("local_rules")
+
 SHOWN = """\
 1 graph, 2 of 5 nodes converted to bfloat16, 2 casts
   1 of 1 MatMul

@@ -10,15 +10,17 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
+from amp_tf.graph.editor import apply_to_graph
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.serialized import SerializedGraph, parse_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.text import to_text
+from amp_tf.graph.verify import find_violation
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.oplists.targets import resolve_target
-from amp_tf.painting.eligibility import find_obstacles
-from amp_tf.rewriting.folding import FoldedGraph, fold
+from amp_tf.rewriting.folding import fold
+from amp_tf.rewriting.form import Form, Job
 from tests.rewriting.graph_shapes import GraphShapes
 from tests.rewriting.random_normalization import NormalizedGraph, normalized_graph
 
@@ -67,19 +69,19 @@ def judge_seed(seed: int) -> FoldVerdict:
     return FoldVerdict(verdict.kind, told)
 
 
-def _fold(graph: NormalizedGraph) -> tuple[FoldedGraph | None, GraphDef]:
-    """What folding makes of a graph, as the pipeline's step and as a GraphDef."""
+def _fold(graph: NormalizedGraph) -> tuple[Form | None, GraphDef]:
+    """What folding makes of a graph, as the pipeline's step and as a GraphDef that was written and verified."""
     data = SerializedGraph(graph.graph_def.SerializeToString())
-    templates = Templates(None, SUCCESSORS)
-    view = read_graph(data, templates)
-
-    def obstacles():
-        return find_obstacles(view, _TARGET, _CONFIG, graph.preserve)
-
-    folded = fold(data.node, view, GraphShapes(graph.graph), obstacles, templates)
+    job = Job(_CONFIG, _TARGET, Templates(None, SUCCESSORS), graph.preserve)
+    view = read_graph(data, job.templates)
+    folded = fold(job.form(view, GraphShapes(graph.graph)), job)
     if folded is None:
         return None, graph.graph_def
-    return folded, parse_graph(folded.nodes.fields(0, len(folded.nodes)) + data.rest_data)
+    result = parse_graph(apply_to_graph(data.node, view.names, folded.edits, data.rest_data))
+    violation = find_violation(view, read_graph(result, job.templates), folded.edits, job.templates)
+    if violation:
+        raise ValueError(violation)
+    return folded, result
 
 
 def _run(graph_def: GraphDef, graph: NormalizedGraph) -> list[np.ndarray]:
@@ -100,7 +102,7 @@ def _deviations(fetch: Sequence[str], expected: Sequence[np.ndarray], found: Seq
             yield f"{name} is off by a factor of up to {np.max(np.abs(value / exact - 1.0)):.3g}"
 
 
-def _contradictions(folded: FoldedGraph, graph: NormalizedGraph, result: GraphDef) -> Iterator[str]:
+def _contradictions(folded: Form, graph: NormalizedGraph, result: GraphDef) -> Iterator[str]:
     """Shapes that folding tells to the passes behind it, and that TensorFlow infers otherwise."""
     inferred = GraphShapes(result)
     for node in graph.graph_def.node:

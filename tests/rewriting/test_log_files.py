@@ -23,7 +23,31 @@ def rewrite(proto, path, **settings):
 
 def files(folder):
     """The files by what stands before the number and the time."""
-    return {path.name.rpartition("_")[0].rpartition("_")[0] + "".join(path.suffixes): path for path in folder.iterdir()}
+    numbered = [path for path in folder.iterdir() if path.name != log_files.INDEX]
+    return {path.name.rpartition("_")[0].rpartition("_")[0] + "".join(path.suffixes): path for path in numbered}
+
+
+def index(folder):
+    return [line.split("\t") for line in (folder / log_files.INDEX).read_text().splitlines()]
+
+
+def test_the_index_says_which_files_are_of_which_graph_and_way_in(tmp_path):
+    scoped = "x = Placeholder()\nmodel/a = MatMul(x, x)\nStatefulPartitionedCall/model/b = Sin(model/a)"
+    rewrite(graph(f"{scoped}\nother/c = Sin(x)", function(FUNCTION)), tmp_path)
+    with log_files.coming("xla"):
+        rewrite(function(FUNCTION), tmp_path)
+    with pytest.raises(GraphError):
+        rewrite(graph("r = Relu(x)"), tmp_path)
+    header, *rows = index(tmp_path)
+    assert header == ["files", "way", "function", "scopes", "nodes", "converted", "casts"]
+    assert [row[1:] for row in rows] == [
+        ["offline", "", "model other", "4", "1", "2"],
+        ["offline", "f", "f", "3", "1", "2"],
+        ["xla", "f", "f", "3", "1", "2"],
+        ["offline", "", "", "failed", "failed", "failed"],
+    ]
+    for row in rows:
+        assert (tmp_path / f"graphdef_preop_{row[0]}.pb").exists()
 
 
 def test_a_rewrite_leaves_the_graphs_the_lists_and_the_reasons_in_a_folder_that_it_makes(tmp_path):
@@ -78,7 +102,8 @@ def test_a_broken_graph_is_logged_with_what_is_wrong(tmp_path):
 
 
 def test_a_rewrite_that_fails_its_verification_is_logged_so_that_it_can_be_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline.editor, "apply_to_graph", lambda protos, view, plan: protos[1].ClearField("input"))
+    spoilt = graph("x = Placeholder()\nm = MatMul(x, x)")
+    monkeypatch.setattr(pipeline.editor, "apply_to_graph", lambda *arguments: spoilt.SerializeToString())
     with pytest.raises(RewriteError):
         rewrite(graph(TEXT), tmp_path)
     found = files(tmp_path)
@@ -111,7 +136,7 @@ def test_without_a_target_the_lists_file_says_why(tmp_path):
 def test_rewrites_do_not_overwrite_one_anothers_files(tmp_path):
     for _ in range(3):
         rewrite(graph(TEXT), tmp_path)
-    assert len(list(tmp_path.iterdir())) == 18
+    assert len(list(tmp_path.iterdir())) == 3 * 6 + 1  # the index
 
 
 def test_processes_that_begin_together_do_not_overwrite_one_anothers_files(tmp_path, monkeypatch):
@@ -120,7 +145,7 @@ def test_processes_that_begin_together_do_not_overwrite_one_anothers_files(tmp_p
         monkeypatch.setattr(log_files, "_numbers", itertools.count())
         monkeypatch.setattr(log_files.os, "getpid", lambda process=process: process)
         rewrite(graph(TEXT), tmp_path)
-    assert len(list(tmp_path.iterdir())) == 12
+    assert len(list(tmp_path.iterdir())) == 2 * 6 + 1  # the index
 
 
 def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.errors import ConfigError, GraphError, RewriteError
-from amp_tf.graph.serialized import NodesUnderEdit, parse_graph
+from amp_tf.graph.serialized import parse_graph
 from amp_tf.graph.text import to_text
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
@@ -206,14 +206,47 @@ def test_hardware_without_16_bit_changes_nothing_and_says_why():
     assert result.report.why_nothing.rule is Rule.NO_TARGET
 
 
-@pytest.mark.parametrize("thing", ["graph.pb", None, 3, tf.Graph()])
+@pytest.mark.parametrize("thing", ["graph.pb", None, 3, tf.function(abs)])
 def test_what_is_no_graph_is_refused_with_what_it_is(thing):
     with pytest.raises(GraphError) as caught:
         rewrite(thing)
     assert str(caught.value) == (
-        f"rewrite(graph): expected a GraphDef or a FunctionDef, got {type(thing).__name__}. "
-        "Of a tf.Graph or a concrete function's graph, as_graph_def() gives the GraphDef."
+        f"rewrite(graph): expected a GraphDef, FunctionDef, tf.Graph or concrete function, got {type(thing).__name__}. "
+        "A tf.function gives one with get_concrete_function(…); convert_saved_model converts models."
     )
+
+
+def test_a_concrete_function_and_a_graph_are_taken_as_their_graph_def():
+    weights = tf.Variable(tf.ones((4, 4)))
+    made = tf.function(lambda x: {"y": tf.matmul(tf.nn.relu(x), weights)}).get_concrete_function(tf.TensorSpec((4, 4)))
+    result = rewrite(made)
+    assert [node.name for node in result.graph.node if node.op == "MatMul"] == ["MatMul"]
+    assert result.report.counts_by_op()["MatMul"] == (1, 1)
+    types = {node.name: node.attr["T"].type for node in result.graph.node if node.op in ("Identity", "Relu")}
+    assert types["Relu"] == tf.bfloat16.as_datatype_enum
+    assert types[made.outputs[0].op.name] == tf.float32.as_datatype_enum  # as the program gets it
+    assert rewrite(made, preserve=["MatMul"]).report.converted == 0
+    by_graph = rewrite(made.graph, preserve=[tensor.op.name for tensor in (*made.inputs, *made.outputs)])
+    assert by_graph.graph == result.graph
+
+
+def test_a_node_to_preserve_that_is_not_there_is_refused_with_the_closest():
+    where = r"^rewrite\(preserve=…\): the graph has no node"
+    with pytest.raises(GraphError, match=rf"{where} 'fetsh'\. The closest names: fetch"):
+        rewrite(graph(CHAIN), preserve=["fetsh", "x"])
+    with pytest.raises(GraphError, match=rf"{where} 'q'"):
+        rewrite(function(FUNCTION), preserve=["x", "q"])
+
+
+def test_arguments_of_another_kind_are_refused():
+    with pytest.raises(ConfigError, match=r"^rewrite\(hardware=…\): expected an amp_tf.Hardware, got 'gpu'\. To "):
+        amp_tf.rewrite(graph(CHAIN), hardware="gpu")
+    with pytest.raises(ConfigError, match=r"^rewrite\(library=…\): expected a FunctionDefLibrary, got 3\."):
+        rewrite(function(FUNCTION), library=3)
+    with pytest.raises(ConfigError, match=r"^rewrite\(shapes=…\): expected something that tells shapes, got 3\."):
+        rewrite(graph(CHAIN), shapes=3)
+    with pytest.raises(ConfigError, match=r"^rewrite\(preserve=…\): None is not a row of node names\. Write preserve="):
+        rewrite(graph(CHAIN), preserve=None)
 
 
 def test_one_string_as_preserve_is_refused_because_it_would_be_taken_letter_by_letter():
@@ -228,7 +261,10 @@ def test_what_is_no_name_of_a_node_is_refused_because_it_would_preserve_nothing(
 
 
 def test_a_configuration_of_another_type_is_refused():
-    with pytest.raises(ConfigError, match=r"rewrite\(config\): expected an AmpConfig, got dict\. Write for instance"):
+    with pytest.raises(
+        ConfigError,
+        match=r"rewrite\(config\): expected an AmpConfig, got \{'precision': .* Write for ",
+    ):
         rewrite(graph(CHAIN), {"precision": "bfloat16"})
 
 
@@ -260,14 +296,14 @@ def test_a_broken_function_of_the_library_is_refused_with_its_name():
     ],
 )
 def test_a_result_that_is_wrong_anywhere_never_leaves_the_rewrite(monkeypatch, spoil, sentence):
-    serialize = NodesUnderEdit.serialize
+    apply = pipeline.editor.apply_to_graph
 
-    def serialize_and_spoil(nodes, rest):
-        after = parse_graph(serialize(nodes, rest))
+    def apply_and_spoil(*arguments):
+        after = parse_graph(apply(*arguments))
         spoil(after)
         return after.SerializeToString()
 
-    monkeypatch.setattr(NodesUnderEdit, "serialize", serialize_and_spoil)
+    monkeypatch.setattr(pipeline.editor, "apply_to_graph", apply_and_spoil)
     before = graph(CHAIN)
     with pytest.raises(RewriteError) as caught:
         rewrite(before)

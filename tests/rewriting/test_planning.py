@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from amp_tf.graph.plan import EditPlan
+from amp_tf.graph.edits import NO_EDITS
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
 from tests.painting.painted import painted
@@ -18,15 +18,19 @@ def plan(text, **settings):
 def casts(text, **settings):
     """(name, readers as node:input) of each cast."""
     view, edits = plan(text, **settings)
-    return {cast.name: [f"{view.names[node]}:{position}" for node, position in cast.readers] for cast in edits.casts}
+    readers = {cast.name: [] for cast in edits.new}
+    for rewire in edits.rewires:
+        cast = edits.new[rewire.src_node - view.node_count]
+        readers[cast.name].append(f"{view.names[rewire.node]}:{rewire.position}")
+    return readers
 
 
 def test_where_nothing_is_converted_there_is_nothing_to_edit():
-    assert plan(INPUT + "clr1 = Relu(x)")[1] == EditPlan()
+    assert plan(INPUT + "clr1 = Relu(x)")[1] == NO_EDITS
 
 
 def test_without_a_target_there_is_nothing_to_edit():
-    assert plan(INPUT + "allow1 = MatMul(x, x)", precision="auto", hardware=Hardware())[1] == EditPlan()
+    assert plan(INPUT + "allow1 = MatMul(x, x)", precision="auto", hardware=Hardware())[1] == NO_EDITS
 
 
 def test_all_readers_of_a_port_share_one_cast():
@@ -59,7 +63,8 @@ def test_a_name_that_is_taken_is_not_used_again():
 
 def test_a_cast_says_from_which_type_to_which():
     _, edits = plan(INPUT + "a = MatMul(x, x)\no = Sin(a)")
-    assert [(cast.src_type, cast.dst_type) for cast in edits.casts] == [(1, 19), (19, 1)]
+    types = [tuple(cast.attributes.attr[name].type for name in ("SrcT", "DstT")) for cast in edits.new]
+    assert types == [(1, 19), (19, 1)]
 
 
 def test_a_reference_is_cast_like_its_value():
@@ -72,13 +77,15 @@ def test_control_inputs_get_no_cast():
     assert casts(INPUT + "a = MatMul(x, x)\nn = NoOp() ^a") == {f"x-0-CastToFp16-0-{CAST_SUFFIX}": ["a:0", "a:1"]}
 
 
-def test_each_converted_type_is_one_retype():
+@pytest.mark.usefixtures("local_rules")
+def test_each_converted_type_gets_the_other_one():
     view, edits = plan(INPUT + "a = MatMul(x, x)\ni = IdentityN(a, x) T=[float32, float32]\no = Sin(i:1)")
-    found = [(view.names[edit.node], str(view.signatures[edit.node].slots[edit.slot])) for edit in edits.retypes]
-    assert found == [("a", "T"), ("i", "T[0]")]
-    assert {edit.data_type for edit in edits.retypes} == {19}
+    (retype,) = edits.retypes
+    assert [(view.names[node], *place) for node, *place in retype.each()] == [("a", "T", -1), ("i", "T", 0)]
+    assert retype.data_type == 19
 
 
+@pytest.mark.usefixtures("local_rules")
 def test_only_a_converted_node_is_renamed_to_its_successor():
     text = """
         x = Placeholder()
@@ -89,9 +96,9 @@ def test_only_a_converted_node_is_renamed_to_its_successor():
         g = FusedBatchNorm(o, c, c, c, c) is_training=false
     """
     view, edits = plan(text)
-    assert [(view.names[edit.node], edit.op, edit.added_attr, edit.added_type) for edit in edits.renames] == [
-        ("f", "FusedBatchNormV2", "U", 1)
-    ]
+    (reop,) = edits.reops
+    assert (view.names[reop.node], reop.op) == ("f", "FusedBatchNormV2")
+    assert {name: value.type for name, value in reop.attributes.items()} == {"U": 1}
 
 
 def test_a_functions_arguments_and_results_are_cast_at_the_border():

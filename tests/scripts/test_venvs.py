@@ -68,3 +68,13 @@ def test_environment_is_made_and_made_again_when_broken(tmp_path: pathlib.Path) 
     assert venvs.make(tmp_path / "venv").read_stamp() == "installed"
     venv.python.unlink()
     assert venvs.make(tmp_path / "venv").read_stamp() == ""
+
+
+def test_the_metadata_of_a_checkout_is_no_installation(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the demo installed twice where an earlier build had left its metadata in the checkout."""
+    (tmp_path / "not_installed.egg-info").mkdir()
+    (tmp_path / "not_installed.egg-info" / "PKG-INFO").write_text("Name: not-installed\nVersion: 1.0\n")
+    monkeypatch.chdir(tmp_path)
+    venv = venvs.Venv(pathlib.Path(sys.prefix), tmp_path / "log.txt")
+    assert venv.version_of("not-installed") == ""
+    assert venv.version_of("pytest") == pytest.__version__

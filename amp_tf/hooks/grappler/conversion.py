@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.sizes import Shapes
-from amp_tf.hooks import devices, evidence, op_names
+from amp_tf.hooks import devices, evidence, input_pipelines, op_names, slow_float16
 from amp_tf.hooks.grappler.visits import Visits
 from amp_tf.reporting import process
-from amp_tf.rewriting import pipeline
+from amp_tf.rewriting import log_files, pipeline
 
 # Attributes by which TensorFlow marks calls of XLA-compiled functions (tensorflow/compiler/jit/defs.h).
 _XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
@@ -25,22 +25,26 @@ def convert(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config:
         config: what to convert.
 
     Returns:
-        The new serialized GraphDef, or ``None`` if nothing changed.
+        The new serialized GraphDef, or ``None`` if nothing changed; so for the functions of input pipelines.
 
     Raises:
         GraphError: the bytes are no GraphDef, or the graph is broken.
         RewriteError: the rewrite made a graph that its own verification refuses.
     """
-    if _visits.is_rewritten(serialized, preserve):
+    if input_pipelines.is_marked(serialized) or _visits.is_rewritten(serialized, preserve):
         return None
     known = op_names.known_only(config)
-    result = pipeline.rewrite_serialized(
-        serialized, known, preserve=preserve, hardware=devices.hardware(), functions=False, shapes=shapes
-    )
+    with log_files.coming("grappler"):
+        result = pipeline.rewrite_serialized(
+            serialized, known, preserve=preserve, hardware=devices.hardware(), functions=False, shapes=shapes
+        )
     new, nodes = (result.graph if result.changed else None), result.report.total
+    if new is not None:
+        slow_float16.warn_if_slow(known)
     if new is not None or not _visits.is_second(preserve, nodes):
         _visits.note_first(preserve, nodes, new)
-        evidence.count(xla_graphs=int(new is None and any(mark in serialized for mark in _XLA_MARKS)))
+        if new is None and any(mark in serialized for mark in _XLA_MARKS):
+            evidence.count_xla_graph()
         process.record(result.report, way="grappler")
     return new
 

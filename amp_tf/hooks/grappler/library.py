@@ -15,7 +15,7 @@ DEVICE_TYPES = ("CPU", "GPU")
 
 GraphCallback = Callable[[int, int, int, int, int], int]
 """Called with the address and length of a serialized GraphDef, the TF_GrapplerItem, the TF_Buffer for the result, and
-the ``threading.get_ident()`` of the thread that waits for it. Returns :data:`DONE` or :data:`INTERRUPTED`."""
+the ``threading.get_native_id()`` of the thread that waits for it. Returns :data:`DONE` or :data:`INTERRUPTED`."""
 
 DONE, INTERRUPTED = 0, 1  # what shim.c expects
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 
 from amp_tf.config import DISABLE_VAR, AmpConfig
-from amp_tf.errors import ConfigError, OpListError
+from amp_tf.errors import ConfigError
 from amp_tf.graph.sizes import Shapes
 from amp_tf.hooks import evidence, notices, summary
 from amp_tf.hooks.grappler import conflicts, item, visits
@@ -149,13 +149,13 @@ def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address
     except KeyboardInterrupt:
         return INTERRUPTED  # Ctrl-C hit this code by chance; it belongs to the program
     except Exception as error:
-        evidence.count(failures=1)
+        evidence.count_failure(error)
         _tell(error)
     return DONE
 
 
 def _tell(error: Exception) -> None:
-    if isinstance(error, (ConfigError, OpListError)):
+    if isinstance(error, ConfigError):
         notices.warn_once("grappler.failed", f"graphs stay in float32: {error.what}", where=error.where, fix=error.fix)
         return
     notices.warn_once(

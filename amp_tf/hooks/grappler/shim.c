@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -236,7 +237,7 @@ static void optimize(void *state, const TF_Buffer *graph, const TF_GrapplerItem 
     atomic_fetch_add(&running, 1);
     amp_tf_callback callback = atomic_load(&current_callback);
     if (callback != NULL && now_ms() >= atomic_load(&quiet_until_ms)) {
-      const amp_tf_visit visit = {ASKING, callback, graph, item, output, (uintptr_t)pthread_self()};
+      const amp_tf_visit visit = {ASKING, callback, graph, item, output, (uintptr_t)syscall(SYS_gettid)};
       if (visit_graph(visit) == 1) {
         atomic_store(&quiet_until_ms, now_ms() + QUIET_MS);
         raise(SIGINT);

@@ -17,6 +17,7 @@ from amp_tf.rewriting.planning import CAST_SUFFIX
 _LANDMARKS = 16
 _SUFFIX = re.compile(re.escape(CAST_SUFFIX.encode()))
 _IN_NAMES = f"{string.ascii_letters}{string.digits}_./>\\-".encode()
+_THREADS = 1024  #: whose first visits are remembered: far more than visit at once
 _LONGEST = 512  #: bytes; of a longer name its end is enough
 
 
@@ -39,18 +40,19 @@ class Waiting(threading.local):
     """For whom this thread works.
 
     Attributes:
-        thread: the ``threading.get_ident()`` of TensorFlow's thread that waits for it; its own where none does.
+        thread: the ``threading.get_native_id()`` of TensorFlow's thread that waits for it; its own where none does. The
+            kernel counts on and uses a number again only when all were used, Python's own ``get_ident()`` at once.
     """
 
     def __init__(self) -> None:
-        self.thread = threading.get_ident()
+        self.thread = threading.get_native_id()
 
 
 waiting = Waiting()
 
 
 class Visits:
-    """The last first visit on each thread of TensorFlow."""
+    """The last first visit on each of TensorFlow's threads that were here last."""
 
     def __init__(self) -> None:
         self._firsts: dict[int, _First] = {}
@@ -83,6 +85,9 @@ class Visits:
             nodes: how many nodes the graph had.
             rewritten: the serialized result, ``None`` where nothing changed.
         """
+        self._forget_first()  # so that the last one stands at the end
+        while len(self._firsts) >= _THREADS:  # a thread that ended never comes again
+            self._firsts.pop(next(iter(self._firsts)), None)
         self._firsts[waiting.thread] = _First(preserve, nodes, () if rewritten is None else _some_casts(rewritten))
 
     def _forget_first(self) -> None:

@@ -215,14 +215,14 @@ def test_the_callback_is_told_which_thread_waits_for_it(shim: Shim) -> None:
     seen = []
 
     def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
-        seen.append((thread, threading.get_ident()))
+        seen.append((thread, threading.get_native_id()))
         return library.DONE
 
     registered = Registered(shim.path)
     shim.set_callback(callback)
     registered.optimize(b"graph")
     ((waits, runs),) = seen
-    assert waits == threading.get_ident() != runs
+    assert waits == threading.get_native_id() != runs
 
 
 def test_a_graph_does_not_wait_for_a_lock_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

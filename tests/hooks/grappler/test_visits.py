@@ -65,6 +65,28 @@ def test_threads_know_nothing_of_each_other() -> None:
     assert seen == [False]
 
 
+def test_a_thread_that_ended_leaves_nothing_to_the_next_and_the_table_stays_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python gives the next thread the identity of the last at once, and programs make threads without end."""
+    new, seen, idents = _rewritten(_graph()), [], set()
+    visits = Visits()
+
+    def visit() -> None:
+        idents.add(threading.get_ident())
+        seen.append(visits.is_second(PRESERVED, 3))
+        visits.note_first(PRESERVED, 3, new)
+
+    monkeypatch.setattr("amp_tf.hooks.grappler.visits._THREADS", 10)
+    for _ in range(40):
+        thread = threading.Thread(target=visit)
+        thread.start()
+        thread.join()
+    assert len(idents) < 40
+    assert seen == [False] * 40
+    assert len(visits._firsts) == 10
+
+
 PROGRAM = """
 import json
 import tensorflow as tf

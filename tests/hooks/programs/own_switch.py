@@ -1,4 +1,7 @@
-"""A TF1-style training script that sets the variable itself, as NVIDIA's do: ``own_switch.py top|flag|late|off``."""
+"""A TF1-style training script that sets the variable itself, as NVIDIA's do.
+
+``own_switch.py nowhere|top|flag|late|off|"off first"``
+"""
 
 import json
 import os
@@ -7,6 +10,8 @@ import sys
 SWITCH, WHERE = "TF_ENABLE_AUTO_MIXED_PRECISION", sys.argv[1]
 if WHERE == "top":
     os.environ[SWITCH] = "1"
+elif WHERE == "off first":
+    os.environ[SWITCH] = "0"
 
 import numpy as np  # noqa: E402 - scripts set it before their imports
 import tensorflow.compat.v1 as tf  # noqa: E402

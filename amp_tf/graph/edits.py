@@ -1,0 +1,224 @@
+"""Edits: what will change in a graph, as data. Nothing is changed until the editor applies it.
+
+Edits compose: those of a graph, and then those of the graph that it would be (:meth:`Edits.then`). New nodes are
+numbered from the first graph's ``node_count`` on, so a number means the same node in all of them.
+
+    a = MatMul(x, w)        c = Add(a, b)
+    Rewire(c, 0, 3, 0) with new = (NewNode.cast("d", (a, 0), …),)  makes  d = Cast(a), c = Add(d, b)
+
+Single edits are named tuples, because there may be thousands and Python makes a frozen dataclass several times more
+slowly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from amp_tf.graph import datatypes
+from amp_tf.graph.wire import TypePlaces
+
+if TYPE_CHECKING:
+    from amp_tf.graph.view import GraphView
+
+Tensor = tuple[int, int]  #: a node and one of its output ports
+_OF_A_LOOP = ("frame_name", "is_constant", "parallel_iterations")  # what the Enters of a loop say of it
+
+
+class Retype(NamedTuple):
+    """Types of nodes become another type, all the same one.
+
+    Attributes:
+        places: which types.
+        data_type: the ``DataType`` number.
+    """
+
+    places: TypePlaces
+    data_type: int
+
+    @classmethod
+    def of_units(cls, view: GraphView, units: Sequence[int], data_type: int) -> Retype:
+        """The edit by which some units of a graph become a type."""
+        slots = [slot for signature in view.of_kind for slot in signature.slots]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(slot.attr for slot in slots))}
+        attributes = view.of_slots(np.array([numbers[slot.attr] for slot in slots], np.int32))
+        indices = view.of_slots(np.array([slot.index for slot in slots], np.int32))
+        nodes = view.spread(np.arange(view.node_count, dtype=np.int32))
+        return cls(TypePlaces(nodes[units], attributes[units], indices[units], list(numbers)), data_type)
+
+    def where(self, is_wanted: Any) -> Retype:
+        """Some of the changes.
+
+        Args:
+            is_wanted: for each, as an array.
+        """
+        nodes, attributes, indices, names = self.places
+        return Retype(TypePlaces(nodes[is_wanted], attributes[is_wanted], indices[is_wanted], names), self.data_type)
+
+    def each(self) -> Iterator[tuple[int, str, int]]:
+        """The node, the attribute's name and the place in its list (-1 for a single type) of each change."""
+        nodes, attributes, indices, names = self.places
+        for node, attribute, index in zip(nodes.tolist(), attributes.tolist(), indices.tolist(), strict=True):
+            yield node, names[attribute], index
+
+
+class Reop(NamedTuple):
+    """A node gets another op, or the same, and other attributes.
+
+    Attributes:
+        node, op: which node, and its op from then on.
+        attributes: what is set; a name with ``None`` is taken away. Others stay.
+    """
+
+    node: int
+    op: str
+    attributes: Mapping[str, Any]
+
+
+class Rewire(NamedTuple):
+    """A data input of a node gets another tensor."""
+
+    node: int
+    position: int
+    src_node: int
+    src_port: int
+
+
+class Wait(NamedTuple):
+    """A node waits for another one besides."""
+
+    node: int
+    after: int
+
+
+class NewNode(NamedTuple):
+    """A node after all others.
+
+    Attributes:
+        name, op, device: of the node.
+        inputs: the tensors that it reads.
+        after: the nodes that it waits for.
+        attributes: a NodeDef that has all of its attributes, and nothing else.
+    """
+
+    name: str
+    op: str
+    device: str
+    inputs: tuple[Tensor, ...]
+    after: tuple[int, ...]
+    attributes: Any
+
+    @classmethod
+    def cast(cls, name: str, source: Tensor, device: str, *, of: int, to: int) -> NewNode:
+        """Casts a tensor from one ``DataType`` to another."""
+        return cls(name, "Cast", device, (source,), (), _cast_attributes(of, to))
+
+    @classmethod
+    def shape(cls, name: str, shape: Sequence[int], device: str, after: tuple[int, ...]) -> NewNode:
+        """A constant that is a shape."""
+        value = attribute()
+        value.tensor.dtype = datatypes.INT32
+        value.tensor.tensor_shape.dim.add().size = len(shape)
+        value.tensor.int_val.extend(shape)
+        return cls(name, "Const", device, (), after, _having(dtype=attribute(type=datatypes.INT32), value=value))
+
+    @classmethod
+    def reshape(cls, name: str, source: Tensor, shape: int, device: str) -> NewNode:
+        """Gives a float32 tensor the shape that a node tells."""
+        types = _having(T=attribute(type=datatypes.FLOAT), Tshape=attribute(type=datatypes.INT32))
+        return cls(name, "Reshape", device, (source, (shape, 0)), (), types)
+
+    @classmethod
+    def like(cls, name: str, view: GraphView, model: int, source: Tensor, after: tuple[int, ...]) -> NewNode:
+        """Does what another node does, on its device, but reads one other tensor and waits for other nodes."""
+        attributes = _having(**view.protos[model].attr)
+        return cls(name, view.ops[model], view.devices[model], (source,), after, attributes)
+
+    @classmethod
+    def enter(cls, name: str, view: GraphView, model: int, source: Tensor, after: tuple[int, ...]) -> NewNode:
+        """Hands a float32 tensor to the loop into which another Enter leads, on its device, for all turns."""
+        found = view.protos[model].attr
+        of_loop = {key: found[key] for key in _OF_A_LOOP if key in found}
+        attributes = _having(T=attribute(type=datatypes.FLOAT), **of_loop)
+        return cls(name, view.ops[model], view.devices[model], (source,), after, attributes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Edits:
+    """All edits of one graph or function. A node's are made in this order: op, types, inputs, what it waits for.
+
+    Attributes:
+        reops, retypes, rewires, waits: what changes; of two edits of one thing the later counts.
+        new: the new nodes, in the order of their numbers.
+    """
+
+    reops: tuple[Reop, ...] = ()
+    retypes: tuple[Retype, ...] = ()
+    rewires: tuple[Rewire, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    new: tuple[NewNode, ...] = ()
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    def then(self, later: Edits) -> Edits:
+        """These edits, and then those of the graph that they make."""
+        if not self:
+            return later
+        each = {f.name: getattr(self, f.name) + getattr(later, f.name) for f in dataclasses.fields(self)}
+        return Edits(**each)
+
+    def remade(self, node_count: int) -> list[int]:
+        """The nodes that are new, or get another op, other attributes or types, in order.
+
+        Args:
+            node_count: of the graph before.
+        """
+        reoped = (reop.node for reop in self.reops)
+        retyped = (retype.places.nodes.tolist() for retype in self.retypes)
+        new = range(node_count, node_count + len(self.new))
+        return sorted({*reoped, *itertools.chain.from_iterable(retyped), *new})
+
+    def links(self, node_count: int) -> list[tuple[int, int]]:
+        """The edges that are new, control edges included: (source, reader).
+
+        Args:
+            node_count: of the graph before.
+        """
+        links = [(rewire.src_node, rewire.node) for rewire in self.rewires]
+        links += [(wait.after, wait.node) for wait in self.waits]
+        for number, node in enumerate(self.new, node_count):
+            links += [(source, number) for source, _ in node.inputs]
+            links += [(source, number) for source in node.after]
+        return links
+
+
+NO_EDITS = Edits()
+
+
+def attribute(**value: Any) -> Any:
+    """An ``AttrValue`` that holds one value, such as ``type=…`` or ``s=…``, or nothing."""
+    from tensorflow.core.framework import attr_value_pb2
+
+    return attr_value_pb2.AttrValue(**value)
+
+
+def _having(**attributes: Any) -> Any:
+    """A NodeDef with these attributes and nothing else."""
+    from tensorflow.core.framework import node_def_pb2
+
+    node = node_def_pb2.NodeDef()
+    for name, value in attributes.items():
+        node.attr[name].CopyFrom(value)
+    return node
+
+
+@functools.lru_cache(maxsize=64)
+def _cast_attributes(of: int, to: int) -> Any:
+    """Shared by all casts between two types, of which a graph may have thousands."""
+    return _having(SrcT=attribute(type=of), DstT=attribute(type=to), Truncate=attribute(b=False))

@@ -1,0 +1,71 @@
+"""Functions of tf.data are marked as they are traced, and their graphs stay in float32.
+
+Mixed precision is asked for a model. What decodes, resizes and normalizes its data runs beside it, and a rounded image
+or label is another image or label. TensorFlow hands the graph of such a function to graph optimizers like any other and
+does not say what it is for, so the function's own ops carry a mark. What it calls need not: TensorFlow inlines it.
+
+``reduce``, ``scan`` and ``take_while`` are left out: AutoGraph makes them of ``for batch in dataset`` inside a
+tf.function, and there they hold the training step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from amp_tf.config import AmpConfig
+from amp_tf.hooks.patches import Patches
+
+MARK = "_amp_tf_input_pipeline"  #: an attribute of the ops of such a function
+_TRANSFORMATIONS_OF_LOOPS = ("reduce()", "Dataset.reduce()", "Dataset.scan()", "Dataset.take_while()")
+
+_lock = threading.Lock()
+_patches = Patches()
+_tracing = threading.local()  # .waits: the next graph made on this thread is that of an input pipeline's function
+
+
+def install(config: AmpConfig | None = None) -> None:
+    """Marks, from now on, the functions of tf.data. Idempotent."""
+    from tensorflow.python.data.ops import structured_function
+    from tensorflow.python.framework import func_graph
+
+    with _lock:
+        _patches.put(structured_function.StructuredFunctionWrapper, "__init__", _announce)
+        _patches.put(func_graph.FuncGraph, "__init__", _mark_first)
+
+
+def uninstall() -> None:
+    """Leaves functions alone from now on; those that are marked stay so. Idempotent."""
+    with _lock:
+        _patches.restore()
+
+
+def is_marked(serialized: bytes) -> bool:
+    """Whether a serialized GraphDef is the graph of an input pipeline's function."""
+    return MARK.encode() in serialized
+
+
+def _announce(original: Callable[..., None]) -> Callable[..., None]:
+    def init(self: Any, func: Any, transformation_name: str, *args: Any, **kwargs: Any) -> None:
+        outer = getattr(_tracing, "waits", False)
+        _tracing.waits = transformation_name not in _TRANSFORMATIONS_OF_LOOPS
+        try:
+            original(self, func, transformation_name, *args, **kwargs)
+        finally:
+            _tracing.waits = outer
+
+    return init
+
+
+def _mark_first(original: Callable[..., None]) -> Callable[..., None]:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        is_pipeline = getattr(_tracing, "waits", False)
+        _tracing.waits = False  # what the function calls has graphs of its own, and other callers
+        original(self, *args, **kwargs)
+        if is_pipeline:
+            from tensorflow.core.framework import attr_value_pb2
+
+            self._attr_scope_map[MARK] = attr_value_pb2.AttrValue(b=True)
+
+    return init

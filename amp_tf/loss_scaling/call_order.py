@@ -1,0 +1,126 @@
+"""In which order a loop calls its scaler: scale, unscale, step. Any other order is an error that says so.
+
+The calls are counted where they are made: eagerly, or in the graph that is traced, for each replica by itself. Another
+function may go on where one ended, with gradients that it was handed, so a call is refused only where none of the
+earlier ones that it needs was made anywhere and is still open.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from amp_tf.errors import CallOrderError
+from amp_tf.loss_scaling.usage import places
+
+THREE_LINES = (
+    "loss = scaler.scale(loss)                                 # inside the GradientTape\n"
+    "    gradients = scaler.unscale(tape.gradient(loss, variables))\n"
+    "    scaler.step(apply, gradients)                             # apply(gradients) writes the variables"
+)
+_FIX = f"Write three lines in this order:\n    {THREE_LINES}\n"
+_WHERE = "LossScaler"
+
+
+class _Open:
+    """What one replica has called in one place since its last step.
+
+    Attributes:
+        is_scaled: a loss.
+        unscaled: how often it unscaled gradients that no step was made with.
+    """
+
+    def __init__(self) -> None:
+        self.is_scaled = False
+        self.unscaled = 0
+
+
+class CallOrder:
+    """Watches the calls of one scaler. Of this process: a copy starts anew."""
+
+    def __init__(self) -> None:
+        self._by_place: weakref.WeakKeyDictionary[Any, dict[int, _Open]] = weakref.WeakKeyDictionary()
+        # Tensors that unscale was given and returned, by id, as long as they live.
+        self._given: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._returned: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+
+    def note_scale(self) -> None:
+        """A loss was scaled."""
+        self._here().is_scaled = True
+
+    def note_unscale(self, gradients: Iterable[Any], results: Iterable[Any]) -> None:
+        """Gradients are unscaled.
+
+        Args:
+            gradients: what was given.
+            results: what is returned.
+
+        Raises:
+            CallOrderError: no loss was scaled since the last step, or some of the gradients are unscaled already.
+        """
+        gradients = list(gradients)
+        if any(self._returned.get(id(value)) is value for value in _tensors(gradients)):
+            raise _error("unscale() got gradients that it unscaled already: they would be divided twice")
+        if not any(opened.is_scaled for opened in self._all()):
+            raise _error(
+                "unscale() was called, but no loss was scaled since the last step: the gradients would be divided by a "
+                "scale that never multiplied them"
+            )
+        self._here().unscaled += 1
+        self._given.update((id(value), value) for value in _tensors(gradients))
+        self._returned.update((id(value), value) for value in _tensors(results))
+
+    def note_step(self, gradients: Iterable[Any]) -> None:
+        """A step is made with gradients; the next one needs a newly scaled loss, because the scale may move.
+
+        Raises:
+            CallOrderError: no gradients were unscaled since the last step, or these still are scaled.
+        """
+        if not any(opened.unscaled for opened in self._all()):
+            raise _error("step() was called, but no gradients were unscaled since the last step")
+        if any(self._given.get(id(value)) is value for value in _tensors(gradients)):
+            raise _error("step() got gradients as unscale() was given them, still multiplied by the loss scale")
+        here = self._here()
+        here.unscaled = max(here.unscaled - 1, 0)
+        here.is_scaled = False
+
+    def _here(self) -> _Open:
+        return self._by_place.setdefault(places()[0], {}).setdefault(_replica(), _Open())
+
+    def _all(self) -> Iterator[_Open]:
+        """What is open in any place. A replica alone knows its own calls, where it has made any."""
+        surrounding = places()
+        for place, by_replica in list(self._by_place.items()):
+            if place in surrounding and _replica() in by_replica:
+                yield by_replica[_replica()]
+            else:
+                yield from by_replica.values()
+
+
+def _error(what: str) -> CallOrderError:
+    return CallOrderError(what, where=_WHERE, fix=_FIX.rstrip())
+
+
+def _tensors(gradients: Iterable[Any]) -> Iterator[Any]:
+    for gradient in gradients:
+        value = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        if tf.is_tensor(value):
+            yield value
+
+
+def _replica() -> int:
+    """The number of this replica; -1 outside of replicas, and where a strategy tells it only while it runs."""
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return -1
+    number = tf.get_static_value(context.replica_id_in_sync_group)
+    return -1 if number is None else int(number)

@@ -1,0 +1,93 @@
+"""The scalers of this process that scaled a loss, for the line at exit. No TensorFlow here.
+
+A scaler's variables outlive it here: by the time of the line a program's function with its loop has mostly returned,
+and its optimizer is gone. They are a few bytes; of very many scalers the oldest are counted alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+
+from amp_tf.loss_scaling.diagnosis import Status
+
+_MOST = 64
+
+_lock = threading.Lock()
+_numbers = itertools.count()
+_entries: dict[int, _Entry] = {}
+_dropped = 0
+
+
+class _Entry:
+    """One scaler.
+
+    Attributes:
+        label: names it.
+        read: gives its state now, or raises.
+        last: the state that was seen last, if any was.
+    """
+
+    def __init__(self, label: str, read: Callable[[], Status]) -> None:
+        self.label = label
+        self.read = read
+        self.last: Status | None = None
+
+
+def enter(label: str, read: Callable[[], Status]) -> int:
+    """Notes that a scaler scaled its first loss.
+
+    Args:
+        label: names it: the optimizer, until :func:`note_look` knows the model.
+        read: gives its state; holds its variables and nothing larger.
+
+    Returns:
+        Its number.
+    """
+    global _dropped
+    with _lock:
+        number = next(_numbers)
+        _entries[number] = _Entry(label, read)
+        if len(_entries) > _MOST:
+            del _entries[next(iter(_entries))]
+            _dropped += 1
+        return number
+
+
+def note_look(number: int | None, status: Status, label: str = "") -> None:
+    """Notes what a monitor saw, which makes the scaler the latest.
+
+    Args:
+        number: from :func:`enter`; ``None`` for one that scaled nothing.
+        status: its state.
+        label: of the model that it trains.
+    """
+    with _lock:
+        entry = _entries.pop(number, None) if number is not None else None
+        if entry is not None and number is not None:
+            entry.last, entry.label = status, label or entry.label
+            _entries[number] = entry
+
+
+def statuses() -> tuple[list[tuple[str, Status]], int]:
+    """The label and the state of each scaler that made a step, the latest at the end, and how many more there were."""
+    with _lock:
+        entries, dropped = list(_entries.values()), _dropped
+    seen = [(entry.label, status) for entry in entries if (status := _look(entry)) is not None and status.steps]
+    return seen, dropped
+
+
+def forget() -> None:
+    """Empties the ledger. Tests need it."""
+    global _dropped
+    with _lock:
+        _entries.clear()
+        _dropped = 0
+
+
+def _look(entry: _Entry) -> Status | None:
+    try:
+        return entry.read()
+    except Exception:  # its devices are gone, as at the end of a cluster
+        return entry.last

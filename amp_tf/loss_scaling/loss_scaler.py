@@ -1,0 +1,203 @@
+"""``amp_tf.LossScaler``: loss scaling for loops that write their variables themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from amp_tf.loss_scaling import witness
+from amp_tf.loss_scaling.call_order import CallOrder
+from amp_tf.loss_scaling.diagnosis import Status
+from amp_tf.loss_scaling.scaler import Memory, Scaler
+from amp_tf.loss_scaling.schedule import (
+    DEFAULT_GROWTH_STEPS,
+    DEFAULT_INITIAL_SCALE,
+    DEFAULT_MAX_SCALE,
+    DEFAULT_MIN_SCALE,
+    Schedule,
+    build_schedule,
+    check_scale,
+)
+
+
+class LossScaler(tf.Module):  # type: ignore[misc]
+    """Scales the loss and skips steps with nonfinite gradients, whatever it is that writes the variables.
+
+    For loops without an optimizer of Keras, tf_keras or TF1, which ``amp_tf.LossScaleOptimizer`` wraps: Sonnet's, or
+    ``variable.assign_sub(…)``. A step is three lines, in this order::
+
+        scaler = amp_tf.LossScaler()                # before the loop
+
+        with tf.GradientTape() as tape:
+            loss = scaler.scale(compute_loss())
+        gradients = scaler.unscale(tape.gradient(loss, variables))
+        scaler.step(apply, gradients)               # calls apply(gradients), or skips; then moves the scale
+
+    They work eagerly, in a ``tf.function``, compiled by XLA, on the replicas of a strategy, and in a TF1 graph. Between
+    ``unscale`` and ``step`` gradients may be clipped, logged, or reduced over replicas. To accumulate, scale the loss
+    of each part, add up the scaled gradients, then unscale and step once: the scale moves with ``step`` alone. Where
+    two optimizers train by one loss, unscale both lists before the first step, or let one ``apply`` write all.
+
+    It is a ``tf.Module``, so checkpoints hold the scale and its counters.
+
+    Args:
+        initial_scale, dynamic_growth_steps, dynamic, enabled, growth_factor, backoff_factor, hysteresis, min_scale,
+            max_scale: as in :func:`amp_tf.loss_scaling.schedule.build_schedule`. With ``enabled=False`` all three
+            methods do what the loop would do without them.
+        name: of the module.
+
+    Raises:
+        ConfigError: a setting is outside its range.
+    """
+
+    def __init__(
+        self,
+        initial_scale: float = DEFAULT_INITIAL_SCALE,
+        dynamic_growth_steps: int = DEFAULT_GROWTH_STEPS,
+        *,
+        dynamic: bool = True,
+        enabled: bool = True,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        hysteresis: int = 1,
+        min_scale: float = DEFAULT_MIN_SCALE,
+        max_scale: float = DEFAULT_MAX_SCALE,
+        name: str = "loss_scaler",
+    ) -> None:
+        super().__init__(name=name)
+        self._schedule = build_schedule(
+            initial_scale,
+            dynamic_growth_steps,
+            dynamic=dynamic,
+            enabled=enabled,
+            growth_factor=growth_factor,
+            backoff_factor=backoff_factor,
+            hysteresis=hysteresis,
+            min_scale=min_scale,
+            max_scale=max_scale,
+        )
+        start = self._schedule.initial_state()
+        with tf.init_scope():
+            self.current_loss_scale = tf.Variable(start.scale, trainable=False, dtype=tf.float32, name="loss_scale")
+            # good_steps, skipped, skipped_in_row, steps, last_change and nonfinite_losses of State
+            self.counters = tf.Variable([0] * 6, trainable=False, dtype=tf.int64, name="loss_scale_counters")
+            last_skip = witness.make_variable() if tf.executing_eagerly() else None
+        memory = Memory(self.current_loss_scale, self.counters, last_skip=last_skip)
+        self._scaler = Scaler(self._schedule, memory, label=name if last_skip is not None else "")
+        self._order = CallOrder()
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def scale(self, loss: Any) -> Any:
+        """The loss times the scale: what the tape or ``tf.gradients`` differentiates.
+
+        Args:
+            loss: a floating-point tensor of any shape, or a nest of them. A 16-bit one is taken to float32 first.
+
+        Returns:
+            The same structure, float32 (float64 where it was).
+        """
+        self._order.note_scale()
+        return self._scaler.scale(loss)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def unscale(self, gradients: Any) -> Any:
+        """The gradients divided by the scale.
+
+        Args:
+            gradients: a nest of tensors, ``tf.IndexedSlices`` and ``None``, of a loss that was scaled since the last
+                step.
+
+        Returns:
+            The same structure, in the gradients' own types.
+
+        Raises:
+            CallOrderError: no loss was scaled since the last step, or the gradients are unscaled already.
+        """
+        if not self._schedule.skips_nonfinite:
+            return gradients
+        given = [_as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
+        unscaled = self._scaler.unscale(given)
+        self._order.note_unscale(given, unscaled)
+        return tf.nest.pack_sequence_as(gradients, unscaled)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def step(self, apply: Callable[..., Any], gradients: Any, *args: Any, **kwargs: Any) -> Any:
+        """Calls ``apply(gradients, *args, **kwargs)``, unless a gradient of any replica is NaN or infinite.
+
+        Args:
+            apply: writes the variables, such as Sonnet's ``optimizer.apply``. It stands inside a condition, so it
+                cannot return values from it; variables of its own it makes before the first step or in
+                ``tf.init_scope()``.
+            gradients: what :meth:`unscale` returned, clipped or not.
+            *args, **kwargs: handed on; of each replica its own.
+
+        Returns:
+            Whether the step was made: a boolean scalar tensor, in a TF1 graph the one to run.
+
+        Raises:
+            CallOrderError: no gradients were unscaled since the last step, or these are the scaled ones.
+            ValueError: not one of the gradients is there, or it is called outside a replica.
+        """
+        if not self._schedule.skips_nonfinite:
+            with tf.control_dependencies(_operations(apply(gradients, *args, **kwargs)) + self._scaler.note_finite()):
+                return tf.constant(True)
+        if tf.distribute.in_cross_replica_context():
+            raise ValueError("step() must be called in a replica context: from a function given to strategy.run().")
+        flat = [_as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
+        present = [gradient for gradient in flat if gradient is not None]
+        if not present:
+            raise ValueError("No gradients provided for any variable.")
+        self._order.note_step(flat)
+
+        def run(handed: Any) -> list[Any]:
+            grads, (more, named) = handed
+            rest = iter(grads)
+            whole = [None if gradient is None else next(rest) for gradient in flat]
+            return _operations(apply(tf.nest.pack_sequence_as(gradients, whole), *more, **named))
+
+        def take(strategy: Any, handed: Any) -> Any:
+            if strategy is None:
+                return run(handed)
+            done = tf.nest.flatten(strategy.extended.call_for_each_replica(run, args=(handed,)))
+            return [local for part in done for local in strategy.experimental_local_results(part)]
+
+        return self._scaler.step(present, take, arguments=(args, kwargs))
+
+    @property
+    def loss_scale(self) -> Any:
+        """The scale now, a float32 variable. Assigning a number takes effect at the next step, also in traced ones.
+
+        Raises:
+            ConfigError: it is set to a number that is not finite and above zero.
+        """
+        return self.current_loss_scale
+
+    @loss_scale.setter
+    def loss_scale(self, value: float) -> None:
+        check_scale(value)
+        self.current_loss_scale.assign(value)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The settings of the scale; fixed, because traced steps hold them."""
+        return self._schedule
+
+    def status(self) -> Status:
+        """The state as Python numbers. Waits for the device: for callbacks and people, not for traced steps."""
+        return self._scaler.memory.status(self._schedule)
+
+
+def _as_tensor(gradient: Any) -> Any:
+    is_whole = gradient is None or isinstance(gradient, tf.IndexedSlices) or tf.is_tensor(gradient)
+    return gradient if is_whole else tf.convert_to_tensor(gradient)
+
+
+def _operations(result: Any) -> list[Any]:
+    """What of a callable's result a TF1 graph has to run; other graphs find it themselves."""
+    if tf.executing_eagerly():
+        return []
+    graph = tf.compat.v1.get_default_graph()
+    parts = [getattr(part, "op", part) for part in tf.nest.flatten(result)]  # of an assignment, what writes
+    return [part for part in parts if isinstance(part, tf.Operation) and part.graph is graph]

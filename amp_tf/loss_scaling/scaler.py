@@ -1,0 +1,206 @@
+"""Scale, unscale, judge, step: the one loss scaler behind ``LossScaleOptimizer`` of every library and ``LossScaler``.
+
+What differs between them is who owns the variables (:class:`Memory`) and what a step does (a callable). Everything
+else, from the first multiplication to the last counter, is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp_tf.loss_scaling import finite, ledger, replicas
+from amp_tf.loss_scaling.diagnosis import Status
+from amp_tf.loss_scaling.facts import Facts
+from amp_tf.loss_scaling.schedule import Schedule, State
+from amp_tf.loss_scaling.usage import Gradients, Usage
+from amp_tf.loss_scaling.witness import data_of, find_facts
+
+
+class Memory:
+    """The variables in which a scaler's state lives; each library creates, names and saves them in its own way.
+
+    Args:
+        scale: a float32 scalar variable.
+        *counters: int64 variables, scalars or vectors, that one after the other hold the rest of a :class:`State`.
+        read: gives the value of a variable as a tensor.
+        last_skip: a variable of :mod:`amp_tf.loss_scaling.witness`, if skipped steps are to be explained by more than
+            the counters. It is no part of the state.
+    """
+
+    def __init__(
+        self,
+        scale: Any,
+        *counters: Any,
+        read: Callable[[Any], Any] = tf.convert_to_tensor,
+        last_skip: Any = None,
+    ) -> None:
+        self.scale = scale
+        self.counters = counters
+        self.last_skip = last_skip
+        self._read = read
+
+    def read_scale(self) -> Any:
+        """The scale: a float32 scalar tensor."""
+        return self._read(self.scale)
+
+    def load(self) -> State:
+        """The state as scalar tensors."""
+        values = [self._read(variable) for variable in self.counters]
+        return State(self.read_scale(), *(n for value in values for n in tf.unstack(tf.reshape(value, [-1]))))
+
+    def store(self, state: State) -> list[Any]:
+        """Writes the state; returns operations, which a TF1 graph runs with the step."""
+        counts = iter([tf.cast(count, tf.int64) for count in state[1:]])
+        written = [self.scale.assign(state.scale, read_value=False)]
+        for variable in self.counters:
+            values = [next(counts) for _ in range(variable.shape.num_elements())]
+            written.append(variable.assign(tf.reshape(tf.stack(values), variable.shape), read_value=False))
+        return written
+
+    def status(
+        self, schedule: Schedule, names: Iterable[str] = (), session: Any = None, is_at_exit: bool = False
+    ) -> Status:
+        """The state as Python numbers.
+
+        Args:
+            schedule: of the scaler.
+            names: of variables whose gradients were nonfinite.
+            session: a TF1 session to ask; none is needed with eager execution.
+            is_at_exit: whether the program is over.
+
+        Raises:
+            LookupError: the program is over, and the variables are on a parameter server, which may be gone.
+        """
+        variables = [self.scale, *self.counters]
+        if is_at_exit and "/job:ps" in str(getattr(self.scale, "device", "")):
+            raise LookupError("the variables are on a parameter server")
+        # The variables themselves, because a graph that is finalized takes no new reads.
+        scale, *counters = [v.numpy() for v in variables] if session is None else session.run(variables)
+        counts = [int(count) for vector in counters for count in vector.reshape(-1)]
+        facts = [] if self.last_skip is None else self.last_skip.numpy()
+        return Status.of(float(scale), counts, schedule, names, Facts(*(bool(fact) for fact in facts)))
+
+
+class Scaler:
+    """Multiplies a loss, divides gradients, and lets a step be made or skipped, on all replicas alike.
+
+    Args:
+        schedule: how the scale moves.
+        memory: where the state is kept.
+        label: names it in the line at exit; empty for one that is not told of there.
+
+    Attributes:
+        number: of its entry in the ledger; ``None`` as long as it has scaled no loss.
+    """
+
+    def __init__(self, schedule: Schedule, memory: Memory, label: str = "") -> None:
+        self.schedule = schedule
+        self.memory = memory
+        self.usage = Usage()
+        self.number: int | None = None
+        self._label = label
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "number": None}  # a copy scales losses of its own
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a loss was scaled, or gradients of one that the loop scaled by hand were applied."""
+        return self.usage.is_used
+
+    def scale(self, loss: Any) -> Any:
+        """The (nest of) loss times the scale, and remembers whether the loss was finite.
+
+        Returns:
+            The same structure, float32 (float64 where it was).
+        """
+        if not self.schedule.skips_nonfinite:
+            return loss
+        self._enter()
+        self.usage.note_scaled_loss(loss, data_of(loss) if self.memory.last_skip is not None else [])
+        return finite.scale_loss(loss, self.memory.read_scale())
+
+    def unscale(self, gradients: Iterable[Any], is_scaled: Callable[[int], bool] = lambda place: True) -> list[Any]:
+        """Gradients divided by the scale.
+
+        Args:
+            gradients: tensors, ``tf.IndexedSlices`` or ``None``.
+            is_scaled: whether the gradient at a place was scaled at all; the others stay.
+        """
+        scale = self.memory.read_scale()
+        return [finite.unscale(g, scale) if is_scaled(place) else g for place, g in enumerate(gradients)]
+
+    def unscale_for_loop(self, gradients: Iterable[Any]) -> list[Any]:
+        """As :meth:`unscale`, called by the loop itself; the step then takes the gradients as they come."""
+        if not self.schedule.skips_nonfinite:
+            return list(gradients)
+        self.usage.note_unscaled_gradients()
+        return self.unscale(gradients)
+
+    def are_scaled(self, gradients: Any, **judging: Any) -> bool:
+        """Whether the gradients that a step was given have to be unscaled still; see :meth:`Usage.judge`.
+
+        Args:
+            gradients: a list of them.
+            **judging: ``by_hand``, ``where`` and ``fix``.
+        """
+        kind = self.usage.judge(gradients, self.memory.scale, **judging)
+        if kind is not Gradients.NEVER_SCALED:
+            self._enter()
+        return kind is Gradients.SCALED
+
+    def step(
+        self,
+        gradients: Sequence[Any],
+        take: Callable[[Any, Any], Any],
+        *,
+        norm_clip: finite.NormClip = finite.NormClip.NONE,
+        headroom: float = 1.0,
+        on_skip: Callable[[replicas.Nonfinite], Iterable[Any]] = lambda found: (),
+        arguments: Any = (),
+    ) -> Any:
+        """Takes a step if the gradients of all replicas are finite, else skips it; moves the scale either way.
+
+        Args:
+            gradients: unscaled, none of them ``None``.
+            take: makes the step; called with the strategy, or ``None`` where this replica goes on by itself, and the
+                gradients. It may return operations, which a TF1 graph runs with the step.
+            norm_clip, headroom: as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`.
+            on_skip: called with what is nonfinite on any replica; returns operations as ``take`` does.
+            arguments: a nest of what else ``take`` needs of each replica; it then gets (gradients, arguments).
+
+        Returns:
+            Whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
+        """
+        flags = finite.find_nonfinite(gradients, norm_clip, headroom)
+
+        def taken(strategy: Any, handed: Any) -> list[Any]:
+            given = handed[:2] if arguments else handed[0]
+            return [take(strategy, given), *self.note_finite()]
+
+        def skipped(strategy: Any, handed: Any, found: replicas.Nonfinite) -> list[Any]:
+            state = self.schedule.after_nonfinite(self.memory.load(), finite.TENSORS, found.loss)
+            return [*self.memory.store(state), *self._note_facts(strategy, handed), *on_skip(found)]
+
+        is_loss_nonfinite, data = self.usage.take_loss()
+        found = replicas.Nonfinite(flags, is_loss_nonfinite)
+        return replicas.decide_together(found, [list(gradients), arguments, data], take=taken, skip=skipped)
+
+    def _note_facts(self, strategy: Any, handed: Any) -> list[Any]:
+        """Writes down what explains a skipped step; ``handed`` is each replica's gradients, arguments and data."""
+        if self.memory.last_skip is None:
+            return []
+        facts = replicas.sum_over(strategy, lambda mine: find_facts(mine[0], mine[2]), handed)
+        return [self.memory.last_skip.assign(facts, read_value=False)]
+
+    def note_finite(self) -> list[Any]:
+        """Counts a step that was taken; returns operations."""
+        return self.memory.store(self.schedule.after_finite(self.memory.load(), finite.TENSORS))
+
+    def _enter(self) -> None:
+        if self.number is None and self._label:
+            memory, schedule = self.memory, self.schedule
+            self.number = ledger.enter(self._label, lambda: memory.status(schedule, is_at_exit=True))

@@ -1,0 +1,72 @@
+"""What a skipped step leaves behind to explain it. It is found out only where a step is skipped, so it costs nothing.
+
+In a traced step the loss is followed back to what the graph was given: the floating-point arguments of the function, or
+what an iterator gave. If these are not finite, or beyond float16, no loss scale can help, and it can be said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp_tf.loss_scaling import lineage
+from amp_tf.loss_scaling.facts import Facts
+
+_GIVEN = ("Placeholder", "PlaceholderWithDefault", "IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue")
+
+
+def make_variable() -> Any:
+    """The variable that holds the facts: as they are in no checkpoint, nothing may track it."""
+    with tf.init_scope():
+        return tf.Variable([0] * len(Facts._fields), trainable=False, dtype=tf.int32, name="last_skip")
+
+
+def data_of(loss: Any) -> list[Any]:
+    """The floating-point tensors that a traced graph was given and that a (nest of) loss is computed from.
+
+    Args:
+        loss: of the graph that is traced now. Of an eager one nothing is known.
+    """
+    if tf.executing_eagerly():
+        return []
+    graph = tf.compat.v1.get_default_graph()
+    stack = [tensor for tensor in lineage.tensors_in(loss) if tensor.graph is graph]
+    seen = {tensor.name: tensor for tensor in stack}
+    while stack:
+        operation = stack.pop().op
+        if operation.type in _GIVEN:
+            continue
+        new = {source.name: source for source in operation.inputs if source.name not in seen}
+        seen.update(new)
+        stack += new.values()
+    return [tensor for tensor in seen.values() if tensor.op.type in _GIVEN and tensor.dtype.is_floating]
+
+
+def find_facts(gradients: Iterable[Any], data: Sequence[Any]) -> Any:
+    """The facts of one replica's step as a vector of counts; int32.
+
+    Args:
+        gradients: unscaled, none of them ``None``.
+        data: see :func:`data_of`.
+    """
+    values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
+    facts = Facts(
+        knows_gradients=True,
+        has_nonfinite_gradient=tf.logical_not(tf.reduce_all([_is_finite(value) for value in values])),
+        knows_data=bool(data),
+        has_nonfinite_data=tf.logical_not(tf.reduce_all([True, *map(_is_finite, data)])),
+        has_large_data=tf.reduce_any([False, *map(_is_large, data)]),
+    )
+    return tf.cast(tf.stack(list(facts)), tf.int32)
+
+
+def _is_finite(value: Any) -> Any:
+    parts = [tf.math.real(value), tf.math.imag(value)] if value.dtype.is_complex else [value]
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in parts])
+
+
+def _is_large(value: Any) -> Any:
+    sizes = tf.abs(value)
+    return tf.reduce_any(tf.logical_and(tf.math.is_finite(sizes), sizes > tf.cast(tf.float16.max, sizes.dtype)))

@@ -1,0 +1,132 @@
+"""The numerical contract: a value may be 16 bit only if what is lost is a rounding of that value, once.
+
+The lists judge ops one by one. What they cannot see is where a value comes from and where it goes, and three things
+follow from that alone:
+
+*After the last product.* What no product uses any more is a gradient on its way to its variable, or a number that
+somebody reads. Nothing is gained there, and much is lost: a gradient divided by its loss scale in float16 is infinite
+above 65,504 and zero below 6e-8 whatever the scale, a loss in bfloat16 has three digits.
+
+*Running sums.* ``x = x + step`` in 16 bit stands still once a step is less than a 500th of x, in a loop or written out.
+
+*Differences.* What is left of two values that are nearly alike is made of their roundings; a quotient, root, logarithm
+or exponential of it shows them at full size (:mod:`amp_tf.painting.differences`).
+
+TensorFlow's pass knows none of them. Each rule paints deny what the lists would convert; forced nodes stay forced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from amp_tf.graph.reader import ARG_OP, RETVAL_OP
+from amp_tf.oplists.table import ADDING, FOLLOWING, SCALING, STORING, SUMS_IN_BFLOAT16
+from amp_tf.painting.canvas import Canvas, units_of
+from amp_tf.painting.reasons import Rule
+from amp_tf.painting.values import Mask, Values
+
+LONGEST_SUM = 8  #: additions to one value, one after the other, that 16 bit may hold
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """Where the values of a painted canvas go.
+
+    Attributes:
+        values: the graph at the level of nodes.
+        products: the nodes that are painted allow.
+        users: products, and calls of functions that compute some.
+        is_open: the nodes that the lists may still convert: infer and clear ones of float32.
+        computes: those of the infer list: each may round.
+    """
+
+    values: Values
+    products: Mask
+    users: Mask
+    is_open: Mask
+    computes: Mask
+
+    @classmethod
+    def of(cls, canvas: Canvas, calls_products: Mask) -> Flow:
+        """
+        Args:
+            canvas: a canvas on which the allow list is painted.
+            calls_products: the nodes that call functions which compute products.
+        """
+        values = Values(canvas.view, canvas.src, canvas.dst, canvas.node_of)
+        products = _nodes(canvas, canvas.allow)
+        free = canvas.is_float32 & (canvas.deny ^ 1)
+        return cls(
+            values=values,
+            products=products,
+            users=products | calls_products,
+            is_open=_nodes(canvas, (canvas.on_infer | canvas.on_clear) & free) & ~products,
+            computes=_nodes(canvas, canvas.on_infer & free) & ~products,
+        )
+
+
+def keep_results(canvas: Canvas, flow: Flow) -> None:
+    """What no product uses is painted deny: gradients from the last product on, losses, metrics.
+
+    A bias, an activation without arithmetic and what only moves values still have the product's type, so that kernels
+    can be fused; so has a bias gradient, which kernels sum in float32 or :func:`amp_tf.painting.exact.drop_narrow_sums`
+    keeps there. What variables hold is used by products only in the next step, through the variable.
+
+    Difference "after-products": TensorFlow converts what follows a product, whoever reads it.
+    """
+    values = flow.values
+    stores = values.nodes_of(STORING)
+    unused = ~values.upstream(flow.users, through=~stores) & ~flow.users
+    inputs = values.count_inputs()
+    follows = (flow.is_open & ~flow.computes & (inputs == 1)) | values.nodes_of(FOLLOWING)
+    moved = values.downstream(flow.products, through=unused & follows)
+    fused = moved | values.nodes_of(SUMS_IN_BFLOAT16)
+    deny(canvas, unused & ~fused & flow.is_open, Rule.AFTER_PRODUCTS)
+
+
+def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
+    """Where a value goes through arithmetic and comes back without a product in between, all of that is painted deny.
+
+    It comes back through a loop, or as the result of a function that may be called again with it. A state that each
+    turn makes anew by a product, such as an LSTM's output, may be 16 bit. What the value is multiplied by is painted
+    deny as well, up to the product that it comes from: .998 is 1 in bfloat16, and .998 to the 500th is .37. So is a
+    chain of more than :data:`LONGEST_SUM` additions to one value.
+
+    Difference "running-sum": TensorFlow converts sums as it converts all arithmetic.
+    """
+    values, view = flow.values, canvas.view
+    arguments = [node for node, op in enumerate(view.ops) if op == ARG_OP]
+    results = [node for node, op in enumerate(view.ops) if op == RETVAL_OP]
+    back: list[tuple[int, int]] = []
+    if arguments and results:  # each result may become each argument: all links through the first argument
+        first, *others = arguments
+        back = [*((result, first) for result in results), *((first, other) for other in others)]
+    circling = np.zeros(view.node_count, np.bool_)
+    if back or "NextIteration" in view.ops:
+        for cycle in values.cycles(~flow.users, back):
+            circling[cycle] = flow.computes[cycle].any()
+    if circling.any():
+        factors = circling & values.nodes_of(SCALING)
+        scales = values.upstream(factors, through=flow.is_open & ~circling)
+        deny(canvas, (circling | scales) & flow.is_open, Rule.RUNNING_SUM)
+    added = values.nodes_of(ADDING) & flow.computes & ~circling
+    if added.sum() > LONGEST_SUM:
+        terms = np.where(added, np.maximum(values.count_inputs() - 1, 1), 0)
+        chain = values.heaviest_paths(flow.is_open & ~circling, terms)
+        deny(canvas, chain.between & (chain.weight > LONGEST_SUM), Rule.RUNNING_SUM)
+
+
+def _nodes(canvas: Canvas, flags: np.ndarray) -> Mask:
+    """The nodes that have a flagged unit."""
+    found = np.zeros(canvas.view.node_count, np.bool_)
+    found[np.asarray(canvas.node_of, np.int32)[flags.astype(np.bool_)]] = True
+    return found
+
+
+def deny(canvas: Canvas, nodes: Mask, rule: Rule) -> None:
+    """Paints deny what the lists would convert of some nodes."""
+    if nodes.any():
+        listed = (canvas.on_infer | canvas.on_clear) & canvas.is_float32
+        canvas.paint_deny(units_of(canvas.view.spread(nodes) & listed.astype(np.bool_)), rule)

@@ -1,0 +1,149 @@
+"""Differences of values that are nearly alike, and what becomes of them.
+
+x - y is exact, but where x and y are alike and rounded, it is made of their roundings. That does no harm to the sum of
+a million such differences; a quotient, a root, a logarithm or an exponential shows it at full size: a variance below
+zero, ``tf.image.ssim`` of infinity. A variance is found as the difference of squares that it mostly is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from amp_tf.oplists.table import ADDING, LINEAR, LOGARITHMS, MAGNIFYING, NORMALIZING, RECIPROCALS, SUBTRACTING
+from amp_tf.painting.canvas import Canvas, units_of
+from amp_tf.painting.contract import Flow, deny
+from amp_tf.painting.reasons import Rule
+from amp_tf.painting.values import Mask, Values
+
+
+def keep_differences(canvas: Canvas, flow: Flow) -> None:
+    """A difference that is then divided, rooted, logged or exponentiated is painted deny, from its products to there.
+
+    Such are variances, distances, normalized values, and 1 - p in a logarithm; a difference of squares is one whatever
+    follows. So is all else of which a logarithm is taken: of values near one it is their distance from one. A value
+    that joins by an addition from elsewhere ends the search: what is left of the difference is one term of many.
+
+    Where both sides of such a difference are made of products, and of others, the products are painted deny as well: of
+    E[x²] - E[x]² by two convolutions nothing is left once each is rounded. Where both come from one product, as in
+    x - mean(x), they share its rounding.
+
+    Difference "difference": TensorFlow converts them where they lie between or follow products.
+    """
+    terms = _Terms.of(canvas, flow)
+    differences = terms.differences()
+    magnified = terms.magnified(differences)
+    deny(canvas, magnified | flow.values.upstream(magnified, through=terms.computing), Rule.DIFFERENCE)
+    _keep_products(canvas, terms.products_that_differ(differences & magnified))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Terms:
+    """What the nodes of a graph are for its differences.
+
+    Attributes:
+        canvas, flow: the graph.
+        values: where its values go.
+        computing: what may be computed in 16 bit, or is linear on whatever list; not products.
+        moving: what only moves values.
+        adding: what adds or subtracts.
+        divided: multiplications by a reciprocal.
+    """
+
+    canvas: Canvas
+    flow: Flow
+    values: Values
+    computing: Mask
+    moving: Mask
+    adding: Mask
+    divided: Mask
+
+    @classmethod
+    def of(cls, canvas: Canvas, flow: Flow) -> _Terms:
+        values = flow.values
+        linear = values.nodes_of({*LINEAR, *SUBTRACTING}) & ~flow.users
+        moving, factors = flow.is_open & ~flow.computes, values.nodes_of(("Mul",)) & ~flow.users
+        return cls(
+            canvas=canvas,
+            flow=flow,
+            values=values,
+            computing=flow.is_open | linear,
+            moving=moving,
+            adding=values.nodes_of(ADDING) & linear,
+            divided=values.downstream(values.nodes_of(RECIPROCALS), through=factors | moving) & factors,
+        )
+
+    def differences(self) -> Mask:
+        """Differences, additions of a difference or of a negative value, and sums that are exponentiated.
+
+        TensorFlow's optimizers make b + (c - a) of (b - a) + c, and logarithms of what cancels have different signs.
+        """
+        values = self.values
+        subtracted = values.nodes_of(SUBTRACTING) & self.computing
+        signed = subtracted | values.nodes_of(("Neg",))
+        signed |= values.downstream(signed, through=self.moving)
+        exponentials = values.nodes_of(("Exp", "Expm1"))
+        exponents = values.sources_of(exponentials | values.upstream(exponentials, through=self.moving))
+        return subtracted | (self.adding & (values.readers_of(signed) | exponents))
+
+    def magnified(self, differences: Mask) -> Mask:
+        """The differences whose roundings are shown at full size, with what lies between them and where they are."""
+        values = self.values
+        # x * r + (b - m * r): the sum of what was divided by one deviation
+        found = self.adding & (values.count_readings(self.divided | differences) > 1) & values.readers_of(self.divided)
+        found |= values.nodes_of(LOGARITHMS)
+        found |= self._normalized_offsets()
+        if not differences.any():
+            return found
+        squares = values.squares()
+        found |= differences & values.readers_of(squares | values.downstream(squares, through=self._linear()))
+        products = self.flow.products
+        fresh = values.downstream(products, through=self.computing & ~differences)
+        joined = self.adding & values.readers_of(fresh | products) & ~differences
+        left = values.downstream(differences, through=self.computing & ~joined) | differences
+        shown = values.nodes_of(MAGNIFYING) | self.divided
+        return found | (self.divided & left) | values.upstream(shown, through=left)
+
+    def _normalized_offsets(self) -> Mask:
+        """Normalizations in one op that take off what was added before: the sum would be rounded beside the offset."""
+        values, products = self.values, self.flow.products
+        normalizing = values.nodes_of(NORMALIZING) & self.flow.is_open
+        if not normalizing.any():
+            return normalizing
+        fresh = products | values.downstream(products, through=self.computing)
+        readings = values.count_readings(fresh)
+        offsets = self.adding & (readings > 0) & (readings < values.count_inputs())
+        return normalizing & values.downstream(offsets, through=self.computing)
+
+    def products_that_differ(self, differences: Mask) -> Mask:
+        """The products behind the two sides of differences, where both sides have some and not the same."""
+        values, edges, linear = self.values, self.canvas.view.edges, self._linear()
+        found = np.zeros(self.canvas.view.node_count, np.bool_)
+
+        def products_behind(node: int) -> Mask:
+            seed = np.zeros_like(found)
+            seed[node] = True
+            passed = (seed & linear) | values.upstream(seed & linear, through=linear)
+            return (seed | values.sources_of(passed)) & self.flow.products
+
+        for node in np.flatnonzero(differences).tolist():
+            sources = edges.src_node[slice(*np.searchsorted(edges.dst_node, (node, node + 1)))].tolist()
+            sides = [products_behind(source) for source in sources]
+            if len(sides) == 2 and sides[0].any() and sides[1].any() and (sides[0] != sides[1]).any():
+                found |= sides[0] | sides[1]
+        return found
+
+    def _linear(self) -> Mask:
+        """What keeps the roundings of a product as large as they are."""
+        return self.moving | (self.values.nodes_of(LINEAR) & self.computing)
+
+
+def _keep_products(canvas: Canvas, nodes: Mask) -> None:
+    if not nodes.any():
+        return
+    is_kept = canvas.view.spread(nodes) & canvas.on_allow.astype(np.bool_) & (canvas.rule == Rule.ALLOW_LIST)
+    units = units_of(is_kept)
+    canvas.unpaint_allow(units, Rule.DIFFERENCE)
+    canvas.on_allow[units] = 0
+    canvas.paint_deny(units, Rule.DIFFERENCE)

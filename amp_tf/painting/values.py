@@ -1,0 +1,202 @@
+"""Where values go: the graph at the level of nodes, for rules that follow a value further than paint spreads.
+
+Edges of whole numbers, truth values and resources are left out: what is compared or counted carries no rounding on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from amp_tf.graph import datatypes
+from amp_tf.graph.view import Adjacency, GraphView
+
+Mask = npt.NDArray[np.bool_]  # one entry a node
+
+
+@dataclasses.dataclass(frozen=True)
+class Paths:
+    """The heaviest path through each node.
+
+    Attributes:
+        weight: of the path.
+        between: the nodes that have a weight, or lie between two that have.
+    """
+
+    weight: npt.NDArray[np.int64]
+    between: Mask
+
+
+class Values:
+    """The values of a graph and who uses them.
+
+    Args:
+        view: the graph.
+        src, dst: the units that each edge connects, edges through TensorLists included.
+        node_of: the node of each unit.
+    """
+
+    def __init__(self, view: GraphView, src: npt.NDArray[np.int32], dst: npt.NDArray[np.int32], node_of: Sequence[int]):
+        self.view = view
+        nodes = np.asarray(node_of, np.int32)
+        dtypes = np.asarray(view.dtypes, np.int32)[src]
+        base_types = np.where(dtypes > datatypes.LAST_BASE, dtypes - datatypes.LAST_BASE, dtypes)
+        carries = np.isin(base_types, sorted(datatypes.CARRYING))
+        self.sources, self.readers = nodes[src[carries]], nodes[dst[carries]]
+        self._links = Adjacency(self.sources, self.readers, view.node_count)
+
+    def nodes_of(self, ops: Iterable[str]) -> Mask:
+        """The nodes of some ops."""
+        wanted = frozenset(ops)
+        return self.view.of_kinds((signature.op in wanted for signature in self.view.of_kind), np.bool_)
+
+    def count_inputs(self) -> npt.NDArray[np.int64]:
+        """How many values each node reads."""
+        return np.bincount(self.readers, minlength=self.view.node_count)
+
+    def squares(self) -> Mask:
+        """The nodes that multiply a value by itself."""
+        edges = self.view.edges
+        read = edges.at(np.flatnonzero(self.nodes_of(("Mul",))[edges.dst_node]))
+        first, second = read.at(read.dst_position == 0), read.at(read.dst_position == 1)
+        found = self.nodes_of(("Square",))
+        if len(first) == len(second):  # a broken graph may lack inputs
+            found[first.dst_node[(first.src_node == second.src_node) & (first.src_port == second.src_port)]] = True
+        return found
+
+    def upstream(self, seeds: Mask, through: Mask) -> Mask:
+        """What the seeds read, and what that reads, through some nodes; only nodes of ``through`` are reached."""
+        return self._flood(seeds, through, self._links.fanin_start, self._links.fanin)
+
+    def downstream(self, seeds: Mask, through: Mask) -> Mask:
+        """What reads the seeds, and what reads that, through some nodes; only nodes of ``through`` are reached."""
+        return self._flood(seeds, through, self._links.fanout_start, self._links.fanout)
+
+    def _flood(self, seeds: Mask, through: Mask, starts: Sequence[int], neighbours: Sequence[int]) -> Mask:
+        is_open = bytearray(through.tobytes())
+        reached = bytearray(len(is_open))
+        stack: list[int] = np.flatnonzero(seeds).tolist()
+        while stack:
+            node = stack.pop()
+            for neighbour in neighbours[starts[node] : starts[node + 1]]:
+                if is_open[neighbour]:
+                    is_open[neighbour] = 0
+                    reached[neighbour] = 1
+                    stack.append(neighbour)
+        found: Mask = np.frombuffer(reached, np.bool_).copy()
+        return found
+
+    def readers_of(self, nodes: Mask) -> Mask:
+        """The nodes that read one of some nodes."""
+        found = np.zeros(self.view.node_count, np.bool_)
+        found[self.readers[nodes[self.sources]]] = True
+        return found
+
+    def sources_of(self, nodes: Mask) -> Mask:
+        """The nodes that some nodes read."""
+        found = np.zeros(self.view.node_count, np.bool_)
+        found[self.sources[nodes[self.readers]]] = True
+        return found
+
+    def count_readings(self, nodes: Mask) -> npt.NDArray[np.int64]:
+        """How many values each node reads from some nodes."""
+        return np.bincount(self.readers[nodes[self.sources]], minlength=self.view.node_count)
+
+    def heaviest_paths(self, through: Mask, weights: npt.NDArray[np.int64]) -> Paths:
+        """For each node the heaviest path through it, by the weights of its nodes.
+
+        Args:
+            through: the nodes that paths go through; those on cycles, and behind them, have none.
+            weights: of each node, zero or more.
+        """
+        inner = through[self.sources] & through[self.readers]
+        sources, readers = self.sources[inner], self.readers[inner]
+        nodes = np.flatnonzero(through).tolist()
+        before = _heaviest(nodes, sources, readers, weights)
+        after = _heaviest(nodes, readers, sources, weights)
+        between = through & ((weights > 0) | ((before > 0) & (after > 0)))
+        return Paths(before + after - weights, between)
+
+    def cycles(self, through: Mask, more: Sequence[tuple[int, int]] = ()) -> list[list[int]]:
+        """The sets of nodes that lie on cycles together: strongly connected, with more than one node.
+
+        Args:
+            through: the nodes that may lie on one.
+            more: further links (source, reader) to close cycles with.
+
+        Source of the method: Tarjan, Depth-first search and linear graph algorithms (1972), without recursion.
+        """
+        starts, fanout = self._links.fanout_start, self._links.fanout
+        closing: dict[int, list[int]] = {}
+        for source, reader in more:
+            closing.setdefault(source, []).append(reader)
+
+        def readers(node: int) -> list[int]:
+            found = [reader for reader in fanout[starts[node] : starts[node + 1]] if is_open[reader]]
+            return found + [reader for reader in closing.get(node, ()) if is_open[reader]]
+
+        is_open = through.tolist()
+        return _strongly_connected(np.flatnonzero(through).tolist(), readers)
+
+
+def _heaviest(
+    nodes: Sequence[int],
+    sources: npt.NDArray[np.int32],
+    readers: npt.NDArray[np.int32],
+    weights: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """For each node the weight of the heaviest path that ends there, in the order in which all sources are known."""
+    links = Adjacency(sources, readers, len(weights))
+    starts, fanout = links.fanout_start, links.fanout
+    missing = np.bincount(readers, minlength=len(weights)).tolist()
+    total = weights.tolist()
+    own = list(total)
+    ready = [node for node in nodes if not missing[node]]
+    while ready:
+        node = ready.pop()
+        for reader in fanout[starts[node] : starts[node + 1]]:
+            total[reader] = max(total[reader], own[reader] + total[node])
+            missing[reader] -= 1
+            if not missing[reader]:
+                ready.append(reader)
+    return np.asarray(total, np.int64)
+
+
+def _strongly_connected(nodes: Iterable[int], readers: Callable[[int], list[int]]) -> list[list[int]]:
+    number: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    path: list[int] = []
+    on_path: set[int] = set()
+    found = []
+    for root in nodes:
+        if root in number:
+            continue
+        work = [(root, iter(readers(root)))]
+        number[root] = lowest[root] = len(number)
+        path.append(root)
+        on_path.add(root)
+        while work:
+            node, left = work[-1]
+            reader = next(left, None)
+            if reader is None:
+                work.pop()
+                if work:
+                    lowest[work[-1][0]] = min(lowest[work[-1][0]], lowest[node])
+                if lowest[node] == number[node]:
+                    component = [path.pop()]
+                    while component[-1] != node:
+                        component.append(path.pop())
+                    on_path.difference_update(component)
+                    if len(component) > 1:
+                        found.append(component)
+            elif reader not in number:
+                number[reader] = lowest[reader] = len(number)
+                path.append(reader)
+                on_path.add(reader)
+                work.append((reader, iter(readers(reader))))
+            elif reader in on_path:
+                lowest[node] = min(lowest[node], number[reader])
+    return found

@@ -1,0 +1,99 @@
+"""Refuses arguments of a rewrite that are of another kind, or name nodes that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from amp_tf.config import check_config
+from amp_tf.errors import ConfigError, GraphError
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.rewriting.node_names import missing_node
+
+
+def check_arguments(
+    graph: Any, config: Any, preserve: Iterable[str], hardware: Any, library: Any, shapes: Any
+) -> frozenset[str]:
+    """Returns the nodes to preserve.
+
+    Raises:
+        GraphError: the graph is none.
+        ConfigError: an argument is of another kind, or what is to be preserved are no names of nodes.
+    """
+    if not hasattr(graph, "node_def") and not hasattr(graph, "library"):
+        raise GraphError(
+            f"expected a GraphDef, FunctionDef, tf.Graph or concrete function, got {type(graph).__name__}",
+            where="rewrite(graph)",
+            fix="A tf.function gives one with get_concrete_function(…); convert_saved_model converts models",
+        )
+    if config is not None:
+        check_config(config, where="rewrite(config)", fix='Write for instance amp_tf.AmpConfig(precision="bfloat16")')
+    if hardware is not None and not isinstance(hardware, Hardware):
+        raise ConfigError(
+            f"expected an amp_tf.Hardware, got {hardware!r}",
+            where="rewrite(hardware=…)",
+            fix='To convert for a GPU, or for any CPU, write amp_tf.AmpConfig(target="gpu") or "cpu"',
+        )
+    if library is not None and not hasattr(library, "function"):
+        raise ConfigError(
+            f"expected a FunctionDefLibrary, got {library!r}",
+            where="rewrite(library=…)",
+            fix="Of a GraphDef that is graph_def.library; leave it out where no functions are called",
+        )
+    if shapes is not None and not hasattr(shapes, "output_shapes"):
+        raise ConfigError(
+            f"expected something that tells shapes, got {shapes!r}",
+            where="rewrite(shapes=…)",
+            fix="Leave it out: the nodes of as_graph_def(add_shapes=True) carry theirs",
+        )
+    if not isinstance(preserve, Iterable):
+        raise ConfigError(
+            f"{preserve!r} is not a row of node names", where="rewrite(preserve=…)", fix="Write preserve=['A', 'B']"
+        )
+    if isinstance(preserve, str):
+        raise ConfigError(
+            f"{preserve!r} is one string, not several node names",
+            where="rewrite(preserve=…)",
+            fix=f"Write preserve=[{preserve!r}]",
+        )
+    names = list(preserve)
+    for name in names:
+        if not isinstance(name, str) or ":" in name or name.startswith("^"):
+            raise ConfigError(
+                f"{name!r} is no node's name, and would preserve nothing",
+                where="rewrite(preserve=…)",
+                fix="Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name",
+            )
+    return frozenset(names)
+
+
+def check_preserved(preserve: frozenset[str], names: Sequence[str]) -> None:
+    """Refuses names to preserve that no node has.
+
+    Args:
+        preserve: the names.
+        names: of the graph's nodes.
+
+    Raises:
+        GraphError: a node is missing; the message names the closest ones.
+    """
+    if missing := preserve.difference(names):
+        raise missing_node(min(missing), names, "rewrite(preserve=…)")
+
+
+def serialize(graph: Any) -> bytes:
+    """The bytes of a GraphDef.
+
+    Raises:
+        GraphError: they are too many.
+    """
+    from google.protobuf.message import EncodeError
+
+    try:
+        return graph.SerializeToString()  # type: ignore[no-any-return]
+    except EncodeError as error:
+        raise GraphError(
+            f"the graph cannot be serialized ({error})",
+            where="rewrite(graph)",
+            fix="A GraphDef holds at most 2 GiB; keep large constants in variables",
+        ) from error

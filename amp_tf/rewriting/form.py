@@ -1,0 +1,116 @@
+"""Forms: a graph with edits that are decided, but not written yet; and the job that all forms of a graph belong to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from amp_tf.config import AmpConfig
+from amp_tf.graph.edits import NO_EDITS, Edits
+from amp_tf.graph.sizes import AttributeShapes, NoShapes, Shape, Shapes
+from amp_tf.graph.templates import Templates
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists.table import ALLOW
+from amp_tf.oplists.targets import Resolution
+from amp_tf.painting.eligibility import Obstacles, find_obstacles
+from amp_tf.painting.folded import NOTHING_FOLDED, Folded
+from amp_tf.painting.paint import paint
+from amp_tf.painting.painting import Painting
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A graph with edits that are decided, but not written yet.
+
+    Attributes:
+        view: the graph once the edits are made.
+        shapes: the static shapes of its tensors.
+        edits: all edits so far, but for types and casts.
+        folded: the nodes that have another meaning since normalization was folded.
+    """
+
+    view: GraphView
+    shapes: Shapes
+    edits: Edits = NO_EDITS
+    folded: Folded = NOTHING_FOLDED
+
+    def then(self, edits: Edits, templates: Templates, shapes: Mapping[str, Sequence[Shape | None]]) -> Form:
+        """The form with more edits.
+
+        Args:
+            edits: those of this form's view.
+            templates: the known ops.
+            shapes: of the new nodes, and of those with another shape now, by name.
+        """
+        view = self.view.after(edits, templates)
+        return dataclasses.replace(
+            self, view=view, shapes=_ShapesAfter(self.shapes, shapes), edits=self.edits.then(edits)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What stays the same for all forms of a graph, or of a function.
+
+    Attributes:
+        config: what to convert.
+        resolution: what that means on this machine.
+        templates: the known ops.
+        preserve: names of nodes that stay as they are.
+    """
+
+    config: AmpConfig
+    resolution: Resolution
+    templates: Templates
+    preserve: frozenset[str] = frozenset()
+
+    def form(self, view: GraphView, shapes: Shapes | None) -> Form:
+        """The graph as it is given.
+
+        Args:
+            view: the graph.
+            shapes: the static shapes of its tensors; ``None`` for those that its nodes carry.
+        """
+        if shapes is None:
+            shapes = AttributeShapes(view.protos) if self.resolution.is_thrifty else NoShapes()
+        return Form(view, shapes)
+
+    def products(self) -> frozenset[str]:
+        """The ops that become 16 bit by themselves, if amp_tf chooses the precision; else none."""
+        target = self.resolution.target
+        return frozenset(target.lists.members(ALLOW)) if target and self.resolution.is_thrifty else frozenset()
+
+    def obstacles(self, view: GraphView) -> Obstacles:
+        """The nodes that must stay as they are, or that the user has a wish for."""
+        return find_obstacles(view, self.resolution, self.config, self.preserve)
+
+    def paint(self, form: Form) -> Painting:
+        """Decides what becomes 16 bit."""
+        return paint(
+            form.view,
+            self.resolution,
+            self.config,
+            preserve=self.preserve,
+            is_function=self.templates.is_function,
+            calls_products=self._calls_products,
+            shapes=form.shapes,
+            folded=form.folded,
+        )
+
+    def _calls_products(self, node: Any) -> bool:
+        """Whether functions that a node calls compute products, as far as one can tell."""
+        target, ops = self.resolution.target, self.templates.callees.ops(node)
+        return ops is None or target is None or any(target.lists.list_of.get(op) == ALLOW for op in ops)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ShapesAfter:
+    """The shapes of an edited graph: those of the original, but for new nodes and those with another shape now."""
+
+    before: Shapes
+    changed: Mapping[str, Sequence[Shape | None]]
+
+    def output_shapes(self, node: str) -> Sequence[Shape | None]:
+        """The shapes of a node's output ports."""
+        return self.changed[node] if node in self.changed else self.before.output_shapes(node)

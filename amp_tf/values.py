@@ -1,0 +1,110 @@
+"""The values that settings may have, from Python (``check_…``) and as the text of a variable (``read_…``).
+
+Each raises a :class:`ConfigError` that names the setting or the variable, the value and the valid ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Set
+from typing import Any
+
+from amp_tf.errors import ConfigError
+from amp_tf.precision import Precision
+
+# Escaped characters and whole character classes, whose brackets and commas mean nothing; then those that do.
+_PATTERN_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[(){},]", re.DOTALL)
+
+
+def dtype_name(value: object) -> object:
+    """The name of a dtype (``tf.bfloat16``, ``np.float16``, ``Precision.FLOAT16``); anything else as it is."""
+    if isinstance(value, Precision):
+        return value.value
+    if isinstance(value, type):  # NumPy's scalar types
+        return value.__name__
+    name = getattr(value, "name", None)
+    return name if isinstance(name, str) else value
+
+
+def check_path(value: object, *, where: str) -> str | None:
+    """A path as a string, or ``None``."""
+    if value is None or (isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str)):
+        return None if value is None else str(os.fspath(value))
+    raise ConfigError(f"{value!r} is no path", where=where, fix="Valid values: a folder's path, None")
+
+
+def check_choice(value: object, valid: tuple[str, ...], *, where: str) -> str:
+    """One of some words."""
+    if value not in valid:
+        raise ConfigError(f"{value!r} is not a valid value", where=where, fix=f"Valid values: {', '.join(valid)}")
+    return str(value)
+
+
+def check_names(value: object, *, where: str) -> tuple[str, ...]:
+    """Any row of strings as a tuple."""
+    if isinstance(value, str):
+        raise ConfigError(f"{value!r} is one string, not several", where=where, fix=f"Write ({value!r},)")
+    names: list[Any] = list(value) if isinstance(value, Iterable) else [value]
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{value!r} is not a row of strings", where=where, fix="Write ('A', 'B')")
+    # A set has no order, and equal settings are to be equal.
+    return tuple(sorted(names)) if isinstance(value, Set) else tuple(names)
+
+
+def check_pattern(pattern: str, *, where: str) -> str:
+    """A regular expression that compiles."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(
+            f"{pattern!r} is not a regular expression ({error})",
+            where=where,
+            fix="Valid values: regular expressions of Python's re module",
+        ) from None
+    return pattern
+
+
+def read_bool(text: str, name: str) -> bool:
+    """Yes or no."""
+    lowered = text.strip().lower()
+    if lowered in ("1", "true"):
+        return True
+    if lowered in ("0", "false", ""):
+        return False
+    raise ConfigError(f"{text!r} is not a valid value", where=name, fix="Valid values: 1, true, 0, false")
+
+
+def read_choice(valid: tuple[str, ...], normalise: Callable[[str], str]) -> Callable[[str, str], str]:
+    """Reads one of some words, whose letters are made small or large first."""
+
+    def read(text: str, name: str) -> str:
+        normalised = normalise(text.strip())
+        return normalised if normalised in valid else check_choice(text, valid, where=name)
+
+    return read
+
+
+def read_names(text: str, name: str) -> tuple[str, ...]:
+    """Words with commas between them."""
+    return tuple(item for item in (part.strip() for part in text.split(",")) if item)
+
+
+def read_patterns(text: str, name: str) -> tuple[str, ...]:
+    """Splits at commas that are not inside brackets, so that ``conv_[0-9]{1,2}`` is one pattern."""
+    items, depth, start = [], 0, 0
+    for token in _PATTERN_TOKENS.finditer(text):
+        if token[0] in "({":
+            depth += 1
+        elif token[0] in ")}":
+            depth = max(depth - 1, 0)
+        elif token[0] == "," and not depth:
+            items.append(text[start : token.start()])
+            start = token.end()
+    items.append(text[start:])
+    return tuple(check_pattern(item.strip(), where=name) for item in items if item.strip())
+
+
+def read_text(text: str, name: str) -> str:
+    """Any text."""
+    return text

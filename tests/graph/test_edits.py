@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amp_tf.graph import editor
+from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, Wait, attribute
+from amp_tf.graph.reader import read_graph
+from amp_tf.graph.serialized import SerializedGraph, parse_graph
+from amp_tf.graph.templates import Templates
+from amp_tf.graph.verify import find_violation
+from tests.small_graphs import graph
+
+FLOAT, HALF = 1, 19
+
+FOLDING = """
+    x = Placeholder() shape=[2, 4, 4, 3]
+    w = Placeholder() shape=[1, 1, 3, 3]
+    s = Placeholder() shape=[3]
+    conv = Conv2D(x, w) padding='SAME' strides=[1, 1, 1, 1]
+    scaled = Mul(conv, s)
+    shifted = AddN(scaled, s) N=2
+"""
+X, W, S, CONV, SCALED, SHIFTED = range(6)
+FOLD = Edits(
+    reops=(Reop(SHIFTED, "BiasAdd", {"data_format": attribute(s=b"NHWC"), "N": None}),),
+    rewires=(Rewire(CONV, 1, SCALED, 0), Rewire(SCALED, 0, W, 0), Rewire(SCALED, 1, 7, 0), Rewire(SHIFTED, 0, CONV, 0)),
+    new=(NewNode.shape("shape", (1, 3), "", ()), NewNode.reshape("vector", (S, 0), 6, "")),
+)
+
+HOISTING = """
+    w = VarHandleOp() dtype=float32 shape=[4, 4]
+    x = Placeholder() shape=[4, 4]
+    w_in = Enter(w) T=resource frame_name='loop' is_constant=true parallel_iterations=7 @/device:CPU:0
+    x_in = Enter(x) frame_name='loop'
+    read = ReadVariableOp(w_in) dtype=float32 _mark=true @/device:CPU:0 ^x_in
+    product = MatMul(x_in, read)
+"""
+W_OUTSIDE, X_OUTSIDE, W_IN, X_IN, READ, PRODUCT, EARLY, ENTER = range(8)
+
+
+def view_of(text):
+    return read_graph(graph(text), Templates())
+
+
+def hoist():
+    view = view_of(HOISTING)
+    return Edits(
+        rewires=(Rewire(PRODUCT, 1, ENTER, 0),),
+        waits=(Wait(READ, ENTER),),
+        new=(
+            NewNode.like("early", view, READ, (W_OUTSIDE, 0), (X_OUTSIDE,)),
+            NewNode.enter("enter", view, W_IN, (EARLY, 0), (X_OUTSIDE,)),
+        ),
+    )
+
+
+def written(text, edits):
+    """The view before, and the graph once the edits are made."""
+    before = SerializedGraph(graph(text).SerializeToString())
+    view = read_graph(before, Templates())
+    return view, parse_graph(editor.apply_to_graph(before.node, view.names, edits))
+
+
+def check_same(planned, found):
+    """That a view is the same as one that was read from bytes; kinds may be told apart more finely."""
+    assert planned.names == found.names
+    assert planned.ops == found.ops
+    assert planned.devices == found.devices
+    assert [signature.slots for signature in planned.signatures] == [signature.slots for signature in found.signatures]
+    assert list(planned.base) == list(found.base)
+    assert planned.dtypes == found.dtypes
+    for column in ("src_node", "src_port", "dst_node", "dst_position", "src_unit", "dst_unit"):
+        np.testing.assert_array_equal(getattr(planned.edges, column), getattr(found.edges, column))
+    assert list(planned.protos) == list(found.protos)
+    for node, kind in enumerate(planned.kinds):
+        assert planned.of_kind[kind] is planned.signatures[node]
+
+
+def retyped(view):
+    """More edits, of a graph after others: a type, a cast of a new node's result, and one more reader of that."""
+    last = view.node_count - 1
+    units = [unit for unit in view.units(last) if view.dtypes[unit] == FLOAT][:1]
+    return Edits(
+        retypes=(Retype.of_units(view, units, HALF),),
+        rewires=(Rewire(last, 0, view.node_count, 0),),
+        new=(NewNode.cast("cast", (X, 0), "/device:CPU:0", of=FLOAT, to=HALF),),
+    )
+
+
+def test_no_edits_are_false_and_any_edit_makes_them_true():
+    assert not NO_EDITS
+    assert Edits((Reop(0, "A", {}),))
+    assert Edits(waits=(Wait(0, 1),))
+
+
+def test_folded_nodes_read_what_was_planned():
+    view, proto = written(FOLDING, FOLD)
+    assert [(node.op, list(node.input)) for node in proto.node[CONV:]] == [
+        ("Conv2D", ["x", "scaled"]),
+        ("Mul", ["w", "vector"]),
+        ("BiasAdd", ["conv", "s"]),
+        ("Const", []),
+        ("Reshape", ["s", "shape"]),
+    ]
+    assert list(proto.node[6].attr["value"].tensor.int_val) == [1, 3]
+    assert "N" not in proto.node[SHIFTED].attr
+    assert find_violation(view, read_graph(proto, Templates()), FOLD, Templates()) == ""
+
+
+def test_a_new_read_and_its_enter_are_those_of_the_loop_elsewhere():
+    edits = hoist()
+    view, proto = written(HOISTING, edits)
+    early, enter = proto.node[EARLY], proto.node[ENTER]
+    assert (early.op, early.device, list(early.input)) == ("ReadVariableOp", "/device:CPU:0", ["w", "^x"])
+    assert early.attr == view.protos[READ].attr
+    assert (enter.op, enter.device, list(enter.input)) == ("Enter", "/device:CPU:0", ["early", "^x"])
+    assert enter.attr["T"].type == early.attr["dtype"].type
+    assert enter.attr["frame_name"].s == b"loop"
+    assert enter.attr["is_constant"].b
+    assert enter.attr["parallel_iterations"].i == 7
+    assert list(proto.node[READ].input) == ["w_in", "^x_in", "^enter"]
+    assert list(proto.node[PRODUCT].input) == ["x_in", "enter"]
+    assert find_violation(view, read_graph(proto, Templates()), edits, Templates()) == ""
+
+
+def test_new_edges_are_told_with_control_edges():
+    assert sorted(hoist().links(EARLY)) == sorted(
+        [(W_OUTSIDE, EARLY), (X_OUTSIDE, EARLY), (EARLY, ENTER), (X_OUTSIDE, ENTER), (ENTER, PRODUCT), (ENTER, READ)]
+    )
+
+
+@pytest.mark.parametrize(("text", "edits"), [(FOLDING, FOLD), (HOISTING, hoist())], ids=["folding", "hoisting"])
+def test_the_view_after_edits_is_that_of_the_graph_when_it_is_written(text, edits):
+    view, proto = written(text, edits)
+    check_same(view.after(edits, Templates()), read_graph(proto, Templates()))
+
+
+def test_the_view_after_an_op_with_more_types_is_that_of_the_graph_when_it_is_written():
+    """All units behind it have other numbers then."""
+    text = "x = Placeholder()\nr = Relu(x)\ns = IdentityN(r, x) T=[float32, float32]\nt = Relu(s:1)"
+    attributes = {"SrcT": attribute(type=FLOAT), "DstT": attribute(type=FLOAT), "T": None}
+    edits = Edits((Reop(1, "Cast", attributes),), waits=(Wait(2, 0),))
+    view, proto = written(text, edits)
+    assert len(view.units(1)) == 1
+    check_same(view.after(edits, Templates()), read_graph(proto, Templates()))
+
+
+@pytest.mark.parametrize(("text", "edits"), [(FOLDING, FOLD), (HOISTING, hoist())], ids=["folding", "hoisting"])
+def test_edits_of_the_graph_that_edits_make_are_edits_of_the_graph_before(text, edits):
+    before = view_of(text)
+    middle = before.after(edits, Templates())
+    more = retyped(middle)
+    _, proto = written(text, edits.then(more))
+    nodes = {node.name: node for node in proto.node}
+    assert nodes[middle.names[-1]].input[0] == "cast"
+    assert [node.name for node in proto.node] == [*middle.names, "cast"]
+    twice, at_once = middle.after(more, Templates()), before.after(edits.then(more), Templates())
+    for each in (twice, at_once):
+        assert list(each.protos) == list(proto.node)
+        assert each.names == [*middle.names, "cast"]
+    assert twice.dtypes == at_once.dtypes
+    assert HALF in twice.dtypes
+
+
+def test_nothing_then_edits_and_edits_then_nothing_are_the_edits():
+    assert NO_EDITS.then(FOLD) == FOLD == FOLD.then(NO_EDITS)

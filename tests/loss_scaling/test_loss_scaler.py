@@ -1,0 +1,443 @@
+"""``amp_tf.LossScaler`` by the cases of a loss scaler, where they apply to a loop that writes its own variables."""
+
+import copy
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.autograph.impl import api
+
+import amp_tf
+from amp_tf.errors import ConfigError
+from amp_tf.loss_scaling.schedule import DynamicScale
+from tests.loss_scaling.processes import finish, start
+from tests.loss_scaling.steps import MODES, gradients, poisoned
+
+v1 = tf.compat.v1
+
+
+class Momentum:
+    """An optimizer as Sonnet's: ``apply(updates, parameters)``, with state that it makes at its first step."""
+
+    def __init__(self, rate=0.25, momentum=0.5):
+        self.rate, self.momentum, self.sums = rate, momentum, []
+
+    def apply(self, updates, parameters):
+        if not self.sums:
+            with tf.init_scope():
+                self.sums = [tf.Variable(tf.zeros(p.shape)) for p in parameters]
+        for update, total, parameter in zip(updates, self.sums, parameters, strict=True):
+            if update is not None:
+                total.assign(self.momentum * total + update)
+                parameter.assign_sub(self.rate * total)
+
+
+class Bare:
+    """What a loop does without a scaler, in the scaler's place."""
+
+    def scale(self, loss):
+        return loss
+
+    def unscale(self, grads):
+        return grads
+
+    def step(self, apply, grads, *args):
+        apply(grads, *args)
+
+
+def parameters():
+    rng = np.random.RandomState(7)
+    return [tf.Variable(np.asarray(rng.randn(*shape), "float32")) for shape in ((3,), (2, 2), ())]
+
+
+def make_step(scaler, weights, optimizer, mode="function"):
+    def step(*grads):
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(w * g) for w, g in zip(weights, grads, strict=True)])
+            loss = scaler.scale(loss)
+        return scaler.step(optimizer.apply, scaler.unscale(tape.gradient(loss, weights)), weights)
+
+    return step if mode == "eager" else tf.function(step, jit_compile=mode == "xla")
+
+
+def run(scaler, trace, mode="function"):
+    weights, optimizer = parameters(), Momentum()
+    step = make_step(scaler, weights, optimizer, mode)
+    for grads in trace:
+        step(*[tf.constant(g) for g in grads])
+    return [v.numpy() for v in (*weights, *optimizer.sums)]
+
+
+def take_step(scaler, gradient, weight):
+    """One eager step whose scaled gradient is given."""
+    scaler.scale(tf.constant(1.0))
+    return bool(scaler.step(lambda grads: weight.assign_sub(grads[0]), scaler.unscale([tf.constant(gradient)])))
+
+
+def assert_same(actual, expected):
+    assert len(actual) == len(expected)
+    for a, b in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+TRACE = [gradients(i) for i in range(4)]
+POISONED = [
+    TRACE[0],
+    poisoned(gradients(9), 0, np.nan),
+    TRACE[1],
+    TRACE[2],
+    poisoned(gradients(9), 2, -np.inf),
+    TRACE[3],
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_case_01_finite_steps_are_those_of_the_bare_loop_bit_for_bit(mode):
+    assert_same(run(amp_tf.LossScaler(), TRACE, mode), run(Bare(), TRACE, mode))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_case_03_and_12_a_nonfinite_step_leaves_weights_and_state_in_every_mode(mode):
+    scaler = amp_tf.LossScaler(dynamic_growth_steps=2)
+    assert_same(run(scaler, POISONED, mode), run(Bare(), TRACE, mode))
+    status = scaler.status()
+    # down at the second step, up after two good ones, down at the fifth
+    assert (status.scale, status.skipped, status.steps, status.good_steps) == (2.0**14, 2, 6, 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_case_02_every_nonfinite_value_at_every_position_skips(mode):
+    scaler = amp_tf.LossScaler(4.0, dynamic=False)
+    weights, optimizer = parameters(), Momentum()
+    step = make_step(scaler, weights, optimizer, mode)
+    before = [w.numpy() for w in weights]
+    for bad, position in itertools.product((np.inf, -np.inf, np.nan), range(3)):
+        assert not step(*[tf.constant(g) for g in poisoned(gradients(0), position, bad)])
+    assert_same([w.numpy() for w in weights], before)
+    assert scaler.status().skipped_in_row == 9
+
+
+def test_case_04_to_07_growth_and_backoff_are_exact_and_bounded():
+    scaler, weight = amp_tf.LossScaler(8.0, 2, max_scale=32.0, min_scale=2.0), tf.Variable(0.0)
+    seen = []
+    for gradient in (1.0, 1.0, 1.0, np.inf, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, *[np.nan] * 6, 1.0, 1.0):
+        take_step(scaler, gradient, weight)
+        seen.append(float(scaler.loss_scale))
+    assert seen == [8, 16, 16, 8, 8, 16, 16, 32, 32, 32, 16, 8, 4, 2, 2, 2, 2, 4]
+    assert np.isfinite(weight.numpy())
+
+
+def test_case_08_a_gradient_that_overflows_only_when_it_is_unscaled_is_skipped():
+    scaler, weight = amp_tf.LossScaler(2.0**-10), tf.Variable(0.0)
+    assert not take_step(scaler, np.float32(3e38), weight)
+    assert weight.numpy() == 0.0
+
+
+def test_case_10_hysteresis_backs_off_from_the_second_skip_in_a_row_on():
+    scaler, weight = amp_tf.LossScaler(8.0, hysteresis=2), tf.Variable(0.0)
+    seen = []
+    for gradient in (np.inf, 1.0, np.inf, np.inf, np.inf):
+        take_step(scaler, gradient, weight)
+        seen.append(float(scaler.loss_scale))
+    assert seen == [8, 8, 8, 4, 2]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_case_11_disabled_is_the_bare_loop_and_fixed_never_moves(mode):
+    disabled = amp_tf.LossScaler(enabled=False)
+    assert_same(run(disabled, TRACE, mode), run(Bare(), TRACE, mode))
+    fixed = amp_tf.LossScaler(64.0, 1, dynamic=False)
+    assert_same(run(fixed, POISONED, mode), run(Bare(), TRACE, mode))
+    assert (disabled.status().scale, disabled.status().steps) == (1.0, 4)
+    assert (fixed.status().scale, fixed.status().skipped) == (64.0, 2)
+
+
+def test_case_13_one_trace_nothing_on_the_host_and_nothing_for_autograph_to_complain_of(monkeypatch):
+    left = []
+    monkeypatch.setattr(api, "_attach_error_metadata", lambda e, f: left.append(f))
+    scaler, weights = amp_tf.LossScaler(), parameters()
+    optimizer = Momentum()
+    optimizer.sums = [tf.Variable(tf.zeros(w.shape)) for w in weights]  # or TensorFlow itself traces twice
+    step = make_step(scaler, weights, optimizer)
+    for grads in POISONED:
+        step(*[tf.constant(g) for g in grads])
+    assert step.experimental_get_tracing_count() == 1
+    definition = step.get_concrete_function(*[tf.constant(g) for g in TRACE[0]]).graph.as_graph_def()
+    ops = {node.op for f in definition.library.function for node in f.node_def} | {n.op for n in definition.node}
+    assert not {op for op in ops if op.endswith("PyFunc")}
+    assert not left
+
+
+def test_case_14_a_session_runs_the_step_or_skips_it():
+    with tf.Graph().as_default(), v1.Session() as session:
+        scaler = amp_tf.LossScaler(2.0**10)
+        x = v1.placeholder(tf.float32, ())
+        weight = v1.get_variable("w", initializer=1.0)
+        grads = scaler.unscale(tf.gradients(scaler.scale(weight * x), [weight]))
+        step = scaler.step(lambda grads: weight.assign_sub(grads[0]), grads)
+        session.run(v1.global_variables_initializer())
+        taken = [bool(session.run(step, {x: value})) for value in (0.25, np.nan, 0.25)]
+        assert taken == [True, False, True]
+        assert session.run([weight, scaler.loss_scale]) == [0.5, 2.0**9]
+
+
+def test_case_15_the_gradients_of_tf_gradients_are_as_good_as_a_tapes():
+    scaler, weight = amp_tf.LossScaler(), tf.Variable(3.0)
+
+    @tf.function
+    def step():
+        grads = scaler.unscale(tf.gradients(scaler.scale(weight**2), [weight]))
+        scaler.step(lambda grads: weight.assign_sub(0.25 * grads[0]), grads)
+
+    step()
+    assert weight.numpy() == 1.5
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_case_21_an_overflow_in_any_micro_batch_skips_the_accumulated_step(bad):
+    scaler, weight = amp_tf.LossScaler(4.0), tf.Variable(1.0)
+    total = tf.Variable(0.0)
+
+    @tf.function
+    def add(x):
+        with tf.GradientTape() as tape:
+            loss = scaler.scale(weight * x)
+        total.assign_add(tape.gradient(loss, weight))
+
+    @tf.function
+    def apply():
+        taken = scaler.step(lambda grads: weight.assign_sub(grads[0]), scaler.unscale([total.read_value()]))
+        total.assign(0.0)
+        return taken
+
+    taken = []
+    for group in ([1.0, 2.0, 3.0], [np.inf if i == bad else 1.0 for i in range(3)], [0.5, 0.5, 0.5]):
+        for x in group:
+            add(tf.constant(x))
+        taken.append(bool(apply()))
+    assert taken == [True, False, True]
+    assert weight.numpy() == 1.0 - 6.0 - 1.5
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_case_22_two_losses_and_scalers_skip_each_for_itself(traced):
+    weights, scalers = [tf.Variable(1.0), tf.Variable(1.0)], [amp_tf.LossScaler(4.0), amp_tf.LossScaler(8.0)]
+
+    def step(*xs):
+        with tf.GradientTape(persistent=True) as tape:
+            losses = [s.scale(w * x) for s, w, x in zip(scalers, weights, xs, strict=True)]
+        for scaler, weight, loss in zip(scalers, weights, losses, strict=True):
+            scaler.step(lambda g, w=weight: w.assign_sub(g), scaler.unscale(tape.gradient(loss, weight)))
+
+    (tf.function(step) if traced else step)(tf.constant(0.5), tf.constant(np.inf))
+    assert [w.numpy() for w in weights] == [0.5, 1.0]
+    assert [float(s.loss_scale) for s in scalers] == [4.0, 4.0]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_case_22_two_optimizers_of_one_loss_unscale_before_the_first_step(traced):
+    scaler, a, b = amp_tf.LossScaler(4.0, 1), tf.Variable(1.0), tf.Variable(1.0)
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = scaler.scale(a * 0.5 + b * 0.25)
+        first, second = (scaler.unscale(g) for g in tape.gradient(loss, [a, b]))
+        scaler.step(a.assign_sub, first)
+        scaler.step(b.assign_sub, second)
+
+    (tf.function(step) if traced else step)()
+    assert (a.numpy(), b.numpy()) == (0.5, 0.75)
+
+
+def test_case_23_a_gradient_penalty_is_computed_from_unscaled_gradients():
+    weight = tf.Variable(3.0)
+
+    def train(scaler):
+        weight.assign(3.0)
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as outer:
+                with tf.GradientTape() as inner:
+                    loss = weight**3
+                (inner_gradient,) = inner.gradient(loss, [weight])
+                loss = scaler.scale(loss + inner_gradient**2)
+            scaler.step(lambda g: weight.assign_sub(g * 2.0**-10), scaler.unscale(outer.gradient(loss, weight)))
+
+        step()
+        return weight.numpy()
+
+    assert train(amp_tf.LossScaler()) == train(Bare())
+
+
+@pytest.mark.parametrize("mode", ["eager", "function"])
+def test_case_24_sparse_gradients_are_unscaled_checked_and_handed_on_as_they_are(mode):
+    scaler, table = amp_tf.LossScaler(4.0), tf.Variable(tf.ones((4, 2)))
+    kinds = []
+
+    def apply(grads):
+        kinds.append(type(grads[0]))
+        table.scatter_sub(grads[0])
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = scaler.scale(tf.reduce_sum(tf.gather(table, [1, 1, 3]) * x))
+        return scaler.step(apply, scaler.unscale([tape.gradient(loss, table)]))
+
+    step = step if mode == "eager" else tf.function(step)
+    assert [bool(step(tf.constant(x))) for x in (0.25, np.inf)] == [True, False]
+    np.testing.assert_array_equal(table.numpy()[:, 0], [1, 0.5, 1, 0.75])
+    assert set(kinds) == {tf.IndexedSlices}
+
+
+def test_case_24_rows_of_one_index_that_add_up_to_infinity_skip():
+    scaler, calls = amp_tf.LossScaler(1.0), []
+    values = tf.constant([[64000.0], [64000.0]], tf.float16)
+    scaler.scale(1.0)
+    taken = scaler.step(calls.append, scaler.unscale([tf.IndexedSlices(values, [0, 0], [2, 1])]))
+    assert not bool(taken)
+    assert not calls
+
+
+def test_case_25_none_stays_none_in_any_nest_and_all_none_is_refused():
+    scaler, handed = amp_tf.LossScaler(), []
+    scaler.scale(1.0)
+    grads = scaler.unscale({"a": tf.constant(2.0**15), "b": None, "c": (tf.constant([0.0]),)})
+    scaler.step(handed.append, grads)
+    assert float(handed[0]["a"]) == 1.0
+    assert handed[0]["b"] is None
+    assert isinstance(handed[0]["c"], tuple)
+    for nothing in ([None, None], []):
+        scaler.scale(1.0)
+        with pytest.raises(ValueError, match="No gradients provided for any variable"):
+            scaler.step(handed.append, scaler.unscale(nothing))
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(
+    ("calls", "text"),
+    [
+        (lambda s, g: s.unscale([g]), "unscale() was called, but no loss was scaled since the last step"),
+        (lambda s, g: s.step(print, [g]), "step() was called, but no gradients were unscaled since the last step"),
+        (lambda s, g: (s.scale(g), s.step(print, [g])), "step() was called, but no gradients were unscaled"),
+        (lambda s, g: (s.scale(g), s.unscale(s.unscale([g]))), "unscale() got gradients that it unscaled already"),
+        (
+            lambda s, g: (s.scale(g), s.unscale([g]), s.step(lambda g: None, [g])),
+            "step() got gradients as unscale() was given them",
+        ),
+        (
+            lambda s, g: (s.scale(g), s.step(lambda g: None, s.unscale([g])), s.unscale([g])),
+            "unscale() was called, but no loss was scaled since the last step",
+        ),
+        (
+            lambda s, g: (s.scale(g), u := s.unscale([g]), s.step(lambda g: None, u), s.step(lambda g: None, u)),
+            "step() was called, but no gradients were unscaled since the last step",
+        ),
+    ],
+    ids=["unscale", "step", "scale-step", "unscale twice", "scaled ones", "late", "step twice"],
+)
+def test_case_28_a_wrong_order_is_an_error_that_says_what_to_write(calls, text, traced):
+    scaler = amp_tf.LossScaler()
+
+    def loop(g):
+        calls(scaler, g)
+
+    with pytest.raises(amp_tf.CallOrderError) as error:
+        (tf.function(loop, autograph=False) if traced else loop)(tf.constant(1.0))
+    assert str(error.value).startswith(f"LossScaler: {text}")
+    assert "loss = scaler.scale(loss)" in str(error.value)
+
+
+def test_case_28_a_trace_that_failed_does_not_spoil_the_next_one():
+    scaler, weight = amp_tf.LossScaler(), tf.Variable(1.0)
+
+    @tf.function
+    def fails():
+        scaler.unscale([scaler.scale(weight)])
+        raise ValueError("no data")
+
+    with pytest.raises(ValueError, match="no data"):
+        fails()
+    assert take_step(scaler, 1.0, weight)
+
+
+def test_case_29_a_float16_loss_is_scaled_without_overflow():
+    scaled = amp_tf.LossScaler().scale(tf.constant(3.0, tf.float16))
+    assert (scaled.dtype, float(scaled)) == (tf.float32, 98304.0)
+
+
+def test_case_31_a_run_that_goes_on_from_a_checkpoint_equals_one_that_was_not_interrupted(tmp_path):
+    def make():
+        scaler, weights, optimizer = amp_tf.LossScaler(dynamic_growth_steps=2), parameters(), Momentum()
+        step = make_step(scaler, weights, optimizer)
+        optimizer.sums = [tf.Variable(tf.zeros(w.shape)) for w in weights]
+        return scaler, step, tf.train.Checkpoint(scaler=scaler, weights=weights, sums=optimizer.sums), weights
+
+    whole, step, _, weights = make()
+    for grads in POISONED:
+        step(*map(tf.constant, grads))
+    _, step, checkpoint, _ = make()
+    for grads in POISONED[:3]:
+        step(*map(tf.constant, grads))
+    path = checkpoint.write(str(tmp_path / "half"))
+    again, step, checkpoint, resumed = make()
+    checkpoint.read(path).assert_consumed()
+    for grads in POISONED[3:]:
+        step(*map(tf.constant, grads))
+    assert again.status() == whole.status()
+    assert_same([w.numpy() for w in resumed], [w.numpy() for w in weights])
+
+
+def test_case_32_a_checkpoint_without_a_scale_loads_and_the_scale_starts_anew(tmp_path):
+    path = tf.train.Checkpoint(w=tf.Variable(2.0)).write(str(tmp_path / "float32"))
+    scaler, weight = amp_tf.LossScaler(64.0), tf.Variable(0.0)
+    tf.train.Checkpoint(w=weight, scaler=scaler).read(path).expect_partial()
+    assert (weight.numpy(), scaler.status().scale) == (2.0, 64.0)
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))])
+def test_case_33_a_copy_has_the_state_and_goes_its_own_way(clone):
+    scaler, weight = amp_tf.LossScaler(8.0), tf.Variable(0.0)
+    take_step(scaler, np.inf, weight)
+    other = clone(scaler)
+    assert other.status() == scaler.status()
+    take_step(other, np.inf, weight)
+    assert (float(scaler.loss_scale), float(other.loss_scale)) == (4.0, 2.0)
+
+
+def test_case_33_the_scale_can_be_set_and_settings_are_checked():
+    scaler = amp_tf.LossScaler(growth_factor=4.0)
+    assert isinstance(scaler.schedule, DynamicScale)
+    scaler.loss_scale = 2.0
+    assert float(scaler.scale(tf.constant(3.0))) == 6.0
+    with pytest.raises(ConfigError, match=r"loss_scale: 0\.0 is not a valid value"):
+        scaler.loss_scale = 0.0
+    with pytest.raises(ConfigError, match=r"loss scaling, backoff_factor: 2 is not a valid value"):
+        amp_tf.LossScaler(backoff_factor=2)
+    assert not scaler.trainable_variables
+
+
+def test_case_34_counters_tell_what_was_skipped_and_why():
+    scaler, weight = amp_tf.LossScaler(8.0), tf.Variable(1.0)
+    step = tf.function(
+        lambda x: scaler.step(
+            lambda g: weight.assign_sub(g), scaler.unscale(tf.gradients(scaler.scale(weight * x), weight)[0])
+        )
+    )
+    for x in (1.0, np.nan, np.nan):
+        step(tf.constant(x))
+    status = scaler.status()
+    assert (status.skipped, status.skipped_in_row, status.steps, status.last_change) == (2, 2, 3, 3)
+    assert status.nonfinite_losses_in_row == 2
+
+
+def test_case_16_and_17_an_infinity_on_one_replica_is_skipped_by_all():
+    rows = finish(start("scaler_mirrored.py"))
+    assert len(rows) == 8
+    for *how, row in rows:
+        assert [set(taken) for taken in row["taken"]] == [{True}, {False}, {False}], how
+        # mean gradient (2, 1.5), times the mean of the rates 0.5 and 1.0
+        assert row["weight"] == [[-0.5, 0.875]] * 2, how
+        assert set(row["scale"]) == {2.0**8}, how

@@ -1,0 +1,61 @@
+"""Where values go: floods, cycles and the heaviest paths, on a graph that is small enough to count by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amp_tf.graph.reader import read_graph
+from amp_tf.graph.templates import Templates
+from amp_tf.painting.values import Values
+from tests.small_graphs import graph
+
+TEXT = """
+    x = Placeholder()
+    square = Mul(x, x)
+    half = Mul(square, x)
+    sum = AddV2(half, square)
+    bool = Greater(sum, x)
+    end = Sqrt(sum)
+"""
+
+
+@pytest.fixture
+def values() -> Values:
+    view = read_graph(graph(TEXT), Templates())
+    return Values(view, view.edges.src_unit, view.edges.dst_unit, view.unit_nodes())
+
+
+def names(values: Values, mask: np.ndarray) -> str:
+    return " ".join(values.view.names[node] for node in np.flatnonzero(mask))
+
+
+def mask(values: Values, *wanted: str) -> np.ndarray:
+    return np.array([name in wanted for name in values.view.names])
+
+
+def test_floods_go_through_what_is_open_and_reach_nothing_else(values: Values) -> None:
+    everything = np.ones(6, np.bool_)
+    assert names(values, values.downstream(mask(values, "square"), everything)) == "half sum bool end"
+    assert names(values, values.downstream(mask(values, "square"), mask(values, "half", "end"))) == "half"
+    assert names(values, values.upstream(mask(values, "end"), everything)) == "x square half sum"
+
+
+def test_neighbours(values: Values) -> None:
+    assert names(values, values.readers_of(mask(values, "half"))) == "sum"
+    assert names(values, values.sources_of(mask(values, "sum"))) == "square half"
+    assert values.count_readings(mask(values, "half", "square")).tolist() == [0, 0, 1, 2, 0, 0]
+    assert names(values, values.squares()) == "square"
+
+
+def test_a_cycle_is_found_where_links_close_it(values: Values) -> None:
+    everything = np.ones(6, np.bool_)
+    assert values.cycles(everything) == []
+    (cycle,) = values.cycles(everything, [(5, 2)])  # from the end to the half
+    assert sorted(cycle) == [2, 3, 5]
+
+
+def test_the_heaviest_path_counts_weights_on_both_sides(values: Values) -> None:
+    paths = values.heaviest_paths(np.ones(6, np.bool_), np.array([0, 3, 5, 1, 0, 0]))
+    assert paths.weight.tolist() == [9, 9, 9, 9, 9, 9]
+    assert names(values, paths.between) == "square half sum"

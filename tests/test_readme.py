@@ -1,0 +1,170 @@
+"""The commands of the documents: those that can run here are run, and the others are known by name, with the reason."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hooks import running
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docker/README.md", "benchmarks/README.md")
+FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAM = re.compile(
+    r"(?<![\w/])(?P<program>scripts/\w+(?:\.py)?|benchmarks/\w+\.py|\.ci/run|(?<=-m )benchmarks[.\w]*)"
+    r"(?P<options>(?:[ \n]+(?!scripts/|python )[^\s`]+)*)"
+)
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
+
+# Shell commands that no test of this file runs.
+ELSEWHERE = {
+    "scripts/demo": "installs half a GB; test_help and test_summary_line test it",
+    "scripts/test": "runs this test",
+    "pip install '.[cpu]'": "installs half a GB; scripts/test_wheel does it",
+    "pip install '.[gpu]'": "installs several GB; docker/ does it",
+    "pip install .": "tests/test_packaging.py",
+    "scripts/test -q tests/painting": "runs tests",
+    ".venv/test/bin/pip install --no-deps -e .": "changes the environment of the tests; scripts/test does it",
+    ".ci/run": "runs this test",
+    "pip install pre-commit && pre-commit install": "changes the checkout's hooks",
+    "scripts/update_readme": "writes README.md; .ci/run checks what it would write",
+}
+TRAIN = """
+import tensorflow as tf
+f = tf.function(lambda x: tf.nn.relu(tf.matmul(x, x, name="decoder_1/attention/product")) @ x + 1.0)
+f(tf.ones((32, 32)))
+"""
+EXPORT = """
+import keras
+layers = keras.layers
+model = keras.Sequential([layers.Input((4,)), layers.Dense(8, activation="relu"), layers.Dense(2)])
+for folder in ("model_folder", "saved_model_folder"):
+    model.export(folder, verbose=False)
+"""
+# What the Python blocks take for granted.
+BEFORE = """
+import os
+import keras
+import tensorflow as tf
+import amp_tf
+with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder(tf.float32, (4, 4))
+    tf.identity(tf.matmul(x, x), name="logits")
+graph_def = graph.as_graph_def()
+h = w = tf.ones((2, 2))
+variable = tf.Variable(1.0)
+variables, optimizer, compute_loss = [variable], keras.optimizers.SGD(), lambda: 2 * variable
+"""
+AFTER = """
+assert "logits" in [node.name for node in result.graph.node] and result.changed
+assert float(variable) < 1 and optimizer.inner_optimizer is not optimizer
+assert not amp_tf.is_enabled()
+print("all blocks ran")
+"""
+
+
+def blocks(language: str, document: str = "README.md") -> list[str]:
+    found = FENCED.findall((ROOT / document).read_text(encoding="utf-8"))
+    return [text for name, text in found if name == language]
+
+
+def shell_commands(document: str) -> list[str]:
+    lines = "".join(blocks("sh", document)).replace("\\\n", " ").splitlines()
+    return [" ".join(shlex.split(line, comments=True, posix=False)) for line in lines if line.strip()]
+
+
+RUN = [command for command in shell_commands("README.md") if command not in ELSEWHERE]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a user would be, with what the commands name."""
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "train.py").write_text(TRAIN)
+    programs = folder / "bin"
+    programs.mkdir()
+    (programs / "python").symlink_to(sys.executable)
+    scripts = {
+        "python": f'exec {shlex.quote(sys.executable)} "$@"',
+        "amp-tf": f'exec {shlex.quote(sys.executable)} -m amp_tf.cli.main "$@"',
+        "mpirun": 'shift 2; exec "$@"',  # one process in the place of four
+    }
+    for name, text in scripts.items():
+        (programs / name).unlink(missing_ok=True)
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    ended = running.run(["-c", EXPORT], folder, {})
+    assert ended.status == 0, ended.err
+    return folder
+
+
+def start(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = running.environment(folder, variables)
+    environ["PATH"] = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.mark.parametrize("command", RUN)
+def test_a_shell_command_does_what_the_readme_says(command: str, folder: Path) -> None:
+    shutil.rmtree(folder / "converted_folder", ignore_errors=True)
+    # On a CPU without bfloat16 nothing would be converted; what the command itself sets wins.
+    ended = start(["sh", "-c", command], folder, AMP_TF_PRECISION="bfloat16")
+    assert ended.returncode == 0, ended.stderr
+    if "train.py" in command:
+        assert re.search(r"amp_tf: 1 graph, [1-9]\d* of \d+ nodes converted to bfloat16", ended.stderr), ended.stderr
+    elif "explain" in command:
+        assert ended.stdout.startswith("sequential_1/dense_1/Relu (Relu, on the clear list) computes in ")
+    else:
+        assert re.match(r"\d+ graphs, [1-9]\d* of \d+ nodes converted to bfloat16", ended.stdout)
+        assert (folder / "converted_folder" / "saved_model.pb").exists()
+
+
+def test_the_python_blocks_run_as_they_stand(folder: Path) -> None:
+    shutil.rmtree(folder / "converted_folder", ignore_errors=True)
+    (switch, *others) = blocks("python")
+    assert switch == 'os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"\n'
+    program = "\n".join([BEFORE, *others, AFTER])
+    ended = start([sys.executable, "-c", program], folder, AMP_TF_PRECISION="float16")
+    assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, ["all blocks ran"]), ended.stderr
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_shell_command_is_run_or_known(document: str) -> None:
+    known = {*RUN, *ELSEWHERE}
+    assert [command for command in shell_commands(document) if command not in known] == []
+
+
+def test_what_is_said_to_be_run_elsewhere_is_in_a_document() -> None:
+    assert set(ELSEWHERE) <= {command for document in DOCUMENTS for command in shell_commands(document)}
+
+
+def source_of(program: str) -> str:
+    """A program's text, with its neighbours' where it is a module of a package of ``benchmarks/``; empty for none."""
+    name = program if program.startswith((".", "scripts/")) or "/" in program else program.replace(".", "/")
+    path = next((path for path in (ROOT / f"{name}.py", ROOT / name) if path.exists()), None)
+    if path is None:
+        return ""
+    folder = path if path.is_dir() else path.parent
+    is_package = folder.parent.name == "benchmarks"
+    files = folder.glob("*.py") if is_package else [path]
+    return "".join(file.read_text(encoding="utf-8") for file in files)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_program_in_the_text_is_there_and_has_the_options_that_are_named(document: str) -> None:
+    text = FENCED.sub(r"`\2`", (ROOT / document).read_text(encoding="utf-8"))
+    wrong = []
+    for quoted in re.findall(r"`[^`]+`", text):
+        for found in PROGRAM.finditer(quoted):
+            source = source_of(found["program"])
+            options = OPTION.findall(found["options"].partition("\n\n")[0])
+            wrong += [] if source else [found["program"]]
+            wrong += [f"{found['program']} {option}" for option in options if f'"{option}"' not in source]
+    assert wrong == []

@@ -1,0 +1,93 @@
+"""Judges programs in 16 bit against themselves in float32: ``python -m tests.truth --all``.
+
+Programs run in processes of their own, a hundred to a process, so that one that ends its process is one line of the
+table. Rows are kept in a file; ``--resume`` leaves out what is there. ``--table`` writes the committed table.
+
+    python -m tests.truth --all --table            # everything: 40 minutes on one core
+    python -m tests.truth --only 'loops/' --mode bfloat16 --way graph
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.truth import records, report
+from tests.truth.modes import MODES
+from tests.truth.runner import Row
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = ROOT / "build" / "truth.jsonl"
+TABLE = Path(__file__).parent / "TABLE.md"
+WAYS = ("graph", "xla")
+BATCH = 100  # programs to a process: TensorFlow keeps a part of every function
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--all", action="store_true", help="all programs")
+    parser.add_argument("--only", metavar="REGEX", help="programs whose name it finds")
+    parser.add_argument("--mode", action="append", choices=MODES, help="a precision; all by default")
+    parser.add_argument("--way", action="append", choices=WAYS, help="graph or xla; both by default")
+    parser.add_argument("--rows", type=Path, default=ROWS, help=f"the file of rows ({ROWS.relative_to(ROOT)})")
+    parser.add_argument("--resume", action="store_true", help="leave out what the file of rows holds")
+    parser.add_argument("--table", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    options = parser.parse_args()
+    if not (options.all or options.only):
+        parser.error("say --all or --only REGEX")
+    modes, ways = options.mode or list(MODES), options.way or list(WAYS)
+    options.rows.parent.mkdir(parents=True, exist_ok=True)
+    if not options.resume:
+        options.rows.unlink(missing_ok=True)
+    _run_all(options.only or "", modes, ways, options.rows, options.jobs)
+    rows = list(records.read(options.rows))
+    print(report.text(rows))
+    if options.table:
+        TABLE.write_text(report.markdown(rows), encoding="utf-8")
+    return int(any(report.is_defect(row) for row in rows))
+
+
+def _run_all(only: str, modes: list[str], ways: list[str], path: Path, jobs: int) -> None:
+    """Starts workers until every program has its rows."""
+    names = _output("names", only).split("\n")
+    done = {row.program for row in records.read(path)}
+    left = [name for name in names if name and name not in done]
+    workers: list[tuple[subprocess.Popen[bytes], list[str]]] = []
+    while left or workers:
+        while left and len(workers) < jobs:
+            batch, left = left[:BATCH], left[BATCH:]
+            workers.append((_start(batch, modes, ways, path), batch))
+        process, batch = workers.pop(0)
+        status = process.wait()
+        done = {row.program for row in records.read(path)}
+        missing = [name for name in batch if name not in done]
+        if missing and status:
+            problem = f"the process ended with status {status}"
+            records.append(path, [Row(missing[0], ways[0], modes[0], "", "", float("inf"), float("inf"), 0.0, problem)])
+            left = missing[1:] + left
+
+
+def _start(names: list[str], modes: list[str], ways: list[str], path: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.truth.worker", "run", ",".join(modes), ",".join(ways), str(path)]
+    process = subprocess.Popen(command, cwd=ROOT, env=_environment(), stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write("\n".join(names).encode())
+    process.stdin.close()
+    return process
+
+
+def _output(*arguments: str) -> str:
+    command = [sys.executable, "-m", "tests.truth.worker", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=_environment(), check=True, capture_output=True, text=True).stdout
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

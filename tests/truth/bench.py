@@ -1,0 +1,109 @@
+"""What a program is given, and where it puts its results."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+Values = Mapping[tuple[str, str], np.ndarray]  # (case, name) to the draws of a tensor, one behind the other
+
+#: Cases: what the inputs of a program are multiplied by, and odd values.
+SCALES = {"1": 1.0, "1e-6": 1e-6, "1e-3": 1e-3, "1e3": 1e3, "1e6": 1e6}
+ODD = ("zeros", "equal rows", "half masked", "mean 50")
+
+
+def in_a_quarter(name: str) -> bool:
+    """Whether a name is in a fixed quarter of all names: where there are many programs of a kind, XLA gets these."""
+    return zlib.crc32(name.encode()) % 4 == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program that can be run in any precision.
+
+    Attributes:
+        name: ``group/what``, unique.
+        run: makes fresh variables and functions, runs them, and notes results on the bench.
+        compiled: whether it is run by XLA as well.
+    """
+
+    name: str
+    run: Callable[[Bench], None]
+    compiled: bool = True
+
+
+class Bench:
+    """One run of a program: inputs that depend on the program's name alone, functions, and results.
+
+    Args:
+        name: of the program.
+        jit: whether functions are compiled by XLA.
+        noise: by how many units in the last place inputs are changed, at random.
+    """
+
+    def __init__(self, name: str, jit: bool = False, noise: float = 0.0) -> None:
+        self.jit = jit
+        self._noise = noise
+        self._dice = np.random.default_rng(zlib.crc32(name.encode()))
+        self._other_dice = np.random.default_rng(1)
+        self._notes: dict[tuple[str, str], list[np.ndarray]] = {}
+
+    def normal(self, *shape: int, scale: float = 1.0) -> np.ndarray:
+        """Normally distributed float32 values."""
+        return self.given(self._dice.normal(size=shape) * scale)
+
+    def integers(self, below: int, *shape: int) -> np.ndarray:
+        return self._dice.integers(below, size=shape).astype(np.int32)
+
+    def given(self, values: Any) -> np.ndarray:
+        """Values as float32, changed a little where the run is to show float32's own noise."""
+        values = np.asarray(values, np.float32)
+        if self._noise:
+            values = values * (1 + self._noise * 2.0**-23 * self._other_dice.choice([-1.0, 1.0], size=values.shape))
+        return values.astype(np.float32)
+
+    def weight(self, *shape: int, name: str = "w") -> tf.Variable:
+        """A variable whose products are about as large as what they multiply."""
+        return tf.Variable(self.normal(*shape, scale=np.prod(shape[:-1]) ** -0.5), name=name)
+
+    def case(self, name: str, *shape: int) -> np.ndarray:
+        """Inputs of a case of :data:`SCALES` or :data:`ODD`."""
+        values = self.normal(*shape)
+        if name in SCALES:
+            return values * np.float32(SCALES[name])
+        if name == "zeros":
+            return np.zeros_like(values)
+        if name == "equal rows":
+            return np.broadcast_to(values[:1], values.shape).copy()
+        if name == "half masked":
+            return np.where(np.arange(shape[-1]) < shape[-1] // 2, values, np.float32(0))
+        if name == "mean 50":
+            return values + np.float32(50)
+        raise ValueError(f"no such case: {name}")
+
+    def function(self, python_function: Callable[..., Any], autograph: bool = False) -> Any:
+        """A new ``tf.function``."""
+        return tf.function(python_function, jit_compile=self.jit or None, autograph=autograph)
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """A block whose results count as not finite where a kernel refuses its input, a singular matrix, say."""
+        try:
+            yield
+        except tf.errors.InvalidArgumentError:
+            return
+
+    def note(self, case: str, name: str, value: Any) -> None:
+        """Keeps a result; results of one name are judged together."""
+        if isinstance(value, tf.IndexedSlices):
+            value = tf.convert_to_tensor(value)
+        self._notes.setdefault((case, name), []).append(np.asarray(value))
+
+    def values(self) -> Values:
+        return {key: np.stack(draws) for key, draws in self._notes.items()}

@@ -1,0 +1,27 @@
+"""All programs, by name."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import zlib
+from collections.abc import Iterator
+
+from tests.truth.bench import Program
+
+#: Modules of ``programs/``; the order in which they run.
+GROUPS = ("defects", "loops", "training", "optimizers", "losses", "layers", "functions")
+QUICK_SHARE = 16  # one in so many
+
+
+def all_programs(only: str = "") -> Iterator[Program]:
+    """The programs whose name a regular expression finds; all by default."""
+    for group in GROUPS:
+        for program in importlib.import_module(f"tests.truth.programs.{group}").programs():
+            if re.search(only, program.name):
+                yield program
+
+
+def in_quick_tier(program: Program) -> bool:
+    """Whether pytest runs a program: those of the defects that were found first, and a fixed share of all others."""
+    return program.name.startswith("defects/") or zlib.crc32(program.name.encode()) % QUICK_SHARE == 0

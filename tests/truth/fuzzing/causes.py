@@ -1,0 +1,250 @@
+"""Named limits of random programs: causes that can be shown, each by a run of its own.
+
+What a cause says is tried: if the values that it names are rounded to 16 bit in the ideal program, once each, and that
+program is then nearly as far off, the cause explains the error. It is a limit of 16 bit and not a wrong choice, because
+the contract lets a value be rounded once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from amp_tf.oplists.table import ALLOW, LOGARITHMS, MAGNIFYING
+from amp_tf.oplists.table import ROWS as OPS
+from tests.truth.fuzzing.graphs import GraphDef, ProgramGraph
+from tests.truth.fuzzing.programs import Program
+from tests.truth.modes import MODES, default_config, ideal_config
+from tests.truth.runner import Row
+from tests.truth.yardstick import LIMIT, distance, judge
+
+Nodes = Mapping[str, tf.compat.v1.NodeDef]
+PRODUCTS = frozenset(row.op for row in OPS if row.op_list == ALLOW)
+_NOT_ASKED = ("Const", "Cast")
+LARGEST, SMALLEST = 65504.0, 2.0**-14  # that float16 holds with all its digits
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounding:
+    """A cause: some values are rounded, once.
+
+    Attributes:
+        name: what the cause is called.
+        ops: of these nodes,
+        inputs: the inputs are rounded, rather than the outputs.
+        why: for people.
+        spares: not where the contract asks for float32: where what the node gives is magnified before the next product,
+            and in loops, where it may be a running sum.
+    """
+
+    name: str
+    ops: frozenset[str]
+    inputs: bool
+    why: str
+    spares: bool = False
+
+
+INPUTS = "inputs"  # changed by half a unit of 16 bit, inputs and variables move the result as far in float32
+SWITCHED = Rounding(
+    "switched",
+    frozenset(
+        (
+            *("Maximum", "Minimum", "Max", "Min", "MaxPool", "MaxPoolGrad", "Relu", "Relu6", "LeakyRelu", "ReluGrad"),
+            *("Relu6Grad", "LeakyReluGrad", "Greater", "GreaterEqual", "Less", "LessEqual", "Equal", "SelectV2"),
+            *("Sign", "Round", "Abs", "ClipByValue"),
+        )
+    ),
+    True,
+    "which of two nearly equal values is the larger decides where a value or a gradient goes, or a step lies",
+)
+CAUSES = (
+    Rounding(
+        "bias",
+        frozenset({"BiasAdd", "BiasAddV1"}),
+        False,
+        "a bias is added in the kernel of its product, so that their sum is rounded, once",
+    ),
+    Rounding(
+        "saturated",
+        frozenset({"Tanh", "Sigmoid", "Softmax", "LogSoftmax", "Softplus", "Softsign", "Erf", "Elu", "Selu"}),
+        False,
+        "the gradient of a saturated activation is made of 1 - y, and y is rounded to 16 bit, once",
+    ),
+    SWITCHED,
+    Rounding(
+        "steep",
+        frozenset({"Exp", "Expm1", "Sin", "Cos", "Softmax", "LogSoftmax"}),
+        True,
+        "a value of 100 is rounded, once, before its sine or exponential is taken",
+    ),
+    Rounding(
+        "cancelled",
+        frozenset({"Sub", "SquaredDifference", "AddN", "Sum", "Mean"}),
+        True,
+        "what is left of values that nearly cancel is made of their roundings; the contract asks for more where it is "
+        "magnified",
+        spares=True,
+    ),
+)
+
+
+def cause_of(program: Program, seed: int, row: Row) -> str:
+    """The name of the first cause that explains a row; empty if none does."""
+    graph = ProgramGraph([program], [seed], is_lowered=True)
+    if row.mode == "float16" and leaves_float16(graph):
+        return "float16's range"
+    mode = MODES[row.mode]
+    result = graph.fetches[0, row.tensor]
+    (truth,) = graph.values(graph.graph_def, [result])
+
+    def explains(graph_def: GraphDef, noise: float = 0.0) -> bool:
+        return row.error <= LIMIT * distance(graph.values(graph_def, [result], noise)[0], truth)
+
+    if explains(graph.graph_def, noise=mode.unit / 2 / 2.0**-23):
+        return INPUTS
+    ideal = graph.rewritten(ideal_config(mode.ideal))
+    ops = {node.op for node in ideal.node}
+    possible = [cause for cause in CAUSES if ops & cause.ops]
+    for cause in possible:
+        if explains(with_roundings(ideal, [cause], tf.as_dtype(mode.ideal))):
+            return cause.name
+    if len(possible) > 1 and explains(with_roundings(ideal, possible, tf.as_dtype(mode.ideal))):
+        return " and ".join(cause.name for cause in possible)
+    if ops & SWITCHED.ops:  # a few switches in a few draws need not be the same ones by other roundings
+        given = graph if row.way == "nodes" else ProgramGraph([program], [seed], is_lowered=False)
+        (values,) = given.values(given.rewritten(default_config(mode)), [result])
+        (least,) = graph.values(ideal, [result])
+        ratios = [judge(row.tensor, *parts, mode.unit).ratio for parts in zip(values, least, truth, strict=True)]
+        return SWITCHED.name if np.median(ratios) <= LIMIT and np.isfinite(ratios).all() else ""
+    return ""
+
+
+def with_roundings(graph_def: GraphDef, causes: Sequence[Rounding], data_type: tf.DType) -> GraphDef:
+    """The graph, where what float32 nodes of some ops read or give goes through a 16-bit type and back."""
+    result = GraphDef()
+    result.CopyFrom(graph_def)
+    rounded: dict[str, str] = {}
+
+    def rounding_of(tensor: str) -> str:
+        if tensor not in rounded:
+            rounded[tensor] = f"{tensor.replace(':', '_')}/rounded"
+            for name, source, given, target in (
+                (f"{rounded[tensor]}/there", tensor, tf.float32, data_type),
+                (rounded[tensor], f"{rounded[tensor]}/there", data_type, tf.float32),
+            ):
+                cast = result.node.add(name=name, op="Cast", input=[source])
+                cast.attr["SrcT"].type, cast.attr["DstT"].type = given.as_datatype_enum, target.as_datatype_enum
+        return rounded[tensor]
+
+    float32 = {node.name: node for node in graph_def.node if _type_of(node) == tf.float32}
+    nodes = {node.name: node for node in graph_def.node}
+    spared = _magnified(nodes) | _hidden(nodes)
+
+    def named(inputs: bool) -> set[str]:
+        """The nodes whose inputs are rounded, or whose outputs."""
+        return {
+            name
+            for cause in causes
+            for name, node in float32.items()
+            if cause.inputs == inputs and node.op in cause.ops and not (cause.spares and name in spared)
+        }
+
+    giving, reading = named(inputs=False), named(inputs=True)
+    for node in list(result.node):
+        for index, tensor in enumerate(node.input):
+            reads = node.name in reading and not tensor.startswith("^") and _is_value(node, index)
+            if tensor in giving or reads:
+                node.input[index] = rounding_of(tensor)
+    return result
+
+
+def _type_of(node: tf.compat.v1.NodeDef) -> tf.DType | None:
+    if "T" not in node.attr or not node.attr["T"].type:  # a list of types; to read what is not there would write it
+        return None
+    return tf.as_dtype(node.attr["T"].type)
+
+
+def _type_of_source(nodes: Nodes, tensor: str) -> tf.DType | None:
+    return _type_of(nodes[tensor]) if tensor in nodes else None  # not of further outputs
+
+
+def _is_value(node: tf.compat.v1.NodeDef, index: int) -> bool:
+    """Whether an input has the type of the node: conditions of selections and axes have not."""
+    if node.op in ("SelectV2", "Select"):
+        return index > 0
+    return not (node.op in ("Max", "Min", "Mean", "Sum") and index == 1)
+
+
+def leaves_float16(graph: ProgramGraph) -> bool:
+    """Whether float32 has a value too large for float16, or a row of them too small, where float16 holds it.
+
+    Values on the way to a product are asked, but for constants and for what is in loops and branches and cannot be
+    fetched. Losses are not scaled here, as they are in training.
+    """
+    result = graph.rewritten(default_config(MODES["float16"]))
+    half = {node.name for node in result.node if _type_of(node) == tf.float16}
+    before = {node.name: node for node in graph.graph_def.node}
+    held = _used_by_products(before) & half
+    read = {tensor for name in held for tensor in before[name].input if _type_of_source(before, tensor) == tf.float32}
+    names = [name for name in (held | read) - _hidden(before) if before[name].op not in _NOT_ASKED]
+    for values in graph.values(graph.graph_def, names):
+        size = np.abs(values[np.isfinite(values)])
+        if size.size < values.size or size.max(initial=0.0) > LARGEST:
+            return True
+        rows = np.sqrt(np.mean(np.square(np.atleast_1d(values), dtype=np.float64), axis=-1))
+        if ((rows > 0) & (rows < SMALLEST)).any():
+            return True
+    return False
+
+
+def _used_by_products(nodes: Nodes) -> set[str]:
+    """Products, and all nodes upstream of one."""
+    return _upstream(nodes, {name for name, node in nodes.items() if node.op in PRODUCTS}, frozenset())
+
+
+def _magnified(nodes: Nodes) -> set[str]:
+    """Nodes that magnify, and all upstream of one, with no product in between. Gradients are divided by counts."""
+
+    def is_magnifying(node: tf.compat.v1.NodeDef) -> bool:
+        if node.op == "RealDiv":
+            return "gradients/" not in node.name
+        return node.op in MAGNIFYING | LOGARITHMS
+
+    return _upstream(nodes, {name for name, node in nodes.items() if is_magnifying(node)}, PRODUCTS)
+
+
+def _upstream(nodes: Nodes, ends: set[str], barrier: frozenset[str]) -> set[str]:
+    """The ends, and all nodes from which a way leads to one that goes through no op of the barrier."""
+    found: set[str] = set()
+    waiting = list(ends)
+    while waiting:
+        name = waiting.pop()
+        if name not in found and name in nodes and (name in ends or nodes[name].op not in barrier):
+            found.add(name)
+            waiting += [tensor.partition(":")[0] for tensor in nodes[name].input if not tensor.startswith("^")]
+    return found
+
+
+def _hidden(nodes: Nodes) -> set[str]:
+    """The nodes in loops, and behind branches. A loop's exit is in no loop, unless it was inlined into another."""
+    readers: dict[str, list[str]] = {}
+    for node in nodes.values():
+        for tensor in node.input:
+            readers.setdefault(tensor.lstrip("^").partition(":")[0], []).append(node.name)
+
+    def leaves(node: tf.compat.v1.NodeDef) -> bool:
+        return node.op == "Exit" and not re.search(r"/_\d+/", node.name)
+
+    found: set[str] = set()
+    waiting = [name for name, node in nodes.items() if node.op in ("Enter", "Switch")]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            if not leaves(nodes[name]):
+                waiting += readers.get(name, ())
+    return {name for name in found if not leaves(nodes[name])}

@@ -1,0 +1,158 @@
+"""Many programs in one graph, which is rewritten once and run once: a program alone costs twenty times as much."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+
+import amp_tf
+from amp_tf.oplists.hardware import Hardware
+from tests.oracle import optimized
+from tests.rewriting.graph_shapes import GraphShapes
+from tests.truth.fuzzing.programs import Program, blocks_of
+from tests.truth.fuzzing.steps import ROWS, WIDTH, Block, Place, run_block
+
+GraphDef = tf.compat.v1.GraphDef
+Feeds = Mapping[str, np.ndarray]
+_Feed = tuple[str, tuple[int, int], Callable[[np.random.Generator], np.ndarray]]  # name, seed, what draws it
+Key = tuple[int, str]  # the program's place among the programs, and the tensor's name
+DRAWS = 8  # of inputs and variables; results of all of them are judged together
+HARDWARE = Hardware(cpu_has_bf16=True, cpu_has_avx512=True)
+_INITIALIZE = "initialize"
+
+
+class ProgramGraph:
+    """The graph of some programs.
+
+    Args:
+        programs: any number.
+        seeds: one for each program, for its inputs and variables.
+        is_lowered: whether loops and branches are nodes of the graph, as Grappler hands them over, or functions.
+    """
+
+    def __init__(self, programs: Sequence[Program], seeds: Sequence[int], is_lowered: bool) -> None:
+        self.fetches: dict[Key, str] = {}
+        self._inputs: list[_Feed] = []
+        self._variables: list[_Feed] = []
+        with tf.Graph().as_default() as graph:
+            initializers: list[tf.Operation] = []
+            for index, (program, seed) in enumerate(zip(programs, seeds, strict=True)):
+                with tf.name_scope(f"p{index}"):
+                    self._add(index, program, seed, initializers)
+            with tf.control_dependencies(initializers):
+                tf.no_op(_INITIALIZE)
+        graph_def = graph.as_graph_def()
+        feeds = [name for name, *_ in (*self._inputs, *self._variables)]
+        self.preserve = [*self.fetches.values(), *feeds, _INITIALIZE]
+        self.graph_def = optimized(graph_def, ("function",), self.preserve) if is_lowered else graph_def
+        self._graph = _imported(self.graph_def) if is_lowered else graph
+        self._shapes = GraphShapes(self._graph)
+
+    def _add(self, index: int, program: Program, seed: int, initializers: list[tf.Operation]) -> None:
+        inputs, variables = [], {}
+        for given in program.inputs:
+            inputs.append(tf.compat.v1.placeholder(tf.float32, (ROWS, WIDTH)))
+            self._inputs.append((inputs[-1].op.name, (seed, len(inputs)), given.draw))
+        for path, shape in _variables_of(program.steps, str(index)):
+            start = tf.compat.v1.placeholder(tf.float32, shape)
+            variables[path] = tf.Variable(start, name="w")
+            initializers.append(variables[path].initializer)
+            self._variables.append((start.op.name, (seed, 100 + len(variables)), _Weights(shape)))
+        place = Place(str(index), variables, {})
+        output = run_block(program.steps, inputs, place)
+        notes = {"output": output, **{f"state {n}": note for n, note in enumerate(place.notes.values())}}
+        if program.loss:
+            notes["loss"] = LOSSES[program.loss](output)
+            sources = [*inputs, *variables.values()]
+            names = [*(f"input {n}" for n in range(len(inputs))), *(f"variable {n}" for n in range(len(variables)))]
+            for name, gradient in zip(names, tf.gradients(notes["loss"], sources), strict=True):
+                if gradient is not None:
+                    notes[f"gradient of {name}"] = tf.convert_to_tensor(gradient)
+        for name, tensor in notes.items():
+            self.fetches[index, name] = tf.identity(tensor, name="result").op.name
+
+    def feeds(self, draw: int, noise: float = 0.0) -> tuple[Feeds, Feeds]:
+        """Inputs and variables, changed by some units in the last place."""
+        other = np.random.default_rng(draw)
+
+        def drawn(rows: Sequence[_Feed]) -> Iterator[tuple[str, np.ndarray]]:
+            for name, seed, draws in rows:
+                values = draws(np.random.default_rng((*seed, draw)))
+                yield f"{name}:0", (values * (1 + noise * 2.0**-23 * other.choice((-1, 1), values.shape))).astype("f4")
+
+        return dict(drawn(self._inputs)), dict(drawn(self._variables))
+
+    def rewritten(self, config: amp_tf.AmpConfig) -> GraphDef:
+        result = amp_tf.rewrite(self.graph_def, config, hardware=HARDWARE, preserve=self.preserve, shapes=self._shapes)
+        return result.graph
+
+    def run(self, graph_def: GraphDef, noise: float = 0.0) -> dict[Key, np.ndarray]:
+        """The results of all programs, the draws of each one behind the other."""
+        return dict(zip(self.fetches, self.values(graph_def, list(self.fetches.values()), noise), strict=True))
+
+    def values(self, graph_def: GraphDef, nodes: Sequence[str], noise: float = 0.0) -> list[np.ndarray]:
+        """The first outputs of some nodes, the draws of each one behind the other."""
+        draws = []
+        graph = self._graph if graph_def is self.graph_def else _imported(graph_def)
+        with _session(graph) as session:
+            for draw in range(DRAWS):
+                inputs, variables = self.feeds(draw, noise)
+                session.run(_INITIALIZE, variables)
+                draws.append(session.run([f"{name}:0" for name in nodes], inputs))
+        return [np.stack(values) for values in zip(*draws, strict=True)]
+
+
+LOSSES = {
+    "mean square": lambda y: tf.reduce_mean(tf.square(y - 0.5)),
+    "sum of squares": lambda y: 0.5 * tf.reduce_sum(tf.square(y)),
+    "mean": tf.reduce_mean,
+    "huber": lambda y: tf.reduce_mean(tf.compat.v1.losses.huber_loss(_targets(y), y)),
+    "cross entropy": lambda y: tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=[n % WIDTH for n in range(ROWS)], logits=y)
+    ),
+    "binary cross entropy": lambda y: tf.reduce_mean(
+        tf.nn.sigmoid_cross_entropy_with_logits(labels=_targets(y), logits=y)
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Weights:
+    """Draws a variable; products with it are about as large as what it multiplies."""
+
+    shape: tuple[int, ...]
+
+    def __call__(self, dice: np.random.Generator) -> np.ndarray:
+        return dice.normal(size=self.shape) * max(np.prod(self.shape[:-1]), 4.0) ** -0.5
+
+
+def _targets(y: tf.Tensor) -> tf.Tensor:
+    return tf.constant(np.indices(y.shape).sum(0) % 2, tf.float32)
+
+
+def _variables_of(block: Block, path: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The paths under which steps find their variables, and the shapes."""
+    for index, step in enumerate(block):
+        for number, shape in enumerate(step.shapes()):
+            yield f"{path}/{index}/{number}", shape
+        inner = dict(blocks_of(step))
+        for name, block_of_step in inner.items():
+            yield from _variables_of(block_of_step, f"{path}/{index}" + ("" if name == "body" else f"/{name}"))
+
+
+def _imported(graph_def: GraphDef) -> tf.Graph:
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(graph_def, name="")
+    return graph
+
+
+def _session(graph: tf.Graph) -> tf.compat.v1.Session:
+    """A session that runs the nodes just as they are, on one thread."""
+    config = config_pb2.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
+    return tf.compat.v1.Session(graph=graph, config=config)

@@ -1,0 +1,142 @@
+"""Programs of seeds, judged by the yardstick; what is far off is named by its cause, or made small."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+import amp_tf
+from tests.truth.fuzzing.causes import cause_of
+from tests.truth.fuzzing.graphs import Key, ProgramGraph
+from tests.truth.fuzzing.programs import Program, cuts, random_program
+from tests.truth.modes import MODES, default_config, ideal_config
+from tests.truth.runner import Row
+from tests.truth.yardstick import LIMIT, distance, judge
+
+Values = dict[Key, np.ndarray]
+MOST_CUTS = 40  # that are tried at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A program that is further off than the yardstick allows, in one mode.
+
+    Attributes:
+        seed: the program's.
+        row: its worst tensor.
+        cause: the named limit that explains it; empty for a defect.
+        program: a defect's program, made small.
+    """
+
+    seed: int
+    row: Row
+    cause: str
+    program: Program | None = None
+
+    def __str__(self) -> str:
+        row = self.row
+        figures = f"ratio {row.ratio:.3g}, error {row.error:.3g}, of the ideal program {row.ideal:.3g}"
+        found = f"{row.mode}, loops and branches as {row.way}: {row.problem or f'{row.tensor}, {figures}'}"
+        return f"{found}\n{self.program}" if self.program else found
+
+
+def way_of(seed: int) -> str:
+    """Loops and branches are nodes, as Grappler hands them over; in each fourth hundred functions, as for XLA."""
+    return "functions" if seed // 100 % 4 == 3 else "nodes"
+
+
+def batches(seeds: range, size: int) -> Iterator[range]:
+    """Parts of a range that are run one way."""
+    begin = seeds.start
+    while begin < seeds.stop:
+        end = min(begin + size - begin % size, seeds.stop)  # a hundred seeds are whole batches
+        yield range(begin, end)
+        begin = end
+
+
+def rows_of(programs: Sequence[Program], seeds: Sequence[int], modes: Iterable[str] = tuple(MODES)) -> Iterator[Row]:
+    """The verdict on every result of every program; the case is the number of the program among these.
+
+    The seeds draw the inputs, and must all be run one way.
+    """
+    (way,) = set(map(way_of, seeds))
+    try:
+        yield from _Comparison(ProgramGraph(programs, seeds, is_lowered=way == "nodes"), way).rows(modes)
+    except (amp_tf.AmpError, tf.errors.OpError, ValueError, TypeError) as error:
+        if len(programs) > 1:  # which of them is it?
+            for index, (program, seed) in enumerate(zip(programs, seeds, strict=True)):
+                for row in rows_of([program], [seed], modes):
+                    yield dataclasses.replace(row, case=str(index))
+            return
+        problem = f"{type(error).__name__}: {str(error)[:500]}"
+        for mode in modes:
+            yield Row(f"seed {seeds[0]}", way, mode, "0", "", float("inf"), float("inf"), 0.0, problem)
+
+
+def findings_of(rows: Sequence[Row], seeds: Sequence[int], makes_small: bool = True) -> Iterator[Finding]:
+    """One finding for each program and mode above the limit."""
+    worst: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        key = (row.case, row.mode)
+        if is_far_off(row) and (key not in worst or worst[key].ratio < row.ratio):
+            worst[key] = row
+    for row in worst.values():
+        seed = seeds[int(row.case)]
+        program = random_program(seed)
+        cause = "" if row.problem else cause_of(program, seed, row)
+        if cause or not makes_small:
+            yield Finding(seed, row, cause)
+            continue
+        yield Finding(seed, row, "", made_small(program, seed, row.mode))
+
+
+def made_small(program: Program, seed: int, mode: str) -> Program:
+    """A smaller program that still is further off than allowed, and not for a cause; all cuts are run at once."""
+    while True:
+        candidates = list(cuts(program))[:MOST_CUTS]
+        rows = [row for row in rows_of(candidates, [seed] * len(candidates), [mode]) if is_far_off(row)]
+        for index, candidate in enumerate(candidates):
+            worst = max((row for row in rows if row.case == str(index)), key=lambda row: row.ratio, default=None)
+            if worst and (worst.problem or not cause_of(candidate, seed, worst)):
+                program = candidate
+                break
+        else:
+            return program
+
+
+def is_far_off(row: Row) -> bool:
+    return row.ratio > LIMIT or bool(row.problem)
+
+
+class _Comparison:
+    """A graph of programs with the values that were computed so far."""
+
+    def __init__(self, graph: ProgramGraph, way: str) -> None:
+        self._graph, self._way = graph, way
+        self._known: dict[str, Values] = {}
+
+    def rows(self, modes: Iterable[str]) -> Iterator[Row]:
+        truth = self._values("float32")
+        for mode in modes:
+            values, ideal = self._values(f"default {mode}"), self._values(f"ideal {MODES[mode].ideal}")
+            for key, known in truth.items():
+                verdict = judge(key[1], values[key], ideal[key], known, MODES[mode].unit)
+                if verdict.ratio > LIMIT:
+                    noise = distance(self._values("noise")[key], known)
+                    verdict = judge(key[1], values[key], ideal[key], known, MODES[mode].unit, noise)
+                name = f"program {key[0]}"
+                yield Row(name, self._way, mode, str(key[0]), key[1], **dataclasses.asdict(verdict))
+
+    def _values(self, what: str) -> Values:
+        if what not in self._known:
+            kind, _, mode = what.partition(" ")
+            graph_def = self._graph.graph_def
+            if kind == "default":
+                graph_def = self._graph.rewritten(default_config(MODES[mode]))
+            elif kind == "ideal":
+                graph_def = self._graph.rewritten(ideal_config(mode))
+            self._known[what] = self._graph.run(graph_def, noise=float(kind == "noise"))
+        return self._known[what]

@@ -1,0 +1,195 @@
+"""Random programs: inputs, steps and perhaps a loss, of which gradients are taken. Data, that can be cut down."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+
+import numpy as np
+
+from tests.truth.fuzzing import steps
+from tests.truth.fuzzing.steps import (
+    ROWS,
+    WIDTH,
+    Affine,
+    Binary,
+    Block,
+    Branch,
+    Elementwise,
+    Loop,
+    Move,
+    Normalize,
+    Product,
+    Reduce,
+    Step,
+    Store,
+    Weighted,
+)
+
+SCALES = (1e-3, 1e-2, 0.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 10.0, 100.0, 1e3)
+ODD = ("", "", "", "", "", "zero rows", "equal rows", "half masked", "mean 10", "whole numbers")
+LOSSES = ("", "mean square", "sum of squares", "mean", "huber", "cross entropy", "binary cross entropy")
+STEPS = (3, 12)  # of a program, at least and at most
+DEPTH = 2  # of blocks in blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """Normally distributed values, or some that are odd."""
+
+    scale: float = 1.0
+    odd: str = ""
+
+    def draw(self, dice: np.random.Generator) -> np.ndarray:
+        values = dice.normal(size=(ROWS, WIDTH))
+        if self.odd == "zero rows":
+            values[::2] = 0
+        elif self.odd == "equal rows":
+            values[:] = values[0]
+        elif self.odd == "half masked":
+            values[:, WIDTH // 2 :] = 0
+        elif self.odd == "mean 10":
+            values += 10
+        elif self.odd == "whole numbers":
+            values = np.round(10 * values)
+        return (self.scale * values).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The last step's value is the output; a loss is taken of it, and its gradients by all variables and inputs."""
+
+    inputs: tuple[Input, ...]
+    steps: Block
+    loss: str = ""
+
+    def size(self) -> int:
+        return count_steps(self.steps)
+
+
+def count_steps(block: Block) -> int:
+    """Steps, those in blocks of steps among them."""
+    return sum(1 + sum(count_steps(inner) for _, inner in blocks_of(step)) for step in block)
+
+
+def blocks_of(step: Step) -> Iterator[tuple[str, Block]]:
+    """The names of the fields that hold blocks, and the blocks."""
+    for field in dataclasses.fields(step):
+        value = getattr(step, field.name)
+        if isinstance(value, tuple) and value and isinstance(value[0], Step):
+            yield field.name, value
+
+
+def random_program(seed: int) -> Program:
+    """The program of a seed; it has two products at least."""
+    dice = random.Random(seed)
+    inputs = tuple(Input(dice.choice(SCALES), dice.choice(ODD)) for _ in range(dice.choice((1, 1, 2))))
+    first = Weighted((0,), dice.choice(tuple(steps.WEIGHTED)), dice.random() < 0.5)
+    block = (first, *_random_block(dice, len(inputs) + 1, dice.randint(*STEPS), DEPTH))
+    last = Weighted((len(inputs) + len(block) - 1,), dice.choice(tuple(steps.WEIGHTED)), dice.random() < 0.5)
+    block = (*block, last, *([Elementwise((len(inputs) + len(block),), "tanh")] if dice.random() < 0.2 else ()))
+    return _without_unread(Program(inputs, block, dice.choice(LOSSES)))
+
+
+def from_text(text: str) -> Program:
+    """The program that a repr describes."""
+    return eval(text, {**vars(steps), "Program": Program, "Input": Input})
+
+
+def cuts(program: Program) -> Iterator[Program]:
+    """Programs that are a little smaller, the much smaller ones first."""
+    count = len(program.inputs)
+    for end in range(1, len(program.steps)):
+        yield _without_unread(dataclasses.replace(program, steps=program.steps[:end]))
+    for block in _cut_blocks(program.steps, count):
+        yield _without_unread(dataclasses.replace(program, steps=block))
+    if program.loss:
+        yield dataclasses.replace(program, loss="")
+        if program.loss != "mean square":
+            yield dataclasses.replace(program, loss="mean square")
+    for index, given in enumerate(program.inputs):
+        if given != Input():
+            plain = (*program.inputs[:index], Input(), *program.inputs[index + 1 :])
+            yield dataclasses.replace(program, inputs=plain)
+
+
+def _cut_blocks(block: Block, given: int) -> Iterator[Block]:
+    """A step gone, what it read in its place; a step with a smaller block, fewer turns, or without its bias."""
+    for index, step in enumerate(block):
+        if len(block) > 1:
+            kept = [_renumbered(later, given + index, step.of[0]) for later in block[index + 1 :]]
+            if index < len(block) - 1 or step.of[0] >= given:
+                yield (*block[:index], *kept) if kept else block[: step.of[0] - given + 1]
+        for name, inner in blocks_of(step):
+            for smaller in _cut_blocks(inner, 2 if isinstance(step, Loop) else 1):
+                yield (*block[:index], dataclasses.replace(step, **{name: smaller}), *block[index + 1 :])
+        if isinstance(step, Loop) and step.turns > 1:
+            yield (*block[:index], dataclasses.replace(step, turns=step.turns // 2), *block[index + 1 :])
+        if isinstance(step, Weighted) and step.has_bias:
+            yield (*block[:index], dataclasses.replace(step, has_bias=False), *block[index + 1 :])
+
+
+def _renumbered(step: Step, gone: int, instead: int = 0) -> Step:
+    """A step behind one whose value is gone; another value is read instead."""
+    new = (instead if number == gone else number - (number > gone) for number in step.of)
+    return dataclasses.replace(step, of=tuple(new))
+
+
+def _without_unread(program: Program) -> Program:
+    """Without the steps whose values nobody reads, but for stores, and without unread inputs."""
+    count = len(program.inputs)
+    block = list(program.steps)
+    for index in range(len(block) - 2, -1, -1):
+        number = count + index
+        if isinstance(block[index], Store) or any(number in later.of for later in block[index + 1 :]):
+            continue
+        block[index:] = [_renumbered(later, number) for later in block[index + 1 :]]
+    inputs = list(program.inputs)
+    for number in range(count - 1, -1, -1):
+        if len(inputs) > 1 and not any(number in step.of for step in block):
+            del inputs[number]
+            block = [_renumbered(step, number) for step in block]
+    return Program(tuple(inputs), tuple(block), program.loss)
+
+
+def _random_block(dice: random.Random, given: int, count: int, depth: int) -> Block:
+    return tuple(_random_step(dice, given + index, depth) for index in range(count))
+
+
+def _random_step(dice: random.Random, values: int, depth: int) -> Step:
+    """A step that reads some of the values so far, the latest more often."""
+
+    def one() -> int:
+        return values - 1 if dice.random() < 0.6 else dice.randrange(values)
+
+    kind = dice.choice((OUTSIDE if depth == DEPTH else KINDS) if depth else FLAT)
+    if kind is Weighted:
+        return Weighted((one(),), dice.choice(tuple(steps.WEIGHTED)), dice.random() < 0.4)
+    if kind is Affine:
+        return Affine((one(),), dice.choice((0.01, 0.1, 0.5, -1.0, 2.0, 10.0)), dice.choice((0.0, 0.0, 1.0, -0.5)))
+    if kind is Reduce:
+        return Reduce((one(),), dice.choice(tuple(steps.REDUCTIONS)), dice.randrange(2))
+    if kind is Store:
+        return Store((one(),), dice.choice(("assign", "add", "average")))
+    if kind is Loop:
+        body = _random_block(dice, 2, dice.randint(1, 4), depth - 1)
+        return Loop((one(), one()), dice.choice((1, 3, 10, 30)), dice.choice((0.0, 0.0, 0.01, 0.1)), body)
+    if kind is Branch:
+        first, second = (_random_block(dice, 1, dice.randint(1, 3), depth - 1) for _ in range(2))
+        return Branch((one(),), dice.choice((0.0, -1e9, 1e9)), first, second)
+    of = (one(), dice.randrange(values)) if kind in (Product, Binary) else (one(),)
+    return kind(of, dice.choice(tuple(TABLES[kind])))
+
+
+TABLES = {
+    Product: steps.PRODUCTS,
+    Elementwise: steps.ELEMENTWISE,
+    Binary: steps.BINARY,
+    Normalize: steps.NORMALIZATIONS,
+    Move: steps.MOVES,
+}
+# Stores stay outside of blocks, where their values are results of the program.
+FLAT = (Weighted,) * 5 + (Elementwise,) * 5 + (Binary,) * 4 + (Normalize,) * 2 + (Affine, Reduce, Move, Product)
+KINDS = FLAT * 3 + (Loop,) * 3 + (Branch,) * 2
+OUTSIDE = KINDS + (Store,) * 3

@@ -1,0 +1,138 @@
+"""Some random programs in 16 bit; ``scripts/fuzz_parity values`` rolls new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from amp_tf.oplists import costs
+from tests.truth.fuzzing import judging, programs
+from tests.truth.fuzzing.programs import Input, Program, cuts, from_text, random_program
+from tests.truth.fuzzing.steps import (
+    Affine,
+    Binary,
+    Block,
+    Branch,
+    Elementwise,
+    Loop,
+    Normalize,
+    Reduce,
+    Step,
+    Weighted,
+)
+from tests.truth.modes import MODES
+from tests.truth.yardstick import LIMIT
+
+SEEDS = range(12)
+FUNCTIONS = range(300, 304)  # loops and branches as functions
+
+
+@pytest.fixture(autouse=True)
+def pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "PRODUCT_FLOAT32", 1e3)  # every product, under ``auto``
+
+
+@pytest.mark.parametrize("seeds", [SEEDS, FUNCTIONS], ids=["nodes", "functions"])
+def test_random_programs_are_as_near_to_float32_as_products_allow(seeds: range) -> None:
+    rows = list(judging.rows_of([random_program(seed) for seed in seeds], seeds))
+    defects = [finding for finding in judging.findings_of(rows, seeds, makes_small=False) if not finding.cause]
+    assert not defects, "\n".join(f"seed {finding.seed}: {finding}" for finding in defects)
+    for mode in MODES:
+        assert sum(row.mode == mode and row.error > 2.0**-14 for row in rows) > len(seeds)  # something was 16 bit
+
+
+def test_a_wrong_choice_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the rule of running sums: the loop alone is left of what surrounds it."""
+    from amp_tf.painting import paint
+
+    # A state of size ten to which each turn adds a hundredth part.
+    body = (Weighted((0,), "dense"), Elementwise((2,), "tanh"), Weighted((3,), "dense"))
+    program = Program(
+        (Input(10.0),),
+        (Elementwise((0,), "abs"), Loop((1, 0), 30, 0.01, body), Weighted((2,), "dense"), Elementwise((3,), "tanh")),
+    )
+    assert not [row for row in judging.rows_of([program], [0], ["bfloat16"]) if judging.is_far_off(row)]
+    with paint.without(paint.differing("running-sum")):
+        rows = [row for row in judging.rows_of([program], [0], ["bfloat16"]) if judging.is_far_off(row)]
+        assert rows[0].ratio > LIMIT
+        small = judging.made_small(program, 0, "bfloat16")
+    assert [type(step) for step in small.steps] == [Loop]
+
+
+BIG = Program(
+    (Input(1e3),), (Weighted((0,), "dense"), Affine((1,), 100.0), Affine((2,), 0.01), Weighted((3,), "dense"))
+)
+NEAR_ONE = Program(
+    (Input(),), (Weighted((0,), "dense"), Affine((1,), 0.01, 1.0), Normalize((2,), "center"), Weighted((3,), "dense"))
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "mode", "cause"), [(BIG, "float16", "float16's range"), (NEAR_ONE, "bfloat16", "cancelled")]
+)
+def test_a_limit_of_16_bit_is_named(program: Program, mode: str, cause: str) -> None:
+    far = [row for row in judging.rows_of([program], [0], [mode]) if judging.is_far_off(row)]
+    assert [judging.cause_of(program, 0, row) for row in far] == [cause]
+
+
+# In a branch or loop: the maximum of each row times a weight, plus what it was taken from.
+MAXIMUM_IN_BRANCH = (Reduce((0,), "max", 1), Weighted((1,), "dense"), Binary((2, 1), "add"))
+MAXIMUM_IN_LOOP = (
+    Elementwise((0,), "sin"),
+    Reduce((2,), "max", 1),
+    Weighted((3,), "dense"),
+    Binary((4, 2), "multiply"),
+)
+BATCH_NORM = (
+    Weighted((0,), "depthwise"),
+    Affine((1,), 0.01, -0.5),
+    Normalize((2,), "batch norm"),
+    Weighted((3,), "dense"),
+)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        Program((Input(),), (Branch((0,), -1e9, MAXIMUM_IN_BRANCH, MAXIMUM_IN_BRANCH),), "mean square"),
+        Program((Input(),), (Loop((0, 0), 3, 0.1, MAXIMUM_IN_LOOP),), "mean square"),
+        Program((Input(),), BATCH_NORM),
+    ],
+    ids=["a maximum in a branch", "a maximum in a loop", "a sum before a fused batch norm"],
+)
+def test_a_defect_that_the_fuzzer_found_is_mended(program: Program) -> None:
+    assert not [row for row in judging.rows_of([program], [0], ["bfloat16"]) if judging.is_far_off(row)]
+
+
+def steps_of(block: Block) -> Iterator[Step]:
+    for step in block:
+        yield step
+        for _, inner in programs.blocks_of(step):
+            yield from steps_of(inner)
+
+
+def test_programs_have_steps_of_every_kind() -> None:
+    found = {type(step) for seed in range(50) for step in steps_of(random_program(seed).steps)}
+    assert found == set(Step.__subclasses__())
+
+
+def test_same_seed_makes_the_same_program_and_its_text_can_be_run_again() -> None:
+    program = random_program(4)
+    assert random_program(4) == program != random_program(5)
+    assert from_text(repr(program)) == program
+
+
+def test_every_cut_is_another_program_that_reads_what_is_there() -> None:
+    for seed in range(30):
+        program = random_program(seed)
+        for cut in cuts(program):
+            assert cut != program
+            assert cut.size() <= program.size()
+            for index, step in enumerate(cut.steps):
+                assert all(0 <= number < len(cut.inputs) + index for number in step.of)
+
+
+def test_a_cut_reads_what_the_step_that_is_gone_read() -> None:
+    program = Program((Input(),), (Elementwise((0,), "abs"), Elementwise((1,), "sin"), Binary((2, 0), "add")))
+    assert Program((Input(),), (Elementwise((0,), "abs"), Binary((1, 0), "add"))) in set(cuts(program))

@@ -1,0 +1,164 @@
+"""Named limits: ratios above the yardstick's that stay, each with its figure and the reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+from tests.truth.runner import Row
+
+ALL = ("bfloat16", "float16", "auto")
+FLOAT16 = ("float16",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """A row of the table.
+
+    Attributes:
+        programs: a regular expression that must match the program's whole name.
+        modes: the precisions concerned.
+        worst: the largest ratio that is expected; infinite where values leave the range of the type.
+        why: for people.
+        cases: a regular expression that must match the case's whole name.
+        tensors: one that must match the tensor's whole name.
+        is_open: a defect that is known and still to be mended; the program may also end in an exception.
+    """
+
+    programs: str
+    modes: tuple[str, ...]
+    worst: float
+    why: str
+    cases: str = ".*"
+    tensors: str = ".*"
+    is_open: bool = False
+
+    def covers(self, row: Row) -> bool:
+        return (
+            row.mode in self.modes
+            and row.ratio <= self.worst
+            and (self.is_open or not row.problem)
+            and all(
+                re.fullmatch(pattern, text) is not None
+                for pattern, text in ((self.programs, row.program), (self.cases, row.case), (self.tensors, row.tensor))
+            )
+        )
+
+
+_FUNCTIONS = r"(tf\.\w+|keras\.(losses|metrics))/.*|keras\.layers/(STFTSpectrogram|MelSpectrogram)"
+_SATURATED = (
+    r"tf\.(nn|math)/(sigmoid|softmax|tanh|log_sigmoid|silu|swish|gelu|asin|atanh|acos)"
+    r"|loops/(branches|vectorized map|map)|keras\.losses/.*"
+    r"|keras\.layers/(Bidirectional|LSTM|GRU|RNN|SimpleRNN|ConvLSTM.*|Softmax|.*Attention)"
+)
+_THRESHOLDS = (
+    "(Binary|Categorical|SparseCategorical|TopKCategorical|SparseTopKCategorical)Accuracy|(Binary|Mean|OneHot|OneHotMean)?IoU"
+    "|F1Score|FBetaScore|(True|False)(Positives|Negatives)|Precision.*|Recall.*|AUC|S(ensi|peci).*"
+)
+
+LIMITS: tuple[Limit, ...] = (
+    Limit(
+        _FUNCTIONS,
+        FLOAT16,
+        math.inf,
+        "inputs times 1e-6 or 1e6 leave float16's range (6e-8 to 65,504) in ordinary arithmetic; bfloat16 has it",
+        cases="1e-6|1e-3|1e3|1e6",
+    ),
+    Limit(
+        r"tf\.(math|nn|linalg)/(l2_normalize|normalize|multiply|zeta|log_poisson_loss|det|slogdet)|tf\.image/rgb_to_hsv"
+        r"|keras\.layers/(STFTSpectrogram|MelSpectrogram)",
+        FLOAT16,
+        math.inf,
+        "squares, quotients and determinants leave float16's range for inputs near zero or of mean 50, too",
+    ),
+    Limit(
+        _SATURATED,
+        ALL,
+        300.0,
+        "the gradient of a saturated sigmoid, tanh or softmax is 1 - y, and y is rounded to 16 bit, once",
+        cases="mean 50|1e3|1e6|half masked|1",
+        tensors="gradient.*",
+    ),
+    Limit(
+        rf"keras\.metrics/({_THRESHOLDS})",
+        ALL,
+        math.inf,
+        "a probability is rounded to 16 bit, once, and nearer than that to a threshold or to another one",
+        cases="1e-3|half masked|mean 50|equal rows",
+    ),
+    Limit(
+        r"tf\.math/(maximum|minimum)",
+        ALL,
+        50.0,
+        "which of two nearly equal values is the larger decides where the gradient goes",
+        tensors="gradient.*",
+    ),
+    Limit(
+        r"tf\.nn/max_pool3d|keras\.layers/\w*Max\w*3D",
+        ("bfloat16", "auto"),
+        5000.0,
+        "TensorFlow's bfloat16 kernel of MaxPool3DGrad takes values very near the maximum for the maximum, too",
+        cases="1e-6|1e-3|zeros|equal rows|mean 50",
+    ),
+    Limit(
+        r"keras\.layers/Random(Color.*|Contrast|Sharpness)",
+        ("bfloat16", "auto"),
+        8.0,
+        "colours are clipped to their range: on which side a value lies decides whether it has a gradient",
+    ),
+    Limit(
+        r"keras\.layers/(Alpha|Spatial)?Dropout\w*",
+        ("bfloat16", "auto"),
+        8.0,
+        "a constant factor is rounded, once, which shifts all values alike; a square shifts twice as far",
+        tensors="loss",
+    ),
+    Limit(
+        r"tf\.linalg/(logdet|slogdet|eigh_tridiagonal)",
+        ALL,
+        300.0,
+        "1 + x is rounded, once, and the function, on no list, tells 1 + x from 1",
+        cases="1e-6|1e-3|zeros",
+    ),
+    Limit(
+        r"tf\.nn/(normalize_moments|moments)",
+        ALL,
+        20.0,
+        "the gradient of a variance holds x - mean(x) twice, and x is rounded, once",
+        cases="mean 50",
+        tensors="gradient.*",
+    ),
+    Limit(
+        r"tf\.nn/moments",
+        FLOAT16,
+        math.inf,
+        "the gradient of a variance holds the squares of values, which leave float16's range",
+        cases="1e3|1e6|mean 50",
+    ),
+    Limit(
+        r"tf\.image/ssim(_multiscale)?",
+        ALL,
+        50.0,
+        "the gradient of a quotient of variances at flat images: it is some 1,000 times what it is of others",
+        tensors="loss|gradient.*",
+    ),
+    Limit(
+        r"tf\.math/ndtri",
+        ALL,
+        2000.0,
+        "the quantile of 0.5 + x is that of x, and 0.5 + x is rounded, once",
+    ),
+    Limit(
+        r"loops/long sum",
+        ALL,
+        25.0,
+        "one rounding of tanh is the same in all hundred terms, and the ideal program's happen to cancel",
+        tensors="loss",
+    ),
+)
+
+
+def limit_of(row: Row) -> Limit | None:
+    """The first limit that covers a row."""
+    return next((limit for limit in LIMITS if limit.covers(row)), None)

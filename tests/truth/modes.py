@@ -1,0 +1,77 @@
+"""The three ways in which a program runs: in float32, as the ideal mixed program, and under amp_tf as it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+import keras
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.oplists import costs
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.table import CLEAR, INFER, ROWS
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """A precision that a user may ask for.
+
+    Attributes:
+        name: the value of ``AmpConfig.precision``.
+        ideal: the precision of the ideal program; ``auto`` is judged by bfloat16's, of which it converts a part.
+        unit: the unit roundoff of the 16-bit type: the most that one rounding changes a value, relatively.
+    """
+
+    name: str
+    ideal: str
+    unit: float
+
+
+MODES = {
+    "bfloat16": Mode("bfloat16", "bfloat16", 2.0**-8),
+    "float16": Mode("float16", "float16", 2.0**-11),
+    "auto": Mode("auto", "bfloat16", 2.0**-8),
+}
+
+
+def ideal_config(precision: str) -> amp_tf.AmpConfig:
+    """Products alone: what would follow them into 16 bit, or pass 16 bit on, is on no list."""
+    return amp_tf.AmpConfig(
+        precision=precision,
+        infer_remove=tuple(sorted({row.op for row in ROWS if row.op_list == INFER})),
+        clear_remove=tuple(sorted({row.op for row in ROWS if row.op_list == CLEAR})),
+    )
+
+
+def default_config(mode: Mode) -> amp_tf.AmpConfig:
+    """As users have it."""
+    return amp_tf.AmpConfig(precision=mode.name)
+
+
+def pretend() -> None:
+    """Makes this CPU one that multiplies bfloat16 so fast that under ``auto`` every product pays.
+
+    Then small programs show what ``auto`` makes of large ones. To be called before TensorFlow runs a graph.
+    """
+    Hardware.detect_cpu = classmethod(lambda cls: Hardware(cpu_has_bf16=True, cpu_has_avx512=True))
+    costs.PRODUCT_FLOAT32 = 1e3
+
+
+@contextlib.contextmanager
+def running(config: amp_tf.AmpConfig | None) -> Iterator[None]:
+    """Runs a block under amp_tf with a configuration, or in float32; names, seeds and layers start anew."""
+    keras.backend.clear_session(free_memory=False)  # names start anew; to collect garbage takes longer than a program
+    keras.utils.set_random_seed(7)
+    tf.config.run_functions_eagerly(False)
+    if config is None:
+        amp_tf.disable()
+        yield
+        return
+    handle = amp_tf.enable(config)
+    try:
+        yield
+    finally:
+        handle.uninstall()

@@ -1,0 +1,140 @@
+"""Programs of users that parity with TensorFlow's pass did not save: each gave wrong numbers once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.truth.bench import Bench, Program
+
+
+def programs() -> Iterator[Program]:
+    for scale in (1e-6, 1e6):
+        yield Program(f"defects/fit with loss x {scale:g}", functools.partial(_fit_with_scaled_loss, scale))
+    yield Program("defects/increments of 500 turns", _increments)
+    yield Program("defects/mean loss of 600 batches", _mean_loss)
+    yield Program("defects/counter in a loop", _counter)
+    for function in (tf.image.ssim, tf.image.ssim_multiscale):
+        for most in (1.0, 255.0):
+            name = f"defects/{function.__name__} of 0-{most:g}"
+            yield Program(name, functools.partial(_similarity, function, most))
+    yield Program("defects/squared distances", _distances)
+    yield Program("defects/input pipeline", _pipeline, compiled=False)
+    yield Program("defects/numbers that evaluate returns", _evaluate)
+
+
+def _fit_with_scaled_loss(scale: float, bench: Bench) -> None:
+    """The loss is multiplied, the rate divided: float32 does not see it, and a loss scale is there to mend it."""
+    model = keras.Sequential(
+        [
+            keras.Input((32,)),
+            keras.layers.Dense(64, activation="relu"),
+            keras.layers.Dense(64, activation="relu"),
+            keras.layers.Dense(4),
+        ]
+    )
+    model.compile(
+        keras.optimizers.SGD(0.05 / scale),
+        loss=lambda labels, y: scale * keras.losses.mean_squared_error(labels, y),
+        jit_compile=bench.jit,
+    )
+    before = [weight.numpy() for weight in model.weights]
+    x, y = bench.normal(16, 32), bench.normal(16, 4)
+    for _ in range(60):  # the loss scale needs some to come down from 2^15
+        model.train_on_batch(x, y)
+    for variable, start in zip(model.weights, before, strict=True):
+        if len(variable.shape) == 2:
+            kept = variable.numpy() == start
+            bench.note("1", f"share of {variable.path} that no step moved", np.float32(kept.mean() > 0.1))
+    bench.note("1", "state reached", keras.ops.convert_to_numpy(model.evaluate(x, y, verbose=0)) > scale)
+
+
+def _increments(bench: Bench) -> None:
+    first, second = bench.weight(16, 16), bench.weight(16, 16)
+
+    @tf.autograph.to_graph
+    def body(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(500):
+            x = x + 1e-3 * tf.matmul(tf.tanh(tf.matmul(x, first)), second)
+        return x
+
+    run = bench.function(body)
+    for _ in range(3):
+        bench.note("1", "output", run(bench.normal(4, 16)))
+
+
+def _mean_loss(bench: Bench) -> None:
+    weight = bench.weight(16, 4)
+
+    @tf.autograph.to_graph
+    def body(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        total = 0.0
+        for batch in tf.range(600):
+            total += tf.reduce_mean(tf.square(tf.matmul(x[batch % 8], weight) - y[batch % 8]))
+        return total / 600.0
+
+    bench.note("1", "loss", bench.function(body)(bench.normal(8, 32, 16), bench.normal(8, 32, 4)))
+
+
+def _counter(bench: Bench) -> None:
+    weight = bench.weight(16, 4)
+
+    @tf.autograph.to_graph
+    def body(x: tf.Tensor) -> tf.Tensor:
+        seen = 0.0
+        for _ in tf.range(600):
+            seen += tf.reduce_sum(tf.nn.softmax(tf.matmul(x, weight))) / 4.0
+        return seen
+
+    bench.note("1", "metric", bench.function(body)(bench.normal(4, 16)))
+
+
+def _similarity(function: Any, most: float, bench: Bench) -> None:
+    run = bench.function(lambda first, second: function(first, second, most))
+    for _ in range(3):
+        rows, columns = np.meshgrid(np.linspace(0, 6, 192), np.linspace(0, 4, 192))
+        image = 0.5 + 0.4 * np.sin(rows + columns) + 0.02 * bench.normal(192, 192)
+        other = image + 0.01 * bench.normal(192, 192)
+        pair = [np.clip(part, 0, 1)[None, ..., None].astype(np.float32) * np.float32(most) for part in (image, other)]
+        bench.note("1", "metric", run(*pair))
+
+
+def _distances(bench: Bench) -> None:
+    @bench.function
+    def run(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        squares = tf.reduce_sum(x * x, 1, keepdims=True) + tf.transpose(tf.reduce_sum(y * y, 1, keepdims=True))
+        return squares - 2.0 * tf.matmul(x, y, transpose_b=True)
+
+    for case in ("1", "mean 50"):
+        for _ in range(3):
+            bench.note(case, "output", run(bench.case(case, 32, 16), bench.case(case, 32, 16)))
+
+
+def _pipeline(bench: Bench) -> None:
+    """What tf.data computes is what a user gave: nobody asked to round it."""
+    images = (128 + 40 * bench.normal(16, 12, 12, 3)).astype(np.float32)
+    filters = bench.normal(3, 3, 3, 4)
+
+    def prepare(image: tf.Tensor) -> Any:
+        edges = tf.image.per_image_standardization(tf.nn.conv2d(image[None], filters, 1, "SAME")[0])
+        return tf.image.rgb_to_grayscale(image), edges, tf.matmul(image[..., 0], image[..., 1])
+
+    for batch in tf.data.Dataset.from_tensor_slices(images).map(prepare).batch(4):
+        for name, value in zip(("gray image", "edges", "product"), batch, strict=True):
+            bench.note("1", f"untouched {name}", value)
+
+
+def _evaluate(bench: Bench) -> None:
+    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(64, activation="relu"), keras.layers.Dense(4)])
+    model.compile("sgd", "mse", metrics=["mae", "mape", "cosine_similarity"], jit_compile=bench.jit)
+    for _ in range(6):
+        x, y = bench.normal(64, 32), bench.normal(64, 4)
+        for name, value in model.evaluate(x, y, batch_size=16, verbose=0, return_dict=True).items():
+            bench.note("evaluate", f"metric {name}", value)
+        loss, *_ = model.train_on_batch(x, y)
+        bench.note("train", "loss", loss)

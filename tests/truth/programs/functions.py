@@ -1,0 +1,136 @@
+"""The public functions of TensorFlow's mathematical modules, each between two products.
+
+All functions are looked at. Those that take a float32 tensor, or two, and have a gradient are called so; ``arguments``
+says how the others are called, some of them without a gradient. What is on its way from the product to a function is
+turned into its domain where needed (absolute values for logarithms), which is found by trying.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tests.truth.bench import ODD, SCALES, Bench, Program, in_a_quarter
+from tests.truth.programs.arguments import EXPLICIT, IMAGE, LEFT_OUT, ROWS, SIGNAL, SQUARE, Call, Shape
+
+MODULES = tuple(EXPLICIT)
+_WIDTH = 16  # of the inputs
+_RESULTS = 256  # of the second product: the loss is a mean of so many that one rounding of each shows little
+_DRAWS = 4
+_SHAPES = {"nn": (ROWS,), "math": (ROWS,), "image": (IMAGE,), "signal": (SIGNAL, SQUARE), "linalg": (SQUARE, ROWS)}
+_DOMAINS = (
+    lambda h: h,
+    lambda h: tf.abs(h) + 0.1,
+    lambda h: 0.9 * tf.tanh(h),
+    lambda h: 0.01 + 0.98 * tf.sigmoid(h),
+    lambda h: 1.1 + tf.abs(h),
+)
+
+
+def programs() -> Iterator[Program]:
+    for module in MODULES:
+        for name in public_functions(module):
+            found = find_call(module, name)
+            if found is not None:
+                shape, call = found
+                run = functools.partial(_between_products, shape, call)
+                yield Program(f"tf.{module}/{name}", run, compiled=in_a_quarter(name))
+
+
+def public_functions(module: str) -> list[str]:
+    """The names of the functions that a module of TensorFlow exports."""
+    found = getattr(tf, module)
+    return [
+        name
+        for name in sorted(dir(found))
+        if callable(getattr(found, name)) and not inspect.isclass(getattr(found, name)) and not name.startswith("_")
+    ]
+
+
+@functools.cache
+def find_call(module: str, name: str) -> tuple[Shape, Call] | None:
+    """How to call a function, so that its result is finite and has a gradient; ``None`` if that cannot be."""
+    if f"{module}.{name}" in LEFT_OUT:
+        return None
+    if name in EXPLICIT[module]:
+        return EXPLICIT[module][name]
+    function = getattr(getattr(tf, module), name)
+    for shape in _SHAPES[module]:
+        h = tf.constant(np.random.default_rng(3).normal(size=shape).astype(np.float32))
+        for domain in _DOMAINS:
+            for call in (_with_one, _with_two):
+                candidate = functools.partial(call, function, domain)
+                if _works(candidate, h):
+                    return shape, candidate
+    return None
+
+
+def _with_one(function: Any, domain: Call, h: Any) -> Any:
+    return function(domain(h))
+
+
+def _with_two(function: Any, domain: Call, h: Any) -> Any:
+    return function(domain(h), domain(tf.roll(0.7 * h, 1, 0)))
+
+
+def _works(call: Call, h: tf.Tensor) -> bool:
+    try:
+        with tf.GradientTape() as tape:
+            tape.watch(h)
+            result = flat(parts(call(h)))
+        gradient = tape.gradient(result, h)
+    except Exception:
+        return False
+    return gradient is not None and bool(tf.reduce_all(tf.math.is_finite(result)))
+
+
+def parts(result: Any) -> list[tf.Tensor]:
+    """All float tensors of a result; of a complex one the real and the imaginary part."""
+    found = []
+    for part in tf.nest.flatten(result):
+        if part.dtype.is_complex:
+            found += [tf.math.real(part), tf.math.imag(part)]
+        elif part.dtype.is_floating:
+            found.append(tf.cast(part, tf.float32))
+    return found
+
+
+def flat(tensors: list[tf.Tensor]) -> tf.Tensor:
+    """All values, as one row."""
+    return tf.concat([tf.reshape(part, [1, -1]) for part in tensors], 1)
+
+
+def _between_products(shape: Shape, call: Call, bench: Bench) -> None:
+    """Product, function, product, loss, and the gradients where there are any."""
+    before = bench.weight(_WIDTH, int(np.prod(shape[1:])), name="before")
+    trial = tf.constant(bench.normal(*shape))
+    example = parts(call(trial))
+    after = bench.weight(sum(part.shape.num_elements() for part in example), _RESULTS, name="after")
+    names = [*(f"result {number}" for number in range(len(example))), "output", "loss"]
+    variables = [before, after]
+
+    @bench.function
+    def step(x: tf.Tensor, target: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            result = parts(call(tf.reshape(tf.matmul(x, before), shape)))
+            y = tf.matmul(flat(result), after)
+            loss = tf.reduce_mean(tf.square(y - target))
+        gradients = tape.gradient(loss, [x, *variables]) if has_gradient else []
+        return [*result, y, loss, *gradients]
+
+    has_gradient = _works(call, trial)
+    if has_gradient:
+        names += ["gradient of x", "gradient of before", "gradient of after"]
+    for case in (*SCALES, *ODD):
+        for _ in range(_DRAWS):
+            x = bench.case(case, shape[0], _WIDTH)
+            target = bench.normal(1, _RESULTS)
+            with bench.attempt():
+                for name, value in zip(names, step(x, target), strict=True):
+                    bench.note(case, name, value)

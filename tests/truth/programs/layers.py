@@ -1,0 +1,241 @@
+"""Every layer of Keras 3 between two dense layers: forward, the gradient of every variable, and a step of ``fit``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.truth.bench import Bench, Program, in_a_quarter
+from tests.truth.programs.exported import public_classes
+
+Shape = tuple[int, ...]
+ROWS, SEQUENCE, IMAGE, VOLUME, FILM = (16,), (8, 6), (8, 8, 3), (4, 4, 4, 3), (3, 6, 6, 3)
+CASES = ("1", "1e-3", "1e3", "zeros", "equal rows", "half masked", "mean 50")
+_BATCH = 4
+_RESULTS = 64  # of the last product: the loss is a mean of so many that one rounding of each shows little
+_DRAWS = 3
+
+#: Arguments of layers that need some, and of those whose usual ones mean nothing here.
+ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "Activation": {"activation": "silu"},
+    "ActivityRegularization": {"l1": 0.01, "l2": 0.01},
+    "AdaptiveAveragePooling1D": {"output_size": 2},
+    "AdaptiveAveragePooling2D": {"output_size": 2},
+    "AdaptiveAveragePooling3D": {"output_size": 2},
+    "AdaptiveMaxPooling1D": {"output_size": 2},
+    "AdaptiveMaxPooling2D": {"output_size": 2},
+    "AdaptiveMaxPooling3D": {"output_size": 2},
+    "AlphaDropout": {"rate": 0.3},
+    "AveragePooling1D": {"pool_size": 2},
+    "AveragePooling2D": {"pool_size": 2},
+    "AveragePooling3D": {"pool_size": 2},
+    "Bidirectional": {"layer": lambda: keras.layers.LSTM(4)},
+    "CenterCrop": {"height": 5, "width": 5},
+    "Conv1D": {"filters": 4, "kernel_size": 3},
+    "Conv1DTranspose": {"filters": 4, "kernel_size": 3, "strides": 2},
+    "Conv2D": {"filters": 4, "kernel_size": 3},
+    "Conv2DTranspose": {"filters": 4, "kernel_size": 3, "strides": 2},
+    "Conv3D": {"filters": 4, "kernel_size": 2},
+    "Conv3DTranspose": {"filters": 4, "kernel_size": 2, "strides": 2},
+    "ConvLSTM1D": {"filters": 4, "kernel_size": 3},
+    "ConvLSTM2D": {"filters": 4, "kernel_size": 3},
+    "ConvLSTM3D": {"filters": 2, "kernel_size": 2},
+    "Dense": {"units": 5, "activation": "gelu"},
+    "DepthwiseConv1D": {"kernel_size": 3},
+    "DepthwiseConv2D": {"kernel_size": 3},
+    "Dot": {"axes": 1, "normalize": True},
+    "Dropout": {"rate": 0.3},
+    "EinsumDense": {"equation": "abc,cd->abd", "output_shape": (None, 5), "bias_axes": "d"},
+    "GRU": {"units": 5},
+    "GaussianDropout": {"rate": 0.3},
+    "GaussianNoise": {"stddev": 0.2},
+    "GroupNormalization": {"groups": 3},
+    "GroupQueryAttention": {"head_dim": 4, "num_query_heads": 4, "num_key_value_heads": 2},
+    "LSTM": {"units": 5},
+    "Lambda": {"function": lambda: lambda x: x * keras.ops.sigmoid(x) + 0.1 * x},
+    "MelSpectrogram": {"fft_length": 16, "sequence_stride": 8, "num_mel_bins": 6, "sampling_rate": 64, "max_freq": 32},
+    "MultiHeadAttention": {"num_heads": 2, "key_dim": 4},
+    "Normalization": {"mean": 0.3, "variance": 2.0},
+    "Permute": {"dims": (2, 1)},
+    "RNN": {"cell": lambda: keras.layers.GRUCell(5)},
+    "RandomBrightness": {"factor": 0.3, "value_range": (0.0, 1.0)},
+    "RandomColorDegeneration": {"factor": 0.3, "value_range": (0.0, 1.0)},
+    "RandomColorJitter": {"value_range": (0.0, 1.0), "brightness_factor": 0.2, "contrast_factor": 0.2},
+    "RandomContrast": {"factor": 0.3, "value_range": (0.0, 1.0)},
+    "RandomCrop": {"height": 6, "width": 6},
+    "RandomGaussianBlur": {"value_range": (0.0, 1.0)},
+    "RandomGrayscale": {"factor": 0.5},
+    "RandomHue": {"factor": 0.3, "value_range": (0.0, 1.0)},
+    "RandomInvert": {"value_range": (0.0, 1.0)},
+    "RandomPosterization": {"factor": 4, "value_range": (0.0, 1.0)},
+    "RandomRotation": {"factor": 0.2},
+    "RandomSaturation": {"factor": 0.4, "value_range": (0.0, 1.0)},
+    "RandomSharpness": {"factor": 0.4, "value_range": (0.0, 1.0)},
+    "RandomShear": {"x_factor": 0.2, "y_factor": 0.2},
+    "RandomTranslation": {"height_factor": 0.2, "width_factor": 0.2},
+    "RandomZoom": {"height_factor": 0.2},
+    "RepeatVector": {"n": 3},
+    "Rescaling": {"scale": 1 / 127.5, "offset": -1.0},
+    "Reshape": {"target_shape": (4, 4)},
+    "Resizing": {"height": 5, "width": 11},
+    "STFTSpectrogram": {"frame_length": 16, "frame_step": 8},
+    "SeparableConv1D": {"filters": 4, "kernel_size": 3},
+    "SeparableConv2D": {"filters": 4, "kernel_size": 3},
+    "SimpleRNN": {"units": 5},
+    "Solarization": {"value_range": (0.0, 1.0)},
+    "SpatialDropout1D": {"rate": 0.3},
+    "SpatialDropout2D": {"rate": 0.3},
+    "SpatialDropout3D": {"rate": 0.3},
+    "SpectralNormalization": {"layer": lambda: keras.layers.Dense(5)},
+    "TimeDistributed": {"layer": lambda: keras.layers.Dense(5, activation="tanh")},
+}
+
+#: Shapes of layers that take other things than rows of numbers, by the layer's name.
+_IMAGES = (
+    *("AutoContrast", "AugMix", "CenterCrop", "Equalization", "GroupNormalization", "RandAugment", "Resizing"),
+    *("Solarization", "ContrastLimitedAdaptiveHistogramEqualization"),
+)
+SHAPES: Mapping[str, Shape] = {
+    **dict.fromkeys(_IMAGES, IMAGE),
+    **dict.fromkeys(("ConvLSTM1D",), (4, 6, 3)),
+    **dict.fromkeys(("ConvLSTM2D",), FILM),
+    **dict.fromkeys(("ConvLSTM3D",), (2, 3, 3, 3, 2)),
+    **dict.fromkeys(("MelSpectrogram", "STFTSpectrogram"), (64,)),
+    **dict.fromkeys(("STFTSpectrogram",), (64, 1)),
+    **dict.fromkeys(
+        (
+            *("AdditiveAttention", "Attention", "Bidirectional", "EinsumDense", "GRU", "GroupQueryAttention", "LSTM"),
+            *("Masking", "MultiHeadAttention", "Permute", "RNN", "SimpleRNN", "TimeDistributed"),
+        ),
+        SEQUENCE,
+    ),
+}
+
+#: Layers whose input is several tensors: how many.
+INPUTS: Mapping[str, int] = {
+    **dict.fromkeys(("Add", "Average", "Concatenate", "Dot", "Maximum", "Minimum", "Multiply", "Subtract"), 2),
+    **dict.fromkeys(("AdditiveAttention", "Attention", "MultiHeadAttention", "GroupQueryAttention"), 2),
+}
+_AS_ARGUMENTS = ("MultiHeadAttention", "GroupQueryAttention")
+
+_NO_FLOATS = "takes integers or text, and computes no floats that follow a product"
+_ABSTRACT = "a base class, or needs another library"
+_PREPARES = "prepares data with labels, boxes or random partners; its arithmetic is that of layers that are here"
+#: Layers that are no program here, and why.
+LEFT_OUT: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("CategoryEncoding", "Discretization", "HashedCrossing", "Hashing", "IntegerLookup", "StringLookup"), _NO_FLOATS
+    ),
+    **dict.fromkeys(("TextVectorization", "InputLayer"), _NO_FLOATS),
+    **dict.fromkeys(
+        ("Layer", "Wrapper", "FlaxLayer", "JaxLayer", "TFSMLayer", "TorchModuleWrapper", "Pipeline"), _ABSTRACT
+    ),
+    **dict.fromkeys(("AugMix", "CutMix", "MaxNumBoundingBoxes", "MixUp", "RandAugment"), _PREPARES),
+    **dict.fromkeys(("GRUCell", "LSTMCell", "SimpleRNNCell", "StackedRNNCells"), "runs in RNN, which is here"),
+}
+_OF_INTEGERS = ("Embedding", "ReversibleEmbedding")
+
+
+def programs() -> Iterator[Program]:
+    for name in public_layers():
+        if name not in LEFT_OUT:
+            yield Program(f"keras.layers/{name}", functools.partial(_layer, name), compiled=in_a_quarter(name))
+
+
+def public_layers() -> list[str]:
+    """The names of the layers that Keras exports."""
+    return public_classes(keras.layers, keras.layers.Layer)
+
+
+def make(name: str) -> Any:
+    """A layer."""
+    given = {key: value() if callable(value) else value for key, value in ARGUMENTS.get(name, {}).items()}
+    if name in _OF_INTEGERS:
+        given = {"input_dim": 12, "output_dim": 16}
+    return getattr(keras.layers, name)(**given)
+
+
+def shape_of(name: str) -> Shape:
+    """The shape of one example of a layer's input."""
+    if name in SHAPES:
+        return SHAPES[name]
+    if name.startswith("Random"):
+        return IMAGE
+    for ending, shape in (("1D", SEQUENCE), ("2D", IMAGE), ("3D", VOLUME)):
+        if ending in name:
+            return shape
+    return ROWS
+
+
+def model_of(name: str) -> keras.Model:
+    """Products, the layer, and a product."""
+    shape = shape_of(name)
+    inputs = keras.Input(shape, name="x")
+    if name in _OF_INTEGERS:
+        ids = keras.ops.cast(keras.ops.clip(keras.ops.abs(inputs) * 4, 0, 11), "int32")
+        result = make(name)(ids)
+    elif name in INPUTS:
+        parts = [keras.layers.Dense(shape[-1], name=f"before_{index}")(inputs) for index in range(INPUTS[name])]
+        result = make(name)(*parts) if name in _AS_ARGUMENTS else make(name)(parts)
+    else:
+        result = make(name)(keras.layers.Dense(shape[-1], name="before")(inputs))
+    flat = keras.layers.Flatten()(result)
+    return keras.Model(inputs, keras.layers.Dense(_RESULTS, name="after")(flat))
+
+
+def _layer(name: str, bench: Bench) -> None:
+    model = model_of(name)
+    start = [bench.given(weight) for weight in model.get_weights()]
+    _note_gradients(model, start, bench, shape_of(name))
+    if not bench.jit:  # the optimizers' programs do it there
+        _note_fit(model, start, bench, shape_of(name))
+
+
+def _note_gradients(model: keras.Model, start: list[Any], bench: Bench, shape: Shape) -> None:
+    """Forward and gradients, in a hand-written step."""
+
+    @bench.function
+    def step(x: tf.Tensor, target: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = model(x, training=True)
+            loss = tf.reduce_mean(tf.square(y - target)) + sum(model.losses)
+        return y, loss, tape.gradient(loss, [x, *model.trainable_variables])
+
+    for case in CASES:
+        for _ in range(_DRAWS):
+            _set(model, start)
+            output, loss, gradients = step(bench.case(case, _BATCH, *shape), bench.normal(_BATCH, _RESULTS))
+            bench.note(case, "output", output)
+            bench.note(case, "loss", loss)
+            for path, gradient in zip(["x", *map(_path, model.trainable_variables)], gradients, strict=True):
+                if gradient is not None:
+                    bench.note(case, f"gradient of {path}", gradient)
+            for variable in model.non_trainable_variables:
+                if "float" in variable.dtype:
+                    bench.note(case, f"state {_path(variable)}", variable.numpy())
+
+
+def _note_fit(model: keras.Model, start: list[Any], bench: Bench, shape: Shape) -> None:
+    """One step as ``fit`` does it: by how much it moves every weight."""
+    model.compile(keras.optimizers.SGD(0.125), "mse", jit_compile=False)
+    for _ in range(_DRAWS):
+        _set(model, start)
+        loss = model.train_on_batch(bench.case("1", _BATCH, *shape), bench.normal(_BATCH, _RESULTS))
+        bench.note("fit", "loss", loss)
+        for variable, before in zip(model.weights, start, strict=True):
+            if "float" in variable.dtype:
+                bench.note("fit", f"move of {_path(variable)}", variable.numpy() - before)
+
+
+def _path(variable: Any) -> str:
+    return str(variable.path)
+
+
+def _set(model: keras.Model, start: list[Any]) -> None:
+    model.set_weights([np.asarray(value) for value in start])

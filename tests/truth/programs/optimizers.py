@@ -1,0 +1,86 @@
+"""Every optimizer of Keras 3: what some steps make of weights and of the optimizer's own variables."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+
+from tests.truth.bench import Bench, Program, in_a_quarter
+from tests.truth.programs.exported import public_classes
+
+_STEPS = 6
+_ROWS, _WIDTH = 32, 16
+
+#: A larger epsilon where the usual one makes a first step the gradient's sign, which flips where it is near zero.
+_SMOOTH = {"epsilon": 1e-2}
+ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    **dict.fromkeys(("Adagrad", "AdamW", "Adamax", "Lamb", "Nadam", "ScheduleFreeAdamW"), _SMOOTH),
+    "Adam": {"amsgrad": True, **_SMOOTH},
+    "SGD": {"learning_rate": 0.05, "momentum": 0.9, "nesterov": True},
+    "RMSprop": {"momentum": 0.9, "centered": True, **_SMOOTH},
+}
+#: Settings that every optimizer knows, each a program with SGD and Adam.
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "clipnorm": {"clipnorm": 0.1},
+    "clipvalue": {"clipvalue": 0.01},
+    "global_clipnorm": {"global_clipnorm": 0.1},
+    "use_ema": {"use_ema": True, "ema_momentum": 0.9},
+    "weight_decay": {"weight_decay": 0.1},
+    "gradient_accumulation_steps": {"gradient_accumulation_steps": 2},
+}
+LEFT_OUT = {
+    "Optimizer": "a base class",
+    "LossScaleOptimizer": "scales losses itself; amp_tf says so and leaves it alone",
+    "MultiOptimizer": "hands weights to other optimizers, which are here",
+}
+
+
+def programs() -> Iterator[Program]:
+    for name in public_classes(keras.optimizers, keras.optimizers.Optimizer):
+        if name not in LEFT_OUT:
+            yield _program(name, name, {}, 1.0)
+    for setting, arguments in SETTINGS.items():
+        for name in ("SGD", "Adam"):
+            yield _program(f"{name} {setting}", name, arguments, 1.0)
+    for scale in (1e-6, 1e-3, 1e3, 1e6):
+        for name in ("SGD", "Adam"):
+            yield _program(f"{name} loss x {scale:g}", name, {}, scale)
+
+
+def _program(title: str, name: str, arguments: Mapping[str, Any], scale: float) -> Program:
+    run = functools.partial(_train, name, {**ARGUMENTS.get(name, {}), **arguments}, scale)
+    return Program(f"keras.optimizers/{title}", run, compiled=in_a_quarter(title))
+
+
+def _train(name: str, arguments: Mapping[str, Any], scale: float, bench: Bench) -> None:
+    """A step at a time, as ``fit`` does it; the loss is multiplied by ``scale``, and SGD's rate divided by it."""
+    model = keras.Sequential(
+        [
+            keras.Input((_WIDTH,)),
+            keras.layers.Dense(_WIDTH, activation="tanh"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(_WIDTH, activation="relu"),
+            keras.layers.Dense(4),
+        ]
+    )
+    if name == "SGD":
+        arguments = {**arguments, "learning_rate": arguments["learning_rate"] / scale}
+    elif "epsilon" in arguments:
+        arguments = {**arguments, "epsilon": arguments["epsilon"] * scale}
+    optimizer = getattr(keras.optimizers, name)(**arguments)
+    model.compile(
+        optimizer, loss=lambda labels, y: scale * keras.losses.mean_squared_error(labels, y), jit_compile=bench.jit
+    )
+    before = [weight.numpy() for weight in model.weights]
+    for _ in range(_STEPS):
+        loss = model.train_on_batch(bench.normal(_ROWS, _WIDTH), bench.normal(_ROWS, 4))
+        bench.note("1", "loss", loss)
+    for variable, start in zip(model.weights, before, strict=True):
+        if "float" in variable.dtype:
+            bench.note("1", f"move of {variable.path}", variable.numpy() - start)
+    for number, variable in enumerate(optimizer.variables):
+        if "float" in variable.dtype and variable.shape:
+            bench.note("1", f"state {number} {variable.path}", variable.numpy())

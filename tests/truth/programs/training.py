@@ -1,0 +1,343 @@
+"""Hand-written training: accumulation, clipping, averages, second order, per-example gradients."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tests.truth.bench import Bench, Program
+
+_ROWS, _WIDTH = 32, 16
+_STEPS = 6
+
+Step = Callable[["Net", Any, Any], Any]
+
+
+class Net:
+    """Three dense layers, a running average of their weights, and what loops keep."""
+
+    def __init__(self, bench: Bench) -> None:
+        shapes = ((_WIDTH, _WIDTH), (_WIDTH, _WIDTH), (_WIDTH, 4))
+        self.weights = [bench.weight(*shape, name=f"w{number}") for number, shape in enumerate(shapes)]
+        self.biases = [tf.Variable(tf.zeros(shape[1]), name=f"b{number}") for number, shape in enumerate(shapes)]
+        self.variables = [*self.weights, *self.biases]
+        self.averages = [tf.Variable(variable) for variable in self.variables]
+        self.sums = [tf.Variable(tf.zeros_like(variable)) for variable in self.variables]
+        self.velocities = [tf.Variable(tf.zeros_like(variable)) for variable in self.variables]
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = tf.matmul(x, weight) + bias
+            x = tf.tanh(x) if number < 2 else x
+        return x
+
+    def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(tf.square(self(x) - y))
+
+    def gradients(self, x: tf.Tensor, y: tf.Tensor, scale: float = 1.0) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            loss = scale * self.loss(x, y)
+        return loss, tape.gradient(loss, self.variables)
+
+    def descend(self, gradients: list[tf.Tensor], rate: float = 0.05) -> None:
+        for variable, gradient in zip(self.variables, gradients, strict=True):
+            variable.assign_sub(rate * gradient)
+
+
+def _plain(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    loss, gradients = net.gradients(x, y)
+    net.descend(gradients)
+    return {"loss": loss, "metric norm": tf.linalg.global_norm(gradients)}
+
+
+def _tiny_steps(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    loss, gradients = net.gradients(x, y)
+    net.descend(gradients, 1e-5)
+    return {"loss": loss}
+
+
+def _scaled(scale: float, net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    loss, gradients = net.gradients(x, y, scale)
+    net.descend(gradients, 0.05 / scale)
+    return {"loss": loss, **{f"gradient {number}": gradient for number, gradient in enumerate(gradients)}}
+
+
+def _unscaled_by_hand(scale: float, net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    """A loss scale of the program's own: the gradients of the scaled loss are representable, the unscaled ones not."""
+    with tf.GradientTape() as tape:
+        loss = 1e-7 * net.loss(x, y)
+        scaled = loss * scale
+    gradients = [gradient / scale for gradient in tape.gradient(scaled, net.variables)]
+    net.descend(gradients, 0.05e7)
+    return {"loss": loss, **{f"gradient {number}": gradient for number, gradient in enumerate(gradients)}}
+
+
+def _accumulated(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    for part in range(8):
+        rows = slice(part * 4, part * 4 + 4)
+        loss, gradients = net.gradients(x[rows], y[rows])
+        for total, gradient in zip(net.sums, gradients, strict=True):
+            total.assign_add(gradient / 8.0)
+    net.descend([tf.convert_to_tensor(total) for total in net.sums])
+    return {"loss": loss}
+
+
+def _accumulated_in_tensors(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    totals = [tf.zeros_like(variable) for variable in net.variables]
+    for part in range(32):
+        _, gradients = net.gradients(x[part : part + 1], y[part : part + 1])
+        totals = [total + gradient for total, gradient in zip(totals, gradients, strict=True)]
+    net.descend([total / 32.0 for total in totals])
+    return {f"gradient {number}": total for number, total in enumerate(totals)}
+
+
+def _accumulated_in_loop(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    def turn(part: tf.Tensor, *totals: tf.Tensor) -> Any:
+        _, gradients = net.gradients(x[part : part + 1], y[part : part + 1])
+        return part + 1, *(total + gradient for total, gradient in zip(totals, gradients, strict=True))
+
+    start = [tf.constant(0), *map(tf.zeros_like, net.variables)]
+    totals = tf.while_loop(lambda part, *_: part < _ROWS, turn, start)[1:]
+    net.descend([total / 32.0 for total in totals])
+    return {f"gradient {number}": total for number, total in enumerate(totals)}
+
+
+def _clipped_by_norm(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    loss, gradients = net.gradients(x, y)
+    gradients, norm = tf.clip_by_global_norm(gradients, 0.1)
+    net.descend(gradients)
+    return {"loss": loss, "metric norm": norm}
+
+
+def _clipped_each(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    loss, gradients = net.gradients(x, y)
+    net.descend([tf.clip_by_norm(gradient, 0.01) for gradient in gradients])
+    return {"loss": loss}
+
+
+def _clipped_values(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    loss, gradients = net.gradients(x, y)
+    net.descend([tf.clip_by_value(gradient, -0.01, 0.01) for gradient in gradients])
+    return {"loss": loss}
+
+
+def _noisy(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    """Gradients with noise, as in private training and in Langevin dynamics."""
+    loss, gradients = net.gradients(x, y)
+    noise = [tf.random.stateless_normal(gradient.shape, [1, 2]) for gradient in gradients]
+    net.descend([gradient + 1e-3 * part for gradient, part in zip(gradients, noise, strict=True)])
+    return {"loss": loss}
+
+
+def _averaged_weights(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    loss, gradients = net.gradients(x, y)
+    net.descend(gradients)
+    for average, variable in zip(net.averages, net.variables, strict=True):
+        average.assign(0.999 * average + 0.001 * variable)
+    return {"loss": loss}
+
+
+def _averaged_loss(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    loss, gradients = net.gradients(x, y)
+    net.descend(gradients)
+    net.sums[-1].assign(0.999 * net.sums[-1] + 0.001 * loss)
+    return {"loss": loss}
+
+
+def _momentum(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    loss, gradients = net.gradients(x, y)
+    for velocity, gradient in zip(net.velocities, gradients, strict=True):
+        velocity.assign(0.9 * velocity + gradient)
+    net.descend([tf.convert_to_tensor(velocity) for velocity in net.velocities])
+    return {"loss": loss}
+
+
+def _adam_by_hand(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    loss, gradients = net.gradients(x, y)
+    steps = []
+    for first, second, gradient in zip(net.velocities, net.sums, gradients, strict=True):
+        first.assign_add(0.1 * (gradient - first))
+        second.assign_add(0.001 * (gradient * gradient - second))
+        steps.append(first / (tf.sqrt(second) + 1e-7))
+    net.descend(steps, 1e-3)
+    return {"loss": loss}
+
+
+def _decayed(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    loss, gradients = net.gradients(x, y)
+    net.descend([gradient + 1e-4 * variable for gradient, variable in zip(gradients, net.variables, strict=True)])
+    return {"loss": loss}
+
+
+def _normalized(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    """Layer-wise rates, as LARS and LAMB have them."""
+    loss, gradients = net.gradients(x, y)
+    pairs = zip(net.variables, gradients, strict=True)
+    rates = [tf.norm(variable) / (tf.norm(gradient) + 1e-9) for variable, gradient in pairs]
+    net.descend([rate * gradient for rate, gradient in zip(rates, gradients, strict=True)], 1e-3)
+    return {"loss": loss}
+
+
+def _weight_penalty(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    with tf.GradientTape() as tape:
+        loss = net.loss(x, y) + 1e-4 * tf.add_n([tf.nn.l2_loss(weight) for weight in net.weights])
+    net.descend(tape.gradient(loss, net.variables))
+    return {"loss": loss}
+
+
+def _gradient_penalty(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            score = tf.reduce_sum(net(x))
+        norms = tf.norm(inner.gradient(score, x), axis=1)
+        loss = net.loss(x, y) + 10.0 * tf.reduce_mean(tf.square(norms - 1.0))
+    net.descend(outer.gradient(loss, net.variables), 1e-3)
+    return {"loss": loss, "metric penalty": tf.reduce_mean(norms)}
+
+
+def _hessian_product(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    with tf.GradientTape() as outer:
+        _, gradients = net.gradients(x, y)
+        along = tf.add_n([tf.reduce_sum(gradient * 0.1) for gradient in gradients])
+    return {f"gradient {i}": part for i, part in enumerate(outer.gradient(along, net.variables)) if part is not None}
+
+
+def _forward_mode(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    with tf.autodiff.ForwardAccumulator(net.weights[0], tf.ones_like(net.weights[0])) as accumulator:
+        loss = net.loss(x, y)
+    return {"loss": loss, "gradient along": accumulator.jvp(loss)}
+
+
+def _jacobian(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    with tf.GradientTape() as tape:
+        result = net(x[:4])
+    return {"gradient": tape.jacobian(result, net.weights[1])}
+
+
+def _per_example(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    """Each example's gradient, clipped, as private training does."""
+
+    def clipped(row: tf.Tensor, label: tf.Tensor) -> Any:
+        _, gradients = net.gradients(row[None], label[None])
+        return tf.clip_by_global_norm(gradients, 0.1)[0]
+
+    each = tf.vectorized_map(lambda pair: clipped(*pair), (x, y))
+    net.descend([tf.reduce_mean(gradient, 0) for gradient in each])
+    return {f"gradient {number}": gradient for number, gradient in enumerate(each)}
+
+
+def _persistent(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    """Two losses from one forward pass."""
+    with tf.GradientTape(persistent=True) as tape:
+        result = net(x)
+        first, second = tf.reduce_mean(tf.square(result - y)), tf.reduce_mean(tf.abs(result))
+    for loss in (first, second):
+        net.descend(tape.gradient(loss, net.variables), 0.01)
+    return {"loss first": first, "loss second": second}
+
+
+def _gradient_statistics(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    loss, gradients = net.gradients(x, y)
+    net.descend(gradients)
+    flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
+    return {
+        "loss": loss,
+        "metric mean": tf.reduce_mean(tf.abs(flat)),
+        "metric largest": tf.reduce_max(tf.abs(flat)),
+        "metric deviation": tf.math.reduce_std(flat),
+        **{f"metric norm {number}": tf.norm(gradient) for number, gradient in enumerate(gradients)},
+    }
+
+
+def _teacher(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    """Distillation: the student learns from slowly moving weights."""
+    x_of_teacher = x
+    for number in range(3):
+        x_of_teacher = tf.tanh(tf.matmul(x_of_teacher, net.averages[number]) + net.averages[3 + number])
+    loss, gradients = net.gradients(x, tf.stop_gradient(x_of_teacher))
+    net.descend(gradients)
+    for average, variable in zip(net.averages, net.variables, strict=True):
+        average.assign_sub(0.01 * (average - variable))
+    return {"loss": loss}
+
+
+def _contrastive(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    with tf.GradientTape() as tape:
+        first, second = tf.math.l2_normalize(net(x), 1), tf.math.l2_normalize(net(x + 0.05), 1)
+        logits = tf.matmul(first, second, transpose_b=True) / 0.07
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(tf.range(_ROWS), logits))
+    net.descend(tape.gradient(loss, net.variables), 0.01)
+    return {"loss": loss}
+
+
+def _distances(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    with tf.GradientTape() as tape:
+        z = net(x) + 5.0
+        squares = tf.reduce_sum(z * z, 1, keepdims=True)
+        apart = squares + tf.transpose(squares) - 2.0 * tf.matmul(z, z, transpose_b=True)
+        loss = tf.reduce_mean(tf.exp(-apart))
+    net.descend(tape.gradient(loss, net.variables))
+    return {"loss": loss, "output": apart}
+
+
+def _variational(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    with tf.GradientTape() as tape:
+        mean, log_variance = tf.split(net(x), 2, 1)
+        z = mean + tf.exp(0.5 * log_variance) * tf.random.stateless_normal([_ROWS, 2], [3, 4])
+        divergence = -0.5 * tf.reduce_mean(1.0 + log_variance - tf.square(mean) - tf.exp(log_variance))
+        loss = tf.reduce_mean(tf.square(z - y[:, :2])) + divergence
+    net.descend(tape.gradient(loss, net.variables))
+    return {"loss": loss, "metric divergence": divergence}
+
+
+def _policy_ratio(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
+    """The clipped objective of PPO: differences of log probabilities, exponentiated."""
+    old = tf.nn.log_softmax(net(x))
+    with tf.GradientTape() as tape:
+        ratio = tf.exp(tf.nn.log_softmax(net(x) * 1.01) - tf.stop_gradient(old))[:, 0]
+        advantage = y[:, 0]
+        loss = -tf.reduce_mean(tf.minimum(ratio * advantage, tf.clip_by_value(ratio, 0.8, 1.2) * advantage))
+    net.descend(tape.gradient(loss, net.variables))
+    return {"loss": loss, "output": ratio}
+
+
+_STEPS_BY_NAME: dict[str, Step] = {
+    function.__name__.strip("_").replace("_", " "): function
+    for function in (
+        *(_plain, _tiny_steps, _accumulated, _accumulated_in_tensors, _accumulated_in_loop, _clipped_by_norm),
+        *(_clipped_each, _clipped_values, _noisy, _averaged_weights, _averaged_loss, _momentum, _adam_by_hand),
+        *(_decayed, _normalized, _weight_penalty, _gradient_penalty, _hessian_product, _forward_mode, _jacobian),
+        *(_per_example, _persistent, _gradient_statistics, _teacher, _contrastive, _distances, _variational),
+        _policy_ratio,
+    )
+}
+SCALES = (1e-7, 1e-5, 1e-3, 1e3, 1e5)
+
+
+def programs() -> Iterator[Program]:
+    steps = dict(_STEPS_BY_NAME)
+    for scale in SCALES:
+        steps[f"loss x {scale:g}"] = functools.partial(_scaled, scale)
+    for scale in (2.0**10, 2.0**20):
+        steps[f"unscaled by hand {scale:g}"] = functools.partial(_unscaled_by_hand, scale)
+    for name, step in steps.items():
+        yield Program(f"training/{name}", functools.partial(_train, step))
+
+
+def _train(step: Step, bench: Bench) -> None:
+    net = Net(bench)
+    before = [variable.numpy() for variable in net.variables]
+    run = bench.function(functools.partial(step, net))
+    for _ in range(_STEPS):
+        x, y = bench.normal(_ROWS, _WIDTH), bench.normal(_ROWS, 4)
+        for name, value in run(tf.constant(x), tf.constant(y)).items():
+            bench.note("1", name, value)
+    for variable, start in zip(net.variables, before, strict=True):
+        bench.note("1", f"move of {variable.name}", variable.numpy() - start)
+    for kind in ("averages", "sums", "velocities"):
+        for number, variable in enumerate(getattr(net, kind)):
+            bench.note("1", f"state {kind} {number}", variable)

@@ -1,0 +1,109 @@
+"""What the rows say: a line for a program, a summary, and the table that is committed."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterable, Sequence
+
+from tests.truth.limits import LIMITS, Limit, limit_of
+from tests.truth.runner import Row
+from tests.truth.yardstick import LIMIT
+
+
+def is_defect(row: Row) -> bool:
+    """Whether a row is above the yardstick's limit and no named limit covers it."""
+    return (row.ratio > LIMIT or bool(row.problem)) and limit_of(row) is None
+
+
+def line(name: str, rows: Sequence[Row], seconds: float) -> str:
+    """A program, as it is done."""
+    worst = max((row.ratio for row in rows), default=0.0)
+    bad = [row for row in rows if is_defect(row)]
+    return f"{'FAIL' if bad else 'ok  '} {name:50} worst {worst:<9.3g} {seconds:5.1f} s {_worst(bad)}"
+
+
+def text(rows: Sequence[Row]) -> str:
+    """The summary, and every program that fails."""
+    lines = [*_summary(rows), ""]
+    for (program, way, mode), bad in _by_program(row for row in rows if is_defect(row)):
+        cases = sorted({row.case for row in bad})
+        lines.append(f"{program} {mode} {way}: {len(bad)} tensors, cases {', '.join(cases)}; {_worst(bad)}")
+    return "\n".join(lines)
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The committed table."""
+    defects = [row for row in rows if is_defect(row)]
+    lines = [
+        "# Programs in 16 bit, judged against themselves in float32",
+        "",
+        "Written by `python -m tests.truth --all --table`; `yardstick.py` says what a ratio is. A ratio above "
+        f"{LIMIT:g} is a defect or a named limit.",
+        "",
+        "| mode | way | programs | tensors | median ratio | 99 % below | above the limit | of these named |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (mode, way), part in _grouped(rows, lambda row: (row.mode, row.way)):
+        ratios = sorted(row.ratio for row in part)
+        above = [row for row in part if row.ratio > LIMIT or row.problem]
+        named = sum(limit_of(row) is not None for row in above)
+        lines.append(
+            f"| {mode} | {way} | {len({row.program for row in part})} | {len(part)} | {statistics.median(ratios):.2f} "
+            f"| {ratios[int(0.99 * (len(ratios) - 1))]:.2f} | {len(above)} | {named} |"
+        )
+    lines += ["", "## Above the limit, and not named", ""]
+    lines += _bad_table(defects) if defects else ["None."]
+    for title, is_open in (("Named limits", False), ("Known defects, to be mended", True)):
+        lines += ["", f"## {title}", "", "| programs | modes | inputs | worst ratio | why |", "| --- " * 5 + "|"]
+        lines += [_limit_line(limit, rows) for limit in LIMITS if limit.is_open == is_open]
+    return "\n".join(lines) + "\n"
+
+
+def _limit_line(limit: Limit, rows: Sequence[Row]) -> str:
+    covered = [row.ratio for row in rows if row.ratio > LIMIT and limit_of(row) is limit]
+    found = f"{max(covered):.3g}" if covered else "below the limit here"
+    programs, cases = (pattern.replace("|", "\\|") for pattern in (limit.programs, limit.cases))
+    return f"| `{programs}` | {', '.join(limit.modes)} | `{cases}` | {found} | {limit.why} |"
+
+
+def _bad_table(rows: Sequence[Row]) -> list[str]:
+    lines = ["| program | mode | way | inputs | tensors | worst | ratio | error | ideal error |", "| --- " * 9 + "|"]
+    for (program, way, mode), bad in _by_program(rows):
+        worst = max(bad, key=lambda row: row.ratio)
+        cases = ", ".join(sorted({row.case for row in bad}))
+        what = worst.problem or f"{worst.tensor}, {worst.case}"
+        lines.append(
+            f"| {program} | {mode} | {way} | {cases} | {len(bad)} | {what} | {worst.ratio:.3g} | {worst.error:.3g} "
+            f"| {worst.ideal:.3g} |"
+        )
+    return lines
+
+
+def _summary(rows: Sequence[Row]) -> list[str]:
+    lines = []
+    for (mode, way), part in _grouped(rows, lambda row: (row.mode, row.way)):
+        defects = [row for row in part if is_defect(row)]
+        lines.append(
+            f"{mode} {way}: {len({row.program for row in part})} programs, {len(part)} tensors, median ratio "
+            f"{statistics.median(row.ratio for row in part):.2f}, worst {max(row.ratio for row in part):.3g}; "
+            f"{len(defects)} tensors of {len({row.program for row in defects})} programs above {LIMIT:g} and not named"
+        )
+    return lines
+
+
+def _worst(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    row = max(rows, key=lambda row: row.ratio)
+    where = row.problem or f"{row.tensor}, inputs {row.case}: error {row.error:.3g}, ideal {row.ideal:.3g}"
+    return f"{row.mode} {row.way} {row.ratio:.3g} at {where}"
+
+
+def _by_program(rows: Iterable[Row]) -> Iterable[tuple[tuple[str, str, str], list[Row]]]:
+    return _grouped(rows, lambda row: (row.program, row.way, row.mode))
+
+
+def _grouped(rows: Iterable[Row], key: object) -> list:
+    ordered = sorted(rows, key=key)
+    return [(found, list(part)) for found, part in itertools.groupby(ordered, key)]

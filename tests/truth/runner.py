@@ -1,0 +1,96 @@
+"""Runs a program in float32, as the ideal mixed program and under amp_tf, and judges every tensor that it notes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from amp_tf.hooks import evidence
+from tests.truth.bench import Bench, Program, Values
+from tests.truth.modes import MODES, default_config, ideal_config, running
+from tests.truth.yardstick import LIMIT, distance, judge
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A tensor of a program in one mode, or what went wrong.
+
+    Attributes:
+        program: the program's name.
+        way: ``graph`` or ``xla``.
+        mode: the precision.
+        case: which inputs.
+        tensor: the tensor's name.
+        ratio, error, ideal: as in :class:`tests.truth.yardstick.Verdict`.
+        problem: the exception where the program failed under amp_tf and not in float32; else empty.
+    """
+
+    program: str
+    way: str
+    mode: str
+    case: str
+    tensor: str
+    ratio: float
+    error: float
+    ideal: float
+    problem: str = ""
+
+
+def rows_of(program: Program, modes: Iterable[str], ways: Iterable[str]) -> Iterator[Row]:
+    """All rows of a program, in the modes and ways given."""
+    for way in ways:
+        if way == "graph" or program.compiled:
+            yield from _Comparison(program, way).rows(modes)
+
+
+_NOTHING = np.empty(0)  # what a program that was refused by a kernel has of a tensor: infinitely far from the truth
+
+
+class _Comparison:
+    """A program run one way, with the values that were computed so far."""
+
+    def __init__(self, program: Program, way: str) -> None:
+        self._program = program
+        self._way = way
+        self._known: dict[str, Values] = {}
+
+    def rows(self, modes: Iterable[str]) -> Iterator[Row]:
+        truth = self._values("float32")
+        for mode in modes:
+            if mode == "auto" and self._way == "xla":
+                continue  # float32, by decision: tests/hooks/test_xla_pays.py
+            try:
+                values = self._values(f"default {mode}")
+                ideal = self._values(f"ideal {MODES[mode].ideal}")
+            except Exception as error:
+                problem = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+                yield Row(self._program.name, self._way, mode, "", "", float("inf"), float("inf"), 0.0, problem)
+                continue
+            for key in truth:
+                yield self._judged(key, mode, values, ideal, truth)
+
+    def _judged(self, key: tuple[str, str], mode: str, values: Values, ideal: Values, truth: Values) -> Row:
+        case, tensor = key
+        unit = MODES[mode].unit
+        value, least, known = (part.get(key, _NOTHING) for part in (values, ideal, truth))
+        verdict = judge(tensor, value, least, known, unit)
+        if verdict.ratio > LIMIT:
+            noise = distance(self._values("noise").get(key, _NOTHING), known)
+            verdict = judge(tensor, value, least, known, unit, noise)
+        return Row(self._program.name, self._way, mode, case, tensor, **dataclasses.asdict(verdict))
+
+    def _values(self, what: str) -> Values:
+        if what not in self._known:
+            kind, _, mode = what.partition(" ")
+            configs = {"default": lambda: default_config(MODES[mode]), "ideal": lambda: ideal_config(mode)}
+            config = configs[kind]() if kind in configs else None
+            failures = evidence.seen().failures
+            bench = Bench(self._program.name, jit=self._way == "xla", noise=float(kind == "noise"))
+            with running(config):
+                self._program.run(bench)
+            if failures != evidence.seen().failures:
+                raise RuntimeError("amp_tf failed on a graph, which stayed in float32")
+            self._known[what] = bench.values()
+        return self._known[what]

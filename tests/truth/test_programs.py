@@ -1,0 +1,48 @@
+"""A share of the programs, in all three modes: none is above the yardstick's limit unless that limit is named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.truth import records, report
+from tests.truth.catalogue import GROUPS
+from tests.truth.modes import MODES
+from tests.truth.runner import Row
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKER = (sys.executable, "-m", "tests.truth.worker")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+    path = tmp_path_factory.mktemp("truth") / "rows.jsonl"
+    names = subprocess.run([*WORKER, "quick"], cwd=ROOT, check=True, capture_output=True).stdout
+    command = [*WORKER, "run", ",".join(MODES), "graph", str(path)]
+    subprocess.run(command, cwd=ROOT, check=True, input=names, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
+    found = list(records.read(path))
+    assert {row.program for row in found} == set(filter(None, names.decode().split("\n")))
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_16_bit_is_as_near_to_float32_as_products_allow(rows: list[Row], mode: str) -> None:
+    defects = [row for row in rows if row.mode == mode and report.is_defect(row)]
+    assert not defects, report.text(defects)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_something_was_16_bit(rows: list[Row], mode: str) -> None:
+    """Otherwise the test above could not fail."""
+    rounded = {row.program for row in rows if row.mode == mode and row.error > 2.0**-14}
+    assert len(rounded) > len({row.program for row in rows}) / 2
+
+
+def test_every_group_takes_part(rows: list[Row]) -> None:
+    assert len({row.program.split("/")[0].split(".")[0] for row in rows}) >= len(GROUPS) - 2

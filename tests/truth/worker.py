@@ -1,0 +1,45 @@
+"""A process that runs programs.
+
+``names REGEX`` prints the names of those that it finds, ``quick`` of those that pytest runs, ``run MODES WAYS FILE``
+runs those whose names stand on its stdin.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import sys
+import time
+import warnings
+from pathlib import Path
+
+PATIENCE = 600  # seconds for one program, then the process ends with a trace
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    from tests.truth import catalogue, modes, records, report, runner
+
+    if sys.argv[1] == "names":
+        print(*(program.name for program in catalogue.all_programs(sys.argv[2])), sep="\n")
+        return
+    if sys.argv[1] == "quick":
+        print(*(program.name for program in filter(catalogue.in_quick_tier, catalogue.all_programs())), sep="\n")
+        return
+    wanted, ways, path = sys.argv[2].split(","), sys.argv[3].split(","), Path(sys.argv[4])
+    names = set(sys.stdin.read().split("\n"))
+    modes.pretend()
+    for program in catalogue.all_programs():
+        if program.name not in names:
+            continue
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)
+        start = time.monotonic()
+        rows = list(runner.rows_of(program, wanted, ways))
+        records.append(path, rows)
+        print(report.line(program.name, rows, time.monotonic() - start), flush=True)
+    faulthandler.cancel_dump_traceback_later()
+
+
+if __name__ == "__main__":
+    main()
