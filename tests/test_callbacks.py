@@ -198,12 +198,19 @@ def test_an_optimizer_of_somebody_else_that_has_a_status_is_left_alone(library):
     assert "loss_scale" not in history.history
 
 
-def test_the_line_at_exit_tells_of_the_last_models_only_and_names_them(monkeypatch):
-    from amp_tf.hooks import loss_scaling, loss_scaling_sessions
+@pytest.fixture
+def nothing_scaled_yet(monkeypatch):
+    """Other tests of this process trained models and ran sessions; the line at exit tells of all of them."""
+    from amp_tf.hooks import loss_scaling_sessions
     from amp_tf.loss_scaling import ledger
 
     ledger.forget()
-    monkeypatch.setattr(loss_scaling_sessions, "_last_looks", {})  # other tests of this process had sessions
+    monkeypatch.setattr(loss_scaling_sessions, "_last_looks", {})
+
+
+def test_the_line_at_exit_tells_of_the_last_models_only_and_names_them(nothing_scaled_yet):
+    from amp_tf.hooks import loss_scaling
+
     scalers = [amp_tf.LossScaler(2.0**n, name=f"loop_{n}") for n in range(7)]
     for scaler in scalers:
         scaler.scale(1.0)
@@ -228,11 +235,9 @@ class ScalesNothing(keras.Model):
         return {"loss": loss}
 
 
-def test_where_no_loss_is_scaled_no_figures_of_a_scale_are_shown():
+def test_where_no_loss_is_scaled_no_figures_of_a_scale_are_shown(nothing_scaled_yet):
     from amp_tf.hooks import loss_scaling
-    from amp_tf.loss_scaling import ledger
 
-    ledger.forget()
     x = keras.layers.Input((4,))
     model = ScalesNothing(x, keras.layers.Dense(1)(x))
     model.compile(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.01)))
@@ -241,11 +246,11 @@ def test_where_no_loss_is_scaled_no_figures_of_a_scale_are_shown():
     assert "loss scale" not in loss_scaling.describe()
 
 
-def test_the_models_of_one_program_are_told_apart_also_where_one_got_the_place_of_another_in_memory(library):
+def test_the_models_of_one_program_are_told_apart_also_where_one_got_the_place_of_another_in_memory(
+    library, nothing_scaled_yet
+):
     from amp_tf.hooks import loss_scaling
-    from amp_tf.loss_scaling import ledger
 
-    ledger.forget()
     for name, steps in (("first", 5), ("second", 10)):
         x = library.layers.Input((4,))
         model = library.Model(x, library.layers.Dense(1)(x), name=name)

@@ -163,11 +163,11 @@ def _arguments(concrete: Any, samples: Any, inputs: Any, model: Any, optimizer: 
     ]
     known = {id(v.value.handle): (v.path, "state") for v in optimizer.variables}
     known |= {id(v.value.handle): (v.path, "weight") for v in model.variables}
-    variables = {id(variable.handle): variable for variable in concrete.graph.variables}
     for handle in concrete.captured_inputs:
         if handle.dtype == tf.resource:
-            value = variables[id(handle)].numpy()
-            name, role = known.get(id(handle), (variables[id(handle)].name, "state"))
+            held = handle._handle_data.shape_and_type[0]  # graph.variables lacks those that only a branch captured
+            value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=held.dtype).numpy()
+            name, role = known.get(id(handle), (f"state_{len(rows)}", "state"))
         else:
             value, name, role = handle.numpy(), f"constant_{len(rows)}", "constant"
         fill = {"constant": 1e-8} if name.endswith("velocity") else _fill(value)
