@@ -40,6 +40,7 @@ class Flow:
         users: products, and calls of functions that compute some.
         is_open: the nodes that the lists may still convert: infer and clear ones of float32.
         computes: those of the infer list: each may round.
+        results: the nodes that no product uses, not even by way of others.
     """
 
     values: Values
@@ -47,6 +48,7 @@ class Flow:
     users: Mask
     is_open: Mask
     computes: Mask
+    results: Mask
 
     @classmethod
     def of(cls, canvas: Canvas, calls_products: Mask) -> Flow:
@@ -57,13 +59,15 @@ class Flow:
         """
         values = Values(canvas.view, canvas.src, canvas.dst, canvas.node_of)
         products = _nodes(canvas, canvas.allow)
+        users = products | calls_products
         free = canvas.is_float32 & (canvas.deny ^ 1)
         return cls(
             values=values,
             products=products,
-            users=products | calls_products,
+            users=users,
             is_open=_nodes(canvas, (canvas.on_infer | canvas.on_clear) & free) & ~products,
             computes=_nodes(canvas, canvas.on_infer & free) & ~products,
+            results=~values.upstream(users, through=~values.nodes_of(STORING)) & ~users,
         )
 
 
@@ -77,13 +81,10 @@ def keep_results(canvas: Canvas, flow: Flow) -> None:
     Difference "after-products": TensorFlow converts what follows a product, whoever reads it.
     """
     values = flow.values
-    stores = values.nodes_of(STORING)
-    unused = ~values.upstream(flow.users, through=~stores) & ~flow.users
-    inputs = values.count_inputs()
-    follows = (flow.is_open & ~flow.computes & (inputs == 1)) | values.nodes_of(FOLLOWING)
-    moved = values.downstream(flow.products, through=unused & follows)
+    follows = (flow.is_open & ~flow.computes & (values.count_inputs() == 1)) | values.nodes_of(FOLLOWING)
+    moved = values.downstream(flow.products, through=flow.results & follows)
     fused = moved | values.nodes_of(SUMS_IN_BFLOAT16)
-    deny(canvas, unused & ~fused & flow.is_open, Rule.AFTER_PRODUCTS)
+    deny(canvas, flow.results & ~fused & flow.is_open, Rule.AFTER_PRODUCTS)
 
 
 def keep_running_sums(canvas: Canvas, flow: Flow) -> None:

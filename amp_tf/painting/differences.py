@@ -29,12 +29,17 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
     E[x²] - E[x]² by two convolutions nothing is left once each is rounded. Where both come from one product, as in
     x - mean(x), they share its rounding.
 
+    A difference that no product uses changes nothing of what products use. Where an optimizer divides gradient minus
+    momentum, the gradient's way back to the layer may be 16 bit.
+
     Difference "difference": TensorFlow converts them where they lie between or follow products.
     """
     terms = _Terms.of(canvas, flow)
     differences = terms.differences()
     magnified = terms.magnified(differences)
-    deny(canvas, magnified | flow.values.upstream(magnified, through=terms.computing), Rule.DIFFERENCE)
+    used = magnified | flow.values.upstream(magnified & ~flow.results, through=terms.computing)
+    behind = flow.values.upstream(magnified & flow.results, through=terms.computing & flow.results)
+    deny(canvas, used | behind, Rule.DIFFERENCE)
     _keep_products(canvas, terms.products_that_differ(differences & magnified))
 
 

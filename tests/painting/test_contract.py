@@ -254,6 +254,26 @@ def test_a_sum_that_is_exponentiated_is_float32(settings):
 
 
 @both
+def test_an_optimizers_difference_does_not_reach_the_way_back_to_the_layer(settings):
+    """Keras' Adam divides gradient minus momentum; of a bias the gradient is no product's result."""
+    result = painted(
+        INPUT
+        + """
+        a = MatMul(x, y)
+        back = ReluGrad(a, y)
+        b = MatMul(back, y)
+        bias = BiasAddGrad(back)
+        moved = Sub(bias, x)
+        step = RealDiv(moved, x)
+        out = Identity(step)
+        """,
+        **settings,
+    )
+    assert "back" in result.f16.split()
+    assert not {"moved", "step"} & set(result.f16.split())
+
+
+@both
 def test_what_is_logged_is_float32(settings):
     result = painted(INPUT + "a = MatMul(x, y)\np = Sigmoid(a)\nl = Log(p)\nb = MatMul(l, y)", **settings)
     assert result.f16 == "a b"
