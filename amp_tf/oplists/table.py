@@ -256,6 +256,8 @@ LINEAR = frozenset({*ADDING, *SCALING, "BiasAdd", "Mean", "Square", "Sum"})
 RECIPROCALS = frozenset({"Inv", "Reciprocal", "Rsqrt"})
 #: Ops whose result leaves float16's range for values that are in it; a quotient does not if its divisor is a constant.
 RANGING = frozenset({"Inv", "Prod", "RealDiv", "Reciprocal", "Square"})
+#: Ops on no list whose result leaves float16's range as that of a quotient does.
+RANGING_GRADIENTS = frozenset({"InvGrad", "ReciprocalGrad", "RsqrtGrad", "SqrtGrad"})
 #: Ops whose 16-bit kernels compute exp(x) - 1 as it stands there: nothing is left of a small x.
 INACCURATE = frozenset({"Elu", "Selu"})
 #: Ops that take the mean off their values and divide by the deviation.

@@ -339,6 +339,13 @@ def test_a_quotient_is_float32_in_float16_unless_its_divisor_is_a_constant():
     assert painted(text.format(divisor="eight"), **GPU).f16 == "a q b"
 
 
+def test_what_reads_the_gradient_of_a_root_is_float32_in_float16():
+    """The gradient of a root of 1e-3 is 16 times as large; times 1e-3 it is in range again, but not if it was cast."""
+    text = INPUT + "a = MatMul(x, y)\ng = SqrtGrad(x, a)\nm = Mul(g, a)\nb = MatMul(m, y)"
+    assert painted(text, **GPU).rule("m") is Rule.LEAVES_RANGE
+    assert painted(text, **CPU).f16 == "a m b"
+
+
 def test_a_kernel_that_loses_small_results_is_not_used():
     result = painted(INPUT + "a = MatMul(x, y)\ne = Elu(a)\nb = MatMul(e, y)", **CPU)
     assert result.f16 == "a b"
