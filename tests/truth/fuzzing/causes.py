@@ -202,7 +202,7 @@ def _fetchable(graph: ProgramGraph, names: Iterable[str]) -> Iterator[np.ndarray
     for name in names:
         try:
             yield from graph.values(graph.graph_def, [name])
-        except tf.errors.InvalidArgumentError:  # a dead tensor, or one of a loop
+        except tf.errors.OpError:  # a dead tensor, or one of a loop
             continue
 
 
