@@ -264,5 +264,9 @@ INACCURATE = frozenset({"Elu", "Selu"})
 NORMALIZING = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"})
 #: Ops that kernels compute together with the product before them: its result is rounded once for both.
 FOLLOWING = frozenset({"BiasAdd", "BiasAddV1", "LeakyRelu", "Relu", "Relu6"})
+#: Ops of which one input, by its number, decides only which values of the other go on.
+MASKED = {"LeakyReluGrad": 1, "Relu6Grad": 1, "ReluGrad": 1}
+#: Ops that give values as they came, or zero, or a bound.
+CHOOSING = frozenset({"Relu", "Relu6", "Relu6Grad", "ReluGrad"})
 #: Sources of reference variables: what reads them by Identity or Enter must keep their type.
 REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2"})

@@ -22,7 +22,7 @@ import dataclasses
 import numpy as np
 
 from amp_tf.graph.reader import ARG_OP, RETVAL_OP
-from amp_tf.oplists.table import ADDING, FOLLOWING, SCALING, STORING, SUMS_IN_BFLOAT16
+from amp_tf.oplists.table import ADDING, CHOOSING, FOLLOWING, SCALING, STORING, SUMS_IN_BFLOAT16
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.reasons import Rule
 from amp_tf.painting.values import Mask, Values
@@ -41,6 +41,7 @@ class Flow:
         is_open: the nodes that the lists may still convert: infer and clear ones of float32.
         computes: those of the infer list: each may round.
         results: the nodes that no product uses, not even by way of others.
+        unmasked: the values without edges that only mask others.
     """
 
     values: Values
@@ -49,6 +50,7 @@ class Flow:
     is_open: Mask
     computes: Mask
     results: Mask
+    unmasked: Values
 
     @classmethod
     def of(cls, canvas: Canvas, calls_products: Mask) -> Flow:
@@ -68,7 +70,14 @@ class Flow:
             is_open=_nodes(canvas, (canvas.on_infer | canvas.on_clear) & free) & ~products,
             computes=_nodes(canvas, canvas.on_infer & free) & ~products,
             results=~values.upstream(users, through=~values.nodes_of(STORING)) & ~users,
+            unmasked=Values(canvas.view, canvas.src, canvas.dst, canvas.node_of, masks=False),
         )
+
+    def rounded_already(self) -> Mask:
+        """What gives a product's values on as they are: to round them again changes nothing."""
+        values = self.unmasked
+        exact = (self.is_open & ~self.computes) | values.nodes_of(CHOOSING)
+        return values.downstream(self.products, through=exact & (values.count_inputs() == 1))
 
 
 def keep_results(canvas: Canvas, flow: Flow) -> None:
@@ -93,7 +102,8 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
     It comes back through a loop, or as the result of a function that may be called again with it. A state that each
     turn makes anew by a product, such as an LSTM's output, may be 16 bit. What the value is multiplied by is painted
     deny as well, up to the product that it comes from: .998 is 1 in bfloat16, and .998 to the 500th is .37. So is a
-    chain of more than :data:`LONGEST_SUM` additions to one value.
+    chain of more than :data:`LONGEST_SUM` additions to one value; where a normalization or a gate lies between two, the
+    sum begins anew.
 
     Difference "running-sum": TensorFlow converts sums as it converts all arithmetic.
     """
@@ -115,7 +125,9 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
     added = values.nodes_of(ADDING) & flow.computes & ~circling
     if added.sum() > LONGEST_SUM:
         terms = np.where(added, np.maximum(values.count_inputs() - 1, 1), 0)
-        chain = values.heaviest_paths(flow.is_open & ~circling, terms)
+        scaled = values.nodes_of(SCALING) & values.readers_of(values.nodes_of(("Const",)))
+        passing = added | scaled | values.nodes_of(("BiasAdd",)) | ~flow.computes
+        chain = flow.unmasked.heaviest_paths(flow.is_open & ~circling & passing, terms)
         deny(canvas, chain.between & (chain.weight > LONGEST_SUM), Rule.RUNNING_SUM)
 
 

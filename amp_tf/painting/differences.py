@@ -11,7 +11,16 @@ import dataclasses
 
 import numpy as np
 
-from amp_tf.oplists.table import ADDING, LINEAR, LOGARITHMS, MAGNIFYING, NORMALIZING, RECIPROCALS, SUBTRACTING
+from amp_tf.oplists.table import (
+    ADDING,
+    LINEAR,
+    LOGARITHMS,
+    MAGNIFYING,
+    NORMALIZING,
+    RECIPROCALS,
+    SUBTRACTING,
+    SUMS_IN_BFLOAT16,
+)
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.contract import Flow, deny
 from amp_tf.painting.reasons import Rule
@@ -30,16 +39,17 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
     x - mean(x), they share its rounding.
 
     A difference that no product uses changes nothing of what products use. Where an optimizer divides gradient minus
-    momentum, the gradient's way back to the layer may be 16 bit.
+    momentum, the gradient's way back to the layer may be 16 bit. So may what gives a product's values on as they are.
 
     Difference "difference": TensorFlow converts them where they lie between or follow products.
     """
     terms = _Terms.of(canvas, flow)
     differences = terms.differences()
     magnified = terms.magnified(differences)
-    used = magnified | flow.values.upstream(magnified & ~flow.results, through=terms.computing)
-    behind = flow.values.upstream(magnified & flow.results, through=terms.computing & flow.results)
-    deny(canvas, used | behind, Rule.DIFFERENCE)
+    behind = flow.unmasked.upstream(magnified & ~flow.results, through=terms.computing)
+    results = terms.computing & flow.results & ~flow.values.nodes_of(SUMS_IN_BFLOAT16)
+    behind |= flow.unmasked.upstream(magnified & flow.results, through=results)
+    deny(canvas, magnified | (behind & ~flow.rounded_already()), Rule.DIFFERENCE)
     _keep_products(canvas, terms.products_that_differ(differences & magnified))
 
 
@@ -49,7 +59,7 @@ class _Terms:
 
     Attributes:
         canvas, flow: the graph.
-        values: where its values go.
+        values: where its values go; what only masks others left out.
         computing: what may be computed in 16 bit, or is linear on whatever list; not products.
         moving: what only moves values.
         adding: what adds or subtracts.
@@ -66,7 +76,7 @@ class _Terms:
 
     @classmethod
     def of(cls, canvas: Canvas, flow: Flow) -> _Terms:
-        values = flow.values
+        values = flow.unmasked
         linear = values.nodes_of({*LINEAR, *SUBTRACTING}) & ~flow.users
         moving, factors = flow.is_open & ~flow.computes, values.nodes_of(("Mul",)) & ~flow.users
         return cls(

@@ -189,6 +189,15 @@ def chain(additions: int) -> str:
 
 
 @both
+def test_a_sum_that_is_normalized_on_its_way_begins_anew(settings):
+    lines = [INPUT, "s0 = MatMul(x, y)", "g = MatMul(y, y)"]
+    for n in range(12):
+        lines += [f"f{n} = MatMul(s{n}, y)", f"a{n} = AddV2(s{n}, f{n})", f"s{n + 1} = Mul(a{n}, g)"]
+    result = painted("\n".join([*lines, "end = MatMul(s12, y)"]), **settings)
+    assert {"a0", "a6", "a11"} <= set(result.f16.split())
+
+
+@both
 def test_a_long_chain_of_additions_is_float32_and_a_short_one_is_not(settings):
     assert "s1" in painted(chain(LONGEST_SUM), **settings).f16.split()
     long = painted(chain(LONGEST_SUM + 1), **settings)
@@ -321,6 +330,28 @@ def test_an_offset_that_a_fused_normalization_takes_off_again_is_float32():
     assert "n" in painted(NORMALIZED.format(between="s = BiasAdd(a, y)"), **CPU).f16.split()
     residual = "d = Conv2D(a, y) padding='SAME' strides=[1, 1, 1, 1]\ns = AddV2(a, d)"
     assert "n" in painted(NORMALIZED.format(between=residual), **CPU).f16.split()
+
+
+@both
+def test_what_gives_a_products_values_on_as_they_are_is_converted(settings):
+    """So is an activation by which a gradient only sees where it was zero."""
+    result = painted(
+        INPUT
+        + """
+        axis = Const() dtype=int32 value=int32[]*0
+        a = MatMul(x, y)
+        r = Relu(a)
+        b = MatMul(r, y)
+        back = ReluGrad(b, r)
+        mean = Mean(back, axis) keep_dims=true
+        d = Sub(back, mean)
+        q = RealDiv(d, y)
+        c = MatMul(q, y)
+        """,
+        **settings,
+    )
+    assert {"r", "back"} <= set(result.f16.split())
+    assert not {"mean", "d", "q"} & set(result.f16.split())
 
 
 # ---------------------------------------------------------------- float16's range
