@@ -26,6 +26,8 @@ from amp_tf.painting.contract import Flow, deny
 from amp_tf.painting.reasons import Rule
 from amp_tf.painting.values import Mask, Values
 
+FARTHEST = 64  #: nodes behind a difference among which its products are looked for
+
 
 def keep_differences(canvas: Canvas, flow: Flow) -> None:
     """A difference that is then divided, rooted, logged or exponentiated is painted deny, from its products to there.
@@ -133,20 +135,35 @@ class _Terms:
 
     def products_that_differ(self, differences: Mask) -> Mask:
         """The products behind the two sides of differences, where both sides have some and not the same."""
-        values, edges, linear = self.values, self.canvas.view.edges, self._linear()
+        values, linear, products = self.values, self._linear(), self.flow.products
+        fed = products | values.downstream(products, through=linear)
         found = np.zeros(self.canvas.view.node_count, np.bool_)
 
-        def products_behind(node: int) -> Mask:
-            seed = np.zeros_like(found)
-            seed[node] = True
-            passed = (seed & linear) | values.upstream(seed & linear, through=linear)
-            return (seed | values.sources_of(passed)) & self.flow.products
+        def fed_sources(node: int) -> list[int]:
+            return [source for source in values.sources_at(node) if fed[source]] if linear[node] else []
+
+        def origin(node: int) -> int:
+            """The last node before this one where values of several products meet; x and mean(x) have the same."""
+            seen = set()
+            while node not in seen and len(sources := set(fed_sources(node))) == 1:
+                seen.add(node)
+                (node,) = sources
+            return node
+
+        def products_behind(node: int) -> set[int]:
+            seen, waiting = {node}, [node]
+            while waiting and len(seen) < FARTHEST:
+                fresh = set(fed_sources(waiting.pop())) - seen
+                seen |= fresh
+                waiting += fresh
+            return {node for node in seen if products[node]}
 
         for node in np.flatnonzero(differences).tolist():
-            sources = edges.src_node[slice(*np.searchsorted(edges.dst_node, (node, node + 1)))].tolist()
-            sides = [products_behind(source) for source in sources]
-            if len(sides) == 2 and sides[0].any() and sides[1].any() and (sides[0] != sides[1]).any():
-                found |= sides[0] | sides[1]
+            sources = values.sources_at(node)
+            if len(sources) == 2 and fed[sources].all() and origin(sources[0]) != origin(sources[1]):
+                sides = [products_behind(source) for source in sources]
+                if sides[0] != sides[1]:
+                    found[list(sides[0] | sides[1])] = True
         return found
 
     def _linear(self) -> Mask:

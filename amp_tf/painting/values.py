@@ -103,6 +103,10 @@ class Values:
         found: Mask = np.frombuffer(reached, np.bool_).copy()
         return found
 
+    def sources_at(self, node: int) -> Sequence[int]:
+        """The nodes that a node reads, one for each value."""
+        return self._links.fanin[self._links.fanin_start[node] : self._links.fanin_start[node + 1]]
+
     def readers_of(self, nodes: Mask) -> Mask:
         """The nodes that read one of some nodes."""
         found = np.zeros(self.view.node_count, np.bool_)
