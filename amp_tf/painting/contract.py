@@ -75,6 +75,13 @@ def keep_results(canvas: Canvas, flow: Flow) -> None:
     keeps there. What variables hold is used by products only in the next step, through the variable.
 
     Difference "after-products": TensorFlow converts what follows a product, whoever reads it.
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)       f16
+        infer1 = Tanh(allow1)       f16
+        allow2 = MatMul(infer1, x)  f16
+        loss = Mul(allow2, x)       f16 → float32
     """
     values = flow.values
     stores = values.nodes_of(STORING)
@@ -95,6 +102,21 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
     chain of more than :data:`LONGEST_SUM` additions to one value.
 
     Difference "running-sum": TensorFlow converts sums as it converts all arithmetic.
+
+    Example (bfloat16)::
+
+        start = Enter(x) frame_name='f'                           f16 → float32
+        w = Enter(x) frame_name='f' is_constant=true              f16
+        state = Merge(start, next)                                f16 → float32
+        go = Placeholder() dtype=bool
+        turns = Enter(go) T=bool frame_name='f' is_constant=true
+        again = LoopCond(turns)
+        switch = Switch(state, again)                             f16 → float32
+        step = MatMul(switch:1, w)                                f16
+        sum1 = AddV2(switch:1, step)                              f16 → float32
+        next = NextIteration(sum1)                                f16 → float32
+        done = Exit(switch)                                       f16
+        allow2 = MatMul(done, x)                                  f16
     """
     values, view = flow.values, canvas.view
     arguments = [node for node, op in enumerate(view.ops) if op == ARG_OP]

@@ -30,6 +30,13 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
     x - mean(x), they share its rounding.
 
     Difference "difference": TensorFlow converts them where they lie between or follow products.
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)        f16
+        difference = Sub(x, allow1)  f16 → float32
+        root = Sqrt(difference)      f16 → float32
+        allow2 = MatMul(root, x)     f16
     """
     terms = _Terms.of(canvas, flow)
     differences = terms.differences()

@@ -73,6 +73,16 @@ def drop_unprofitable(
         shapes: the static shapes of the graph's tensors.
         ties: sets of units that must have one type, such as those of the nodes that share a TensorList.
         folded: the nodes that TensorFlow will compute together with a product since normalization was folded.
+
+    Example (auto)::
+
+        x = Placeholder() shape=[512, 512]
+        allow1 = MatMul(x, x)               f16
+        infer1 = Sigmoid(allow1)            f16 → float32
+        infer2 = Sigmoid(infer1)            f16 → float32
+        allow2 = MatMul(infer2, x)          f16
+        small = Placeholder() shape=[8, 8]
+        allow3 = MatMul(small, small)       f16 → float32
     """
     _drop_slow_kernels(canvas)
     runs = _count_runs(canvas.view)

@@ -26,6 +26,14 @@ def keep_extremes(canvas: Canvas) -> None:
     """What reads such a constant is painted deny, and what uses its values, up to the next allow node.
 
     Difference "extreme-constant": TensorFlow's pass looks at no values.
+
+    Example (float16)::
+
+        never = Const() value=float32[]*-1e9
+        allow1 = MatMul(x, x)                 f16
+        infer1 = AddV2(allow1, never)         f16 → float32
+        infer2 = Softmax(infer1)              f16 → float32
+        allow2 = MatMul(infer2, x)            f16
     """
     view = canvas.view
     passable = (canvas.on_infer | canvas.on_clear) & (canvas.deny ^ 1)
@@ -43,6 +51,13 @@ def keep_in_range(canvas: Canvas, flow: Flow) -> None:
     Quotients by a constant and products of two different values are what the lists say.
 
     Difference "squares-and-quotients": TensorFlow has Pow on the deny list, but not x * x and 1 / x.
+
+    Example (float16)::
+
+        allow1 = MatMul(x, x)         f16
+        square = Mul(allow1, allow1)  f16 → float32
+        infer1 = Tanh(square)         f16 → float32
+        allow2 = MatMul(infer1, x)    f16
     """
     if canvas.target.precision is not Precision.FLOAT16:
         return
