@@ -29,7 +29,7 @@ from amp_tf.oplists.work import count_operations
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.min_cut import SINK, SOURCE, UNBOUNDED, Network
-from amp_tf.painting.reasons import Balance, Rule
+from amp_tf.painting.reasons import FORCED, Balance, Rule
 
 _PINNED_OPS = frozenset({"Enter", "Exit"})
 _PICKING_OPS = frozenset({"Gather", "GatherNd", "GatherV2", "StridedSlice"})  # rows of a table, however large it is
@@ -66,7 +66,7 @@ def drop_unprofitable(
 
     Products of the allow list stay as they are in the first step, apart from those with a slow kernel. So do ops that
     oneDNN computes together with a product, and the entries and exits of loops: a cast of a value that does not change
-    belongs outside.
+    belongs outside. What the user forces stays in any case.
 
     Args:
         canvas: the painted canvas.
@@ -103,8 +103,9 @@ def drop_unprofitable(
             has_product = any(canvas.on_allow[unit] for unit in island)
             pays = balance.in_f16 < balance.in_float32
             if not (pays and has_product):
-                canvas.unpaint_allow(island, Rule.DOES_NOT_PAY)
-                _note(canvas, [island], [balance])
+                free = [unit for unit in island if canvas.rule[unit] not in FORCED]
+                canvas.unpaint_allow(free, Rule.DOES_NOT_PAY)
+                _note(canvas, [free], [balance])
 
 
 def _drop_slow_kernels(canvas: Canvas) -> None:
@@ -112,6 +113,7 @@ def _drop_slow_kernels(canvas: Canvas) -> None:
     for row in costs.SLOW_KERNELS:
         nodes = [node for node, op in enumerate(view.ops) if op == row.op and row.applies(view.protos[node])]
         units = [unit for node in nodes for unit in view.units(node) if canvas.allow[unit]]
+        units = [unit for unit in units if canvas.rule[unit] not in FORCED]
         canvas.unpaint_allow(units, Rule.DOES_NOT_PAY)
         canvas.weighed.update(dict.fromkeys(units, row.why))
 

@@ -17,7 +17,7 @@ from amp_tf.graph import datatypes
 from amp_tf.oplists.table import CPU, INACCURATE, KEEPING, SUMS_IN_BFLOAT16, SUMS_IN_ITS_TYPE
 from amp_tf.painting.canvas import NO_CAUSE, Canvas
 from amp_tf.painting.economy import fused_with_products
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import FORCED, Rule
 from amp_tf.precision import Precision
 
 _MAXIMA = frozenset({"Max", "MaxPool", "MaxPool3D", "MaxPoolV2", "Min"})
@@ -29,7 +29,6 @@ _COMPARING = frozenset(
         *("MaxPoolGradV2",),
     )
 )
-_FORCED = (Rule.FORCED_BY_LEVEL, Rule.FORCED_BY_NAME, Rule.FORCED_BY_SCOPE)
 
 
 def take_sums_off_lists(canvas: Canvas) -> None:
@@ -84,7 +83,7 @@ def drop_narrow_sums(canvas: Canvas) -> None:
     if canvas.target.lists.table == CPU and canvas.target.precision is Precision.BFLOAT16:
         units = [unit for unit in _units_of_ops(canvas, SUMS_IN_BFLOAT16) if canvas.allow[unit]]
         fused = fused_with_products(canvas) if units else set()
-        lone = [unit for unit in units if unit not in fused and canvas.rule[unit] not in _FORCED]
+        lone = [unit for unit in units if unit not in fused and canvas.rule[unit] not in FORCED]
         canvas.unpaint_allow(lone, Rule.SUMS)
 
 
@@ -177,7 +176,7 @@ def match_maxima(canvas: Canvas) -> None:
         if canvas.convertible[unit] and not canvas.deny[unit] and not canvas.locked[unit]:
             canvas.paint_allow([unit], Rule.COMPARES)
         else:
-            units = [unit for node in chain for unit in view.units(node) if canvas.rule[unit] not in _FORCED]
+            units = [unit for node in chain for unit in view.units(node) if canvas.rule[unit] not in FORCED]
             canvas.unpaint_allow(units, Rule.COMPARED)
 
 
