@@ -1,8 +1,8 @@
 """Settings: one frozen dataclass, and the table of environment variables that fills it.
 
 Settings are read from ``os.environ`` here alone. Each variable is one row of :data:`ENV_VARS`: its name, the field it
-sets, how its text is read, and the sentence that the README's table shows. The names without ``AMP_TF_`` in front are
-NGC's and TensorFlow's own and keep their meaning.
+sets, how its text is read, and the sentence that the table of docs/variables.md shows. The names without ``AMP_TF_`` in
+front are NGC's and TensorFlow's own and keep their meaning.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ def _check_variables(facts: Facts) -> Finding | None:
         return None
     what = f"no variables of amp_tf's, so they change nothing: {', '.join(name for name, _ in unknown)}"
     close = ", ".join(dict.fromkeys(close for _, close in unknown if close))
-    return Finding("variable", False, what, f"Write {close}" if close else "README.md lists the variables")
+    return Finding("variable", False, what, f"Write {close}" if close else "docs/variables.md lists the variables")
 
 
 def _check_op_names(facts: Facts) -> Finding | None:

@@ -178,7 +178,7 @@ def _follow_environment(*, is_asked_first: bool = False) -> None:
 
 def _tell_unknown_variables() -> None:
     for name, close in find_unknown_variables():
-        fix = f"Write {close}, if that is meant" if close else "README.md lists the variables"
+        fix = f"Write {close}, if that is meant" if close else "docs/variables.md lists the variables"
         notices.warn_once(f"variable.{name}", "this is no variable of amp_tf's", where=name, fix=fix)
 
 

@@ -23,7 +23,7 @@ from amp_tf.precision import Precision
 
 
 def keep_extremes(canvas: Canvas) -> None:
-    """What reads such a constant is painted deny, and what uses its values, up to the next allow node.
+    """What reads a constant that 16 bit cannot hold is painted deny, and what uses its values, up to the next product.
 
     Difference "extreme-constant": TensorFlow's pass looks at no values.
 
