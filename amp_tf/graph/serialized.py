@@ -5,6 +5,12 @@ Python's protobuf objects the same graph takes about five times the memory. So n
 some at a time, and the fields of nodes that nobody edits are copied from the one row of bytes into the other.
 
 Source of the format: the encoding of protocol buffers (https://protobuf.dev/programming-guides/encoding).
+
+Nodes are looked at 1,024 at a time, because Python's protobuf keeps a table of live wrappers that only grows: all
+wrappers of ResNet-50's graph at once take 1.5 times the serialized graph. API and hook share this path; to serialize
+and parse costs the API 5 and 7 ms on ResNet-50. What there are thousands of (types, causes, planned types, converted
+units) are arrays of four bytes. With these, the peak from bytes to bytes is below six times the graph; with a GraphDef
+on both sides it is not, and cannot be by much: the result's tree of protos alone takes 4.6 to 4.9 times the bytes.
 """
 
 from __future__ import annotations

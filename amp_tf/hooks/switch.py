@@ -1,4 +1,10 @@
-"""On and off, from Python and from the environment."""
+"""On and off, from Python and from the environment.
+
+What is on is a stack. A handle takes its own settings out, wherever they lie, so blocks nest and may end in any order.
+The environment lies at the bottom and is read again when it comes up; ``disable()`` and ``AMP_TF_DISABLE`` empty the
+stack. Why amp_tf is off is noted where it is turned off (``evidence.off``), so that the line at exit and ``report()``,
+which are one text, can say it.
+"""
 
 from __future__ import annotations
 

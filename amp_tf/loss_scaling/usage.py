@@ -20,6 +20,10 @@ means SCALED in Keras 3, and UNSCALED_BY_LOOP in tf_keras and TF1, as each libra
 *Where the graph cannot tell* (eager steps, gradients that another function left in variables) they count as never
 scaled: a step that is too large shows at once and comes with a warning, while gradients divided by a scale that never
 multiplied them stop the training in silence.
+
+The power of the scale is asked for only where the loop read the scale, or mixed ``scale_loss`` with
+``get_unscaled_gradients``; where it is neither 0 nor 1, the calls alone decide. What a While or an If returns counts as
+computed from all that it is given.
 """
 
 from __future__ import annotations

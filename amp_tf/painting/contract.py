@@ -13,6 +13,11 @@ above 65,504 and zero below 6e-8 whatever the scale, a loss in bfloat16 has thre
 or exponential of it shows them at full size (:mod:`amp_tf.painting.differences`).
 
 TensorFlow's pass knows none of them. Each rule paints deny what the lists would convert; forced nodes stay forced.
+
+*Calls* count as users if the functions that they call hold products, which is why XLA functions are read with all that
+they call. That the results of a function may be its next arguments covers functional loops and steps that Python calls
+again, and costs nothing, because arguments are float32 anyway. Chains are judged beyond 8 additions (the residual
+streams of deep networks): at 8 small steps the error reaches 4 times that of the ideal mixed program.
 """
 
 from __future__ import annotations

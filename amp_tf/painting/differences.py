@@ -3,6 +3,11 @@
 x - y is exact, but where x and y are alike and rounded, it is made of their roundings. That does no harm to the sum of
 a million such differences; a quotient, a root, a logarithm or an exponential shows it at full size: a variance below
 zero, ``tf.image.ssim`` of infinity. A variance is found as the difference of squares that it mostly is.
+
+In practice these are the statistics of every normalization that is written in plain operations, which Keras' own policy
+keeps in float32, too. Where two products are subtracted and the difference is divided (``tf.image.ssim``), they are
+float32 themselves, or nothing that follows can help. x - mean(x) does not count as two products, or all of a network
+with batch normalization would.
 """
 
 from __future__ import annotations

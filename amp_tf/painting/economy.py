@@ -9,6 +9,11 @@ a cast before a loop costs little beside what it saves in there.
 
 Both need static shapes. What is not known is taken to be as large as the median of what is; where nothing is known,
 only the first question is asked.
+
+It runs only where amp_tf chooses the precision: naming one means all that the lists convert. The exact cut of
+ResNet-50's training graph takes 70 ms in plain Python. Gradient ops that oneDNN computes from what their forward op
+left behind must have its type, and a bias gradient goes with the filter gradient that reads the same tensor, because
+oneDNN computes both in one kernel.
 """
 
 from __future__ import annotations

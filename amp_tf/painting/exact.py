@@ -5,6 +5,12 @@ follow from where values go. A sum that is kept in the 16-bit type stops growing
 values that stand for whole numbers, such as the ids of a feature column, become other numbers: 1,001 is 1,000 in
 bfloat16. And the gradient of a maximum looks for the maximum among the values that it was taken from, where it is not
 found once it is rounded and they are not.
+
+TensorFlow's CPU kernel of BiasAddGrad adds row after row in bfloat16; oneDNN's fused one does not, so which bias
+gradients stay is decided last. Elu and Selu compute exp(x) - 1 in 16 bit; of the other elementwise kernels, compared
+with the rounded float32 result over nine decades, none is off by more than 8 units on CPUs except where the result
+cancels. AvgPoolGrad and ResizeNearestNeighborGrad add in their own type as well, up to 3 units off on average for
+windows of 16 × 16, and stay as they are.
 """
 
 from __future__ import annotations

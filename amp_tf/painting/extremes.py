@@ -5,6 +5,10 @@ also below bfloat16's. A row of a mask that allows nothing, such as that of a pa
 of infinities it is NaN, and so is each gradient then. 1e-8 guards logarithms and quotients from zero; float16 has no
 such number, and the guard is gone. So is that of a probability which is clipped to 0.9999999, and the logarithm of what
 is left to 1 is minus infinity. A few ops make such values themselves, and some on no list pass them on.
+
+The constant need not be cast itself: Keras multiplies it in float32, and the product was cast. Clamping each such cast
+would keep softmax in 16 bit, but hide the infinities by which loss scaling knows an overflow. NVIDIA's users were told
+to write -1e4 where Keras writes -1e9.
 """
 
 from __future__ import annotations

@@ -132,6 +132,8 @@ def drop_unsupported(canvas: Canvas) -> None:
 def match_fused_types(canvas: Canvas) -> None:
     """The types of a fused product change together or not at all.
 
+    ``_FusedConv2D`` carries T and TArgs; where they differ oneDNN aborts the process.
+
     Example (bfloat16, infer_add=_FusedConv2D)::
 
         allow1 = MatMul(x, x)                                              f16
@@ -171,7 +173,8 @@ def absorb_casts(canvas: Canvas) -> None:
     """An existing Cast to the 16-bit type takes a painted value as it is, which makes it a copy that costs nothing.
 
     Otherwise the value would be cast to float32 for it alone, and back; none of TensorFlow's optimizers removes such a
-    pair. TensorFlow's own pass makes it, so this rule runs only where amp_tf chooses the precision.
+    pair. TensorFlow's own pass makes it, so this rule runs only where amp_tf chooses the precision. Casts of constants
+    are folded by TensorFlow's second round (``tests/hooks/grappler/test_executed_casts.py`` shows both).
 
     Example (auto)::
 

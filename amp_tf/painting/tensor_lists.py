@@ -2,6 +2,9 @@
 
 The graph shows a list only as a handle of type variant that runs from op to op. Ops connected by handles form a
 cluster; values flow inside it from writers to readers, along edges that the graph does not show.
+
+A list that leaves the graph is denied as in TensorFlow: nodes that may be touched become deny before deny spreads, the
+others afterwards. To spread danger through the list would be safer, but differs from TensorFlow.
 """
 
 from __future__ import annotations
