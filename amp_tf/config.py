@@ -103,12 +103,11 @@ class AmpConfig:
         choices = (("precision", PRECISIONS), ("level", LEVELS), ("target", TARGETS), ("allreduce", ALLREDUCE))
         for field, valid in choices:
             check_choice(getattr(self, field), valid, where=f"AmpConfig.{field}")
-        if not isinstance(self.ignore_performance, bool):
-            raise ConfigError(
-                f"{self.ignore_performance!r} is not a valid value",
-                where="AmpConfig.ignore_performance",
-                fix="Valid values: True, False",
-            )
+        for field in _BOOL_FIELDS:
+            if not isinstance(value := getattr(self, field), bool):
+                raise ConfigError(
+                    f"{value!r} is not a valid value", where=f"AmpConfig.{field}", fix="Valid values: True, False"
+                )
         for field in _TUPLE_FIELDS:
             object.__setattr__(self, field, check_names(getattr(self, field), where=f"AmpConfig.{field}"))
         for field in ("keep_float32", "force_f16"):
@@ -320,6 +319,7 @@ def _list_rows() -> tuple[EnvVar, ...]:
     return tuple(rows)
 
 
+_BOOL_FIELDS = tuple(field.name for field in dataclasses.fields(AmpConfig) if str(field.type) == "bool")
 _TUPLE_FIELDS = tuple(field.name for field in dataclasses.fields(AmpConfig) if str(field.type) == "Sequence[str]")
 
 ENV_VARS: tuple[EnvVar, ...] = (

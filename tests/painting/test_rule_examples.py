@@ -92,5 +92,6 @@ def test_each_rule_has_an_example_that_shows_what_it_does(row: Row) -> None:
     examples = examples_of(row)
     assert examples, f"the rule of the row {row.name!r} has no example in its docstring"
     for example in examples:
-        assert example.text == marked(example, row)
-        assert "→" in example.text
+        wanted = marked(example, row)
+        assert "→" in wanted, f"leaving out {row.name!r} changes nothing in its example"
+        assert example.text == wanted, f"the example should read:\n\n{wanted}\n"
