@@ -28,7 +28,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
 
 # Shell commands that no test of this file runs.
 ELSEWHERE = {
-    "scripts/demo": "installs half a GB; test_help and test_summary_line test it",
+    "scripts/demo": "tests/scripts/test_demo.py",
     "scripts/test": "runs this test",
     "pip install '.[cpu]'": "installs half a GB; scripts/test_wheel does it",
     "pip install '.[gpu]'": "installs several GB; docker/ does it",
@@ -52,7 +52,7 @@ IN_SENTENCES = {
     "pip install .": ("tests/test_packaging.py", '"install"'),
     "pip uninstall amp-tf": ("tests/test_packaging.py", '"uninstall"'),
     "python scripts/train_distributed.py --workers 2": ("tests/distributed/test_workers.py", "train_distributed.py"),
-    "scripts/demo": ("scripts/demo", "train_digits.py"),
+    "scripts/demo": ("tests/scripts/test_demo.py", "scripts/demo"),
     "scripts/test": (".ci/run", "scripts/test --extra lint"),
     "scripts/test_matrix --oldest --keras 3.4": (".ci/run", "scripts/test_matrix --oldest"),
     "scripts/test_matrix --tier quick": (".ci/run", "--tier quick"),
