@@ -4,6 +4,12 @@ A serialized GraphDef is a row of fields, one for each node, and after them the 
 Python's protobuf objects the same graph takes about five times the memory. So nodes are parsed when they are looked at,
 some at a time, and the fields of nodes that nobody edits are copied from the one row of bytes into the other.
 
+Where ``a`` becomes 16 bit, its field alone is parsed, edited and written; or, if nothing but types of it change, these
+bytes are changed in their places::
+
+    before   x = Placeholder() | a = MatMul(x, x) T=float32  | library, versions
+    after    x = Placeholder() | a = MatMul(c, c) T=bfloat16 | c = Cast(x) | library, versions
+
 Source of the format: the encoding of protocol buffers (https://protobuf.dev/programming-guides/encoding).
 
 Nodes are looked at 1,024 at a time, because Python's protobuf keeps a table of live wrappers that only grows: all
