@@ -5,7 +5,7 @@ Keras 3 and custom loops add up their gradients by ``ReplicaContext.all_reduce``
 16 bit, summed, and cast back. The casts are made where the step is traced, which all replicas do alike, not in a graph
 optimizer: TensorFlow ends the training when replicas disagree about the type of a collective operation.
 
-A mean is summed, then divided in float32. float16 gets a scale of its own (:mod:`amp_tf.hooks.all_reduce_scale`): the
+A mean is summed, then divided in float32. float16 gets a scale of its own, from a bound that all replicas share: the
 loss-scale optimizer unscales before the sum, so its scale cannot help. ``scope("float32")`` never spans a sum: other
 replicas are traced meanwhile in the same graph.
 """
