@@ -2,6 +2,10 @@
 
 It runs before TensorFlow is imported, so it is small, reads no settings (that happens when TensorFlow is there) and
 never raises.
+
+If a Python that began with the switch on turns it off itself, ``_amp_tf_start`` loads the package all the same, so that
+somebody is there to say so at exit. Settings without the switch are told at exit by ``_amp_tf_start`` alone, unless
+somebody read them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What every ``LossScaleOptimizer`` offers a loop, in the same words: the methods around its :class:`Scaler`."""
+"""What every ``LossScaleOptimizer`` offers a loop, in the same words: the methods around its :class:`Scaler`.
+
+Those that a traced step calls are marked ``do_not_convert``: AutoGraph would rewrite them and all that they call, and
+warn where it cannot (``tests/loss_scaling/test_autograph.py``).
+"""
 
 from __future__ import annotations
 

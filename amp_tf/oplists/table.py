@@ -65,6 +65,10 @@ _LOOP = "carries values through control flow unchanged"
 _LIST = "stores tensors in a list unchanged"
 _FUSED = "is a matrix product or convolution that TensorFlow's remapper fused with what follows"
 
+#: Products that TensorFlow's remapper makes. They carry their types twice (T and TArgs), and their kernels abort the
+#: process where the two differ.
+FUSED_PRODUCTS = frozenset({"_FusedMatMul", "_FusedConv2D", "_FusedDepthwiseConv2dNative"})
+
 _GROUPS = (
     _Group(
         ALLOW,
@@ -93,7 +97,7 @@ _GROUPS = (
         "Mha MhaV2 Tmlp TmlpV2 TmlpV3 Pmlp FastUnsortedSegmentMax VoxelMax",
         (CUDA,),
     ),
-    _Group(ALLOW, _FUSED, "_FusedMatMul _FusedConv2D _FusedDepthwiseConv2dNative", TABLES, AMP_TF),
+    _Group(ALLOW, _FUSED, " ".join(sorted(FUSED_PRODUCTS)), TABLES, AMP_TF),
     _Group(
         INFER,
         _ELEMENTWISE,
@@ -158,10 +162,6 @@ def _rows() -> Iterator[OpRow]:
 
 
 ROWS: tuple[OpRow, ...] = tuple(_rows())
-
-#: Products that TensorFlow's remapper makes. They carry their types twice (T and TArgs), and their kernels abort the
-#: process where the two differ.
-FUSED_PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW and row.origin == AMP_TF)
 
 #: Ops that are rewritten to a successor whose types can be split, and the types that the successor adds.
 SUCCESSORS: dict[str, tuple[str, str]] = {
