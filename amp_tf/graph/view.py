@@ -52,14 +52,8 @@ class Edges:
         Args:
             numbers: which, as a numpy index: numbers, a mask or a slice.
         """
-        return Edges(*(column[numbers] for column in self._columns()))
-
-    def followed_by(self, other: Edges) -> Edges:
-        """These edges and then the others."""
-        return Edges(*map(np.concatenate, zip(self._columns(), other._columns(), strict=True)))
-
-    def _columns(self) -> tuple[Any, ...]:
-        return self.src_node, self.src_port, self.dst_node, self.dst_position, self.src_unit, self.dst_unit
+        columns = self.src_node, self.src_port, self.dst_node, self.dst_position, self.src_unit, self.dst_unit
+        return Edges(*(column[numbers] for column in columns))
 
 
 class Adjacency:

@@ -8,6 +8,7 @@ one. What it calls becomes renamed clones that its children list keeps alive, so
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import threading
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.calls import referenced
-from amp_tf.hooks import evidence, op_names, xla_checks, xla_kernels, xla_pays, xla_saving
-from amp_tf.hooks.devices import hardware
+from amp_tf.hooks import devices, evidence, op_names, xla_saving
 from amp_tf.hooks.notices import warn_once
 from amp_tf.hooks.slow_float16 import warn_if_slow
-from amp_tf.hooks.xla_library import Clone, LibraryRewriter, RewrittenFunction
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.rewriting.clones import Clone, RewrittenFunction, rewrite_with_callees
 
 if TYPE_CHECKING:
     from amp_tf.reporting.schema import GraphReport
@@ -66,6 +67,11 @@ def uninstall() -> None:
             _wrapper = None
 
 
+def hardware() -> Hardware:
+    """What XLA can do on the devices of this process."""
+    return dataclasses.replace(devices.hardware(), is_xla=True)
+
+
 def _wrap(from_func_graph: Any) -> Any:
     @functools.wraps(from_func_graph)
     def from_func_graph_and_rewrite(name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -106,10 +112,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
     known = context.list_function_names()  # of str, although the functions themselves are called by bytes
     reports: list[GraphReport] = []
 
-    config = xla_kernels.without_float32_only(op_names.known_only(config))
-    is_weighed = xla_pays.is_weighed(config, hardware())
-    if is_weighed:
-        config = xla_pays.without_unprofitable(config)
+    config = op_names.known_only(config)
 
     @functools.cache
     def definition_of(name: str) -> Any:
@@ -130,8 +133,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
         library = FunctionDefLibrary(function=callees(definition))
         with log_files.coming("xla"):
             result = rewrite(definition, config, hardware=hardware(), library=library)
-        graphs = result.report.graphs
-        reports.extend(map(xla_pays.explained, graphs) if is_weighed else graphs)
+        reports.extend(result.report.graphs)
         return result.graph
 
     def lookup(name: str) -> Any:
@@ -142,11 +144,8 @@ def _convert(function: Any, config: AmpConfig) -> None:
     def new_name(name: str) -> str:
         return f"{name}_amp_tf_{next(_numbers)}"
 
-    result = LibraryRewriter(rewrite_body, lookup, new_name).rewrite(original)
+    result = rewrite_with_callees(original, rewrite_body, lookup, new_name)
     if result.definition is not original:
-        xla_checks.verify(
-            original, result, lambda name: context.get_function_def(name.encode()) if name in known else None
-        )
         _register(function, original, result)
         warn_if_slow(config)
     process.record(RewriteReport(tuple(reports)), way="xla")

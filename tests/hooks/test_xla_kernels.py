@@ -7,11 +7,8 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import kernels, op_def_registry
 
-from amp_tf.config import AmpConfig
 from amp_tf.hooks import xla
-from amp_tf.hooks.xla_kernels import FLOAT32_ONLY, without_float32_only
-from amp_tf.oplists.lists import build_lists
-from amp_tf.oplists.table import DENY, ROWS, TABLES
+from amp_tf.oplists.table import DENY, FLOAT32_ONLY_IN_XLA, ROWS
 from tests.hooks.xla_functions import BF16, BFLOAT16, assert_rounded, definition, jitted, tensor
 
 
@@ -39,7 +36,7 @@ def test_second_gradients_of_max_pooling_compile():
 
 def test_the_ops_are_those_that_xla_has_only_float32_kernels_for():
     jitted(lambda x: x + 1)(1.0)  # XLA registers its kernels now
-    assert {row.op for row in ROWS if row.op_list != DENY and _is_float32_only(row.op)} == FLOAT32_ONLY
+    assert {row.op for row in ROWS if row.op_list != DENY and _is_float32_only(row.op)} == FLOAT32_ONLY_IN_XLA
 
 
 def _is_float32_only(op: str) -> bool:
@@ -63,9 +60,3 @@ def _is_float32_only(op: str) -> bool:
         for attr in attrs
         for data_type in (types_pb2.DT_BFLOAT16, types_pb2.DT_HALF)
     )
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_the_ops_leave_the_lists_even_where_the_user_adds_them(table):
-    config = without_float32_only(AmpConfig(clear_remove=("MaxPoolGradGrad",), allow_add=("MaxPoolGradGrad",)))
-    assert FLOAT32_ONLY.isdisjoint(build_lists(table, config).list_of)
