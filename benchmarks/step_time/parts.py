@@ -112,7 +112,8 @@ def _hoisted_reads() -> None:
 
 
 def _xla_cost_model() -> None:
-    from amp_tf.hooks import devices, xla
+    from amp_tf.hooks import devices
+    from amp_tf.hooks.xla import functions as xla
 
     xla.hardware = devices.hardware  # as Grappler sees it
 

@@ -10,7 +10,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 import amp_tf
-from amp_tf.hooks import devices, xla
+from amp_tf.hooks import devices
+from amp_tf.hooks.xla import functions as xla
 from amp_tf.oplists import costs
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting import economy, paint

@@ -6,11 +6,13 @@ right after it was built: rewritten functions get their original definition back
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
+from amp_tf.hooks.patches import Patches
+
 _functions: Mapping[bytes, Any] = {}
+_patches = Patches()
 
 
 def install(rewritten: Mapping[bytes, Any]) -> None:
@@ -26,18 +28,16 @@ def install(rewritten: Mapping[bytes, Any]) -> None:
 
     global _functions
     _functions = rewritten
-    if getattr(save._build_meta_graph, "_amp_tf", False):
-        return
-    build = save._build_meta_graph
+    _patches.put(save, "_build_meta_graph", _restoring)
 
-    @functools.wraps(build)
+
+def _restoring(build: Any) -> Any:
     def build_and_restore(*args: Any, **kwargs: Any) -> Any:
         built = build(*args, **kwargs)
         restore(built[0].graph_def.library)
         return built
 
-    build_and_restore._amp_tf = True  # type: ignore[attr-defined]
-    save._build_meta_graph = build_and_restore
+    return build_and_restore
 
 
 def restore(library: Any) -> None:

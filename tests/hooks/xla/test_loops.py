@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from amp_tf.hooks import xla
-from tests.hooks.xla_functions import (
+from amp_tf.hooks.xla import functions as xla
+from tests.hooks.xla.small_functions import (
     BFLOAT16,
     W,
     X,

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.xla_gpu.stablehlo import count_products
 from tests.hooks.running import Ended, run
 
-PROGRAMS = Path(__file__).parent / "xla_programs"
+PROGRAMS = Path(__file__).parent / "programs"
 ON = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1", "AMP_TF_PRECISION": "bfloat16"}
 RELATIVE = 0.03
 """Tolerance of losses and results: bfloat16 has 8 significant bits, so each product is off by up to 2**-8."""

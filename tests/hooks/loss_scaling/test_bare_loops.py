@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import amp_tf
 from tests.hooks import running
-from tests.hooks.loss_scaling_setup import X, Y, installed, make_model
+from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
 
 v1 = tf.compat.v1
 WARNING = "variables are written by gradients of a loss that is not scaled, in float16"

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from tests.hooks.loss_scaling_setup import X, Y, installed, make_model
+from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
 
 
 class ForgetsToScale(keras.Model):

@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from amp_tf.hooks.loss_scaling import Context, survive
-from amp_tf.hooks.loss_scaling_keras3 import _compile, _fit, _owner, metadata_rows, warn_if_unscaled
+from amp_tf.hooks.loss_scaling.automatic import Context, survive
+from amp_tf.hooks.loss_scaling.keras3 import _compile, _fit, _owner, metadata_rows, warn_if_unscaled
 
 
 def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:

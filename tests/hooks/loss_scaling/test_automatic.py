@@ -5,9 +5,9 @@ import numpy as np
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import loss_scaling
+from amp_tf.hooks.loss_scaling import automatic as loss_scaling
 from amp_tf.loss_scaling import is_loss_scaled, ledger
-from tests.hooks.loss_scaling_setup import X, Y, installed, make_model
+from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
 
 v1 = tf.compat.v1
 

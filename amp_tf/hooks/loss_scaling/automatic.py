@@ -23,9 +23,9 @@ from amp_tf.precision import Precision
 
 # library -> the modules with its patches; each has patches(context), the (owner, attribute, replacement) rows
 _PATCH_MODULES = {
-    "keras": ("amp_tf.hooks.loss_scaling_keras3",),
-    "tf_keras": ("amp_tf.hooks.loss_scaling_tf_keras",),
-    "tensorflow": ("amp_tf.hooks.loss_scaling_v1", "amp_tf.hooks.loss_scaling_loops"),
+    "keras": ("amp_tf.hooks.loss_scaling.keras3",),
+    "tf_keras": ("amp_tf.hooks.loss_scaling.tf_keras",),
+    "tensorflow": ("amp_tf.hooks.loss_scaling.v1", "amp_tf.hooks.loss_scaling.loops"),
 }
 _CUSTOM_LOOP = "loss_scaling.custom_loop"
 _MODELS_SHOWN = 3  # in the line at exit: a search over settings trains hundreds
@@ -143,8 +143,8 @@ def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]
 def describe() -> str:
     """The part of the line at exit about loss scaling; empty where no loss was scaled. Several models are named."""
     seen, more = ledger.statuses()
-    if "amp_tf.hooks.loss_scaling_sessions" in sys.modules:
-        seen = [*seen, *sys.modules["amp_tf.hooks.loss_scaling_sessions"].statuses()]
+    if "amp_tf.hooks.loss_scaling.sessions" in sys.modules:
+        seen = [*seen, *sys.modules["amp_tf.hooks.loss_scaling.sessions"].statuses()]
     more += len(seen[:-_MODELS_SHOWN])
     is_alone = len(seen) == 1 and not more
     parts = [

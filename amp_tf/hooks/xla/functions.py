@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.calls import referenced
-from amp_tf.hooks import devices, evidence, op_names, xla_saving
+from amp_tf.hooks import devices, evidence, op_names
 from amp_tf.hooks.notices import warn_once
+from amp_tf.hooks.patches import Patches
 from amp_tf.hooks.slow_float16 import warn_if_slow
+from amp_tf.hooks.xla import saving
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.rewriting.clones import Clone, RewrittenFunction, rewrite_with_callees
 
@@ -30,7 +32,7 @@ XLA_COMPILE = "_XlaMustCompile"
 
 _lock = threading.Lock()
 _config: AmpConfig | None = None
-_wrapper: Any = None
+_patches = Patches()
 _numbers = itertools.count()
 _rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()
 
@@ -43,28 +45,19 @@ def install(config: AmpConfig | None = None) -> None:
     """
     from tensorflow.python.eager.polymorphic_function import atomic_function
 
-    global _config, _wrapper
+    global _config
     with _lock:
         _config = AmpConfig.from_env() if config is None else config
-        if _wrapper is None:
-            _wrapper = _wrap(atomic_function.from_func_graph)
-            atomic_function.from_func_graph = _wrapper
-        elif atomic_function.from_func_graph is _wrapper.__wrapped__:  # somebody put the original back
-            atomic_function.from_func_graph = _wrapper
-        xla_saving.install(_rewritten)
+        _patches.put(atomic_function, "from_func_graph", _wrap)
+        saving.install(_rewritten)
 
 
 def uninstall() -> None:
     """Leaves functions alone from now on; those that were rewritten stay so. A second call does nothing."""
-    from tensorflow.python.eager.polymorphic_function import atomic_function
-
-    global _config, _wrapper
+    global _config
     with _lock:
         _config = None
-        # If somebody wrapped the wrapper, it stays where it is and passes everything on.
-        if _wrapper is not None and atomic_function.from_func_graph is _wrapper:
-            atomic_function.from_func_graph = _wrapper.__wrapped__
-            _wrapper = None
+        _patches.restore()
 
 
 def hardware() -> Hardware:
@@ -73,7 +66,6 @@ def hardware() -> Hardware:
 
 
 def _wrap(from_func_graph: Any) -> Any:
-    @functools.wraps(from_func_graph)
     def from_func_graph_and_rewrite(name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
         function = from_func_graph(name, graph, attrs, *args, **kwargs)
         config = _config

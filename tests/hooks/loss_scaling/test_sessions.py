@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp_tf.hooks import loss_scaling, loss_scaling_sessions
+from amp_tf.hooks.loss_scaling import automatic as loss_scaling
+from amp_tf.hooks.loss_scaling import sessions as loss_scaling_sessions
 from amp_tf.loss_scaling import ledger
-from tests.hooks.loss_scaling_setup import installed
-from tests.hooks.test_loss_scaling_v1 import BATCHES, NANS, Session
+from tests.hooks.loss_scaling.setup import installed
+from tests.hooks.loss_scaling.test_v1 import BATCHES, NANS, Session
 
 v1 = tf.compat.v1
 

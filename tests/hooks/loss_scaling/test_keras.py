@@ -11,7 +11,7 @@ import tf_keras
 import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
 from amp_tf.loss_scaling import is_loss_scaled, keras3
-from tests.hooks.loss_scaling_setup import X, Y, installed, is_ours, make_model
+from tests.hooks.loss_scaling.setup import X, Y, installed, is_ours, make_model
 
 
 def test_compile_wraps_and_a_bare_optimizer_gives_the_same_weights(library):

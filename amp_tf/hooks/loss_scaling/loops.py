@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.hooks.loss_scaling import Context, survive
+from amp_tf.hooks.loss_scaling.automatic import Context, survive
 from amp_tf.loss_scaling import lineage, usage
 
 _FLOAT = 1  # DT_FLOAT

@@ -137,15 +137,15 @@ def _sum_narrow(sum_up: Callable[[Any], Any], tensors: list[Any], dtype: Any) ->
 
     if dtype != tf.float16:
         return [tf.cast(total, tf.float32) for total in sum_up([tf.cast(tensor, dtype) for tensor in tensors])]
-    from amp_tf.hooks import all_reduce_scale
+    from amp_tf.hooks.all_reduce import scale
 
     # In float16 the factors themselves would be infinite. A scope must not reach over a sum: other replicas are traced
     # in the meantime, in the same graph.
     with scope("float32"):
-        bounds = all_reduce_scale.bounds_of(tensors)
+        bounds = scale.bounds_of(tensors)
     bounds = sum_up(bounds)
     with scope("float32"):
-        before, after = map(tf.unstack, all_reduce_scale.scales(bounds))
+        before, after = map(tf.unstack, scale.scales(bounds))
         scaled = [tf.cast(tensor * factor, dtype) for tensor, factor in zip(tensors, before, strict=True)]
     totals = sum_up(scaled)
     with scope("float32"):

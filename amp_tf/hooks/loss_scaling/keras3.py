@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from amp_tf.hooks.loss_scaling import Context, survive
+from amp_tf.hooks.loss_scaling.automatic import Context, survive
 
 
 def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:

@@ -12,8 +12,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from amp_tf.hooks import loss_scaling_sessions, notices
-from amp_tf.hooks.loss_scaling import Context, replace, survive
+from amp_tf.hooks import notices
+from amp_tf.hooks.loss_scaling import sessions
+from amp_tf.hooks.loss_scaling.automatic import Context, replace, survive
 from amp_tf.loss_scaling import is_loss_scaled
 
 # The attribute of an optimizer that holds its wrappers by graph (or "eager"): the variables belong to one graph.
@@ -36,7 +37,7 @@ def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
 
     v1 = tf.compat.v1
     return [
-        (session.BaseSession, "close", loss_scaling_sessions.close),
+        (session.BaseSession, "close", sessions.close),
         (v1.train.Optimizer, "__init__", lambda original: _init(original, context)),
         (v1.train.Optimizer, "compute_gradients", lambda original: _method(original, "compute_gradients", context)),
         (v1.train.Optimizer, "apply_gradients", lambda original: _method(original, "apply_gradients", context)),
@@ -69,7 +70,7 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
         if graph not in by_graph and (reaches_base or _is_of_base(optimizer, "compute_gradients")):
             by_graph[graph] = v1.LossScaleOptimizer(optimizer)
             if graph != "eager":
-                loss_scaling_sessions.watch(graph, by_graph[graph])
+                sessions.watch(graph, by_graph[graph])
             _wrapped_by_hand.discard(optimizer)
     return by_graph.get(graph)
 
