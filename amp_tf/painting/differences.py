@@ -11,11 +11,12 @@ import dataclasses
 
 import numpy as np
 
+from amp_tf.graph.indices import Mask
 from amp_tf.oplists.table import ADDING, LINEAR, LOGARITHMS, MAGNIFYING, NORMALIZING, RECIPROCALS, SUBTRACTING
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.contract import Flow, deny
 from amp_tf.painting.reasons import Rule
-from amp_tf.painting.values import Mask, Values
+from amp_tf.painting.values import Values
 
 
 def keep_differences(canvas: Canvas, flow: Flow) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from amp_tf.graph.indices import Flags, Indices, Node, Unit
 from amp_tf.graph.view import GraphView, compact
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
 from amp_tf.painting.eligibility import Obstacles
@@ -24,15 +25,15 @@ class Marks:
     Reports keep them for every graph, hence no lists, which take ten times the memory.
     """
 
-    node_of: Any
-    listed: Any
-    is_float32: Any
-    type_allowed: Any
-    convertible: Any
-    allow: Any
-    deny: Any
-    rule: Any
-    cause: Any
+    node_of: Indices
+    listed: Flags
+    is_float32: Flags
+    type_allowed: Flags
+    convertible: Flags
+    allow: Flags
+    deny: Flags
+    rule: Flags
+    cause: Indices
     weighed: dict[int, Balance | str]
 
 
@@ -51,7 +52,7 @@ class Painting:
 
     view: GraphView
     precision: Precision | None
-    converted: Sequence[int]
+    converted: Sequence[Unit]
     unmatched: tuple[str, ...] = ()
     why_nothing: Rule | None = None
     detail: str = ""
@@ -93,20 +94,20 @@ class Painting:
         """The same painting without the graph's protos and edges, to be kept for the report."""
         return dataclasses.replace(self, view=self.view.detached())
 
-    def dtypes_after(self) -> Any:
+    def dtypes_after(self) -> Indices:
         """The ``DataType`` number of each unit once the graph is rewritten, as an array of 32-bit integers."""
         dtypes = np.array(self.view.dtypes, np.int32)
         if self.precision is not None:
             dtypes[self.converted] = self.precision.data_type
         return dtypes
 
-    def converted_nodes(self) -> list[int]:
+    def converted_nodes(self) -> list[Node]:
         """The nodes of which at least one type becomes 16 bit, in order."""
         if self._marks is None:
             return []
         return np.unique(self._marks.node_of[self.converted]).tolist()  # type: ignore[no-any-return]
 
-    def reason(self, node: int) -> Reason:
+    def reason(self, node: Node) -> Reason:
         """Why a node has its precision: the rule for the type of its result, or else for its first float32 type."""
         marks = self._marks
         if marks is None or self.why_nothing is Rule.NO_TARGET:
@@ -124,7 +125,7 @@ class Painting:
             return Reason(rule, detail=str(weighed), balance=weighed if isinstance(weighed, Balance) else None)
         return Reason(rule, self._cause(unit))
 
-    def trail(self, node: int) -> list[str]:
+    def trail(self, node: Node) -> list[str]:
         """The nodes along which the decision came, from this one to where it began."""
         marks = self._marks
         names = [self.view.names[node]]
@@ -139,7 +140,7 @@ class Painting:
             names.append(self.view.names[marks.node_of[unit]])
         return names
 
-    def _rule(self, unit: int, node: int) -> Rule:
+    def _rule(self, unit: Unit, node: Node) -> Rule:
         marks = self._marks
         assert marks is not None
         if marks.rule[unit]:
@@ -154,7 +155,7 @@ class Painting:
             return Rule.NO_KERNEL
         return Rule.NOTHING_TO_CONVERT if self.why_nothing else Rule.NO_ALLOW_NEIGHBOUR
 
-    def _cause(self, unit: int) -> str:
+    def _cause(self, unit: Unit) -> str:
         marks = self._marks
         assert marks is not None
         needs_cause = marks.rule[unit] and "{cause}" in Rule(int(marks.rule[unit])).words
@@ -175,6 +176,7 @@ def _why_nothing(canvas: Canvas, obstacles: Obstacles) -> Rule:
     return max(blocked, key=lambda rule: blocked[rule]) if blocked else Rule.NOTHING_TO_CONVERT
 
 
-def _flagged(canvas: Canvas) -> Any:
+def _flagged(canvas: Canvas) -> Flags:
     """Units that lost their place on the allow list because they cannot be 16 bit."""
-    return ((canvas.rule == Rule.NO_KERNEL) | (canvas.rule == Rule.TYPE_NOT_ALLOWED)).astype(np.uint8)
+    flagged: Flags = ((canvas.rule == Rule.NO_KERNEL) | (canvas.rule == Rule.TYPE_NOT_ALLOWED)).astype(np.uint8)
+    return flagged
