@@ -256,6 +256,8 @@ LINEAR = frozenset({*ADDING, *SCALING, "BiasAdd", "Mean", "Square", "Sum"})
 RECIPROCALS = frozenset({"Inv", "Reciprocal", "Rsqrt"})
 #: Ops whose result leaves float16's range for values that are in it; a quotient does not if its divisor is a constant.
 RANGING = frozenset({"Inv", "Prod", "RealDiv", "Reciprocal", "Square"})
+#: Ops on no list whose result leaves float16's range as that of a quotient does.
+RANGING_GRADIENTS = frozenset({"InvGrad", "ReciprocalGrad", "RsqrtGrad", "SqrtGrad"})
 #: Ops whose 16-bit kernels compute exp(x) - 1 as it stands there: nothing is left of a small x.
 INACCURATE = frozenset({"Elu", "Selu"})
 #: Ops that take the mean off their values and divide by the deviation.
@@ -265,5 +267,9 @@ FOLLOWING = frozenset({"BiasAdd", "BiasAddV1", "LeakyRelu", "Relu", "Relu6"})
 #: Ops that XLA compiles in float32 alone. It registers its kernels when it first compiles, which is after functions are
 #: rewritten, so they cannot be asked for; a test asks the installed TensorFlow.
 FLOAT32_ONLY_IN_XLA = frozenset({"MaxPoolGradGrad", "MaxPoolGradGradV2", "MaxPool3DGradGrad"})
+#: Ops of which one input, by its number, decides only which values of the other go on.
+MASKED = {"LeakyReluGrad": 1, "Relu6Grad": 1, "ReluGrad": 1}
+#: Ops that give values as they came, or zero, or a bound.
+CHOOSING = frozenset({"Relu", "Relu6", "Relu6Grad", "ReluGrad"})
 #: Sources of reference variables: what reads them by Identity or Enter must keep their type.
 REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2"})

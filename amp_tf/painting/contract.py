@@ -23,7 +23,7 @@ import numpy as np
 
 from amp_tf.graph.indices import Mask
 from amp_tf.graph.reader import ARG_OP, RETVAL_OP
-from amp_tf.oplists.table import ADDING, FOLLOWING, SCALING, STORING, SUMS_IN_BFLOAT16
+from amp_tf.oplists.table import ADDING, CHOOSING, FOLLOWING, SCALING, STORING, SUMS_IN_BFLOAT16
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.reasons import Rule
 from amp_tf.painting.values import Values
@@ -41,6 +41,8 @@ class Flow:
         users: products, and calls of functions that compute some.
         is_open: the nodes that the lists may still convert: infer and clear ones of float32.
         computes: those of the infer list: each may round.
+        results: the nodes that no product uses, not even by way of others.
+        unmasked: the values without edges that only mask others.
     """
 
     values: Values
@@ -48,6 +50,8 @@ class Flow:
     users: Mask
     is_open: Mask
     computes: Mask
+    results: Mask
+    unmasked: Values
 
     @classmethod
     def of(cls, canvas: Canvas, calls_products: Mask) -> Flow:
@@ -58,14 +62,23 @@ class Flow:
         """
         values = Values(canvas.view, canvas.src, canvas.dst, canvas.node_of)
         products = _nodes(canvas, canvas.allow)
+        users = products | calls_products
         free = canvas.is_float32 & (canvas.deny ^ 1)
         return cls(
             values=values,
             products=products,
-            users=products | calls_products,
+            users=users,
             is_open=_nodes(canvas, (canvas.on_infer | canvas.on_clear) & free) & ~products,
             computes=_nodes(canvas, canvas.on_infer & free) & ~products,
+            results=~values.upstream(users, through=~values.nodes_of(STORING)) & ~users,
+            unmasked=Values(canvas.view, canvas.src, canvas.dst, canvas.node_of, masks=False),
         )
+
+    def rounded_already(self) -> Mask:
+        """What gives a product's values on as they are: to round them again changes nothing."""
+        values = self.unmasked
+        exact = (self.is_open & ~self.computes) | values.nodes_of(CHOOSING)
+        return values.downstream(self.products, through=exact & (values.count_inputs() == 1))
 
 
 def keep_results(canvas: Canvas, flow: Flow) -> None:
@@ -78,13 +91,10 @@ def keep_results(canvas: Canvas, flow: Flow) -> None:
     Difference "after-products": TensorFlow converts what follows a product, whoever reads it.
     """
     values = flow.values
-    stores = values.nodes_of(STORING)
-    unused = ~values.upstream(flow.users, through=~stores) & ~flow.users
-    inputs = values.count_inputs()
-    follows = (flow.is_open & ~flow.computes & (inputs == 1)) | values.nodes_of(FOLLOWING)
-    moved = values.downstream(flow.products, through=unused & follows)
+    follows = (flow.is_open & ~flow.computes & (values.count_inputs() == 1)) | values.nodes_of(FOLLOWING)
+    moved = values.downstream(flow.products, through=flow.results & follows)
     fused = moved | values.nodes_of(SUMS_IN_BFLOAT16)
-    deny(canvas, unused & ~fused & flow.is_open, Rule.AFTER_PRODUCTS)
+    deny(canvas, flow.results & ~fused & flow.is_open, Rule.AFTER_PRODUCTS)
 
 
 def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
@@ -93,7 +103,8 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
     It comes back through a loop, or as the result of a function that may be called again with it. A state that each
     turn makes anew by a product, such as an LSTM's output, may be 16 bit. What the value is multiplied by is painted
     deny as well, up to the product that it comes from: .998 is 1 in bfloat16, and .998 to the 500th is .37. So is a
-    chain of more than :data:`LONGEST_SUM` additions to one value.
+    chain of more than :data:`LONGEST_SUM` additions to one value; where a normalization or a gate lies between two, the
+    sum begins anew.
 
     Difference "running-sum": TensorFlow converts sums as it converts all arithmetic.
     """
@@ -115,7 +126,9 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
     added = values.nodes_of(ADDING) & flow.computes & ~circling
     if added.sum() > LONGEST_SUM:
         terms = np.where(added, np.maximum(values.count_inputs() - 1, 1), 0)
-        chain = values.heaviest_paths(flow.is_open & ~circling, terms)
+        scaled = values.nodes_of(SCALING) & values.readers_of(values.nodes_of(("Const",)))
+        passing = added | scaled | values.nodes_of(("BiasAdd",)) | ~flow.computes
+        chain = flow.unmasked.heaviest_paths(flow.is_open & ~circling & passing, terms)
         deny(canvas, chain.between & (chain.weight > LONGEST_SUM), Rule.RUNNING_SUM)
 
 

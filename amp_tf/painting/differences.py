@@ -12,11 +12,22 @@ import dataclasses
 import numpy as np
 
 from amp_tf.graph.indices import Mask
-from amp_tf.oplists.table import ADDING, LINEAR, LOGARITHMS, MAGNIFYING, NORMALIZING, RECIPROCALS, SUBTRACTING
+from amp_tf.oplists.table import (
+    ADDING,
+    LINEAR,
+    LOGARITHMS,
+    MAGNIFYING,
+    NORMALIZING,
+    RECIPROCALS,
+    SUBTRACTING,
+    SUMS_IN_BFLOAT16,
+)
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.contract import Flow, deny
 from amp_tf.painting.reasons import Rule
 from amp_tf.painting.values import Values
+
+FARTHEST = 64  #: nodes behind a difference among which its products are looked for
 
 
 def keep_differences(canvas: Canvas, flow: Flow) -> None:
@@ -30,12 +41,18 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
     E[x²] - E[x]² by two convolutions nothing is left once each is rounded. Where both come from one product, as in
     x - mean(x), they share its rounding.
 
+    A difference that no product uses changes nothing of what products use. Where an optimizer divides gradient minus
+    momentum, the gradient's way back to the layer may be 16 bit. So may what gives a product's values on as they are.
+
     Difference "difference": TensorFlow converts them where they lie between or follow products.
     """
     terms = _Terms.of(canvas, flow)
     differences = terms.differences()
     magnified = terms.magnified(differences)
-    deny(canvas, magnified | flow.values.upstream(magnified, through=terms.computing), Rule.DIFFERENCE)
+    behind = flow.unmasked.upstream(magnified & ~flow.results, through=terms.computing)
+    results = terms.computing & flow.results & ~flow.values.nodes_of(SUMS_IN_BFLOAT16)
+    behind |= flow.unmasked.upstream(magnified & flow.results, through=results)
+    deny(canvas, magnified | (behind & ~flow.rounded_already()), Rule.DIFFERENCE)
     _keep_products(canvas, terms.products_that_differ(differences & magnified))
 
 
@@ -45,7 +62,7 @@ class _Terms:
 
     Attributes:
         canvas, flow: the graph.
-        values: where its values go.
+        values: where its values go; what only masks others left out.
         computing: what may be computed in 16 bit, or is linear on whatever list; not products.
         moving: what only moves values.
         adding: what adds or subtracts.
@@ -62,7 +79,7 @@ class _Terms:
 
     @classmethod
     def of(cls, canvas: Canvas, flow: Flow) -> _Terms:
-        values = flow.values
+        values = flow.unmasked
         linear = values.nodes_of({*LINEAR, *SUBTRACTING}) & ~flow.users
         moving, factors = flow.is_open & ~flow.computes, values.nodes_of(("Mul",)) & ~flow.users
         return cls(
@@ -119,20 +136,35 @@ class _Terms:
 
     def products_that_differ(self, differences: Mask) -> Mask:
         """The products behind the two sides of differences, where both sides have some and not the same."""
-        values, edges, linear = self.values, self.canvas.view.edges, self._linear()
+        values, linear, products = self.values, self._linear(), self.flow.products
+        fed = products | values.downstream(products, through=linear)
         found = np.zeros(self.canvas.view.node_count, np.bool_)
 
-        def products_behind(node: int) -> Mask:
-            seed = np.zeros_like(found)
-            seed[node] = True
-            passed = (seed & linear) | values.upstream(seed & linear, through=linear)
-            return (seed | values.sources_of(passed)) & self.flow.products
+        def fed_sources(node: int) -> list[int]:
+            return [source for source in values.sources_at(node) if fed[source]] if linear[node] else []
+
+        def origin(node: int) -> int:
+            """The last node before this one where values of several products meet; x and mean(x) have the same."""
+            seen = set()
+            while node not in seen and len(sources := set(fed_sources(node))) == 1:
+                seen.add(node)
+                (node,) = sources
+            return node
+
+        def products_behind(node: int) -> set[int]:
+            seen, waiting = {node}, [node]
+            while waiting and len(seen) < FARTHEST:
+                fresh = set(fed_sources(waiting.pop())) - seen
+                seen |= fresh
+                waiting += fresh
+            return {node for node in seen if products[node]}
 
         for node in np.flatnonzero(differences).tolist():
-            sources = edges.src_node[slice(*np.searchsorted(edges.dst_node, (node, node + 1)))].tolist()
-            sides = [products_behind(source) for source in sources]
-            if len(sides) == 2 and sides[0].any() and sides[1].any() and (sides[0] != sides[1]).any():
-                found |= sides[0] | sides[1]
+            sources = values.sources_at(node)
+            if len(sources) == 2 and fed[sources].all() and origin(sources[0]) != origin(sources[1]):
+                sides = [products_behind(source) for source in sources]
+                if sides[0] != sides[1]:
+                    found[list(sides[0] | sides[1])] = True
         return found
 
     def _linear(self) -> Mask:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.oplists.table import CARRIERS, EXTREME_SOURCES, RANGING, RECIPROCALS
+from amp_tf.oplists.table import CARRIERS, EXTREME_SOURCES, RANGING, RANGING_GRADIENTS, RECIPROCALS
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.contract import Flow
 from amp_tf.painting.reasons import Rule
@@ -39,8 +39,8 @@ def keep_in_range(canvas: Canvas, flow: Flow) -> None:
     """In float16, squares and quotients count as ops of the deny list, as powers and exponentials do there.
 
     300 is an ordinary activation, and its square is infinite; 1e-4 is one, too, and so is the quotient of 10 by it,
-    also where it is written as a multiplication by a reciprocal (``tf.math.l2_normalize``).
-    Quotients by a constant and products of two different values are what the lists say.
+    also where it is written as a multiplication by a reciprocal (``tf.math.l2_normalize``). The gradient of a root is
+    such a quotient, too. Quotients by a constant and products of two different values are what the lists say.
 
     Difference "squares-and-quotients": TensorFlow has Pow on the deny list, but not x * x and 1 / x.
     """
@@ -52,8 +52,9 @@ def keep_in_range(canvas: Canvas, flow: Flow) -> None:
     by_constants = np.zeros(view.node_count, np.bool_)
     by_constants[edges.dst_node[is_constant]] = True
     ranging = values.nodes_of(RANGING) & ~(by_constants & values.nodes_of(("RealDiv",)))
-    free = canvas.on_infer & canvas.is_float32 & (canvas.deny ^ 1)
-    units = units_of(view.spread(ranging | values.squares() | by_reciprocals) & free.astype(np.bool_))
+    found = ranging | values.squares() | by_reciprocals | values.readers_of(values.nodes_of(RANGING_GRADIENTS))
+    listed = canvas.on_infer & canvas.is_float32
+    units = units_of(view.spread(found) & listed.astype(np.bool_))
     canvas.on_infer[units] = 0
     canvas.on_deny[units] = 1
     canvas.paint_deny(units, Rule.LEAVES_RANGE)

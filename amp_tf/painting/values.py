@@ -1,6 +1,7 @@
 """Where values go: the graph at the level of nodes, for rules that follow a value further than paint spreads.
 
 Edges of whole numbers, truth values and resources are left out: what is compared or counted carries no rounding on.
+So may those be by which a gradient sees where its activation was zero.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from amp_tf.graph import datatypes
 from amp_tf.graph.indices import Mask, Node
 from amp_tf.graph.view import Adjacency, GraphView
+from amp_tf.oplists.table import MASKED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +38,26 @@ class Values:
         view: the graph.
         src, dst: the units that each edge connects, edges through TensorLists included.
         node_of: the node of each unit.
+        masks: whether edges that only mask other values count.
     """
 
-    def __init__(self, view: GraphView, src: npt.NDArray[np.int32], dst: npt.NDArray[np.int32], node_of: Sequence[int]):
+    def __init__(
+        self,
+        view: GraphView,
+        src: npt.NDArray[np.int32],
+        dst: npt.NDArray[np.int32],
+        node_of: Sequence[int],
+        masks: bool = True,
+    ) -> None:
         self.view = view
         nodes = np.asarray(node_of, np.int32)
         dtypes = np.asarray(view.dtypes, np.int32)[src]
         base_types = np.where(dtypes > datatypes.LAST_BASE, dtypes - datatypes.LAST_BASE, dtypes)
         carries = np.isin(base_types, sorted(datatypes.CARRYING))
+        if not masks:
+            position = view.of_kinds((MASKED.get(signature.op, -1) for signature in view.of_kind), np.int32)
+            edges = view.edges
+            carries[: len(edges)] &= position[edges.dst_node] != edges.dst_position
         self.sources, self.readers = nodes[src[carries]], nodes[dst[carries]]
         self._links = Adjacency(self.sources, self.readers, view.node_count)
 
@@ -87,6 +101,10 @@ class Values:
                     stack.append(neighbour)
         found: Mask = np.frombuffer(reached, np.bool_).copy()
         return found
+
+    def sources_at(self, node: int) -> Sequence[int]:
+        """The nodes that a node reads, one for each value."""
+        return self._links.fanin[self._links.fanin_start[node] : self._links.fanin_start[node + 1]]
 
     def readers_of(self, nodes: Mask) -> Mask:
         """The nodes that read one of some nodes."""

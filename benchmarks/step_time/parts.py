@@ -39,7 +39,18 @@ def _rules(*names: str) -> Callable[[], None]:
     return leave_out
 
 
-CONTRACT = ("inaccurate kernels", "results", "running sums", "differences", "squares and quotients")
+CONTRACT = {
+    "inaccurate kernels": "keeps kernels in float32 that are less accurate than their type",
+    "results": "keeps in float32 what no product uses any more",
+    "running sums": "keeps sums in float32 that come back to be added to",
+    "differences": "keeps differences in float32 whose roundings are shown at full size",
+    "squares and quotients": "keeps these in float32 beside float16",
+}
+_CONTRACT_SHOWN_BY = tuple(
+    (model, way)
+    for model in ("bert", "gnmt", "resnet50", "mobilenetv2", "unet", "convnet", "small_mlp")
+    for way in ("fit", "predict")
+)
 
 
 def _placement() -> None:
@@ -131,12 +142,9 @@ PARTS = {
             "numerical contract",
             "keeps in float32 what 16 bit would lose: results, running sums, differences, squares and quotients",
             _rules(*CONTRACT),
-            tuple(
-                (model, way)
-                for model in ("bert", "gnmt", "resnet50", "mobilenetv2", "unet", "convnet", "small_mlp")
-                for way in ("fit", "predict")
-            ),
+            _CONTRACT_SHOWN_BY,
         ),
+        *(Part(name, what, _rules(name), _CONTRACT_SHOWN_BY) for name, what in CONTRACT.items()),
         Part(
             "placement",
             "moves casts to where all ops and casts together cost least (a minimum cut)",

@@ -189,6 +189,15 @@ def chain(additions: int) -> str:
 
 
 @both
+def test_a_sum_that_is_normalized_on_its_way_begins_anew(settings):
+    lines = [INPUT, "s0 = MatMul(x, y)", "g = MatMul(y, y)"]
+    for n in range(12):
+        lines += [f"f{n} = MatMul(s{n}, y)", f"a{n} = AddV2(s{n}, f{n})", f"s{n + 1} = Mul(a{n}, g)"]
+    result = painted("\n".join([*lines, "end = MatMul(s12, y)"]), **settings)
+    assert {"a0", "a6", "a11"} <= set(result.f16.split())
+
+
+@both
 def test_a_long_chain_of_additions_is_float32_and_a_short_one_is_not(settings):
     assert "s1" in painted(chain(LONGEST_SUM), **settings).f16.split()
     long = painted(chain(LONGEST_SUM + 1), **settings)
@@ -254,6 +263,26 @@ def test_a_sum_that_is_exponentiated_is_float32(settings):
 
 
 @both
+def test_an_optimizers_difference_does_not_reach_the_way_back_to_the_layer(settings):
+    """Keras' Adam divides gradient minus momentum; of a bias the gradient is no product's result."""
+    result = painted(
+        INPUT
+        + """
+        a = MatMul(x, y)
+        back = ReluGrad(a, y)
+        b = MatMul(back, y)
+        bias = BiasAddGrad(back)
+        moved = Sub(bias, x)
+        step = RealDiv(moved, x)
+        out = Identity(step)
+        """,
+        **settings,
+    )
+    assert "back" in result.f16.split()
+    assert not {"moved", "step"} & set(result.f16.split())
+
+
+@both
 def test_what_is_logged_is_float32(settings):
     result = painted(INPUT + "a = MatMul(x, y)\np = Sigmoid(a)\nl = Log(p)\nb = MatMul(l, y)", **settings)
     assert result.f16 == "a b"
@@ -303,6 +332,28 @@ def test_an_offset_that_a_fused_normalization_takes_off_again_is_float32():
     assert "n" in painted(NORMALIZED.format(between=residual), **CPU).f16.split()
 
 
+@both
+def test_what_gives_a_products_values_on_as_they_are_is_converted(settings):
+    """So is an activation by which a gradient only sees where it was zero."""
+    result = painted(
+        INPUT
+        + """
+        axis = Const() dtype=int32 value=int32[]*0
+        a = MatMul(x, y)
+        r = Relu(a)
+        b = MatMul(r, y)
+        back = ReluGrad(b, r)
+        mean = Mean(back, axis) keep_dims=true
+        d = Sub(back, mean)
+        q = RealDiv(d, y)
+        c = MatMul(q, y)
+        """,
+        **settings,
+    )
+    assert {"r", "back"} <= set(result.f16.split())
+    assert not {"mean", "d", "q"} & set(result.f16.split())
+
+
 # ---------------------------------------------------------------- float16's range
 
 
@@ -317,6 +368,13 @@ def test_a_quotient_is_float32_in_float16_unless_its_divisor_is_a_constant():
     text = INPUT + "eight = Const() value=float32[]*8\na = MatMul(x, y)\nq = RealDiv(a, {divisor})\nb = MatMul(q, y)"
     assert painted(text.format(divisor="y"), **GPU).rule("q") is Rule.LEAVES_RANGE
     assert painted(text.format(divisor="eight"), **GPU).f16 == "a q b"
+
+
+def test_what_reads_the_gradient_of_a_root_is_float32_in_float16():
+    """The gradient of a root of 1e-3 is 16 times as large; times 1e-3 it is in range again, but not if it was cast."""
+    text = INPUT + "a = MatMul(x, y)\ng = SqrtGrad(x, a)\nm = Mul(g, a)\nb = MatMul(m, y)"
+    assert painted(text, **GPU).rule("m") is Rule.LEAVES_RANGE
+    assert painted(text, **CPU).f16 == "a m b"
 
 
 def test_a_kernel_that_loses_small_results_is_not_used():

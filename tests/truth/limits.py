@@ -49,7 +49,7 @@ class Limit:
 _FUNCTIONS = r"(tf\.\w+|keras\.(losses|metrics))/.*|keras\.layers/(STFTSpectrogram|MelSpectrogram)"
 _SATURATED = (
     r"tf\.(nn|math)/(sigmoid|softmax|tanh|log_sigmoid|silu|swish|gelu|asin|atanh|acos)"
-    r"|loops/(branches|vectorized map|map)|keras\.losses/.*"
+    r"|loops/.*|keras\.losses/.*"
     r"|keras\.layers/(Bidirectional|LSTM|GRU|RNN|SimpleRNN|ConvLSTM.*|Softmax|.*Attention)"
 )
 _THRESHOLDS = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -182,23 +182,37 @@ def _is_value(node: tf.compat.v1.NodeDef, index: int) -> bool:
 def leaves_float16(graph: ProgramGraph) -> bool:
     """Whether float32 has a value too large for float16, or a row of them too small, where float16 holds it.
 
-    Values on the way to a product are asked, but for constants and for what is in loops and branches and cannot be
-    fetched. Losses are not scaled here, as they are in training.
+    Values on the way to a product are asked, but for constants and for what is in loops, or in branches that are not
+    taken, and cannot be fetched. Losses are not scaled here, as they are in training.
     """
     result = graph.rewritten(default_config(MODES["float16"]))
     half = {node.name for node in result.node if _type_of(node) == tf.float16}
     before = {node.name: node for node in graph.graph_def.node}
     held = _used_by_products(before) & half
     read = {tensor for name in held for tensor in before[name].input if _type_of_source(before, tensor) == tf.float32}
-    names = [name for name in (held | read) - _hidden(before) if before[name].op not in _NOT_ASKED]
-    for values in graph.values(graph.graph_def, names):
-        size = np.abs(values[np.isfinite(values)])
-        if size.size < values.size or size.max(initial=0.0) > LARGEST:
-            return True
-        rows = np.sqrt(np.mean(np.square(np.atleast_1d(values), dtype=np.float64), axis=-1))
-        if ((rows > 0) & (rows < SMALLEST)).any():
-            return True
-    return False
+    names = {name for name in held | read if before[name].op not in _NOT_ASKED}
+    hidden = _hidden(before)
+    return any(map(_leaves_float16, graph.values(graph.graph_def, list(names - hidden)))) or any(
+        map(_leaves_float16, _fetchable(graph, sorted(names & hidden)))
+    )
+
+
+def _fetchable(graph: ProgramGraph, names: Iterable[str]) -> Iterator[np.ndarray]:
+    """The values behind branches that were taken."""
+    for name in names:
+        try:
+            yield from graph.values(graph.graph_def, [name])
+        except tf.errors.OpError:  # a dead tensor, or one of a loop
+            continue
+
+
+def _leaves_float16(values: np.ndarray) -> bool:
+    """Whether one is too large, or a row too small."""
+    size = np.abs(values[np.isfinite(values)])
+    if size.size < values.size or size.max(initial=0.0) > LARGEST:
+        return True
+    rows = np.sqrt(np.mean(np.square(np.atleast_1d(values), dtype=np.float64), axis=-1))
+    return bool(((rows > 0) & (rows < SMALLEST)).any())
 
 
 def _used_by_products(nodes: Nodes) -> set[str]:

@@ -293,7 +293,7 @@ BODIES: dict[str, Body] = {
         *(_switch_case, _until_small, _called_in_loop, _calls, _checkpointed),
     )
 }
-_WITHOUT_XLA = ("until small", "vectorized map")
+_WITHOUT_XLA = ("small steps while", "until small", "vectorized map")
 
 
 def programs() -> Iterator[Program]:
