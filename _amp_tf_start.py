@@ -1,8 +1,9 @@
 """What ``amp_tf.pth`` loads in every Python of the environment: it lets amp_tf in when it is asked for.
 
-A Python that imports no TensorFlow gets a finder that answers nothing. One that does, without the switch, gets one
-method of ``os.environ`` wrapped, for scripts and notebooks that set the switch themselves. Only the switch loads the
-package. Nothing here raises into the program.
+A Python that imports no TensorFlow gets a finder that answers nothing. One that does, without the switch, gets the two
+methods of ``os.environ`` wrapped that change it, for scripts and notebooks that set the switch themselves. Only the
+switch loads the package, which then follows all its variables by the same two methods. Nothing here raises into the
+program.
 
 It is installed at the root of site-packages, beside ``amp_tf.pth``, because importing a module of the package would
 load the package at each start of each Python. ``__future__`` would be imported as well, so annotations are quoted.
@@ -28,8 +29,9 @@ DISABLE = "AMP_TF_DISABLE"
 SETTINGS = ("AMP_TF_PRECISION", "AMP_TF_KEEP_FLOAT32", "AMP_TF_FORCE_F16", "AMP_TF_ALLREDUCE")  # of config.ENV_VARS
 LIBRARIES = ("tensorflow", "keras", "tf_keras")
 
-_ENVIRON = type(os.environ)
-_set: "Callable[..., None] | None" = None  # the method that was wrapped
+_ENVIRON = os._Environ  # programs and tests put a plain dict in the place of os.environ, which cannot be wrapped
+_originals: "dict[str, Callable[..., None]]" = {}  # the methods that were wrapped
+_follower: "Callable[[str], None] | None" = None
 _was_asked_for = False  # when Python began: a program that turns it off itself is told so at its end
 
 
@@ -39,74 +41,109 @@ class AmpTfStart:
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        if name not in LIBRARIES:
-            return None
-        try:
-            if _is_asked_for() or (_was_asked_for and not _is_disabled()):
-                from amp_tf import _autostart
-
-                return _autostart.find_spec(name, path, target)
-            _follow()
-        except Exception as error:
-            _say(error)
+        if name in LIBRARIES:
+            try:
+                if _is_asked_for() or (_was_asked_for and not _is_disabled()):
+                    _start()  # its finder stands behind this one, and is asked next
+                elif not _originals:
+                    follow(_start_if_asked_for)
+                    _tell_idle_at_exit()
+            except Exception as error:
+                _say(error)
         return None
 
 
 def install() -> None:
     """Adds the finder, unless ``AMP_TF_DISABLE`` forbids it. Idempotent."""
     global _was_asked_for
-    if not _is_disabled() and not any(isinstance(finder, AmpTfStart) for finder in sys.meta_path):
-        _was_asked_for = _is_asked_for()
-        sys.meta_path.insert(0, AmpTfStart())
+    if not _is_disabled():
+        _was_asked_for = _was_asked_for or _is_asked_for()
+        if not any(isinstance(finder, AmpTfStart) for finder in sys.meta_path):
+            sys.meta_path.insert(0, AmpTfStart())
 
 
-def _follow() -> None:
-    """Wraps the method, once; after the switch was set the package does so itself."""
-    global _set
-    if _set is None:
-        _set = _ENVIRON.__setitem__
-        _ENVIRON.__setitem__ = _set_and_look  # type: ignore[method-assign]
-        if names := [name for name in SETTINGS if os.environ.get(name)]:
-            import atexit
+def follow(follower: "Callable[[str], None]") -> None:
+    """Has a function called with the name of each variable that the program sets or deletes from now on.
 
-            atexit.register(_tell_idle, names, os.getpid())
-
-
-def _tell_idle(names: "Sequence[str]", process: int) -> None:
-    """At exit: settings without the switch, in a program that did not ask for amp_tf by itself either."""
-    if os.getpid() == process and "amp_tf.config" not in sys.modules:
-        print(f"amp_tf: {', '.join(names)} alone converts nothing: set {SWITCHES[0]}=1, too.", file=sys.stderr)
+    Args:
+        follower: takes the place of the one before.
+    """
+    global _follower
+    _follower = follower
+    for method in ("__setitem__", "__delitem__"):
+        if method not in _originals:
+            _wrap(method)
 
 
-def _set_and_look(self: "os._Environ[str]", name: str, value: str) -> None:
-    """The replacement of ``os.environ.__setitem__`` until the switch is set."""
-    assert _set is not None
-    _set(self, name, value)
-    if self is not os.environ or name not in (*SWITCHES, DISABLE):
+def unfollow() -> None:
+    """Takes the wrappers off. Idempotent. A wrapper of somebody else stays, and ours in it only passes on."""
+    global _follower
+    _follower = None
+    for method, original in list(_originals.items()):
+        if getattr(getattr(_ENVIRON, method), "__module__", None) == __name__:
+            setattr(_ENVIRON, method, original)
+            del _originals[method]
+
+
+def _wrap(method: str) -> None:
+    original = _originals[method] = getattr(_ENVIRON, method)
+
+    def changed(self: "os._Environ[str]", name: str, *value: str) -> None:
+        original(self, name, *value)
+        if self is os.environ and _follower is not None:
+            try:
+                _follower(name)
+            except Exception as error:
+                _say(error)
+
+    changed.__name__, changed.__qualname__, changed.__doc__ = method, original.__qualname__, original.__doc__
+    setattr(_ENVIRON, method, changed)
+
+
+def _start() -> None:
+    """Loads the part of the package that waits for TensorFlow, which may be there by now. Idempotent."""
+    from amp_tf.hooks import imports
+
+    imports.watch("keras", "tf_keras")  # Keras imports TensorFlow, so its own import has begun by then
+    imports.after_import("tensorflow", _on_tensorflow)
+
+
+def _start_if_asked_for(name: str) -> None:
+    if name in (*SWITCHES, DISABLE) and _is_asked_for():
+        _start()
+
+
+def _on_tensorflow(name: str) -> None:
+    from amp_tf.hooks import environment
+
+    environment.follow()
+
+
+def _tell_idle_at_exit() -> None:
+    """Settings without the switch, in a program that does not ask for amp_tf by itself either, are told at exit."""
+    names, process = [name for name in SETTINGS if os.environ.get(name)], os.getpid()
+    if not names:
         return
-    try:
-        if _is_asked_for():
-            if _ENVIRON.__setitem__ is _set_and_look:  # else somebody wrapped it again, and keeps it
-                _ENVIRON.__setitem__ = _set  # type: ignore[method-assign]
-            from amp_tf import _autostart
+    import atexit
 
-            _autostart.start()
-    except Exception as error:
-        _say(error)
+    def tell() -> None:
+        if os.getpid() == process and "amp_tf.config" not in sys.modules:
+            print(f"amp_tf: {', '.join(names)} alone converts nothing: set {SWITCHES[0]}=1, too.", file=sys.stderr)
+
+    atexit.register(tell)
 
 
 def _is_asked_for() -> bool:
-    return not _is_disabled() and any(
-        os.environ.get(name, "").strip().lower() not in ("", "0", "false") for name in SWITCHES
-    )
+    return not _is_disabled() and any(_word(name) not in ("", "0", "false") for name in SWITCHES)
 
 
 def _is_disabled() -> bool:
-    return os.environ.get(DISABLE, "").strip().lower() in ("1", "true")
+    return _word(DISABLE) in ("1", "true")
+
+
+def _word(name: str) -> str:
+    return os.environ.get(name, "").strip().lower()
 
 
 def _say(error: Exception) -> None:
     print(f"amp_tf: stays off: {type(error).__name__}: {error}", file=sys.stderr)
-
-
-install()

@@ -4,9 +4,8 @@ Settings are read from ``os.environ`` here alone. Each variable is one row of :d
 sets, how its text is read, and the sentence that the table of docs/variables.md shows. The names without ``AMP_TF_`` in
 front are NGC's and TensorFlow's own and keep their meaning.
 
-The others that look at the environment: ``_amp_tf_start`` and ``_autostart`` (too early for this module),
-``hooks/environment`` (which wraps it), ``conflicts`` (TensorFlow's own variable), and what builds the environment of a
-child (``cli/run``, ``cli/script``). ``AMP_TF_DISABLE`` wins over ``amp_tf.enable()`` too, so that any program can be
+The others that look at the environment: ``_amp_tf_start`` (too early for this module, and the one that wraps it),
+``conflicts`` (TensorFlow's own variable), and what builds the environment of a child (``cli/run``, ``cli/script``). ``AMP_TF_DISABLE`` wins over ``amp_tf.enable()`` too, so that any program can be
 run without amp_tf from outside.
 """
 

@@ -194,7 +194,6 @@ def main() -> int:
     parser.add_argument("--round-s", type=float, default=0.05, help="least length of a round, seconds")
     parser.add_argument("--only", default="", help="only ops whose name holds this")
     parser.add_argument("--json", type=Path, help="write all figures here")
-    parser.add_argument("--rows", action="store_true", help="print the rows of amp_tf/oplists/xla_cpu.py")
     options = parser.parse_args()
     print(
         "| op | shapes | float32 ms | bfloat16 ms | cast ms | × bfloat16 | × cast |\n|---|---|---:|---:|---:|---:|---:|"
@@ -213,10 +212,6 @@ def main() -> int:
     for op, verdict in found.items():
         figures = f"{verdict['bfloat16']:.2f} | {verdict['cast']:.2f} | {verdict['worst']:.2f}"
         print(f"| {op} | {verdict['cases']} | {figures} | {'yes' if verdict['pays'] else 'no'} |")
-    if options.rows:
-        print()
-        for op, verdict in found.items():
-            print(f'XlaCpuRow("{op}", {verdict["bfloat16"]:.2f}, {verdict["cast"]:.2f}, pays={verdict["pays"]}),')
     if options.json:
         facts = {"date": time.strftime("%Y-%m-%d"), "tensorflow": tf.__version__, "cpus": os.cpu_count(), "cpu": _cpu()}
         options.json.write_text(json.dumps({"machine": facts, "rows": rows, "verdicts": found}, indent=1))

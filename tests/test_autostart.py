@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import _amp_tf_start
-from amp_tf import _autostart, config
+from amp_tf import config
 from tests.hooks import running
 
 LOADED = "import sys; print(sorted(name for name in sys.modules if name.startswith('amp_tf')))"
-LIGHT = "['amp_tf', 'amp_tf._autostart', 'amp_tf.hooks', 'amp_tf.hooks.imports']"
+LIGHT = "['amp_tf', 'amp_tf.hooks', 'amp_tf.hooks.imports']"
 SWITCHES = [row.name for row in config.ENV_VARS if row.name.startswith("TF_ENABLE_")]
 
 
@@ -64,8 +64,8 @@ def test_settings_that_somebody_reads_are_not_told_as_idle(code: str, site_folde
 
 @pytest.mark.parametrize("module", ["typing", "dataclasses", "inspect"])
 def test_start_is_light(module: str, site_folder: Path) -> None:
-    """For Pythons that call it at every start (PEP 829), and for ``amp-tf run``."""
-    code = f"import sys; before = {module!r} in sys.modules; from amp_tf import _autostart; _autostart.start()"
+    """What is loaded when the import of TensorFlow is noticed."""
+    code = f"import sys; before = {module!r} in sys.modules; import _amp_tf_start; _amp_tf_start._start()"
     ended = running.run(["-c", f"{code}; {LOADED}; print({module!r} in sys.modules, before)"], site_folder, {})
     loaded, heavy = ended.out.strip().splitlines()
     assert loaded == LIGHT
@@ -94,18 +94,18 @@ def test_start_twice_adds_one_finder_and_one_action(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TF_ENABLE_AUTO_MIXED_PRECISION", "1")
     monkeypatch.delenv("AMP_TF_DISABLE", raising=False)
     for _ in range(2):
-        _autostart.start()
+        _amp_tf_start._start()
     assert sys.meta_path.count(finder) == 1
     assert [len(finder.actions[name]) for name in finder.actions] == [1]
 
 
-def test_start_never_raises(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finder_never_raises(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from amp_tf.hooks import imports
 
     monkeypatch.setattr(imports, "after_import", None)  # a damaged installation
     monkeypatch.setenv("TF_ENABLE_AUTO_MIXED_PRECISION", "1")
     monkeypatch.delenv("AMP_TF_DISABLE", raising=False)
-    _autostart.start()
+    assert _amp_tf_start.AmpTfStart().find_spec("tensorflow") is None
     assert capsys.readouterr().err.startswith("amp_tf: stays off: TypeError")
 
 
@@ -114,7 +114,7 @@ def test_both_files_name_the_same_module() -> None:
     module, _, name = (running.ROOT / "amp_tf.start").read_text(encoding="utf-8").strip().partition(":")
     assert module == _amp_tf_start.__name__
     assert getattr(_amp_tf_start, name) is _amp_tf_start.install
-    assert (running.ROOT / "amp_tf.pth").read_text(encoding="ascii") == f"import {module}\n"
+    assert (running.ROOT / "amp_tf.pth").read_text(encoding="ascii") == f"import {module}; {module}.{name}()\n"
 
 
 def test_it_knows_every_switch() -> None:
@@ -172,8 +172,8 @@ from amp_tf.hooks import switch
 print(switch.is_enabled(), switch._active.config.precision)
 """
     ended = read_pth(tmp_path, code, python_path=running.ROOT)
-    early, hooks = "_amp_tf_start", "amp_tf.hooks.environment"
-    assert ended.stdout.split() == [early, "[]", early, early, hooks, "True", "bfloat16"]
+    ours = "_amp_tf_start"
+    assert ended.stdout.split() == [ours, "[]", ours, ours, ours, "True", "bfloat16"]
 
 
 @pytest.mark.parametrize("switch", ["", "1"])

@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 
+import _amp_tf_start
 from amp_tf.cli.run import switched_on
 
 COMMANDS = ("run", "rewrite", "explain", "doctor")
@@ -49,9 +50,7 @@ def main(arguments: list[str]) -> int:
         print(f"python -m amp_tf: {why}", file=sys.stderr)
         return status
     os.environ.update(switched_on(os.environ))
-    from amp_tf import _autostart
-
-    _autostart.start()
+    _amp_tf_start.install()
     sys.argv[:] = rest
     if as_module:
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 INVALID = 0
 FLOAT = 1
 INT32 = 3
-STRING = 7
 BFLOAT16 = 14
 HALF = 19
 RESOURCE = 20

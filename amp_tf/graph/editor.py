@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from amp_tf.graph.edits import Edits, NewNode, Reop, Retype, Rewire, Wait
+from amp_tf.graph.indices import Node, Port
 from amp_tf.graph.serialized import Nodes, NodeTable, new_graph, parse_graph, pieces, read_table
 from amp_tf.graph.templates import Signature
 
@@ -117,7 +118,7 @@ class EditedNodes(Nodes):
 class _OneType(NamedTuple):
     """One change of a :class:`~amp_tf.graph.edits.Retype`."""
 
-    node: int
+    node: Node
     attribute: str
     place: int  #: in the attribute's list, -1 for a single type
     data_type: int
@@ -143,7 +144,7 @@ class _Tensors:
         self.first_new = len(names)
         self.new = new
 
-    def text(self, node: int, port: int) -> str:
+    def text(self, node: Node, port: Port) -> str:
         return f"{self.names[node]}:{port}" if port else self.names[node]
 
 
@@ -154,7 +155,7 @@ class _FunctionTensors(_Tensors):
         super().__init__(names, new)
         self._signatures = signatures
 
-    def text(self, node: int, port: int) -> str:
+    def text(self, node: Node, port: Port) -> str:
         if node >= self.first_new:
             return f"{self.names[node]}:y:0"
         starts = self._signatures[node].output_starts

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.indices import Mask, Node, Port, Unit
 from amp_tf.graph.wire import TypePlaces
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Retype(NamedTuple):
     data_type: int
 
     @classmethod
-    def of_units(cls, view: GraphView, units: Sequence[int], data_type: int) -> Retype:
+    def of_units(cls, view: GraphView, units: Sequence[Unit], data_type: int) -> Retype:
         """The edit by which some units of a graph become a type."""
         slots = [slot for signature in view.of_kind for slot in signature.slots]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(slot.attr for slot in slots))}
@@ -51,11 +52,11 @@ class Retype(NamedTuple):
         nodes = view.spread(np.arange(view.node_count, dtype=np.int32))
         return cls(TypePlaces(nodes[units], attributes[units], indices[units], list(numbers)), data_type)
 
-    def where(self, is_wanted: Any) -> Retype:
+    def where(self, is_wanted: Mask) -> Retype:
         """Some of the changes.
 
         Args:
-            is_wanted: for each, as an array.
+            is_wanted: for each.
         """
         nodes, attributes, indices, names = self.places
         return Retype(TypePlaces(nodes[is_wanted], attributes[is_wanted], indices[is_wanted], names), self.data_type)
@@ -75,7 +76,7 @@ class Reop(NamedTuple):
         attributes: what is set; a name with ``None`` is taken away. Others stay.
     """
 
-    node: int
+    node: Node
     op: str
     attributes: Mapping[str, Any]
 
@@ -83,16 +84,16 @@ class Reop(NamedTuple):
 class Rewire(NamedTuple):
     """A data input of a node gets another tensor."""
 
-    node: int
+    node: Node
     position: int
-    src_node: int
-    src_port: int
+    src_node: Node
+    src_port: Port
 
 
 class Wait(NamedTuple):
     """A node waits for another one besides."""
 
-    node: int
+    node: Node
     after: int
 
 

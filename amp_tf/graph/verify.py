@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode
+from amp_tf.graph.indices import Indices
 from amp_tf.graph.serialized import NodeTable, table_of
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
@@ -222,7 +223,7 @@ def _without_new(before: GraphView, after: GraphView, values: Sequence[str]) -> 
     return [*values[: before.node_count - results], *values[len(values) - results :]]
 
 
-def _old_numbers(before: GraphView, after: GraphView) -> Any:
+def _old_numbers(before: GraphView, after: GraphView) -> Indices:
     """For each node the number that it had before, -1 for new ones."""
     results = _result_count(after)
     numbers = np.full(after.node_count, -1, np.int32)
@@ -231,7 +232,7 @@ def _old_numbers(before: GraphView, after: GraphView) -> Any:
     return numbers
 
 
-def _without_casts(after: GraphView, old_number: Any) -> tuple[Any, Any, Any]:
+def _without_casts(after: GraphView, old_number: Indices) -> tuple[Indices, Indices, Indices]:
     """What the nodes that were there before read once new casts are skipped.
 
     Returns:

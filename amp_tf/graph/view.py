@@ -20,6 +20,7 @@ import numpy.typing as npt
 from amp_tf.graph.attributes import read_signatures, read_types
 from amp_tf.graph.editor import EditedNodes
 from amp_tf.graph.edits import Edits
+from amp_tf.graph.indices import Indices, Node, Port, Unit
 from amp_tf.graph.serialized import Nodes
 from amp_tf.graph.templates import Signature, Slot, Templates
 
@@ -36,30 +37,24 @@ class Edges:
         src_unit, dst_unit: the units that the edge connects.
     """
 
-    src_node: Any
-    src_port: Any
-    dst_node: Any
-    dst_position: Any
-    src_unit: Any
-    dst_unit: Any
+    src_node: Indices
+    src_port: Indices
+    dst_node: Indices
+    dst_position: Indices
+    src_unit: Indices
+    dst_unit: Indices
 
     def __len__(self) -> int:
         return len(self.src_node)
 
-    def at(self, numbers: Any) -> Edges:
+    def at(self, numbers: npt.NDArray[Any] | slice) -> Edges:
         """Some of the edges.
 
         Args:
             numbers: which, as a numpy index: numbers, a mask or a slice.
         """
-        return Edges(*(column[numbers] for column in self._columns()))
-
-    def followed_by(self, other: Edges) -> Edges:
-        """These edges and then the others."""
-        return Edges(*map(np.concatenate, zip(self._columns(), other._columns(), strict=True)))
-
-    def _columns(self) -> tuple[Any, ...]:
-        return self.src_node, self.src_port, self.dst_node, self.dst_position, self.src_unit, self.dst_unit
+        columns = self.src_node, self.src_port, self.dst_node, self.dst_position, self.src_unit, self.dst_unit
+        return Edges(*(column[numbers] for column in columns))
 
 
 class Adjacency:
@@ -72,14 +67,14 @@ class Adjacency:
         self.fanin_start, self.fanin = _compress(dst_array, src_array, unit_count)
         self.fanout_start, self.fanout = _compress(src_array, dst_array, unit_count)
 
-    def fanins(self, unit: int) -> list[int]:
+    def fanins(self, unit: Unit) -> list[Unit]:
         return self.fanin[self.fanin_start[unit] : self.fanin_start[unit + 1]].tolist()
 
-    def fanouts(self, unit: int) -> list[int]:
+    def fanouts(self, unit: Unit) -> list[Unit]:
         return self.fanout[self.fanout_start[unit] : self.fanout_start[unit + 1]].tolist()
 
 
-def slots_of_units(slot_counts: Any, kinds: Any) -> Any:
+def slots_of_units(slot_counts: npt.ArrayLike, kinds: Indices) -> Indices:
     """For each unit, the number of its slot among the slots of all kinds, one kind after the other.
 
     Args:
@@ -93,14 +88,14 @@ def slots_of_units(slot_counts: Any, kinds: Any) -> Any:
     return np.repeat(starts[kinds] - first_units, counts) + np.arange(counts.sum(), dtype=np.int32)
 
 
-def _compress(keys: Any, values: Any, count: int) -> tuple[array[int], array[int]]:
+def _compress(keys: Indices, values: Indices, count: int) -> tuple[array[int], array[int]]:
     order = np.argsort(keys, kind="stable")
     starts = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(np.bincount(keys, minlength=count), out=starts[1:])
     return compact(starts), compact(values[order])
 
 
-def compact(values: Any) -> array[int]:
+def compact(values: npt.NDArray[Any] | Iterable[int]) -> array[int]:
     """Integers in four bytes each; a list of Python integers takes several times that.
 
     Args:
@@ -122,7 +117,7 @@ class Ports:
         base: the first unit of each node, and the number of units at the end.
     """
 
-    def __init__(self, of_kind: Sequence[Signature], kinds: Any) -> None:
+    def __init__(self, of_kind: Sequence[Signature], kinds: Indices) -> None:
         self.signatures = list(map(of_kind.__getitem__, kinds.tolist()))
         self.of_kind = of_kind
         self.kinds = kinds
@@ -142,21 +137,26 @@ class Ports:
         """What is known of each slot of each kind, one after the other, for each slot of each node."""
         return compact(as_integers(slots_of_kinds)[slots_of_units(self._slots, self.kinds)])
 
-    def input_counts(self) -> Any:
+    def input_counts(self) -> Indices:
         """How many data inputs the op of each node has."""
         return self._inputs.counts[self.kinds]
 
-    def output_counts(self, nodes: Any) -> Any:
+    def output_counts(self, nodes: Indices) -> Indices:
         """How many output ports some nodes have."""
         return self._outputs.counts[self.kinds[nodes]]
 
-    def input_units(self, nodes: Any, positions: Any) -> Any:
+    def input_units(self, nodes: Indices, positions: Indices) -> Indices:
         """The units of some data inputs, which must exist."""
         return self._first_unit[nodes] + self._inputs.at(self.kinds[nodes], positions)
 
-    def output_units(self, nodes: Any, numbers: Any) -> Any:
+    def output_units(self, nodes: Indices, numbers: Indices) -> Indices:
         """The units of some output ports, which must exist."""
         return self._first_unit[nodes] + self._outputs.at(self.kinds[nodes], numbers)
+
+    def edges(self, src_node: Indices, src_port: Indices, dst_node: Indices, dst_position: Indices) -> Edges:
+        """The edges between some output ports and data inputs, which must exist."""
+        units = self.output_units(src_node, src_port), self.input_units(dst_node, dst_position)
+        return Edges(src_node, src_port, dst_node, dst_position, *units)
 
 
 class _Table:
@@ -167,11 +167,12 @@ class _Table:
         self._values = as_integers(list(itertools.chain.from_iterable(rows)))
         self._starts = np.cumsum(self.counts, dtype=np.int32) - self.counts
 
-    def at(self, rows: Any, places: Any) -> Any:
-        return self._values[self._starts[rows] + places]
+    def at(self, rows: Indices, places: Indices) -> Indices:
+        found: Indices = self._values[self._starts[rows] + places]
+        return found
 
 
-def as_integers(values: Sequence[int]) -> Any:
+def as_integers(values: Sequence[int]) -> Indices:
     """An array of 32-bit integers, which number nodes, ports and units."""
     return np.fromiter(values, np.int32, len(values))
 
@@ -219,9 +220,9 @@ class GraphView:
     devices: list[str]
     protos: Sequence[Any]
     signatures: list[Signature]
-    kinds: Any
+    kinds: Indices
     of_kind: Sequence[Signature]
-    base: Sequence[int]
+    base: Sequence[Unit] | Indices
     dtypes: array[int]
     edges: Edges
 
@@ -233,7 +234,7 @@ class GraphView:
     def unit_count(self) -> int:
         return len(self.dtypes)
 
-    def nodes_where(self, is_wanted: Callable[[Signature], bool]) -> list[int]:
+    def nodes_where(self, is_wanted: Callable[[Signature], bool]) -> list[Node]:
         """The nodes whose signatures are wanted, in order; each kind is asked once."""
         wanted = self.of_kinds(map(is_wanted, self.of_kind), np.bool_)
         return np.flatnonzero(wanted).tolist()  # type: ignore[no-any-return]
@@ -243,26 +244,25 @@ class GraphView:
         of_kinds: npt.NDArray[Any] = np.fromiter(values, dtype, len(self.of_kind))[self.kinds]
         return of_kinds
 
-    def of_slots(self, values: Any) -> Any:
+    def of_slots(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """An array with one entry a unit from one for each slot of each kind, in order."""
         return values[slots_of_units([len(signature.slots) for signature in self.of_kind], self.kinds)]
 
-    def units(self, node: int) -> range:
+    def units(self, node: Node) -> range:
         return range(self.base[node], self.base[node + 1])
 
-    def unit_nodes(self) -> Sequence[int]:
+    def unit_nodes(self) -> Sequence[Node]:
         """The node of each unit."""
         return compact(self.spread(np.arange(self.node_count)))
 
-    def spread(self, node_values: Any) -> Any:
+    def spread(self, node_values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """An array with one entry a node, as an array with one entry a unit."""
-        counts: Any = np.diff(self.base)
-        return np.repeat(node_values, counts)
+        return np.repeat(node_values, np.diff(self.base))
 
-    def slot(self, node: int, unit: int) -> Slot:
+    def slot(self, node: Node, unit: Unit) -> Slot:
         return self.signatures[node].slots[unit - self.base[node]]
 
-    def where(self, node: int, port: int | None = None) -> str:
+    def where(self, node: Node, port: Port | None = None) -> str:
         """The place of a node, for a message."""
         function = f"function {self.function!r}, " if self.function else ""
         suffix = "" if port is None else f":{port}"
@@ -324,19 +324,12 @@ class GraphView:
         for rewire in edits.rewires:
             place = np.searchsorted(dst_node, rewire.node) + rewire.position
             src_node[place], src_port[place] = rewire.src_node, rewire.src_port
-        return Edges(
-            src_node=src_node,
-            src_port=src_port,
-            dst_node=dst_node,
-            dst_position=dst_position,
-            src_unit=ports.output_units(src_node, src_port),
-            dst_unit=ports.input_units(dst_node, dst_position),
-        )
+        return ports.edges(src_node, src_port, dst_node, dst_position)
 
     def detached(self) -> GraphView:
         """The same view without its protos and edges, which are most of its memory, and with less for the rest."""
         no_edges = self.edges.at(np.zeros(0, np.intp))  # a copy; an empty slice would keep the arrays alive
-        base: Any = np.asarray(self.base, np.int32)
+        base = np.asarray(self.base, np.int32)
         return dataclasses.replace(self, names=PackedNames(self.names), protos=[], base=base, edges=no_edges)
 
 

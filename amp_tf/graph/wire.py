@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from amp_tf.errors import AmpError
+from amp_tf.graph.indices import Indices, Mask, Node
 
 CONTROL = -1  #: among the sources of inputs: a control input
 UNKNOWN = -2  #: likewise: a name that is no tensor of the graph; smaller numbers: a control input that names no node
@@ -80,13 +81,13 @@ class WireNodes:
 
     names: bytes
     twin: int
-    kinds: Any
-    firsts: Any
-    devices: Any
-    device_firsts: Any
-    input_counts: Any
-    sources: Any
-    ports: Any
+    kinds: Indices
+    firsts: list[Node]
+    devices: Indices
+    device_firsts: list[Node]
+    input_counts: Indices
+    sources: Indices
+    ports: Indices
 
 
 class TypePlaces(NamedTuple):
@@ -99,9 +100,9 @@ class TypePlaces(NamedTuple):
         names: of attributes.
     """
 
-    nodes: Any
-    attributes: Any
-    indices: Any
+    nodes: Indices
+    attributes: Indices
+    indices: Indices
     names: Sequence[str]
 
 
@@ -144,7 +145,7 @@ class Layout:
         """The end of the last node."""
         return self.ends[-1] if self.ends else 0
 
-    def with_types(self, types: TypePlaces, data_type: int) -> tuple[Layout, Any]:
+    def with_types(self, types: TypePlaces, data_type: int) -> tuple[Layout, Mask]:
         """The same nodes with other types, where a type is one byte that can be changed in its place.
 
         Args:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from amp_tf.graph.indices import Indices, Node
 from amp_tf.graph.view import Edges, Ports, as_integers
 from amp_tf.graph.wire import UNKNOWN
 
@@ -21,7 +22,7 @@ class BrokenInputError(Exception):
         what: what is wrong with it.
     """
 
-    def __init__(self, node: int, what: str) -> None:
+    def __init__(self, node: Node, what: str) -> None:
         self.node = node
         self.what = what
         super().__init__(node, what)
@@ -38,9 +39,9 @@ class Inputs:
         ports: of each input, the output port.
     """
 
-    counts: Any
-    sources: Any
-    ports: Any
+    counts: Indices
+    sources: Indices
+    ports: Indices
 
     def edges(self, ports: Ports, names: Sequence[str], texts: Callable[[int], Sequence[str]]) -> Edges:
         """The data edges.
@@ -62,16 +63,9 @@ class Inputs:
         _check_ports(src_node, src_port, dst_node, ports, names)
         _check_arity(np.bincount(dst_node, minlength=len(self.counts)), ports)
         dst_position = (data - starts[dst_node]).astype(np.int32)
-        return Edges(
-            src_node=src_node,
-            src_port=src_port,
-            dst_node=dst_node,
-            dst_position=dst_position,
-            src_unit=ports.output_units(src_node, src_port),
-            dst_unit=ports.input_units(dst_node, dst_position),
-        )
+        return ports.edges(src_node, src_port, dst_node, dst_position)
 
-    def _check_names(self, readers: Any, starts: Any, texts: Callable[[int], Sequence[str]]) -> None:
+    def _check_names(self, readers: Indices, starts: Indices, texts: Callable[[int], Sequence[str]]) -> None:
         sources = self.sources
         unknown = np.flatnonzero(sources <= UNKNOWN)
         if len(unknown):
@@ -99,7 +93,7 @@ def find_inputs(texts: Sequence[Sequence[str]], resolve: Callable[[str], tuple[i
     return Inputs(as_integers(list(map(len, texts))), found[:, 0], found[:, 1])
 
 
-def _check_ports(src_node: Any, src_port: Any, dst_node: Any, ports: Ports, names: Sequence[str]) -> None:
+def _check_ports(src_node: Indices, src_port: Indices, dst_node: Indices, ports: Ports, names: Sequence[str]) -> None:
     existing = ports.output_counts(src_node)
     wrong = np.flatnonzero(src_port >= existing)
     if len(wrong):
@@ -108,7 +102,7 @@ def _check_ports(src_node: Any, src_port: Any, dst_node: Any, ports: Ports, name
         raise BrokenInputError(int(dst_node[edge]), what)
 
 
-def _check_arity(counts: Any, ports: Ports) -> None:
+def _check_arity(counts: npt.NDArray[np.intp], ports: Ports) -> None:
     wrong = np.flatnonzero(counts != ports.input_counts())
     if len(wrong):
         node = int(wrong[0])

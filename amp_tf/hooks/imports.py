@@ -96,12 +96,9 @@ def watch(*names: str) -> None:
     """Notices the imports of modules from now on, for actions that are added later, even while the import runs."""
     _finder.watched.update(names)
     if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
-
-
-def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-    """The spec of a module, whose import is noticed if it is watched: for a finder that stands in for ours."""
-    return _finder.find_spec(name, path, target)
+        # Behind the one of _amp_tf_start, which may be searching for one of them: this one is then asked next.
+        kinds = [type(finder).__name__ for finder in sys.meta_path]
+        sys.meta_path.insert(kinds.index("AmpTfStart") + 1 if "AmpTfStart" in kinds else 0, _finder)
 
 
 def after_import(name: str, action: Action) -> None:

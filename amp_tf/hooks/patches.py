@@ -1,7 +1,7 @@
 """Attributes of other people's classes and modules that are ours for a while, and are given back whole.
 
 Others wrap the same functions. What somebody put around a patch of ours is theirs and stays, with ours inside it, so a
-patch has to be harmless after it was taken back.
+patch has to be harmless after it was taken back. Put again, it is used as it lies there.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ class Patches:
 
     def __init__(self) -> None:
         self._patches: list[_Patch] = []
+        self._buried: list[_Patch] = []  # given back, but inside a wrapper of somebody else
 
     def __bool__(self) -> bool:
         return bool(self._patches)
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> bool:
-        """Replaces an attribute until :meth:`restore`; nothing if that was done already.
+        """Replaces an attribute until :meth:`restore`; nothing if ours is there, perhaps inside a wrapper of others.
 
         Args:
             owner: a class or a module.
@@ -48,10 +49,18 @@ class Patches:
         Returns:
             Whether it was replaced now.
         """
-        if any(owner is patch.owner and name == patch.name for patch in self._patches):
-            return False
         is_own = name in vars(owner)
         original = vars(owner)[name] if is_own else getattr(owner, name)
+        known = [patch for patch in (*self._patches, *self._buried) if patch.owner is owner and patch.name == name]
+        if known and original is not known[0].original:  # else somebody put that back
+            was_buried = known[0] in self._buried
+            if was_buried:
+                self._buried.remove(known[0])
+                self._patches.append(known[0])
+            return was_buried
+        self._patches, self._buried = (
+            [p for p in patches if p not in known] for patches in (self._patches, self._buried)
+        )
         replacement = functools.wraps(original)(make(original))
         setattr(owner, name, replacement)
         self._patches.append(_Patch(owner, name, original, is_own, replacement))
@@ -61,8 +70,8 @@ class Patches:
         """Gives every attribute back that still holds our replacement. Idempotent."""
         for patch in reversed(self._patches):
             if vars(patch.owner).get(patch.name) is not patch.replacement:
-                continue
-            if patch.is_own:
+                self._buried.append(patch)
+            elif patch.is_own:
                 setattr(patch.owner, patch.name, patch.original)
             else:
                 delattr(patch.owner, patch.name)

@@ -35,11 +35,11 @@ class Hook:
 
 HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.grappler.plugin", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.input_pipelines", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.grappler.input_pipelines", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.xla.functions", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.all_reduce.sums", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.keras_policy", ("keras", "tf_keras")),
-    Hook("loss_scaling", "amp_tf.hooks.loss_scaling", ("tensorflow", "keras", "tf_keras")),
+    Hook("loss_scaling", "amp_tf.hooks.loss_scaling.automatic", ("tensorflow", "keras", "tf_keras")),
 )
 TRIGGERS = tuple(dict.fromkeys(trigger for hook in HOOKS for trigger in hook.triggers))
 

@@ -15,12 +15,12 @@ may be dropped before its gradient is built.
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
 
 from amp_tf.errors import ConfigError
+from amp_tf.hooks.patches import Patches
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.values import dtype_name
 
@@ -29,6 +29,7 @@ PRECISIONS: tuple[str, ...] = get_args(ScopeName)
 
 _active = threading.local()
 _install_lock = threading.Lock()
+_patches = Patches()
 
 
 @contextlib.contextmanager
@@ -87,12 +88,11 @@ def _install() -> None:
     from tensorflow.python.ops import gradients_util
 
     with _install_lock:
-        if getattr(execute.record_gradient, "_amp_tf", False):
-            return
-        func_graph.FuncGraph.__init__ = _mark_new_graph(func_graph.FuncGraph.__init__)
-        execute.record_gradient = _remember_scope(execute.record_gradient)
-        pywrap_tfe.TFE_Py_RegisterGradientFunction(_recall_scope(backprop._gradient_function))
-        gradients_util._MaybeCompile = _follow_op(gradients_util._MaybeCompile)
+        _patches.put(func_graph.FuncGraph, "__init__", _mark_new_graph)
+        _patches.put(execute, "record_gradient", _remember_scope)
+        _patches.put(gradients_util, "_MaybeCompile", _follow_op)
+        if _patches.put(backprop, "_gradient_function", _recall_scope):
+            pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
 
 
 def _current() -> bytes | None:
@@ -108,7 +108,6 @@ def _current() -> bytes | None:
 
 
 def _mark_new_graph(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         from tensorflow.core.framework import attr_value_pb2
 
@@ -121,19 +120,16 @@ def _mark_new_graph(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _remember_scope(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
     def record_gradient(op_name: str, inputs: Any, attrs: Any, outputs: Any) -> Any:
         value = _current()
         if value is not None:
             attrs = (*(attrs or ()), SCOPE_ATTR, value)
         return original(op_name, inputs, attrs, outputs)
 
-    record_gradient._amp_tf = True  # type: ignore[attr-defined]
     return record_gradient
 
 
 def _recall_scope(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
     def gradient_function(op_name: str, attr_tuple: Any, *args: Any) -> Any:
         if not attr_tuple or SCOPE_ATTR not in attr_tuple[::2]:
             return original(op_name, attr_tuple, *args)
@@ -145,7 +141,6 @@ def _recall_scope(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _follow_op(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
     def maybe_compile(name_scope: str, op: Any, func: Any, grad_fn: Any) -> Any:
         try:
             value = op.get_attr(SCOPE_ATTR)

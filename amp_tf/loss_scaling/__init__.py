@@ -16,9 +16,10 @@ from __future__ import annotations
 import numbers
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from amp_tf.errors import ConfigError
+from amp_tf.loss_scaling import schedule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it without its being installed
@@ -38,17 +39,10 @@ _KINDS: dict[str, tuple[type, str]] = {
 }
 
 
-class Settings(TypedDict, total=False):
+class Settings(schedule.Settings, total=False):
     """The settings of :func:`LossScaleOptimizer` beside the first scale; ``name`` is Keras 3's alone."""
 
     dynamic_growth_steps: int
-    dynamic: bool
-    enabled: bool
-    growth_factor: float
-    backoff_factor: float
-    hysteresis: int
-    min_scale: float
-    max_scale: float
     name: str | None
 
 
@@ -74,8 +68,7 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
     """
     import importlib
 
-    _check_settings(settings)
-
+    check_settings("LossScaleOptimizer", settings)
     for module_name, path, adapter in _ADAPTERS:
         cls: Any = sys.modules.get(module_name)
         for part in path:
@@ -94,20 +87,26 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
     )
 
 
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    """Names and kinds; which numbers are valid is the schedule's to say."""
+def check_settings(where: str, settings: Mapping[str, Any]) -> None:
+    """Names and kinds; which numbers are valid is the schedule's to say.
+
+    Args:
+        where: the class that they were given to.
+        settings: by name.
+
+    Raises:
+        ConfigError: there is no such setting, or its value is of another kind.
+    """
     for name, value in settings.items():
         if name not in Settings.__annotations__:
             raise ConfigError(
                 f"there is no setting {name!r}",
-                where="LossScaleOptimizer",
+                where=where,
                 fix=f"The settings are: initial_scale, {', '.join(Settings.__annotations__)}",
             )
         kind, valid = _KINDS.get(name, (object, ""))
         if not isinstance(value, kind):
-            raise ConfigError(
-                f"{value!r} is not a valid value", where=f"LossScaleOptimizer.{name}", fix=f"Valid values: {valid}"
-            )
+            raise ConfigError(f"{value!r} is not a valid value", where=f"{where}.{name}", fix=f"Valid values: {valid}")
 
 
 def is_loss_scaled(optimizer: Any) -> bool:

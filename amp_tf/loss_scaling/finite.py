@@ -12,7 +12,7 @@ the result is the same.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -26,6 +26,14 @@ class NormClip(enum.Enum):
     NONE = "none"
     EACH = "each gradient's"
     GLOBAL = "all gradients' together"
+
+    @classmethod
+    def of(cls, optimizers: Iterable[Any]) -> NormClip:
+        """That of the Keras optimizers that make a step together."""
+        settings = [(getattr(o, "global_clipnorm", None), getattr(o, "clipnorm", None)) for o in optimizers]
+        if any(by_all for by_all, _ in settings):
+            return cls.GLOBAL
+        return cls.EACH if any(each for _, each in settings) else cls.NONE
 
 
 def scale_loss(loss: Any, scale: Any) -> Any:

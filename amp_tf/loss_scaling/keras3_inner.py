@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling import finite
+from amp_tf.loss_scaling import replicas
+from amp_tf.loss_scaling.misuse import check_any, check_not_scaled
+from amp_tf.loss_scaling.scaling_methods import InnerSettings
 
 # Settings that are the inner optimizer's alone; the base class of the wrapper has them too, dead.
 INNER_SETTINGS = frozenset(
@@ -38,18 +40,12 @@ def check_inner(optimizer: Any) -> None:
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(f"inner_optimizer: expected a keras.optimizers.Optimizer, got {optimizer!r}.")
-    where = f"LossScaleOptimizer('{optimizer.name}')"
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise ConfigError("the optimizer is a LossScaleOptimizer already", where=where, fix="Wrap it once")
-    if optimizer.loss_scale_factor is not None:
-        raise ConfigError(
-            f"the optimizer scales its loss already, by loss_scale_factor={optimizer.loss_scale_factor}",
-            where=where,
-            fix="Leave out loss_scale_factor, or use LossScaleOptimizer(…, initial_scale=…, dynamic=False)",
-        )
+    check_not_scaled(optimizer)
     if keras.backend.backend() != "tensorflow":
         raise ConfigError(
-            f"Keras runs on {keras.backend.backend()}", where=where, fix="Set KERAS_BACKEND=tensorflow before importing"
+            f"Keras runs on {keras.backend.backend()}",
+            where="LossScaleOptimizer",
+            fix="Set KERAS_BACKEND=tensorflow before importing",
         )
 
 
@@ -70,8 +66,7 @@ def check_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequenc
             f"{where}: got {len(gradients)} gradients for {len(variables)} variables. Give one for each variable, None "
             "where there is none."
         )
-    if all(gradient is None for gradient in gradients):
-        raise ValueError(f"{where}: No gradients provided for any variable.")
+    check_any(gradients)
     known = optimizer._trainable_variables_indices
     unknown = [getattr(v, "path", v.name) for v in variables if optimizer._var_key(v) not in known]
     if unknown:
@@ -81,24 +76,10 @@ def check_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequenc
         )
 
 
-def with_gaps(gradients: Sequence[Any], like: Sequence[Any]) -> list[Any]:
-    """Gradients with ``None`` put back where ``like`` has it."""
-    rest = iter(gradients)
-    return [None if place is None else next(rest) for place in like]
-
-
-def norm_clip(optimizer: Any) -> finite.NormClip:
-    """Which norm the optimizer divides gradients by."""
-    parts = _parts(optimizer)
-    if any(part.global_clipnorm for part in parts):
-        return finite.NormClip.GLOBAL
-    return finite.NormClip.EACH if any(part.clipnorm for part in parts) else finite.NormClip.NONE
-
-
 def headroom(optimizer: Any) -> float:
     """How many gradients the optimizer adds up, over accumulated steps and the replicas of the strategy in use."""
-    accumulated = max(accumulated_steps(part) or 1 for part in _parts(optimizer))
-    return float(accumulated * tf.distribute.get_strategy().num_replicas_in_sync)
+    accumulated = max(accumulated_steps(part) or 1 for part in parts_of(optimizer))
+    return accumulated * replicas.count()
 
 
 def accumulated_steps(optimizer: Any) -> int | None:
@@ -116,7 +97,7 @@ def trackable_of(optimizer: Any) -> Any:
     return optimizer if hasattr(optimizer, "_track_trackable") else tf.__internal__.tracking.AutoTrackable()
 
 
-def _parts(optimizer: Any) -> list[Any]:
+def parts_of(optimizer: Any) -> list[Any]:
     """The optimizers that make the step: several in a MultiOptimizer."""
     return optimizer.optimizers if isinstance(optimizer, _MULTI_OPTIMIZER) else [optimizer]
 
@@ -128,3 +109,45 @@ def scope_of(strategy: Any) -> contextlib.AbstractContextManager[Any]:
     ):
         return contextlib.nullcontext()
     return strategy.scope()  # type: ignore[no-any-return]
+
+
+class InnerInterface(InnerSettings):
+    """What of Keras' interface the optimizer inside the wrapper answers."""
+
+    inner_optimizer: Any
+    _of_inner = INNER_SETTINGS
+
+    @property
+    def iterations(self) -> Any:
+        """The inner optimizer's."""
+        return self.inner_optimizer.iterations
+
+    @iterations.setter
+    def iterations(self, value: Any) -> None:
+        if "_scaler" in self.__dict__:  # else it is the base class, which up to Keras 3.4 has a counter of its own
+            self.inner_optimizer.iterations = value
+
+    @property
+    def learning_rate(self) -> Any:
+        """The inner optimizer's."""
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self.inner_optimizer.learning_rate = value
+
+    def __dir__(self) -> Iterable[str]:
+        # Keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
+        return sorted(set(super().__dir__()) - {"inner_optimizer", "_trackable"})
+
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+        """As on the inner optimizer."""
+        self.inner_optimizer.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
+
+    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        """Not with TensorFlow, as for every Keras optimizer.
+
+        Raises:
+            ValueError: always.
+        """
+        return self.inner_optimizer.stateless_apply(optimizer_variables, grads, trainable_variables)

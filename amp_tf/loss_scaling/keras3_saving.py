@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
+
+from amp_tf.loss_scaling.keras3_inner import INNER_SETTINGS
+from amp_tf.loss_scaling.saved_scale import SavedScale
+from amp_tf.loss_scaling.scaler import Scaler
+from amp_tf.loss_scaling.schedule import usable_scale
 
 # Keras' own wrapper writes these before the variables of its inner optimizer, the first two of them dead.
 _KERAS_WRAPPER = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
@@ -54,24 +60,93 @@ def match_state(arrays: dict[str, Any], expected: int) -> SavedState | None:
     return SavedState(inner, scale, good_steps)
 
 
-class ScaleState(keras.losses.Loss):  # type: ignore[misc]
-    """The part of a ``.keras`` or ``.weights.h5`` file that holds the scale and its counters.
+class ScaleState(SavedScale, keras.losses.Loss):  # type: ignore[misc]
+    """What files hold of the scale."""
 
-    It is a child of its own, so that the group of the optimizer holds what it holds without loss scaling and a float32
-    run can load it. A Loss only because Keras saves children of four known kinds.
+
+class Saving:
+    """What files hold of the wrapper: the inner optimizer in its place, and the scale beside it.
+
+    Attributes:
+        _pending_weights: what was loaded before ``build`` made the variables for it.
     """
 
-    def __init__(self, variables: Callable[[], list[Any]]) -> None:
-        super().__init__(name="loss_scale_state")
-        self._read_variables = variables
+    inner_optimizer: Any
+    name: str
+    built: bool
+    _variables: list[Any]
+    _scale: Any
+    _counters: Any
+    _scaler: Scaler
+    _settings: dict[str, Any]
+    _pending_weights: dict[str, Any] | None
+
+    @property
+    def variables(self) -> list[Any]:
+        """The inner optimizer's variables, then the scale and its counters."""
+        return [*self.inner_optimizer.variables, *self._variables]
 
     def save_own_variables(self, store: Any) -> None:
-        """Keras calls this when it saves."""
-        for name, variable in zip(("scale", "counters"), self._read_variables(), strict=True):
-            store[name] = variable.numpy()
+        """Writes what the inner optimizer alone would write; the scale goes to its own group."""
+        if self._pending_weights is not None:  # loaded, and no step has built the variables for it yet
+            for key, array in self._pending_weights.items():
+                store[key] = array
+            return
+        self.inner_optimizer.save_own_variables(store)
 
     def load_own_variables(self, store: Any) -> None:
-        """Keras calls this when it loads; a file of a run without loss scaling has nothing here."""
-        for name, variable in zip(("scale", "counters"), self._read_variables(), strict=True):
-            if name in store.keys():  # noqa: SIM118 - see read_state
-                variable.assign(store[name])
+        """Reads the state of an optimizer that was saved wrapped, bare, or in Keras' own wrapper.
+
+        Args:
+            store: maps "0", "1", … to arrays. What has no variable yet waits for ``build``.
+        """
+        arrays = read_state(store)
+        if not arrays:
+            return
+        expected = len(self.inner_optimizer.variables)
+        if not self.built and len(arrays) > expected:
+            self._pending_weights = arrays
+            return
+        saved = match_state(arrays, expected)
+        if saved is None:
+            warnings.warn(
+                f"amp_tf: optimizer '{self.name}': the file holds {len(arrays)} variables of an optimizer, not "
+                f"{expected}; its state is not loaded. Compile the model with the optimizer that was saved.",
+                stacklevel=2,
+            )
+            return
+        self.inner_optimizer.load_own_variables(saved.inner)
+        if saved.scale is not None:
+            self._scale.assign(usable_scale(float(saved.scale), self._scaler.schedule))
+            self._counters.assign([int(saved.good_steps), 0, 0, 0, 0, 0])
+
+    def get_weights(self) -> list[Any]:
+        """Copies of all ``variables`` as numpy arrays."""
+        return [variable.numpy() for variable in self.variables]
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Sets all ``variables``, or those of the inner optimizer alone (what a float32 run's optimizer gives).
+
+        Args:
+            weights: arrays, in the order of ``variables``.
+
+        Raises:
+            ValueError: their number fits neither, or a shape differs.
+        """
+        variables = self.variables
+        if len(weights) not in (len(variables), len(variables) - len(self._variables)):
+            raise ValueError(
+                f"optimizer '{self.name}' has {len(variables)} variables, got {len(weights)} arrays. Build the "
+                "optimizer first with build(trainable_variables)."
+            )
+        for variable, weight in zip(variables, weights, strict=False):
+            if tuple(variable.shape) != tuple(weight.shape):
+                raise ValueError(f"variable '{variable.path}' has shape {variable.shape}, the array {weight.shape}.")
+            variable.assign(weight)
+
+    def get_config(self) -> dict[str, Any]:
+        """The settings, from which :meth:`from_config` makes the same optimizer."""
+        config: dict[str, Any] = super().get_config()  # type: ignore[misc]
+        for setting in INNER_SETTINGS | {"loss_scale_factor"}:  # which the base class gives up to Keras 3.8
+            config.pop(setting, None)
+        return {**config, **self._settings}

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from amp_tf.loss_scaling import witness
+from amp_tf.loss_scaling import check_settings, replicas
 from amp_tf.loss_scaling.call_order import CallOrder
-from amp_tf.loss_scaling.diagnosis import Status
+from amp_tf.loss_scaling.misuse import check_any, check_in_replica
 from amp_tf.loss_scaling.scaler import Memory, Scaler
-from amp_tf.loss_scaling.schedule import (
-    DEFAULT_GROWTH_STEPS,
-    DEFAULT_INITIAL_SCALE,
-    DEFAULT_MAX_SCALE,
-    DEFAULT_MIN_SCALE,
-    Schedule,
-    build_schedule,
-    check_scale,
-)
+from amp_tf.loss_scaling.scaling_methods import StateMethods
+from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, Settings, build_schedule
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # type checkers know it without its being installed
 
 
-class LossScaler(tf.Module):  # type: ignore[misc]
+class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
     """Scales the loss and skips steps with nonfinite gradients, whatever it is that writes the variables.
 
     For loops without an optimizer of Keras, tf_keras or TF1, which ``amp_tf.LossScaleOptimizer`` wraps: Sonnet's, or
@@ -43,13 +39,12 @@ class LossScaler(tf.Module):  # type: ignore[misc]
     It is a ``tf.Module``, so checkpoints hold the scale and its counters.
 
     Args:
-        initial_scale, dynamic_growth_steps, dynamic, enabled, growth_factor, backoff_factor, hysteresis, min_scale,
-            max_scale: as in :func:`amp_tf.loss_scaling.schedule.build_schedule`. With ``enabled=False`` all three
-            methods do what the loop would do without them.
+        initial_scale, dynamic_growth_steps, **settings: as in :func:`amp_tf.loss_scaling.schedule.build_schedule`. With
+            ``enabled=False`` all three methods do what the loop would do without them.
         name: of the module.
 
     Raises:
-        ConfigError: a setting is outside its range.
+        ConfigError: a setting is outside its range, or none at all.
     """
 
     def __init__(
@@ -57,35 +52,18 @@ class LossScaler(tf.Module):  # type: ignore[misc]
         initial_scale: float = DEFAULT_INITIAL_SCALE,
         dynamic_growth_steps: int = DEFAULT_GROWTH_STEPS,
         *,
-        dynamic: bool = True,
-        enabled: bool = True,
-        growth_factor: float = 2.0,
-        backoff_factor: float = 0.5,
-        hysteresis: int = 1,
-        min_scale: float = DEFAULT_MIN_SCALE,
-        max_scale: float = DEFAULT_MAX_SCALE,
         name: str = "loss_scaler",
+        **settings: Unpack[Settings],
     ) -> None:
         super().__init__(name=name)
-        self._schedule = build_schedule(
-            initial_scale,
-            dynamic_growth_steps,
-            dynamic=dynamic,
-            enabled=enabled,
-            growth_factor=growth_factor,
-            backoff_factor=backoff_factor,
-            hysteresis=hysteresis,
-            min_scale=min_scale,
-            max_scale=max_scale,
-        )
-        start = self._schedule.initial_state()
+        check_settings("LossScaler", settings)
+        schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
+        start = schedule.initial_state()
         with tf.init_scope():
             self.current_loss_scale = tf.Variable(start.scale, trainable=False, dtype=tf.float32, name="loss_scale")
             # good_steps, skipped, skipped_in_row, steps, last_change and nonfinite_losses of State
             self.counters = tf.Variable([0] * 6, trainable=False, dtype=tf.int64, name="loss_scale_counters")
-            last_skip = witness.make_variable() if tf.executing_eagerly() else None
-        memory = Memory(self.current_loss_scale, self.counters, last_skip=last_skip)
-        self._scaler = Scaler(self._schedule, memory, label=name if last_skip is not None else "")
+        self._scaler = Scaler(schedule, Memory(self.current_loss_scale, self.counters), label=name)
         self._order = CallOrder()
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -115,7 +93,7 @@ class LossScaler(tf.Module):  # type: ignore[misc]
         Raises:
             CallOrderError: no loss was scaled since the last step, or the gradients are unscaled already.
         """
-        if not self._schedule.skips_nonfinite:
+        if not self.schedule.skips_nonfinite:
             return gradients
         given = [_as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
         unscaled = self._scaler.unscale(given)
@@ -140,53 +118,25 @@ class LossScaler(tf.Module):  # type: ignore[misc]
             CallOrderError: no gradients were unscaled since the last step, or these are the scaled ones.
             ValueError: not one of the gradients is there, or it is called outside a replica.
         """
-        if not self._schedule.skips_nonfinite:
+        if not self.schedule.skips_nonfinite:
             with tf.control_dependencies(_operations(apply(gradients, *args, **kwargs)) + self._scaler.note_finite()):
                 return tf.constant(True)
-        if tf.distribute.in_cross_replica_context():
-            raise ValueError("step() must be called in a replica context: from a function given to strategy.run().")
+        check_in_replica("step")
         flat = [_as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
-        present = [gradient for gradient in flat if gradient is not None]
-        if not present:
-            raise ValueError("No gradients provided for any variable.")
+        check_any(flat)
         self._order.note_step(flat)
 
         def run(handed: Any) -> list[Any]:
             grads, (more, named) = handed
-            rest = iter(grads)
-            whole = [None if gradient is None else next(rest) for gradient in flat]
-            return _operations(apply(tf.nest.pack_sequence_as(gradients, whole), *more, **named))
+            return _operations(apply(tf.nest.pack_sequence_as(gradients, grads), *more, **named))
 
         def take(strategy: Any, handed: Any) -> Any:
+            done = replicas.on_each(strategy, run, handed)
             if strategy is None:
-                return run(handed)
-            done = tf.nest.flatten(strategy.extended.call_for_each_replica(run, args=(handed,)))
-            return [local for part in done for local in strategy.experimental_local_results(part)]
+                return done
+            return [local for part in tf.nest.flatten(done) for local in strategy.experimental_local_results(part)]
 
-        return self._scaler.step(present, take, arguments=(args, kwargs))
-
-    @property
-    def loss_scale(self) -> Any:
-        """The scale now, a float32 variable. Assigning a number takes effect at the next step, also in traced ones.
-
-        Raises:
-            ConfigError: it is set to a number that is not finite and above zero.
-        """
-        return self.current_loss_scale
-
-    @loss_scale.setter
-    def loss_scale(self, value: float) -> None:
-        check_scale(value)
-        self.current_loss_scale.assign(value)
-
-    @property
-    def schedule(self) -> Schedule:
-        """The settings of the scale; fixed, because traced steps hold them."""
-        return self._schedule
-
-    def status(self) -> Status:
-        """The state as Python numbers. Waits for the device: for callbacks and people, not for traced steps."""
-        return self._scaler.memory.status(self._schedule)
+        return self._scaler.step(flat, take, arguments=(args, kwargs))
 
 
 def _as_tensor(gradient: Any) -> Any:

@@ -59,6 +59,16 @@ def decide_together(
     return _decide(found, lambda: take(None, handed), lambda: skip(None, handed, found))
 
 
+def count() -> float:
+    """How many replicas sum their gradients."""
+    return float(tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def on_each(strategy: Any, call: Callable[[Any], Any], handed: Any) -> Any:
+    """What a callable gives on each replica, inside ``take`` or ``skip``; arguments as for :func:`sum_over`."""
+    return call(handed) if strategy is None else strategy.extended.call_for_each_replica(call, args=(handed,))
+
+
 def sum_over(strategy: Any, compute: Callable[[Any], Any], handed: Any) -> Any:
     """The sum over replicas of a tensor that each computes, inside ``take`` or ``skip``.
 
@@ -67,8 +77,7 @@ def sum_over(strategy: Any, compute: Callable[[Any], Any], handed: Any) -> Any:
         compute: gives the tensor from what one replica handed.
     """
     if strategy is not None:
-        each = strategy.extended.call_for_each_replica(compute, args=(handed,))
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, on_each(strategy, compute, handed), axis=None)
     context = tf.distribute.get_replica_context()
     if context is not None and context.num_replicas_in_sync > 1:
         return context.all_reduce(tf.distribute.ReduceOp.SUM, compute(handed))

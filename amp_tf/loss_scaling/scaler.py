@@ -14,9 +14,10 @@ import tensorflow as tf
 from amp_tf.loss_scaling import finite, ledger, replicas
 from amp_tf.loss_scaling.diagnosis import Status
 from amp_tf.loss_scaling.facts import Facts
-from amp_tf.loss_scaling.schedule import Schedule, State
+from amp_tf.loss_scaling.misuse import check_any
+from amp_tf.loss_scaling.schedule import Schedule, State, check_scale
 from amp_tf.loss_scaling.usage import Gradients, Usage
-from amp_tf.loss_scaling.witness import data_of, find_facts
+from amp_tf.loss_scaling.witness import Culprits, data_of, find_facts, make_variable
 
 
 class Memory:
@@ -26,8 +27,10 @@ class Memory:
         scale: a float32 scalar variable.
         *counters: int64 variables, scalars or vectors, that one after the other hold the rest of a :class:`State`.
         read: gives the value of a variable as a tensor.
-        last_skip: a variable of :mod:`amp_tf.loss_scaling.witness`, if skipped steps are to be explained by more than
-            the counters. It is no part of the state.
+        explains: whether skipped steps are to be explained by more than the counters; not in TF1 graphs.
+
+    Attributes:
+        last_skip: the variable of :mod:`amp_tf.loss_scaling.witness` for that, or ``None``. It is no part of the state.
     """
 
     def __init__(
@@ -35,16 +38,30 @@ class Memory:
         scale: Any,
         *counters: Any,
         read: Callable[[Any], Any] = tf.convert_to_tensor,
-        last_skip: Any = None,
+        explains: bool = True,
     ) -> None:
         self.scale = scale
         self.counters = counters
-        self.last_skip = last_skip
+        is_eager = tf.compat.v1.executing_eagerly_outside_functions()
+        self.last_skip = make_variable() if explains and is_eager else None
         self._read = read
 
     def read_scale(self) -> Any:
         """The scale: a float32 scalar tensor."""
         return self._read(self.scale)
+
+    def assign_scale(self, value: Any) -> None:
+        """Sets the scale from the next step on; in a TF1 graph a number alone, in the session that is the default.
+
+        Raises:
+            ConfigError: it is a number that is not finite and above zero.
+            ValueError: there is no default session.
+        """
+        check_scale(value)
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            self.scale.assign(value)
+        else:
+            self.scale.load(value)
 
     def load(self) -> State:
         """The state as scalar tensors."""
@@ -90,9 +107,10 @@ class Scaler:
     Args:
         schedule: how the scale moves.
         memory: where the state is kept.
-        label: names it in the line at exit; empty for one that is not told of there.
+        label: names it in the line at exit, unless it is that of a TF1 graph; empty for none.
 
     Attributes:
+        culprits: the variables whose gradients made the last step be skipped.
         number: of its entry in the ledger; ``None`` as long as it has scaled no loss.
     """
 
@@ -100,6 +118,7 @@ class Scaler:
         self.schedule = schedule
         self.memory = memory
         self.usage = Usage()
+        self.culprits = Culprits()
         self.number: int | None = None
         self._label = label
 
@@ -140,17 +159,39 @@ class Scaler:
         self.usage.note_unscaled_gradients()
         return self.unscale(gradients)
 
-    def are_scaled(self, gradients: Any, **judging: Any) -> bool:
-        """Whether the gradients that a step was given have to be unscaled still; see :meth:`Usage.judge`.
+    def unscaled(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        is_scaled: Callable[[int], bool] = lambda place: True,
+        **judging: Any,
+    ) -> list[Any]:
+        """The gradients that a step was given, divided by the scale if they are scaled still; see :meth:`Usage.judge`.
 
         Args:
-            gradients: a list of them.
+            gradients: anything that TensorFlow makes tensors of, ``tf.IndexedSlices`` or ``None``.
+            variables: what they are for.
+            is_scaled: as for :meth:`unscale`.
             **judging: ``by_hand``, ``where`` and ``fix``.
         """
-        kind = self.usage.judge(gradients, self.memory.scale, **judging)
+        given = [finite.as_tensor(gradient, v) for gradient, v in zip(gradients, variables, strict=True)]
+        kind = self.usage.judge(given, self.memory.scale, **judging)
         if kind is not Gradients.NEVER_SCALED:
             self._enter()
-        return kind is Gradients.SCALED
+        return self.unscale(given, is_scaled) if kind is Gradients.SCALED else given
+
+    def unscaled_pairs(self, pairs: Sequence[tuple[Any, Any]], **judging: Any) -> list[tuple[Any, Any]]:
+        """As :meth:`unscaled`, for pairs of gradient and variable.
+
+        The division is left to the loop, as with the wrappers of tf_keras and TF1 themselves.
+
+        Raises:
+            ValueError: there is no pair.
+        """
+        gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        check_any(gradients)
+        given = self.unscaled(gradients, variables, by_hand=Gradients.UNSCALED_BY_LOOP, **judging)
+        return list(zip(given, variables, strict=True))
 
     def step(
         self,
@@ -159,35 +200,40 @@ class Scaler:
         *,
         norm_clip: finite.NormClip = finite.NormClip.NONE,
         headroom: float = 1.0,
-        on_skip: Callable[[replicas.Nonfinite], Iterable[Any]] = lambda found: (),
+        variables: Sequence[Any] = (),
         arguments: Any = (),
     ) -> Any:
         """Takes a step if the gradients of all replicas are finite, else skips it; moves the scale either way.
 
         Args:
-            gradients: unscaled, none of them ``None``.
+            gradients: unscaled; those that are ``None`` stay so.
             take: makes the step; called with the strategy, or ``None`` where this replica goes on by itself, and the
                 gradients. It may return operations, which a TF1 graph runs with the step.
             norm_clip, headroom: as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`.
-            on_skip: called with what is nonfinite on any replica; returns operations as ``take`` does.
+            variables: what the gradients are for, so that a skipped step can name them.
             arguments: a nest of what else ``take`` needs of each replica; it then gets (gradients, arguments).
 
         Returns:
             Whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
         """
-        flags = finite.find_nonfinite(gradients, norm_clip, headroom)
+        places = [place for place, gradient in enumerate(gradients) if gradient is not None]
+        present = [gradients[place] for place in places]
+        trained = [variables[place] for place in places] if variables else ()
 
         def taken(strategy: Any, handed: Any) -> list[Any]:
-            given = handed[:2] if arguments else handed[0]
-            return [take(strategy, given), *self.note_finite()]
+            whole = [None] * len(gradients)
+            for place, gradient in zip(places, handed[0], strict=True):
+                whole[place] = gradient
+            return [take(strategy, (whole, handed[1]) if arguments else whole), *self.note_finite()]
 
         def skipped(strategy: Any, handed: Any, found: replicas.Nonfinite) -> list[Any]:
             state = self.schedule.after_nonfinite(self.memory.load(), finite.TENSORS, found.loss)
-            return [*self.memory.store(state), *self._note_facts(strategy, handed), *on_skip(found)]
+            noted = [*self._note_facts(strategy, handed), *self.culprits.note(found, trained)]
+            return [*self.memory.store(state), *noted]
 
         is_loss_nonfinite, data = self.usage.take_loss()
-        found = replicas.Nonfinite(flags, is_loss_nonfinite)
-        return replicas.decide_together(found, [list(gradients), arguments, data], take=taken, skip=skipped)
+        found = replicas.Nonfinite(finite.find_nonfinite(present, norm_clip, headroom), is_loss_nonfinite)
+        return replicas.decide_together(found, [present, arguments, data], take=taken, skip=skipped)
 
     def _note_facts(self, strategy: Any, handed: Any) -> list[Any]:
         """Writes down what explains a skipped step; ``handed`` is each replica's gradients, arguments and data."""
@@ -196,11 +242,15 @@ class Scaler:
         facts = replicas.sum_over(strategy, lambda mine: find_facts(mine[0], mine[2]), handed)
         return [self.memory.last_skip.assign(facts, read_value=False)]
 
+    def status(self, session: Any = None) -> Status:
+        """The state as Python numbers; see :meth:`Memory.status`."""
+        return self.memory.status(self.schedule, self.culprits.names(), session=session)
+
     def note_finite(self) -> list[Any]:
         """Counts a step that was taken; returns operations."""
         return self.memory.store(self.schedule.after_finite(self.memory.load(), finite.TENSORS))
 
     def _enter(self) -> None:
-        if self.number is None and self._label:
+        if self.number is None and self._label and self.memory.last_skip is not None:
             memory, schedule = self.memory, self.schedule
             self.number = ledger.enter(self._label, lambda: memory.status(schedule, is_at_exit=True))

@@ -1,6 +1,6 @@
-"""What every ``LossScaleOptimizer`` offers a loop, in the same words: the methods around its :class:`Scaler`.
+"""What ``LossScaler`` and every ``LossScaleOptimizer`` offer, in the same words.
 
-Those that a traced step calls are marked ``do_not_convert``: AutoGraph would rewrite them and all that they call, and
+Methods that a traced step calls are marked ``do_not_convert``: AutoGraph would rewrite them and all that they call, and
 warn where it cannot (``tests/loss_scaling/test_autograph.py``).
 """
 
@@ -11,14 +11,54 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp_tf.loss_scaling.diagnosis import Status
 from amp_tf.loss_scaling.scaler import Scaler
-from amp_tf.loss_scaling.schedule import Schedule
+from amp_tf.loss_scaling.schedule import DynamicScale, Schedule
 
 
-class ScalingMethods:
-    """Comes before the class of the library, whose methods of the same names it stands for."""
+class StateMethods:
+    """Shows and sets the state of a :class:`Scaler`."""
 
     _scaler: Scaler
+
+    @property
+    def loss_scale(self) -> Any:
+        """The scale now, a float32 variable.
+
+        Assigning a number takes effect at the next step, also in traced ones; in a TF1 graph in the default session. A
+        traced loop may multiply its loss by it instead of calling :meth:`scale_loss`; eager ones may not.
+
+        Raises:
+            ConfigError: it is set to a number that is not finite and above zero.
+        """
+        self._scaler.usage.note_reading()
+        return self._scaler.memory.scale
+
+    @loss_scale.setter
+    def loss_scale(self, value: float) -> None:
+        self._scaler.memory.assign_scale(value)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The settings of the scale; fixed, because traced steps hold them."""
+        return self._scaler.schedule
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the scale moves."""
+        return isinstance(self.schedule, DynamicScale)
+
+    def status(self, session: Any = None) -> Status:
+        """The state as Python numbers. Waits for the device: for callbacks and people, not for traced steps.
+
+        Args:
+            session: the session of a TF1 graph to ask; none is needed with eager execution.
+        """
+        return self._scaler.status(session)
+
+
+class ScalingMethods(StateMethods):
+    """Comes before the class of the library, whose methods of the same names it stands for."""
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def scale_loss(self, loss: Any) -> Any:
@@ -53,7 +93,27 @@ class ScalingMethods:
         """
         return self._scaler.unscale_for_loop(grads)
 
-    @property
-    def schedule(self) -> Schedule:
-        """The settings of the scale; fixed, because traced steps hold them."""
-        return self._scaler.schedule
+
+class InnerSettings:
+    """Reads and sets what is no attribute of the wrapper on the optimizer inside it: momentum, clipnorm and the like.
+
+    Attributes:
+        _inner: the name of the attribute that holds that optimizer.
+        _of_inner: settings that are its alone although the library's wrapper has attributes of their names.
+    """
+
+    _inner = "inner_optimizer"
+    _of_inner: frozenset[str] = frozenset()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or self._inner not in self.__dict__:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return getattr(self.__dict__[self._inner], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
+        inner = self.__dict__.get(self._inner) if "_scaler" in self.__dict__ else None  # else it is still being made
+        if inner is not None and (name in self._of_inner or (not is_own and hasattr(inner, name))):
+            setattr(inner, name, value)
+        else:
+            super().__setattr__(name, value)

@@ -20,7 +20,7 @@ import dataclasses
 import numbers
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 from amp_tf.errors import ConfigError
 
@@ -30,6 +30,18 @@ DEFAULT_MIN_SCALE = 2.0**-24
 # The largest power of two that float32 holds: the scale, and a loss of ordinary size times the scale, stay finite.
 DEFAULT_MAX_SCALE = 2.0**127
 _SMALLEST_NORMAL = 2.0**-126  # below it processors may flush to zero, and a scale of zero turns gradients into 0/0
+
+
+class Settings(TypedDict, total=False):
+    """The settings of :func:`build_schedule` beside the first scale and the growth steps."""
+
+    dynamic: bool
+    enabled: bool
+    growth_factor: float
+    backoff_factor: float
+    hysteresis: int
+    min_scale: float
+    max_scale: float
 
 
 class State(NamedTuple):

@@ -8,13 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling import finite, is_loss_scaled
-from amp_tf.loss_scaling.diagnosis import Status
+from amp_tf.loss_scaling import finite, replicas
+from amp_tf.loss_scaling.misuse import check_in_replica, check_not_scaled
 from amp_tf.loss_scaling.scaler import Memory, Scaler
 from amp_tf.loss_scaling.scaling_methods import ScalingMethods
-from amp_tf.loss_scaling.schedule import Schedule, build_schedule
-from amp_tf.loss_scaling.usage import Gradients, inner_call
+from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, build_schedule
+from amp_tf.loss_scaling.usage import inner_call
+from amp_tf.loss_scaling.v1_variables import ScaleVariables
 
 _v1: Any = tf.compat.v1
 
@@ -24,49 +24,6 @@ _COMPUTE = (
     "amp_tf.LossScaleOptimizer(optimizer) and give optimizer.scale_loss(loss) to tf.gradients. If the program scales "
     "its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0"
 )
-
-
-class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
-    """The scale and its counters as variables; the first two are named as TensorFlow names them in checkpoints."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        super().__init__()
-        self.schedule = schedule
-        self.scale = self._add_weight("current_loss_scale", schedule.initial_state().scale, tf.float32)
-        self.good_steps = self._add_weight("good_steps", 0, tf.int64)
-        # skipped, skipped_in_row, steps, last_change and nonfinite_losses of State
-        self.counters = self._add_weight("loss_scale_counters", [0] * 5, tf.int64)
-
-    def __call__(self) -> Any:
-        return self.read(self.scale)
-
-    def read(self, variable: Any) -> Any:
-        """The value of a variable; its first one in a session that has not initialized it.
-
-        A program may make its initializer before its optimizer, or initialize what it trains alone; without loss
-        scaling that is enough for optimizers without slots.
-        """
-        if tf.compat.v1.executing_eagerly_outside_functions() or tf.distribute.has_strategy():
-            return tf.convert_to_tensor(variable)
-        first = self.schedule.initial_state().scale if variable is self.scale else [0] * 5
-        first = 0 if variable is self.good_steps else first
-        return tf.cond(variable.is_initialized(), variable.read_value, lambda: tf.constant(first, variable.dtype))
-
-    def update(self, grads: Any) -> Any:
-        """Refused: the wrapper decides about scale and step in one condition.
-
-        Raises:
-            ConfigError: always; TensorFlow's own wrapper calls it, so this scale was handed to that one.
-        """
-        raise ConfigError(
-            "this loss scale works only inside amp_tf's own wrapper",
-            where="tf.compat.v1 loss scale",
-            fix="Wrap the optimizer with amp_tf.LossScaleOptimizer",
-        )
-
-    def get_config(self) -> dict[str, Any]:
-        """The state before the first step, for TensorFlow's interface."""
-        return {"initial_loss_scale": self.schedule.initial_state().scale}
 
 
 @contextlib.contextmanager
@@ -99,33 +56,19 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         ConfigError: the optimizer is wrapped already, or a setting is outside its range.
     """
 
-    def __init__(self, opt: Any, initial_scale: float = 2.0**15, **settings: Any) -> None:
-        if is_loss_scaled(opt):
-            raise ConfigError(
-                "the optimizer is a LossScaleOptimizer already", where="LossScaleOptimizer", fix="Wrap it once"
-            )
-        self._schedule = build_schedule(initial_scale, **settings)
+    def __init__(self, opt: Any, initial_scale: float = DEFAULT_INITIAL_SCALE, **settings: Any) -> None:
+        check_not_scaled(opt)
+        schedule = build_schedule(initial_scale, **settings)
         self._base_methods: Mapping[str, Any] = {}
-        variables = _ScaleVariables(self._schedule)
-        memory = Memory(variables.scale, variables.good_steps, variables.counters, read=variables.read)
-        self._scaler = Scaler(self._schedule, memory)
+        variables = ScaleVariables(schedule)
+        memory = Memory(variables.scale, variables.good_steps, variables.counters, read=variables.read, explains=False)
+        self._scaler = Scaler(schedule, memory)
         super().__init__(opt, variables)
 
     @property
     def inner_optimizer(self) -> Any:
         """The wrapped optimizer."""
         return self._optimizer
-
-    @property
-    def loss_scale(self) -> Any:
-        """The scale: a float32 variable."""
-        self._scaler.usage.note_reading()
-        return self._loss_scale.scale
-
-    @property
-    def counters(self) -> Any:
-        """Skipped, skipped in a row, steps, step of the last change, nonfinite losses in a row: an int64 vector."""
-        return self._loss_scale.counters
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> Any:
@@ -154,9 +97,8 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         Raises:
             ValueError: not one of the gradients is there, or it is called outside a replica.
         """
-        if tf.distribute.in_cross_replica_context():
-            raise ValueError("apply_gradients() must be called in a replica context.")
-        if not self._schedule.skips_nonfinite:
+        check_in_replica("apply_gradients")
+        if not self.schedule.skips_nonfinite:
             return self._call_inner("apply_gradients", grads_and_vars, global_step, name)
         pairs = self._take_pairs(grads_and_vars)
         variables = [variable for _, variable in pairs]
@@ -168,11 +110,10 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
         def take(strategy: Any, gradients: Any) -> Any:
             with _back_in(scope):
-                if strategy is None:
-                    return step(gradients)
-                return strategy.group(strategy.extended.call_for_each_replica(step, args=(gradients,)))
+                done = replicas.on_each(strategy, step, gradients)
+                return done if strategy is None else strategy.group(done)
 
-        taken = self._scaler.step([gradient for gradient, _ in pairs], take, headroom=_replica_count())
+        taken = self._scaler.step([gradient for gradient, _ in pairs], take, headroom=replicas.count())
         if tf.executing_eagerly():
             return taken
         train_op = tf.group(taken, name=name or self.get_name())
@@ -199,18 +140,10 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         """
         pairs = self._take_pairs(grads_and_vars)
         given = [gradient for gradient, _ in pairs]
-        taken = self._scaler.step(given, lambda *_: None, headroom=_replica_count())
+        taken = self._scaler.step(given, lambda *_: None, headroom=replicas.count())
         gradients = [finite.zero_if(tf.logical_not(taken), gradient) for gradient in given]
         variables = [variable for _, variable in pairs]
         return tf.group(self._call_inner("apply_gradients", list(zip(gradients, variables, strict=True))), taken)
-
-    def status(self, session: Any = None) -> Status:
-        """The state as Python numbers.
-
-        Args:
-            session: the session to ask; none is needed with eager execution.
-        """
-        return self._scaler.memory.status(self._schedule, session=session)
 
     def get_slot(self, var: Any, name: str) -> Any:
         """The inner optimizer's slot."""
@@ -231,23 +164,8 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
     def _take_pairs(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:
         """The pairs that have a gradient, which is not scaled any more."""
-        pairs = [
-            (finite.as_tensor(gradient, variable), variable)
-            for gradient, variable in grads_and_vars
-            if gradient is not None
-        ]
-        if not pairs:
-            raise ValueError("No gradients provided for any variable.")
-        gradients = [gradient for gradient, _ in pairs]
-        is_scaled = self._scaler.are_scaled(
-            gradients,
-            by_hand=Gradients.UNSCALED_BY_LOOP,  # as with TensorFlow's own wrapper, which divides in compute_gradients
-            where=self.get_name(),
-            fix=_COMPUTE,
-        )
-        if is_scaled:
-            return list(zip(self._scaler.unscale(gradients), [variable for _, variable in pairs], strict=True))
-        return pairs
+        pairs = [pair for pair in grads_and_vars if pair[0] is not None]
+        return self._scaler.unscaled_pairs(pairs, where=self.get_name(), fix=_COMPUTE)
 
     def _call_inner(self, name: str, *args: Any, **kwargs: Any) -> Any:
         with inner_call():
@@ -256,13 +174,9 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             return getattr(self._optimizer, name)(*args, **kwargs)
 
     def _doing_dynamic_loss_scaling(self) -> bool:
-        return self._schedule.skips_nonfinite
+        return self.schedule.skips_nonfinite
 
 
 def wrap(inner_optimizer: Any, initial_scale: float, **settings: Any) -> LossScaleOptimizer:
     """The adapter's entry, for ``amp_tf.LossScaleOptimizer``."""
     return LossScaleOptimizer(inner_optimizer, initial_scale, **settings)
-
-
-def _replica_count() -> float:
-    return float(tf.distribute.get_strategy().num_replicas_in_sync)

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from amp_tf.loss_scaling import lineage
 from amp_tf.loss_scaling.facts import Facts
+from amp_tf.loss_scaling.replicas import Nonfinite
 
 _GIVEN = ("Placeholder", "PlaceholderWithDefault", "IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue")
 
@@ -24,6 +25,47 @@ def make_variable() -> Any:
     """The variable that holds the facts: as they are in no checkpoint, nothing may track it."""
     with tf.init_scope():
         return tf.Variable([0] * len(Facts._fields), trainable=False, dtype=tf.int32, name="last_skip")
+
+
+class Culprits:
+    """The variables whose gradients were nonfinite in the last skipped step. They are in no checkpoint either."""
+
+    def __init__(self) -> None:
+        self._variables: list[Any] = []
+        self._flags: Any = None
+
+    def watch(self, variables: Sequence[Any]) -> None:
+        """Creates what remembers them, unless it is there; not in TF1 graphs.
+
+        Args:
+            variables: all that are trained.
+        """
+        if self._flags is None and tf.compat.v1.executing_eagerly_outside_functions():
+            # All replicas create it together: it is set only once every one of them has come by here.
+            with tf.init_scope():
+                zeros = tf.zeros(len(variables), tf.int32)
+                flags = tf.Variable(zeros, trainable=False, name="nonfinite_gradients")
+            self._variables, self._flags = list(variables), flags
+
+    def note(self, found: Nonfinite, variables: Sequence[Any]) -> list[Any]:
+        """Remembers them; returns operations.
+
+        Args:
+            found: of a step that is skipped.
+            variables: those of its gradients.
+        """
+        if self._flags is None or not variables:
+            return []
+        known = len(self._variables)
+        places = {id(variable): place for place, variable in enumerate(self._variables)}
+        indices = [[places.get(id(variable), known)] for variable in variables]  # others: past the end
+        seen = tf.scatter_nd(indices, tf.cast(found.gradients, tf.int32), [known + 1])[:known]
+        return [self._flags.assign(seen, read_value=False)]
+
+    def names(self) -> list[str]:
+        """Their names. Waits for the device."""
+        flags = [] if self._flags is None else self._flags.numpy()
+        return [getattr(v, "path", v.name) for v, flag in zip(self._variables, flags, strict=False) if flag]
 
 
 def data_of(loss: Any) -> list[Any]:

@@ -20,7 +20,7 @@ from amp_tf.config import ENV_VARS, LIST_NAMES, AmpConfig
 from amp_tf.errors import OpListError
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
-from amp_tf.painting.painting import Painting
+from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Balance, Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.rewriting.node_names import missing_node

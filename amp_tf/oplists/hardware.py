@@ -22,11 +22,13 @@ class Hardware:
         gpu_capabilities: compute capability (major, minor) of each GPU that TensorFlow sees.
         cpu_has_bf16: the CPU multiplies bfloat16 in hardware.
         cpu_has_avx512: the CPU has AVX-512, with which oneDNN runs bfloat16 kernels where there is no such hardware.
+        is_xla: XLA compiles what runs here, with its own kernels.
     """
 
     gpu_capabilities: tuple[tuple[int, int], ...] = ()
     cpu_has_bf16: bool = False
     cpu_has_avx512: bool = False
+    is_xla: bool = False
 
     def __post_init__(self) -> None:
         pairs: tuple[tuple[object, object], ...] = ((None, None),)

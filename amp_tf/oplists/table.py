@@ -264,6 +264,9 @@ INACCURATE = frozenset({"Elu", "Selu"})
 NORMALIZING = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"})
 #: Ops that kernels compute together with the product before them: its result is rounded once for both.
 FOLLOWING = frozenset({"BiasAdd", "BiasAddV1", "LeakyRelu", "Relu", "Relu6"})
+#: Ops that XLA compiles in float32 alone. It registers its kernels when it first compiles, which is after functions are
+#: rewritten, so they cannot be asked for; a test asks the installed TensorFlow.
+FLOAT32_ONLY_IN_XLA = frozenset({"MaxPoolGradGrad", "MaxPoolGradGradV2", "MaxPool3DGradGrad"})
 #: Ops of which one input, by its number, decides only which values of the other go on.
 MASKED = {"LeakyReluGrad": 1, "Relu6Grad": 1, "ReluGrad": 1}
 #: Ops that give values as they came, or zero, or a bound.

@@ -13,11 +13,16 @@ import functools
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.oplists.lists import OpLists, build_lists
-from amp_tf.oplists.table import CPU, CUDA, FUSED_PRODUCTS
+from amp_tf.oplists.table import CPU, CUDA, FLOAT32_ONLY_IN_XLA, FUSED_PRODUCTS
 from amp_tf.precision import Precision
 
 GPU_DEVICE = "GPU"
 CPU_DEVICE = "CPU"
+
+_XLA_WIDENS = (
+    "XLA:CPU widens bfloat16 operands to float32, so that 16 bit does not pay there; AMP_TF_PRECISION=bfloat16 "
+    "converts all the same"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,12 +87,16 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
     lists = build_lists(_table(device_type, precision), config)
     if not _runs_fused_products(device_type, precision, hardware):
         lists = lists.without(FUSED_PRODUCTS)
+    if hardware.is_xla:
+        lists = lists.without(FLOAT32_ONLY_IN_XLA)
     is_thrifty = (
         device_type == CPU_DEVICE
         and precision is Precision.BFLOAT16
         and config.precision == "auto"
         and not (config.ignore_performance or lists.force_all)
     )
+    if is_thrifty and hardware.is_xla and not (config.allow_add or config.force_f16):
+        return Resolution(None, default_device, _XLA_WIDENS)  # measured: benchmarks/xla_cpu_ops.py
     return Resolution(Target(device_type, precision, lists), default_device, is_thrifty=is_thrifty)
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from amp_tf.graph.indices import Flags, Indices, Mask, Node, Unit
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.targets import Target
 from amp_tf.painting.reasons import Balance, Rule
 
-Flags = Any  # numpy array of uint8, one entry a unit
 NO_CAUSE = -1
 
 
@@ -42,9 +41,9 @@ class Canvas:
     view: GraphView
     target: Target
     edges: Adjacency
-    node_of: Sequence[int]
-    src: Any
-    dst: Any
+    node_of: Sequence[Node]
+    src: Indices
+    dst: Indices
     on_allow: Flags
     on_infer: Flags
     on_deny: Flags
@@ -69,28 +68,30 @@ class Canvas:
         self.dst = np.concatenate([self.dst, extra[:, 1]])
         self.edges = Adjacency(self.src, self.dst, self.view.unit_count)
 
-    def paint_allow(self, units: Any, rule: Rule) -> None:
+    def paint_allow(self, units: Iterable[Unit], rule: Rule) -> None:
         """Paints units allow; those that are allow already keep their rule."""
         fresh = [unit for unit in units if not self.allow[unit]]
         if fresh:
             self.allow[fresh] = 1
             self.rule[fresh] = rule
 
-    def paint_deny(self, units: Any, rule: Rule) -> None:
+    def paint_deny(self, units: Iterable[Unit], rule: Rule) -> None:
         """Paints units deny; those that are deny already keep their rule."""
         fresh = [unit for unit in units if not self.deny[unit]]
         if fresh:
             self.deny[fresh] = 1
             self.rule[fresh] = rule
 
-    def unpaint_allow(self, units: Any, rule: Rule) -> None:
+    def unpaint_allow(self, units: Iterable[Unit], rule: Rule) -> None:
         """Takes allow paint off units."""
         painted = [unit for unit in units if self.allow[unit]]
         if painted:
             self.allow[painted] = 0
             self.rule[painted] = rule
 
-    def flood(self, seeds: Any, enterable: Flags, *, forward: bool = False, backward: bool = False) -> list[int]:
+    def flood(
+        self, seeds: Iterable[Unit], enterable: Flags, *, forward: bool = False, backward: bool = False
+    ) -> list[Unit]:
         """The units that can be reached from the seeds through enterable units, seeds not included.
 
         Records for each unit reached the neighbour from which it was reached, as its cause.
@@ -114,6 +115,6 @@ class Canvas:
         return reached
 
 
-def units_of(flags: Flags) -> list[int]:
+def units_of(flags: Flags | Mask) -> list[Unit]:
     """The units whose flag is set, in order."""
     return np.flatnonzero(flags).tolist()  # type: ignore[no-any-return]

@@ -26,11 +26,12 @@ import dataclasses
 
 import numpy as np
 
+from amp_tf.graph.indices import Mask
 from amp_tf.graph.reader import ARG_OP, RETVAL_OP
 from amp_tf.oplists.table import ADDING, CHOOSING, FOLLOWING, SCALING, STORING, SUMS_IN_BFLOAT16
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.reasons import Rule
-from amp_tf.painting.values import Mask, Values
+from amp_tf.painting.values import Values
 
 LONGEST_SUM = 8  #: additions to one value, one after the other, that 16 bit may hold
 

@@ -16,6 +16,7 @@ import dataclasses
 
 import numpy as np
 
+from amp_tf.graph.indices import Mask
 from amp_tf.oplists.table import (
     ADDING,
     LINEAR,
@@ -29,7 +30,7 @@ from amp_tf.oplists.table import (
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.contract import Flow, deny
 from amp_tf.painting.reasons import Rule
-from amp_tf.painting.values import Mask, Values
+from amp_tf.painting.values import Values
 
 FARTHEST = 64  #: nodes behind a difference among which its products are looked for
 

@@ -12,13 +12,13 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import nodes_with
+from amp_tf.graph.indices import Flags, Mask, Node
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import kernels
@@ -82,7 +82,7 @@ def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, p
     return Obstacles(rule_of, forced, tuple(unmatched))
 
 
-def find_convertible(view: GraphView, target: Target, candidates: Any, whole: Any) -> tuple[Any, Any]:
+def find_convertible(view: GraphView, target: Target, candidates: Mask, whole: Mask) -> tuple[Flags, Flags]:
     """For each unit of the candidate nodes: does the op's definition allow 16 bit, and is there a kernel for it?
 
     Args:
@@ -105,7 +105,7 @@ def find_convertible(view: GraphView, target: Target, candidates: Any, whole: An
     return allowed, runnable
 
 
-def _find_by_kind(view: GraphView, target: Target, nodes: Any, together: bool) -> tuple[Any, Any]:
+def _find_by_kind(view: GraphView, target: Target, nodes: Mask, together: bool) -> tuple[Flags, Flags]:
     """As :func:`find_convertible`, with one entry for each slot of each kind; kinds of other nodes get zeros."""
     ends = [0, *itertools.accumulate(len(signature.slots) for signature in view.of_kind)]
     allowed, runnable = np.zeros(ends[-1], np.uint8), np.zeros(ends[-1], np.uint8)
@@ -171,6 +171,6 @@ def _with_one(types: list[int], wanted: int) -> list[int]:
     return [*types[:position], wanted, *types[position + 1 :]]
 
 
-def is_quantized(view: GraphView, node: int) -> bool:
+def is_quantized(view: GraphView, node: Node) -> bool:
     """Whether any type of the node is a quantized one."""
     return not datatypes.QUANTIZED.isdisjoint(view.dtypes[view.base[node] : view.base[node + 1]])

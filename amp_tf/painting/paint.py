@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.config import AmpConfig
+from amp_tf.graph.indices import Mask
 from amp_tf.graph.sizes import AttributeShapes, Shapes
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.targets import Resolution
@@ -38,7 +39,7 @@ from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.contract import Flow
 from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
-from amp_tf.painting.painting import Painting
+from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Rule
 
 
@@ -110,8 +111,8 @@ class Given:
             self._flow = Flow.of(canvas, self._calls(canvas.view))
         return self._flow
 
-    def _calls(self, view: GraphView) -> Any:
-        """The nodes that call functions which compute products, as a mask."""
+    def _calls(self, view: GraphView) -> Mask:
+        """The nodes that call functions which compute products."""
         holds = (signature.holds_functions or self.is_function(signature.op) for signature in view.of_kind)
         calls = view.of_kinds(holds, np.bool_)
         for node in np.flatnonzero(calls).tolist():

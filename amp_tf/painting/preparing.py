@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.indices import Flags, Mask
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.outer_products import JUDGED_AS, sums_nothing
 from amp_tf.oplists.table import ALLOW, CLEAR, DENY, INFER, NEVER_FORCED, SUCCESSOR_OPS
@@ -72,7 +72,7 @@ def prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
     return canvas
 
 
-def _judge_outer_products(view: GraphView, list_of: Mapping[str, str], node_codes: Any) -> None:
+def _judge_outer_products(view: GraphView, list_of: Mapping[str, str], node_codes: Flags) -> None:
     """Takes what is on the allow list as a product, but sums nothing, for what it is: a multiplication.
 
     Difference "outer-product": TensorFlow looks at no equations.
@@ -82,7 +82,7 @@ def _judge_outer_products(view: GraphView, list_of: Mapping[str, str], node_code
             node_codes[node] = _CODES.get(list_of.get(JUDGED_AS[view.ops[node]], ""), 0)
 
 
-def _flags(mask: Any) -> Any:
+def _flags(mask: Mask) -> Flags:
     return mask.astype(np.uint8)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.indices import Node
 from amp_tf.graph.templates import Signature
 from amp_tf.oplists.table import FUSED_PRODUCTS, REFERENCE_VARIABLES
 from amp_tf.painting.canvas import Canvas, units_of
@@ -219,7 +220,7 @@ def reference_readers(canvas: Canvas) -> list[int]:
     return [node for node in first_source if _reads_reference(view.ops, first_source, node)]
 
 
-def _reads_reference(ops: list[str], first_source: dict[int, int], node: int) -> bool:
+def _reads_reference(ops: list[str], first_source: dict[int, int], node: Node) -> bool:
     """As TensorFlow: Identity must read the variable itself, Enter may read such an Identity or another Enter."""
     seen = set()
     while node in first_source and node not in seen:

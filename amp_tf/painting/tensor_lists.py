@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.indices import Node, Unit
 from amp_tf.graph.templates import Signature
 from amp_tf.oplists.table import TENSOR_LIST_BOUNDARIES, TENSOR_LIST_READERS, TENSOR_LIST_WRITERS
 from amp_tf.painting.canvas import Canvas
@@ -137,7 +138,7 @@ def handles_lists(signature: Signature) -> bool:
     return "TensorList" in signature.op
 
 
-def _is_boundary(canvas: Canvas, node: int, is_function: Callable[[str], bool]) -> bool:
+def _is_boundary(canvas: Canvas, node: Node, is_function: Callable[[str], bool]) -> bool:
     """Whether unseen ops may use a list that passes through this node.
 
     Difference "call-boundary": loops and branches in functional form (While, If, Case) hand the list to functions, and
@@ -147,7 +148,7 @@ def _is_boundary(canvas: Canvas, node: int, is_function: Callable[[str], bool]) 
     return op in TENSOR_LIST_BOUNDARIES or is_function(op) or canvas.view.signatures[node].holds_functions
 
 
-def _is_element(canvas: Canvas, unit: int) -> bool:
+def _is_element(canvas: Canvas, unit: Unit) -> bool:
     """Whether a list is stored there in another one, as a loop in a loop stores what its gradient needs.
 
     Difference "list-of-lists": TensorFlow does not follow a list into another and out again, and the readers of one
@@ -157,12 +158,12 @@ def _is_element(canvas: Canvas, unit: int) -> bool:
     return handles_lists(canvas.view.signatures[node]) and not canvas.view.slot(node, unit).is_fixed
 
 
-def _set_cause(canvas: Canvas, units: list[int], cause: int) -> None:
+def _set_cause(canvas: Canvas, units: list[Unit], cause: int) -> None:
     for unit in units:
         canvas.cause[unit] = cause
 
 
-def _element_unit(canvas: Canvas, node: int) -> int | None:
+def _element_unit(canvas: Canvas, node: Node) -> int | None:
     """The unit of a TensorList node that is the float32 type of the list's elements."""
     view = canvas.view
     for unit in view.units(node):
@@ -172,7 +173,7 @@ def _element_unit(canvas: Canvas, node: int) -> int | None:
     return None
 
 
-def _handle_unit(canvas: Canvas, node: int) -> int | None:
+def _handle_unit(canvas: Canvas, node: Node) -> int | None:
     """The unit of a TensorList node that is the list's handle."""
     view = canvas.view
     for unit in view.units(node):

@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.indices import Mask, Node
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.table import MASKED
-
-Mask = npt.NDArray[np.bool_]  # one entry a node
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +151,7 @@ class Values:
         for source, reader in more:
             closing.setdefault(source, []).append(reader)
 
-        def readers(node: int) -> list[int]:
+        def readers(node: Node) -> list[int]:
             found = [reader for reader in fanout[starts[node] : starts[node + 1]] if is_open[reader]]
             return found + [reader for reader in closing.get(node, ()) if is_open[reader]]
 
@@ -161,7 +160,7 @@ class Values:
 
 
 def _heaviest(
-    nodes: Sequence[int],
+    nodes: Sequence[Node],
     sources: npt.NDArray[np.int32],
     readers: npt.NDArray[np.int32],
     weights: npt.NDArray[np.int64],
@@ -183,7 +182,7 @@ def _heaviest(
     return np.asarray(total, np.int64)
 
 
-def _strongly_connected(nodes: Iterable[int], readers: Callable[[int], list[int]]) -> list[list[int]]:
+def _strongly_connected(nodes: Iterable[Node], readers: Callable[[int], list[int]]) -> list[list[int]]:
     number: dict[int, int] = {}
     lowest: dict[int, int] = {}
     path: list[int] = []

@@ -7,9 +7,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from amp_tf.painting.painting import Painting
+from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
+from amp_tf.reporting.text import headline, render
 
 SCHEMA_VERSION = 1
 
@@ -144,9 +145,9 @@ class RewriteReport:
 
     def __str__(self) -> str:
         """What was converted, by op, and what was left in float32, by reason."""
-        from amp_tf.reporting import text
-
-        return text.render(self)
+        summary = headline(len(self.graphs), self.converted, self.total, self.precisions, self.casts)
+        summary += f": {self.why_nothing}" if self.why_nothing else ""
+        return render(self.summary or summary, self.nodes)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, for JSON; ``schema_version`` says which form this is."""

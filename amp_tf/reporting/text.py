@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from amp_tf.painting.reasons import Rule
-
-if TYPE_CHECKING:
-    from amp_tf.precision import Precision
-    from amp_tf.reporting.schema import NodeReport, RewriteReport
+from amp_tf.painting.reasons import Reason, Rule
+from amp_tf.precision import Precision
 
 # Of every graph, and of no interest: nodes that nobody thinks of converting.
 _SILENT = (Rule.NO_FLOAT32, Rule.NOT_LISTED)
 _OPS_SHOWN = 3
+
+
+class ShownNode(Protocol):
+    """What is shown of a node."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def op(self) -> str: ...
+    @property
+    def precision(self) -> Precision: ...
+    @property
+    def reason(self) -> Reason: ...
 
 
 def headline(graphs: int, converted: int, total: int, precisions: Iterable[Precision], casts: int) -> str:
@@ -29,27 +39,22 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def render(report: RewriteReport) -> str:
+def render(summary: str, nodes: Sequence[ShownNode]) -> str:
     """The summary, then a line for each op that was converted, and for each rule that left nodes in float32.
 
     Nodes without float32 values, and those whose op is on no list, are counted in the first line alone.
     """
-    text = headline(len(report.graphs), report.converted, report.total, report.precisions, report.casts)
-    if report.why_nothing:
-        text += f": {report.why_nothing}"
-    nodes = report.nodes
-    lines = [report.summary or text, *_converted(nodes), *_left(nodes)]
-    return "\n".join(lines)
+    return "\n".join([summary, *_converted(nodes), *_left(nodes)])
 
 
-def _converted(nodes: Sequence[NodeReport]) -> list[str]:
+def _converted(nodes: Sequence[ShownNode]) -> list[str]:
     counts = collections.Counter(node.op for node in nodes if node.precision.is_f16)
     totals = collections.Counter(node.op for node in nodes)
     return [f"  {count:,} of {totals[op]:,} {op}" for op, count in counts.most_common()]
 
 
-def _left(nodes: Sequence[NodeReport]) -> list[str]:
-    by_rule: dict[Rule, list[NodeReport]] = {}
+def _left(nodes: Sequence[ShownNode]) -> list[str]:
+    by_rule: dict[Rule, list[ShownNode]] = {}
     for node in nodes:
         if not node.precision.is_f16 and node.reason.rule not in _SILENT:
             by_rule.setdefault(node.reason.rule, []).append(node)
@@ -57,7 +62,7 @@ def _left(nodes: Sequence[NodeReport]) -> list[str]:
     return ["left in float32:", *map(_group, groups)] if groups else []
 
 
-def _group(nodes: Sequence[NodeReport]) -> str:
+def _group(nodes: Sequence[ShownNode]) -> str:
     """Such as ``3 nodes (2 Mean, 1 Exp), such as 'loss': its op is on the deny list``."""
     counts = collections.Counter(node.op for node in nodes).most_common()
     ops = ", ".join(f"{count:,} {op}" for op, count in counts[:_OPS_SHOWN])

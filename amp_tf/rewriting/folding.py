@@ -38,6 +38,7 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, attribute
 from amp_tf.graph.frames import control_links
+from amp_tf.graph.indices import Node, Port
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes
 from amp_tf.graph.verify import LOOP_ENTRIES
@@ -128,7 +129,7 @@ class _Search:
         names, shapes = self._view.names, self._shapes
         return {names[scale]: shapes.output_shapes(names[kernel]) for scale, kernel in self._kernels()}
 
-    def _fold_scale(self, product: int) -> None:
+    def _fold_scale(self, product: Node) -> None:
         """Moves the multiplication of a convolution's result to its filter."""
         scale = self._only_reader(product)
         if scale is None or self._view.ops[scale] != "Mul" or not self._may_change(product, scale):
@@ -161,7 +162,7 @@ class _Search:
         self._inputs[product, 1] = (scale, 0)
         self.scales[product] = scale
 
-    def _fold_bias(self, product: int) -> None:
+    def _fold_bias(self, product: Node) -> None:
         """Makes the sum behind a convolution that was scaled a BiasAdd directly behind it."""
         scale = self.scales[product]
         first = self._only_reader(scale)
@@ -203,13 +204,13 @@ class _Search:
         for product, scale in self.scales.items():
             yield scale, self._sources(product)[1][0]
 
-    def _turn(self, node: int, product: int, bias: tuple[int, int]) -> None:
+    def _turn(self, node: Node, product: Node, bias: tuple[int, int]) -> None:
         self._inputs[node, 0] = (product, 0)
         self._inputs[node, 1] = bias
         self._turned.append(node)
         self._fused.add(node)
 
-    def _follow(self, node: int) -> None:
+    def _follow(self, node: Node) -> None:
         """Notes a residual sum and an activation behind a bias."""
         after = self._only_reader(node)
         if after is not None and self._is_sum(after) and after not in self._fused:
@@ -219,7 +220,7 @@ class _Search:
                 node = after
         self._follow_activation(node)
 
-    def _follow_activation(self, node: int) -> None:
+    def _follow_activation(self, node: Node) -> None:
         after = self._only_reader(node)
         if after is not None and self._view.ops[after] in _ACTIVATIONS:
             self._fused.add(after)
@@ -240,7 +241,7 @@ class _Search:
         devices = {view.devices[node] for node in nodes}
         return types == {datatypes.FLOAT} and len(devices) == 1 and self._untouchable.isdisjoint(nodes)
 
-    def _has_two_sums_behind(self, node: int) -> bool:
+    def _has_two_sums_behind(self, node: Node) -> bool:
         """Whether a bias and a residual sum may follow.
 
         For a depthwise convolution with both, TensorFlow's remapper makes a node without an op, and the graph then runs
@@ -249,27 +250,27 @@ class _Search:
         sums = [reader for reader, _ in self._readers(node) if self._view.ops[reader] in SUMS]
         return any(self._view.ops[reader] in SUMS for first in sums for reader, _ in self._readers(first))
 
-    def _is_sum(self, node: int) -> bool:
+    def _is_sum(self, node: Node) -> bool:
         return self._view.ops[node] in SUMS and len(self._sources(node)) == 2 and self._may_change(node)
 
-    def _other_input(self, node: int, known: int) -> tuple[int, int]:
+    def _other_input(self, node: Node, known: int) -> tuple[int, int]:
         first, second = self._sources(node)
         return second if first[0] == known else first
 
-    def _sources(self, node: int) -> list[tuple[int, int]]:
+    def _sources(self, node: Node) -> list[tuple[int, int]]:
         """What a node reads, before the moves: (node, port) of each input."""
         return self._rows[self._start[node] : self._start[node + 1]]
 
-    def _readers(self, node: int) -> Iterator[tuple[int, int]]:
+    def _readers(self, node: Node) -> Iterator[tuple[int, int]]:
         """Who reads a node, before the moves: (node, number of the input)."""
         numbers = self._by_source[self._source_start[node] : self._source_start[node + 1]]
         return (self._ends[number] for number in numbers)
 
-    def _only_reader(self, node: int) -> int | None:
+    def _only_reader(self, node: Node) -> int | None:
         readers = list(self._readers(node))
         return readers[0][0] if len(readers) == 1 and node not in self._untouchable else None
 
-    def _shape(self, node: int, port: int) -> Shape | None:
+    def _shape(self, node: Node, port: Port) -> Shape | None:
         shapes = self._shapes.output_shapes(self._view.names[node])
         return shapes[port] if port < len(shapes) else None
 

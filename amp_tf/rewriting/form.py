@@ -15,8 +15,8 @@ from amp_tf.oplists.table import ALLOW
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.eligibility import Obstacles, find_obstacles
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
+from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import paint
-from amp_tf.painting.painting import Painting
 
 
 @dataclasses.dataclass(frozen=True)

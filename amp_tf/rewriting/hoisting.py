@@ -38,7 +38,7 @@ from amp_tf.graph.frames import control_links, data_links, find_frames
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import GraphView
-from amp_tf.painting.painting import Painting
+from amp_tf.painting.outcome import Painting
 from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.loop_reads import NO_READS, LoopReads, Reader, find_movable, reads_behind_enters
 

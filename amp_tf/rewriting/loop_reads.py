@@ -27,6 +27,7 @@ import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.frames import OUTSIDE, Frames, Links, readers_of
+from amp_tf.graph.indices import Node
 from amp_tf.graph.view import GraphView
 
 #: What reads a variable in a loop and may do so before it.
@@ -61,7 +62,7 @@ class LoopRead:
         readers: who may get the early read's value.
     """
 
-    node: int
+    node: Node
     entries: tuple[int, ...]
     readers: tuple[Reader, ...]
 
@@ -168,13 +169,13 @@ class _Search:
             if position == 1 and view.ops[node] == "Switch" and view.ops[source] == "LoopCond"
         }
 
-    def readers(self, node: int) -> Iterator[Reader]:
+    def readers(self, node: Node) -> Iterator[Reader]:
         """The data inputs that read a node, those of control flow left out."""
         for _, reader, position in self._readers.get(node, ()):
             if self._view.ops[reader] not in _CONTROL_FLOW:
                 yield reader, position
 
-    def handle(self, enter: int) -> tuple[int, int]:
+    def handle(self, enter: Node) -> tuple[int, int]:
         """What an Enter reads: (node, port)."""
         return self._handles.source(enter)
 
@@ -258,17 +259,17 @@ class _Search:
             ready += self._waiting[node]
         return found
 
-    def _sorted(self, nodes: Iterable[int]) -> tuple[int, ...]:
+    def _sorted(self, nodes: Iterable[Node]) -> tuple[int, ...]:
         """By name, so that the order of the nodes does not matter."""
         return tuple(sorted(nodes, key=self._view.names.__getitem__))
 
-    def _lets_pass(self, enter: int, read: int) -> bool:
+    def _lets_pass(self, enter: Node, read: int) -> bool:
         """Whether a read may move out of the loop that an Enter leads into."""
         view = self._view
         is_written = self._frames.entered[enter] in self._written
         return not is_written and view.devices[enter] == view.devices[read] and _is_constant(view.protos[enter])
 
-    def _lets_through(self, node: int, missing: dict[int, int]) -> bool:
+    def _lets_through(self, node: Node, missing: dict[int, int]) -> bool:
         """Whether a node runs in proper turns alone if one more of its inputs does; a Merge needs that of all."""
         op = self._view.ops[node]
         if op == "Merge":
@@ -285,15 +286,15 @@ class _Handles:
         readers: the nodes that are asked for: each is given a handle, or another tensor, by its first input.
     """
 
-    def __init__(self, view: GraphView, readers: Iterable[int]) -> None:
+    def __init__(self, view: GraphView, readers: Iterable[Node]) -> None:
         self._identities = {node for node, op in enumerate(view.ops) if op == "Identity"}
         self._source_of = _first_sources(view, self._identities.union(readers))
 
-    def source(self, reader: int) -> tuple[int, int]:
+    def source(self, reader: Node) -> tuple[int, int]:
         """What a node is given: (node, port)."""
         return self._source_of[reader]
 
-    def path(self, reader: int) -> list[int]:
+    def path(self, reader: Node) -> list[int]:
         """The nodes that give it what it is given, back to the first that is no Identity."""
         path = [self._source_of[reader][0]]
         while path[-1] in self._identities and path[-1] not in path[:-1]:
@@ -301,7 +302,7 @@ class _Handles:
         return path
 
 
-def _output_type(view: GraphView, node: int) -> int:
+def _output_type(view: GraphView, node: Node) -> int:
     return view.dtypes[view.base[node] + view.signatures[node].outputs[0]]
 
 
@@ -314,7 +315,7 @@ def _written_frames(view: GraphView, frames: Frames, is_function: Callable[[str]
     return found
 
 
-def _may_write(view: GraphView, node: int, is_function: Callable[[str], bool]) -> bool:
+def _may_write(view: GraphView, node: Node, is_function: Callable[[str], bool]) -> bool:
     signature = view.signatures[node]
     if signature.op in _HARMLESS:
         return False

@@ -16,7 +16,7 @@ from amp_tf.graph.serialized import SerializedGraph, parse_graph, read_table
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.painting.painting import Painting
+from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 from amp_tf.rewriting.arguments import check_arguments, check_preserved, serialize

@@ -11,7 +11,7 @@ from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, a
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import SUCCESSOR_OPS
-from amp_tf.painting.painting import Painting
+from amp_tf.painting.outcome import Painting
 from amp_tf.precision import Precision
 
 CAST_SUFFIX = "AutoMixedPrecision"  #: ends the name of every cast that a rewrite inserts, as in TensorFlow's own pass

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from benchmarks.models import BENCHMARKS, SIZES
 from benchmarks.step_time import options, results, suite
-from benchmarks.step_time.modes import FORCED, WAYS, modes
+from benchmarks.step_time.modes import WAYS, modes
 from benchmarks.step_time.parts import PARTS, Part
 from benchmarks.step_time.suite import Row
-from benchmarks.step_time.tables import REFERENCE, ratio_cell
+from benchmarks.step_time.tables import REFERENCE, SUBJECT, ratio_cell
 
 PRECISION = "bfloat16"
 
@@ -37,13 +37,7 @@ class Job:
     @property
     def modes(self) -> list[str]:
         """What takes turns: float32, what the parts are compared with, and each part left out."""
-        wholes = dict.fromkeys(whole(part) for part in self.parts)
-        return [REFERENCE, *wholes, *(f"without {part.name}" for part in self.parts)]
-
-
-def whole(part: Part) -> str:
-    """The mode that a part is left out of."""
-    return FORCED if part.is_forced else "amp_tf"
+        return [REFERENCE, SUBJECT, *(f"without {part.name}" for part in self.parts)]
 
 
 def jobs(parts: Iterable[Part], models: Sequence[str] = ()) -> list[Job]:
@@ -64,7 +58,7 @@ def table(parts: Iterable[Part], rows: Sequence[Row]) -> str:
     by_key = {(row.model, row.way, row.mode): row for row in rows if not row.error}
     for part in parts:
         for model, way in part.shown_by:
-            names = (REFERENCE, whole(part), f"without {part.name}")
+            names = (REFERENCE, SUBJECT, f"without {part.name}")
             if any((model, way, name) not in by_key for name in names):
                 continue
             reference, base, without = (by_key[model, way, name] for name in names)

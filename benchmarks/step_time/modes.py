@@ -8,7 +8,6 @@ import os
 from benchmarks.step_time.parts import PARTS
 
 _SWITCH = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
-FORCED = "all listed"  #: the mode in which the lists alone decide, because the user names the precision
 COMPARED = ("float32", "policy", "tf_pass", "amp_tf")  #: what is measured where nothing else is asked for
 
 
@@ -44,14 +43,9 @@ def modes(precision: str) -> dict[str, Mode]:
         Mode("policy", f"Keras mixed_{precision}", policy=f"mixed_{precision}"),
         Mode("tf_pass", "TensorFlow's pass", graph_option=option, reaches_xla=False),
         Mode("amp_tf", "amp_tf", variables=_SWITCH),
-        Mode(FORCED, f"amp_tf, AMP_TF_PRECISION={precision}", variables=forced),
+        Mode("all listed", f"amp_tf, AMP_TF_PRECISION={precision}", variables=forced),
         *(
-            Mode(
-                f"without {part.name}",
-                f"amp_tf without {part.name}",
-                variables=forced if part.is_forced else _SWITCH,
-                without=part.name,
-            )
+            Mode(f"without {part.name}", f"amp_tf without {part.name}", variables=_SWITCH, without=part.name)
             for part in PARTS.values()
         ),
     )

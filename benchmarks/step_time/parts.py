@@ -23,15 +23,12 @@ class Part:
         what: what it does, in a sentence.
         remove: takes it out of this process; call it before the first graph.
         shown_by: the benchmark models, each with a way to run it, that are measured to see what it is worth.
-        is_forced: whether it is measured where the user names the precision, because ``auto`` leaves these functions in
-            float32 on a CPU.
     """
 
     name: str
     what: str
     remove: Callable[[], None]
     shown_by: tuple[tuple[str, str], ...]
-    is_forced: bool = False
 
 
 def _rules(*names: str) -> Callable[[], None]:
@@ -129,21 +126,10 @@ def _hoisted_reads() -> None:
 
 
 def _xla_cost_model() -> None:
-    from amp_tf.hooks import xla_pays
+    from amp_tf.hooks import devices
+    from amp_tf.hooks.xla import functions as xla
 
-    xla_pays.is_weighed = lambda *arguments: False
-
-
-def _loop_casts() -> None:
-    from amp_tf.hooks import xla_library
-
-    xla_library.hoist_casts = lambda *arguments: 0
-
-
-def _call_casts() -> None:
-    from amp_tf.hooks import xla_library
-
-    xla_library.lift_casts = lambda *arguments: 0
+    xla.hardware = devices.hardware  # as Grappler sees it
 
 
 PARTS = {
@@ -234,20 +220,6 @@ PARTS = {
             "leaves functions compiled by XLA for a CPU in float32, where nothing gains",
             _xla_cost_model,
             (("bert", "fit_jit"), ("small_mlp", "fit_jit")),
-        ),
-        Part(
-            "loop casts",
-            "casts what a While loop compiled by XLA never changes once, before the loop",
-            _loop_casts,
-            (("gnmt", "fit_jit"),),
-            is_forced=True,
-        ),
-        Part(
-            "call casts",
-            "moves casts out of what the body of such a loop calls, so that they can leave the loop",
-            _call_casts,
-            (),
-            is_forced=True,
         ),
     )
 }

@@ -24,9 +24,9 @@ FIRST_STEPS = 8
 def _switch_on_amp_tf() -> None:
     """Does what the .pth file of an installed amp_tf does at the start of Python; a second time changes nothing."""
     if os.environ.get("TF_ENABLE_AUTO_MIXED_PRECISION"):
-        from amp_tf import _autostart
+        import _amp_tf_start
 
-        _autostart.start()
+        _amp_tf_start.install()
 
 
 class Clock:

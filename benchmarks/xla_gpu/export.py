@@ -76,7 +76,7 @@ def export(model_name: str, size: str, batch: int | None, variant: Variant, out:
     keras.utils.set_random_seed(0)
     if variant.amp:
         from amp_tf.config import AmpConfig
-        from amp_tf.hooks import xla
+        from amp_tf.hooks.xla import functions as xla
 
         xla.install(AmpConfig(precision=variant.amp, target="gpu"))
     workload = BENCHMARKS[model_name].workload(size)

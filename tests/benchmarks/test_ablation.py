@@ -10,7 +10,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 import amp_tf
-from amp_tf.hooks import xla, xla_library, xla_pays
+from amp_tf.hooks import devices
+from amp_tf.hooks.xla import functions as xla
 from amp_tf.oplists import costs
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting import economy, paint
@@ -18,11 +19,11 @@ from amp_tf.reporting import process
 from amp_tf.rewriting import folding, loop_reads, planning
 from benchmarks.models import BENCHMARKS
 from benchmarks.step_time import ablation, parts
-from benchmarks.step_time.modes import FORCED, WAYS
+from benchmarks.step_time.modes import WAYS
 from benchmarks.step_time.parts import PARTS
 from benchmarks.step_time.suite import Row
 
-MODULES = (costs, economy, folding, loop_reads, paint, planning, xla_library, xla_pays)
+MODULES = (costs, economy, folding, loop_reads, paint, planning, xla)
 
 
 def placeholder(*shape):
@@ -120,7 +121,7 @@ def compiled(config):
     def looped(x):
         return tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, layer(y) @ weight), (0, x))[1]
 
-    hardware, xla.hardware = xla.hardware, lambda: Hardware(cpu_has_bf16=True)
+    hardware, devices.hardware = devices.hardware, lambda: Hardware(cpu_has_bf16=True)
     xla.install(config)
     try:
         function = tf.function(looped, jit_compile=True).get_concrete_function(tf.ones((8, 8)))
@@ -134,7 +135,7 @@ def compiled(config):
         ), sorted(len(definition.signature.input_arg) for definition in definitions)
     finally:
         xla.uninstall()
-        xla.hardware = hardware
+        devices.hardware = hardware
         process.reset()
 
 
@@ -146,8 +147,6 @@ SHOWN = {
     "loop entries": lambda: converted(with_a_loop),
     "hoisted reads": lambda: converted(with_a_variable_in_a_loop),
     "xla cost model": lambda: compiled(amp_tf.AmpConfig()),
-    "loop casts": lambda: compiled(amp_tf.AmpConfig(precision="bfloat16")),
-    "call casts": lambda: compiled(amp_tf.AmpConfig(precision="bfloat16")),
 }
 
 
@@ -170,8 +169,8 @@ def test_parts_are_shown_by_models_and_ways_that_exist_each_run_once():
     assert {job.model for job in jobs} <= set(BENCHMARKS)
     assert {job.way for job in jobs} <= set(WAYS)
     assert len({(job.model, job.way) for job in jobs}) == len(jobs)
-    forced = next(job for job in jobs if job.parts == (PARTS["loop casts"],))
-    assert forced.modes == ["float32", FORCED, "without loop casts"]
+    xla = next(job for job in jobs if job.parts == (PARTS["xla cost model"],))
+    assert xla.modes == ["float32", "amp_tf", "without xla cost model"]
     assert [job.model for job in ablation.jobs([PARTS["islands"]], ["bert"])] == ["bert"]
 
 

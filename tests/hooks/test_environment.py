@@ -63,6 +63,7 @@ def test_a_script_that_turns_the_switch_off_before_its_imports_is_told_so_too(si
 
 STEPS = """
 import os
+import _amp_tf_start
 from amp_tf.hooks import environment, switch
 environment.follow()
 environment.follow()
@@ -202,7 +203,7 @@ print(switch.is_enabled())
 
 def test_unfollow_leaves_no_trace(site_folder: Path) -> None:
     code = """
-environment.unfollow(); environment.unfollow()
+_amp_tf_start.unfollow(); _amp_tf_start.unfollow()
 print({vars(type(os.environ))[name].__module__ for name in ("__setitem__", "__delitem__")} == {"os"})
 os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"; say()
 """
@@ -213,7 +214,7 @@ def test_a_wrapper_of_somebody_else_is_kept(site_folder: Path) -> None:
     code = """
 ours = type(os.environ).__setitem__
 type(os.environ).__setitem__ = lambda *args: (print("theirs"), ours(*args))[1]
-environment.unfollow()
+_amp_tf_start.unfollow()
 os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"; say()
 """
     assert said(code, site_folder)[0] == ["theirs", "None"]

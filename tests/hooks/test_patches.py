@@ -79,6 +79,32 @@ def test_a_wrapper_of_somebody_else_stays_with_ours_inside() -> None:
     assert base().own("x") == "theirs ours own x"
 
 
+def test_ours_is_used_again_where_it_lies_inside_a_wrapper_of_somebody_else() -> None:
+    base, _ = make_classes()
+    patches = Patches()
+    patches.put(base, "own", saying("ours"))
+    theirs = base.own = saying("theirs")(base.own)  # type: ignore[attr-defined]
+    assert not patches.put(base, "own", saying("again"))
+    patches.restore()
+    assert patches.put(base, "own", saying("again"))
+    assert not patches.put(base, "own", saying("again"))
+    assert patches
+    assert vars(base)["own"] is theirs
+    assert base().own("x") == "theirs ours own x"
+
+
+def test_an_original_that_somebody_else_put_back_is_replaced_again() -> None:
+    base, _ = make_classes()
+    original = vars(base)["own"]
+    patches = Patches()
+    patches.put(base, "own", saying("ours"))
+    base.own = original  # type: ignore[attr-defined]
+    assert patches.put(base, "own", saying("again"))
+    assert base().own("x") == "again own x"
+    patches.restore()
+    assert vars(base)["own"] is original
+
+
 def test_an_original_that_somebody_else_put_back_stays() -> None:
     base, derived = make_classes()
     original = vars(base)["own"]

@@ -4,6 +4,7 @@ import pytest
 
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.table import FLOAT32_ONLY_IN_XLA
 from amp_tf.oplists.targets import device_type_of, resolve_target
 from amp_tf.precision import Precision
 
@@ -11,6 +12,12 @@ VOLTA = Hardware(gpu_capabilities=((7, 0),), cpu_has_bf16=True)
 PASCAL = Hardware(gpu_capabilities=((6, 1),), cpu_has_bf16=True)
 BF16_CPU = Hardware(cpu_has_bf16=True)
 OLD_CPU = Hardware()
+XLA_CPU = Hardware(cpu_has_bf16=True, is_xla=True)
+XLA_GPU = Hardware(gpu_capabilities=((9, 0),), cpu_has_bf16=True, is_xla=True)
+XLA_WIDENS = (
+    "XLA:CPU widens bfloat16 operands to float32, so that 16 bit does not pay there; AMP_TF_PRECISION=bfloat16 "
+    "converts all the same"
+)
 F16, BF16 = Precision.FLOAT16, Precision.BFLOAT16
 
 
@@ -33,6 +40,12 @@ F16, BF16 = Precision.FLOAT16, Precision.BFLOAT16
         (OLD_CPU, {"ignore_performance": True}, "CPU", BF16, "cpu"),
         (OLD_CPU, {"target": "cpu"}, "CPU", BF16, "cpu"),
         (OLD_CPU, {"target": "gpu"}, "GPU", F16, "cuda"),
+        (XLA_GPU, {}, "GPU", F16, "cuda"),
+        (XLA_CPU, {"target": "gpu"}, "GPU", F16, "cuda"),
+        (XLA_CPU, {"precision": "bfloat16"}, "CPU", BF16, "cpu"),
+        (XLA_CPU, {"ignore_performance": True}, "CPU", BF16, "cpu"),
+        (XLA_CPU, {"allow_add": ("MatMul",)}, "CPU", BF16, "cpu"),
+        (XLA_CPU, {"force_f16": ("dense",)}, "CPU", BF16, "cpu"),
     ],
 )
 def test_hardware_and_settings_give_a_target(hardware, settings, device_type, precision, table):
@@ -47,6 +60,8 @@ def test_hardware_and_settings_give_a_target(hardware, settings, device_type, pr
     ("hardware", "settings", "why"),
     [
         (OLD_CPU, {}, "this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU"),
+        (XLA_CPU, {}, XLA_WIDENS),
+        (XLA_GPU, {"target": "cpu"}, XLA_WIDENS),
         (PASCAL, {}, "the GPU is too old: compute capability 6.1, 16 bit is fast from 7.0 on"),
         (PASCAL, {"precision": "bfloat16"}, "the GPU is too old: compute capability 6.1, 16 bit is fast from 7.0 on"),
         (PASCAL, {"target": "gpu"}, "the GPU is too old: compute capability 6.1, 16 bit is fast from 7.0 on"),
@@ -108,3 +123,10 @@ def test_fused_products_are_converted_only_where_their_kernels_are_real(precisio
     target = resolve_target(AmpConfig(precision=precision), hardware).target
     assert ("_FusedMatMul" in target.lists.members("allow")) == usable
     assert "MatMul" in target.lists.members("allow")
+
+
+@pytest.mark.parametrize("hardware", [XLA_CPU, XLA_GPU])
+def test_what_xla_compiles_in_float32_alone_leaves_the_lists_even_where_the_user_adds_it(hardware):
+    config = AmpConfig(precision="bfloat16", clear_remove=("MaxPoolGradGrad",), allow_add=("MaxPoolGradGrad",))
+    assert FLOAT32_ONLY_IN_XLA.isdisjoint(resolve_target(config, hardware).target.lists.list_of)
+    assert "MaxPoolGradGrad" in resolve_target(config, BF16_CPU).target.lists.list_of

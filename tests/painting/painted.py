@@ -10,8 +10,8 @@ from amp_tf.graph.templates import Templates
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.oplists.targets import resolve_target
+from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import paint
-from amp_tf.painting.painting import Painting
 from amp_tf.painting.reasons import Rule
 from tests.small_graphs import function, graph
 

@@ -60,7 +60,7 @@ class _Comparison:
         truth = self._values("float32")
         for mode in modes:
             if mode == "auto" and self._way == "xla":
-                continue  # float32, by decision: tests/hooks/test_xla_pays.py
+                continue  # float32, by decision: tests/oplists/test_targets.py
             try:
                 values = self._values(f"default {mode}")
                 ideal = self._values(f"ideal {MODES[mode].ideal}")

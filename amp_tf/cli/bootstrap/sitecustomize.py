@@ -13,10 +13,10 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 # Off this process' path, so that nothing else is found here; PYTHONPATH keeps it for the children.
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _HERE]
 
-if importlib.util.find_spec("amp_tf") is not None:  # a Python of another environment has no amp_tf, and is left alone
-    from amp_tf import _autostart
+if importlib.util.find_spec("_amp_tf_start") is not None:  # a Python of another environment is left alone
+    import _amp_tf_start
 
-    _autostart.start()
+    _amp_tf_start.install()
 
 _users = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
 if _users is not None and _users.loader is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.sizes import Shapes
-from amp_tf.hooks import devices, evidence, input_pipelines, op_names, slow_float16
+from amp_tf.hooks import devices, evidence, op_names, slow_float16
+from amp_tf.hooks.grappler import input_pipelines
 from amp_tf.hooks.grappler.visits import Visits
 from amp_tf.reporting import process
 from amp_tf.rewriting import log_files, pipeline

@@ -1,0 +1,1 @@
+"""Sums of gradients over replicas in 16 bit."""

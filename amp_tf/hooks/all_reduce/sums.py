@@ -1,0 +1,202 @@
+"""``AMP_TF_ALLREDUCE``: gradients cross between replicas in 16 bit.
+
+Keras 3 and custom loops add up their gradients by ``ReplicaContext.all_reduce``, tf_keras and TF1 optimizers by
+``StrategyExtended.batch_reduce_to`` from the cross-replica context. Both are wrapped: large float32 tensors are cast to
+16 bit, summed, and cast back. The casts are made where the step is traced, which all replicas do alike, not in a graph
+optimizer: TensorFlow ends the training when replicas disagree about the type of a collective operation.
+
+A mean is summed, then divided in float32. float16 gets a scale of its own, from a bound that all replicas share: the
+loss-scale optimizer unscales before the sum, so its scale cannot help. ``scope("float32")`` never spans a sum: other
+replicas are traced meanwhile in the same graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from amp_tf.config import ALLREDUCE_VAR, AmpConfig
+from amp_tf.hooks import notices, summary
+from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.scope import scope
+
+# Kernels and tables have two dimensions and more. Losses, metrics, statistics of a batch and flags have one at most and
+# stay exact; biases are not worth a cast.
+_SMALLEST = 1024
+
+_OTHER_STRATEGY = f"Unset {ALLREDUCE_VAR}, or use MirroredStrategy or MultiWorkerMirroredStrategy"
+_OTHER_TYPE = f"Set {ALLREDUCE_VAR}=float16, or give MirroredStrategy no cross_device_ops: its own take bfloat16"
+
+_lock = threading.Lock()
+_config: AmpConfig | None = None
+_patches = Patches()
+_elements = {"narrow": 0, "wide": 0}
+
+
+def install(config: AmpConfig) -> None:
+    """Carries gradients in ``config.allreduce`` from now on; ``"float32"`` leaves TensorFlow alone. Idempotent.
+
+    Steps that were traced before stay as they are.
+    """
+    from tensorflow.python.distribute import distribute_lib
+
+    if config.allreduce == "float32":
+        uninstall()
+        return
+    global _config
+    with _lock:
+        _config = config
+        _patches.put(distribute_lib.ReplicaContextBase, "all_reduce", _calling(_all_reduce))
+        _patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", _calling(_batch_reduce_to))
+        summary.add_part(_summary_part)
+
+
+def uninstall() -> None:
+    """Leaves gradients in float32 from now on. Idempotent."""
+    global _config
+    with _lock:
+        _config = None
+        _patches.restore()
+
+
+def is_carried_narrow(tensor: Any) -> bool:
+    """Whether a value that is being summed is a large dense float32 gradient, by its static shape."""
+    import tensorflow as tf
+
+    if not tf.is_tensor(tensor) or isinstance(tensor, tf.IndexedSlices) or tensor.dtype != tf.float32:
+        return False
+    shape = tensor.shape
+    if not shape.is_fully_defined():
+        return False
+    return int(shape.num_elements()) >= _SMALLEST and sum(size > 1 for size in shape.as_list()) >= 2
+
+
+def _calling(ours: Any) -> Callable[[Any], Any]:
+    """What makes a method that calls a function of ours, with the original before its own arguments."""
+
+    def make(original: Any) -> Any:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return ours(original, self, *args, **kwargs)
+
+        return method
+
+    return make
+
+
+def _all_reduce(original: Any, context: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
+    """``ReplicaContext.all_reduce``, called in each replica."""
+    import tensorflow as tf
+
+    flat = tf.nest.flatten(value)
+    chosen, dtype = _choose(context.strategy, flat)
+    if not chosen:
+        return original(context, reduce_op, value, options)
+    rest = [number for number in range(len(flat)) if number not in chosen]
+    sum_up = functools.partial(original, context, "SUM", options=options)
+    sums = _sum_narrow(sum_up, [flat[number] for number in chosen], dtype)
+    if _is_mean(reduce_op):  # in float32: TensorFlow would divide the 16-bit sum
+        sums = [total / context.num_replicas_in_sync for total in sums]
+    others = original(context, reduce_op, [flat[number] for number in rest], options) if rest else []
+    results = dict(zip([*chosen, *rest], [*sums, *others], strict=True))
+    _count(flat, chosen)
+    return tf.nest.pack_sequence_as(value, [results[number] for number in range(len(flat))])
+
+
+def _batch_reduce_to(
+    original: Any, extended: Any, reduce_op: Any, value_destination_pairs: Any, options: Any = None
+) -> Any:
+    """``StrategyExtended.batch_reduce_to``, called once for all replicas: hands gradients to :func:`_all_reduce`."""
+    import tensorflow as tf
+
+    if _config is None:
+        return original(extended, reduce_op, value_destination_pairs, options)
+    pairs = list(value_destination_pairs)
+    values = [value for value, _ in pairs]
+    firsts = [extended._local_results(value)[0] for value in values]
+    if not _choose(extended._container_strategy(), firsts)[0]:
+        return original(extended, reduce_op, pairs, options)
+
+    def reduce(replica_values: Any) -> Any:
+        return tf.distribute.get_replica_context().all_reduce(reduce_op, replica_values, options)
+
+    return extended.call_for_each_replica(reduce, args=(values,))
+
+
+def _choose(strategy: Any, tensors: list[Any]) -> tuple[list[int], Any]:
+    """Which tensors are summed in 16 bit, and in which type: the same on all replicas, which run the same program."""
+    try:
+        chosen = [number for number, tensor in enumerate(tensors) if is_carried_narrow(tensor)]
+        dtype = _narrow_type(strategy) if chosen else None
+    except Exception as error:
+        _warn("failed", f"gradients stay in float32 ({type(error).__name__}: {error})", "Please report this")
+        return [], None
+    return (chosen, dtype) if dtype is not None else ([], None)
+
+
+def _sum_narrow(sum_up: Callable[[Any], Any], tensors: list[Any], dtype: Any) -> list[Any]:
+    """Sums float32 tensors over replicas in a 16-bit type; each replica gets the same float32 results."""
+    import tensorflow as tf
+
+    if dtype != tf.float16:
+        return [tf.cast(total, tf.float32) for total in sum_up([tf.cast(tensor, dtype) for tensor in tensors])]
+    from amp_tf.hooks.all_reduce import scale
+
+    # In float16 the factors themselves would be infinite. A scope must not reach over a sum: other replicas are traced
+    # in the meantime, in the same graph.
+    with scope("float32"):
+        bounds = scale.bounds_of(tensors)
+    bounds = sum_up(bounds)
+    with scope("float32"):
+        before, after = map(tf.unstack, scale.scales(bounds))
+        scaled = [tf.cast(tensor * factor, dtype) for tensor, factor in zip(tensors, before, strict=True)]
+    totals = sum_up(scaled)
+    with scope("float32"):
+        return [tf.cast(total, tf.float32) * factor for total, factor in zip(totals, after, strict=True)]
+
+
+def _narrow_type(strategy: Any) -> Any:
+    """The 16-bit type for a strategy, or ``None``; what stands against it is told once."""
+    import tensorflow as tf
+    from tensorflow.python.distribute import cross_device_ops, mirrored_strategy
+
+    config = _config
+    if config is None:
+        return None
+    extended, name = strategy.extended, type(strategy).__name__
+    if not isinstance(extended, mirrored_strategy.MirroredExtended):  # MultiWorkerMirroredStrategy's is one
+        if tf.distribute.has_strategy() and not isinstance(strategy, tf.distribute.OneDeviceStrategy):
+            _warn(name, f"{name} does not all-reduce gradients, so they stay in float32", _OTHER_STRATEGY)
+        return None
+    if strategy.num_replicas_in_sync < 2:
+        return None
+    if config.allreduce == "bfloat16" and isinstance(extended._cross_device_ops, cross_device_ops.NcclAllReduce):
+        _warn(name, "the operation NcclAllReduce has no bfloat16, so gradients stay in float32", _OTHER_TYPE)
+        return None
+    return tf.as_dtype(config.allreduce)
+
+
+def _warn(strategy: str, what: str, fix: str) -> None:
+    notices.warn_once(f"all_reduce.{strategy}", what, where=ALLREDUCE_VAR, fix=fix)
+
+
+def _is_mean(reduce_op: Any) -> bool:
+    return str(getattr(reduce_op, "value", reduce_op)).upper() == "MEAN"
+
+
+def _count(flat: list[Any], chosen: list[int]) -> None:
+    sizes = [tensor.shape.num_elements() or 0 if hasattr(tensor, "shape") else 0 for tensor in flat]
+    with _lock:
+        _elements["narrow"] += sum(sizes[number] for number in chosen)
+        _elements["wide"] += sum(size for number, size in enumerate(sizes) if number not in chosen)
+
+
+def _summary_part() -> str:
+    config = _config
+    if config is None:
+        return ""
+    total = _elements["narrow"] + _elements["wide"]
+    if not total:
+        return f"{ALLREDUCE_VAR}={config.allreduce}: no gradients were summed over replicas"
+    return f"gradients summed over replicas in {config.allreduce} ({_elements['narrow'] / total:.1%} of their elements)"

@@ -1,0 +1,192 @@
+"""Automatic loss scaling: what ``TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING`` does to Keras, tf_keras and TF1.
+
+:func:`install` patches each library that is imported by now and may be called again after another import. A patch only
+acts where the process' graphs run in float16, which is asked when an optimizer is used, not when the patch is made:
+devices are not known before. An optimizer that scales its loss already is left alone.
+
+The wrapping happens after ``compile``, so that saved configurations name the bare optimizer and load without amp_tf.
+The monitor that is added by itself logs, and adds nothing to the history; the one that users add raises.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from amp_tf.config import AmpConfig
+from amp_tf.hooks import devices, notices, summary
+from amp_tf.hooks.patches import Patches
+from amp_tf.loss_scaling import diagnosis, is_loss_scaled, ledger
+from amp_tf.oplists.targets import resolve_target
+from amp_tf.precision import Precision
+
+# library -> the modules with its patches; each has patches(context), the (owner, attribute, replacement) rows
+_PATCH_MODULES = {
+    "keras": ("amp_tf.hooks.loss_scaling.keras3",),
+    "tf_keras": ("amp_tf.hooks.loss_scaling.tf_keras",),
+    "tensorflow": ("amp_tf.hooks.loss_scaling.v1", "amp_tf.hooks.loss_scaling.loops"),
+}
+_CUSTOM_LOOP = "loss_scaling.custom_loop"
+_MODELS_SHOWN = 3  # in the line at exit: a search over settings trains hundreds
+# what a patch reaches for; it is there when the library's import is done
+_NEEDED = {"keras": ("Model", "optimizers"), "tf_keras": ("Model", "optimizers"), "tensorflow": ("compat",)}
+
+
+class Context:
+    """What a patch needs to know.
+
+    Attributes:
+        runs_in_float16: whether the graphs of this process run in float16.
+    """
+
+    def __init__(self, runs_in_float16: Callable[[], bool]) -> None:
+        self.runs_in_float16 = runs_in_float16
+
+    def should_scale(self, optimizer: Any) -> bool:
+        """Whether this optimizer needs a loss scale that it does not have."""
+        return optimizer is not None and not is_loss_scaled(optimizer) and self.runs_in_float16()
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a loop of this process was told already that it does not scale its loss."""
+        return notices.was_said(_CUSTOM_LOOP)
+
+    def warn_bare_loop(self, where: str) -> None:
+        """Tells a training loop in float16 that has no optimizer what to write; once.
+
+        Args:
+            where: the function that trains.
+        """
+        notices.warn_once(
+            _CUSTOM_LOOP,
+            "variables are written by gradients of a loss that is not scaled, in float16, so small gradients are lost",
+            where=where,
+            fix="Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, loss = "
+            "scaler.scale(loss) inside the GradientTape, gradients = scaler.unscale(gradients), and "
+            "scaler.step(apply, gradients), where apply(gradients) writes the variables. For no scaling at all, or "
+            "where the program scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
+        )
+
+    def warn_unscaled_loop(self, where: str) -> None:
+        """Tells a custom training loop in float16 what to write; once."""
+        notices.warn_once(
+            _CUSTOM_LOOP,
+            "a custom training loop runs in float16 without loss scaling, so small gradients are lost",
+            where=where,
+            fix="Write optimizer = amp_tf.LossScaleOptimizer(optimizer) before the loop and, inside the GradientTape, "
+            "loss = optimizer.scale_loss(loss); apply_gradients then unscales. For no scaling at all set "
+            "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
+        )
+
+
+def survive(where: str, action: Callable[..., Any], *args: Any) -> Any:
+    """Runs a part of a hook; if it fails, warns once and returns ``None``: the host program goes on.
+
+    Args:
+        where: the place, for the warning.
+        action, *args: what to call.
+    """
+    try:
+        return action(*args)
+    except Exception as error:
+        notices.warn_once(
+            f"loss_scaling.{where}",
+            f"automatic loss scaling failed ({type(error).__name__}: {error}); the program goes on without it",
+            where=where,
+            fix="Wrap the optimizer in amp_tf.LossScaleOptimizer by hand, and please report this",
+        )
+        return None
+
+
+def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None) -> bool:
+    """Wraps optimizers by itself from now on. Idempotent; call it again after another library was imported.
+
+    Args:
+        config: with the precision ``bfloat16`` nothing is ever scaled, and nothing is patched.
+        runs_in_float16: asked each time an optimizer is used; by default it resolves the configuration's precision on
+            the devices that TensorFlow sees then.
+
+    Returns:
+        Whether any patch is in place.
+    """
+    with _lock:
+        if config.precision == "bfloat16":
+            uninstall()
+            return False
+        _context.runs_in_float16 = runs_in_float16 or functools.partial(resolves_to_float16, config)
+        for library, modules in _PATCH_MODULES.items():
+            if _is_imported(library) and library not in _patches:
+                survive(f"amp_tf.hooks ({library})", _patch, library, modules, _context)
+        summary.add_part(describe)
+        return bool(_patches)
+
+
+def resolves_to_float16(config: AmpConfig) -> bool:
+    """Whether the graphs of this process run in float16. Asks for the GPUs, so not before a script may choose them."""
+    target = resolve_target(config, devices.hardware()).target
+    return target is not None and target.precision is Precision.FLOAT16
+
+
+def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]) -> None:
+    """Puts something of ours in an attribute's place until :func:`uninstall`; nothing if that was done already.
+
+    Args:
+        library: the one that is patched, a key of the patches.
+        owner, attribute, make: as for :meth:`Patches.put`.
+    """
+    with _lock:
+        if library in _patches:
+            _patches[library].put(owner, attribute, make)
+
+
+def describe() -> str:
+    """The part of the line at exit about loss scaling; empty where no loss was scaled. Several models are named."""
+    seen, more = ledger.statuses()
+    if "amp_tf.hooks.loss_scaling.sessions" in sys.modules:
+        seen = [*seen, *sys.modules["amp_tf.hooks.loss_scaling.sessions"].statuses()]
+    more += len(seen[:-_MODELS_SHOWN])
+    is_alone = len(seen) == 1 and not more
+    parts = [
+        f"{'' if is_alone else f'{label}: '}loss scale {diagnosis.format_scale(status.scale)}, "
+        f"{status.skipped:,} of {status.steps:,} steps skipped"
+        for label, status in seen[-_MODELS_SHOWN:]
+    ]
+    return "; ".join([*parts, *([f"{more:,} more model{'s' * (more > 1)}"] if more else [])])
+
+
+def uninstall() -> None:
+    """Takes every patch back. Optimizers that were wrapped stay wrapped. Idempotent.
+
+    A patch that somebody else wrapped stays inside theirs; nothing runs in float16 for it any more.
+    """
+    with _lock:
+        _context.runs_in_float16 = _never
+        for patches in _patches.values():
+            patches.restore()
+        _patches.clear()
+
+
+def _patch(library: str, modules: Sequence[str], context: Context) -> None:
+    rows = [row for module in modules for row in importlib.import_module(module).patches(context)]
+    _patches[library] = Patches()
+    for owner, attribute, make in rows:
+        replace(library, owner, attribute, make)
+
+
+def _is_imported(library: str) -> bool:
+    """Whether it is there as a whole: ``import keras`` imports tensorflow while keras itself is half done."""
+    module = sys.modules.get(library)
+    return module is not None and all(name in vars(module) for name in _NEEDED[library])
+
+
+def _never() -> bool:
+    return False
+
+
+_lock = threading.RLock()
+_context = Context(_never)
+_patches: dict[str, Patches] = {}

@@ -1,0 +1,196 @@
+"""The patches of Keras 3: ``compile`` wraps the optimizer, ``fit`` adds the monitor, bare loops are warned."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from amp_tf.hooks.loss_scaling.automatic import Context, survive
+
+
+def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    """Rows of owner, attribute, and what makes its replacement from the original.
+
+    Args:
+        context: what decides whether to act.
+    """
+    import keras
+
+    steps = [
+        (keras.optimizers.Optimizer, "apply_gradients"),
+        (keras.optimizers.Optimizer, "apply"),
+        (keras.optimizers.LossScaleOptimizer, "apply"),  # its own; amp_tf's marks its inner step itself
+    ]
+    return [
+        (_owner(keras.Model, "compile"), "compile", lambda original: _compile(original, context)),
+        (_owner(keras.Model, "fit"), "fit", lambda original: _fit(original)),
+        *metadata_rows("keras.src.legacy.saving.saving_utils", keras.saving.get_registered_name),
+        *((_owner(cls, name), name, _watch(name, context)) for cls, name in steps),
+    ]
+
+
+def wrap_compiled(model: Any, context: Context) -> None:
+    """Wraps a compiled model's optimizer.
+
+    The configuration that Keras saves keeps the bare optimizer, so the model loads where amp_tf is not installed.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if not context.should_scale(optimizer):
+        return
+    from amp_tf.loss_scaling import LossScaleOptimizer
+
+    with model.distribute_strategy.scope():
+        model.optimizer = LossScaleOptimizer(optimizer)
+    _wrapped_here[id(model.optimizer)] = model.optimizer
+
+
+def add_monitor(model: Any, callbacks: Any) -> Any:
+    """The callbacks with a :class:`~amp_tf.callbacks.LossScaleMonitor` in front, if the model's loss is scaled by us.
+
+    Args:
+        model: a compiled model.
+        callbacks: what the user gave to ``fit``: ``None``, a callback, a list of them, or a ``CallbackList``.
+    """
+    from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
+
+    if not has_loss_scale(model):
+        return callbacks
+    monitor = LossScaleMonitor(action="log", in_logs=False)
+    if hasattr(callbacks, "set_model") and hasattr(callbacks, "callbacks"):  # a CallbackList
+        if not any(isinstance(callback, LossScaleMonitor) for callback in callbacks.callbacks):
+            monitor.set_model(model)
+            callbacks.callbacks.insert(0, monitor)
+        return callbacks
+    given = [] if callbacks is None else list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
+    return given if any(isinstance(callback, LossScaleMonitor) for callback in given) else [monitor, *given]
+
+
+def _compile(original: Any, context: Context) -> Any:
+    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given: Any = args[0] if args else kwargs.get("optimizer")
+        if _is_wrapped_here(given):  # model.compile(model.optimizer): what is saved keeps the bare one
+            bare = given.inner_optimizer
+            args, kwargs = ((bare, *args[1:]), kwargs) if args else (args, {**kwargs, "optimizer": bare})
+        result = original(self, *args, **kwargs)
+        if _is_wrapped_here(given):
+            with self.distribute_strategy.scope():
+                self.optimizer = given
+        elif kwargs.get("auto_scale_loss", True):
+            survive("Model.compile", wrap_compiled, self, context)
+        return result
+
+    return compile
+
+
+def _is_wrapped_here(optimizer: Any) -> bool:
+    return optimizer is not None and _wrapped_here.get(id(optimizer)) is optimizer
+
+
+def metadata_rows(module: str, registered_name: Callable[[type], str]) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    """The patch of what .h5 files say of a model; none where a version of the library has no such module.
+
+    Args:
+        module: the library's private module with ``model_metadata``.
+        registered_name: the library's ``get_registered_name``.
+    """
+    try:
+        home = importlib.import_module(module)
+    except ImportError:
+        return []
+    return [(home, "model_metadata", lambda original: _model_metadata(original, registered_name))]
+
+
+def _model_metadata(original: Any, registered_name: Callable[[type], str]) -> Any:
+    """What .h5 files and tf_keras' SavedModels say of the optimizer: the bare one's name, as in .keras files."""
+
+    def model_metadata(model: Any, *args: Any, **kwargs: Any) -> Any:
+        metadata = original(model, *args, **kwargs)
+        training = metadata.get("training_config", {})
+        if "optimizer_config" in training and _is_wrapped_here(model.optimizer):
+            bare = model.optimizer.inner_optimizer
+            training["optimizer_config"] = {"class_name": registered_name(type(bare)), "config": bare.get_config()}
+        return metadata
+
+    return model_metadata
+
+
+def _fit(original: Any) -> Any:
+    position = _position(original, "callbacks")
+
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) > position:
+            args = (*args[:position], _monitored(self, args[position]), *args[position + 1 :])
+        else:
+            kwargs["callbacks"] = _monitored(self, kwargs.get("callbacks"))
+        return original(self, *args, **kwargs)
+
+    return fit
+
+
+def _monitored(model: Any, callbacks: Any) -> Any:
+    result = survive("Model.fit", add_monitor, model, callbacks)
+    return callbacks if result is None else result
+
+
+def _watch(name: str, context: Context) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with survive(f"Optimizer.{name}", watch_step, self, name, context) or contextlib.nullcontext():
+                return original(self, *args, **kwargs)
+
+        return step
+
+    return make
+
+
+def watch_step(optimizer: Any, name: str, context: Context) -> Any:
+    """Looks at a step that is about to be traced.
+
+    Args:
+        optimizer: the one that makes it.
+        name: of its method.
+        context: what decides whether to act.
+
+    Returns:
+        A context manager for the step if the optimizer scales its loss: those inside it need not.
+    """
+    from amp_tf.loss_scaling import is_loss_scaled
+    from amp_tf.loss_scaling.usage import is_scaled_step, scaled_step
+
+    if is_loss_scaled(optimizer):
+        return scaled_step()
+    if not is_scaled_step():
+        warn_if_unscaled(optimizer, name, context)
+    return None
+
+
+def warn_if_unscaled(optimizer: Any, name: str, context: Context) -> None:
+    """Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are never float16.
+
+    Args:
+        optimizer: the one that makes the step.
+        name: of its method.
+        context: what decides whether to act.
+    """
+    import tensorflow as tf
+
+    if not tf.executing_eagerly() and context.should_scale(optimizer):
+        context.warn_unscaled_loop(where=f"{type(optimizer).__name__}.{name}")
+
+
+def _owner(cls: Any, attribute: str) -> Any:
+    return next(base for base in cls.__mro__ if attribute in vars(base))
+
+
+def _position(function: Any, argument: str) -> int:
+    """The place of an argument after ``self``."""
+    import inspect
+
+    return list(inspect.signature(function).parameters).index(argument) - 1
+
+
+# The wrappers that no user wrote: files name the optimizers inside them, so that they load without amp_tf.
+_wrapped_here: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()

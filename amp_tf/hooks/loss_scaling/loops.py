@@ -1,0 +1,189 @@
+"""The patches for loops without an optimizer that amp_tf knows: who writes variables by unscaled gradients is warned.
+
+Where a graph asks for gradients is noted (``GradientTape.gradient``, ``tf.gradients``). When a variable is written, the
+value is followed back through what the graph has computed since: if it comes from such a gradient, the graph trains.
+If that gradient depends on no scalar float variable that is not trained itself, no loss scale was read. The walk stops
+at operations older than the first gradient, so that statistics of the forward pass cost nothing.
+
+Which values are written to variables is known only where they are written, so the ops that write are wrapped, in
+Python, and only graphs that asked for gradients are looked at. The scalar variable may be a weight of the loss instead
+of a scale, but a warning too few is better than one too many. Not seen: an eager tape around compiled functions, whose
+update is eager, and an ``apply`` that is a ``tf.function`` of its own and gets the gradients as arguments.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from amp_tf.hooks.loss_scaling.automatic import Context, survive
+from amp_tf.loss_scaling import lineage, usage
+
+_FLOAT = 1  # DT_FLOAT
+_BODIES = ("f", "body", "then_branch", "else_branch")  # attributes of calls, loops and branches that name functions
+_VARIABLE_OPS = ("assign_variable_op", "assign_add_variable_op", "assign_sub_variable_op")
+_SCATTER_OPS = ("resource_scatter_add", "resource_scatter_sub", "resource_scatter_update")
+_REF_OPS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
+
+
+class _Noted:
+    """What is known of the gradients of one graph.
+
+    Attributes:
+        names: of the tensors that are gradients.
+        first: the number of the oldest operation of one of them.
+        trained: the handles of the variables that they are for: eager ones, or what names those of a TF1 graph, which
+            would keep the graph alive.
+    """
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.first = math.inf
+        self.trained: dict[Any, Any] = {}
+
+
+_noted: weakref.WeakKeyDictionary[Any, _Noted] = weakref.WeakKeyDictionary()
+
+
+def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    """Rows of owner, attribute, and what makes its replacement from the original.
+
+    Args:
+        context: what decides whether to act.
+    """
+    from tensorflow.python.eager import backprop
+    from tensorflow.python.ops import gen_resource_variable_ops, gen_state_ops, gradients_util
+
+    writers = [
+        *((gen_resource_variable_ops, name) for name in (*_VARIABLE_OPS, *_SCATTER_OPS)),
+        *((gen_state_ops, name) for name in _REF_OPS),
+    ]
+    return [
+        (backprop.GradientTape, "gradient", lambda original: _gradient(original, context, place=2)),
+        (gradients_util, "_GradientsHelper", lambda original: _gradient(original, context, place=1)),
+        *((owner, name, lambda original: _write(original, context)) for owner, name in writers),
+    ]
+
+
+def _gradient(original: Any, context: Context, place: int) -> Any:
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if not tf.executing_eagerly() and not context.is_told:
+            sources = args[place] if len(args) > place else kwargs.get("sources", kwargs.get("xs"))
+            survive("GradientTape.gradient", note_gradients, result, sources)
+        return result
+
+    return gradient
+
+
+def _write(original: Any, context: Context) -> Any:
+    def write(*args: Any, **kwargs: Any) -> Any:
+        if _noted and not context.is_told and not tf.executing_eagerly():
+            survive("Variable.assign", look_at_write, [*args[1:], *kwargs.values()], context)
+        return original(*args, **kwargs)
+
+    return write
+
+
+def note_gradients(result: Any, sources: Any) -> None:
+    """Notes the gradients that the graph that is traced now has asked for.
+
+    Args:
+        result: a nest of tensors, ``tf.IndexedSlices`` and ``None``.
+        sources: a nest of what they are for.
+    """
+    around = usage.places()
+    handles = [handle for source in tf.nest.flatten(sources) for handle in _handles(source)]
+    trained = {_key(handle): handle if hasattr(handle, "numpy") else None for handle in handles}
+    for graph in around:  # a loop's body hands its gradients to the graph around it
+        _noted.setdefault(graph, _Noted()).trained.update(trained)
+    for leaf in tf.nest.flatten(result):
+        value = leaf.values if isinstance(leaf, tf.IndexedSlices) else leaf
+        if tf.is_tensor(value) and getattr(value, "graph", None) in _noted:
+            noted = _noted[value.graph]
+            noted.names.add(value.name)
+            noted.first = min(noted.first, _number(value.op))
+
+
+def look_at_write(values: Iterable[Any], context: Context) -> None:
+    """Warns once if a variable is written by a gradient whose loss nothing scaled.
+
+    Args:
+        values: what the operation that writes is given, beside the variable.
+        context: what decides whether to act.
+    """
+    around = usage.places()
+    if not any(graph in _noted for graph in around) or usage.is_scaled_step() or usage.is_inner_call():
+        return
+    gradients = [gradient for value in lineage.tensors_in(list(values)) for gradient in _gradients_behind(value)]
+    if gradients and not _depend_on_scale(gradients, around) and context.runs_in_float16():
+        functions = [graph.name for graph in around if hasattr(graph, "name")]  # the graph around all has none
+        context.warn_bare_loop(where=f"function {functions[-1]!r}" if functions else "a TF1 graph")
+
+
+def _gradients_behind(value: Any) -> Iterator[Any]:
+    """The gradients that a value was computed from; only the first that are met."""
+    stack, seen = [value], {(id(value.graph), value.name)}
+    captures: dict[Any, dict[str, Any]] = {}
+    while stack:
+        tensor = stack.pop()
+        noted = _noted.get(tensor.graph)
+        if noted is not None and (tensor.name in noted.names or _runs_noted(tensor.op)):
+            yield tensor
+            continue
+        if noted is not None and _number(tensor.op) < noted.first and noted.names:
+            continue
+        if tensor.graph not in captures:
+            captures[tensor.graph] = lineage.captures_of(tensor.graph)
+        outside = captures[tensor.graph].get(tensor.name)
+        for source in tensor.op.inputs if outside is None else [outside]:
+            if not hasattr(source, "numpy") and (key := (id(source.graph), source.name)) not in seen:
+                seen.add(key)
+                stack.append(source)
+
+
+def _runs_noted(operation: Any) -> bool:
+    """Whether it is a loop, a branch or a call in which gradients were asked for."""
+    for name in _BODIES:
+        try:
+            function = operation.get_attr(name)
+        except ValueError:
+            continue
+        body = getattr(operation.graph._get_function(getattr(function, "name", "")), "graph", None)
+        if body in _noted and _noted[body].names:
+            return True
+    return False
+
+
+def _depend_on_scale(gradients: list[Any], around: list[Any]) -> bool:
+    """Whether the gradients were computed from a scalar float variable that they are not for: a loss scale."""
+    trained = {key for graph in around if graph in _noted for key in _noted[graph].trained}
+    return any(_key(source) not in trained and _is_float_scalar(source) for source in lineage.sources(gradients))
+
+
+def _is_float_scalar(handle: Any) -> bool:
+    """Whether it is the handle of a scalar float32 variable, of either kind that TensorFlow has."""
+    if handle.dtype != tf.resource:
+        return not hasattr(handle, "numpy") and handle.op.type == "VariableV2" and handle.shape.rank == 0
+    parts = list(getattr(getattr(handle, "_handle_data", None), "shape_and_type", []))
+    return len(parts) == 1 and parts[0].dtype == _FLOAT and not (parts[0].shape.dim or parts[0].shape.unknown_rank)
+
+
+def _handles(source: Any) -> Iterator[Any]:
+    """The handles of a variable, of a Keras variable, or of one of several replicas; of a tensor none."""
+    variable = source if isinstance(source, tf.Variable) else getattr(source, "value", None)
+    if isinstance(variable, tf.Variable):
+        yield from lineage.handles_of(variable)
+
+
+def _key(handle: Any) -> Any:
+    return id(handle) if hasattr(handle, "numpy") else handle.name
+
+
+def _number(operation: Any) -> float:
+    """Operations of a graph are numbered in the order in which they are made."""
+    return float(getattr(operation, "_id", math.inf))

@@ -1,0 +1,248 @@
+"""The patches of ``tf.compat.v1.train``: optimizers scale by themselves, and old checkpoints restore into new graphs.
+
+``minimize`` calls ``compute_gradients`` and ``apply_gradients``, and so do optimizers that wrap another (Horovod's),
+so these two are all there is to patch. An optimizer may have an ``apply_gradients`` of its own that never calls the
+base class's (BERT's), so those of its classes are patched when it is made.
+
+If a class computes its gradients itself as well, it is left alone: it mostly hands both calls to another optimizer.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from amp_tf.hooks import notices
+from amp_tf.hooks.loss_scaling import sessions
+from amp_tf.hooks.loss_scaling.automatic import Context, replace, survive
+from amp_tf.loss_scaling import is_loss_scaled
+
+# The attribute of an optimizer that holds its wrappers by graph (or "eager"): the variables belong to one graph.
+_WRAPPERS = "_amp_tf_wrappers"
+# optimizers that somebody wrapped on purpose
+_wrapped_by_hand: weakref.WeakSet[Any] = weakref.WeakSet()
+# the base class's methods as they were; a subclass that overrides one reaches the patched one by super()
+_base_methods: dict[str, Any] = {}
+_SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
+
+
+def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    """Rows of owner, attribute, and what makes its replacement from the original.
+
+    Args:
+        context: what decides whether to act.
+    """
+    import tensorflow as tf
+    from tensorflow.python.client import session
+
+    v1 = tf.compat.v1
+    return [
+        (session.BaseSession, "close", sessions.close),
+        (v1.train.Optimizer, "__init__", lambda original: _init(original, context)),
+        (v1.train.Optimizer, "compute_gradients", lambda original: _method(original, "compute_gradients", context)),
+        (v1.train.Optimizer, "apply_gradients", lambda original: _method(original, "apply_gradients", context)),
+        (v1.mixed_precision.MixedPrecisionLossScaleOptimizer, "__init__", _remember_wrapped),
+        (v1.train.Saver, "restore", _restore),
+    ]
+
+
+def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -> Any:
+    """The wrapper that stands for this optimizer in the current graph, made when first asked for.
+
+    Args:
+        optimizer: a ``tf.compat.v1.train.Optimizer``.
+        context: what decides whether it needs one.
+        reaches_base: whether the base class's method was called. Where not, and the class computes its gradients
+            itself, no wrapper is made: such classes mostly hand both calls to another optimizer, which gets its own.
+
+    Returns:
+        The wrapper, or ``None`` if the optimizer is to go on by itself.
+    """
+    from amp_tf.loss_scaling import usage, v1
+
+    if usage.is_inner_call() or optimizer in _wrapped_by_hand or not context.should_scale(optimizer):
+        return None
+    import tensorflow as tf
+
+    with tf.init_scope():
+        graph = "eager" if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        by_graph = vars(optimizer).setdefault(_WRAPPERS, {})
+        if graph not in by_graph and (reaches_base or _is_of_base(optimizer, "compute_gradients")):
+            by_graph[graph] = v1.LossScaleOptimizer(optimizer)
+            if graph != "eager":
+                sessions.watch(graph, by_graph[graph])
+            _wrapped_by_hand.discard(optimizer)
+    return by_graph.get(graph)
+
+
+def patch_overrides(optimizer: Any, context: Context) -> None:
+    """Patches the ``apply_gradients`` that an optimizer's classes define themselves, once for each class.
+
+    Args:
+        optimizer: a ``tf.compat.v1.train.Optimizer``.
+        context: what decides whether to act.
+    """
+    if is_loss_scaled(optimizer):
+        return
+    for cls in type(optimizer).__mro__:
+        if inspect.isfunction(vars(cls).get("apply_gradients")):  # the base class's is patched already
+            replace("tensorflow", cls, "apply_gradients", lambda original: _override(original, context))
+
+
+def _init(original: Any, context: Context) -> Any:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - the method it replaces
+        original(self, *args, **kwargs)
+        survive("tf.compat.v1.train.Optimizer", patch_overrides, self, context)
+
+    return __init__
+
+
+def _method(original: Any, name: str, context: Context) -> Any:
+    _base_methods[name] = original
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        where = f"tf.compat.v1.train.Optimizer.{name}"
+        survive(where, patch_overrides, self, context)  # it may have been made before this was installed
+        wrapper = survive(where, wrapper_of, self, context)
+        if wrapper is None:
+            return original(self, *args, **kwargs)
+        wrapper.stand_below(_base_methods)
+        return getattr(wrapper, name)(*args, **kwargs)
+
+    return method
+
+
+def _override(original: Any, context: Context) -> Any:
+    """The replacement of an ``apply_gradients`` that hides the base class's."""
+
+    def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
+        where = f"{type(self).__name__}.apply_gradients"
+        wrapper = survive(where, lambda: wrapper_of(self, context, reaches_base=False))
+        if wrapper is None or not (args or "grads_and_vars" in kwargs):
+            return original(self, *args, **kwargs)
+        others = {name: value for name, value in kwargs.items() if name != "grads_and_vars"}
+
+        def apply(optimizer: Any, pairs: Any, *_: Any) -> Any:
+            return original(optimizer, pairs, *args[1:], **others)
+
+        wrapper.stand_below({**_base_methods, "apply_gradients": apply})
+        return apply_by(wrapper, list(args[0] if args else kwargs["grads_and_vars"]), where)
+
+    return apply_gradients
+
+
+def apply_by(wrapper: Any, pairs: Any, where: str) -> Any:
+    """A step of an optimizer whose ``apply_gradients`` was not written to stand inside a condition.
+
+    Args:
+        wrapper: the optimizer's.
+        pairs: of gradient and variable.
+        where: names the method in the warning.
+    """
+    import tensorflow as tf
+
+    try:
+        return wrapper.apply_gradients(pairs)
+    except Exception as error:
+        if tf.executing_eagerly() or tf.distribute.has_strategy():
+            raise
+        step = wrapper.apply_zeros_for_nonfinite(pairs)  # raises what is the program's own mistake
+        notices.warn_once(
+            "loss_scaling.unconditional",
+            f"the step cannot be built inside a condition ({type(error).__name__}: {str(error).splitlines()[0]}), so "
+            "steps with nonfinite gradients are made with zero gradients instead of being skipped",
+            where=where,
+            fix="Make variables in the optimizer's constructor or with an initializer that is a callable",
+        )
+        return step
+
+
+def _is_of_base(optimizer: Any, name: str) -> bool:
+    """Whether none of an optimizer's own classes defines the method."""
+    import tensorflow as tf
+
+    return getattr(type(optimizer), name) is vars(tf.compat.v1.train.Optimizer)[name]
+
+
+def _remember_wrapped(original: Any) -> Any:
+    def __init__(self: Any, opt: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - the method it replaces
+        original(self, opt, *args, **kwargs)
+        survive("MixedPrecisionLossScaleOptimizer", _wrapped_by_hand.add, opt)
+
+    return __init__
+
+
+def _restore(original: Any) -> Any:
+    def restore(self: Any, sess: Any, save_path: Any) -> Any:
+        missing = survive("tf.compat.v1.train.Saver.restore", find_missing_scale, self, sess, save_path)
+        if missing:
+            return restore_without_scale(self, sess, save_path, missing)
+        return original(self, sess, save_path)
+
+    return restore
+
+
+def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
+    """The variables of loss scaling that a saver would restore and a checkpoint does not have.
+
+    Args:
+        saver: a ``tf.compat.v1.train.Saver``.
+        session: the session that would restore.
+        path: of the checkpoint.
+
+    Returns:
+        The variables; none where anything else is missing too, which is for ``Saver.restore`` to tell.
+    """
+    import tensorflow as tf
+
+    targets = _targets(saver, session)
+    scale = {name for name, variable in targets.items() if _is_scale(variable)}
+    if not scale:
+        return []
+    stored = {name for name, _ in tf.train.list_variables(path)}
+    absent = targets.keys() - stored
+    return [targets[name] for name in sorted(absent)] if absent and absent <= scale else []
+
+
+def restore_without_scale(saver: Any, session: Any, path: Any, missing: list[Any]) -> None:
+    """Restores a checkpoint of a run without loss scaling: everything that is in it; the scale starts anew.
+
+    Adds nothing to the graph, which a MonitoredSession has finalized.
+
+    Args:
+        saver, session, path: as for ``Saver.restore``.
+        missing: the variables that the checkpoint does not have.
+    """
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(path)
+    absent = {variable.op.name for variable in missing}
+    for name, variable in _targets(saver, session).items():
+        if variable.op.name in absent:
+            session.run(variable.initializer)
+        else:
+            session.run(variable.initializer, {variable.initializer.inputs[1]: reader.get_tensor(name)})
+    notices.warn_once(
+        "loss_scaling.saver",
+        "the checkpoint is from a run without loss scaling; all its variables are restored and the loss scale starts "
+        "at its initial value",
+        where=f"Saver.restore({str(path)!r})",
+        fix="There is nothing to do; the next checkpoint holds the loss scale",
+    )
+
+
+def _targets(saver: Any, session: Any) -> dict[str, Any]:
+    """What a saver restores, by its name in the checkpoint; nothing if it restores more than plain variables."""
+    wanted = saver._var_list
+    if wanted is None:
+        if session.graph.get_collection("saveable_objects"):
+            return {}
+        wanted = session.graph.get_collection("variables")
+    named = dict(wanted) if isinstance(wanted, dict) else {getattr(v, "op", v).name: v for v in wanted}
+    return named if all(hasattr(variable, "initializer") for variable in named.values()) else {}
+
+
+def _is_scale(variable: Any) -> bool:
+    return variable.op.name.rpartition("/")[2].rstrip("0123456789").rstrip("_") in _SCALE_VARIABLES

@@ -1,0 +1,59 @@
+"""A SavedModel that is exported while amp_tf is on holds the float32 functions that the user wrote.
+
+TensorFlow copies the functions of a model out of its runtime, where those for XLA are rewritten. The meta graph is put
+right after it was built: rewritten functions get their original definition back, clones go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from amp_tf.hooks.patches import Patches
+
+_functions: Mapping[bytes, Any] = {}
+_patches = Patches()
+
+
+def install(rewritten: Mapping[bytes, Any]) -> None:
+    """Wraps the function that builds the meta graph of a SavedModel. A second call does nothing.
+
+    The wrapper is never taken off: a model that was rewritten is to be saved as it was, also when amp_tf is off again.
+
+    Args:
+        rewritten: the AtomicFunctions that were rewritten, by name; each has its original definition as
+            ``_amp_tf_original`` (serialized) and the names of its clones as ``_amp_tf_clones``.
+    """
+    from tensorflow.python.saved_model import save
+
+    global _functions
+    _functions = rewritten
+    _patches.put(save, "_build_meta_graph", _restoring)
+
+
+def _restoring(build: Any) -> Any:
+    def build_and_restore(*args: Any, **kwargs: Any) -> Any:
+        built = build(*args, **kwargs)
+        restore(built[0].graph_def.library)
+        return built
+
+    return build_and_restore
+
+
+def restore(library: Any) -> None:
+    """Puts the original functions back into a FunctionDefLibrary, in place, and takes the clones out."""
+    present = {definition.signature.name: definition for definition in library.function}
+    clones: set[str] = set()
+    for name, function in list(_functions.items()):
+        if definition := present.get(name.decode()):
+            definition.ParseFromString(function._amp_tf_original)
+            clones |= function._amp_tf_clones
+    if clones.isdisjoint(present):
+        return
+    kept = [
+        type(definition).FromString(definition.SerializeToString())
+        for name, definition in present.items()
+        if name not in clones
+    ]
+    del library.function[:]
+    library.function.extend(kept)

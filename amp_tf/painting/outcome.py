@@ -1,0 +1,182 @@
+"""The result of the painting: the precision of each unit, and the reason for each node."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from amp_tf.graph.indices import Flags, Indices, Node, Unit
+from amp_tf.graph.view import GraphView, compact
+from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
+from amp_tf.painting.eligibility import Obstacles
+from amp_tf.painting.reasons import Balance, Reason, Rule
+from amp_tf.precision import Precision
+
+_NO_OBSTACLES = Obstacles({}, {}, ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Marks:
+    """What the rules left on the canvas, arrays of one entry a unit: enough to say why, without the graph's edges.
+
+    Reports keep them for every graph, hence no lists, which take ten times the memory.
+    """
+
+    node_of: Indices
+    listed: Flags
+    is_float32: Flags
+    type_allowed: Flags
+    convertible: Flags
+    allow: Flags
+    deny: Flags
+    rule: Flags
+    cause: Indices
+    weighed: dict[int, Balance | str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Painting:
+    """What the rules decided.
+
+    Attributes:
+        view: the graph that was painted.
+        precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
+        converted: the units that become 16 bit, in order.
+        unmatched: name rules that matched no node.
+        why_nothing: where nothing is converted, the rule that explains it; else ``None``.
+        detail: more words on ``why_nothing``.
+    """
+
+    view: GraphView
+    precision: Precision | None
+    converted: Sequence[Unit]
+    unmatched: tuple[str, ...] = ()
+    why_nothing: Rule | None = None
+    detail: str = ""
+    _marks: Marks | None = None
+    _obstacles: Obstacles = _NO_OBSTACLES
+
+    @classmethod
+    def blank(cls, view: GraphView, rule: Rule, detail: str) -> Painting:
+        """A painting that converts nothing."""
+        return cls(view, None, [], why_nothing=rule, detail=detail)
+
+    @classmethod
+    def of(cls, canvas: Canvas, obstacles: Obstacles, *, nothing_to_convert: bool = False) -> Painting:
+        """The result of a finished canvas."""
+        converted = compact(np.flatnonzero(canvas.allow & canvas.is_float32))
+        nothing = nothing_to_convert or not converted
+        return cls(
+            view=canvas.view,
+            precision=canvas.target.precision,
+            converted=converted,
+            unmatched=obstacles.unmatched,
+            why_nothing=_why_nothing(canvas, obstacles) if nothing else None,
+            _marks=Marks(
+                node_of=np.asarray(canvas.node_of, np.int32),
+                listed=canvas.on_allow | canvas.on_infer | canvas.on_deny | canvas.on_clear,
+                is_float32=canvas.is_float32,
+                type_allowed=canvas.type_allowed,
+                convertible=canvas.convertible,
+                allow=canvas.allow,
+                deny=canvas.deny,
+                rule=canvas.rule,
+                cause=np.asarray(canvas.cause, np.int32),
+                weighed=canvas.weighed,
+            ),
+            _obstacles=obstacles,
+        )
+
+    def detached(self) -> Painting:
+        """The same painting without the graph's protos and edges, to be kept for the report."""
+        return dataclasses.replace(self, view=self.view.detached())
+
+    def dtypes_after(self) -> Indices:
+        """The ``DataType`` number of each unit once the graph is rewritten, as an array of 32-bit integers."""
+        dtypes = np.array(self.view.dtypes, np.int32)
+        if self.precision is not None:
+            dtypes[self.converted] = self.precision.data_type
+        return dtypes
+
+    def converted_nodes(self) -> list[Node]:
+        """The nodes of which at least one type becomes 16 bit, in order."""
+        if self._marks is None:
+            return []
+        return np.unique(self._marks.node_of[self.converted]).tolist()  # type: ignore[no-any-return]
+
+    def reason(self, node: Node) -> Reason:
+        """Why a node has its precision: the rule for the type of its result, or else for its first float32 type."""
+        marks = self._marks
+        if marks is None or self.why_nothing is Rule.NO_TARGET:
+            return Reason(Rule.NO_TARGET, detail=self.detail)
+        units = [unit for unit in self.view.units(node) if marks.is_float32[unit]]
+        if not units:
+            return Reason(Rule.NO_FLOAT32)
+        unit = next((unit for unit in units if marks.allow[unit]), None)
+        if unit is None:
+            if node in self._obstacles.rule_of:
+                return Reason(self._obstacles.rule_of[node])
+            unit = units[0]
+        rule, weighed = self._rule(unit, node), marks.weighed.get(unit)
+        if rule is Rule.DOES_NOT_PAY and weighed is not None:
+            return Reason(rule, detail=str(weighed), balance=weighed if isinstance(weighed, Balance) else None)
+        return Reason(rule, self._cause(unit))
+
+    def trail(self, node: Node) -> list[str]:
+        """The nodes along which the decision came, from this one to where it began."""
+        marks = self._marks
+        names = [self.view.names[node]]
+        if marks is None:
+            return names
+        painted = (u for u in self.view.units(node) if marks.is_float32[u] and (marks.allow[u] or marks.deny[u]))
+        unit = next(painted, -1)
+        seen = set()
+        while unit >= 0 and marks.cause[unit] != NO_CAUSE and unit not in seen and self._cause(unit):
+            seen.add(unit)
+            unit = marks.cause[unit]
+            names.append(self.view.names[marks.node_of[unit]])
+        return names
+
+    def _rule(self, unit: Unit, node: Node) -> Rule:
+        marks = self._marks
+        assert marks is not None
+        if marks.rule[unit]:
+            return Rule(int(marks.rule[unit]))
+        if not marks.listed[unit] and node not in self._obstacles.forced:
+            return Rule.NOT_LISTED
+        if self.view.signatures[node].holds_functions:
+            return Rule.CALLS_FUNCTION
+        if not marks.type_allowed[unit]:
+            return Rule.TYPE_NOT_ALLOWED
+        if not marks.convertible[unit]:
+            return Rule.NO_KERNEL
+        return Rule.NOTHING_TO_CONVERT if self.why_nothing else Rule.NO_ALLOW_NEIGHBOUR
+
+    def _cause(self, unit: Unit) -> str:
+        marks = self._marks
+        assert marks is not None
+        needs_cause = marks.rule[unit] and "{cause}" in Rule(int(marks.rule[unit])).words
+        if not needs_cause or marks.cause[unit] == NO_CAUSE:
+            return ""
+        node = int(marks.node_of[marks.cause[unit]])
+        return self.view.names[node]
+
+
+def _why_nothing(canvas: Canvas, obstacles: Obstacles) -> Rule:
+    """The commonest reason among the nodes that the allow list would have converted."""
+    blocked: dict[Rule, int] = {}
+    for unit in units_of((canvas.on_allow | _flagged(canvas)) & canvas.is_float32):
+        node = canvas.node_of[unit]
+        rule: Any = obstacles.rule_of.get(node) or (canvas.rule[unit] and Rule(int(canvas.rule[unit])))
+        if rule and not Rule(rule).converts:
+            blocked[Rule(rule)] = blocked.get(Rule(rule), 0) + 1
+    return max(blocked, key=lambda rule: blocked[rule]) if blocked else Rule.NOTHING_TO_CONVERT
+
+
+def _flagged(canvas: Canvas) -> Flags:
+    """Units that lost their place on the allow list because they cannot be 16 bit."""
+    flagged: Flags = ((canvas.rule == Rule.NO_KERNEL) | (canvas.rule == Rule.TYPE_NOT_ALLOWED)).astype(np.uint8)
+    return flagged

@@ -1,0 +1,198 @@
+"""Automatic loss scaling of Keras 3 and tf_keras models: what ``compile`` wraps and leaves, what ``fit`` tells."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tf_keras
+
+import amp_tf
+from amp_tf.callbacks import LossScaleMonitor
+from amp_tf.loss_scaling import is_loss_scaled, keras3
+from tests.hooks.loss_scaling.setup import X, Y, installed, is_ours, make_model
+
+
+def test_compile_wraps_and_a_bare_optimizer_gives_the_same_weights(library):
+    with installed():
+        model = make_model(library)
+        model.compile(library.optimizers.SGD(0.0625), "mse")
+        assert is_ours(model.optimizer)
+        model.fit(X, Y, verbose=0, shuffle=False)
+    assert model.optimizer.status().steps == 1
+    bare = make_model(library)
+    bare.compile(library.optimizers.SGD(0.0625), "mse")
+    assert not is_loss_scaled(bare.optimizer)
+    bare.fit(X, Y, verbose=0, shuffle=False)
+    for actual, expected in zip(model.get_weights(), bare.get_weights(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_case_30_nothing_is_wrapped_where_graphs_do_not_run_in_float16(library):
+    with installed(in_float16=False):
+        model = make_model(library)
+        model.compile("adam", "mse")
+        assert not is_loss_scaled(model.optimizer)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: amp_tf.LossScaleOptimizer(keras.optimizers.SGD()), keras3.LossScaleOptimizer),
+        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), keras.optimizers.LossScaleOptimizer),
+        (lambda: keras.optimizers.SGD(loss_scale_factor=4.0), keras.optimizers.SGD),
+    ],
+    ids=["ours", "keras", "factor"],
+)
+def test_case_27_what_scales_already_is_left_alone(make, kind):
+    optimizer = make()
+    with installed():
+        model = make_model(keras)
+        model.compile(optimizer, "mse")
+    assert model.optimizer is optimizer
+    assert type(model.optimizer) is kind
+
+
+def test_keras_own_wrapping_under_its_policy_is_left_alone(library):
+    library.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        with installed():
+            model = make_model(library)
+            model.compile(library.optimizers.SGD(), "mse")
+    finally:
+        library.mixed_precision.set_global_policy("float32")
+    assert is_loss_scaled(model.optimizer)
+    assert not is_ours(model.optimizer)
+
+
+def test_compile_may_say_no():
+    with installed():
+        model = make_model(keras)
+        model.compile("sgd", "mse", auto_scale_loss=False)
+    assert not is_loss_scaled(model.optimizer)
+
+
+def test_compiling_twice_with_one_optimizer_works(library):
+    optimizer = library.optimizers.SGD(0.0625)
+    with installed():
+        model = make_model(library)
+        for _ in range(2):
+            model.compile(optimizer, "mse")
+            model.fit(X, Y, verbose=0)
+    assert int(optimizer.iterations.numpy()) == 2
+
+
+def test_a_saved_model_names_the_bare_optimizer_and_keeps_the_scale(tmp_path):
+    with installed():
+        model = make_model(keras)
+        model.compile(keras.optimizers.Adam(), "mse")
+        model.optimizer.loss_scale = 64.0
+        model.fit(X, Y, verbose=0)
+        model.save(tmp_path / "m.keras")
+        again = keras.models.load_model(tmp_path / "m.keras")
+        assert again.optimizer.status().scale == 64.0
+    code = f"import keras, sys; m = keras.models.load_model({str(tmp_path / 'm.keras')!r}); " + (
+        "print(type(m.optimizer).__name__, int(m.optimizer.iterations.numpy()), 'amp_tf' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
+    assert ended.stdout.split() == ["Adam", "1", "False"]
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("keras", "m.h5"), ("keras", "m.keras"), ("tf_keras", "m.h5"), ("tf_keras", "m.keras"), ("tf_keras", "folder")],
+)
+def test_a_model_that_was_compiled_again_with_its_own_optimizer_loads_without_amp_tf(name, file, tmp_path):
+    library = {"keras": keras, "tf_keras": tf_keras}[name]
+    path = str(tmp_path / file)
+    loss = library.losses.MeanSquaredError()  # Keras' .h5 files do not load with a loss by name
+    with installed():
+        model = make_model(library)
+        model.compile(library.optimizers.Adam(0.25), loss)
+        model.fit(X, Y, verbose=0)
+        wrapper = model.optimizer
+        model.compile(model.optimizer, loss)
+        assert model.optimizer is wrapper
+        model.fit(X, Y, verbose=0)
+        model.save(path)
+        value = model.evaluate(X, Y, verbose=0)
+    code = f"""if True:
+        import sys, numpy as np, {name} as library
+        x = np.random.RandomState(0).randn(32, 4).astype("float32")
+        model = library.models.load_model({path!r})
+        assert "amp_tf" not in sys.modules
+        print(type(model.optimizer).__name__, float(model.optimizer.learning_rate.numpy()))
+        print(model.evaluate(x, x.sum(1, keepdims=True), verbose=0))
+    """
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert ended.returncode == 0, ended.stderr
+    optimizer, rate, again = ended.stdout.split()
+    assert (optimizer, float(rate)) == ("Adam", 0.25)
+    assert float(again) == pytest.approx(value, rel=1e-5)  # the same sums in another process
+
+
+def test_a_wrapper_that_the_user_wrote_stays_in_the_files(library, tmp_path):
+    with installed():
+        model = make_model(library)
+        model.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.25), 64.0), library.losses.MeanSquaredError())
+        model.save(tmp_path / "m.h5")
+        again = library.models.load_model(tmp_path / "m.h5")
+    assert is_ours(again.optimizer)
+    assert again.optimizer.status().scale == 64.0
+
+
+def test_the_history_of_an_unchanged_program_is_what_it_was_until_it_asks_for_the_scale(library):
+    with installed():
+        model = make_model(library)
+        model.compile("sgd", "mse")
+        assert set(model.fit(X, Y, epochs=2, verbose=0).history) == {"loss"}
+        history = model.fit(X, Y, epochs=2, verbose=0, callbacks=[LossScaleMonitor()]).history
+    assert history["loss_scale"] == [2.0**15, 2.0**15]
+    assert history["skipped_steps"] == [0.0, 0.0]
+
+
+def test_a_monitor_that_the_user_gives_is_the_only_one():
+    with installed():
+        model = make_model(keras)
+        model.compile("sgd", "mse")
+        mine = LossScaleMonitor()
+        callbacks = keras.callbacks.CallbackList([mine], add_history=True, model=model)
+        model.fit(X, Y, verbose=0, callbacks=callbacks)
+        assert sum(isinstance(c, LossScaleMonitor) for c in callbacks.callbacks) == 1
+        given = model.fit(X, Y, verbose=0, callbacks=[mine]).history
+    assert given["skipped_steps"] == [0.0]
+
+
+def test_a_setting_that_a_callback_changes_reaches_the_optimizer(library):
+    class Slower(library.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.model.optimizer.momentum = 0.1
+
+    def train():
+        model = make_model(library)
+        model.compile(library.optimizers.SGD(0.0625, momentum=0.9), "mse", run_eagerly=True)
+        model.fit(X, Y, epochs=2, verbose=0, shuffle=False, callbacks=[Slower()])
+        return model.get_weights()
+
+    with installed():
+        wrapped = train()
+    for actual, expected in zip(wrapped, train(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_an_optimizer_that_overrides_apply_gradients_trains_as_without_us(library):
+    class Tripled(library.optimizers.SGD):
+        def apply_gradients(self, grads_and_vars, *args, **kwargs):
+            return super().apply_gradients([(g * 3.0, v) for g, v in grads_and_vars], *args, **kwargs)
+
+    def train():
+        model = make_model(library)
+        model.compile(Tripled(0.0625), "mse")
+        model.fit(X, Y, epochs=2, verbose=0, shuffle=False)
+        return model.get_weights()
+
+    with installed():
+        wrapped = train()
+    for actual, expected in zip(wrapped, train(), strict=True):
+        np.testing.assert_array_equal(actual, expected)

@@ -1,0 +1,194 @@
+"""The hook in this process: on and off, name rules, list changes, and its own failures."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import atomic_function
+
+import amp_tf
+from amp_tf.config import AmpConfig
+from amp_tf.hooks.xla import functions as xla
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Rule
+from amp_tf.reporting import process
+from tests.hooks.xla.small_functions import (
+    BF16,
+    BFLOAT16,
+    W,
+    X,
+    clones,
+    definition,
+    jitted,
+    products,
+)
+
+pytestmark = pytest.mark.usefixtures("xla_hook_off_afterwards")
+
+
+def test_functions_are_rewritten_between_install_and_uninstall_only():
+    original = atomic_function.from_func_graph
+    before, during, after = (jitted(lambda x: x @ W) for _ in range(3))
+    assert products(definition(before, X)) == {"float32": 1}
+    xla.install(BFLOAT16)
+    xla.install(BFLOAT16)
+    assert products(definition(during, X)) == {"bfloat16": 1}
+    xla.uninstall()
+    xla.uninstall()
+    assert atomic_function.from_func_graph is original
+    assert products(definition(after, X)) == {"float32": 1}
+    assert products(definition(during, X)) == {"bfloat16": 1}
+
+
+def test_somebody_elses_wrapper_around_the_hook_survives_uninstall():
+    xla.install(BFLOAT16)
+    hooked = atomic_function.from_func_graph
+    atomic_function.from_func_graph = theirs = lambda *args, **kwargs: hooked(*args, **kwargs)
+    try:
+        xla.uninstall()
+        assert atomic_function.from_func_graph is theirs
+        assert products(definition(jitted(lambda x: x @ W), X)) == {"float32": 1}
+        xla.install(BFLOAT16)
+        assert products(definition(jitted(lambda x: x @ W), X)) == {"bfloat16": 1}
+        assert theirs is atomic_function.from_func_graph
+    finally:
+        atomic_function.from_func_graph = hooked
+
+
+def test_plain_functions_are_left_to_grappler():
+    xla.install(BFLOAT16)
+    assert products(definition(tf.function(lambda x: x @ W), X)) == {"float32": 1}
+
+
+def test_signature_keeps_its_types():
+    xla.install(BFLOAT16)
+    function = jitted(lambda x: x @ W)
+    fdef = definition(function, X)
+    assert {arg.type for arg in (*fdef.signature.input_arg, *fdef.signature.output_arg)} == {
+        tf.float32.as_datatype_enum
+    }
+    assert function(X).dtype == tf.float32
+
+
+def test_name_rules_and_list_changes_apply():
+    def two_products(x):
+        return tf.matmul(tf.matmul(x, W, name="first"), W, name="second")
+
+    xla.install(AmpConfig(precision="bfloat16", keep_float32=("^second$",)))
+    fdef = definition(jitted(two_products), X)
+    assert {node.name: node.attr["T"].type == BF16 for node in fdef.node_def if node.op == "MatMul"} == {
+        "first": True,
+        "second": False,
+    }
+    xla.install(AmpConfig(precision="bfloat16", allow_remove=("MatMul",)))
+    assert products(definition(jitted(two_products), X)) == {"float32": 2}
+
+
+def test_scopes_apply_inside_compiled_functions_and_to_their_gradients():
+    variable = tf.Variable(W)
+
+    def loss(x):
+        with tf.GradientTape() as tape:
+            with amp_tf.scope("float32"):
+                kept = tf.matmul(x, variable, name="kept")
+            value = tf.reduce_sum(tf.matmul(kept, variable, name="free"))
+        return tape.gradient(value, variable)
+
+    xla.install(BFLOAT16)
+    fdef = definition(jitted(loss), X)
+    kept = {node.name: node.attr["T"].type != BF16 for node in fdef.node_def if node.op == "MatMul"}
+    assert len(kept) == 5  # the gradient for x is not asked for
+    assert {name for name, is_kept in kept.items() if is_kept} == {name for name in kept if "kept" in name}
+
+
+def test_report_names_the_function_its_callees_and_the_way():
+    @tf.function
+    def callee(x):
+        return x @ W
+
+    xla.install(BFLOAT16)
+    caller = jitted(lambda x: callee(x) @ W)
+    name = caller.get_concrete_function(X).name.decode()
+    graphs = process.report().graphs
+    assert {graph.way for graph in graphs} == {"xla"}
+    assert name in {graph.function for graph in graphs}
+    assert any("callee" in graph.function and graph.converted for graph in graphs)
+
+
+def test_clones_of_a_retraced_and_deleted_function_are_gone():
+    @tf.function
+    def callee(x):
+        return x @ W
+
+    xla.install(BFLOAT16)
+    caller = jitted(lambda x: callee(x) @ W)
+    caller(X)
+    caller(X[:4])
+    assert len(clones()) == 2
+    del caller
+    gc.collect()
+    assert clones() == []
+    assert products(definition(callee, X)) == {"float32": 1}
+
+
+def test_callee_that_two_calls_share_is_cloned_once():
+    @tf.function
+    def callee(x):
+        return x @ W
+
+    xla.install(BFLOAT16)
+    caller = jitted(lambda x: callee(callee(x)))
+    caller(X)
+    assert len(clones()) == 1
+
+
+def test_rewrite_that_fails_leaves_the_function_and_warns_once(caplog, monkeypatch):
+    from amp_tf.rewriting import pipeline
+
+    def failing(*args, **kwargs):
+        raise RuntimeError("made to fail")
+
+    xla.install(BFLOAT16)
+    monkeypatch.setattr(pipeline, "rewrite", failing)
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        functions = [jitted(lambda x: x @ W) for _ in range(2)]
+        for function in functions:
+            np.testing.assert_array_equal(function(X), tf.function(lambda x: x @ W, jit_compile=True)(X))
+    ours = [record.getMessage() for record in caplog.records if "amp_tf" in record.getMessage()]
+    assert len(ours) == 1
+    assert "RuntimeError: made to fail" in ours[0]
+    assert "AMP_TF_DISABLE=1" in ours[0]
+
+
+def test_definition_that_tensorflow_refuses_is_replaced_by_the_original(monkeypatch):
+    xla.install(BFLOAT16)
+    add = context.Context.add_function_def
+
+    def refuse_rewritten(self, fdef):
+        if any(node.op == "Cast" for node in fdef.node_def):
+            raise ValueError("refused")
+        add(self, fdef)
+
+    monkeypatch.setattr(context.Context, "add_function_def", refuse_rewritten)
+    function = jitted(lambda x: x @ W)
+    assert products(definition(function, X)) == {"float32": 1}
+    np.testing.assert_allclose(function(X), X @ W, rtol=0, atol=8 * 2**-24)  # eight float32 products below 1, summed
+
+
+def test_auto_on_a_cpu_leaves_what_does_not_pay_and_says_so():
+    if not Hardware.detect_cpu().cpu_has_bf16:
+        pytest.skip("auto converts nothing on a CPU without bfloat16 in hardware")
+    xla.install(AmpConfig())
+    assert products(definition(jitted(lambda x: x @ W), X)) == {"float32": 1}
+    why = process.report().why_nothing
+    assert why is not None
+    assert why.rule is Rule.NO_TARGET
+    assert "XLA:CPU" in str(why)
+    assert "AMP_TF_PRECISION=bfloat16" in str(why)

@@ -1,0 +1,146 @@
+"""The hook in this process: loops, what their bodies call, and branches in them are converted like the rest."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from amp_tf.hooks.xla import functions as xla
+from tests.hooks.xla.small_functions import (
+    BFLOAT16,
+    W,
+    X,
+    assert_grown,
+    assert_rounded,
+    clones,
+    jitted,
+    products,
+)
+
+pytestmark = pytest.mark.usefixtures("xla_hook_off_afterwards")
+
+
+def products_in_clones() -> list[str]:
+    return [kind for name in clones() for kind in products(context.context().get_function_def(name)).elements()]
+
+
+def test_products_of_nested_loops_are_bfloat16_and_their_values_float32():
+    variable = tf.Variable(W)
+
+    def looped(x):
+        doubled = 2.0 * W
+
+        def body(i, y):
+            _, y = tf.while_loop(lambda j, y: j < 2, lambda j, y: (j + 1, y @ doubled), (0, y))
+            return i + 1, tf.tanh(y @ variable)
+
+        return tf.while_loop(lambda i, y: i < 3, body, (0, x))[1]
+
+    expected = jitted(looped)(X)
+    xla.install(BFLOAT16)
+    function = jitted(looped)
+    assert_rounded(function(X), expected, products=9)
+    assert products_in_clones() == ["bfloat16"] * 2
+
+
+def test_functions_that_a_loop_calls_are_cloned_once_and_their_other_callers_keep_the_originals():
+    variable, other = tf.Variable(W), tf.Variable(2.0 * W)
+
+    @tf.function
+    def inner(y, fixed):
+        return tf.tanh(y @ other) @ fixed
+
+    @tf.function
+    def layer(y, fixed):
+        return inner(tf.tanh(y @ variable), fixed)
+
+    def looped(x):
+        fixed = 3.0 * W
+        return tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, layer(y, fixed)), (0, x))[1]
+
+    expected, before = jitted(looped)(X), layer(X, W)
+    xla.install(BFLOAT16)
+    function = jitted(looped)
+    assert_rounded(function(X), expected, products=9)
+    assert products_in_clones() == ["bfloat16"] * 3
+    assert sum("layer" in name for name in clones()) == sum("inner" in name for name in clones()) == 1
+    np.testing.assert_array_equal(layer(X, W), before)
+    del function
+    gc.collect()
+    assert clones() == []
+
+
+def test_branches_inside_a_loop_are_converted():
+    variable, other = tf.Variable(W), tf.Variable(2.0 * W)
+
+    @tf.function
+    def layer(y, fixed):
+        return tf.cond(tf.reduce_sum(y) > 0, lambda: y @ other, lambda: y @ fixed)
+
+    def looped(x):
+        fixed = 3.0 * W
+
+        def body(i, y):
+            y = tf.switch_case(i % 3, [lambda: layer(y, fixed), lambda: y @ variable, lambda: tf.tanh(y)])
+            return i + 1, tf.cond(tf.reduce_sum(y) > 0, lambda: y, lambda: tf.tanh(y) @ fixed)
+
+        return tf.while_loop(lambda i, y: i < 4, body, (0, x))[1]
+
+    expected = jitted(looped)(X)
+    xla.install(BFLOAT16)
+    function = jitted(looped)
+    assert_rounded(function(X), expected, products=7)  # if all branches with products are taken
+    assert products_in_clones() == ["bfloat16"] * 4
+    del function
+    gc.collect()
+    assert clones() == []
+
+
+def test_recursive_functions_are_converted_down_to_the_call_that_would_not_end():
+    """A function that calls itself goes on with its original; TensorFlow makes none, but a library may hold one."""
+    from amp_tf.rewriting.clones import rewrite_with_callees
+    from tests.small_graphs import function
+
+    main = function("function main(x: float32) -> (y: float32)\n  c = again(x)\n  return y = c:y:0")
+    again = function("function again(x: float32) -> (y: float32)\n  c = again(x)\n  return y = c:y:0")
+
+    def touch(definition):
+        changed = type(definition)()
+        changed.CopyFrom(definition)
+        changed.node_def[0].device = "/touched"
+        return changed
+
+    result = rewrite_with_callees(main, touch, {"again": again}.get, lambda name: f"{name}_new")
+    assert [clone.definition.signature.name for clone in result.clones] == ["again_new"]
+    assert [node.op for node in result.definition.node_def] == ["again_new"]
+    assert [node.op for node in result.clones[0].definition.node_def] == ["again"]
+    assert (main.node_def[0].op, again.node_def[0].device) == ("again", "")
+
+
+@pytest.mark.parametrize("is_branch", [False, True])
+def test_variable_that_a_loop_writes_is_read_in_each_turn(is_branch):
+    variable = tf.Variable(W)
+
+    @tf.function
+    def grow(y):
+        y = y @ variable
+        variable.assign_add(0.1 * tf.ones_like(variable))
+        return y
+
+    def looped(x):
+        def body(i, y):
+            return i + 1, tf.cond(i > 0, lambda: grow(y), lambda: y @ variable) if is_branch else grow(y) @ variable
+
+        return tf.while_loop(lambda i, y: i < 3, body, (0, x))[1]
+
+    expected = jitted(looped)(X)
+    variable.assign(W)
+    xla.install(BFLOAT16)
+    assert_rounded(jitted(looped)(X), expected, products=3 if is_branch else 6)
+    assert_grown(variable, by=0.2 if is_branch else 0.3)

@@ -1,0 +1,186 @@
+"""Every way into XLA, with amp_tf switched on by its variables alone, on scripts that know nothing of it.
+
+Each script runs with amp_tf and without. What counts are the programs that XLA was given to compile: XLA itself writes
+them out, and the products in them are counted by element type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.xla_gpu.stablehlo import count_products
+from tests.hooks.running import Ended, run
+
+PROGRAMS = Path(__file__).parent / "programs"
+ON = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1", "AMP_TF_PRECISION": "bfloat16"}
+RELATIVE = 0.03
+"""Tolerance of losses and results: bfloat16 has 8 significant bits, so each product is off by up to 2**-8."""
+
+_PRODUCT = re.compile(r"= (\w+)\[[^=]*? (dot|convolution)\(")
+_MODULE = re.compile(r"module_\d+\.(.*)\.before_optimizations\.txt")
+_SOURCE = re.compile(r", metadata=\{[^}]*\}")  # names of nodes and lines of the program
+
+
+class Compiled:
+    """What XLA was asked to compile: for each module, its products by kind and element type; and all texts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.modules: dict[str, Counter[str]] = {}
+        self.texts: Counter[str] = Counter()
+        for path in folder.glob("*before_optimizations.txt"):
+            text = path.read_text()
+            self.texts[_SOURCE.sub("", text)] += 1
+            counts = Counter(f"{kind} {dtype}" for dtype, kind in _PRODUCT.findall(text))
+            match = _MODULE.fullmatch(path.name)
+            assert match
+            self.modules.setdefault(match[1], Counter()).update(counts)
+
+    def products(self, name: str) -> Counter[str]:
+        """The products of all modules whose name holds ``name``."""
+        return sum((counts for module, counts in self.modules.items() if name in module), Counter())
+
+
+def run_dumping(program: str, dump: Path, site_folder: Path, variables: dict[str, str]) -> tuple[Ended, Compiled]:
+    flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
+    ended = run([str(PROGRAMS / program)], site_folder, {**variables, "XLA_FLAGS": flags})
+    assert ended.status == 0, ended.err
+    return ended, Compiled(dump)
+
+
+def run_both(program: str, folder: Path, site_folder: Path) -> dict[str, tuple[Ended, Compiled]]:
+    return {
+        name: run_dumping(program, folder / name, site_folder, variables)
+        for name, variables in (("off", {}), ("on", ON))
+    }
+
+
+def assert_all_converted(runs: dict[str, tuple[Ended, Compiled]], name: str = "") -> None:
+    off, on = runs["off"][1].products(name), runs["on"][1].products(name)
+    assert off, f"no product in {sorted(runs['off'][1].modules)}"
+    assert all(kind.endswith(" f32") for kind in off)
+    assert on == Counter({kind.replace(" f32", " bf16"): count for kind, count in off.items()})
+
+
+def assert_close(on: Any, off: Any) -> None:
+    on, off = np.asarray(on, "float64"), np.asarray(off, "float64")
+    np.testing.assert_allclose(on, off, rtol=RELATIVE, atol=RELATIVE * max(1e-3, float(np.abs(off).max())))
+
+
+@pytest.fixture(scope="module")
+def keras_jit(tmp_path_factory: pytest.TempPathFactory, site_folder: Path) -> dict[str, tuple[Ended, Compiled]]:
+    return run_both("keras_jit.py", tmp_path_factory.mktemp("keras_jit"), site_folder)
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory: pytest.TempPathFactory, site_folder: Path) -> dict[str, tuple[Ended, Compiled]]:
+    return run_both("functions.py", tmp_path_factory.mktemp("functions"), site_folder)
+
+
+@pytest.fixture(scope="module")
+def tf_keras_jit(tmp_path_factory: pytest.TempPathFactory, site_folder: Path) -> dict[str, tuple[Ended, Compiled]]:
+    pytest.importorskip("tf_keras")
+    return run_both("tf_keras_jit.py", tmp_path_factory.mktemp("tf_keras_jit"), site_folder)
+
+
+KERAS_WAYS = ("fit", "evaluate", "predict", "new_shape", "steps_per_execution", "mirrored", "auto")
+
+
+def test_keras_converts_every_product_of_every_compiled_step(keras_jit):
+    assert_all_converted(keras_jit)
+    # each of the ways compiles a step of its own
+    assert sum("one_step_on_data" in module for module in keras_jit["on"][1].modules) >= len(KERAS_WAYS)
+
+
+@pytest.mark.parametrize("way", KERAS_WAYS)
+def test_keras_results_are_close_to_float32(keras_jit, way):
+    assert_close(keras_jit["on"][0].result[way], keras_jit["off"][0].result[way])
+
+
+def test_keras_on_a_pretended_gpu_machine_chooses_jit_and_the_summary_counts_it(keras_jit):
+    ended = keras_jit["on"][0]
+    assert ended.result["auto_is_jit"] is True
+    assert ended.converted > 0
+    assert ended.warnings == []
+
+
+def test_auto_on_a_cpu_gives_xla_the_very_programs_of_float32(keras_jit, tmp_path, site_folder):
+    """So ``auto`` cannot be slower there: only the first step can differ, by the time that amp_tf thinks."""
+    ended, compiled = run_dumping("keras_jit.py", tmp_path, site_folder, {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"})
+    assert compiled.texts == keras_jit["off"][1].texts
+    assert keras_jit["on"][1].texts != compiled.texts
+    assert ended.converted == 0
+    assert int(ended.summary[3].replace(",", "")) > 0
+
+
+FUNCTION_WAYS = (
+    "tape_inside",
+    "tape_outside",
+    "second_order",
+    "calls_shared",
+    "while_loop",
+    "nested_loop_forward",
+    "branches",
+    "custom_gradient",
+    "retraced",
+    "in_session",
+    "served",
+)
+
+
+@pytest.mark.parametrize("way", FUNCTION_WAYS)
+def test_function_has_all_its_products_in_bfloat16_and_results_close_to_float32(functions, way):
+    assert_all_converted(functions, way)
+    for on, off in zip(functions["on"][0].result[way], functions["off"][0].result[way], strict=True):
+        assert_close(on, off)
+
+
+def test_counts_in_stablehlo_are_those_of_the_dumps(functions):
+    """XLA's dump before optimizations is what it really compiled; StableHLO says the same where it can be had."""
+    for ended, compiled in functions.values():
+        texts = ended.result["stablehlo"]
+        if not texts:
+            pytest.skip("this TensorFlow gives no StableHLO")
+        for way, text in texts.items():
+            assert count_products(text) == compiled.products(way), way
+
+
+def test_plain_function_that_calls_a_compiled_one_gets_the_converted_one(functions):
+    result = functions["on"][0].result
+    np.testing.assert_array_equal(result["plain_caller"][0], 2.0 * np.asarray(result["retraced"][0]))
+    assert_close(result["plain_caller"][0], functions["off"][0].result["plain_caller"][0])
+
+
+def test_function_with_a_compiled_and_a_plain_caller_stays_float32_for_the_plain_one(functions):
+    assert functions["on"][0].result["shared_is_float32"] is True
+
+
+def test_no_clone_is_left_when_its_callers_are_gone(functions):
+    result = functions["on"][0].result
+    assert result["clones_alive"] > 0
+    assert result["clones_left"] == []
+
+
+def test_saved_model_of_compiled_functions_stays_float32(functions):
+    result = functions["on"][0].result
+    assert result["saved_f16_nodes"] == []
+    assert result["saved_clones"] == []
+
+
+def test_report_says_which_way_each_graph_came(functions):
+    assert "xla" in functions["on"][0].result["ways"]
+
+
+def test_no_warning_of_amp_tf(functions):
+    assert functions["on"][0].warnings == []
+
+
+def test_tf_keras_and_a_replica_of_a_strategy_are_converted(tf_keras_jit):
+    assert_all_converted(tf_keras_jit)
+    for key in ("fit", "replica"):
+        assert_close(tf_keras_jit["on"][0].result[key], tf_keras_jit["off"][0].result[key])
