@@ -5,8 +5,8 @@ sets, how its text is read, and the sentence that the table of docs/variables.md
 front are NGC's and TensorFlow's own and keep their meaning.
 
 The others that look at the environment: ``_amp_tf_start`` (too early for this module, and the one that wraps it),
-``conflicts`` (TensorFlow's own variable), and what builds the environment of a child (``cli/run``, ``cli/script``). ``AMP_TF_DISABLE`` wins over ``amp_tf.enable()`` too, so that any program can be
-run without amp_tf from outside.
+``conflicts`` (TensorFlow's own variable), and what builds the environment of a child (``cli/run``, ``cli/script``).
+``AMP_TF_DISABLE`` wins over ``amp_tf.enable()`` too, so that any program can be run without amp_tf from outside.
 """
 
 from __future__ import annotations
