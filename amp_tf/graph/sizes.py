@@ -47,6 +47,9 @@ class KnownShapes:
         """What is known of some nodes."""
         return cls({name: found for name in names if (found := shapes.output_shapes(name))})
 
+    def __bool__(self) -> bool:
+        return bool(self._shapes)
+
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """The shapes that were told."""
         return self._shapes.get(node, ())

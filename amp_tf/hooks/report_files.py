@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "AMP_TF_REPORT"
 _SIGTERM_WAIT = 20.0  # seconds
-_LEAST_SECONDS, _SHARE = 0.2, 0.003  # of the run, for painting again
+_LEAST_SECONDS, _SHARE = 0.3, 0.005  # of the run, for painting again
 _began = time.monotonic()
 _config: AmpConfig | None = None
 _ended = ""  # how, where it was not by itself

@@ -15,10 +15,11 @@ import time
 from collections.abc import Iterable, Sequence
 
 from amp_tf.config import ENV_VARS
+from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
-from amp_tf.oplists.table import INFER, ROWS
 from amp_tf.painting.changes import NO_CHANGE, Change
 from amp_tf.painting.reasons import Rule
+from amp_tf.reporting.figures import PRODUCTS
 from amp_tf.reporting.layers import layer_of
 from amp_tf.reporting.studied import Studied
 
@@ -66,18 +67,20 @@ class Root:
         kind: one of :data:`KINDS`.
         what: the op, the pattern, the layer, the device, or the rule in words.
         rules: the rows of the painting that make it, for accuracy.
+        why: the same in words.
     """
 
     kind: str
     what: str
     rules: tuple[str, ...] = ()
+    why: str = ""
 
     @property
     def remedy(self) -> str:
         """The variable or the line that takes it away, or why there is none."""
         if self.kind in (DENY, NO_LIST):
             danger = f", but it {_DANGER_OF[self.what]}" if self.what in _DANGER_OF else ""
-            return f"{_variable('infer_add')}={shlex.quote(self.what)}{danger}"
+            return f"{_variable(f'{_home(self.what)}_add')}={shlex.quote(self.what)}{danger}"
         return {
             KERNEL: f"none here: TensorFlow has no 16-bit kernel of {self.what}; use another op in the model",
             NAME: f"drop {self.what!r} from {_variable('keep_float32')}",
@@ -86,7 +89,7 @@ class Root:
             FETCHED: "fetch what comes after it, or do not feed or fetch it",
             COST: f"{_variable('precision')}=bfloat16 converts it all the same, and the cost model expects no gain",
             SHAPE: "give the input a static shape, such as by batch(…, drop_remainder=True)",
-            ACCURACY: f"{_variable('force_f16')}=<its name> converts it all the same, at the price of accuracy",
+            ACCURACY: f"{_variable('force_f16')}=<its name>, at the price of accuracy: {self.why}",
         }.get(self.kind, "none")
 
     def change(self, studied: Studied, nodes: Iterable[int]) -> Change:
@@ -97,13 +100,17 @@ class Root:
             nodes: those that name it.
         """
         if self.kind in (DENY, NO_LIST):
-            return Change(op_lists=((self.what, INFER),))
+            return Change(op_lists=((self.what, _home(self.what)),))
         if self.kind in (SCOPE, DEVICE, FETCHED):
             return Change(nodes=frozenset(studied.view.names[node] for node in nodes))
+        ops = (
+            {studied.view.ops[node] for node in nodes} & PRODUCTS if self.kind == COST else {self.what} & FUSED_PRODUCTS
+        )
+        unlisted = tuple((op, ALLOW) for op in sorted(ops.difference(studied.list_of)))
         return {
-            KERNEL: Change(kernels=frozenset({self.what})),
+            KERNEL: Change(kernels=frozenset({self.what}), op_lists=unlisted),
             NAME: Change(patterns=frozenset(self.what.split(_BETWEEN))),
-            COST: Change(rules=frozenset({"cost model"})),
+            COST: Change(rules=frozenset({"cost model"}), op_lists=unlisted),
             SHAPE: Change(shapes=True),
             ACCURACY: Change(rules=frozenset(self.rules)),
         }.get(self.kind, NO_CHANGE)
@@ -208,15 +215,17 @@ def _root_of(studied: Studied, node: int) -> Root | None:
     origin = studied.graph.painting.way(node)[-1] if studied.reasons[node].cause else node
     rule = studied.reasons[origin].rule
     if rule in _ROWS_OF:
-        return Root(ACCURACY, rule.words.replace("{cause}", "it"), _ROWS_OF[rule])
+        return Root(ACCURACY, _ROWS_OF[rule][-1], _ROWS_OF[rule], rule.words.partition(", by {cause}")[0])
     kind = _KIND_OF.get(rule, STRUCTURE)
-    name = studied.view.names[origin]
+    name, op = studied.view.names[origin], studied.view.ops[origin]
+    if kind is NO_LIST and op in FUSED_PRODUCTS:  # off the lists where oneDNN has no kernel
+        kind = KERNEL
     if kind is COST and math.isnan(studied.figures.elements[origin]):
         kind = SHAPE
     if kind is NAME:
         return Root(NAME, _BETWEEN.join(p for p in studied.basis.patterns if re.search(p, name)))
     what = {
-        **dict.fromkeys((DENY, NO_LIST, KERNEL), studied.view.ops[origin]),
+        **dict.fromkeys((DENY, NO_LIST, KERNEL), op),
         **dict.fromkeys((SCOPE, SHAPE), layer_of(name)),
         DEVICE: studied.view.devices[origin],
         STRUCTURE: rule.words.replace("{cause}", "it"),
@@ -230,6 +239,11 @@ def _describe(root: Root, places: Places, graphs: Sequence[Studied]) -> Blocker:
     _, number, node = max(computing)
     operations = sum(float(entry[0]) for entry in computing)
     return Blocker(root, len(computing), operations, graphs[number].view.names[node])
+
+
+def _home(op: str) -> str:
+    """The list to put an op on: that of the products, or that of what may follow them."""
+    return ALLOW if op in PRODUCTS else INFER
 
 
 def _variable(field: str) -> str:

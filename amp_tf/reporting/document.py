@@ -74,7 +74,7 @@ def _figures(graphs: Sequence[Studied]) -> dict[str, Any]:
         sums["products_unknown"] += int(np.isnan(found.operations[found.is_product]).sum())
         for name, time in _times(graph).items():
             times[name] += time
-    has_costs = all(figures.has_costs(graph.basis) for graph in graphs)
+    has_costs = times["float32"] > 0 and all(map(_has_costs, graphs))
     products = sums["products_f16"] + sums["products_float32"]
     return {
         "graphs": len(graphs),
@@ -96,9 +96,14 @@ def _times(graph: Studied) -> dict[str, float]:
     return {"float32": float(in_float32.sum()), "now": float(now.sum()) + casts, "casts": casts}
 
 
+def _has_costs(graph: Studied) -> bool:
+    """Whether the figures of the cost model hold: XLA fuses what they take apart."""
+    return graph.graph.way != "xla" and figures.has_costs(graph.basis)
+
+
 def _cast_time(graph: Studied, cast: InsertedCast) -> float | None:
     elements = figures.cast_elements(graph.basis, cast)
-    if elements is None or not figures.has_costs(graph.basis):
+    if elements is None or not _has_costs(graph):
         return None
     return figures.cast_time(cast, elements) * float(graph.figures.runs[cast.node])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from amp_tf.oplists.table import ALLOW, CLEAR, CPU, DENY, INFER, ROWS
 from amp_tf.painting.economy import count_runs, operations_of
 from amp_tf.painting.painting import Painting
 from amp_tf.reporting.basis import Basis, InsertedCast
+
+if TYPE_CHECKING:
+    from amp_tf.reporting.schema import RewriteReport
 
 _LISTS = {name: frozenset(row.op for row in ROWS if row.op_list == name) for name in (ALLOW, INFER, DENY, CLEAR)}
 PRODUCTS = _LISTS[ALLOW]  #: ops that 16 bit is for
@@ -86,6 +89,17 @@ def has_costs(basis: Basis) -> bool:
     """Whether the cost model knows the device type: it was measured on CPUs, in bfloat16."""
     target = basis.resolution.target
     return target is not None and target.lists.table == CPU
+
+
+def products_share(report: RewriteReport) -> float | None:
+    """How much of the products' operations is in 16 bit, ``None`` where nobody can tell."""
+    f16 = total = 0.0
+    for graph in report.graphs:
+        if graph.basis is not None:
+            figures = Figures.of(graph.basis.view, graph.basis.shapes)
+            total += float(figures.work[figures.is_product].sum())
+            f16 += float(figures.work[figures.is_product & converted_mask(graph.painting)].sum())
+    return f16 / total if total else None
 
 
 def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from amp_tf.painting.changes import Change
@@ -38,6 +39,12 @@ class Studied:
         """What the figures are found from, for graphs that have one."""
         assert self.graph.basis is not None
         return self.graph.basis
+
+    @property
+    def list_of(self) -> Mapping[str, str]:
+        """The list of each op that is on one."""
+        target = self.basis.resolution.target
+        return target.lists.list_of if target else {}
 
     @functools.cached_property
     def figures(self) -> Figures:

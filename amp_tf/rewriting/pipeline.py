@@ -144,7 +144,7 @@ def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> 
     form = job.form(view, shapes)
     painting = job.paint(form)
     casts = plan_edits(painting)
-    report = _report(painting, len(casts.new), basis=basis_of(form, painting, casts, job))
+    report = _report(painting, len(casts.new), basis=basis_of(form, painting, casts, job, function))
     result = function
     if casts:
         result = editor.apply_to_function(function, view.names, view.signatures, casts)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import contextvars
 import copy
 import dataclasses
+from collections.abc import Iterator
+from typing import Any
 
 from amp_tf.graph.edits import Edits
-from amp_tf.graph.sizes import AttributeShapes, KnownShapes, NoShapes
+from amp_tf.graph.sizes import AttributeShapes, KnownShapes, NoShapes, Shape
 from amp_tf.graph.view import GraphView
 from amp_tf.painting.changes import Change
 from amp_tf.painting.painting import Painting
@@ -16,7 +20,7 @@ from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.hoisting import SUFFIX
 
 
-def basis_of(form: Form, painting: Painting, casts: Edits, job: Job) -> Basis | None:
+def basis_of(form: Form, painting: Painting, casts: Edits, job: Job, function: Any = None) -> Basis | None:
     """What the figures of a graph are found from; ``None`` where nobody asked for them.
 
     Args:
@@ -24,12 +28,15 @@ def basis_of(form: Form, painting: Painting, casts: Edits, job: Job) -> Basis | 
         painting: what was decided.
         casts: the edits that it asks for.
         job: how it was painted.
+        function: the FunctionDef, of one.
     """
     if not (job.config.report_path or is_wanted()):
         return None
     view = _lasting(painting.view)
     asked = AttributeShapes(view.protos) if isinstance(form.shapes, NoShapes) else form.shapes
     shapes = KnownShapes.of(asked, view.names)
+    if function is not None and not shapes:
+        shapes = _inferred(function)
 
     def paint(change: Change) -> Painting:
         known = shapes.filled() if change.shapes else shapes
@@ -44,6 +51,53 @@ def basis_of(form: Form, painting: Painting, casts: Edits, job: Job) -> Basis | 
         paint=paint,
         patterns=tuple(job.config.keep_float32),
     )
+
+
+@contextlib.contextmanager
+def traced(function: Any) -> Iterator[None]:
+    """Functions that are rewritten inside the block get their shapes from the graphs that Python traced.
+
+    Args:
+        function: TensorFlow's AtomicFunction; its graph, and those of what it calls, know what variables look like.
+    """
+    token = _traced.set(function)
+    try:
+        yield
+    finally:
+        _traced.reset(token)
+
+
+_traced: contextvars.ContextVar[Any] = contextvars.ContextVar("traced", default=None)
+
+
+def _inferred(function: Any) -> KnownShapes:
+    """The shapes of a function of which the nodes carry none: as it was traced, else what its arguments tell."""
+    from tensorflow.python.framework import function_def_to_graph
+
+    graph = _graph_of(_traced.get(), function.signature.name)
+    try:
+        graph = graph or function_def_to_graph.function_def_to_graph(function)
+    except Exception:  # whatever it lacks, its report has no sizes then
+        return KnownShapes({})
+    return KnownShapes({op.name: [_shape(output.shape) for output in op.outputs] for op in graph.get_operations()})
+
+
+def _graph_of(function: Any, name: str) -> Any:
+    waiting, seen = [function], set()
+    while waiting:
+        function = waiting.pop()
+        if function is None or id(function) in seen:
+            continue
+        seen.add(id(function))
+        found = getattr(function, "name", b"")
+        if (found.decode() if isinstance(found, bytes) else found) == name:
+            return getattr(function, "_cached_graph", None)
+        waiting += getattr(function, "_children", ())
+    return None
+
+
+def _shape(shape: Any) -> Shape | None:
+    return None if shape.rank is None else tuple(-1 if size is None else size for size in shape.as_list())
 
 
 def _lasting(view: GraphView) -> GraphView:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from amp_tf.reporting.page.words import number, text
+from amp_tf.reporting.page.words import count, text
 
 _WIDTH, _HEIGHT = 1000.0, 200.0
 
@@ -51,12 +51,12 @@ def curve(points: Sequence[Sequence[float]], label: str) -> str:
         if point[2] > before:
             marks.append(f'<path class="skip" d="M{x:.1f} {_HEIGHT}v-14"/>')
         before = point[2]
-    words = f"Loss scale of {label}: from 2^{scales[0]:.0f} to 2^{scales[-1]:.0f} over {number(last)} steps"
+    words = f"Loss scale of {label}: from 2^{scales[0]:.0f} to 2^{scales[-1]:.0f} over {count(last)} steps"
     return (
-        f'<figure class="curve"><figcaption>{text(words)}; {number(points[-1][2])} skipped</figcaption>'
+        f'<figure class="curve"><figcaption>{text(words)}; {count(points[-1][2])} skipped</figcaption>'
         f'<div class="axes"><span class="y high">2<sup>{high}</sup></span><span class="y low">2<sup>{low}</sup></span>'
         f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none" role="img" '
         f'aria-label="{text(words)}">'
         f'<path class="line" d="{"".join(path)}"/>{"".join(marks)}</svg>'
-        f'<span class="x first">step {number(first)}</span><span class="x last">{number(last)}</span></div></figure>'
+        f'<span class="x first">step {count(first)}</span><span class="x last">{count(last)}</span></div></figure>'
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from amp_tf.reporting.layers import layer_of
 from amp_tf.reporting.page import charts
-from amp_tf.reporting.page.words import milliseconds, number, operations, plain_shape, share, text
+from amp_tf.reporting.page.words import count, milliseconds, number, operations, plain_shape, share, text
 
 Document = Mapping[str, Any]
 _MOST_ROWS = 15
@@ -66,9 +66,10 @@ def hero(document: Document) -> str:
     words = f"{operations(products['f16'])} of {operations(products['f16'] + products['float32'])}"
     bar = charts.split_bar(products["f16"], products["float32"], sum(products.values()), f"{share(part)} in 16 bit")
     unknown = figures["products_unknown"]
-    more = f" The sizes of {number(unknown)} products are unknown." if unknown else ""
+    known = "work of known size" if unknown else "work"
+    more = f" The sizes of {count(unknown)} more products are unknown before they run." if unknown else ""
     return (
-        f'<section class="hero"><p class="big">{share(part)}</p><p>of the products’ work runs in {text(kinds)}: '
+        f'<section class="hero"><p class="big">{share(part)}</p><p>of the products’ {known} runs in {text(kinds)}: '
         f"{words} (matrix products and convolutions, one run of each graph).{more}</p>{bar}</section>"
     )
 
@@ -76,18 +77,18 @@ def hero(document: Document) -> str:
 def tiles(document: Document) -> str:
     """The other counts."""
     figures = document["figures"] or {}
-    found = [("nodes converted", f"{number(document['converted'])} of {number(document['total'])}", "")]
+    found = [("nodes converted", f"{count(document['converted'])} of {count(document['total'])}", "")]
     times = figures.get("estimated_ms")
     casts = f"about {milliseconds(times['casts'])}" if times else ""
-    found.append(("casts inserted", number(document["casts"]), casts))
+    found.append(("casts inserted", count(document["casts"]), casts))
     if times:
         saved = f"{milliseconds(times['float32'])} in float32"
         found.append(("estimated, with casts", milliseconds(times["now"]), saved))
     folded = sum(graph["folded"] for graph in document["graphs"])
     hoisted = sum(graph["hoisted"] or 0 for graph in document["graphs"])
-    found.append(("normalizations folded", number(folded), f"{number(hoisted)} reads moved out of loops"))
+    found.append(("normalizations folded", count(folded), f"{count(hoisted)} reads moved out of loops"))
     for curve in document["loss_scales"]:
-        found.append((f"loss scale, {curve['label']}", number(curve["scale"]), f"{number(curve['skipped'])} skipped"))
+        found.append((f"loss scale, {curve['label']}", f"{curve['scale']:,.4g}", f"{count(curve['skipped'])} skipped"))
     cells = "".join(
         f"<div><dt>{text(name)}</dt><dd>{text(value)}<small>{text(more)}</small></dd></div>"
         for name, value, more in found
@@ -101,8 +102,8 @@ def blockers(document: Document) -> str:
     rows = document["blockers"]
     if not rows:
         return ""
-    gaining = [row for row in rows if row["gain"]]
-    others = [row for row in rows if not row["gain"]]
+    gaining = [row for row in rows if (row["gain"] or 0.0) > 0]
+    others = [row for row in rows if row not in gaining]
     whole = max((row["gain"] for row in gaining), default=0.0)
     rows_shown = (_blocker(row, whole) for row in gaining[:_MOST_ROWS])
     table = _table(("Blocker", "Would become 16 bit", "What takes it away"), rows_shown, is_wide=True)
@@ -123,7 +124,7 @@ def _blocker(row: Mapping[str, Any], whole: float) -> str:
     products = f", {operations(row['gain_products'])} of it products" if row["gain_products"] else ""
     return (
         f"<tr><td>{_name(row)}<small>such as {_node_link(row['example'])}</small></td>"
-        f"<td class='graph'>{gain}{bar}<small>{number(row['gain_nodes'])} nodes{products}"
+        f"<td class='graph'>{gain}{bar}<small>{count(row['gain_nodes'])} nodes{products}"
         f"</small></td><td>{text(row['remedy'])}</td></tr>"
     )
 
@@ -144,7 +145,7 @@ def _without_gain(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     items = "".join(
-        f"<li>{_name(row)}: {number(row['nodes'])} nodes, "
+        f"<li>{_name(row)}: {count(row['nodes'])} nodes, "
         f"{operations(row['operations'])}, such as {_node_link(row['example'])}"
         f"{'' if row['gain'] is not None else '; not tried'}</li>"
         for row in rows
@@ -178,12 +179,12 @@ def ops(document: Document) -> str:
 
 def _op(row: Mapping[str, Any], key: str, whole: float) -> str:
     f16, float32 = row[key]["f16"], row[key]["float32"]
-    words = operations(f16 + float32) if key == "operations" else number(f16 + float32)
+    words = operations(f16 + float32) if key == "operations" else count(f16 + float32)
     bar = charts.split_bar(f16, float32, whole, f"{share(f16 / (f16 + float32))} of {words} in 16 bit")
     nodes = row["nodes"]
     return (
         f"<tr><th scope='row'>{text(row['op'])}</th><td class='graph'>{words}{bar}</td>"
-        f"<td>{number(nodes['f16'])} of {number(sum(nodes.values()))}</td></tr>"
+        f"<td>{count(nodes['f16'])} of {count(sum(nodes.values()))}</td></tr>"
     )
 
 
@@ -276,7 +277,7 @@ _SEARCH = (
 
 def _layer(layer: str, row: Sequence[float], whole: float) -> str:
     f16, float32, converted, kept = row
-    words = f"{operations(f16 + float32)}, {number(converted)} of {number(converted + kept)} nodes in 16 bit"
+    words = f"{operations(f16 + float32)}, {count(converted)} of {count(converted + kept)} nodes in 16 bit"
     return (
         f'<details data-layer="{text(layer)}"><summary><span>{text(layer or "(no layer)")}</span>'
         f"{charts.split_bar(f16, float32, whole, words)}<small>{words}</small></summary></details>"
@@ -287,8 +288,8 @@ def graphs(document: Document) -> str:
     """The graphs and functions."""
     rows = (
         f"<tr><th scope='row'>{text(_short(graph['function']) or f'graph {place + 1}')}</th>"
-        f"<td>{text(graph['way'])}</td><td>{number(graph['converted'])} of {number(graph['total'])}</td>"
-        f"<td>{number(graph['casts'])}</td><td>{text(graph['why_nothing'] or graph['precision'] or '')}</td></tr>"
+        f"<td>{text(graph['way'])}</td><td>{count(graph['converted'])} of {count(graph['total'])}</td>"
+        f"<td>{count(graph['casts'])}</td><td>{text(graph['why_nothing'] or graph['precision'] or '')}</td></tr>"
         for place, graph in enumerate(document["graphs"][:_MOST_LAYERS])
     )
     heads = ("Graph", "Came by", "Converted", "Casts", "Precision, or why none")
@@ -322,11 +323,11 @@ def comparison(documents: Sequence[Document]) -> str:
     times = [found.get("estimated_ms") or {} for found in figures]
     rows = {
         "products’ work in 16 bit": [share(found.get("products_share_f16")) for found in figures],
-        "nodes converted": [f"{number(one['converted'])} of {number(one['total'])}" for one in documents],
-        "casts": [number(one["casts"]) for one in documents],
+        "nodes converted": [f"{count(one['converted'])} of {count(one['total'])}" for one in documents],
+        "casts": [count(one["casts"]) for one in documents],
         "estimated, in float32": [milliseconds(found.get("float32")) for found in times],
         "estimated, with casts": [milliseconds(found.get("now")) for found in times],
-        "skipped steps": [number(sum(curve["skipped"] for curve in one["loss_scales"])) for one in documents],
+        "skipped steps": [count(sum(curve["skipped"] for curve in one["loss_scales"])) for one in documents],
         "largest blocker": [_largest(one) for one in documents],
     }
     links = [f'<a href="#run{place}">{text(title(one))}</a>' for place, one in enumerate(documents)]

@@ -13,14 +13,17 @@ def text(value: object) -> str:
     return html.escape(str(value), quote=True)
 
 
-def number(value: float | None, unit: str = "") -> str:
+def number(value: float | None, unit: str) -> str:
     """Three digits and a unit: ``907 MFLOP``; what is not known is said to be."""
     if value is None or math.isnan(value):
         return "unknown"
     scale, prefix = next(((size, prefix) for size, prefix in _SCALES if abs(value) >= size), (1.0, ""))
-    if not unit and scale == 1.0:
-        return f"{value:,.0f}"
     return f"{value / scale:.3g} {prefix}{unit}".rstrip()
+
+
+def count(value: float) -> str:
+    """A whole number, all of its digits."""
+    return f"{value:,.0f}"
 
 
 def operations(value: float | None) -> str:
