@@ -54,6 +54,10 @@ class KnownShapes:
         """The shapes that were told."""
         return self._shapes.get(node, ())
 
+    def and_also(self, shapes: Mapping[str, Sequence[Shape | None]]) -> KnownShapes:
+        """These, and the shapes of other nodes."""
+        return KnownShapes({**shapes, **self._shapes})
+
     def filled(self) -> KnownShapes:
         """The same, with :data:`NOMINAL_BATCH` for each dimension that is not known."""
 

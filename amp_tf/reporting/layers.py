@@ -6,9 +6,10 @@ import functools
 import re
 
 _DEPTH = 2  # a model and a layer of it
-# What TensorFlow puts around the names of what it inlines, differentiates or names by itself.
+# What TensorFlow puts around the names of what it inlines, differentiates, optimizes or names by itself.
 _TENSORFLOWS = re.compile(
-    r"((Stateful|Stateless)?PartitionedCall|gradient_tape|gradients|cond|while|body|then|else)(_\d+)?|__inference_.*"
+    r"((Stateful|Stateless)?PartitionedCall|gradient_tape|gradients|cond|while|body|then|else)?(_\d+)?|__inference_.*"
+    r"|Func|(Constant|Arithmetic|Layout)(Folding|Optimizer)"
 )
 
 

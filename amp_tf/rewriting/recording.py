@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from amp_tf.graph.edits import Edits
-from amp_tf.graph.sizes import AttributeShapes, KnownShapes, NoShapes, Shape
+from amp_tf.graph.sizes import SHAPES_ATTR, AttributeShapes, KnownShapes, NoShapes, Shape, read_shape
 from amp_tf.graph.view import GraphView
 from amp_tf.painting.changes import Change
 from amp_tf.painting.painting import Painting
@@ -35,8 +35,8 @@ def basis_of(form: Form, painting: Painting, casts: Edits, job: Job, function: A
     view = _lasting(painting.view)
     asked = AttributeShapes(view.protos) if isinstance(form.shapes, NoShapes) else form.shapes
     shapes = KnownShapes.of(asked, view.names)
-    if function is not None and not shapes:
-        shapes = _inferred(function)
+    if function is not None:
+        shapes = (shapes or _inferred(function)).and_also(_of_arguments(function))
 
     def paint(change: Change) -> Painting:
         known = shapes.filled() if change.shapes else shapes
@@ -80,6 +80,16 @@ def _inferred(function: Any) -> KnownShapes:
     except Exception:  # whatever it lacks, its report has no sizes then
         return KnownShapes({})
     return KnownShapes({op.name: [_shape(output.shape) for output in op.outputs] for op in graph.get_operations()})
+
+
+def _of_arguments(function: Any) -> dict[str, list[Shape | None]]:
+    """The shapes that a FunctionDef tells of its arguments."""
+    found = {}
+    for number, argument in enumerate(function.signature.input_arg):
+        attributes = function.arg_attr[number].attr if number in function.arg_attr else {}
+        if SHAPES_ATTR in attributes:
+            found[argument.name] = [read_shape(shape) for shape in attributes[SHAPES_ATTR].list.shape]
+    return found
 
 
 def _graph_of(function: Any, name: str) -> Any:

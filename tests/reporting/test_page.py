@@ -22,7 +22,10 @@ needs_browser = pytest.mark.skipif(bool(browser.MISSING), reason=browser.MISSING
 
 @pytest.fixture(scope="module")
 def document():
-    return found_in().to_dict() | {"loss_scales": files.read(FIRST)[0]["loss_scales"]}
+    found = found_in().to_dict() | {"loss_scales": files.read(FIRST)[0]["loss_scales"]}
+    long = "a_model/a_layer/" + "of_a_very_long_name" * 20
+    found["graphs"][0]["nodes"].append({**found["graphs"][0]["nodes"][0], "name": long, "reason": long})
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +136,9 @@ def test_a_blocker_leads_to_its_node_and_a_layer_opens(page, file):
 def test_nothing_hangs_over_the_edge(page, file, width):
     page.open(file)
     page.look(width)
+    page.run("document.querySelector('button.node').click()")
+    page.run("document.querySelectorAll('details').forEach(part => { part.open = true })")
+    page.wait("document.querySelector('.path') && document.querySelector('.layers li')")
     assert page.run("return document.documentElement.scrollWidth") <= width
 
 

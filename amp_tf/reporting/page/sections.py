@@ -9,7 +9,7 @@ from typing import Any
 
 from amp_tf.reporting.layers import layer_of
 from amp_tf.reporting.page import charts
-from amp_tf.reporting.page.words import count, milliseconds, number, operations, plain_shape, share, text
+from amp_tf.reporting.page.words import count, milliseconds, number, operations, path, plain_shape, share, text
 
 Document = Mapping[str, Any]
 _MOST_ROWS = 15
@@ -211,7 +211,7 @@ def _casts_of(layer: str, found: Sequence[Mapping[str, Any]], whole: float) -> s
     down, moved = sum(cast["from"] == "float32" for cast in found), number(_moved(found), "B")
     is_known = any(cast["estimated_ms"] is not None for cast in found)
     return (
-        f"<tr><th scope='row'>{text(layer or '(no layer)')}</th><td>{down} to 16 bit, {len(found) - down} back</td>"
+        f"<tr><th scope='row'>{path(layer or '(no layer)')}</th><td>{down} to 16 bit, {len(found) - down} back</td>"
         f"<td class='graph'>{moved}{charts.split_bar(_moved(found), 0.0, whole, moved)}</td>"
         f"<td>{milliseconds(_time(found)) if is_known else 'unknown'}</td></tr>"
     )
@@ -232,7 +232,7 @@ def shapes(document: Document) -> str:
         return ""
     grades = ", ".join(f"{text(grade)}: {operations(work)}" for grade, work in advice["operations"].items())
     rows = [
-        f"<tr><th scope='row'>{text(row['layer'] or '(no layer)')}<small>{text(row['op'])}</small></th>"
+        f"<tr><th scope='row'>{path(row['layer'] or '(no layer)')}<small>{text(row['op'])}</small></th>"
         f"<td>{text(plain_shape(row['sizes']))}</td><td>{operations(row['operations'])}</td>"
         f"<td>{text(row['text'] or row['grade'])}</td></tr>"
         for row in advice["rows"][:_MOST_ROWS]
@@ -279,7 +279,7 @@ def _layer(layer: str, row: Sequence[float], whole: float) -> str:
     f16, float32, converted, kept = row
     words = f"{operations(f16 + float32)}, {count(converted)} of {count(converted + kept)} nodes in 16 bit"
     return (
-        f'<details data-layer="{text(layer)}"><summary><span>{text(layer or "(no layer)")}</span>'
+        f'<details data-layer="{text(layer)}"><summary><span>{path(layer or "(no layer)")}</span>'
         f"{charts.split_bar(f16, float32, whole, words)}<small>{words}</small></summary></details>"
     )
 

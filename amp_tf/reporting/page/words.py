@@ -13,6 +13,11 @@ def text(value: object) -> str:
     return html.escape(str(value), quote=True)
 
 
+def path(value: str) -> str:
+    """A name with scopes, safe in HTML, which breaks between them first."""
+    return text(value).replace("/", "/<wbr>")
+
+
 def number(value: float | None, unit: str) -> str:
     """Three digits and a unit: ``907 MFLOP``; what is not known is said to be."""
     if value is None or math.isnan(value):
