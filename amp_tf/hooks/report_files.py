@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "AMP_TF_REPORT"
 _SIGTERM_WAIT = 20.0  # seconds
-_LEAST_SECONDS, _SHARE = 0.3, 0.005  # of the run, for painting again
-_began = time.monotonic()
+_LEAST_SECONDS, _SHARE = 0.25, 0.004  # of the run, for painting again
+_began, _pid = time.monotonic(), os.getpid()
 _config: AmpConfig | None = None
 _ended = ""  # how, where it was not by itself
 
@@ -156,8 +156,9 @@ def _on_sigterm(number: int, frame: object) -> None:
     """The main thread may hold any lock just now, so another one writes, and is not waited for without end."""
     global _ended
     _ended = "by SIGTERM"
-    writer = threading.Thread(target=write, name="amp_tf report", daemon=True)
-    writer.start()
-    writer.join(_SIGTERM_WAIT)
+    if os.getpid() == _pid:  # a forked child, such as a worker of a pool, is no run of its own
+        writer = threading.Thread(target=write, name="amp_tf report", daemon=True)
+        writer.start()
+        writer.join(_SIGTERM_WAIT)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

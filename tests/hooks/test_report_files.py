@@ -84,6 +84,17 @@ def test_sigterm_leaves_a_report_and_means_what_it_meant(has_handler, site_folde
     assert found["converted"] > 0
 
 
+def test_a_forked_child_leaves_none(site_folder, tmp_path):
+    code = (
+        f"{PRODUCT}\nimport os, signal, time\nchild = os.fork()\nif not child: time.sleep(100)\n"
+        "os.kill(child, signal.SIGTERM)\nassert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM"
+    )
+    variables = {**running.switched_on(), **KEPT, "AMP_TF_REPORT": str(tmp_path / "out")}
+    ended = running.run(["-c", code], site_folder, variables)
+    assert ended.status == 0, ended.err
+    assert one_report(tmp_path / "out")["process"]["ended"] == ""
+
+
 def test_a_folder_that_cannot_be_written_is_one_line_and_the_run_goes_on(site_folder, tmp_path):
     (tmp_path / "file").write_text("in the way")
     variables = {**running.switched_on(), **KEPT, "AMP_TF_REPORT": str(tmp_path / "file")}
