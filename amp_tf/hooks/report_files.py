@@ -7,6 +7,7 @@ a SIGKILL.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "AMP_TF_REPORT"
 _SIGTERM_WAIT = 20.0  # seconds
-_LEAST_SECONDS, _SHARE = 0.25, 0.004  # of the run, for painting again
-_began, _pid = time.monotonic(), os.getpid()
+_LEAST_SECONDS, _SHARE = 0.4, 0.005  # of the run, for the report
+_began = time.monotonic()
 _config: AmpConfig | None = None
 _ended = ""  # how, where it was not by itself
 
@@ -150,15 +151,29 @@ def _catch_sigterm() -> None:
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _on_sigterm)
+        _watch_forks()
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """A child, such as a worker of a pool, is no run of its own: it is born with SIGTERM as it was.
+
+    Before the fork, because Python drops a signal that comes before the child is ready for its handlers.
+    """
+    os.register_at_fork(before=uninstall, after_in_parent=_after_fork, after_in_child=uninstall)
+
+
+def _after_fork() -> None:
+    if _config is not None and _config.report_path:
+        _catch_sigterm()
 
 
 def _on_sigterm(number: int, frame: object) -> None:
     """The main thread may hold any lock just now, so another one writes, and is not waited for without end."""
     global _ended
     _ended = "by SIGTERM"
-    if os.getpid() == _pid:  # a forked child, such as a worker of a pool, is no run of its own
-        writer = threading.Thread(target=write, name="amp_tf report", daemon=True)
-        writer.start()
-        writer.join(_SIGTERM_WAIT)
+    writer = threading.Thread(target=write, name="amp_tf report", daemon=True)
+    writer.start()
+    writer.join(_SIGTERM_WAIT)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -158,27 +158,41 @@ def find_blockers(graphs: Sequence[Studied], *, seconds: float = math.inf) -> tu
 
     Args:
         graphs: with a basis each.
-        seconds: after which no more roots are tried.
+        seconds: as many roots are tried as fit in.
 
     Returns:
         The blockers, first those that were tried; and some of the best together, ``None`` where there are fewer than
         two or the time is up.
     """
-    end = time.monotonic() + seconds
+    clock = _Clock(seconds)
     roots = _find_roots(graphs)
     named = sorted((_describe(root, places, graphs) for root, places in roots.items()), key=lambda b: -b.operations)
     tried = [blocker for blocker in named if blocker.root.kind != STRUCTURE][:MOST]
     blockers = []
     for blocker in named:
-        if blocker in tried and time.monotonic() < end:
+        if blocker in tried and clock.has_time():
             gain, products, converted = _gain(graphs, [(blocker.root, roots[blocker.root])])
             blocker = dataclasses.replace(blocker, gain=gain, products=products, converted=converted)
         blockers.append(blocker)
     blockers.sort(key=lambda b: (b.gain is None, -(b.gain or 0.0), -b.operations))
     best = [b.root for b in blockers if (b.gain or 0.0) > 0 and b.root.kind != COST][:TOGETHER]
-    if len(best) < 2 or time.monotonic() > end:
+    if len(best) < 2 or not clock.has_time():
         return blockers, None
     return blockers, Together(tuple(best), _gain(graphs, [(root, roots[root]) for root in best])[0])
+
+
+class _Clock:
+    """Tells whether there is time for one try more, which takes as long as the longest so far."""
+
+    def __init__(self, seconds: float) -> None:
+        self._last = time.monotonic()
+        self._end = self._last + seconds
+        self._longest = 0.0
+
+    def has_time(self) -> bool:
+        now = time.monotonic()
+        self._longest, self._last = max(self._longest, now - self._last), now
+        return now + self._longest < self._end
 
 
 def _gain(graphs: Sequence[Studied], removed: Sequence[tuple[Root, Places]]) -> tuple[float, float, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,11 +34,14 @@ def make_document(report: schema.RewriteReport, *, seconds: float = math.inf) ->
 
     Args:
         report: of a rewrite or of a process.
-        seconds: after which no more blockers are tried.
+        seconds: that all of it may take: as many blockers are tried as fit in.
     """
+    end = time.monotonic() + seconds
     studied = [Studied(graph) for graph in report.graphs]
     known = [graph for graph in studied if graph.graph.basis is not None]
-    blockers, together = find_blockers(known, seconds=seconds)
+    graphs = [_graph(graph) for graph in studied]
+    figures_found, ops, advice = _figures(known) if known else None, _ops(studied), _advice(known)
+    blockers, together = find_blockers(known, seconds=end - time.monotonic())
     facts = report.facts or Facts()
     return {
         "schema": KIND,
@@ -54,12 +58,12 @@ def make_document(report: schema.RewriteReport, *, seconds: float = math.inf) ->
         "devices": [dict(device) for device in facts.devices],
         "hooks": dict(facts.hooks),
         "loss_scales": [{**dataclasses.asdict(curve), "points": list(curve.points)} for curve in facts.loss_scales],
-        "figures": _figures(known) if known else None,
-        "ops": _ops(studied),
+        "figures": figures_found,
+        "ops": ops,
         "blockers": [_blocker_row(blocker) for blocker in blockers],
         "together": _together_row(together),
-        "shape_advice": _advice(known),
-        "graphs": [_graph(graph) for graph in studied],
+        "shape_advice": advice,
+        "graphs": graphs,
     }
 
 
@@ -72,8 +76,8 @@ def _figures(graphs: Sequence[Studied]) -> dict[str, Any]:
             sums[f"{name}_f16"] += float(work[mask][graph.is_f16[mask]].sum())
             sums[f"{name}_float32"] += float(work[mask][~graph.is_f16[mask]].sum())
         sums["products_unknown"] += int(np.isnan(found.operations[found.is_product]).sum())
-        for name, time in _times(graph).items():
-            times[name] += time
+        for name, taken in _times(graph).items():
+            times[name] += taken
     has_costs = times["float32"] > 0 and all(map(_has_costs, graphs))
     products = sums["products_f16"] + sums["products_float32"]
     return {
@@ -84,14 +88,14 @@ def _figures(graphs: Sequence[Studied]) -> dict[str, Any]:
             for name in ("products", "operations")
         },
         "products_unknown": int(sums["products_unknown"]),
-        "estimated_ms": {name: time / _NS_PER_MS for name, time in times.items()} if has_costs else None,
+        "estimated_ms": {name: taken / _NS_PER_MS for name, taken in times.items()} if has_costs else None,
     }
 
 
 def _times(graph: Studied) -> dict[str, float]:
     """What one run takes in ns: all of it in float32, as it is now without casts, and the casts."""
     in_float32, in_f16 = figures.node_times(graph.basis, graph.figures)
-    casts = sum(time for cast in graph.basis.casts if (time := _cast_time(graph, cast)) is not None)
+    casts = sum(found for cast in graph.basis.casts if (found := _cast_time(graph, cast)) is not None)
     now = np.where(graph.is_f16, in_f16, in_float32)
     return {"float32": float(in_float32.sum()), "now": float(now.sum()) + casts, "casts": casts}
 
@@ -214,7 +218,7 @@ class _Row:
 
 def _cast(graph: Studied, cast: InsertedCast) -> dict[str, Any]:
     name, f16 = graph.view.names[cast.node], (graph.graph.precision or Precision.FLOAT32).value
-    elements, time = figures.cast_elements(graph.basis, cast), _cast_time(graph, cast)
+    elements, taken = figures.cast_elements(graph.basis, cast), _cast_time(graph, cast)
     return {
         "node": name,
         "port": cast.port,
@@ -224,5 +228,5 @@ def _cast(graph: Studied, cast: InsertedCast) -> dict[str, Any]:
         "readers": cast.readers,
         "runs": float(graph.figures.runs[cast.node]),
         "bytes": None if elements is None else elements * (_FLOAT_BYTES + _F16_BYTES),
-        "estimated_ms": None if time is None else time / _NS_PER_MS,
+        "estimated_ms": None if taken is None else taken / _NS_PER_MS,
     }
