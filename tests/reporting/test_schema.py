@@ -110,6 +110,7 @@ def test_as_plain_data_the_report_is_json_with_a_version():
         "precision": "bfloat16",
         "rule": "AFTER_ALLOW",
         "reason": "it directly follows the converted node 'allow1'",
+        "cause": "allow1",
     }
 
 
