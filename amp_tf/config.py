@@ -1,8 +1,12 @@
 """Settings: one frozen dataclass, and the table of environment variables that fills it.
 
 Settings are read from ``os.environ`` here alone. Each variable is one row of :data:`ENV_VARS`: its name, the field it
-sets, how its text is read, and the sentence that the README's table shows. The names without ``AMP_TF_`` in front are
-NGC's and TensorFlow's own and keep their meaning.
+sets, how its text is read, and the sentence that the table of docs/variables.md shows. The names without ``AMP_TF_`` in
+front are NGC's and TensorFlow's own and keep their meaning.
+
+The others that look at the environment: ``_amp_tf_start`` (too early for this module, and the one that wraps it),
+``conflicts`` (TensorFlow's own variable), and what builds the environment of a child (``cli/run``, ``cli/script``).
+``AMP_TF_DISABLE`` wins over ``amp_tf.enable()`` too, so that any program can be run without amp_tf from outside.
 """
 
 from __future__ import annotations
@@ -98,12 +102,11 @@ class AmpConfig:
         choices = (("precision", PRECISIONS), ("level", LEVELS), ("target", TARGETS), ("allreduce", ALLREDUCE))
         for field, valid in choices:
             check_choice(getattr(self, field), valid, where=f"AmpConfig.{field}")
-        if not isinstance(self.ignore_performance, bool):
-            raise ConfigError(
-                f"{self.ignore_performance!r} is not a valid value",
-                where="AmpConfig.ignore_performance",
-                fix="Valid values: True, False",
-            )
+        for field in _BOOL_FIELDS:
+            if not isinstance(value := getattr(self, field), bool):
+                raise ConfigError(
+                    f"{value!r} is not a valid value", where=f"AmpConfig.{field}", fix="Valid values: True, False"
+                )
         for field in _TUPLE_FIELDS:
             object.__setattr__(self, field, check_names(getattr(self, field), where=f"AmpConfig.{field}"))
         for field in ("keep_float32", "force_f16"):
@@ -315,6 +318,7 @@ def _list_rows() -> tuple[EnvVar, ...]:
     return tuple(rows)
 
 
+_BOOL_FIELDS = tuple(field.name for field in dataclasses.fields(AmpConfig) if str(field.type) == "bool")
 _TUPLE_FIELDS = tuple(field.name for field in dataclasses.fields(AmpConfig) if str(field.type) == "Sequence[str]")
 
 ENV_VARS: tuple[EnvVar, ...] = (

@@ -8,6 +8,8 @@ so without weights and optimizer slots: it hardly differs between runs. *Given* 
 does not split a block for a small rest, so this depends on which blocks happened to be free. The resident memory
 (``python -m benchmarks.memory``) wanders even more: the process keeps what was given back, and two threads ask in
 another order each time.
+
+Resident memory still decides what fits, so the search for the largest batch uses it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Read the line that amp_tf logs when a process ends: how many graphs and nodes, how many converted, how many casts."""
+"""Read the line that amp_tf logs when a process ends: how many graphs and nodes, how many converted, how many casts.
+
+The demo and the tests read the counts from it, so no further file or variable is needed.
+"""
 
 from __future__ import annotations
 

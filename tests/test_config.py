@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -141,6 +142,13 @@ def test_a_dtype_is_taken_for_its_name(dtype):
     assert AmpConfig(precision=dtype, allreduce=dtype) == AmpConfig(precision="bfloat16", allreduce="bfloat16")
     with pytest.raises(ConfigError, match=r"^AmpConfig\.precision: 'float32' is not a valid value"):
         AmpConfig(precision=tf.float32)
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(AmpConfig)])
+def test_every_field_is_described_and_refuses_what_it_is_not(field):
+    assert re.search(rf"^ {{8}}[\w, ]*\b{field}\b[\w, ]*:", AmpConfig.__doc__, re.MULTILINE)
+    with pytest.raises(ConfigError, match=rf"^AmpConfig\.{field}: "):
+        AmpConfig(**{field: object()})
 
 
 def test_a_folder_is_a_path_or_nothing(tmp_path):

@@ -15,17 +15,20 @@ import pytest
 from tests.hooks import running
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docker/README.md", "benchmarks/README.md")
+FOR_USERS = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+DOCUMENTS = (*FOR_USERS, "CONTRIBUTING.md", "docker/README.md", "benchmarks/README.md")
 FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(
     r"(?<![\w/])(?P<program>scripts/\w+(?:\.py)?|benchmarks/\w+\.py|\.ci/run|(?<=-m )benchmarks[.\w]*)"
     r"(?P<options>(?:[ \n]+(?!scripts/|python )[^\s`]+)*)"
 )
+LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
 
 # Shell commands that no test of this file runs.
 ELSEWHERE = {
-    "scripts/demo": "installs half a GB; test_help and test_summary_line test it",
+    "scripts/demo": "tests/scripts/test_demo.py",
     "scripts/test": "runs this test",
     "pip install '.[cpu]'": "installs half a GB; scripts/test_wheel does it",
     "pip install '.[gpu]'": "installs several GB; docker/ does it",
@@ -34,8 +37,36 @@ ELSEWHERE = {
     ".venv/test/bin/pip install --no-deps -e .": "changes the environment of the tests; scripts/test does it",
     ".ci/run": "runs this test",
     "pip install pre-commit && pre-commit install": "changes the checkout's hooks",
-    "scripts/update_readme": "writes README.md; .ci/run checks what it would write",
+    ".venv/test/bin/python scripts/update_docs": "tests/scripts/test_update_docs.py checks what it would write",
 }
+# Commands inside sentences, each with what runs it: a file, and the words that do it there.
+IN_SENTENCES = {
+    "AMP_TF_WHEEL_ARCH=aarch64 pip wheel .": ("tests/test_packaging.py", '"AMP_TF_WHEEL_ARCH": "aarch64"'),
+    "TF_ENABLE_AUTO_MIXED_PRECISION=1 AMP_TF_ALLREDUCE=bfloat16 scripts/measure_network.py python "
+    "scripts/train_distributed.py --workers 2 --steps 30": ("tests/distributed/test_workers.py", "measure_network.py"),
+    "amp-tf doctor": ("tests/cli/test_doctor.py", "doctor"),
+    "amp-tf explain": ("README.md", "amp-tf explain model_folder"),
+    "pip install --no-deps 'tf_keras==2.21.*'": ("scripts/test", '"--no-deps", f"tf_keras=={minor}.*"'),
+    "pip install 'protobuf<7'": ("scripts/test", '"protobuf<7"'),
+    "pip install -t": ("docs/python.md", "python -m amp_tf train.py"),  # what to do then
+    "pip install .": ("tests/test_packaging.py", '"install"'),
+    "pip uninstall amp-tf": ("tests/test_packaging.py", '"uninstall"'),
+    "python scripts/train_distributed.py --workers 2": ("tests/distributed/test_workers.py", "train_distributed.py"),
+    "scripts/demo": ("tests/scripts/test_demo.py", "scripts/demo"),
+    "scripts/test": (".ci/run", "scripts/test --extra lint"),
+    "scripts/test_matrix --oldest --keras 3.4": (".ci/run", "scripts/test_matrix --oldest"),
+    "scripts/test_matrix --tier quick": (".ci/run", "--tier quick"),
+    "scripts/train_parameter_server.py --workers 2": (
+        "tests/distributed/test_parameter_server.py",
+        "train_parameter_server.py",
+    ),
+}
+# And those that are run here, made short.
+SHORT = {
+    "python benchmarks/interpreter_start.py": "--starts 2",
+    "python benchmarks/xla_cpu_ops.py": "--only BatchMatMulV2 --rounds 1 --round-s 0.001",
+}
+COMMAND = re.compile(r"(?:\w+=\S+ )*(?:python|pip|amp-tf|scripts/\w+(?:\.py)?)(?: |$)")
 TRAIN = """
 import tensorflow as tf
 f = tf.function(lambda x: tf.nn.relu(tf.matmul(x, x, name="decoder_1/attention/product")) @ x + 1.0)
@@ -48,7 +79,7 @@ model = keras.Sequential([layers.Input((4,)), layers.Dense(8, activation="relu")
 for folder in ("model_folder", "saved_model_folder"):
     model.export(folder, verbose=False)
 """
-# What the Python blocks take for granted.
+# What the Python blocks take for granted, and what holds after those of a document.
 BEFORE = """
 import os
 import keras
@@ -62,15 +93,17 @@ h = w = tf.ones((2, 2))
 variable = tf.Variable(1.0)
 variables, optimizer, compute_loss = [variable], keras.optimizers.SGD(), lambda: 2 * variable
 """
-AFTER = """
-assert "logits" in [node.name for node in result.graph.node] and result.changed
-assert float(variable) < 1 and optimizer.inner_optimizer is not optimizer
-assert not amp_tf.is_enabled()
-print("all blocks ran")
-"""
+TRAINED = "assert float(variable) < 1 and optimizer.inner_optimizer is not optimizer"
+AFTER = {
+    "README.md": f"{TRAINED} and not amp_tf.is_enabled()",
+    "docs/files.md": 'assert "logits" in [node.name for node in result.graph.node] and result.changed',
+    "docs/loss-scaling.md": f"{TRAINED} and float(scaler.loss_scale) > 1",
+    "docs/python.md": "assert not amp_tf.is_enabled()",
+}
+SWITCH = 'os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"\n'
 
 
-def blocks(language: str, document: str = "README.md") -> list[str]:
+def blocks(language: str, document: str) -> list[str]:
     found = FENCED.findall((ROOT / document).read_text(encoding="utf-8"))
     return [text for name, text in found if name == language]
 
@@ -80,7 +113,8 @@ def shell_commands(document: str) -> list[str]:
     return [" ".join(shlex.split(line, comments=True, posix=False)) for line in lines if line.strip()]
 
 
-RUN = [command for command in shell_commands("README.md") if command not in ELSEWHERE]
+COMMANDS = dict.fromkeys(command for document in FOR_USERS for command in shell_commands(document))
+RUN = [command for command in COMMANDS if command not in ELSEWHERE]
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +146,7 @@ def start(command: list[str], folder: Path, **variables: str) -> subprocess.Comp
 
 
 @pytest.mark.parametrize("command", RUN)
-def test_a_shell_command_does_what_the_readme_says(command: str, folder: Path) -> None:
+def test_a_shell_command_does_what_the_document_says(command: str, folder: Path) -> None:
     shutil.rmtree(folder / "converted_folder", ignore_errors=True)
     # On a CPU without bfloat16 nothing would be converted; what the command itself sets wins.
     ended = start(["sh", "-c", command], folder, AMP_TF_PRECISION="bfloat16")
@@ -122,23 +156,72 @@ def test_a_shell_command_does_what_the_readme_says(command: str, folder: Path) -
     elif "explain" in command:
         assert ended.stdout.startswith("sequential_1/dense_1/Relu (Relu, on the clear list) computes in ")
     else:
-        assert re.match(r"\d+ graphs, [1-9]\d* of \d+ nodes converted to bfloat16", ended.stdout)
-        assert (folder / "converted_folder" / "saved_model.pb").exists()
+        kind = "float16" if "float16" in command.split() else "bfloat16"
+        assert re.match(rf"\d+ graphs, [1-9]\d* of \d+ nodes converted to {kind}", ended.stdout)
+        assert (folder / "converted_folder" / "saved_model.pb").exists() == ("--dry-run" not in command)
 
 
-def test_the_python_blocks_run_as_they_stand(folder: Path) -> None:
+@pytest.mark.parametrize("document", AFTER)
+def test_the_python_blocks_run_as_they_stand(document: str, folder: Path) -> None:
     shutil.rmtree(folder / "converted_folder", ignore_errors=True)
-    (switch, *others) = blocks("python")
-    assert switch == 'os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"\n'
-    program = "\n".join([BEFORE, *others, AFTER])
+    found = [block for block in blocks("python", document) if block != SWITCH]
+    program = "\n".join([BEFORE, *found, AFTER[document], 'print("all blocks ran")'])
     ended = start([sys.executable, "-c", program], folder, AMP_TF_PRECISION="float16")
     assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, ["all blocks ran"]), ended.stderr
+
+
+def test_all_python_blocks_are_run() -> None:
+    assert [document for document in DOCUMENTS if blocks("python", document)] == list(AFTER)
+    assert SWITCH in blocks("python", "README.md")  # test_a_shell_command_… sets it
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_leads_somewhere(document: str) -> None:
+    path = ROOT / document
+    for link in LINK.findall(FENCED.sub("", path.read_text(encoding="utf-8"))):
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        assert target.exists(), link
+        headings = HEADING.findall(target.read_text(encoding="utf-8")) if anchor else []
+        anchors = [re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings]
+        assert not anchor or anchor in anchors, link
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_shell_command_is_run_or_known(document: str) -> None:
     known = {*RUN, *ELSEWHERE}
     assert [command for command in shell_commands(document) if command not in known] == []
+
+
+def commands_in_sentences(document: str) -> set[str]:
+    text = re.sub(r"^```.*?^```$", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    quoted = (" ".join(found.split()) for found in re.findall(r"`([^`]+)`", text))
+    return {command for command in quoted if COMMAND.match(command)}
+
+
+def test_every_command_in_a_sentence_is_run_by_something() -> None:
+    found = set().union(*map(commands_in_sentences, FOR_USERS))
+    assert found - set(RUN) == {*IN_SENTENCES, *SHORT}
+
+
+@pytest.mark.parametrize("command", IN_SENTENCES)
+def test_what_is_said_to_run_a_command_of_a_sentence_does(command: str) -> None:
+    file, words = IN_SENTENCES[command]
+    assert words in (ROOT / file).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", SHORT)
+def test_a_benchmark_of_the_documents_runs(command: str, folder: Path) -> None:
+    program, path = command.split()
+    ended = start([program, str(ROOT / path), *SHORT[command].split()], folder, PYTHONPATH=str(ROOT))
+    assert ended.returncode in (0, 1), ended.stderr  # 1: a limit was passed, as two starts may
+    assert re.search(r"\d\.\d", ended.stdout)
+    assert "Traceback" not in ended.stderr
 
 
 def test_what_is_said_to_be_run_elsewhere_is_in_a_document() -> None:

@@ -1,4 +1,8 @@
-"""What ``amp-tf doctor`` looks at, one row for each thing that can be in the way, each with what to do about it."""
+"""What ``amp-tf doctor`` looks at, one row for each thing that can be in the way, each with what to do about it.
+
+A conversion that ran is believed rather than a table. A TensorFlow for GPUs that sees none is a note, not a problem:
+plain ``tensorflow`` is built with CUDA on CPU servers too.
+"""
 
 from __future__ import annotations
 
@@ -246,7 +250,7 @@ def _check_variables(facts: Facts) -> Finding | None:
         return None
     what = f"no variables of amp_tf's, so they change nothing: {', '.join(name for name, _ in unknown)}"
     close = ", ".join(dict.fromkeys(close for _, close in unknown if close))
-    return Finding("variable", False, what, f"Write {close}" if close else "README.md lists the variables")
+    return Finding("variable", False, what, f"Write {close}" if close else "docs/variables.md lists the variables")
 
 
 def _check_op_names(facts: Facts) -> Finding | None:

@@ -35,7 +35,7 @@ def read_config(args: argparse.Namespace) -> AmpConfig:
     """
     fields = [field.name for field in dataclasses.fields(AmpConfig)]
     given = {name: value for name in fields if (value := getattr(args, name, None)) is not None}
-    is_list = {name: name.endswith(("_add", "_remove", "float32", "f16")) for name in given}
+    is_list = {name: isinstance(getattr(AmpConfig(), name), tuple) for name in given}
     config = AmpConfig.from_env(without=[name for name in given if not is_list[name]])
     changes: dict[str, object] = {}
     for name, value in given.items():

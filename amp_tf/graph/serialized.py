@@ -4,7 +4,19 @@ A serialized GraphDef is a row of fields, one for each node, and after them the 
 Python's protobuf objects the same graph takes about five times the memory. So nodes are parsed when they are looked at,
 some at a time, and the fields of nodes that nobody edits are copied from the one row of bytes into the other.
 
+Where ``a`` becomes 16 bit, its field alone is parsed, edited and written; or, if nothing but types of it change, these
+bytes are changed in their places::
+
+    before   x = Placeholder() | a = MatMul(x, x) T=float32  | library, versions
+    after    x = Placeholder() | a = MatMul(c, c) T=bfloat16 | c = Cast(x) | library, versions
+
 Source of the format: the encoding of protocol buffers (https://protobuf.dev/programming-guides/encoding).
+
+Nodes are looked at 1,024 at a time, because Python's protobuf keeps a table of live wrappers that only grows: all
+wrappers of ResNet-50's graph at once take 1.5 times the serialized graph. API and hook share this path; to serialize
+and parse costs the API 5 and 7 ms on ResNet-50. What there are thousands of (types, causes, planned types, converted
+units) are arrays of four bytes. With these, the peak from bytes to bytes is below six times the graph; with a GraphDef
+on both sides it is not, and cannot be by much: the result's tree of protos alone takes 4.6 to 4.9 times the bytes.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ NVIDIA's TensorFlow read ``TF_ENABLE_AUTO_MIXED_PRECISION`` each time that it op
 time set it themselves, in a line ``os.environ[…] = "1"`` at the top or where they read their ``--amp`` flag; notebooks
 have no other way. What is set before TensorFlow is imported is found in the environment; what comes later is told by
 ``_amp_tf_start``, which wraps the methods of ``os.environ`` that change it.
+
+``os.putenv`` alone is not seen. That the finder of ``_amp_tf_start`` is there also without the switch has the same
+reason; it lets TensorFlow in when the package behind it is gone (an editable install whose checkout moved).
+``AMP_TF_DISABLE=1`` at the start leaves nothing.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ and each is one small patch, put in place when a scope is first used:
 - functions traced inside the block (loop bodies, branches, nested tf.functions) start with the attribute;
 - ``GradientTape`` remembers it with each op that it records, and sets it again while it builds that op's gradient;
 - ``tf.gradients``, which TensorFlow uses for functions, loops and v1 graphs, does likewise.
+
+The tape carries the attribute with each recorded op (as an extra attribute of the record) because the op's own outputs
+may be dropped before its gradient is built.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""On and off, from Python and from the environment."""
+"""On and off, from Python and from the environment.
+
+What is on is a stack. A handle takes its own settings out, wherever they lie, so blocks nest and may end in any order.
+The environment lies at the bottom and is read again when it comes up; ``disable()`` and ``AMP_TF_DISABLE`` empty the
+stack. Why amp_tf is off is noted where it is turned off (``evidence.off``), so that the line at exit and ``report()``,
+which are one text, can say it.
+"""
 
 from __future__ import annotations
 
@@ -178,7 +184,7 @@ def _follow_environment(*, is_asked_first: bool = False) -> None:
 
 def _tell_unknown_variables() -> None:
     for name, close in find_unknown_variables():
-        fix = f"Write {close}, if that is meant" if close else "README.md lists the variables"
+        fix = f"Write {close}, if that is meant" if close else "docs/variables.md lists the variables"
         notices.warn_once(f"variable.{name}", "this is no variable of amp_tf's", where=name, fix=fix)
 
 

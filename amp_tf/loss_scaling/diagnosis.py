@@ -2,6 +2,8 @@
 
 No TensorFlow here. Adapters read their variables into a :class:`Status`; the callback and the hooks log and raise what
 this module writes.
+
+Skips are told as warnings because absl hides INFO.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 Every question is put to the *unscaled* gradients, in the type in which the optimizer will add them up: a scaled
 gradient may be finite while the unscaled one is not, and the other way round. All functions work eagerly, in a
 ``tf.function``, under XLA and in a TF1 graph, and never move a value to the host.
+
+A quick test comes before the exact one. One sum of squares is one kernel and one pass; XLA on CPUs adds floats one by
+one, so there a bound on sizes stands for it. Only where the quick test fails does a ``tf.cond`` run the exact one, so
+the result is the same.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A scaler's variables outlive it here: by the time of the line a program's function with its loop has mostly returned,
 and its optimizer is gone. They are a few bytes; of very many scalers the oldest are counted alone.
+
+What is on a parameter server is not read at exit: it may be gone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,19 @@
 """To which power of a variable the tensors of a traced graph are proportional: whether a loop divided by its scale.
 
-The gradients of a loss times the scale are proportional to the scale's first power, and to its zeroth once a loop has
-divided them. The power follows from the operations that a tensor was computed by: factors add theirs, a quotient
-subtracts them, summands must have the same. Any other operation passes on the power of the one input that has one, as
-the operations of a backward pass do, which are linear in the incoming gradient. Where that does not hold, as for
-gradients that were clipped while they were scaled, the answer is that it is not known.
+The power follows from the operations that a tensor was computed by::
+
+    scaled = loss * scale                                  1     factors add their powers
+    gradient = tf.gradients(scaled, weight)[0]             1     one input has a power: it is passed on
+    unscaled = gradient / scale                            0     a quotient subtracts them
+    squares = gradient * gradient                          2
+    norm = tf.sqrt(squares)                                1
+    total = gradient + scaled                              1     summands have the same
+    mixed = gradient + unscaled                            None  or it is not known
+    clipped = gradient / tf.maximum(norm, 1.0)             None
+
+So a loop that multiplied its loss by the scale has divided its gradients if their power is 0, and has not if it is 1.
+An operation that is in none of the tables is taken for linear in the one input that has a power, as the operations of a
+backward pass are in the gradient that comes in.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ Where replicas meet in ``merge_call`` (MirroredStrategy, MultiWorkerMirroredStra
 ``merge_call`` in a replica. So the condition stands in the cross-replica context, and a branch calls each replica anew.
 Keras puts two more conditions into its step, for accumulated gradients and for averages; they have to be lifted out as
 well, or TensorFlow refuses to trace the step.
+
+What cannot be built inside a condition gets zeros for nonfinite gradients. The step is built in the name scope around
+the condition, because checkpoints know variables by name.
 """
 
 from __future__ import annotations

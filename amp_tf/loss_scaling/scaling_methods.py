@@ -1,4 +1,8 @@
-"""What ``LossScaler`` and every ``LossScaleOptimizer`` offer, in the same words."""
+"""What ``LossScaler`` and every ``LossScaleOptimizer`` offer, in the same words.
+
+Methods that a traced step calls are marked ``do_not_convert``: AutoGraph would rewrite them and all that they call, and
+warn where it cannot (``tests/loss_scaling/test_autograph.py``).
+"""
 
 from __future__ import annotations
 

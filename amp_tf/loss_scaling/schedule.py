@@ -135,7 +135,7 @@ class NoScale:
 
 @dataclasses.dataclass(frozen=True)
 class FixedScale:
-    """One scale for the whole training; nonfinite steps are skipped and counted.
+    """One scale for the whole training, whatever happens, so without a floor; nonfinite steps are skipped and counted.
 
     Attributes:
         scale: the factor on the loss, between 2^-126 and 2^127.

@@ -1,18 +1,29 @@
 """How a training loop uses its wrapper: whether it scaled the loss, and who unscales the gradients.
 
-A wrapper cannot see the loop, only the calls that reach it while the step is traced or run. From their order follows
-what ``apply_gradients`` gets: scaled gradients, gradients that the loop unscaled itself, or gradients of a loss that
-was never scaled, which must not be divided.
+A wrapper sees only the calls that reach it while a step is traced or run. From them, and from the traced graph, follows
+what ``apply_gradients`` is given. By what a loop differentiates, and what it then applies (Keras 3)::
 
-One optimizer may serve several loops, ``fit`` and then one of the user's own, so a call counts for the graph that it
-is made in. For another graph it counts only while the gradients of its own graph were not applied there: they may have
-been handed over by arguments or in variables. A trace that failed hands over nothing.
+    optimizer.scale_loss(loss)   gradient                         SCALED
+    optimizer.scale_loss(loss)   gradient / optimizer.loss_scale  UNSCALED_BY_LOOP
+    loss * optimizer.loss_scale  gradient                         SCALED
+    loss * optimizer.loss_scale  gradient / optimizer.loss_scale  UNSCALED_BY_LOOP
+    loss                         gradient                         NEVER_SCALED
 
-A loop may also multiply its loss by ``loss_scale``, and divide by it. To read the scale says nothing, because loops log
-it; the graph says whether the gradients were computed from it, and whether it was divided out again. Where it cannot
-tell (eager steps, gradients that another function left in variables) they count as never scaled: a step that is too
-large shows at once and comes with a warning, while gradients divided by a scale that never multiplied them stop the
-training in silence.
+*A call counts for the graph in which it is made*, because one optimizer may serve several loops, ``fit`` and then one
+of the user's own. For another graph it counts only while the gradients of its own graph were not applied there: they
+may have been handed over by arguments or in variables. A trace that failed hands over nothing.
+
+*To read the scale says nothing*, because loops log it. The graph says whether the gradients were computed from it
+(:mod:`amp_tf.loss_scaling.lineage`), and whether it was divided out again (:mod:`amp_tf.loss_scaling.powers`). By hand
+means SCALED in Keras 3, and UNSCALED_BY_LOOP in tf_keras and TF1, as each library's own wrapper takes it.
+
+*Where the graph cannot tell* (eager steps, gradients that another function left in variables) they count as never
+scaled: a step that is too large shows at once and comes with a warning, while gradients divided by a scale that never
+multiplied them stop the training in silence.
+
+The power of the scale is asked for only where the loop read the scale, or mixed ``scale_loss`` with
+``get_unscaled_gradients``; where it is neither 0 nor 1, the calls alone decide. What a While or an If returns counts as
+computed from all that it is given.
 """
 
 from __future__ import annotations

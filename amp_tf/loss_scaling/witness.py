@@ -2,6 +2,9 @@
 
 In a traced step the loss is followed back to what the graph was given: the floating-point arguments of the function, or
 what an iterator gave. If these are not finite, or beyond float16, no loss scale can help, and it can be said.
+
+It is computed in the branch that skips and kept in a variable that is in no checkpoint. Scaled gradients are not kept
+for it: they would be a second copy of all gradients.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 What is proposed is not guessed: candidates are tried, the narrowest first, by rewriting the graph again under the
 changed configuration, and those that turn the node are named. What is explained is the decision of the rewrite itself,
 after normalization was folded.
+
+Graphs without shapes are not folded, here as in ``amp-tf rewrite``; a running program's graphs have theirs from
+Grappler.
 """
 
 from __future__ import annotations

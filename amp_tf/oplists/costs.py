@@ -6,6 +6,9 @@ follow each other, it pays to cast once, compute in float32, and cast back.
 
 Source: ``python benchmarks/cpu_op_costs.py`` on 2 cores of an AMD EPYC (Zen 5) with avx512_bf16, TensorFlow 2.21 with
 oneDNN, tensors of 8 × 64 × 64 × 64 and of 8 × 128 × 128 × 64. Only the ratios between the figures matter.
+
+The table was chosen by whole training steps: figures from chains of ops in cache and from tensors in memory each lost
+on some model, so both are kept, by size.
 """
 
 from __future__ import annotations

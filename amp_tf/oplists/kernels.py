@@ -9,6 +9,12 @@ TensorFlow's hash table, which takes microseconds, but writes a warning to stder
 ``get_registered_kernels_for_op`` (``tensorflow/python/framework/kernels.py``) is silent and goes over all of the more
 than 10,000 kernels for each op, which takes a millisecond or two of a program's first step. So the first is asked about
 ops of the table that have 16-bit kernels in every supported TensorFlow, and the second about all others.
+
+Kernels are asked for everywhere. TensorFlow converts allow-list nodes without looking, and the graph then fails to run.
+For ``_FusedConv2D`` the kernels alone decide: TensorFlow's remapper itself makes it in bfloat16, which its definition
+does not list. Where a TensorFlow build has no kernels for a device type at all (a GPU target on a CPU build),
+availability cannot be told and is assumed. They are asked for when a graph needs them: a thread that asks at import
+would cost every program, and Python 3.12 warns of forks beside threads.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ ops after its first graph: they say so once, leave the name out, and look again 
 
 A removal that changes nothing is never an error: the lists of GPUs and CPUs differ, and to leave all lists before
 joining one is the way to move an op wherever it is. It is told once where nothing else in the settings concerns the op.
+
+To join is enough: the op leaves the list that it was on. On two lists at once TensorFlow's pass stops, so nothing that
+works there means something else.
 """
 
 from __future__ import annotations

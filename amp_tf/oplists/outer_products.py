@@ -3,6 +3,8 @@
 Rotary and sinusoidal embeddings write position times frequency as an Einsum, "bi,j->bij". The hardware is no faster in
 16 bit at what sums nothing, and the sine of such an angle means nothing once the position is rounded: of integers,
 bfloat16 holds all up to 256, float16 up to 2,048.
+
+A MatMul with an inner dimension of 1 would be the same, but XLA's functions carry no shapes.
 """
 
 from __future__ import annotations

@@ -37,11 +37,6 @@ class Trait(frozenset[str]):
         return super().__new__(cls, (*ops.split(), *itertools.chain.from_iterable(more)))
 
 
-#: Products that TensorFlow's remapper makes. They carry their types twice (T and TArgs), and their kernels abort the
-#: process where the two differ.
-FUSED_PRODUCTS = Trait("_FusedMatMul _FusedConv2D _FusedDepthwiseConv2dNative")
-
-
 @dataclasses.dataclass(frozen=True)
 class OpRow:
     """One op on one table.
@@ -82,6 +77,10 @@ _SIGN = "takes a sign, a bound or a rounding, which 16 bit represents exactly en
 _LOOP = "carries values through control flow unchanged"
 _LIST = "stores tensors in a list unchanged"
 _FUSED = "is a matrix product or convolution that TensorFlow's remapper fused with what follows"
+
+#: Products that TensorFlow's remapper makes. They carry their types twice (T and TArgs), and their kernels abort the
+#: process where the two differ.
+FUSED_PRODUCTS = Trait("_FusedMatMul _FusedConv2D _FusedDepthwiseConv2dNative")
 
 _GROUPS = (
     _Group(

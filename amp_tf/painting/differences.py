@@ -3,6 +3,11 @@
 x - y is exact, but where x and y are alike and rounded, it is made of their roundings. That does no harm to the sum of
 a million such differences; a quotient, a root, a logarithm or an exponential shows it at full size: a variance below
 zero, ``tf.image.ssim`` of infinity. A variance is found as the difference of squares that it mostly is.
+
+In practice these are the statistics of every normalization that is written in plain operations, which Keras' own policy
+keeps in float32, too. Where two products are subtracted and the difference is divided (``tf.image.ssim``), they are
+float32 themselves, or nothing that follows can help. x - mean(x) does not count as two products, or all of a network
+with batch normalization would.
 """
 
 from __future__ import annotations
@@ -46,6 +51,13 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
     momentum, the gradient's way back to the layer may be 16 bit. So may what gives a product's values on as they are.
 
     Difference "difference": TensorFlow converts them where they lie between or follow products.
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)        f16
+        difference = Sub(x, allow1)  f16 → float32
+        root = Sqrt(difference)      f16 → float32
+        allow2 = MatMul(root, x)     f16
     """
     terms = _Terms.of(canvas, flow)
     differences = terms.differences()

@@ -1,4 +1,9 @@
-"""Which nodes may be touched at all, and which units can be 16 bit."""
+"""Which nodes may be touched at all, and which units can be 16 bit.
+
+Nodes on the allow list, or forced, are asked for all their float32 types at once: some kernels exist only for types
+that change together (MaxPool3DGrad), and the largest set that some kernel accepts is converted. Infer and clear nodes
+are asked type by type, as in TensorFlow, because paint reaches types singly.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,10 @@ also below bfloat16's. A row of a mask that allows nothing, such as that of a pa
 of infinities it is NaN, and so is each gradient then. 1e-8 guards logarithms and quotients from zero; float16 has no
 such number, and the guard is gone. So is that of a probability which is clipped to 0.9999999, and the logarithm of what
 is left to 1 is minus infinity. A few ops make such values themselves, and some on no list pass them on.
+
+The constant need not be cast itself: Keras multiplies it in float32, and the product was cast. Clamping each such cast
+would keep softmax in 16 bit, but hide the infinities by which loss scaling knows an overflow. NVIDIA's users were told
+to write -1e4 where Keras writes -1e9.
 """
 
 from __future__ import annotations
@@ -23,13 +27,22 @@ from amp_tf.precision import Precision
 
 
 def keep_extremes(canvas: Canvas) -> None:
-    """What reads such a constant is painted deny, and what uses its values, up to the next allow node.
+    """What reads a constant that 16 bit cannot hold is painted deny, and what uses its values, up to the next product.
 
     Difference "extreme-constant": TensorFlow's pass looks at no values.
+
+    Example (float16)::
+
+        never = Const() value=float32[]*-1e9
+        allow1 = MatMul(x, x)                 f16
+        infer1 = AddV2(allow1, never)         f16 → float32
+        infer2 = Softmax(infer1)              f16 → float32
+        allow2 = MatMul(infer2, x)            f16
     """
     view = canvas.view
     passable = (canvas.on_infer | canvas.on_clear) & (canvas.deny ^ 1)
     passable[_units_of(canvas, view.nodes_with(CARRIERS))] = 1
+    passable &= canvas.allow ^ 1  # carriers that the user forces
     sources = [*_extreme_constants(canvas), *view.nodes_with(EXTREME_SOURCES)]
     readers = canvas.flood(_units_of(canvas, sources), passable, forward=True)
     canvas.paint_deny(readers, Rule.BEYOND_RANGE)
@@ -43,6 +56,13 @@ def keep_in_range(canvas: Canvas, flow: Flow) -> None:
     such a quotient, too. Quotients by a constant and products of two different values are what the lists say.
 
     Difference "squares-and-quotients": TensorFlow has Pow on the deny list, but not x * x and 1 / x.
+
+    Example (float16)::
+
+        allow1 = MatMul(x, x)         f16
+        square = Mul(allow1, allow1)  f16 → float32
+        infer1 = Tanh(square)         f16 → float32
+        allow2 = MatMul(infer1, x)    f16
     """
     if canvas.target.precision is not Precision.FLOAT16:
         return

@@ -28,6 +28,19 @@ def match_recurrent_edges(canvas: Canvas) -> None:
 
     Raises:
         GraphError: something other than a Merge reads a NextIteration.
+
+    Example (bfloat16, keep_float32=^next$)::
+
+        start = Enter(x) frame_name='f'                           f16 → float32
+        state = Merge(start, next)                                f16 → float32
+        go = Placeholder() dtype=bool
+        turns = Enter(go) T=bool frame_name='f' is_constant=true
+        again = LoopCond(turns)
+        switch = Switch(state, again)                             f16
+        allow1 = MatMul(switch:1, switch:1)                       f16
+        next = NextIteration(allow1)
+        done = Exit(switch)                                       f16
+        allow2 = MatMul(done, x)                                  f16
     """
     view = canvas.view
     for unit, *merges in recurrent_units(canvas):
@@ -52,6 +65,20 @@ def match_entries(canvas: Canvas) -> None:
     in between, what waits for the loop's end waits for ever, or is lost.
 
     Difference "loop-entry": TensorFlow lets a cast stand there.
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)                                     f16
+        start = Enter(allow1) frame_name='f'                      f16 → float32
+        state = Merge(start, next)
+        go = Placeholder() dtype=bool
+        turns = Enter(go) T=bool frame_name='f' is_constant=true
+        again = LoopCond(turns)
+        switch = Switch(state, again)
+        deny1 = Exp(switch:1)
+        next = NextIteration(deny1)
+        done = Exit(switch)                                       f16
+        allow2 = MatMul(done, x)                                  f16
     """
     view = canvas.view
     is_merge = view.of_kinds((signature.op == "Merge" for signature in view.of_kind), np.bool_)

@@ -3,6 +3,9 @@
 The goal, in the words of the method: convert what the hardware runs faster, keep what is numerically dangerous and what
 depends on it, and insert as few casts as possible between the two. The rules are the rows of :data:`RULES`, in the
 order in which they run; the passes of TensorFlow's ``AutoMixedPrecisionImpl::Optimize`` are numbered among them.
+
+The docstring of each rule shows what it does on a small graph, all other rules in force: behind a node stands what it
+computes in, float32 if nothing stands there, and ``f16 → float32`` where that changes once the rule is there.
 """
 
 from __future__ import annotations
@@ -148,27 +151,31 @@ class Row:
 
 
 def _of_canvas(rule: Callable[[Canvas], None]) -> Callable[[Canvas, Given], None]:
-    return lambda canvas, given: rule(canvas)
+    return functools.wraps(rule)(lambda canvas, given: rule(canvas))
 
 
 def _of_flow(rule: Callable[[Canvas, Flow], None]) -> Callable[[Canvas, Given], None]:
-    return lambda canvas, given: rule(canvas, given.flow(canvas))
+    return functools.wraps(rule)(lambda canvas, given: rule(canvas, given.flow(canvas)))
 
 
+@functools.wraps(preparing.place_forced)
 def _place_forced(canvas: Canvas, given: Given) -> None:
     preparing.place_forced(canvas, given.obstacles)
 
 
+@functools.wraps(tensor_lists.find_clusters)
 def _find_lists(canvas: Canvas, given: Given) -> None:
     if any(map(tensor_lists.handles_lists, canvas.view.of_kind)):
         given.clusters = tensor_lists.find_clusters(canvas, given.is_function)
         canvas.add_edges(tensor_lists.implicit_edges(canvas, given.clusters))
 
 
+@functools.wraps(tensor_lists.match_clusters)
 def _match_lists(canvas: Canvas, given: Given) -> None:
     tensor_lists.match_clusters(canvas, given.clusters)
 
 
+@functools.wraps(economy.drop_unprofitable)
 def _drop_unprofitable(canvas: Canvas, given: Given) -> None:
     ties = [*(list(cluster.values()) for cluster in given.clusters), *loops.recurrent_units(canvas)]
     shapes = AttributeShapes(canvas.view.protos) if given.shapes is None else given.shapes

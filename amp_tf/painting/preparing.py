@@ -108,7 +108,14 @@ def _drop_allow_without_kernel(canvas: Canvas) -> None:
 
 
 def place_forced(canvas: Canvas, obstacles: Obstacles) -> None:
-    """Puts forced nodes on the allow list, as far as they can be 16 bit."""
+    """Puts forced nodes on the allow list, as far as they can be 16 bit.
+
+    Example (float16, force_f16=^sin1$)::
+
+        allow1 = MatMul(x, x)     f16
+        sin1 = Sin(allow1)        float32 → f16
+        allow2 = MatMul(sin1, x)  f16
+    """
     view = canvas.view
     forced = dict(obstacles.forced)
     if canvas.target.lists.force_all:

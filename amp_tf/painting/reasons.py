@@ -64,6 +64,9 @@ class Rule(enum.IntEnum):
         return _WORDS[self]
 
 
+#: The rules by which a user converts nodes: no other rule takes their paint off but where 16 bit cannot be.
+FORCED = frozenset({Rule.FORCED_BY_LEVEL, Rule.FORCED_BY_NAME, Rule.FORCED_BY_SCOPE})
+
 _WORDS = {
     Rule.ALLOW_LIST: "its op is on the allow list",
     Rule.FORCED_BY_LEVEL: "the level is UNSAFE_FORCE_ALL",

@@ -19,7 +19,14 @@ from amp_tf.painting.reasons import Rule
 
 
 def paint_allow_list(canvas: Canvas) -> None:
-    """Every type of a processable allow-list node is painted allow."""
+    """Every type of a processable allow-list node is painted allow, before all rules that ask what a product uses.
+
+    Example (float16)::
+
+        allow1 = MatMul(x, x)       f16
+        infer1 = Tanh(allow1)       float32 → f16
+        allow2 = MatMul(infer1, x)  f16
+    """
     canvas.paint_allow(units_of(canvas.on_allow & canvas.processable), Rule.ALLOW_LIST)
 
 
@@ -27,6 +34,15 @@ def spread_deny(canvas: Canvas) -> None:
     """Deny runs forward from deny-list nodes through infer and clear nodes, as far as another infer or deny node.
 
     deny → infer → clear → infer → clear → allow → infer becomes deny, deny, deny, deny, clear, allow, infer.
+
+    Example (float16)::
+
+        allow1 = MatMul(x, x)           f16
+        deny1 = Exp(x)
+        clear1 = Relu(deny1)            f16 → float32
+        infer1 = AddV2(allow1, clear1)  f16 → float32
+        clear2 = Relu(infer1)           f16
+        allow2 = MatMul(clear2, x)      f16
     """
     if canvas.target.lists.force_all:
         return
@@ -40,7 +56,15 @@ def spread_deny(canvas: Canvas) -> None:
 
 
 def paint_between_allow(canvas: Canvas) -> None:
-    """Infer and clear nodes that lie on a path from an allow-list node to an allow-list node are painted allow."""
+    """Infer and clear nodes that lie on a path from an allow-list node to an allow-list node are painted allow.
+
+    Example (float16)::
+
+        allow1 = MatMul(x, x)       f16
+        clear1 = Relu(allow1)       f16
+        infer1 = Tanh(clear1)       float32 → f16
+        allow2 = MatMul(infer1, x)  f16
+    """
     roots = units_of(canvas.on_allow & canvas.processable)
     passable = (canvas.on_infer | canvas.on_clear) & canvas.convertible & (canvas.deny ^ 1)
     downstream = np.zeros_like(passable)
@@ -56,6 +80,14 @@ def paint_after_allow(canvas: Canvas) -> None:
     Difference "infer-follow-order": TensorFlow sweeps once in the order of the nodes, so that a chain converts only as
     far as its nodes happen to be sorted; here the rule runs until nothing changes. Difference "kernel-missing":
     TensorFlow does not ask for a kernel here.
+
+    Example (float16)::
+
+        allow1 = MatMul(x, x)     f16
+        infer1 = Tanh(allow1)     float32 → f16
+        infer2 = Tanh(infer1)     float32 → f16
+        sin1 = Sin(infer2)
+        allow2 = MatMul(sin1, x)  f16
     """
     reads_deny = np.zeros_like(canvas.deny)
     reads_deny[canvas.dst[canvas.deny[canvas.src] == 1]] = 1
@@ -65,7 +97,14 @@ def paint_after_allow(canvas: Canvas) -> None:
 
 
 def spread_allow_through_clear(canvas: Canvas) -> None:
-    """Allow runs both ways through clear nodes, but not through readers of reference variables."""
+    """Allow runs both ways through clear nodes, but not through readers of reference variables.
+
+    Example (float16)::
+
+        clear1 = Neg(x)             float32 → f16
+        clear2 = Neg(clear1)        float32 → f16
+        allow1 = MatMul(clear2, x)  f16
+    """
     open_units = canvas.on_clear & canvas.convertible & (canvas.deny ^ 1) & (canvas.allow ^ 1)
     for node in reference_readers(canvas):
         blocked = [unit for unit in canvas.view.units(node) if open_units[unit]]
@@ -79,6 +118,10 @@ def drop_unsupported(canvas: Canvas) -> None:
     """Types that cannot be 16 bit lose their paint: fixed ones, attributes such as FusedBatchNorm's U, quantized nodes.
 
     Difference "force-all-fixed": TensorFlow does so for allow-list nodes alone and fails under UNSAFE_FORCE_ALL.
+
+    Example (bfloat16, allow_add=SparseMatMul)::
+
+        allow1 = SparseMatMul(x, x) Ta=float32 Tb=float32  f16 (Ta, Tb, float32) → f16 (Ta, Tb)
     """
     unsupported = units_of(canvas.allow & (canvas.type_allowed ^ 1))
     canvas.unpaint_allow(unsupported, Rule.TYPE_NOT_ALLOWED)
@@ -88,7 +131,16 @@ def drop_unsupported(canvas: Canvas) -> None:
 
 
 def match_fused_types(canvas: Canvas) -> None:
-    """The types of a fused product change together or not at all."""
+    """The types of a fused product change together or not at all.
+
+    ``_FusedConv2D`` carries T and TArgs; where they differ oneDNN aborts the process.
+
+    Example (bfloat16, infer_add=_FusedConv2D)::
+
+        allow1 = MatMul(x, x)                                              f16
+        infer1 = _FusedConv2D(allow1, w, bias) num_args=1 TArgs=[float32]  f16 → float32
+        allow2 = MatMul(infer1, x)                                         f16
+    """
     view = canvas.view
     for node in view.nodes_with(FUSED_PRODUCTS):
         units = [unit for unit in view.units(node) if canvas.is_float32[unit] and not view.slot(node, unit).is_fixed]
@@ -101,6 +153,12 @@ def retarget_casts(canvas: Canvas) -> None:
 
     Difference "preserved-cast": TensorFlow does so for a preserved (fetched) Cast too, which changes the type that the
     caller gets.
+
+    Example (float16)::
+
+        n = Placeholder() dtype=int32
+        cast1 = Cast(n) SrcT=int32 DstT=float32  float32 → f16
+        allow1 = MatMul(cast1, x)                f16
     """
     view = canvas.view
     for node in view.nodes_where(_is_cast):
@@ -116,7 +174,15 @@ def absorb_casts(canvas: Canvas) -> None:
     """An existing Cast to the 16-bit type takes a painted value as it is, which makes it a copy that costs nothing.
 
     Otherwise the value would be cast to float32 for it alone, and back; none of TensorFlow's optimizers removes such a
-    pair. TensorFlow's own pass makes it, so this rule runs only where amp_tf chooses the precision.
+    pair. TensorFlow's own pass makes it, so this rule runs only where amp_tf chooses the precision. Casts of constants
+    are folded by TensorFlow's second round (``tests/hooks/grappler/test_executed_casts.py`` shows both).
+
+    Example (auto)::
+
+        x = Placeholder() shape=[512, 512]
+        allow1 = MatMul(x, x)                            f16
+        cast1 = Cast(allow1) SrcT=float32 DstT=bfloat16  float32 → f16
+        allow2 = MatMul(cast1, cast1) T=bfloat16
     """
     view = canvas.view
     wanted = canvas.target.precision.data_type

@@ -2,6 +2,9 @@
 
 The graph shows a list only as a handle of type variant that runs from op to op. Ops connected by handles form a
 cluster; values flow inside it from writers to readers, along edges that the graph does not show.
+
+A list that leaves the graph is denied as in TensorFlow: nodes that may be touched become deny before deny spreads, the
+others afterwards. To spread danger through the list would be safer, but differs from TensorFlow.
 """
 
 from __future__ import annotations
@@ -26,6 +29,17 @@ def find_clusters(canvas: Canvas, is_function: Callable[[str], bool]) -> list[Cl
     A cluster is unsafe if a node of it may not be touched, or if its handle passes through a call, an argument or
     another place behind which unseen ops may use the list. The nodes that may not be touched follow in
     :func:`match_clusters`: as in TensorFlow, deny spreads from those of them that a setting puts on the deny list.
+
+    Example (bfloat16)::
+
+        shape = Const() dtype=int32 value=int32[2]*4
+        size = Const() dtype=int32 value=int32[]*2
+        index = Const() dtype=int32 value=int32[]*0
+        list1 = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32  float32 → f16
+        allow1 = MatMul(x, x)                                                          f16
+        write1 = TensorListSetItem(list1, index, allow1) element_dtype=float32         f16
+        read1 = TensorListGetItem(write1, index, shape) element_dtype=float32          f16
+        allow2 = MatMul(read1, x)                                                      f16
     """
     view = canvas.view
     element = {
@@ -72,7 +86,36 @@ def implicit_edges(canvas: Canvas, clusters: list[Cluster]) -> list[tuple[int, i
 
 
 def match_clusters(canvas: Canvas, clusters: list[Cluster]) -> None:
-    """All nodes of a cluster get one paint: deny if any is deny, else allow if any is allow."""
+    """All nodes of a cluster get one paint: deny if any is deny, else allow if any is allow.
+
+    Example (bfloat16, tensor lists after pass 2)::
+
+        shape = Const() dtype=int32 value=int32[2]*4
+        size = Const() dtype=int32 value=int32[]*2
+        index = Const() dtype=int32 value=int32[]*0
+        list1 = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32
+        allow1 = MatMul(x, x)                                                          f16
+        write1 = TensorListSetItem(list1, index, allow1) element_dtype=float32
+        read1 = TensorListGetItem(write1, index, shape) element_dtype=float32
+        infer1 = Tanh(read1)                                                           f16 → float32
+        allow2 = MatMul(infer1, x)                                                     f16
+        deny1 = Exp(x)
+        write2 = TensorListSetItem(write1, index, deny1) element_dtype=float32
+        read2 = TensorListGetItem(write2, index, shape) element_dtype=float32
+        infer2 = Tanh(read2)
+        allow3 = MatMul(infer2, x)                                                     f16
+
+    Example (bfloat16, tensor lists after pass 6)::
+
+        shape = Const() dtype=int32 value=int32[2]*4
+        size = Const() dtype=int32 value=int32[]*2
+        index = Const() dtype=int32 value=int32[]*0
+        list1 = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32  float32 → f16
+        allow1 = MatMul(x, x)                                                          f16
+        write1 = TensorListSetItem(list1, index, allow1) element_dtype=float32         f16
+        read1 = TensorListGetItem(write1, index, shape) element_dtype=float32          f16
+        allow2 = MatMul(read1, x)                                                      f16
+    """
     for cluster in clusters:
         units = list(cluster.values())
         denied = [unit for unit in units if canvas.deny[unit]]

@@ -11,6 +11,20 @@ reads the convolution's result too.
 
 Where a residual sum stands between scale and bias, ``(y * s + z) + b``, which TensorFlow's arithmetic optimizer makes
 of ``(y * s + b) + z``, the two sums change places again.
+
+Names and counts stay; only depthwise filters get a Const and a Reshape. It is done only where amp_tf chooses the
+precision, only in GraphDefs (XLA fuses by itself), and dropped where nothing becomes 16 bit. A filter is scaled once:
+it must come from a variable, constant, argument, placeholder or Identity, which also makes the rewrite idempotent. It
+pays where two float32 passes over the result cost more than one over the filter; an unknown batch counts as one
+example, so that serving single examples never loses. Biases, residual sums and activations behind a fold are free in
+the cost model and have the product's type, or the remapper cannot fuse.
+
+Refused: another reader of the convolution, control edges, preserved nodes, wishes of the user, NCHW; a vector that
+comes from a product as a scale, because that product's result may be scaled and move itself; a depthwise convolution
+with two sums behind its scale, of which TensorFlow's remapper makes a node without an op. FusedBatchNormV3 of older
+Keras is left to the remapper. A new constant in a graph with loops gets a control input from the tensor beside it, or
+it would stand outside the loop's frame. All biases are found before what follows them, so the order of nodes does not
+matter.
 """
 
 from __future__ import annotations

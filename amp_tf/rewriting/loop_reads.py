@@ -1,4 +1,21 @@
-"""Which reads of variables in loops may be done before the loop; :mod:`amp_tf.rewriting.hoisting` says why."""
+"""Which reads of variables in loops may be done before the loop; :mod:`amp_tf.rewriting.hoisting` says why.
+
+A loop that multiplies its state by a weight in each turn; ``w`` is the weight's handle::
+
+    w_in = Enter(w) T=resource frame_name='loop' is_constant=true
+    read = ReadVariableOp(w_in) ^pivot
+    product = MatMul(y_switch:1, read)
+
+The read may move, because its handle comes through an Enter whose loop writes no variable. Its reader, the product, may
+have the early value, because it reads what the loop's own Switch lets through as well, so that it runs in no turn more
+than before. Found is a :class:`LoopRead` of ``read``, with the entries ``(w_in,)`` and the readers ``((product, 1),)``,
+and :mod:`amp_tf.rewriting.hoisting` makes of it::
+
+    w_in-Read-0-AmpTfHoist = ReadVariableOp(w)
+    w_in-0-AmpTfHoist = Enter(w_in-Read-0-AmpTfHoist) frame_name='loop' is_constant=true
+    read = ReadVariableOp(w_in) ^pivot ^w_in-0-AmpTfHoist
+    product = MatMul(y_switch:1, w_in-0-AmpTfHoist)
+"""
 
 from __future__ import annotations
 
@@ -34,13 +51,15 @@ class LoopRead:
 
 @dataclasses.dataclass(frozen=True)
 class LoopReads:
-    """All such reads of a graph.
+    """The reads of a graph that may be done before their loops.
 
     Attributes:
-        reads: they.
-        handles: for each Enter out of whose loop a read moves, and no further, what it reads: (node, port).
-        after: for each Enter of theirs what its counterpart waits for: all that any Enter of its loop reads or waits
-            for where the read moves out of this loop and no further, else what the Enter waits for.
+        reads: one entry for each.
+        handles: for the last of each read's entries, before which the early read will stand, the handle that it hands
+            on: (node, port).
+        after: for each entry, which nodes its new counterpart waits for. For the last entry of a read these are all
+            that any Enter of its loop reads or waits for: the late read came after one of them. For the others they
+            are those that the Enter waits for.
     """
 
     reads: tuple[LoopRead, ...] = ()
@@ -95,7 +114,7 @@ def find_movable(
 
 
 class _Search:
-    """Answers questions about a graph with loops.
+    """What the nodes of a graph with loops read, wait for, and run after.
 
     Args:
         view: the graph.
@@ -152,7 +171,7 @@ class _Search:
         return tuple(found)
 
     def order(self, reads: Iterable[LoopRead]) -> dict[int, tuple[int, ...]]:
-        """For each Enter of some reads what its counterpart waits for."""
+        """The nodes that the counterparts of some reads' entries wait for, as :attr:`LoopReads.after`."""
         awaited: dict[int, list[int]] = {}
         for source, node in self._controls:
             awaited.setdefault(node, []).append(source)
@@ -175,7 +194,12 @@ class _Search:
     def gated(self) -> set[int]:
         """The nodes that run in proper turns of their loop alone, even if the values of all reads were always there.
 
-        A node does if it reads or waits for one that does. What the loop's own Switch lets through does.
+        The loop's own Switch lets values through in proper turns alone; so whatever reads or waits for one of these,
+        or for what reads it, runs in proper turns alone::
+
+            y_switch = Switch(y, cond)            cond is the loop's LoopCond
+            product = MatMul(y_switch:1, read)    gated
+            scaled = Mul(read, two)               not gated: an early value would be there after the last turn, too
         """
         view, found = self._view, set[int]()
         missing = {node: 0 for node, op in enumerate(view.ops) if op == "Merge"}

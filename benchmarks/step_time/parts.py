@@ -2,6 +2,9 @@
 
 Parts that are data are emptied; the others are replaced by a form that does without.
 :mod:`benchmarks.step_time.ablation` measures them.
+
+So the package needs no switch that only a benchmark uses; ``tests/benchmarks/test_ablation.py`` fails by the part's
+name if a private name that it replaces moves.
 """
 
 from __future__ import annotations

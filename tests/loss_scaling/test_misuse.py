@@ -3,6 +3,7 @@
 import gc
 import inspect
 import pickle
+import re
 import subprocess
 import sys
 import weakref
@@ -15,7 +16,7 @@ import tf_keras
 
 import amp_tf
 from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling import Settings, is_loss_scaled
+from amp_tf.loss_scaling import Settings, is_loss_scaled, usage
 from amp_tf.loss_scaling.schedule import build_schedule
 from tests import absl_log
 from tests.loss_scaling.steps import since_keras_3_1, variables
@@ -128,6 +129,31 @@ def one_step(optimizer, weight, scale_loss, *, around=lambda step: step):
 
     around(step)()
     return (before - weight.numpy()).tolist()
+
+
+WAYS = re.findall(r"^    (.+?) {2,}(.+?) {2,}([A-Z_]+)$", usage.__doc__, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("loss", "applied", "kind"), WAYS)
+def test_the_table_of_usage_says_what_apply_gradients_is_given(loss, applied, kind, monkeypatch):
+    told = []
+    judge = usage.Usage.judge
+    monkeypatch.setattr(usage.Usage, "judge", lambda *given, **named: told.append(judge(*given, **named)) or told[-1])
+    optimizer, weight = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0), tf.Variable([1.0])
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape:
+            value = eval(loss, {"optimizer": optimizer, "loss": tf.reduce_sum(weight)})
+        gradient = tape.gradient(value, weight)
+        optimizer.apply_gradients([(eval(applied, {"optimizer": optimizer, "gradient": gradient}), weight)])
+
+    step()
+    assert {given.name for given in told} == {kind}
+
+
+def test_the_table_of_usage_has_every_kind():
+    assert {kind for _, _, kind in WAYS} == {kind.name for kind in usage.Gradients}
 
 
 def multiply(optimizer, loss):

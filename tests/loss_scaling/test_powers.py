@@ -1,5 +1,7 @@
 """To which power of the scale gradients are proportional: whether a loop divided by what it had multiplied by."""
 
+import re
+
 import pytest
 import tensorflow as tf
 
@@ -161,3 +163,20 @@ def test_a_ring_of_a_tf1_loop_has_no_known_power():
 
 def test_eager_tensors_have_no_known_power():
     assert powers.power_of([W * SCALE], SCALE) is None
+
+
+def test_the_examples_of_the_docstring_have_these_powers():
+    rows = re.findall(r"^    ((\w+) = .+?) {2,}(\d|None)\b", powers.__doc__, re.MULTILINE)
+    found = []
+
+    @tf.function
+    def step(weight):
+        names = {"tf": tf, "scale": SCALE, "weight": weight, "loss": tf.reduce_sum(tf.matmul(X, weight))}
+        for line, name, _ in rows:
+            exec(line, names)
+            power = powers.power_of(names[name], SCALE)
+            found.append(str(power if power is None else int(power)))
+
+    step(tf.identity(W))
+    assert len(rows) == 8
+    assert found == [power for _, _, power in rows]

@@ -70,6 +70,29 @@ def test_a_product_too_small_for_its_casts_stays():
     assert _reasons(build, shapes=False)["small"] is Rule.ALLOW_LIST  # nobody can tell how small it is
 
 
+def test_a_product_that_the_user_forces_is_converted_however_small():
+    def build():
+        small = tf.matmul(_placeholder(8, 8), _placeholder(8, 8), name="small")
+        tf.matmul(tf.nn.relu(small), _placeholder(8, 8), name="other")
+
+    rules = _reasons(build, amp_tf.AmpConfig(force_f16=("^small$",)))
+    assert rules["small"] is Rule.FORCED_BY_NAME
+    assert rules["other"] is Rule.DOES_NOT_PAY  # its neighbours are weighed as ever
+
+
+def test_an_op_that_the_user_forces_is_converted_where_no_product_is_near():
+    def build():
+        with amp_tf.scope("f16"):
+            tf.sigmoid(_placeholder(512, 512), name="scoped")
+        tf.sigmoid(_placeholder(512, 512), name="named")
+        tf.sigmoid(_placeholder(512, 512), name="neither")
+
+    rules = _reasons(build, amp_tf.AmpConfig(force_f16=("^named$",)))
+    assert rules["scoped"] is Rule.FORCED_BY_SCOPE
+    assert rules["named"] is Rule.FORCED_BY_NAME
+    assert not rules["neither"].converts
+
+
 def test_a_kernel_that_is_slow_in_16_bit_is_not_used():
     def build():
         x, w = _placeholder(8, 48, 48, 96), _placeholder(3, 3, 96, 1)
@@ -86,6 +109,8 @@ def test_a_kernel_that_is_slow_in_16_bit_is_not_used():
 
     rules = _reasons(build)
     assert rules["stride2"] is Rule.DOES_NOT_PAY
+    forced = _reasons(build, amp_tf.AmpConfig(force_f16=("^stride2$",)))
+    assert forced["stride2"] is Rule.FORCED_BY_NAME
 
 
 def test_loops_keep_one_precision():

@@ -10,6 +10,7 @@ import amp_tf
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
+from tests.painting.painted import painted
 
 pytestmark = pytest.mark.usefixtures("local_rules")
 
@@ -83,6 +84,15 @@ def test_a_named_precision_keeps_it_too(precision, lowest):
 def test_who_forces_16_bit_gets_it(settings):
     _, found = nodes(attention(where(LOWEST)), precision="bfloat16", **settings)
     assert found["softmax"].precision.is_f16
+
+
+def test_a_carrier_that_is_forced_says_so_and_carries_no_further():
+    text = "never = Const() value=float32[]*-1e9\nx = Placeholder()\ni = Const() dtype=int32 value=int32[1]*0\n"
+    text += "d = MatrixSetDiagV3(x, never, i)\na = MatMul(x, x)\ns = AddV2(a, d)\nb = MatMul(s, x)"
+    assert painted(text).f16 == "a b"
+    forced = painted(text, force_f16=("^d$",))
+    assert forced.f16 == "d a s b"
+    assert forced.rule("d") is Rule.FORCED_BY_NAME
 
 
 def guarded(guard):

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import kernels
 
+from amp_tf.config import LIST_NAMES
+from amp_tf.oplists.table import AMP_TF, CPU, CUDA, ROWS
 from amp_tf.painting import paint
 from tests.oracle import DT_FLOAT, Knobs, Mode, Outcome, type_attributes
 from tests.parity.op_pool import op_def, op_pool
@@ -180,9 +182,17 @@ DELIBERATE_DIFFERENCES = (
 
 
 def knobs_for_original(graph: RandomGraph, mode: Mode) -> Knobs:
-    """The graph's settings, with allow-list ops whose result has no 16-bit kernel removed."""
+    """The graph's settings, with allow-list ops whose result has no 16-bit kernel removed, and our own rows added."""
     removed = {node.op for node in graph.graph_def.node if not _result_can_be_f16(node, mode)}
-    return dataclasses.replace(graph.knobs, allow_remove=tuple(sorted({*graph.knobs.allow_remove, *removed})))
+    knobs = dataclasses.replace(graph.knobs, allow_remove=tuple(sorted({*graph.knobs.allow_remove, *removed})))
+    used = {node.op for node in graph.graph_def.node}
+    moved = {op for name in LIST_NAMES for op in getattr(knobs, f"{name}_add")}
+    table = CPU if mode is Mode.BFLOAT16 else CUDA
+    for row in ROWS:
+        if row.origin == AMP_TF and row.table == table and row.op in used - moved:
+            field = f"{row.op_list}_add"
+            knobs = dataclasses.replace(knobs, **{field: (*getattr(knobs, field), row.op)})
+    return knobs
 
 
 @contextlib.contextmanager

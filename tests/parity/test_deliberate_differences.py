@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from amp_tf.painting.paint import RULES
 from tests.oracle import Knobs, Mode, OriginalFailedError, run_original
 from tests.parity.case import run
 from tests.parity.comparison import run_ours
 from tests.parity.cpp_cases import constant, matmul, relu, simple
-from tests.parity.deliberate_differences import DELIBERATE_DIFFERENCES, has_kernel
+from tests.parity.deliberate_differences import DELIBERATE_DIFFERENCES, has_kernel, knobs_for_original
+from tests.parity.random_graphs import RandomGraph
+from tests.small_graphs import graph
 
 raw = tf.raw_ops
 FP16, BF16 = Mode.CUDA_LISTS, Mode.BFLOAT16
@@ -32,7 +37,24 @@ def both(graph_def, mode: Mode, preserve=("fetch",), knobs: Knobs | None = None)
 
 def test_every_difference_has_a_test() -> None:
     shown = {name.removeprefix("test_").replace("_", "-") for name in globals() if name.startswith("test_")}
-    assert {row.name for row in DELIBERATE_DIFFERENCES} == shown - {"every-difference-has-a-test"}
+    assert {row.name for row in DELIBERATE_DIFFERENCES} == shown - {
+        "every-difference-has-a-test",
+        "the-differences-that-rules-name-are-in-the-table",
+        "the-original-gets-the-ops-that-are-on-our-lists-alone",
+    }
+
+
+def test_the_differences_that_rules_name_are_in_the_table() -> None:
+    names = {row.name for row in DELIBERATE_DIFFERENCES}
+    assert {row.difference for row in RULES if row.difference} <= names
+
+
+def test_the_original_gets_the_ops_that_are_on_our_lists_alone() -> None:
+    made = graph("x = Placeholder()\nfused = _FusedMatMul(x, x)\nm = MatMul(x, x)")
+    given = RandomGraph(made, preserve=(), knobs=Knobs(allow_remove=("MatMul",)))
+    assert knobs_for_original(given, BF16).allow_add == ("_FusedMatMul",)
+    moved = dataclasses.replace(given, knobs=Knobs(deny_add=("_FusedMatMul",)))
+    assert knobs_for_original(moved, BF16).allow_add == ()
 
 
 def test_kernel_missing() -> None:

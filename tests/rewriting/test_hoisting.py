@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,9 +15,11 @@ from amp_tf.graph.templates import Templates
 from amp_tf.oplists import costs
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
+from amp_tf.rewriting import loop_reads
 from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.hoisting import SUFFIX, find_loop_reads
 from tests.small_graphs import function, graph
+from tests.small_graphs import node as node_of
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
 AUTO = amp_tf.AmpConfig()
@@ -133,6 +137,16 @@ def run(proto, times=1):
         with tf.compat.v1.Session(graph=imported, config=off) as session:
             session.run("init")
             return [session.run("fetch:0", values) for _ in range(times)]
+
+
+def test_the_example_of_loop_reads_is_what_happens():
+    blocks = re.findall(r"::\n\n((?:    .*\n)+)", loop_reads.__doc__)
+    before, after = ([node_of(line.strip()) for line in block.splitlines()] for block in blocks)
+    old = graph(LOOP)
+    for lines, found in ((before, nodes(old)), (after, nodes(rewrite(old).graph))):
+        for line in lines:
+            sources = [source.partition("-0-CastTo")[0] for source in found[line.name].input]
+            assert (found[line.name].op, sources) == (line.op, line.input)
 
 
 def check_same(proto, result, monkeypatch):

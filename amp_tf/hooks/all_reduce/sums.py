@@ -4,6 +4,10 @@ Keras 3 and custom loops add up their gradients by ``ReplicaContext.all_reduce``
 ``StrategyExtended.batch_reduce_to`` from the cross-replica context. Both are wrapped: large float32 tensors are cast to
 16 bit, summed, and cast back. The casts are made where the step is traced, which all replicas do alike, not in a graph
 optimizer: TensorFlow ends the training when replicas disagree about the type of a collective operation.
+
+A mean is summed, then divided in float32. float16 gets a scale of its own, from a bound that all replicas share: the
+loss-scale optimizer unscales before the sum, so its scale cannot help. ``scope("float32")`` never spans a sum: other
+replicas are traced meanwhile in the same graph.
 """
 
 from __future__ import annotations

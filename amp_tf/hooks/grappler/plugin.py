@@ -3,6 +3,19 @@
 Source of the mechanism: tensorflow/c/experimental/grappler/grappler.h. TensorFlow calls the optimizer for the graph of
 each session, tf.function, Keras step and SavedModel function before it runs first, twice per graph, on threads of its
 own, several at once. A registration lasts as long as the process; :func:`uninstall` makes the optimizer the identity.
+
+The shim has no TensorFlow symbols, create or destroy functions. It hands the serialized graph to Python and is the
+identity when no callback is set, in a child forked after a first graph, and after shutdown began; removing the callback
+waits for calls in flight. It knows whether it is registered, because TensorFlow aborts on a second registration. Both
+device types are always registered: which GPUs exist must not be asked when TensorFlow is imported. A child forked
+before the first graph takes the callback over: no visit in its parent can have left a lock taken. After one,
+TensorFlow's own threads are missing in the child, too.
+
+Each visit of a graph runs on a thread of the shim's own, for which TensorFlow's thread waits 5 seconds until it has
+Python's lock: some calls, TFLite's converter among them, hold the lock while they wait for graphs that TensorFlow
+optimizes on its own threads, and would wait for ever. Nothing in CPython tells who holds the lock and waits for what.
+And Python runs signal handlers on the main thread alone: what they raise would end in a rewrite that ran there, not in
+the program.
 """
 
 from __future__ import annotations

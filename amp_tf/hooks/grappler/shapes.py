@@ -2,6 +2,9 @@
 
 Source: ``TF_InferStatically`` and ``TF_GetOutputPropertiesList`` of tensorflow/c/experimental/grappler/grappler.h,
 called in the library that TensorFlow has loaded already.
+
+They are read into buffers of our own, filled again for each tensor: TensorFlow's interface needs a call for each buffer
+made and destroyed.
 """
 
 from __future__ import annotations

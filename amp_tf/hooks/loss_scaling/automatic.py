@@ -3,6 +3,9 @@
 :func:`install` patches each library that is imported by now and may be called again after another import. A patch only
 acts where the process' graphs run in float16, which is asked when an optimizer is used, not when the patch is made:
 devices are not known before. An optimizer that scales its loss already is left alone.
+
+The wrapping happens after ``compile``, so that saved configurations name the bare optimizer and load without amp_tf.
+The monitor that is added by itself logs, and adds nothing to the history; the one that users add raises.
 """
 
 from __future__ import annotations

@@ -4,6 +4,11 @@ Where a graph asks for gradients is noted (``GradientTape.gradient``, ``tf.gradi
 value is followed back through what the graph has computed since: if it comes from such a gradient, the graph trains.
 If that gradient depends on no scalar float variable that is not trained itself, no loss scale was read. The walk stops
 at operations older than the first gradient, so that statistics of the forward pass cost nothing.
+
+Which values are written to variables is known only where they are written, so the ops that write are wrapped, in
+Python, and only graphs that asked for gradients are looked at. The scalar variable may be a weight of the loss instead
+of a scale, but a warning too few is better than one too many. Not seen: an eager tape around compiled functions, whose
+update is eager, and an ``apply`` that is a ``tf.function`` of its own and gets the gradients as arguments.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 ``minimize`` calls ``compute_gradients`` and ``apply_gradients``, and so do optimizers that wrap another (Horovod's),
 so these two are all there is to patch. An optimizer may have an ``apply_gradients`` of its own that never calls the
 base class's (BERT's), so those of its classes are patched when it is made.
+
+If a class computes its gradients itself as well, it is left alone: it mostly hands both calls to another optimizer.
 """
 
 from __future__ import annotations

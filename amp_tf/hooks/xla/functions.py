@@ -4,6 +4,15 @@
 ``atomic_function.from_func_graph``; here it is wrapped: the new function's definition is rewritten and registered again
 under the same name, so that every way to call it (eagerly, from another function, from a v1 graph) runs the rewritten
 one. What it calls becomes renamed clones that its children list keeps alive, so clones live and die with their caller.
+
+XLA inlines calls, so a control edge from a call orders nothing before what the call is given: whatever waits for the
+call also waits for a read that was moved in front of it. TensorLists that cross functional loops stay in float32: of
+the ten accumulators of a Keras LSTM step four could be 16 bit exactly, the others would be rounded. In the optimized
+HLO of a two-layer LSTM in float16 each loop body has as many fusions and products as under Keras' policy: extra casts
+stand inside fusions. Tests count element types in XLA's dumps before optimizations, which every way in has; for seven
+functions a test shows that StableHLO gives the same counts. Under ``auto`` on a CPU XLA is given the very programs of
+float32 (tested), so it cannot be slower there. TensorFlow has no way to register a definition with stack traces, so
+XLA's errors lose the source line.
 """
 
 from __future__ import annotations

@@ -1,0 +1,108 @@
+"""One graph's journey: what each stage of a rewrite makes of six nodes, for CONTRIBUTING.md.
+
+The calls are those of ``_rewrite_nodes`` in ``amp_tf/rewriting/pipeline.py``, with what they give printed between them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+
+def contents() -> str:
+    """All stages, each with the call that makes it."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    return "\n".join(["```", *_stages(), "```"])
+
+
+def make_graph() -> Any:
+    """A convolution that is scaled, as a folded normalization is, and a softmax behind it."""
+    import tensorflow as tf
+
+    with tf.Graph().as_default() as graph:
+        x, w, s = (
+            tf.compat.v1.placeholder(tf.float32, shape, name=name)
+            for name, shape in (("x", (8, 64, 64, 32)), ("w", (3, 3, 32, 32)), ("s", (32,)))
+        )
+        conv = tf.nn.conv2d(x, w, 1, "SAME", name="conv")
+        tf.nn.softmax(tf.multiply(conv, s, name="scaled"), name="out")
+    return graph.as_graph_def(add_shapes=True)
+
+
+def _stages() -> Iterator[str]:
+    from amp_tf.config import AmpConfig
+    from amp_tf.graph import editor, verify
+    from amp_tf.graph.reader import read_graph, read_nodes
+    from amp_tf.graph.serialized import SerializedGraph, parse_graph, read_table
+    from amp_tf.oplists.hardware import Hardware
+    from amp_tf.rewriting.folding import fold
+    from amp_tf.rewriting.hoisting import with_early_reads
+    from amp_tf.rewriting.planning import plan_edits
+    from amp_tf.rewriting.run import Run
+
+    graph_def = make_graph()
+    graph = SerializedGraph(graph_def.SerializeToString())
+    job = Run(AmpConfig(), Hardware(cpu_has_bf16=True)).job(graph.library, preserve=frozenset({"out"}))
+
+    yield "read:    view = read_graph(graph, job.templates)            nodes, units, edges between units"
+    view = read_graph(graph, job.templates)
+    for node, line in enumerate(short(graph_def.node)):
+        units = " ".join(f"{unit}:{view.slot(node, unit)}" for unit in view.units(node))
+        yield f"    {line:<34} unit {units}"
+    edges = zip(view.edges.src_unit.tolist(), view.edges.dst_unit.tolist(), strict=True)
+    yield f"    edges {' '.join(f'{source}→{reader}' for source, reader in edges)}"
+
+    yield "fold:    form = fold(job.form(view, None), job)             the multiplication moves to the filter"
+    form = fold(job.form(view, None), job)
+    assert form is not None
+    yield from _edits(form.edits, form.view)
+
+    yield "paint:   form, painting = with_early_reads(form, job)       no loop, so no early reads"
+    form, painting = with_early_reads(form, job)
+    converted = painting.converted_nodes()
+    for node, name in enumerate(form.view.names):
+        yield f"    {name:<6} {'bfloat16' if node in converted else 'float32':<8} {painting.reason(node)}"
+
+    yield "plan:    casts = plan_edits(painting)                       types, and casts where they meet"
+    casts = plan_edits(painting)
+    yield from _edits(casts, form.view)
+
+    yield "apply:   result = apply_to_graph(graph.node, view.names, form.edits.then(casts), graph.rest_data)"
+    edits = form.edits.then(casts)
+    result = editor.apply_to_graph(graph.node, view.names, edits, graph.rest_data)
+    yield from (f"    {line}" for line in short(parse_graph(result).node))
+
+    yield "verify:  find_violation(view, read_nodes(read_table(result), …), form.edits, job.templates)"
+    after = read_nodes(read_table(result), job.templates, form.view.names)
+    yield f"    {verify.find_violation(view, after, form.edits, job.templates) or 'nothing is wrong'}"
+    yield "    and if the editor had forgotten the fold:"
+    forgotten = editor.apply_to_graph(graph.node, view.names, plan_edits(job.paint(job.form(view, None))), b"")
+    after = read_nodes(read_table(forgotten), job.templates, form.view.names)
+    yield f"    {verify.find_violation(view, after, form.edits, job.templates)}"
+
+
+def short(nodes: Any) -> Iterator[str]:
+    """Nodes as text, with the attributes that a rewrite may change."""
+    from amp_tf.graph import datatypes
+
+    for node in nodes:
+        types = [f" {key}={datatypes.type_name(value.type)}" for key, value in sorted(node.attr.items()) if value.type]
+        shown = "" if node.op == "Cast" else "".join(types)
+        yield f"{node.name} = {node.op}({', '.join(node.input)}){shown}"
+
+
+def _edits(edits: Any, view: Any) -> Iterator[str]:
+    """One line an edit, with names in place of numbers."""
+    from amp_tf.graph import datatypes
+
+    names = [*view.names, *(node.name for node in edits.new)]
+    for retype in edits.retypes:
+        for node, attribute, _ in retype.each():
+            yield f"    Retype({names[node]}.{attribute}, {datatypes.type_name(retype.data_type)})"
+    for node in edits.new:
+        yield f"    NewNode({node.name}, {node.op}, {', '.join(names[source] for source, _ in node.inputs)})"
+    for reop in edits.reops:
+        yield f"    Reop({names[reop.node]}, {reop.op}, {', '.join(reop.attributes)})"
+    for rewire in edits.rewires:
+        yield f"    Rewire({names[rewire.node]}, input {rewire.position}, {names[rewire.src_node]}:{rewire.src_port})"

@@ -1,0 +1,97 @@
+"""The examples in the docstrings of the rules, painted without the rule and with it.
+
+An example is a graph, one line a node; behind a node stands what it computes in, where that is 16 bit or changes by
+the rule: ``f16 → float32``. Names that no line defines are placeholders. The heading names the precision, and settings
+or the row where there are several::
+
+    Example (float16, force_f16=^sin1$)::
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import NamedTuple
+
+import pytest
+import tensorflow as tf
+
+from amp_tf.config import AmpConfig
+from amp_tf.graph.reader import read_graph
+from amp_tf.graph.templates import Templates
+from amp_tf.oplists.table import SUCCESSORS
+from amp_tf.oplists.targets import resolve_target
+from amp_tf.painting.paint import RULES, Row, paint, without
+from tests.painting.painted import BF16_CPU
+from tests.small_graphs import graph, node
+
+HEADED = re.compile(r"^Example \((?P<settings>[^)]*)\)::\n\n(?P<lines>(?:    .*(?:\n|\Z))+)", re.MULTILINE)
+MARK = re.compile(r"\s{2,}(?:f16|float32)\b.*$")
+
+
+class Example(NamedTuple):
+    """A graph and the settings under which it is painted, with the text that says what comes of it."""
+
+    settings: dict
+    nodes: list[str]
+    text: str
+
+
+def examples_of(row: Row) -> list[Example]:
+    """The examples in the docstring of a row's rule, but for those of another row."""
+    found = []
+    for match in HEADED.finditer(inspect.getdoc(row.apply) or ""):
+        precision, *others = match["settings"].split(", ")
+        settings = dict(other.split("=", 1) for other in others if "=" in other)
+        if all(other == row.name for other in others if "=" not in other):
+            text = inspect.cleandoc(match["lines"])
+            lines = [MARK.sub("", line) for line in text.splitlines()]
+            found.append(Example({"precision": precision, **{key: (settings[key],) for key in settings}}, lines, text))
+    return found
+
+
+def converted_types(example: Example) -> dict[str, list[str]]:
+    """The types of each node that become 16 bit. Shapes are those that TensorFlow infers, for the cost model."""
+    nodes = [node(line) for line in example.nodes]
+    defined = {node.name for node in nodes}
+    read = dict.fromkeys(text.lstrip("^").partition(":")[0] for node in nodes for text in node.input)
+    made = graph("\n".join([*(f"{name} = Placeholder()" for name in read if name not in defined), *example.nodes]))
+    if example.settings["precision"] == "auto":
+        with tf.Graph().as_default() as imported:
+            tf.import_graph_def(made, name="")
+        made = imported.as_graph_def(add_shapes=True)
+    view = read_graph(made, Templates(made.library, SUCCESSORS))
+    config = AmpConfig(**example.settings)
+    painting = paint(view, resolve_target(config, BF16_CPU), config)
+    node_of = view.unit_nodes()
+    types: dict[str, list[str]] = {}
+    for unit in painting.converted:
+        types.setdefault(view.names[node_of[unit]], []).append(str(view.slot(node_of[unit], unit)))
+    return types
+
+
+def marked(example: Example, row: Row) -> str:
+    """The lines of an example with what its nodes compute in without the row, and with it."""
+    after = converted_types(example)
+    with without([row.name]):
+        before = converted_types(example)
+    width = max(map(len, example.nodes)) + 2
+    lines = []
+    for line in example.nodes:
+        name = node(line).name
+        old, new = before.get(name, []), after.get(name, [])
+        told = [f" ({', '.join(types)})" if old and new and old != new else "" for types in (old, new)]
+        words = [f"f16{names}" if types else "float32" for types, names in zip((old, new), told, strict=True)]
+        mark = " → ".join(words if old != new else words[:1] if new else [])
+        lines.append(f"{line:<{width}}{mark}".rstrip())
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("row", RULES, ids=[row.name for row in RULES])
+def test_each_rule_has_an_example_that_shows_what_it_does(row: Row) -> None:
+    examples = examples_of(row)
+    assert examples, f"the rule of the row {row.name!r} has no example in its docstring"
+    for example in examples:
+        wanted = marked(example, row)
+        assert "→" in wanted, f"leaving out {row.name!r} changes nothing in its example"
+        assert example.text == wanted, f"the example should read:\n\n{wanted}\n"
