@@ -12,10 +12,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from amp_tf.graph.serialized import Nodes
-from amp_tf.graph.verify import LOOP_ENTRIES
 from amp_tf.graph.view import GraphView
+from amp_tf.oplists.table import LOOP_ENTRIES, LOOP_EXITS
 
-LOOP_EXITS = frozenset({"Exit", "RefExit"})
 OUTSIDE = 0  #: the number of what is in no loop
 _UNKNOWN = -1
 

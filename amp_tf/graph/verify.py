@@ -26,10 +26,7 @@ from amp_tf.graph.indices import Indices
 from amp_tf.graph.serialized import NodeTable, table_of
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
-
-LOOP_ENTRIES = frozenset({"Enter", "RefEnter"})
-LOOP_CLOSERS = frozenset({"NextIteration", "RefNextIteration"})
-_CONVERTERS = frozenset({"Cast"})  # new nodes that hand on what they read
+from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,7 +240,7 @@ def _without_casts(after: GraphView, old_number: Indices) -> tuple[Indices, Indi
     into_old = old_number[edges.dst_node] >= 0
     node, port = edges.src_node[into_old], edges.src_port[into_old]
     feeds = np.flatnonzero(~into_old)
-    feeds = feeds[[after.ops[reader] in _CONVERTERS for reader in edges.dst_node[feeds]]]
+    feeds = feeds[[after.ops[reader] in CASTS for reader in edges.dst_node[feeds]]]
     behind_node, behind_port = np.arange(after.node_count), np.zeros(after.node_count, np.int32)
     behind_node[edges.dst_node[feeds]] = edges.src_node[feeds]
     behind_port[edges.dst_node[feeds]] = edges.src_port[feeds]

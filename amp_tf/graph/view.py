@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -238,6 +238,10 @@ class GraphView:
         """The nodes whose signatures are wanted, in order; each kind is asked once."""
         wanted = self.of_kinds(map(is_wanted, self.of_kind), np.bool_)
         return np.flatnonzero(wanted).tolist()  # type: ignore[no-any-return]
+
+    def nodes_with(self, trait: Container[str]) -> list[Node]:
+        """The nodes whose ops have a trait (:class:`amp_tf.oplists.table.Trait`), in order."""
+        return self.nodes_where(lambda signature: signature.op in trait)
 
     def of_kinds(self, values: Iterable[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array with one entry a node from one value a kind."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import devices, notices
 from amp_tf.oplists import hardware
@@ -11,8 +9,6 @@ from amp_tf.oplists.targets import CPU_DEVICE, resolve_target
 from amp_tf.precision import Precision
 
 WARNING = "precision.slow_float16"  #: the key of the warning
-# With AVX-512 FP16 or AMX FP16 oneDNN multiplies float16 in hardware; Arm's half-precision arithmetic is asimdhp.
-_F16_CPU_FLAGS = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
 
 
 def warn_if_slow(config: AmpConfig) -> None:
@@ -24,23 +20,14 @@ def warn_if_slow(config: AmpConfig) -> None:
     target = resolve_target(config, devices.hardware()).target
     if target is None or target.device_type != CPU_DEVICE or target.precision is not Precision.FLOAT16:
         return
-    flags = hardware._cpu_flags()
-    if flags and not has_fast_float16(flags):
+    flags = hardware.cpu_flags()
+    if flags and not hardware.has_fast_float16(flags):
         notices.warn_once(
             WARNING,
             "this CPU has no float16 arithmetic, so float16 is slower there than float32",
             where="precision float16",
             fix=_advice(devices.hardware().cpu_has_bf16),
         )
-
-
-def has_fast_float16(flags: Set[str]) -> bool:
-    """Whether a CPU multiplies float16 in hardware.
-
-    Args:
-        flags: of /proc/cpuinfo.
-    """
-    return not _F16_CPU_FLAGS.isdisjoint(flags)
 
 
 def _advice(has_bf16: bool) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from amp_tf.loss_scaling import replicas
 from amp_tf.loss_scaling.finite import NormClip
 from amp_tf.loss_scaling.keras3_inner import (
     INNER_SETTINGS,
@@ -22,6 +21,7 @@ from amp_tf.loss_scaling.keras3_inner import (
     trackable_of,
 )
 from amp_tf.loss_scaling.keras3_saving import Saving, ScaleState
+from amp_tf.loss_scaling.keras3_step import apply_inner
 from amp_tf.loss_scaling.misuse import check_in_replica
 from amp_tf.loss_scaling.scaler import Memory, Scaler
 from amp_tf.loss_scaling.scaling_methods import ScalingMethods
@@ -141,7 +141,7 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
                 with scaled_step():
                     self.inner_optimizer.apply(grads, trainable_variables)
             else:
-                replicas.apply_inner(None, self.inner_optimizer, method, grads, trainable_variables)
+                apply_inner(None, self.inner_optimizer, method, grads, trainable_variables)
             return
         check_in_replica(method)
         variables = list(trainable_variables or self.inner_optimizer._trainable_variables)
@@ -156,7 +156,7 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
         inner = self.inner_optimizer
         self._scaler.step(
             gradients,
-            lambda strategy, grads: replicas.apply_inner(strategy, inner, method, grads, variables),
+            lambda strategy, grads: apply_inner(strategy, inner, method, grads, variables),
             norm_clip=NormClip.of(parts_of(inner)),
             headroom=headroom(inner),
             variables=variables,

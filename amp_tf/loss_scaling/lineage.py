@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+from amp_tf.oplists.table import CALLS
 
 
 def depends_on(tensors: Any, variable: Any) -> bool:

@@ -24,16 +24,17 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.loss_scaling import lineage
-
-_PRODUCTS = frozenset({"Mul", "MulNoNan", "MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"})
-_QUOTIENTS = frozenset({"RealDiv", "Div", "DivNoNan", "Xdivy"})
-_SUMS = frozenset(
-    {"Add", "AddV2", "AddN", "Sub", "Select", "SelectV2", "ConcatV2", "Pack", "Maximum", "Minimum", "ClipByValue"}
+from amp_tf.oplists.table import (
+    CALLS,
+    DIVIDING,
+    EXPONENTS,
+    GATHERING,
+    HOLDERS,
+    IDENTITIES,
+    MULTIPLYING,
+    SHAPING,
+    WITHOUT_FACTOR,
 )
-_EXPONENTS = {"Square": 2.0, "L2Loss": 2.0, "Sqrt": 0.5, "Rsqrt": -0.5, "Reciprocal": -1.0, "Inv": -1.0}
-_SHAPERS = frozenset({"BroadcastTo", "Cast", "ExpandDims", "Fill", "Identity", "Reshape", "Squeeze", "Tile"})
-# What branches and loops return, and what lists hold, is taken for linear in what they are given.
-_HOLDERS = ("If", "Case", "While", "Stateless", "TensorList")
 
 _ANY = float("inf")  # of zeros, which are proportional to everything
 _HANDLE = float("-inf")  # of the variable's handle, which is no number
@@ -91,7 +92,7 @@ class _Walk:
         operation = tensor.op.type
         if not powers:
             return self._leaf(tensor)
-        if operation in lineage.CALLS:
+        if operation in CALLS:
             return self._call(tensor, powers)
         if operation == "ReadVariableOp":
             return 1.0 if powers == [_HANDLE] else 0.0
@@ -100,7 +101,7 @@ class _Walk:
         if _HANDLE in powers or None in powers:
             return None
         known = [power for power in powers if power is not None]
-        return known[tensor.value_index] if operation == "IdentityN" else _rule(operation, known)
+        return known[tensor.value_index] if operation in IDENTITIES else _rule(operation, known)
 
     def _leaf(self, tensor: Any) -> float | None:
         if any(tensor is handle for handle in self._handles):
@@ -131,19 +132,19 @@ class _Walk:
 
 def _rule(operation: str, powers: list[float]) -> float | None:
     """The power of a result of an operation with inputs of these powers."""
-    if operation in _SUMS:
+    if operation in GATHERING:
         return _same(powers, zeros=_ANY)
-    if operation in _PRODUCTS or operation in _QUOTIENTS:
-        if powers[0] == _ANY or (operation in _PRODUCTS and _ANY in powers):
+    if operation in MULTIPLYING or operation in DIVIDING:
+        if powers[0] == _ANY or (operation in MULTIPLYING and _ANY in powers):
             return _ANY
-        sign = 1.0 if operation in _PRODUCTS else -1.0
+        sign = 1.0 if operation in MULTIPLYING else -1.0
         return None if _ANY in powers else powers[0] + sign * sum(powers[1:])
-    if operation in _SHAPERS:
+    if operation in SHAPING:
         return powers[0]
-    if operation in _EXPONENTS:
-        return 0.0 if powers[0] == _ANY else _EXPONENTS[operation] * powers[0]
+    if operation in EXPONENTS:
+        return 0.0 if powers[0] == _ANY else EXPONENTS[operation] * powers[0]
     some = [power for power in powers if power not in (0.0, _ANY)]
-    if len(some) > 1 and not operation.startswith(_HOLDERS):
+    if len(some) > 1 and not operation.startswith(HOLDERS):
         return None
     return _same(some)
 
@@ -158,7 +159,7 @@ def _same(powers: Sequence[float | None], zeros: float = 0.0) -> float | None:
 
 def _inputs(tensor: Any) -> list[Any]:
     """The inputs that can carry a value of the variable; of a list of types, too."""
-    if tensor.op.type in ("Merge", "ZerosLike"):
+    if tensor.op.type in WITHOUT_FACTOR:
         return []
     return [source for source in tensor.op.inputs if _carries(source)]
 

@@ -17,8 +17,7 @@ import tensorflow as tf
 from amp_tf.loss_scaling import lineage
 from amp_tf.loss_scaling.facts import Facts
 from amp_tf.loss_scaling.replicas import Nonfinite
-
-_GIVEN = ("Placeholder", "PlaceholderWithDefault", "IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue")
+from amp_tf.oplists.table import GIVEN
 
 
 def make_variable() -> Any:
@@ -81,12 +80,12 @@ def data_of(loss: Any) -> list[Any]:
     seen = {tensor.name: tensor for tensor in stack}
     while stack:
         operation = stack.pop().op
-        if operation.type in _GIVEN:
+        if operation.type in GIVEN:
             continue
         new = {source.name: source for source in operation.inputs if source.name not in seen}
         seen.update(new)
         stack += new.values()
-    return [tensor for tensor in seen.values() if tensor.op.type in _GIVEN and tensor.dtype.is_floating]
+    return [tensor for tensor in seen.values() if tensor.op.type in GIVEN and tensor.dtype.is_floating]
 
 
 def find_facts(gradients: Iterable[Any], data: Sequence[Any]) -> Any:

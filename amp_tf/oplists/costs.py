@@ -94,6 +94,26 @@ FREE = frozenset({"EnsureShape", "ExpandDims", "Identity", "IdentityN", "Reshape
 #: Any other op, by the bytes that it moves.
 OTHER_COST = ((0.10, 0.10), (0.20, 0.10))
 
+#: Convolutions: op to where its filter is, as (is an input, number), and where the values of its output side are.
+CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {
+    **dict.fromkeys(
+        ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D", "_FusedDepthwiseConv2dNative"),
+        ((True, 1), (False, 0)),
+    ),
+    **dict.fromkeys(
+        ("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput"),
+        ((True, 1), (True, 2)),
+    ),
+    **dict.fromkeys(
+        ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"),
+        ((False, 0), (True, 2)),
+    ),
+}
+#: Products of many matrices at once.
+BATCHED = ("BatchMatMul", "BatchMatMulV2")
+#: Convolutions of which each output channel reads one input channel alone.
+DEPTHWISE = frozenset(op for op in CONVOLUTIONS if "Depthwise" in op)
+
 CAST_TO_F16 = (0.10, 0.12)  #: ns for each element: in the caches, in memory
 CAST_TO_FLOAT32 = (0.05, 0.11)  #: likewise
 

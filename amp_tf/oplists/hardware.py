@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Set
 from pathlib import Path
 
 from amp_tf.errors import ConfigError
@@ -12,6 +13,8 @@ from amp_tf.errors import ConfigError
 MIN_COMPUTE_CAPABILITY = (7, 0)  # the first NVIDIA GPUs with tensor cores (Volta)
 _CPU_INFO = Path("/proc/cpuinfo")
 BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # the last is Arm's name
+# With AVX-512 FP16 or AMX FP16 oneDNN multiplies float16 in hardware; Arm's half-precision arithmetic is asimdhp.
+F16_CPU_FLAGS = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Hardware:
     @classmethod
     def detect_cpu(cls) -> Hardware:
         """The CPU alone, from ``/proc/cpuinfo``; no TensorFlow, no GPU."""
-        flags = _cpu_flags()
+        flags = cpu_flags()
         return cls(
             cpu_has_bf16=not BF16_CPU_FLAGS.isdisjoint(flags),
             cpu_has_avx512="avx512f" in flags,
@@ -62,7 +65,8 @@ class Hardware:
 
 
 @functools.lru_cache(maxsize=1)
-def _cpu_flags() -> frozenset[str]:
+def cpu_flags() -> frozenset[str]:
+    """What /proc/cpuinfo says that this CPU can do; empty where there is none."""
     try:
         with _CPU_INFO.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:  # as many as are needed: the file has a part for each core
@@ -72,3 +76,12 @@ def _cpu_flags() -> frozenset[str]:
     except OSError:
         pass
     return frozenset()
+
+
+def has_fast_float16(flags: Set[str]) -> bool:
+    """Whether a CPU multiplies float16 in hardware.
+
+    Args:
+        flags: of /proc/cpuinfo.
+    """
+    return not F16_CPU_FLAGS.isdisjoint(flags)

@@ -9,6 +9,7 @@ compares the rows with the header that the installed TensorFlow ships. Rows whos
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 CUDA = "cuda"
@@ -22,6 +23,18 @@ CLEAR = "clear"
 
 TENSORFLOW = "tensorflow"
 AMP_TF = "amp_tf"
+
+
+class Trait(frozenset[str]):
+    """What some ops have in common: the set of their names.
+
+    Args:
+        ops: their names, with blanks between them.
+        *more: further sets of them.
+    """
+
+    def __new__(cls, ops: str, *more: frozenset[str]) -> Trait:
+        return super().__new__(cls, (*ops.split(), *itertools.chain.from_iterable(more)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +80,7 @@ _FUSED = "is a matrix product or convolution that TensorFlow's remapper fused wi
 
 #: Products that TensorFlow's remapper makes. They carry their types twice (T and TArgs), and their kernels abort the
 #: process where the two differ.
-FUSED_PRODUCTS = frozenset({"_FusedMatMul", "_FusedConv2D", "_FusedDepthwiseConv2dNative"})
+FUSED_PRODUCTS = Trait("_FusedMatMul _FusedConv2D _FusedDepthwiseConv2dNative")
 
 _GROUPS = (
     _Group(
@@ -171,105 +184,138 @@ SUCCESSORS: dict[str, tuple[str, str]] = {
 SUCCESSOR_OPS = frozenset(successor for successor, _ in SUCCESSORS.values())
 
 #: Ops that read a tensor out of a TensorList: values flow to them from the writers.
-TENSOR_LIST_READERS = frozenset(
-    (
-        "TensorListConcat",
-        "TensorListConcatV2",
-        "TensorListGather",
-        "TensorListGetItem",
-        "TensorListPopBack",
-        "TensorListStack",
-    )
+TENSOR_LIST_READERS = Trait(
+    """TensorListConcat TensorListConcatV2 TensorListGather TensorListGetItem TensorListPopBack TensorListStack"""
 )
 #: Ops that write a tensor into a TensorList.
-TENSOR_LIST_WRITERS = frozenset(
-    (
-        "TensorListFromTensor",
-        "TensorListPushBack",
-        "TensorListPushBackBatch",
-        "TensorListScatter",
-        "TensorListScatterIntoExistingList",
-        "TensorListScatterV2",
-        "TensorListSetItem",
-        "TensorListSplit",
-    )
+TENSOR_LIST_WRITERS = Trait(
+    """TensorListFromTensor TensorListPushBack TensorListPushBackBatch TensorListScatter
+    TensorListScatterIntoExistingList TensorListScatterV2 TensorListSetItem TensorListSplit"""
 )
 #: Ops by which loops and branches keep values for their gradients.
-KEEPING = frozenset({*TENSOR_LIST_WRITERS, "OptionalFromValue"})
+KEEPING = Trait("OptionalFromValue", TENSOR_LIST_WRITERS)
 #: Ops behind which a TensorList may have readers or writers that the graph does not show.
-TENSOR_LIST_BOUNDARIES = frozenset(
-    (
-        "OptionalFromValue",
-        "OptionalGetValue",
-        "PartitionedCall",
-        "Placeholder",
-        "StatefulPartitionedCall",
-        "_Arg",
-        "_Retval",
-    )
+TENSOR_LIST_BOUNDARIES = Trait(
+    """OptionalFromValue OptionalGetValue PartitionedCall Placeholder StatefulPartitionedCall _Arg _Retval"""
 )
 #: Ops whose definition does not list every type that they have a kernel for. TensorFlow's own remapper makes
 #: _FusedConv2D nodes of bfloat16 although the definition lacks it; for these the kernels alone decide.
-KERNELS_DECIDE = frozenset({"_FusedConv2D"})
+KERNELS_DECIDE = Trait("_FusedConv2D")
 #: Ops that TensorFlow cannot run in float16 although nothing says so (tensorflow issue 25977), and constants.
-NEVER_FORCED = frozenset({"Const", "SoftmaxCrossEntropyWithLogits"})
+NEVER_FORCED = Trait("Const SoftmaxCrossEntropyWithLogits")
 #: Ops on no list that pass values on as they came in, or (Rsqrt on GPUs) turn what was kept from zero into a great one.
-CARRIERS = frozenset(
-    (
-        *("CheckNumerics", "CheckNumericsV2", "MatrixBandPart", "MatrixDiagV3", "MatrixSetDiagV3"),
-        *("ParallelDynamicStitch", "PlaceholderWithDefault", "RaggedTensorToTensor", "Roll", "Rsqrt"),
-        *("ScatterNd", "SparseToDense", "TensorScatterUpdate"),
-    )
+CARRIERS = Trait(
+    """CheckNumerics CheckNumericsV2 MatrixBandPart MatrixDiagV3 MatrixSetDiagV3 ParallelDynamicStitch
+    PlaceholderWithDefault RaggedTensorToTensor Roll Rsqrt ScatterNd SparseToDense TensorScatterUpdate"""
 )
 #: Ops that make the ends of float32's range by themselves: for classes sampled by accident, and for empty segments.
-EXTREME_SOURCES = frozenset(("ComputeAccidentalHits", "UnsortedSegmentMax", "UnsortedSegmentMin"))
+EXTREME_SOURCES = Trait("ComputeAccidentalHits UnsortedSegmentMax UnsortedSegmentMin")
 #: Ops of the clear list that add values up in the type that they have: the gradient of a gather, for one.
-SUMS_IN_ITS_TYPE = frozenset({"ScatterNd"})
+SUMS_IN_ITS_TYPE = Trait("ScatterNd")
 #: Ops whose bfloat16 kernel on CPUs keeps a sum of many values in bfloat16.
-SUMS_IN_BFLOAT16 = frozenset({"BiasAddGrad"})
+SUMS_IN_BFLOAT16 = Trait("BiasAddGrad")
 #: Ops that write a value, or its sum with the old one, to a variable.
-STORING = frozenset(
-    (
-        *("Assign", "AssignAdd", "AssignSub", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"),
-        *("ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate", "ResourceStridedSliceAssign"),
-    )
+STORING = Trait(
+    """Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp ResourceScatterAdd
+    ResourceScatterSub ResourceScatterUpdate ResourceStridedSliceAssign"""
 )
 #: Ops that add to a value or take from it.
-ADDING = frozenset({"Add", "AddN", "AddV2", "Sub"})
+ADDING = Trait("Add AddN AddV2 Sub")
 #: Ops that multiply or divide one value by another.
-SCALING = frozenset({"Div", "DivNoNan", "Mul", "MulNoNan", "RealDiv"})
+SCALING = Trait("Div DivNoNan Mul MulNoNan RealDiv")
 #: Ops that give the difference of two values, or its square.
-SUBTRACTING = frozenset({"SquaredDifference", "Sub"})
+SUBTRACTING = Trait("SquaredDifference Sub")
 #: Ops of which the logarithm shows how far a value is from one.
-LOGARITHMS = frozenset({"CumulativeLogsumexp", "Log", "Log1p", "LogMatrixDeterminant"})
+LOGARITHMS = Trait("CumulativeLogsumexp Log Log1p LogMatrixDeterminant")
 #: Ops that may make much of a small change of their input.
-MAGNIFYING = frozenset(
-    (
-        *("Acos", "Acosh", "Asin", "Atanh", "CumulativeLogsumexp", "Div", "DivNoNan", "Exp", "Expm1", "Inv", "Log"),
-        *("Log1p", "LogMatrixDeterminant", "Pow", "RealDiv", "Reciprocal", "Rsqrt", "Sqrt", "Xdivy", "Xlog1py"),
-        "Xlogy",
-    )
+MAGNIFYING = Trait(
+    """Acos Acosh Asin Atanh CumulativeLogsumexp Div DivNoNan Exp Expm1 Inv Log Log1p LogMatrixDeterminant Pow
+    RealDiv Reciprocal Rsqrt Sqrt Xdivy Xlog1py Xlogy"""
 )
 #: Ops of the infer list that keep the size of a value's rounding beside it.
-LINEAR = frozenset({*ADDING, *SCALING, "BiasAdd", "Mean", "Square", "Sum"})
+LINEAR = Trait("BiasAdd Mean Square Sum", ADDING, SCALING)
 #: Ops whose result divides where it is multiplied.
-RECIPROCALS = frozenset({"Inv", "Reciprocal", "Rsqrt"})
+RECIPROCALS = Trait("Inv Reciprocal Rsqrt")
 #: Ops whose result leaves float16's range for values that are in it; a quotient does not if its divisor is a constant.
-RANGING = frozenset({"Inv", "Prod", "RealDiv", "Reciprocal", "Square"})
+RANGING = Trait("Inv Prod RealDiv Reciprocal Square")
 #: Ops on no list whose result leaves float16's range as that of a quotient does.
-RANGING_GRADIENTS = frozenset({"InvGrad", "ReciprocalGrad", "RsqrtGrad", "SqrtGrad"})
+RANGING_GRADIENTS = Trait("InvGrad ReciprocalGrad RsqrtGrad SqrtGrad")
 #: Ops whose 16-bit kernels compute exp(x) - 1 as it stands there: nothing is left of a small x.
-INACCURATE = frozenset({"Elu", "Selu"})
+INACCURATE = Trait("Elu Selu")
 #: Ops that take the mean off their values and divide by the deviation.
-NORMALIZING = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"})
+NORMALIZING = Trait("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 _FusedBatchNormEx")
 #: Ops that kernels compute together with the product before them: its result is rounded once for both.
-FOLLOWING = frozenset({"BiasAdd", "BiasAddV1", "LeakyRelu", "Relu", "Relu6"})
+FOLLOWING = Trait("BiasAdd BiasAddV1 LeakyRelu Relu Relu6")
 #: Ops that XLA compiles in float32 alone. It registers its kernels when it first compiles, which is after functions are
 #: rewritten, so they cannot be asked for; a test asks the installed TensorFlow.
-FLOAT32_ONLY_IN_XLA = frozenset({"MaxPoolGradGrad", "MaxPoolGradGradV2", "MaxPool3DGradGrad"})
+FLOAT32_ONLY_IN_XLA = Trait("MaxPoolGradGrad MaxPoolGradGradV2 MaxPool3DGradGrad")
 #: Ops of which one input, by its number, decides only which values of the other go on.
 MASKED = {"LeakyReluGrad": 1, "Relu6Grad": 1, "ReluGrad": 1}
 #: Ops that give values as they came, or zero, or a bound.
-CHOOSING = frozenset({"Relu", "Relu6", "Relu6Grad", "ReluGrad"})
+CHOOSING = Trait("Relu Relu6 Relu6Grad ReluGrad")
 #: Sources of reference variables: what reads them by Identity or Enter must keep their type.
-REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2"})
+REFERENCE_VARIABLES = Trait("Variable VariableV2")
+#: Ops that bring values into a loop of graph nodes, take them out, and close its ring.
+LOOP_ENTRIES = Trait("Enter RefEnter")
+LOOP_EXITS = Trait("Exit RefExit")
+LOOP_CLOSERS = Trait("NextIteration RefNextIteration")
+#: Ops of which loops and branches of graph nodes are made.
+CONTROL_FLOW = Trait("Enter Exit LoopCond Merge NextIteration Switch")
+#: Ops that give one value in another type.
+CASTS = Trait("Cast")
+#: Ops that call one function, whatever comes in.
+CALLS = Trait("PartitionedCall StatefulPartitionedCall")
+#: Ops that give the largest or smallest of some values, and those that compare their first two inputs: the gradients
+#: of maxima are or contain a comparison.
+MAXIMA = Trait("Max MaxPool MaxPool3D MaxPoolV2 Min")
+COMPARING = Trait("Equal MaxPool3DGrad MaxPool3DGradGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2")
+#: Ops that give each value as it came, in another shape.
+UNCHANGED = Trait("BroadcastTo ExpandDims Identity Reshape Squeeze")
+#: Ops that stay where the painting put them: their type is that of what stands on a loop's other side.
+PINNED = Trait("Enter Exit")
+#: Ops that read rows of a table, however large it is.
+PICKING = Trait("Gather GatherNd GatherV2 StridedSlice")
+#: Convolutions whose filter may be scaled, and whether each of their output channels reads one input channel alone.
+SCALABLE = {"Conv2D": False, "DepthwiseConv2dNative": True}
+#: Ops that add a bias or a residual; activations that TensorFlow fuses with any product; where a filter comes from that
+#: nobody has scaled yet.
+BIAS_SUMS = Trait("Add AddN AddV2")
+FUSED_ACTIVATIONS = Trait("Elu Relu Relu6")
+FILTER_SOURCES = Trait("_Arg Const Identity Placeholder ReadVariableOp")
+#: What reads a variable in a loop and may do so before it.
+READ_OPS = Trait("ReadVariableOp")
+#: Ops that take a resource and cannot write a variable: they read one, hand a handle on, or keep other things than
+#: variables, which TensorFlow checks when they run.
+HARMLESS = Trait(
+    """Identity ResourceGather StackPopV2 StackPushV2 TensorArrayGatherV3 TensorArrayGradV3 TensorArrayReadV3
+    TensorArrayScatterV3 TensorArraySizeV3 TensorArrayWriteV3 VarIsInitializedOp VariableShape""",
+    CONTROL_FLOW,
+    READ_OPS,
+)
+#: Ops that run Python code, which may do anything.
+PYTHON = Trait("EagerPyFunc PyFunc PyFuncStateless")
+#: Without inputs, these wait for nothing: to come after them says nothing.
+WITHOUT_WAITING = Trait("Const Placeholder VarHandleOp _Arg")
+#: Ops that hand a graph what it is given.
+GIVEN = Trait("IteratorGetNext IteratorGetNextSync OptionalGetValue Placeholder PlaceholderWithDefault")
+#: In which power of a factor on their inputs ops give their results: of both together, of the first over the second,
+#: of the largest, of the first as it is, and of that to an exponent.
+MULTIPLYING = Trait("BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum MatMul Mul MulNoNan")
+DIVIDING = Trait("Div DivNoNan RealDiv Xdivy")
+GATHERING = Trait("ClipByValue ConcatV2 Maximum Minimum Pack Select SelectV2", ADDING)
+SHAPING = Trait("Cast Fill Tile", UNCHANGED)
+EXPONENTS = {"Square": 2.0, "L2Loss": 2.0, "Sqrt": 0.5, "Rsqrt": -0.5, "Reciprocal": -1.0, "Inv": -1.0}
+#: Ops that return what branches and loops do, or what lists hold, by parts of their names.
+HOLDERS = ("If", "Case", "While", "Stateless", "TensorList")
+#: Ops whose result says nothing of the factor on what they read.
+WITHOUT_FACTOR = Trait("Merge ZerosLike")
+#: Ops that hand several values on, each as it came.
+IDENTITIES = Trait("IdentityN")
+#: Ops that raise e to a value.
+EXPONENTIALS = Trait("Exp Expm1")
+#: What hands a reference variable on.
+REFERENCE_READERS = Trait("Enter Identity")
+#: What reads these is in one more or one less of the loops.
+DEEPER = {"Enter": 1, "Exit": -1}
+#: What folding saves: a scale and a bias.
+FOLDED_AWAY = ("Mul", "AddV2")

@@ -19,6 +19,7 @@ import numpy as np
 from amp_tf.graph.indices import Mask
 from amp_tf.oplists.table import (
     ADDING,
+    EXPONENTIALS,
     LINEAR,
     LOGARITHMS,
     MAGNIFYING,
@@ -113,7 +114,7 @@ class _Terms:
         subtracted = values.nodes_of(SUBTRACTING) & self.computing
         signed = subtracted | values.nodes_of(("Neg",))
         signed |= values.downstream(signed, through=self.moving)
-        exponentials = values.nodes_of(("Exp", "Expm1"))
+        exponentials = values.nodes_of(EXPONENTIALS)
         exponents = values.sources_of(exponentials | values.upstream(exponentials, through=self.moving))
         return subtracted | (self.adding & (values.readers_of(signed) | exponents))
 

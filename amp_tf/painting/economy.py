@@ -30,18 +30,16 @@ from amp_tf.graph.frames import data_links, readers_of
 from amp_tf.graph.sizes import Shape, Shapes, element_count
 from amp_tf.graph.view import Edges, GraphView
 from amp_tf.oplists import costs
-from amp_tf.oplists.work import count_operations
+from amp_tf.oplists.table import DEEPER, PICKING, PINNED
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.min_cut import SINK, SOURCE, UNBOUNDED, Network
 from amp_tf.painting.reasons import FORCED, Balance, Rule
+from amp_tf.painting.work import count_operations
 
-_PINNED_OPS = frozenset({"Enter", "Exit"})
-_PICKING_OPS = frozenset({"Gather", "GatherNd", "GatherV2", "StridedSlice"})  # rows of a table, however large it is
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
 _TURNS = 10.0  # of a loop; nobody can tell, but most turn several times
-_DEEPER = {"Enter": 1, "Exit": -1}  # what reads these is in one more or one less of the loops
 _MOST_LOOPS = 8  # in each other; in a broken graph there is no end to them
 
 
@@ -209,12 +207,12 @@ def count_runs(view: GraphView) -> Runs:
     readers = readers_of(view.node_count, data_links(view))
     while ready:
         node = ready.pop()
-        after = depth[node] + _DEEPER.get(view.ops[node], 0)
+        after = depth[node] + DEEPER.get(view.ops[node], 0)
         for reader in readers[node]:
             if depth[reader] < after <= _MOST_LOOPS:
                 depth[reader] = after
                 ready.append(reader)
-    behind = (count + _DEEPER.get(op, 0) for count, op in zip(depth, view.ops, strict=True))
+    behind = (count + DEEPER.get(op, 0) for count, op in zip(depth, view.ops, strict=True))
     return Runs([_TURNS**count for count in depth], [_TURNS**count for count in behind])
 
 
@@ -223,7 +221,7 @@ def _unit_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[int, float]:
     view, node_of = canvas.view, canvas.node_of
     sizes: dict[int, float] = {}
     for port in ports:
-        whole = [unit for unit in port.readers if view.ops[node_of[unit]] not in _PICKING_OPS]
+        whole = [unit for unit in port.readers if view.ops[node_of[unit]] not in PICKING]
         for unit in (port.source, *whole):
             if canvas.allow[unit]:
                 sizes[unit] = max(sizes.get(unit, 0.0), port.elements)
@@ -233,7 +231,7 @@ def _unit_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[int, float]:
 def _is_flexible(canvas: Canvas, unit: int) -> bool:
     """Whether the unit may have either type: painted, not a product, not an entry or exit of a loop."""
     op = canvas.view.ops[canvas.node_of[unit]]
-    return bool(canvas.allow[unit] and not canvas.on_allow[unit]) and op not in _PINNED_OPS
+    return bool(canvas.allow[unit] and not canvas.on_allow[unit]) and op not in PINNED
 
 
 def _cut(

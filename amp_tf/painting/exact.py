@@ -20,21 +20,21 @@ from collections.abc import Collection
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.oplists.table import CPU, INACCURATE, KEEPING, SUMS_IN_BFLOAT16, SUMS_IN_ITS_TYPE
+from amp_tf.oplists.table import (
+    CASTS,
+    COMPARING,
+    CPU,
+    INACCURATE,
+    KEEPING,
+    MAXIMA,
+    SUMS_IN_BFLOAT16,
+    SUMS_IN_ITS_TYPE,
+    UNCHANGED,
+)
 from amp_tf.painting.canvas import NO_CAUSE, Canvas
 from amp_tf.painting.economy import fused_with_products
 from amp_tf.painting.reasons import FORCED, Rule
 from amp_tf.precision import Precision
-
-_MAXIMA = frozenset({"Max", "MaxPool", "MaxPool3D", "MaxPoolV2", "Min"})
-_UNCHANGED = frozenset({"BroadcastTo", "ExpandDims", "Identity", "Reshape", "Squeeze"})
-# Ops that compare their first two inputs; the gradients of maxima are or contain one.
-_COMPARING = frozenset(
-    (
-        *("Equal", "MaxPool3DGrad", "MaxPool3DGradGrad", "MaxPoolGrad", "MaxPoolGradGrad", "MaxPoolGradGradV2"),
-        *("MaxPoolGradV2",),
-    )
-)
 
 
 def take_sums_off_lists(canvas: Canvas) -> None:
@@ -110,7 +110,7 @@ def keep_whole_numbers(canvas: Canvas) -> None:
     """
     view = canvas.view
     seeds = []
-    for node in view.nodes_where(lambda signature: signature.op == "Cast"):
+    for node in view.nodes_with(CASTS):
         signature, first = view.signatures[node], view.base[node]
         source, result = signature.slot_of("SrcT"), signature.slot_of("DstT")
         if source is not None and result is not None and view.dtypes[first + result] in datatypes.INTEGERS:
@@ -138,13 +138,13 @@ def keep_stored_maxima(canvas: Canvas) -> None:
     keeping = edges.at(is_keeping[edges.dst_node] & canvas.is_float32.astype(np.bool_)[edges.src_unit])
     if not len(keeping):
         return
-    first_source = _first_sources(canvas, {*_UNCHANGED, *_MAXIMA})
+    first_source = _first_sources(canvas, {*UNCHANGED, *MAXIMA})
     kept: dict[int, list[int]] = {}  # by what they keep: the units that do, and those between
     for source, unit in zip(keeping.src_node.tolist(), keeping.dst_unit.tolist(), strict=True):
         chain = _unchanged_from(canvas, source, first_source)
         between = [unit for node in chain[:-1] for unit in view.units(node)]
         kept.setdefault(chain[-1], []).extend([unit, *between])
-    for node in view.nodes_where(lambda signature: signature.op in _MAXIMA):
+    for node in view.nodes_with(MAXIMA):
         if node in kept and node in first_source:
             operand = _unchanged_from(canvas, first_source[node], first_source)[-1]
             units = [*view.units(node), *kept[node], *kept.get(operand, ())]
@@ -167,8 +167,8 @@ def match_maxima(canvas: Canvas) -> None:
         allow2 = Conv3D(gradient1, w)               f16
     """
     view, edges = canvas.view, canvas.view.edges
-    first_source = _first_sources(canvas, {*_UNCHANGED, *_MAXIMA})
-    for node in view.nodes_where(lambda signature: signature.op in _COMPARING):
+    first_source = _first_sources(canvas, {*UNCHANGED, *MAXIMA})
+    for node in view.nodes_with(COMPARING):
         inputs = edges.at(slice(*np.searchsorted(edges.dst_node, (node, node + 1))))
         inputs = inputs.at(inputs.dst_position < 2)  # the values and the maximum, in one type
         unit = int(inputs.dst_unit[0]) if len(inputs) == 2 else NO_CAUSE  # a broken graph may lack one
@@ -177,7 +177,7 @@ def match_maxima(canvas: Canvas) -> None:
         chains = [_unchanged_from(canvas, int(source), first_source) for source in inputs.src_node]
         rounded = [any(canvas.allow[unit] for node in chain for unit in view.units(node)) for chain in chains]
         chain = chains[rounded.index(True)] if rounded[0] != rounded[1] else []
-        if not chain or view.ops[chain[-1]] not in _MAXIMA:
+        if not chain or view.ops[chain[-1]] not in MAXIMA:
             continue
         if canvas.convertible[unit] and not canvas.deny[unit] and not canvas.locked[unit]:
             canvas.paint_allow([unit], Rule.COMPARES)
@@ -189,7 +189,7 @@ def match_maxima(canvas: Canvas) -> None:
 def _unchanged_from(canvas: Canvas, node: int, first_source: dict[int, int]) -> list[int]:
     """A node, and where its value comes from through nodes that do not change it."""
     chain = [node]
-    while canvas.view.ops[chain[-1]] in _UNCHANGED and first_source.get(chain[-1], node) not in chain:
+    while canvas.view.ops[chain[-1]] in UNCHANGED and first_source.get(chain[-1], node) not in chain:
         chain.append(first_source[chain[-1]])
     return chain
 

@@ -41,9 +41,9 @@ def keep_extremes(canvas: Canvas) -> None:
     """
     view = canvas.view
     passable = (canvas.on_infer | canvas.on_clear) & (canvas.deny ^ 1)
-    passable[_units_of(canvas, view.nodes_where(lambda signature: signature.op in CARRIERS))] = 1
+    passable[_units_of(canvas, view.nodes_with(CARRIERS))] = 1
     passable &= canvas.allow ^ 1  # carriers that the user forces
-    sources = [*_extreme_constants(canvas), *view.nodes_where(lambda signature: signature.op in EXTREME_SOURCES)]
+    sources = [*_extreme_constants(canvas), *view.nodes_with(EXTREME_SOURCES)]
     readers = canvas.flood(_units_of(canvas, sources), passable, forward=True)
     canvas.paint_deny(readers, Rule.BEYOND_RANGE)
 

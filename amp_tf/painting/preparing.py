@@ -12,7 +12,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.indices import Flags, Mask
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.outer_products import JUDGED_AS, sums_nothing
-from amp_tf.oplists.table import ALLOW, CLEAR, DENY, INFER, NEVER_FORCED, SUCCESSOR_OPS
+from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, NEVER_FORCED, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Target
 from amp_tf.painting import eligibility
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
@@ -89,7 +89,7 @@ def _judge_outer_products(view: GraphView, list_of: Mapping[str, str], node_code
 
     Difference "outer-product": TensorFlow looks at no equations.
     """
-    for node in view.nodes_where(lambda signature: signature.op in JUDGED_AS):
+    for node in view.nodes_with(JUDGED_AS):
         if node_codes[node] == _CODES[ALLOW] and sums_nothing(view.protos[node]):
             node_codes[node] = _CODES.get(list_of.get(JUDGED_AS[view.ops[node]], ""), 0)
 
@@ -138,7 +138,7 @@ def place_forced(canvas: Canvas, obstacles: Obstacles) -> None:
     for node, rule in forced.items():
         # Difference "force-all-casts": a cast to or from 16 bit is a border between precisions, ours among them.
         # TensorFlow converts its float32 side under UNSAFE_FORCE_ALL, and would change the graph at each rewrite.
-        if view.ops[node] == "Cast" and wanted in view.dtypes[view.base[node] : view.base[node + 1]]:
+        if view.ops[node] in CASTS and wanted in view.dtypes[view.base[node] : view.base[node + 1]]:
             continue
         units = [unit for unit in view.units(node) if canvas.convertible[unit]]
         for flags in (canvas.on_infer, canvas.on_deny, canvas.on_clear):

@@ -12,7 +12,7 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.indices import Node
 from amp_tf.graph.templates import Signature
-from amp_tf.oplists.table import FUSED_PRODUCTS, REFERENCE_VARIABLES
+from amp_tf.oplists.table import CASTS, FUSED_PRODUCTS, REFERENCE_READERS, REFERENCE_VARIABLES
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.eligibility import is_quantized
 from amp_tf.painting.reasons import Rule
@@ -142,7 +142,7 @@ def match_fused_types(canvas: Canvas) -> None:
         allow2 = MatMul(infer1, x)                                         f16
     """
     view = canvas.view
-    for node in view.nodes_where(lambda signature: signature.op in FUSED_PRODUCTS):
+    for node in view.nodes_with(FUSED_PRODUCTS):
         units = [unit for unit in view.units(node) if canvas.is_float32[unit] and not view.slot(node, unit).is_fixed]
         if not all(canvas.allow[unit] for unit in units):
             canvas.unpaint_allow(units, Rule.TYPE_NOT_ALLOWED)
@@ -199,7 +199,7 @@ def absorb_casts(canvas: Canvas) -> None:
 
 
 def _is_cast(signature: Signature) -> bool:
-    return signature.op == "Cast"
+    return signature.op in CASTS
 
 
 def reference_readers(canvas: Canvas) -> list[int]:
@@ -208,14 +208,14 @@ def reference_readers(canvas: Canvas) -> list[int]:
     An Enter that reads the variable itself is none of them, as in TensorFlow.
     """
     view = canvas.view
-    if not view.nodes_where(lambda signature: signature.op in REFERENCE_VARIABLES):
+    if not view.nodes_with(REFERENCE_VARIABLES):
         return []
     first_source = {
         node: source
         for source, node, position in zip(
             view.edges.src_node, view.edges.dst_node, view.edges.dst_position, strict=True
         )
-        if position == 0 and view.ops[node] in ("Identity", "Enter")
+        if position == 0 and view.ops[node] in REFERENCE_READERS
     }
     return [node for node in first_source if _reads_reference(view.ops, first_source, node)]
 

@@ -30,7 +30,7 @@ matter.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -41,20 +41,13 @@ from amp_tf.graph.frames import control_links
 from amp_tf.graph.indices import Node, Port
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes
-from amp_tf.graph.verify import LOOP_ENTRIES
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import costs
+from amp_tf.oplists.table import BIAS_SUMS, FILTER_SOURCES, FOLDED_AWAY, FUSED_ACTIVATIONS, LOOP_ENTRIES, SCALABLE
 from amp_tf.painting.folded import Folded
 from amp_tf.rewriting.form import Form, Job
 
 SUFFIX = "AmpTfFold"  #: ends the names of new nodes
-
-#: Convolutions whose filter may be scaled, and whether each of their output channels reads one input channel alone.
-PRODUCTS: Mapping[str, bool] = {"Conv2D": False, "DepthwiseConv2dNative": True}
-SUMS = frozenset({"Add", "AddN", "AddV2"})
-_ACTIVATIONS = frozenset({"Elu", "Relu", "Relu6"})  # that TensorFlow fuses with any of the products
-#: Where a filter comes from that nobody has scaled yet.
-FILTER_SOURCES = frozenset({"_Arg", "Const", "Identity", "Placeholder", "ReadVariableOp"})
 
 
 def fold(form: Form, job: Job) -> Form | None:
@@ -76,7 +69,7 @@ def fold(form: Form, job: Job) -> Form | None:
 
 def _has_candidates(view: GraphView) -> bool:
     """Whether any convolution is read by a multiplication."""
-    products = [node for node, op in enumerate(view.ops) if op in PRODUCTS]
+    products = [node for node, op in enumerate(view.ops) if op in SCALABLE]
     if not products:
         return False
     readers = view.edges.dst_node[np.isin(view.edges.src_node, products)]
@@ -108,7 +101,7 @@ class _Search:
     def run(self) -> None:
         """Finds all moves: of scales, then of biases, then what follows these."""
         for product, op in enumerate(self._view.ops):
-            if op in PRODUCTS:
+            if op in SCALABLE:
                 self._fold_scale(product)
         for product in self.scales:
             self._fold_bias(product)
@@ -136,7 +129,7 @@ class _Search:
             return
         if scale in self.scales.values():
             return  # it multiplies the results of two convolutions, and scales the other one's filter
-        is_depthwise = PRODUCTS[self._view.ops[product]]
+        is_depthwise = SCALABLE[self._view.ops[product]]
         if is_depthwise and self._has_two_sums_behind(scale):
             return
         kernel = self._sources(product)[1]
@@ -151,7 +144,7 @@ class _Search:
             return
         if not _pays(result, filter_shape):
             return
-        if any(self._view.ops[source] in PRODUCTS for source, _ in self._sources(vector[0])):
+        if any(self._view.ops[source] in SCALABLE for source, _ in self._sources(vector[0])):
             return  # perhaps a scaled result too, which moves away
         if is_depthwise:
             vector = self._reshaped(vector, filter_shape[2:], scale)
@@ -222,7 +215,7 @@ class _Search:
 
     def _follow_activation(self, node: Node) -> None:
         after = self._only_reader(node)
-        if after is not None and self._view.ops[after] in _ACTIVATIONS:
+        if after is not None and self._view.ops[after] in FUSED_ACTIVATIONS:
             self._fused.add(after)
 
     def _reshaped(self, tensor: tuple[int, int], shape: tuple[int, ...], beside: int) -> tuple[int, int]:
@@ -247,11 +240,11 @@ class _Search:
         For a depthwise convolution with both, TensorFlow's remapper makes a node without an op, and the graph then runs
         as it was before all optimizers.
         """
-        sums = [reader for reader, _ in self._readers(node) if self._view.ops[reader] in SUMS]
-        return any(self._view.ops[reader] in SUMS for first in sums for reader, _ in self._readers(first))
+        sums = [reader for reader, _ in self._readers(node) if self._view.ops[reader] in BIAS_SUMS]
+        return any(self._view.ops[reader] in BIAS_SUMS for first in sums for reader, _ in self._readers(first))
 
     def _is_sum(self, node: Node) -> bool:
-        return self._view.ops[node] in SUMS and len(self._sources(node)) == 2 and self._may_change(node)
+        return self._view.ops[node] in BIAS_SUMS and len(self._sources(node)) == 2 and self._may_change(node)
 
     def _other_input(self, node: Node, known: int) -> tuple[int, int]:
         first, second = self._sources(node)
@@ -305,5 +298,5 @@ def _pays(result: Shape, filter_shape: Shape) -> bool:
     if filter_shape[0] < 0:
         return False
     elements = float(np.prod([max(result[0], 1), *result[1:]]))
-    saved = sum(costs.element_costs(op, elements)[0] for op in ("Mul", "AddV2"))
+    saved = sum(costs.element_costs(op, elements)[0] for op in FOLDED_AWAY)
     return saved > costs.element_costs("Mul", float(np.prod(filter_shape)))[0]

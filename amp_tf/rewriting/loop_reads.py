@@ -29,25 +29,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.frames import OUTSIDE, Frames, Links, readers_of
 from amp_tf.graph.indices import Node
 from amp_tf.graph.view import GraphView
-
-#: What reads a variable in a loop and may do so before it.
-READ_OPS = frozenset({"ReadVariableOp"})
-
-_CONTROL_FLOW = frozenset({"Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"})
-#: Ops that take a resource and cannot write a variable: they read one, hand a handle on, or keep other things than
-#: variables, which TensorFlow checks when they run.
-_HARMLESS = (
-    _CONTROL_FLOW
-    | READ_OPS
-    | {"Identity", "ResourceGather", "VarIsInitializedOp", "VariableShape"}
-    | {"StackPopV2", "StackPushV2"}
-    | {"TensorArrayGatherV3", "TensorArrayGradV3", "TensorArrayReadV3", "TensorArrayScatterV3", "TensorArraySizeV3"}
-    | {"TensorArrayWriteV3"}
-)
-#: Ops that run Python code, which may do anything.
-_PYTHON = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
-#: Without inputs, these wait for nothing: to come after them says nothing.
-_SOURCES = frozenset({"Const", "Placeholder", "VarHandleOp", "_Arg"})
+from amp_tf.oplists.table import CONTROL_FLOW, HARMLESS, PYTHON, READ_OPS, WITHOUT_WAITING
 
 Reader = tuple[int, int]  #: a node and the number of its data input
 
@@ -172,7 +154,7 @@ class _Search:
     def readers(self, node: Node) -> Iterator[Reader]:
         """The data inputs that read a node, those of control flow left out."""
         for _, reader, position in self._readers.get(node, ()):
-            if self._view.ops[reader] not in _CONTROL_FLOW:
+            if self._view.ops[reader] not in CONTROL_FLOW:
                 yield reader, position
 
     def handle(self, enter: Node) -> tuple[int, int]:
@@ -193,7 +175,7 @@ class _Search:
         awaited: dict[int, list[int]] = {}
         for source, node in self._controls:
             awaited.setdefault(node, []).append(source)
-        idle = {node for node, op in enumerate(self._view.ops) if op in _SOURCES and node not in awaited}
+        idle = {node for node, op in enumerate(self._view.ops) if op in WITHOUT_WAITING and node not in awaited}
         members: dict[int, list[int]] = {}
         for enter, frame in self._frames.entered.items():
             members.setdefault(frame, []).append(enter)
@@ -239,7 +221,7 @@ class _Search:
                 continue
             data = [reader for _, reader, _ in self._readers.get(node, ())]
             ready += [reader for reader in data if self._lets_through(reader, missing)]
-            ready += [reader for reader in self._waiting[node] if view.ops[reader] not in _CONTROL_FLOW]
+            ready += [reader for reader in self._waiting[node] if view.ops[reader] not in CONTROL_FLOW]
         return found
 
     def in_branches(self) -> set[int]:
@@ -252,7 +234,7 @@ class _Search:
                 ready += [node for port, node, _ in self._readers.get(switch, ()) if not (is_loop and port == 1)]
         while ready:
             node = ready.pop()
-            if node in found or self._view.ops[node] in _CONTROL_FLOW - {"Switch"}:
+            if node in found or self._view.ops[node] in CONTROL_FLOW - {"Switch"}:
                 continue
             found.add(node)
             ready += [reader for _, reader, _ in self._readers.get(node, ())]
@@ -275,7 +257,7 @@ class _Search:
         if op == "Merge":
             missing[node] -= 1
             return not missing[node]
-        return op == "Switch" or op not in _CONTROL_FLOW
+        return op == "Switch" or op not in CONTROL_FLOW
 
 
 class _Handles:
@@ -317,9 +299,9 @@ def _written_frames(view: GraphView, frames: Frames, is_function: Callable[[str]
 
 def _may_write(view: GraphView, node: Node, is_function: Callable[[str], bool]) -> bool:
     signature = view.signatures[node]
-    if signature.op in _HARMLESS:
+    if signature.op in HARMLESS:
         return False
-    if signature.holds_functions or signature.op in _PYTHON or is_function(signature.op):
+    if signature.holds_functions or signature.op in PYTHON or is_function(signature.op):
         return True
     types = {view.dtypes[view.base[node] + slot] for slot in signature.inputs}
     # A dataset is a variant, and runs functions.

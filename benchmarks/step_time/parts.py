@@ -103,7 +103,7 @@ def _shared_casts() -> None:
 def _folding() -> None:
     from amp_tf.rewriting import folding
 
-    folding.PRODUCTS = {}
+    folding.SCALABLE = {}
 
 
 def _fused_followers() -> None:
@@ -116,7 +116,7 @@ def _fused_followers() -> None:
 def _loop_entries() -> None:
     from amp_tf.painting import economy
 
-    economy._PINNED_OPS = frozenset()
+    economy.PINNED = frozenset()
 
 
 def _hoisted_reads() -> None:

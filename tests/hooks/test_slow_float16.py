@@ -22,7 +22,7 @@ WARNING = "this CPU has no float16 arithmetic, so float16 is slower there than f
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize(("precision", "warned"), [("float16", 1), ("bfloat16", 0), ("auto", 0)])
 def test_a_program_that_asks_for_float16_is_told_once(jit, precision, warned, site_folder):
-    if precision == "float16" and slow_float16.has_fast_float16(hardware._cpu_flags()):
+    if precision == "float16" and hardware.has_fast_float16(hardware.cpu_flags()):
         warned = 0
     program = PROGRAM.replace("JIT", str(jit))
     ended = running.run(["-c", program], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": precision})
@@ -43,7 +43,7 @@ def test_a_program_that_asks_for_float16_is_told_once(jit, precision, warned, si
     ],
 )
 def test_cpus_with_float16_arithmetic_are_known_by_their_flags(flags, expected):
-    assert slow_float16.has_fast_float16(flags) is expected
+    assert hardware.has_fast_float16(flags) is expected
 
 
 def test_the_advice_names_what_this_cpu_is_good_at():

@@ -6,23 +6,7 @@ import math
 from collections.abc import Sequence
 
 from amp_tf.graph.sizes import NOMINAL_BATCH, Shape, element_count
-
-#: Convolutions: op to where its filter is, as (is an input, number), and where the values of its output side are.
-_CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {
-    **dict.fromkeys(
-        ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D", "_FusedDepthwiseConv2dNative"),
-        ((True, 1), (False, 0)),
-    ),
-    **dict.fromkeys(
-        ("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput"),
-        ((True, 1), (True, 2)),
-    ),
-    **dict.fromkeys(
-        ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"),
-        ((False, 0), (True, 2)),
-    ),
-}
-_BATCHED = ("BatchMatMul", "BatchMatMulV2")
+from amp_tf.oplists.costs import BATCHED, CONVOLUTIONS, DEPTHWISE
 
 
 def count_operations(
@@ -38,7 +22,7 @@ def count_operations(
     Returns:
         ``None`` where the shapes that it takes are not known.
     """
-    if op in _CONVOLUTIONS:
+    if op in CONVOLUTIONS:
         return _count_convolution(op, inputs, outputs)
     if equation and "." not in equation:
         return _count_einsum(equation, inputs)
@@ -65,16 +49,16 @@ def _count_product(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Sh
     counts = [element_count(shape) for shape in (inputs[0], inputs[1], outputs[0])]
     if None in counts:
         return None
-    batch = element_count(outputs[0][:-2]) if op in _BATCHED else 1
+    batch = element_count(outputs[0][:-2]) if op in BATCHED else 1
     return 2.0 * math.sqrt(math.prod(count or 0 for count in counts) / (batch or 1))
 
 
 def _count_convolution(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> float | None:
-    filter_place, values_place = _CONVOLUTIONS[op]
+    filter_place, values_place = CONVOLUTIONS[op]
     kernel, values = _at(filter_place, inputs, outputs), _at(values_place, inputs, outputs)
     if kernel is None or values is None or len(kernel) < 3 or any(size < 0 for size in kernel):
         return None
-    taps = math.prod(kernel[:-2] if "Depthwise" in op else kernel[:-1])
+    taps = math.prod(kernel[:-2] if op in DEPTHWISE else kernel[:-1])
     count = element_count(values)
     return None if count is None else 2.0 * count * taps
 

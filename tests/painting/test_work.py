@@ -3,7 +3,7 @@
 import pytest
 
 from amp_tf.graph.sizes import NOMINAL_BATCH
-from amp_tf.oplists.work import count_operations
+from amp_tf.painting.work import count_operations
 
 
 @pytest.mark.parametrize(

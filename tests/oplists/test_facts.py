@@ -1,0 +1,74 @@
+"""What ops are is said in oplists alone: elsewhere stands no set of op names, and single names only where listed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tensorflow.core.framework import op_def_pb2
+from tensorflow.python.client import pywrap_tf_session
+
+import amp_tf
+from amp_tf.oplists import table
+
+PACKAGE = Path(amp_tf.__file__).parent
+
+# Each compares with the one op whose meaning it is about, or makes nodes of it. The list may only get shorter.
+STANDING = {
+    "graph/edits.py": {"Cast", "Const", "Reshape"},
+    "graph/reader.py": {"_Arg", "_Retval"},
+    "hooks/loss_scaling/loops.py": {"VariableV2"},
+    "loss_scaling/powers.py": {"Const", "Identity", "Merge", "ReadVariableOp", "While", "ZerosLike"},
+    "offline/explain.py": {"BiasAdd"},
+    "painting/contract.py": {"BiasAdd", "Const", "NextIteration"},
+    "painting/differences.py": {"Mul", "Neg"},
+    "painting/economy.py": {"Einsum", "Enter"},
+    "painting/extremes.py": {"Const", "Mul", "RealDiv"},
+    "painting/loops.py": {"Enter", "Merge", "NextIteration"},
+    "painting/rules.py": {"Identity"},
+    "painting/values.py": {"Mul", "Square"},
+    "rewriting/folding.py": {"BiasAdd", "Mul"},
+    "rewriting/loop_reads.py": {"Enter", "Identity", "LoopCond", "Merge", "Switch"},
+}
+
+
+@pytest.fixture(scope="module")
+def ops() -> set[str]:
+    """The names of all ops that TensorFlow has."""
+    registered = op_def_pb2.OpList.FromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
+    return {op.name for op in registered.op}
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "oplists" not in path.parts:
+            yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def names_in(tree: ast.AST, ops: set[str]) -> set[str]:
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return {value for value in constants if isinstance(value, str) and value in ops}
+
+
+def test_single_op_names_stand_outside_oplists_only_where_listed(ops):
+    assert {name: found for name, tree in sources() if (found := names_in(tree, ops))} == STANDING
+
+
+def test_no_set_of_op_names_stands_outside_oplists(ops):
+    kinds = (ast.Set, ast.Tuple, ast.List, ast.Dict)
+    found = [
+        (name, ast.unparse(node))
+        for name, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, kinds)
+        and len([n for n in ast.iter_child_nodes(node) if isinstance(n, ast.Constant) and n.value in ops]) > 1
+    ]
+    assert found == []
+
+
+def test_the_names_in_traits_are_those_of_ops(ops):
+    traits = {name: value for name, value in vars(table).items() if isinstance(value, table.Trait)}
+    assert len(traits) > 40
+    assert {name: trait - ops for name, trait in traits.items() if trait - ops} == {}
