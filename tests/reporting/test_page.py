@@ -11,6 +11,7 @@ from tensorflow.core.framework import graph_pb2
 from amp_tf.reporting import files
 from amp_tf.reporting.document import make_document
 from amp_tf.reporting.page import charts, html, words
+from amp_tf.reporting.schema import RewriteReport
 from tests.reporting import browser
 from tests.reporting.studied_graphs import reported
 from tests.reporting.test_blockers import KEEP, found_in
@@ -65,6 +66,9 @@ def test_several_runs_stand_side_by_side(document):
 
 def test_without_figures_the_page_says_why(document):
     assert "There are no figures" in html.page([{**document, "figures": None}])
+    empty = {**RewriteReport(summary="0 graphs: TensorFlow ran no graph").to_dict()}
+    assert "No graph came to amp_tf" in html.page([empty])
+    assert "0 graphs: TensorFlow ran no graph" in html.page([empty])
 
 
 def test_a_graph_of_50_000_nodes_makes_less_than_two_megabytes():
