@@ -32,6 +32,7 @@ PRODUCTS = _LISTS[ALLOW]  #: ops that 16 bit is for
 _COMPUTES = _LISTS[INFER] | _LISTS[DENY]
 _MOVES = _LISTS[CLEAR] | {"Cast"}
 _FLOAT_BYTES, _F16_BYTES = 4, 2
+CAST_BYTES = _FLOAT_BYTES + _F16_BYTES  #: that a cast reads and writes for each element
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -114,6 +114,22 @@ def test_scopes_are_blockers_by_layer():
     assert row["remedy"] == 'take model/attention out of amp_tf.scope("float32") in the model'
 
 
+def test_a_list_change_gains_what_the_level_leaves_of_it():
+    level = {"level": "TREAT_INFER_AS_DENY"}
+    base = found_in(**level)
+    gain = {row["what"]: row["gain"] for row in base.to_dict()["blockers"]}
+    assert in_f16(found_in(**level, infer_add=("Exp",))) - in_f16(base) == gain["Exp"] == 0
+    assert in_f16(found_in(**level, keep_float32=())) - in_f16(base) == gain[KEEP] > 0
+
+
+def test_a_product_that_the_user_took_off_its_list_is_put_back_there():
+    base = found_in(keep_float32=(), allow_remove=("Conv3D",))
+    (row,) = (row for row in base.to_dict()["blockers"] if row["what"] == "Conv3D")
+    assert row["kind"] == "no list"
+    assert row["remedy"] == "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD=Conv3D"
+    assert row["gain"] == in_f16(found_in(keep_float32=()))
+
+
 def test_what_is_not_tried_has_no_gain():
     from amp_tf.reporting.blockers import find_blockers
     from amp_tf.reporting.studied import Studied
