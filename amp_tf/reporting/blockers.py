@@ -88,7 +88,7 @@ class Root:
             DEVICE: f"take it off {self.what} in the model (tf.device)",
             FETCHED: "fetch what comes after it, or do not feed or fetch it",
             COST: f"{_variable('precision')}=bfloat16 converts it all the same, and the cost model expects no gain",
-            SHAPE: "give the input a static shape, such as by batch(…, drop_remainder=True)",
+            SHAPE: "give the input a static shape; the gain takes each unknown size for 64",
             ACCURACY: f"{_variable('force_f16')}=<its name>, at the price of accuracy: {self.why}",
         }.get(self.kind, "none")
 
@@ -215,11 +215,17 @@ def _find_roots(graphs: Sequence[Studied]) -> dict[Root, Places]:
         for node in range(studied.view.node_count):
             if not studied.is_f16[node] and (root := _root_of(studied, node)) is not None:
                 roots.setdefault(root, {}).setdefault(number, []).append(node)
-    return {
-        root: places
-        for root, places in roots.items()
-        if any(graphs[number].figures.work[nodes].any() for number, nodes in places.items())
-    }
+    return {root: places for root, places in roots.items() if root.kind == SHAPE or _work(root, places, graphs)}
+
+
+def _work(root: Root, places: Places, graphs: Sequence[Studied]) -> list[tuple[float, int, int]]:
+    """The nodes that name a root and compute: operations, graph, node; those of unknown size for a shape alone."""
+    return [
+        (float(graphs[number].figures.work[node]), number, node)
+        for number, nodes in places.items()
+        for node in nodes
+        if graphs[number].figures.work[node] > 0 or root.kind == SHAPE
+    ]
 
 
 def _root_of(studied: Studied, node: int) -> Root | None:
@@ -248,11 +254,9 @@ def _root_of(studied: Studied, node: int) -> Root | None:
 
 
 def _describe(root: Root, places: Places, graphs: Sequence[Studied]) -> Blocker:
-    work = [(graphs[number].figures.work[node], number, node) for number, nodes in places.items() for node in nodes]
-    computing = [entry for entry in work if entry[0] > 0]
-    _, number, node = max(computing)
-    operations = sum(float(entry[0]) for entry in computing)
-    return Blocker(root, len(computing), operations, graphs[number].view.names[node])
+    work = _work(root, places, graphs)
+    _, number, node = max(work)
+    return Blocker(root, len(work), sum(entry[0] for entry in work), graphs[number].view.names[node])
 
 
 def _home(op: str) -> str:

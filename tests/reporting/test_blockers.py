@@ -5,6 +5,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting import paint
 from tests.reporting.studied_graphs import BF16_CPU, reported, traced
 
 KEEP = "^kept/"
@@ -128,6 +129,46 @@ def test_a_product_that_the_user_took_off_its_list_is_put_back_there():
     assert row["kind"] == "no list"
     assert row["remedy"] == "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD=Conv3D"
     assert row["gain"] == in_f16(found_in(keep_float32=()))
+
+
+def test_what_does_not_pay_gains_what_a_named_precision_converts():
+    base = found_in(precision="auto", keep_float32=())
+    (row,) = (row for row in base.to_dict()["blockers"] if row["kind"] == "does not pay")
+    assert row["gain"] == in_f16(found_in(precision="bfloat16", keep_float32=())) - in_f16(base) > 0
+    assert row["remedy"].startswith("AMP_TF_PRECISION=bfloat16")
+
+
+def test_what_is_kept_for_accuracy_gains_what_it_is_without_its_rule():
+    def variance(x, w):
+        y = tf.matmul(x, w)
+        mean = tf.reduce_mean(y, 0, keepdims=True)
+        spread = tf.reduce_mean(tf.square(y), 0, keepdims=True) - tf.square(mean)
+        return tf.matmul((y - mean) / tf.sqrt(spread + 1e-3), w)
+
+    graph = traced(variance, (64, 64), (64, 64))
+    base = reported(graph)
+    (row,) = (row for row in base.to_dict()["blockers"] if row["what"] == "differences")
+    with paint.without(["differences"]):
+        assert in_f16(reported(graph)) - in_f16(base) == row["gain"] > 0
+    assert row["kind"] == "accuracy"
+
+
+def test_an_unknown_shape_is_a_blocker_and_gains_what_a_known_one_converts():
+    """Multiplying many values pays in memory, but not as few as the cost model takes where nobody knows."""
+
+    def model(x, wide, narrow):
+        y = tf.matmul(x, wide)
+        for _ in range(4):
+            y = y * 2.0
+        return tf.matmul(y, narrow)
+
+    def rewritten(*shape):
+        return reported(traced(model, shape, (64, 4096), (4096, 64)), precision="auto")
+
+    (row,) = (row for row in rewritten(None, None, 64).to_dict()["blockers"] if row["kind"] == "unknown shape")
+    assert (row["nodes"], row["operations"], row["gain_nodes"]) == (4, 0, 4)
+    assert row["gain"] == 4 * 64 * 64 * 4096
+    assert len(rewritten(64, 64, 64).nodes.where(op="Mul", precision="bfloat16")) == 4
 
 
 def test_what_is_not_tried_has_no_gain():
