@@ -66,8 +66,8 @@ class Root:
     Attributes:
         kind: one of :data:`KINDS`.
         what: the op, the pattern, the layer, the device, or the rule in words.
-        rules: the rows of the painting that make it, for accuracy.
-        why: the same in words.
+        rules: the rows of the painting that make it, for accuracy, or the patterns that match together.
+        why: the rows in words.
     """
 
     kind: str
@@ -83,7 +83,7 @@ class Root:
             return f"{_variable(f'{_home(self.what)}_add')}={shlex.quote(self.what)}{danger}"
         return {
             KERNEL: f"none here: TensorFlow has no 16-bit kernel of {self.what}; use another op in the model",
-            NAME: f"drop {self.what!r} from {_variable('keep_float32')}",
+            NAME: f"drop {' and '.join(map(repr, self.rules))} from {_variable('keep_float32')}",
             SCOPE: f'take {self.what or "it"} out of amp_tf.scope("float32") in the model',
             DEVICE: f"take it off {self.what} in the model (tf.device)",
             FETCHED: "fetch what comes after it, or do not feed or fetch it",
@@ -109,14 +109,11 @@ class Root:
         unlisted = tuple((op, ALLOW) for op in sorted(ops.difference(studied.list_of)))
         return {
             KERNEL: Change(kernels=frozenset({self.what}), op_lists=unlisted),
-            NAME: Change(patterns=frozenset(self.what.split(_BETWEEN))),
+            NAME: Change(patterns=frozenset(self.rules)),
             COST: Change(rules=frozenset({"cost model"}), op_lists=unlisted),
             SHAPE: Change(shapes=True),
             ACCURACY: Change(rules=frozenset(self.rules)),
         }.get(self.kind, NO_CHANGE)
-
-
-_BETWEEN = " and "  # patterns that keep a node together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,7 +240,8 @@ def _root_of(studied: Studied, node: int) -> Root | None:
     if kind is COST and math.isnan(studied.figures.elements[origin]):
         kind = SHAPE
     if kind is NAME:
-        return Root(NAME, _BETWEEN.join(p for p in studied.basis.patterns if re.search(p, name)))
+        patterns = tuple(pattern for pattern in studied.basis.patterns if re.search(pattern, name))
+        return Root(NAME, ", ".join(patterns), patterns)
     what = {
         **dict.fromkeys((DENY, NO_LIST, KERNEL), op),
         **dict.fromkeys((SCOPE, SHAPE), layer_of(name)),

@@ -88,6 +88,14 @@ def test_the_remedy_names_the_variable():
     assert "no 16-bit kernel of AvgPool3D" in remedy["AvgPool3D"]
 
 
+def test_patterns_that_keep_one_node_are_taken_away_together():
+    patterns = (KEEP, "Conv3D_?$")
+    (row,) = (row for row in found_in(keep_float32=patterns).to_dict()["blockers"] if row["example"] == "kept/Conv3D")
+    assert row["what"] == ", ".join(patterns)
+    assert row["remedy"] == f"drop {KEEP!r} and 'Conv3D_?$' from AMP_TF_KEEP_FLOAT32"
+    assert row["gain"] > 0
+
+
 def test_a_device_a_fetch_and_a_scope_are_blockers():
     def model(x, w):
         with tf.device("/cpu:0"):
