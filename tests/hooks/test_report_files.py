@@ -48,6 +48,22 @@ def test_an_unchanged_keras_script_leaves_one_file(site_folder, tmp_path):
     assert sources_of["level"] == "default"
 
 
+def test_functions_that_xla_compiles_have_the_sizes_of_their_trace(site_folder, tmp_path):
+    """Nodes of a FunctionDef carry no shapes, and what a variable looks like only its graph in Python knows."""
+    code = (
+        "import tensorflow as tf; w = tf.Variable(tf.ones((64, 32)))\n"
+        "f = tf.function(lambda x: tf.nn.relu(x @ w) @ tf.transpose(w), jit_compile=True); f(tf.ones((16, 64)))"
+    )
+    ended = running.run(
+        ["-c", code], site_folder, {running.SWITCH: "1", **KEPT, "AMP_TF_REPORT": str(tmp_path / "out")}
+    )
+    assert ended.status == 0, ended.err
+    found = one_report(tmp_path / "out")
+    assert found["figures"]["products"] == {"f16": 2 * (2 * 16 * 64 * 32), "float32": 0}
+    assert found["figures"]["estimated_ms"] is None, "the cost model knows nothing of XLA"
+    assert "xla" in {graph["way"] for graph in found["graphs"]}
+
+
 def test_a_float16_run_has_its_loss_scale_over_time(site_folder, tmp_path):
     program = str(running.PROGRAMS / "keras_fit.py")
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_REPORT": str(tmp_path / "out")}
@@ -111,7 +127,7 @@ def test_without_the_variable_nothing_is_loaded_kept_or_caught(site_folder):
         f"{PRODUCT}\nimport signal, sys, amp_tf\nassert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\n"
         "loaded = [name for name in sys.modules if name.startswith('amp_tf.reporting.')]\n"
         "loaded = {name.partition('.reporting.')[2] for name in loaded}\n"
-        "assert loaded <= {'basis', 'facts', 'process', 'schema'}, loaded\n"
+        "assert loaded <= {'basis', 'facts', 'layers', 'process', 'schema'}, loaded\n"
         "assert all(graph.basis is None for graph in amp_tf.report().graphs)\n"
         "assert amp_tf.report().facts.process['tensorflow'] == tf.__version__"
     )
