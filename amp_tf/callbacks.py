@@ -6,15 +6,20 @@ libraries ask for, so one class serves both.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import diagnosis, ledger
 from amp_tf.loss_scaling.diagnosis import DEFAULT_MAX_SKIPS, Status
+from amp_tf.values import check_path
+
+if TYPE_CHECKING:
+    from amp_tf.loss_scaling.tensorboard import Board
 
 _ACTIONS = ("raise", "log")
 _PHASES = ("train", "test", "predict")
@@ -38,6 +43,9 @@ class LossScaleMonitor:
             itself under the variable does not, so that the history of an unchanged program is what it was.
         min_seconds: the least time between two log lines on skipped steps.
         clock: gives the time in seconds.
+        log_dir: TensorBoard's folder, for the scalars ``amp_tf/loss_scale``, ``amp_tf/skipped_steps`` and
+            ``amp_tf/nodes_in_16_bit`` over batches, and ``amp_tf/products_in_16_bit`` under ``AMP_TF_REPORT``. Without
+            a loss scale the shares alone are written, at the end of each epoch.
 
     Raises:
         ConfigError: a value is not a valid one.
@@ -55,6 +63,7 @@ class LossScaleMonitor:
         in_logs: bool = True,
         min_seconds: float = 20.0,
         clock: Callable[[], float] = time.monotonic,
+        log_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         if action not in _ACTIONS:
             raise ConfigError(
@@ -81,6 +90,8 @@ class LossScaleMonitor:
         self.in_logs = in_logs
         self._min_seconds = min_seconds
         self._clock = clock
+        folder = check_path(log_dir, where="LossScaleMonitor.log_dir")
+        self._board = _board(folder) if folder else None
         self._batches = 0
         self._shown: Status | None = None  # what the last log line was about
         self._now: Status | None = None
@@ -109,13 +120,16 @@ class LossScaleMonitor:
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras: looks at the optimizer and adds to the logs."""
-        self.look()
+        if self.look() is None:
+            self._write(None)
         self._add_to(logs)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Called by Keras: logs what the rate limit still held back."""
         self._next_line = 0.0
         self.look()
+        if self._board is not None:
+            self._board.flush()
 
     def look(self, optimizer: Any = None) -> Status | None:
         """Reads the state, logs, and raises if training is stuck. A custom loop calls this every few steps.
@@ -134,6 +148,7 @@ class LossScaleMonitor:
             return None
         now: Status = (self.model.optimizer if optimizer is None else optimizer).status()
         self._now = now
+        self._write(now)
         if scaler is not None:
             ledger.note_look(scaler.number, now, getattr(self.model, "name", "") if optimizer is None else "")
         before = self._shown or Status(scale=now.scale)
@@ -145,6 +160,10 @@ class LossScaleMonitor:
             self._shown = now
         self._judge(now)
         return now
+
+    def _write(self, now: Status | None) -> None:
+        if self._board is not None:
+            self._board.write(self._batches or (now.steps if now else 0), now)
 
     def _judge(self, now: Status) -> None:
         trouble = diagnosis.find_trouble(now, self.max_skips)
@@ -170,6 +189,12 @@ class LossScaleMonitor:
 
     def _implements_predict_batch_hooks(self) -> bool:
         return False
+
+
+def _board(folder: str) -> Board:
+    from amp_tf.loss_scaling.tensorboard import Board
+
+    return Board(folder)
 
 
 def has_loss_scale(model: Any) -> bool:

@@ -71,6 +71,7 @@ class AmpConfig:
             MultiWorkerMirroredStrategy sum gradients over replicas.
         ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it does not pay.
         log_path: folder for the graph before and after each rewrite, the op lists and the reasons; ``None`` for none.
+        report_path: folder for a report of the process, one JSON file written when it ends; ``None`` for none.
 
     Lists, sets and other rows of names are kept as tuples, dtypes and paths as strings.
 
@@ -95,6 +96,7 @@ class AmpConfig:
     allreduce: AllReduceName = "float32"
     ignore_performance: bool = False
     log_path: str | None = None
+    report_path: str | None = None
 
     def __post_init__(self) -> None:
         for field in ("precision", "allreduce"):
@@ -112,7 +114,8 @@ class AmpConfig:
         for field in ("keep_float32", "force_f16"):
             for pattern in getattr(self, field):
                 check_pattern(pattern, where=f"AmpConfig.{field}")
-        object.__setattr__(self, "log_path", check_path(self.log_path, where="AmpConfig.log_path"))
+        for field in ("log_path", "report_path"):
+            object.__setattr__(self, field, check_path(getattr(self, field), where=f"AmpConfig.{field}"))
         _check_lists(self)
 
     @classmethod
@@ -158,6 +161,35 @@ class Settings(TypedDict, total=False):
     allreduce: AllReduceName
     ignore_performance: bool
     log_path: str | None
+    report_path: str | None
+
+
+def sources(config: AmpConfig, environ: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """Each setting in force, and where it came from: its default, a variable's name, or the program itself.
+
+    Args:
+        config: the settings.
+        environ: a mapping such as ``os.environ``, which is the default.
+    """
+    environ = os.environ if environ is None else environ
+    named: dict[str, list[str]] = {}
+    for row in ENV_VARS:
+        if row.field and environ.get(row.name):
+            named.setdefault(row.field, []).append(row.name)
+    default = AmpConfig()
+    try:
+        asked = AmpConfig.from_env(environ)
+    except ConfigError:  # the program had it right when it turned amp_tf on
+        asked = default
+    found = []
+    for field in (field.name for field in dataclasses.fields(config)):
+        value = getattr(config, field)
+        if field in named and value == getattr(asked, field):
+            source = ", ".join(named[field])
+        else:
+            source = "default" if value == getattr(default, field) else "amp_tf.enable"
+        found.append({"field": field, "value": list(value) if isinstance(value, tuple) else value, "from": source})
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -377,5 +409,12 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "a folder",
         "where to write each graph before and after, the op lists, and the reason for every node; index.tsv says which "
         "files are whose",
+    ),
+    EnvVar(
+        "AMP_TF_REPORT",
+        "report_path",
+        read_text,
+        "a folder",
+        "where each process writes its report as it ends, a JSON file; amp-tf report makes a page of it",
     ),
 )

@@ -153,6 +153,8 @@ def test_a_shell_command_does_what_the_document_says(command: str, folder: Path)
     assert ended.returncode == 0, ended.stderr
     if "train.py" in command:
         assert re.search(r"amp_tf: 1 graph, [1-9]\d* of \d+ nodes converted to bfloat16", ended.stderr), ended.stderr
+    elif "amp-tf report" in command:
+        assert re.match(r"train.py: \d+ % of the products' work in 16 bit", ended.stdout), ended.stdout
     elif "explain" in command:
         assert ended.stdout.startswith("sequential_1/dense_1/Relu (Relu, on the clear list) computes in ")
     else:

@@ -1,8 +1,9 @@
-"""``amp-tf explain GRAPH NODE``: why a node has the precision that it has, and what would change it."""
+"""``amp-tf explain GRAPH NODE``: why a node, or every node, has its precision, and what would change it."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,9 @@ from amp_tf.config import AmpConfig
 from amp_tf.errors import GraphError
 from amp_tf.offline.explain import explain
 from amp_tf.offline.graph_file import read_graphs
+from amp_tf.reporting.schema import GraphReport
 from amp_tf.rewriting.node_names import closest, missing_node
+from amp_tf.rewriting.pipeline import rewrite
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -24,7 +27,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         description="Says why a node of a SavedModel or GraphDef has its precision, and what would change it.",
     )
     parser.add_argument("graph", metavar="GRAPH", help="a SavedModel's folder, or a GraphDef file (.pb, .pbtxt)")
-    parser.add_argument("node", metavar="NODE", help="the node's name")
+    parser.add_argument("node", metavar="NODE", nargs="?", help="the node's name; not with --all")
+    parser.add_argument(
+        "--all", action="store_true", help="a line for each node: precision, op, function, name, reason"
+    )
+    parser.add_argument("--op", action="append", default=[], metavar="OP", help="with --all, only nodes of this op")
+    parser.add_argument("--json", action="store_true", help="with --all, print JSON")
     parser.add_argument("--function", default="", metavar="NAME", help="the library function that holds the node")
     parser.add_argument("--preserve", action="append", default=[], metavar="NODE", help="a node that stays as it is")
     add_config_options(parser)
@@ -37,8 +45,12 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         AmpError: there is no such graph, function or node, or a setting is wrong.
     """
+    if args.all == (args.node is not None):
+        raise GraphError("name one NODE, or add --all for all of them", where="explain", fix="amp-tf explain --help")
     config = read_config(args)
     graphs = read_graphs(args.graph)
+    if args.all:
+        return _print_all(graphs, args, config)
     graph, named = next((found for found in graphs if _holds(found[0], args.node)), graphs[0])
     check_preserved(args.preserve, graph)
     home = args.function or _home_of(graph, args.node, args.graph)
@@ -57,6 +69,27 @@ def run(args: argparse.Namespace) -> int:
     print(explanation)
     if idle := _idle_patterns(config, (graph for graph, _ in graphs)):
         print(f"No node's name matches: {', '.join(idle)}", file=sys.stderr)
+    return 0
+
+
+def _print_all(graphs: Iterable[tuple[Any, set[str]]], args: argparse.Namespace, config: AmpConfig) -> int:
+    reports: list[GraphReport] = []
+    for graph, named in graphs:
+        check_preserved(args.preserve, graph)
+        preserve = (*args.preserve, *named)
+        reports += rewrite(graph, config, preserve=preserve, hardware=hardware_for(config)).report.graphs
+    nodes = (node for report in reports for node in report.nodes)
+    rows = [
+        {"precision": node.precision.value, "op": node.op, "function": node.function, "name": node.name}
+        | {"rule": node.reason.rule.name, "reason": str(node.reason)}
+        for node in nodes
+        if (not args.op or node.op in args.op) and (not args.function or node.function == args.function)
+    ]
+    if args.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        for row in rows:
+            print("\t".join(row[key] for key in ("precision", "op", "function", "name", "reason")))
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from amp_tf.graph.attributes import nodes_with
@@ -30,6 +30,41 @@ class NoShapes:
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """Nothing."""
         return ()
+
+
+class KnownShapes:
+    """Shapes that were asked for once, and are kept.
+
+    Args:
+        shapes: of each node that has some, by name.
+    """
+
+    def __init__(self, shapes: Mapping[str, Sequence[Shape | None]]) -> None:
+        self._shapes = shapes
+
+    @classmethod
+    def of(cls, shapes: Shapes, names: Iterable[str]) -> KnownShapes:
+        """What is known of some nodes."""
+        return cls({name: found for name in names if (found := shapes.output_shapes(name))})
+
+    def __bool__(self) -> bool:
+        return bool(self._shapes)
+
+    def output_shapes(self, node: str) -> Sequence[Shape | None]:
+        """The shapes that were told."""
+        return self._shapes.get(node, ())
+
+    def and_also(self, shapes: Mapping[str, Sequence[Shape | None]]) -> KnownShapes:
+        """These, and the shapes of other nodes."""
+        return KnownShapes({**shapes, **self._shapes})
+
+    def filled(self) -> KnownShapes:
+        """The same, with :data:`NOMINAL_BATCH` for each dimension that is not known."""
+
+        def fill(shape: Shape | None) -> Shape | None:
+            return shape and tuple(NOMINAL_BATCH if size < 0 else size for size in shape)
+
+        return KnownShapes({name: [fill(shape) for shape in shapes] for name, shapes in self._shapes.items()})
 
 
 class AttributeShapes:

@@ -30,7 +30,7 @@ from amp_tf.config import (
     with_settings,
 )
 from amp_tf.errors import ConfigError
-from amp_tf.hooks import evidence, imports, notices, registry, summary
+from amp_tf.hooks import evidence, imports, notices, registry, report_files, summary
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it without its being installed
@@ -277,3 +277,4 @@ def _at_exit() -> None:
         (plugin.stop if is_child else plugin.uninstall)(wait_ms=_EXIT_WAIT_MS)
     if not is_child and is_due:
         summary.log()
+        report_files.write()

@@ -13,8 +13,10 @@ import threading
 from collections.abc import Callable
 
 from amp_tf.loss_scaling.diagnosis import Status
+from amp_tf.reporting.facts import Curve
 
 _MOST = 64
+_POINTS = 512  # of a curve; of more every second one is dropped
 
 _lock = threading.Lock()
 _numbers = itertools.count()
@@ -29,12 +31,21 @@ class _Entry:
         label: names it.
         read: gives its state now, or raises.
         last: the state that was seen last, if any was.
+        points: (step, scale, skipped steps) of the looks so far.
     """
 
     def __init__(self, label: str, read: Callable[[], Status]) -> None:
         self.label = label
         self.read = read
         self.last: Status | None = None
+        self.points: list[tuple[int, float, int]] = []
+
+    def note(self, status: Status) -> None:
+        """Keeps what a look saw, and fewer points of longer ago."""
+        self.last = status
+        self.points.append((status.steps, status.scale, status.skipped))
+        if len(self.points) > _POINTS:
+            del self.points[1:-1:2]
 
 
 def enter(label: str, read: Callable[[], Status]) -> int:
@@ -68,7 +79,8 @@ def note_look(number: int | None, status: Status, label: str = "") -> None:
     with _lock:
         entry = _entries.pop(number, None) if number is not None else None
         if entry is not None and number is not None:
-            entry.last, entry.label = status, label or entry.label
+            entry.note(status)
+            entry.label = label or entry.label
             _entries[number] = entry
 
 
@@ -78,6 +90,19 @@ def statuses() -> tuple[list[tuple[str, Status]], int]:
         entries, dropped = list(_entries.values()), _dropped
     seen = [(entry.label, status) for entry in entries if (status := _look(entry)) is not None and status.steps]
     return seen, dropped
+
+
+def curves() -> list[Curve]:
+    """The loss scale of each scaler that made a step, from the looks of its monitor and as it is now."""
+    with _lock:
+        entries = list(_entries.values())
+    found = []
+    for entry in entries:
+        now = _look(entry)
+        if now is not None and now.steps:
+            points = sorted({*entry.points, (now.steps, now.scale, now.skipped)})
+            found.append(Curve(entry.label, now.scale, now.steps, now.skipped, points))
+    return found
 
 
 def forget() -> None:

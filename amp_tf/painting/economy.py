@@ -55,7 +55,7 @@ class _Port:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Runs:
+class Runs:
     """How many times each node is taken to run while the graph runs once, and those that read it."""
 
     of_nodes: Sequence[float]
@@ -88,7 +88,7 @@ def drop_unprofitable(
         allow3 = MatMul(small, small)       f16 → float32
     """
     _drop_slow_kernels(canvas)
-    runs = _count_runs(canvas.view)
+    runs = count_runs(canvas.view)
     ports, sizes_are_known = _find_ports(canvas, shapes, runs)
     sizes = _unit_sizes(canvas, ports)
     ties = [*ties, *_kernel_pairs(canvas)]
@@ -174,7 +174,7 @@ def _merged(groups: Iterable[Sequence[int]]) -> list[Sequence[int]]:
     return [sorted(group) for group in {id(group): group for group in group_of.values()}.values()]
 
 
-def _find_ports(canvas: Canvas, shapes: Shapes, runs: _Runs) -> tuple[list[_Port], bool]:
+def _find_ports(canvas: Canvas, shapes: Shapes, runs: Runs) -> tuple[list[_Port], bool]:
     """The float32 ports that touch paint, and whether the sizes of most of them are known."""
     view, allow, edges = canvas.view, canvas.allow, canvas.view.edges
     touched = canvas.is_float32[edges.src_unit] & (allow[edges.src_unit] | allow[edges.dst_unit])
@@ -197,11 +197,12 @@ def _find_ports(canvas: Canvas, shapes: Shapes, runs: _Runs) -> tuple[list[_Port
     return ports, 2 * len(told) > len(ports)
 
 
-def _count_runs(view: GraphView) -> _Runs:
+def count_runs(view: GraphView) -> Runs:
+    """How often each node is taken to run: more in a loop of graph nodes, the same for all elsewhere."""
     ready = [node for node, op in enumerate(view.ops) if op == "Enter"]
     if not ready:
         once = [1.0] * view.node_count
-        return _Runs(once, once)
+        return Runs(once, once)
     depth = [0] * view.node_count
     readers = readers_of(view.node_count, data_links(view))
     while ready:
@@ -212,7 +213,7 @@ def _count_runs(view: GraphView) -> _Runs:
                 depth[reader] = after
                 ready.append(reader)
     behind = (count + DEEPER.get(op, 0) for count, op in zip(depth, view.ops, strict=True))
-    return _Runs([_TURNS**count for count in depth], [_TURNS**count for count in behind])
+    return Runs([_TURNS**count for count in depth], [_TURNS**count for count in behind])
 
 
 def _unit_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[int, float]:
@@ -315,7 +316,7 @@ def _connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[lis
 
 
 def _balances(
-    canvas: Canvas, groups: list[list[int]], ports: list[_Port], sizes: dict[int, float], shapes: Shapes, runs: _Runs
+    canvas: Canvas, groups: list[list[int]], ports: list[_Port], sizes: dict[int, float], shapes: Shapes, runs: Runs
 ) -> list[Balance]:
     """For each group what it takes in 16 bit and in float32, the rest of the graph as it is painted.
 
@@ -352,7 +353,7 @@ def _note(canvas: Canvas, groups: list[list[int]], balances: list[Balance]) -> N
 
 
 def _node_costs(
-    canvas: Canvas, group: list[int], sizes: dict[int, float], shapes: Shapes, runs: _Runs
+    canvas: Canvas, group: list[int], sizes: dict[int, float], shapes: Shapes, runs: Runs
 ) -> Iterator[tuple[float, float]]:
     """What each node of a group takes by itself in float32 and in 16 bit, all its runs together, in ns."""
     seen = set()
@@ -365,18 +366,28 @@ def _node_costs(
         if not canvas.on_allow[unit]:
             once = costs.element_costs(canvas.view.ops[node], sizes.get(unit, 0.0))
         else:
-            operations = _operations(canvas, node, shapes)
+            operations = operations_of(canvas.view, node, shapes)
             once = (math.inf, 0.0) if operations is None else costs.product_costs(operations)
         yield often * once[0], often * once[1]
 
 
-def _operations(canvas: Canvas, node: int, shapes: Shapes) -> float | None:
-    view = canvas.view
+def operations_of(view: GraphView, node: int, shapes: Shapes) -> float | None:
+    """The floating-point operations of one run of a product, ``None`` where the shapes that tell are not known."""
+    outputs = shapes.output_shapes(view.names[node])
+    return count_operations(view.ops[node], input_shapes(view, node, shapes), outputs, equation_of(view, node))
+
+
+def equation_of(view: GraphView, node: int) -> str:
+    """The equation of an Einsum, empty for other ops."""
+    equation = view.protos[node].attr.get("equation") if view.ops[node] == "Einsum" else None
+    return equation.s.decode(errors="replace") if equation else ""
+
+
+def input_shapes(view: GraphView, node: int, shapes: Shapes) -> list[Shape | None]:
+    """The shapes of a node's data inputs, in order."""
     edges = view.edges.at(slice(*np.searchsorted(view.edges.dst_node, (node, node + 1))))
     inputs: list[Shape | None] = []
     for source, port in _rows(edges.src_node, edges.src_port):
         told = shapes.output_shapes(view.names[source])
         inputs.append(told[port] if port < len(told) else None)
-    outputs = shapes.output_shapes(view.names[node])
-    equation = view.protos[node].attr.get("equation") if view.ops[node] == "Einsum" else None
-    return count_operations(view.ops[node], inputs, outputs, equation.s.decode(errors="replace") if equation else "")
+    return inputs

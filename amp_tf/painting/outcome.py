@@ -126,19 +126,23 @@ class Painting:
         return Reason(rule, self._cause(unit))
 
     def trail(self, node: Node) -> list[str]:
+        """The names of the nodes along which the decision came, from this one to where it began."""
+        return [self.view.names[passed] for passed in self.way(node)]
+
+    def way(self, node: Node) -> list[Node]:
         """The nodes along which the decision came, from this one to where it began."""
         marks = self._marks
-        names = [self.view.names[node]]
+        nodes = [node]
         if marks is None:
-            return names
+            return nodes
         painted = (u for u in self.view.units(node) if marks.is_float32[u] and (marks.allow[u] or marks.deny[u]))
         unit = next(painted, -1)
         seen = set()
         while unit >= 0 and marks.cause[unit] != NO_CAUSE and unit not in seen and self._cause(unit):
             seen.add(unit)
             unit = marks.cause[unit]
-            names.append(self.view.names[marks.node_of[unit]])
-        return names
+            nodes.append(int(marks.node_of[unit]))
+        return nodes
 
     def _rule(self, unit: Unit, node: Node) -> Rule:
         marks = self._marks

@@ -36,6 +36,7 @@ from amp_tf.painting import (
     tensor_lists,
 )
 from amp_tf.painting.canvas import Canvas
+from amp_tf.painting.changes import NO_CHANGE, Change
 from amp_tf.painting.contract import Flow
 from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
@@ -53,6 +54,7 @@ def paint(
     calls_products: Callable[[Any], bool] = lambda node: True,
     shapes: Shapes | None = None,
     folded: Folded = NOTHING_FOLDED,
+    change: Change = NO_CHANGE,
 ) -> Painting:
     """Decides the precision of every unit of a graph.
 
@@ -65,20 +67,23 @@ def paint(
         calls_products: whether a node that holds or calls functions computes products in them; asked with its NodeDef.
         shapes: the static shapes of the graph's tensors; by default those that its nodes carry.
         folded: the nodes that have another meaning since normalization was folded.
+        change: what is taken away before, to see what it keeps in float32.
 
     Raises:
         GraphError: a loop is broken.
     """
+    resolution, config = change.lists(resolution), change.config(config)
     if resolution.target is None:
         return Painting.blank(view, Rule.NO_TARGET, resolution.why_none)
-    obstacles = eligibility.find_obstacles(view, resolution, config, preserve)
+    obstacles = change.obstacles(eligibility.find_obstacles(view, resolution, config, preserve), view.names)
     if folded.scales:
         moved = dict.fromkeys(folded.scales, Rule.SCALES_FILTER)
         obstacles = dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **moved})
-    canvas = preparing.prepare(view, resolution.target, obstacles)
+    canvas = preparing.prepare(view, resolution.target, obstacles, change.kernels)
     given = Given(obstacles, resolution, is_function, calls_products, shapes, folded)
+    left_out = _left_out | change.rules
     for row in RULES:
-        if row.name not in _left_out and row.when(resolution):
+        if row.name not in left_out and row.when(resolution):
             row.apply(canvas, given)
             if row is ALLOW_LIST and not canvas.allow.any():
                 return Painting.of(canvas, obstacles, nothing_to_convert=True)

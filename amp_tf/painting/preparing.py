@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.indices import Flags, Mask
@@ -21,13 +22,14 @@ from amp_tf.painting.reasons import Rule
 _CODES = {ALLOW: 1, INFER: 2, DENY: 3, CLEAR: 4}
 
 
-def prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
+def prepare(view: GraphView, target: Target, obstacles: Obstacles, assumed: frozenset[str] = frozenset()) -> Canvas:
     """A canvas without paint.
 
     Args:
         view: the graph.
         target: what is converted, and the lists that decide.
         obstacles: what forbids to touch nodes.
+        assumed: ops that are taken to have 16-bit kernels, whatever TensorFlow has.
     """
     list_of = target.lists.list_of
     node_codes = view.of_kinds((_CODES.get(list_of.get(signature.op, ""), 0) for signature in view.of_kind), np.uint8)
@@ -46,6 +48,9 @@ def prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
     candidates = (node_codes != 0) & (node_codes != _CODES[DENY]) | forced | force_all
     whole = (node_codes == _CODES[ALLOW]) | forced | force_all
     allowed, runnable = eligibility.find_convertible(view, target, candidates, whole)
+    if assumed:
+        units = _units_that_may_change(view, assumed)
+        allowed[units] = runnable[units] = 1
     processable = view.spread(touchable)
     canvas = Canvas(
         view=view,
@@ -70,6 +75,13 @@ def prepare(view: GraphView, target: Target, obstacles: Obstacles) -> Canvas:
     )
     _drop_allow_without_kernel(canvas)
     return canvas
+
+
+def _units_that_may_change(view: GraphView, ops: frozenset[str]) -> npt.NDArray[np.intp]:
+    """The float32 units of some ops whose type is none that the op's definition fixes."""
+    is_free = view.of_slots(np.array([not slot.is_fixed for kind in view.of_kind for slot in kind.slots], np.bool_))
+    of_ops = view.spread(view.of_kinds((kind.op in ops for kind in view.of_kind), np.bool_))
+    return np.flatnonzero(of_ops & is_free & (np.asarray(view.dtypes) == datatypes.FLOAT))
 
 
 def _judge_outer_products(view: GraphView, list_of: Mapping[str, str], node_codes: Flags) -> None:

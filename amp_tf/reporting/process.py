@@ -15,6 +15,7 @@ from amp_tf.reporting.schema import GraphReport, RewriteReport
 
 MAX_CONVERTED = 250_000  # nodes of the graphs in which something was converted; a node takes about 200 bytes
 MAX_UNTOUCHED = 50_000  # nodes of the others
+BASIS_WEIGHT = 4  # a node whose graph is kept for figures takes that much more
 GRAPH_WEIGHT = 16  # a graph's report takes as much memory as that of so many nodes, beside its nodes
 
 
@@ -61,9 +62,13 @@ class _Shelf:
 
     def add(self, number: int, graph: GraphReport) -> None:
         self.graphs.append((number, graph))
-        self._weight += graph.total + GRAPH_WEIGHT
+        self._weight += _weight(graph)
         while self._weight > self._max_nodes and len(self.graphs) > 1:
-            self._weight -= self.graphs.popleft()[1].total + GRAPH_WEIGHT
+            self._weight -= _weight(self.graphs.popleft()[1])
+
+
+def _weight(graph: GraphReport) -> int:
+    return graph.total * (1 if graph.basis is None else 1 + BASIS_WEIGHT) + GRAPH_WEIGHT
 
 
 class Ledger:

@@ -1,18 +1,25 @@
-"""The report of a rewrite: counts at once, and on request a typed reason for every node."""
+"""The report of a rewrite: counts at once, and on request a typed reason for every node.
+
+As data it is the document of :mod:`amp_tf.reporting.document`, of which text, page, notebook and data frame are made.
+"""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import json
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting.text import headline, render
 
-SCHEMA_VERSION = 1
+if TYPE_CHECKING:
+    from amp_tf.reporting.basis import Basis
+    from amp_tf.reporting.facts import Facts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +40,40 @@ class NodeReport:
     reason: Reason
 
 
+class Nodes(list[NodeReport]):
+    """Nodes, of which some can be chosen."""
+
+    def where(
+        self,
+        *,
+        op: str | None = None,
+        precision: Precision | str | None = None,
+        reason: Rule | str | None = None,
+        function: str | None = None,
+    ) -> Nodes:
+        """The nodes that are what each argument says; one that is left out says nothing.
+
+        Args:
+            op: the op, such as ``"MatMul"``.
+            precision: such as ``"bfloat16"``.
+            reason: a :class:`~amp_tf.painting.reasons.Rule` or its name, or words that the reason holds.
+            function: the function that holds the node, empty for graphs themselves.
+
+        Raises:
+            ValueError: there is no such precision.
+        """
+        wanted = Precision(precision) if precision is not None else None
+        rule = Rule.__members__.get(reason) if isinstance(reason, str) else reason
+        return Nodes(
+            node
+            for node in self
+            if (op is None or node.op == op)
+            and (wanted is None or node.precision is wanted)
+            and (reason is None or (node.reason.rule is rule if rule else str(reason) in str(node.reason)))
+            and (function is None or node.function == function)
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class GraphReport:
     """One graph or function body.
@@ -49,6 +90,7 @@ class GraphReport:
         is_revisit: the graph had been rewritten before (TensorFlow runs its optimizers twice).
         painting: what was decided, for :attr:`nodes`.
         folded: normalizations that were multiplied into the filter of the convolution before them.
+        basis: what its figures are found from; ``None`` where no report was asked for before it was rewritten.
     """
 
     function: str
@@ -62,6 +104,7 @@ class GraphReport:
     is_revisit: bool
     painting: Painting = dataclasses.field(repr=False, compare=False)
     folded: int = 0
+    basis: Basis | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def nodes(self) -> Iterator[NodeReport]:
@@ -82,15 +125,17 @@ class RewriteReport:
         graphs: the graphs and function bodies, in the order in which they were rewritten.
         summary: of a process, the line that it prints at exit; else empty. It also tells what no graph shows: rewrites
             that failed, and why amp_tf is off.
+        facts: of a process, what the report says of it beside its graphs.
     """
 
     graphs: tuple[GraphReport, ...] = ()
     summary: str = dataclasses.field(default="", compare=False)
+    facts: Facts | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
-    def nodes(self) -> list[NodeReport]:
+    def nodes(self) -> Nodes:
         """Every node of every graph, with its precision and the reason for it."""
-        return [node for graph in self.graphs for node in graph.nodes]
+        return Nodes(node for graph in self.graphs for node in graph.nodes)
 
     @property
     def total(self) -> int:
@@ -151,35 +196,40 @@ class RewriteReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, for JSON; ``schema_version`` says which form this is."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "converted": self.converted,
-            "total": self.total,
-            "casts": self.casts,
-            "precisions": [precision.value for precision in self.precisions],
-            "why_nothing": str(self.why_nothing) if self.why_nothing else None,
-            "summary": self.summary,
-            "graphs": [_graph_to_dict(graph) for graph in self.graphs],
-        }
+        from amp_tf.reporting.document import make_document
 
+        return make_document(self)
 
-def _graph_to_dict(graph: GraphReport) -> dict[str, Any]:
-    return {
-        "function": graph.function,
-        "way": graph.way,
-        "precision": graph.precision.value if graph.precision else None,
-        "converted": graph.converted,
-        "total": graph.total,
-        "casts": graph.casts,
-        "folded": graph.folded,
-        "nodes": [
-            {
-                "name": node.name,
-                "op": node.op,
-                "precision": node.precision.value,
-                "rule": node.reason.rule.name,
-                "reason": str(node.reason),
-            }
-            for node in graph.nodes
-        ],
-    }
+    def to_json(self) -> str:
+        """The report as JSON; ``amp_tf/reporting/report-1.schema.json`` describes it."""
+        return json.dumps(self.to_dict())
+
+    def save(self, path: str | Path) -> None:
+        """Writes the report: a page for people where the name ends in ``.html``, else JSON.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        from amp_tf.reporting import files
+
+        files.save([self.to_dict()], path)
+
+    def to_dataframe(self) -> Any:
+        """A pandas ``DataFrame`` with a row for each node.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        import pandas  # type: ignore[import-untyped,unused-ignore]
+
+        graphs = self.to_dict()["graphs"]
+        rows = [
+            {"function": graph["function"], "way": graph["way"], **node} for graph in graphs for node in graph["nodes"]
+        ]
+        return pandas.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the figures on top of the page, and what keeps work in float32."""
+        from amp_tf.reporting.page import html
+
+        return html.fragment(self.to_dict())

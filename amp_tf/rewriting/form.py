@@ -13,6 +13,7 @@ from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW
 from amp_tf.oplists.targets import Resolution
+from amp_tf.painting.changes import NO_CHANGE, Change
 from amp_tf.painting.eligibility import Obstacles, find_obstacles
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.outcome import Painting
@@ -85,8 +86,8 @@ class Job:
         """The nodes that must stay as they are, or that the user has a wish for."""
         return find_obstacles(view, self.resolution, self.config, self.preserve)
 
-    def paint(self, form: Form) -> Painting:
-        """Decides what becomes 16 bit."""
+    def paint(self, form: Form, change: Change = NO_CHANGE) -> Painting:
+        """Decides what becomes 16 bit, or what would be under a change."""
         return paint(
             form.view,
             self.resolution,
@@ -96,6 +97,7 @@ class Job:
             calls_products=self._calls_products,
             shapes=form.shapes,
             folded=form.folded,
+            change=change,
         )
 
     def _calls_products(self, node: Any) -> bool:

@@ -14,7 +14,6 @@ import contextvars
 import functools
 import itertools
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -25,13 +24,12 @@ from absl import logging
 from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.oplists.targets import Resolution
+from amp_tf.reporting import layers
 from amp_tf.reporting.schema import RewriteReport
 
 INDEX = "index.tsv"
 _COLUMNS = ("files", "way", "function", "scopes", "nodes", "converted", "casts")
 _SCOPES_SHOWN = 3
-# What TensorFlow puts around the names of what it inlines, differentiates or names by itself.
-_TENSORFLOWS = re.compile(r"((Stateful)?PartitionedCall|gradient_tape|gradients)(_\d+)?|__inference_.*")
 _numbers = itertools.count()
 _way = contextvars.ContextVar("way", default="offline")
 
@@ -138,8 +136,7 @@ def _warn_once(path: str, why: str) -> None:
 
 def _scopes(names: Iterable[str]) -> list[str]:
     """The outermost name scopes that hold most nodes, which tells one model from another."""
-    paths = ([part for part in name.split("/") if not _TENSORFLOWS.fullmatch(part)] for name in names)
-    counts = collections.Counter(path[0] for path in paths if len(path) > 1)
+    counts = collections.Counter(around[0] for name in names if (around := layers.scopes(name)))
     return [scope for scope, _ in counts.most_common(_SCOPES_SHOWN)]
 
 

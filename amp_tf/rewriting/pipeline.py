@@ -18,6 +18,7 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason
+from amp_tf.reporting.basis import Basis
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 from amp_tf.rewriting.arguments import check_arguments, check_preserved, serialize
 from amp_tf.rewriting.folding import fold
@@ -25,6 +26,7 @@ from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.hoisting import with_early_reads
 from amp_tf.rewriting.live_graphs import graph_def_of
 from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
+from amp_tf.rewriting.recording import basis_of
 from amp_tf.rewriting.run import Run
 
 
@@ -126,28 +128,30 @@ def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest
     for candidate in (folded, given) if folded else (given,):  # folding is dropped where nothing becomes 16 bit
         form, painting = with_early_reads(candidate, job)
         if casts := plan_edits(painting):
-            cast_count = len(casts.new)
+            report = _report(painting, len(casts.new), len(form.folded.scales), basis_of(form, painting, casts, job))
             result = editor.apply_to_graph(graph.node, view.names, form.edits.then(casts), rest)
             del casts  # verification takes the most memory
             with _telling_bugs():
                 after = read_nodes(read_table(result), job.templates, painting.view.names)
             _verify(view, after, form.edits, job)
-            return result, _report(painting, cast_count, len(form.folded.scales))
-    return b"", _report(painting)
+            return result, report
+    return b"", _report(painting, basis=basis_of(form, painting, casts, job))
 
 
 def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> tuple[Any, list[GraphReport]]:
     """Likewise for a FunctionDef, in which nothing is folded or moved; the function itself if no node changed."""
     view = read_function(function, job.templates)
-    painting = job.paint(job.form(view, shapes))
+    form = job.form(view, shapes)
+    painting = job.paint(form)
     casts = plan_edits(painting)
+    report = _report(painting, len(casts.new), basis=basis_of(form, painting, casts, job, function))
     result = function
     if casts:
         result = editor.apply_to_function(function, view.names, view.signatures, casts)
         with _telling_bugs():
             after = read_function(result, job.templates)
         _verify(view, after, NO_EDITS, job)
-    return result, [_report(painting, len(casts.new))]
+    return result, [report]
 
 
 def _rewrite_graph(
@@ -180,7 +184,7 @@ def _rewrite_library(library: Any, job: Job) -> list[GraphReport]:
     return reports
 
 
-def _report(painting: Painting, casts: int = 0, folded: int = 0) -> GraphReport:
+def _report(painting: Painting, casts: int = 0, folded: int = 0, basis: Basis | None = None) -> GraphReport:
     kept = painting.detached()
     rule = painting.why_nothing
     return GraphReport(
@@ -195,6 +199,7 @@ def _report(painting: Painting, casts: int = 0, folded: int = 0) -> GraphReport:
         unmatched=painting.unmatched,
         is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*painting.view.names, ""]),
         painting=kept,
+        basis=basis,
     )
 
 

@@ -1,5 +1,7 @@
 """``amp-tf explain`` on files."""
 
+import json
+
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
@@ -104,3 +106,27 @@ def test_a_pattern_that_matches_nothing_is_told_and_one_that_matches_in_a_functi
     patterns = ["--keep-float32", "^prod", "--keep-float32", "nosuch", "--force-f16", "^none$"]
     assert main(["explain", str(tmp_path / "g.pb"), "e", "--precision", "bfloat16", *patterns]) == 0
     assert capsys.readouterr().err == "No node's name matches: nosuch, ^none$\n"
+
+
+def test_all_nodes_are_listed_with_their_reasons(graph_file, capsys):
+    assert main(["explain", str(graph_file), "--all", "--precision", "bfloat16"]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [line[:4] for line in lines] == [
+        ["float32", "Placeholder", "", "x"],
+        ["bfloat16", "Relu", "", "r"],
+        ["bfloat16", "MatMul", "", "m"],
+        ["float32", "Exp", "", "e"],
+    ]
+    assert lines[3][4] == "its op is on the deny list"
+
+
+def test_the_list_is_cut_down_by_op_and_is_json_on_request(graph_file, capsys):
+    assert main(["explain", str(graph_file), "--all", "--op", "MatMul", "--json", "--precision", "bfloat16"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["name"], row["precision"], row["rule"]) == ("m", "bfloat16", "ALLOW_LIST")
+
+
+@pytest.mark.parametrize("arguments", [[], ["m", "--all"]])
+def test_either_a_node_or_all_are_asked_for(arguments, graph_file, capsys):
+    assert main(["explain", str(graph_file), *arguments]) == 1
+    assert "name one NODE, or add --all for all of them" in capsys.readouterr().err

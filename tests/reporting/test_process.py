@@ -172,3 +172,13 @@ def test_a_rule_that_matched_in_a_graph_that_is_not_kept_any_more_still_counts_a
     ledger.record(RewriteReport((missed,)), way="grappler")
     assert len(ledger.report().graphs) == 1
     assert ledger.totals().unmatched == ("typo",)
+
+
+def test_graphs_that_are_kept_for_figures_weigh_more(ledger, converted):
+    with_basis = dataclasses.replace(converted.graphs[0], total=MAX_CONVERTED // 10, basis=object())
+    for _ in range(3):
+        ledger.record(RewriteReport((with_basis,)), way="grappler")
+    assert len(ledger.report().graphs) == 1
+    for _ in range(3):
+        ledger.record(RewriteReport((dataclasses.replace(with_basis, basis=None),)), way="grappler")
+    assert len(ledger.report().graphs) == 4

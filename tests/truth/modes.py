@@ -75,3 +75,16 @@ def running(config: amp_tf.AmpConfig | None) -> Iterator[None]:
         yield
     finally:
         handle.uninstall()
+
+
+def check_that_graphs_are_converted() -> None:
+    """What stays in float32 equals float32: where amp_tf does not come in, every program would look right.
+
+    Raises:
+        RuntimeError: amp_tf converts no product of a plain graph.
+    """
+    before = amp_tf.report().converted
+    with running(default_config(MODES["bfloat16"])):
+        tf.function(tf.matmul)(tf.ones((4, 4)), tf.ones((4, 4)))
+    if amp_tf.report().converted == before:
+        raise RuntimeError(f"amp_tf converts nothing here: {amp_tf.report()}")

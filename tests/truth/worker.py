@@ -30,6 +30,7 @@ def main() -> None:
     wanted, ways, path = sys.argv[2].split(","), sys.argv[3].split(","), Path(sys.argv[4])
     names = set(sys.stdin.read().split("\n"))
     modes.pretend()
+    modes.check_that_graphs_are_converted()
     for program in catalogue.all_programs():
         if program.name not in names:
             continue

@@ -105,7 +105,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
 
     from amp_tf.reporting import process
     from amp_tf.reporting.schema import RewriteReport
-    from amp_tf.rewriting import log_files
+    from amp_tf.rewriting import log_files, recording
     from amp_tf.rewriting.pipeline import rewrite
 
     context = function._bound_context
@@ -132,7 +132,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
 
     def rewrite_body(definition: Any) -> Any:
         library = FunctionDefLibrary(function=callees(definition))
-        with log_files.coming("xla"):
+        with log_files.coming("xla"), recording.traced(function):
             result = rewrite(definition, config, hardware=hardware(), library=library)
         reports.extend(result.report.graphs)
         return result.graph

@@ -1,0 +1,116 @@
+"""``AMP_TF_REPORT=folder``: the report of a process as a file, written when it ends, by SIGTERM too.
+
+Python's own exit covers an error that nobody caught. By default SIGTERM ends a process without it, so where the program
+has no handler of its own the report is written first. Nothing can be written after a crash of the interpreter itself or
+a SIGKILL.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amp_tf.config import AmpConfig
+from amp_tf.hooks import notices, process_facts
+
+if TYPE_CHECKING:
+    pass
+
+VARIABLE = "AMP_TF_REPORT"
+_SIGTERM_WAIT = 20.0  # seconds
+_LEAST_SECONDS, _SHARE = 0.4, 0.005  # of the run, for the report
+
+
+def install(config: AmpConfig) -> None:
+    """Has the report written as the process ends, if the configuration names a folder. Idempotent."""
+    before = process_facts.note_settings(config)
+    if config.report_path and (before is None or before.report_path != config.report_path):
+        _check_folder(config.report_path)
+    if config.report_path:
+        _catch_sigterm()
+
+
+def uninstall() -> None:
+    """Leaves SIGTERM alone again; what was rewritten so far is still reported. Idempotent."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _on_sigterm:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def write() -> None:
+    """Writes the file, if a folder was named; trouble is one line. Never raises."""
+    folder = process_facts.settings().report_path
+    if not folder:
+        return
+    try:
+        import json
+
+        from amp_tf.hooks import summary
+        from amp_tf.reporting import files
+        from amp_tf.reporting.document import make_document
+
+        seconds = max(_LEAST_SECONDS, _SHARE * process_facts.seconds())
+        document = make_document(summary.report(), seconds=seconds)
+        name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}.json"
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        files.write(Path(folder) / name, json.dumps(document))
+    except OSError as error:
+        _tell(folder, error)
+    except Exception as error:  # this is the end of somebody else's program
+        print(f"amp_tf: no report: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _check_folder(folder: str) -> None:
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        _tell(folder, error)
+
+
+def _tell(folder: str, error: OSError) -> None:
+    notices.warn_once(
+        "report.folder",
+        f"cannot write to {folder!r} ({error.strerror or error})",
+        where=VARIABLE,
+        fix="The run goes on without a report; name a folder that can be written",
+    )
+
+
+def _catch_sigterm() -> None:
+    """Only where SIGTERM has its default meaning, which is kept: the process ends by the signal."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _on_sigterm)
+        _watch_forks()
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """A child, such as a worker of a pool, is no run of its own: it is born with SIGTERM as it was.
+
+    Before the fork, because Python drops a signal that comes before the child is ready for its handlers.
+    """
+    os.register_at_fork(before=uninstall, after_in_parent=_after_fork, after_in_child=uninstall)
+
+
+def _after_fork() -> None:
+    if process_facts.settings().report_path:
+        _catch_sigterm()
+
+
+def _on_sigterm(number: int, frame: object) -> None:
+    """The main thread may hold any lock just now, so another one writes, and is not waited for without end."""
+    process_facts.note_end("by SIGTERM")
+    writer = threading.Thread(target=write, name="amp_tf report", daemon=True)
+    writer.start()
+    writer.join(_SIGTERM_WAIT)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

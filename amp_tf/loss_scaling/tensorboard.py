@@ -1,0 +1,62 @@
+"""Scalars for TensorBoard: loss scale, skipped steps, and how much of the work is in 16 bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amp_tf.loss_scaling.diagnosis import Status
+from amp_tf.reporting import process
+from amp_tf.reporting.figures import products_share
+
+PREFIX = "amp_tf/"
+
+
+class Board:
+    """Writes event files, the first of them with the first scalar.
+
+    Args:
+        log_dir: TensorBoard's folder.
+    """
+
+    def __init__(self, log_dir: str) -> None:
+        self._log_dir = log_dir
+        self._writer: Any = None
+        self._last_step = -1
+        self._graphs = -1
+        self._share: float | None = None
+
+    def write(self, step: int, status: Status | None) -> None:
+        """Writes what is known now, once for each step.
+
+        ``amp_tf/products_in_16_bit`` is there where a report is asked for (``AMP_TF_REPORT``), because it needs the
+        graphs' shapes; ``amp_tf/nodes_in_16_bit`` always is.
+
+        Args:
+            step: the x axis.
+            status: of the loss scale; ``None`` where there is none.
+        """
+        import tensorflow as tf
+
+        if step == self._last_step:
+            return
+        self._last_step = step
+        if self._writer is None:
+            self._writer = tf.summary.create_file_writer(self._log_dir)
+        with self._writer.as_default(), tf.summary.record_if(True):
+            for name, value in self._scalars(status).items():
+                tf.summary.scalar(f"{PREFIX}{name}", value, step=step)
+
+    def flush(self) -> None:
+        """Has everything that was written stand in the file."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def _scalars(self, status: Status | None) -> dict[str, float]:
+        totals = process.totals()
+        scalars = {"nodes_in_16_bit": totals.converted / totals.total} if totals.total else {}
+        if status is not None:
+            scalars |= {"loss_scale": status.scale, "skipped_steps": float(status.skipped)}
+        if self._graphs != sum(totals.graphs.values()):  # the share changes with new graphs alone
+            self._graphs = sum(totals.graphs.values())
+            self._share = products_share(process.report())
+        return scalars if self._share is None else {**scalars, "products_in_16_bit": self._share}

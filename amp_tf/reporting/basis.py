@@ -1,0 +1,71 @@
+"""What a graph's figures are found from; kept only where somebody asked for a report, for it holds the whole graph."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from amp_tf.graph.sizes import KnownShapes
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists.targets import Resolution
+from amp_tf.painting.changes import Change
+from amp_tf.painting.outcome import Painting
+
+
+@dataclasses.dataclass(frozen=True)
+class InsertedCast:
+    """One cast that a rewrite inserted.
+
+    Attributes:
+        node, port: the output port whose value is cast; the number of the node in the view.
+        to_f16: whether it casts to 16 bit, and else to float32.
+        readers: how many inputs read its result.
+    """
+
+    node: int
+    port: int
+    to_f16: bool
+    readers: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Basis:
+    """A graph as it was painted, with what is needed to paint it again.
+
+    Attributes:
+        view: the graph, with its edges and nodes, once normalization was folded and reads were moved.
+        shapes: the static shapes of its tensors.
+        resolution: what was converted here.
+        casts: those that the rewrite inserted.
+        hoisted: reads of variables that were moved out of loops.
+        paint: paints it again under a change, which does not touch the graph that runs.
+        patterns: those of ``keep_float32``.
+    """
+
+    view: GraphView
+    shapes: KnownShapes
+    resolution: Resolution
+    casts: tuple[InsertedCast, ...]
+    hoisted: int
+    paint: Callable[[Change], Painting]
+    patterns: tuple[str, ...] = ()
+
+
+_is_wanted = contextvars.ContextVar("is_wanted", default=False)
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Rewrites inside the block keep the basis of their report."""
+    token = _is_wanted.set(True)
+    try:
+        yield
+    finally:
+        _is_wanted.reset(token)
+
+
+def is_wanted() -> bool:
+    """Whether this is inside such a block."""
+    return _is_wanted.get()

@@ -1,0 +1,264 @@
+"""Blockers: what keeps work in float32, each with what would become 16 bit if it alone were taken away.
+
+A node that stays in float32 has a root: the deny-list op from which the decision came, a missing kernel, a name rule.
+What a root is worth is not guessed from the nodes that name it: the graph is painted again without it. The roots whose
+nodes hold most operations are tried first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import shlex
+import time
+from collections.abc import Iterable, Sequence
+
+from amp_tf.config import ENV_VARS
+from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, ROWS
+from amp_tf.oplists.table import DENY as DENY_LIST
+from amp_tf.painting.changes import NO_CHANGE, Change
+from amp_tf.painting.reasons import Rule
+from amp_tf.reporting.figures import PRODUCTS
+from amp_tf.reporting.layers import layer_of
+from amp_tf.reporting.studied import Studied
+
+MOST = 12  #: roots that are tried
+TOGETHER = 3  #: of the best, whose joint gain is found
+
+DENY, NO_LIST, KERNEL, NAME = "deny list", "no list", "no kernel", "name rule"
+SCOPE, DEVICE, FETCHED = "scope", "device", "fed or fetched"
+COST, SHAPE, ACCURACY, STRUCTURE = "does not pay", "unknown shape", "accuracy", "structure"
+KINDS = (DENY, NO_LIST, KERNEL, NAME, SCOPE, DEVICE, FETCHED, COST, SHAPE, ACCURACY, STRUCTURE)
+
+_KIND_OF = {
+    Rule.DENY_LIST: DENY,
+    Rule.NOT_LISTED: NO_LIST,
+    Rule.NO_KERNEL: KERNEL,
+    Rule.TYPE_NOT_ALLOWED: KERNEL,
+    Rule.KEPT_BY_NAME: NAME,
+    Rule.KEPT_BY_SCOPE: SCOPE,
+    Rule.OTHER_DEVICE: DEVICE,
+    Rule.PRESERVED: FETCHED,
+    Rule.DOES_NOT_PAY: COST,
+}
+_ROWS_OF = {  # of painting.paint.RULES
+    Rule.BEYOND_RANGE: ("extreme constants",),
+    Rule.COMPARED: ("stored maxima",),
+    Rule.WHOLE_NUMBERS: ("whole numbers",),
+    Rule.AFTER_PRODUCTS: ("results",),
+    Rule.RUNNING_SUM: ("running sums",),
+    Rule.DIFFERENCE: ("differences",),
+    Rule.LEAVES_RANGE: ("squares and quotients",),
+    Rule.SUMS: ("sums on lists", "narrow sums"),
+    Rule.INACCURATE: ("inaccurate kernels",),
+}
+_NO_ROOT = frozenset(
+    (Rule.NO_ALLOW_NEIGHBOUR, Rule.NO_FLOAT32, Rule.NOTHING_TO_CONVERT, Rule.NO_TARGET, Rule.SCALES_FILTER)
+)
+_DANGER_OF = {row.op: row.why for row in ROWS if row.op_list == DENY_LIST}
+
+
+@dataclasses.dataclass(frozen=True)
+class Root:
+    """Why nodes stay in float32.
+
+    Attributes:
+        kind: one of :data:`KINDS`.
+        what: the op, the pattern, the layer, the device, or the rule in words.
+        rules: the rows of the painting that make it, for accuracy.
+        why: the same in words.
+    """
+
+    kind: str
+    what: str
+    rules: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """The variable or the line that takes it away, or why there is none."""
+        if self.kind in (DENY, NO_LIST):
+            danger = f", but it {_DANGER_OF[self.what]}" if self.what in _DANGER_OF else ""
+            return f"{_variable(f'{_home(self.what)}_add')}={shlex.quote(self.what)}{danger}"
+        return {
+            KERNEL: f"none here: TensorFlow has no 16-bit kernel of {self.what}; use another op in the model",
+            NAME: f"drop {self.what!r} from {_variable('keep_float32')}",
+            SCOPE: f'take {self.what or "it"} out of amp_tf.scope("float32") in the model',
+            DEVICE: f"take it off {self.what} in the model (tf.device)",
+            FETCHED: "fetch what comes after it, or do not feed or fetch it",
+            COST: f"{_variable('precision')}=bfloat16 converts it all the same, and the cost model expects no gain",
+            SHAPE: "give the input a static shape, such as by batch(…, drop_remainder=True)",
+            ACCURACY: f"{_variable('force_f16')}=<its name>, at the price of accuracy: {self.why}",
+        }.get(self.kind, "none")
+
+    def change(self, studied: Studied, nodes: Iterable[int]) -> Change:
+        """What takes it away in one graph.
+
+        Args:
+            studied: the graph.
+            nodes: those that name it.
+        """
+        if self.kind in (DENY, NO_LIST):
+            return Change(op_lists=((self.what, _home(self.what)),))
+        if self.kind in (SCOPE, DEVICE, FETCHED):
+            return Change(nodes=frozenset(studied.view.names[node] for node in nodes))
+        ops = (
+            {studied.view.ops[node] for node in nodes} & PRODUCTS if self.kind == COST else {self.what} & FUSED_PRODUCTS
+        )
+        unlisted = tuple((op, ALLOW) for op in sorted(ops.difference(studied.list_of)))
+        return {
+            KERNEL: Change(kernels=frozenset({self.what}), op_lists=unlisted),
+            NAME: Change(patterns=frozenset(self.what.split(_BETWEEN))),
+            COST: Change(rules=frozenset({"cost model"}), op_lists=unlisted),
+            SHAPE: Change(shapes=True),
+            ACCURACY: Change(rules=frozenset(self.rules)),
+        }.get(self.kind, NO_CHANGE)
+
+
+_BETWEEN = " and "  # patterns that keep a node together
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocker:
+    """A root and what it is worth; operations are those of one run of each graph.
+
+    Attributes:
+        root: what it is.
+        nodes: how many computing nodes name it.
+        operations: of these nodes.
+        example: the one with most operations among them.
+        gain: the operations that become 16 bit if it alone is taken away; ``None`` where that was not tried.
+        products: those of products among them.
+        converted: how many nodes more are then 16 bit.
+    """
+
+    root: Root
+    nodes: int
+    operations: float
+    example: str
+    gain: float | None = None
+    products: float | None = None
+    converted: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """Some of the best blockers, and the operations that become 16 bit if all of them are taken away."""
+
+    roots: tuple[Root, ...]
+    gain: float
+
+
+Places = dict[int, list[int]]  # the nodes that name a root, by the number of their graph
+
+
+def find_blockers(graphs: Sequence[Studied], *, seconds: float = math.inf) -> tuple[list[Blocker], Together | None]:
+    """Ranks what keeps work in float32, by what it is worth.
+
+    Args:
+        graphs: with a basis each.
+        seconds: as many roots are tried as fit in.
+
+    Returns:
+        The blockers, first those that were tried; and some of the best together, ``None`` where there are fewer than
+        two or the time is up.
+    """
+    clock = _Clock(seconds)
+    roots = _find_roots(graphs)
+    named = sorted((_describe(root, places, graphs) for root, places in roots.items()), key=lambda b: -b.operations)
+    tried = [blocker for blocker in named if blocker.root.kind != STRUCTURE][:MOST]
+    blockers = []
+    for blocker in named:
+        if blocker in tried and clock.has_time():
+            gain, products, converted = _gain(graphs, [(blocker.root, roots[blocker.root])])
+            blocker = dataclasses.replace(blocker, gain=gain, products=products, converted=converted)
+        blockers.append(blocker)
+    blockers.sort(key=lambda b: (b.gain is None, -(b.gain or 0.0), -b.operations))
+    best = [b.root for b in blockers if (b.gain or 0.0) > 0 and b.root.kind != COST][:TOGETHER]
+    if len(best) < 2 or not clock.has_time():
+        return blockers, None
+    return blockers, Together(tuple(best), _gain(graphs, [(root, roots[root]) for root in best])[0])
+
+
+class _Clock:
+    """Tells whether there is time for one try more, which takes as long as the longest so far."""
+
+    def __init__(self, seconds: float) -> None:
+        self._last = time.monotonic()
+        self._end = self._last + seconds
+        self._longest = 0.0
+
+    def has_time(self) -> bool:
+        now = time.monotonic()
+        self._longest, self._last = max(self._longest, now - self._last), now
+        return now + self._longest < self._end
+
+
+def _gain(graphs: Sequence[Studied], removed: Sequence[tuple[Root, Places]]) -> tuple[float, float, int]:
+    """What becomes 16 bit in all graphs once some roots are taken away together."""
+    gains = []
+    for number, studied in enumerate(graphs):
+        change = NO_CHANGE
+        for root, places in removed:
+            if number in places:
+                change = change.plus(root.change(studied, places[number]))
+        if change:
+            gains.append(studied.gain(change))
+    operations, products, nodes = map(sum, zip(*gains, strict=True))
+    return operations, products, nodes
+
+
+def _find_roots(graphs: Sequence[Studied]) -> dict[Root, Places]:
+    roots: dict[Root, Places] = {}
+    for number, studied in enumerate(graphs):
+        for node in range(studied.view.node_count):
+            if not studied.is_f16[node] and (root := _root_of(studied, node)) is not None:
+                roots.setdefault(root, {}).setdefault(number, []).append(node)
+    return {
+        root: places
+        for root, places in roots.items()
+        if any(graphs[number].figures.work[nodes].any() for number, nodes in places.items())
+    }
+
+
+def _root_of(studied: Studied, node: int) -> Root | None:
+    rule = studied.reasons[node].rule
+    if rule in _NO_ROOT:
+        return None
+    origin = studied.graph.painting.way(node)[-1] if studied.reasons[node].cause else node
+    rule = studied.reasons[origin].rule
+    if rule in _ROWS_OF:
+        return Root(ACCURACY, _ROWS_OF[rule][-1], _ROWS_OF[rule], rule.words.partition(", by {cause}")[0])
+    kind = _KIND_OF.get(rule, STRUCTURE)
+    name, op = studied.view.names[origin], studied.view.ops[origin]
+    if kind is NO_LIST and op in FUSED_PRODUCTS:  # off the lists where oneDNN has no kernel
+        kind = KERNEL
+    if kind is COST and math.isnan(studied.figures.elements[origin]):
+        kind = SHAPE
+    if kind is NAME:
+        return Root(NAME, _BETWEEN.join(p for p in studied.basis.patterns if re.search(p, name)))
+    what = {
+        **dict.fromkeys((DENY, NO_LIST, KERNEL), op),
+        **dict.fromkeys((SCOPE, SHAPE), layer_of(name)),
+        DEVICE: studied.view.devices[origin],
+        STRUCTURE: rule.words.replace("{cause}", "it"),
+    }
+    return Root(kind, what.get(kind, ""))
+
+
+def _describe(root: Root, places: Places, graphs: Sequence[Studied]) -> Blocker:
+    work = [(graphs[number].figures.work[node], number, node) for number, nodes in places.items() for node in nodes]
+    computing = [entry for entry in work if entry[0] > 0]
+    _, number, node = max(computing)
+    operations = sum(float(entry[0]) for entry in computing)
+    return Blocker(root, len(computing), operations, graphs[number].view.names[node])
+
+
+def _home(op: str) -> str:
+    """The list to put an op on: that of the products, or that of what may follow them."""
+    return ALLOW if op in PRODUCTS else INFER
+
+
+def _variable(field: str) -> str:
+    return next(row.name for row in ENV_VARS if row.field == field)

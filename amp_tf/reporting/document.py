@@ -1,0 +1,236 @@
+"""The document: a report as plain data, of one version. ``report-1.schema.json`` beside this file describes it.
+
+All that people read is made of it: page, notebook, command line. What is not known is ``null``, or absent where it is
+one of a node's many figures. Operations and times are those of one run of each graph, loops counted as ten turns.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from amp_tf.precision import Precision
+from amp_tf.reporting import figures, shape_advice
+from amp_tf.reporting.basis import InsertedCast
+from amp_tf.reporting.blockers import Blocker, Together, find_blockers
+from amp_tf.reporting.facts import Facts
+from amp_tf.reporting.layers import layer_of
+from amp_tf.reporting.studied import Studied
+
+if TYPE_CHECKING:
+    from amp_tf.reporting.schema import RewriteReport
+
+SCHEMA_VERSION = 1
+KIND = "amp_tf.report"
+_MOST_ADVICE = 40
+_NS_PER_MS = 1e6
+_FLOAT_BYTES, _F16_BYTES = 4, 2
+
+
+def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[str, Any]:
+    """The document of a report.
+
+    Args:
+        report: of a rewrite or of a process.
+        seconds: that all of it may take: as many blockers are tried as fit in.
+    """
+    end = time.monotonic() + seconds
+    studied = [Studied(graph) for graph in report.graphs]
+    known = [graph for graph in studied if graph.graph.basis is not None]
+    graphs = [_graph(graph) for graph in studied]
+    figures_found, ops, advice = _figures(known) if known else None, _ops(studied), _advice(known)
+    blockers, together = find_blockers(known, seconds=end - time.monotonic())
+    facts = report.facts or Facts()
+    return {
+        "schema": KIND,
+        "schema_version": SCHEMA_VERSION,
+        "converted": report.converted,
+        "total": report.total,
+        "casts": report.casts,
+        "precisions": [precision.value for precision in report.precisions],
+        "why_nothing": str(report.why_nothing) if report.why_nothing else None,
+        "summary": report.summary,
+        "process": dict(facts.process),
+        "totals": dict(facts.totals),
+        "settings": [dict(setting) for setting in facts.settings],
+        "devices": [dict(device) for device in facts.devices],
+        "hooks": dict(facts.hooks),
+        "loss_scales": [{**dataclasses.asdict(curve), "points": list(curve.points)} for curve in facts.loss_scales],
+        "figures": figures_found,
+        "ops": ops,
+        "blockers": [_blocker_row(blocker) for blocker in blockers],
+        "together": _together_row(together),
+        "shape_advice": advice,
+        "graphs": graphs,
+    }
+
+
+def _figures(graphs: Sequence[Studied]) -> dict[str, Any]:
+    sums: dict[str, float] = collections.defaultdict(float)
+    times: dict[str, float] = collections.defaultdict(float)
+    for graph in graphs:
+        found, work = graph.figures, graph.figures.work
+        for name, mask in (("operations", slice(None)), ("products", found.is_product)):
+            sums[f"{name}_f16"] += float(work[mask][graph.is_f16[mask]].sum())
+            sums[f"{name}_float32"] += float(work[mask][~graph.is_f16[mask]].sum())
+        sums["products_unknown"] += int(np.isnan(found.operations[found.is_product]).sum())
+        for name, taken in _times(graph).items():
+            times[name] += taken
+    has_costs = times["float32"] > 0 and all(map(_has_costs, graphs))
+    products = sums["products_f16"] + sums["products_float32"]
+    return {
+        "graphs": len(graphs),
+        "products_share_f16": sums["products_f16"] / products if products else None,
+        **{
+            name: {"f16": sums[f"{name}_f16"], "float32": sums[f"{name}_float32"]}
+            for name in ("products", "operations")
+        },
+        "products_unknown": int(sums["products_unknown"]),
+        "estimated_ms": {name: taken / _NS_PER_MS for name, taken in times.items()} if has_costs else None,
+    }
+
+
+def _times(graph: Studied) -> dict[str, float]:
+    """What one run takes in ns: all of it in float32, as it is now without casts, and the casts."""
+    in_float32, in_f16 = figures.node_times(graph.basis, graph.figures)
+    casts = sum(found for cast in graph.basis.casts if (found := _cast_time(graph, cast)) is not None)
+    now = np.where(graph.is_f16, in_f16, in_float32)
+    return {"float32": float(in_float32.sum()), "now": float(now.sum()) + casts, "casts": casts}
+
+
+def _has_costs(graph: Studied) -> bool:
+    """Whether the figures of the cost model hold: XLA fuses what they take apart."""
+    return graph.graph.way != "xla" and figures.has_costs(graph.basis)
+
+
+def _cast_time(graph: Studied, cast: InsertedCast) -> float | None:
+    elements = figures.cast_elements(graph.basis, cast)
+    if elements is None or not _has_costs(graph):
+        return None
+    return figures.cast_time(cast, elements) * float(graph.figures.runs[cast.node])
+
+
+def _ops(graphs: Iterable[Studied]) -> list[dict[str, Any]]:
+    """For each op, nodes and operations by precision."""
+    rows: dict[str, dict[str, Any]] = {}
+    for graph in graphs:
+        work = graph.figures.work if graph.graph.basis is not None else np.zeros(graph.view.node_count)
+        for op, is_f16, operations in zip(graph.view.ops, graph.is_f16.tolist(), work.tolist(), strict=True):
+            empty = {"op": op, "nodes": {"f16": 0, "float32": 0}, "operations": {"f16": 0.0, "float32": 0.0}}
+            row = rows.setdefault(op, empty)
+            kind = "f16" if is_f16 else "float32"
+            row["nodes"][kind] += 1
+            row["operations"][kind] += operations
+    return sorted(rows.values(), key=lambda row: (-sum(row["operations"].values()), -sum(row["nodes"].values())))
+
+
+def _blocker_row(blocker: Blocker) -> dict[str, Any]:
+    return {
+        "kind": blocker.root.kind,
+        "what": blocker.root.what,
+        "nodes": blocker.nodes,
+        "operations": blocker.operations,
+        "example": blocker.example,
+        "gain": blocker.gain,
+        "gain_products": blocker.products,
+        "gain_nodes": blocker.converted,
+        "remedy": blocker.root.remedy,
+    }
+
+
+def _together_row(together: Together | None) -> dict[str, Any] | None:
+    if together is None:
+        return None
+    return {"roots": [{"kind": root.kind, "what": root.what} for root in together.roots], "gain": together.gain}
+
+
+def _advice(graphs: Sequence[Studied]) -> dict[str, Any]:
+    found = shape_advice.advise(graphs)
+    grades = dict.fromkeys((shape_advice.EFFICIENT, shape_advice.WORKS, shape_advice.UNKNOWN), 0.0)
+    for advice in found:
+        grades[advice.grade] += advice.operations
+    rows = [dataclasses.asdict(advice) for advice in found if advice.grade != shape_advice.EFFICIENT]
+    return {"operations": grades, "rows": rows[:_MOST_ADVICE], "more": max(0, len(rows) - _MOST_ADVICE)}
+
+
+def _graph(graph: Studied) -> dict[str, Any]:
+    report = graph.graph
+    return {
+        "function": report.function,
+        "way": report.way,
+        "precision": report.precision.value if report.precision else None,
+        "converted": report.converted,
+        "total": report.total,
+        "casts": report.casts,
+        "folded": report.folded,
+        "hoisted": report.basis.hoisted if report.basis else None,
+        "why_nothing": str(report.why_nothing) if report.why_nothing else None,
+        "nodes": list(map(_Row(graph).of, range(graph.view.node_count))),
+        "inserted_casts": [_cast(graph, cast) for cast in report.basis.casts] if report.basis else [],
+    }
+
+
+class _Row:
+    """Makes the rows of a graph's nodes."""
+
+    def __init__(self, graph: Studied) -> None:
+        self._graph = graph
+        self._precision = (graph.graph.precision or Precision.FLOAT32).value
+        self._is_f16 = graph.is_f16.tolist()
+        self._figures: Mapping[str, list[float]] = {}
+        if graph.graph.basis is not None:
+            found = graph.figures
+            moved = found.bytes(graph.is_f16)
+            columns = {"operations": found.operations, "bytes": moved, "runs": found.runs}
+            self._figures = {name: column.tolist() for name, column in columns.items()}
+
+    def of(self, node: int) -> dict[str, Any]:
+        """The row of a node."""
+        view, reason = self._graph.view, self._graph.reasons[node]
+        row: dict[str, Any] = {
+            "name": view.names[node],
+            "op": view.ops[node],
+            "precision": self._precision if self._is_f16[node] else Precision.FLOAT32.value,
+            "rule": reason.rule.name,
+            "reason": str(reason),
+        }
+        if reason.cause:
+            row["cause"] = reason.cause
+        if view.devices[node]:
+            row["device"] = view.devices[node]
+        if self._figures:
+            self._add_figures(row, node)
+        return row
+
+    def _add_figures(self, row: dict[str, Any], node: int) -> None:
+        shapes = self._graph.basis.shapes.output_shapes(row["name"])
+        if shapes:
+            row["shapes"] = [None if shape is None else list(shape) for shape in shapes]
+        for name, unremarkable in (("operations", 0.0), ("bytes", 0.0), ("runs", 1.0)):
+            value = self._figures[name][node]
+            if math.isnan(value):
+                row[name] = None
+            elif value != unremarkable:
+                row[name] = value
+
+
+def _cast(graph: Studied, cast: InsertedCast) -> dict[str, Any]:
+    name, f16 = graph.view.names[cast.node], (graph.graph.precision or Precision.FLOAT32).value
+    elements, taken = figures.cast_elements(graph.basis, cast), _cast_time(graph, cast)
+    return {
+        "node": name,
+        "port": cast.port,
+        "layer": layer_of(name),
+        "from": "float32" if cast.to_f16 else f16,
+        "to": f16 if cast.to_f16 else "float32",
+        "readers": cast.readers,
+        "runs": float(graph.figures.runs[cast.node]),
+        "bytes": None if elements is None else elements * (_FLOAT_BYTES + _F16_BYTES),
+        "estimated_ms": None if taken is None else taken / _NS_PER_MS,
+    }

@@ -1,0 +1,167 @@
+"""What each node of a graph takes: operations, bytes, runs, and the time that the cost model expects.
+
+Operations are floating-point operations of one run of the node. Those of a product come from its shapes, a
+multiplication and an addition counted as two. Any other op that computes is counted as one operation for each element
+of the largest tensor that it reads or writes, and an op that only moves values as none. A size that is not known is
+taken for a batch of 64 if it is the first one, and else makes the figure unknown: NaN.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from amp_tf.graph import datatypes
+from amp_tf.graph.sizes import Shapes, element_count
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists import costs
+from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, CPU, DENY, INFER, ROWS
+from amp_tf.painting.economy import count_runs, operations_of
+from amp_tf.painting.outcome import Painting
+from amp_tf.reporting.basis import Basis, InsertedCast
+
+if TYPE_CHECKING:
+    from amp_tf.reporting.schema import RewriteReport
+
+_LISTS = {name: frozenset(row.op for row in ROWS if row.op_list == name) for name in (ALLOW, INFER, DENY, CLEAR)}
+PRODUCTS = _LISTS[ALLOW]  #: ops that 16 bit is for
+_COMPUTES = _LISTS[INFER] | _LISTS[DENY]
+_MOVES = _LISTS[CLEAR] | CASTS
+_FLOAT_BYTES, _F16_BYTES = 4, 2
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Figures:
+    """Arrays with one entry a node.
+
+    Attributes:
+        is_product: whether 16 bit is for its op: matrix products, convolutions, recurrent kernels.
+        operations: floating-point operations of one run; NaN where nobody can tell.
+        elements: of its float32 tensors, read and written; NaN where nobody can tell.
+        largest: elements of the largest of them.
+        runs: how often it runs while the graph runs once; a loop of graph nodes is taken to turn ten times.
+    """
+
+    is_product: Any
+    operations: Any
+    elements: Any
+    largest: Any
+    runs: Any
+
+    @classmethod
+    def of(cls, view: GraphView, shapes: Shapes) -> Figures:
+        """The figures of a graph."""
+        elements, largest = _count_elements(view, shapes)
+        is_product = np.fromiter((op in PRODUCTS for op in view.ops), np.bool_, view.node_count)
+        operations = np.where(_computes(view), largest, 0.0)
+        for node in np.flatnonzero(is_product).tolist():
+            count = operations_of(view, node, shapes)
+            operations[node] = np.nan if count is None else round(count)
+        runs = np.array(count_runs(view).of_nodes, np.float64)
+        return cls(is_product, operations, elements, largest, runs)
+
+    @functools.cached_property
+    def work(self) -> Any:
+        """Operations of all runs of each node, what is not known counted as none."""
+        return np.nan_to_num(self.operations) * self.runs
+
+    def bytes(self, is_f16: Any) -> Any:
+        """Bytes that one run of each node reads and writes.
+
+        Args:
+            is_f16: for each node, whether it computes in 16 bit.
+        """
+        return self.elements * np.where(is_f16, _F16_BYTES, _FLOAT_BYTES)
+
+
+def converted_mask(painting: Painting) -> Any:
+    """For each node, whether at least one of its types becomes 16 bit."""
+    mask = np.zeros(painting.view.node_count, np.bool_)
+    mask[painting.converted_nodes()] = True
+    return mask
+
+
+def has_costs(basis: Basis) -> bool:
+    """Whether the cost model knows the device type: it was measured on CPUs, in bfloat16."""
+    target = basis.resolution.target
+    return target is not None and target.lists.table == CPU
+
+
+def products_share(report: RewriteReport) -> float | None:
+    """How much of the products' operations is in 16 bit, ``None`` where nobody can tell."""
+    f16 = total = 0.0
+    for graph in report.graphs:
+        if graph.basis is not None:
+            figures = Figures.of(graph.basis.view, graph.basis.shapes)
+            total += float(figures.work[figures.is_product].sum())
+            f16 += float(figures.work[figures.is_product & converted_mask(graph.painting)].sum())
+    return f16 / total if total else None
+
+
+def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
+    """What all runs of each node take in float32 and in 16 bit, in ns; what is not known counts as nothing."""
+    in_float32, in_f16 = np.zeros((2, basis.view.node_count))
+    for node in np.flatnonzero(np.nan_to_num(figures.work) > 0).tolist():
+        if figures.is_product[node]:
+            pair = costs.product_costs(float(figures.operations[node]))
+        else:
+            pair = costs.element_costs(basis.view.ops[node], float(figures.largest[node]))
+        in_float32[node], in_f16[node] = pair
+    return in_float32 * figures.runs, in_f16 * figures.runs
+
+
+def cast_elements(basis: Basis, cast: InsertedCast) -> int | None:
+    """How many elements a cast converts, ``None`` where nobody can tell."""
+    shapes = basis.shapes.output_shapes(basis.view.names[cast.node])
+    return element_count(shapes[cast.port]) if cast.port < len(shapes) else None
+
+
+def cast_time(cast: InsertedCast, elements: int) -> float:
+    """What a cast of so many elements takes, in ns."""
+    return (costs.cast_to_f16 if cast.to_f16 else costs.cast_to_float32)(elements)
+
+
+def _computes(view: GraphView) -> Any:
+    """The nodes that count an operation for each element: their op is listed so, or turns float32 into float32."""
+    by_list = view.of_kinds(
+        (kind.op in _COMPUTES or not (kind.op in _MOVES or kind.holds_functions) for kind in view.of_kind), np.bool_
+    )
+    is_float32 = np.asarray(view.dtypes) == datatypes.FLOAT
+    edges = view.edges
+    reads, writes = np.zeros((2, view.node_count), np.bool_)
+    reads[edges.dst_node[is_float32[edges.dst_unit]]] = True
+    for node in np.flatnonzero(by_list).tolist():
+        signature, base = view.signatures[node], view.base[node]
+        writes[node] = any(is_float32[base + slot] for slot in signature.outputs)
+    return by_list & reads & writes
+
+
+def _count_elements(view: GraphView, shapes: Shapes) -> tuple[Any, Any]:
+    """For each node the elements of all of its float32 tensors together, and of the largest that is known."""
+    total, largest = np.zeros(view.node_count), np.full(view.node_count, np.nan)
+    is_float32 = (np.asarray(view.dtypes) == datatypes.FLOAT).tolist()
+    counts: list[list[float]] = []
+
+    def add(node: int, told: list[float], port: int) -> None:
+        count = told[port] if port < len(told) else math.nan
+        total[node] += count
+        if not (math.isnan(count) or largest[node] >= count):
+            largest[node] = count
+
+    for node, name in enumerate(view.names):
+        told = [math.nan if (n := element_count(shape)) is None else n for shape in shapes.output_shapes(name)]
+        counts.append(told)
+        base = view.base[node]
+        for port, slot in enumerate(view.signatures[node].outputs):
+            if is_float32[base + slot]:
+                add(node, told, port)
+    edges = view.edges
+    columns = (edges.src_node, edges.src_port, edges.dst_node, edges.dst_unit)
+    for source, port, node, unit in zip(*(column.tolist() for column in columns), strict=True):
+        if is_float32[unit]:
+            add(node, counts[source], port)
+    return total, largest

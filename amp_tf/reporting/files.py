@@ -1,0 +1,77 @@
+"""Reports as files: written whole or not at all, and read again, whatever version of amp_tf wrote them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from amp_tf.errors import GraphError
+from amp_tf.reporting.document import KIND, SCHEMA_VERSION
+
+_PAGES = (".html", ".htm")
+
+
+def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: bool | None = None) -> None:
+    """Writes documents as a page, or as JSON, a list where they are several.
+
+    Args:
+        documents: what to write.
+        path: the file.
+        as_page: whether it is a page; by default where the name ends in ``.html``.
+
+    Raises:
+        OSError: the file cannot be written; what it held is still there.
+    """
+    path = Path(path)
+    if path.suffix in _PAGES if as_page is None else as_page:
+        from amp_tf.reporting.page import html
+
+        text = html.page(documents)
+    else:
+        text = json.dumps(documents[0] if len(documents) == 1 else list(documents))
+    write(path, text)
+
+
+def write(path: Path, text: str) -> None:
+    """Puts a file in its place only once it is complete.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        staged.write_text(text, encoding="utf-8")
+        staged.replace(path)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def read(path: str | Path) -> list[dict[str, Any]]:
+    """The documents of a JSON file.
+
+    Raises:
+        GraphError: there is no such file, it holds no report, or a later version of amp_tf wrote it.
+    """
+    path = Path(path)
+    fix = "Name a file that AMP_TF_REPORT or amp_tf.report().save(…) wrote"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise GraphError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
+    except ValueError as error:
+        raise GraphError(f"is no JSON ({error})", where=str(path), fix=fix) from None
+    documents = found if isinstance(found, list) else [found]
+    for document in documents:
+        if not isinstance(document, dict) or document.get("schema") != KIND:
+            raise GraphError("holds no report of amp_tf", where=str(path), fix=fix)
+        if document.get("schema_version") != SCHEMA_VERSION:
+            version = document.get("schema_version")
+            raise GraphError(
+                f"is of version {version!r}, and this amp_tf reads {SCHEMA_VERSION}",
+                where=str(path),
+                fix="Read it with a newer amp_tf",
+            )
+    return documents

@@ -1,0 +1,115 @@
+"""Which products have sizes that 16-bit hardware is slow with.
+
+Two grades: *works*, which is every size, because no TensorFlow of today refuses one; and *efficient*: every size is a
+multiple of 8, and at least 64 (NVIDIA's guide to mixed precision). Sizes that are not static are called unknown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from amp_tf.graph.sizes import Shape
+from amp_tf.oplists.costs import CONVOLUTIONS, DEPTHWISE, MATRICES
+from amp_tf.painting.economy import input_shapes
+from amp_tf.reporting.layers import layer_of
+from amp_tf.reporting.studied import Studied
+
+MULTIPLE = 8
+LEAST = 64
+EFFICIENT, WORKS, UNKNOWN = "efficient", "works", "unknown"
+
+# Convolutions: where the filter is, as (is an input, number).
+_FILTERS = {op: kernel for op, (kernel, _) in CONVOLUTIONS.items() if op not in DEPTHWISE}
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """Products of one layer and op with the same sizes.
+
+    Attributes:
+        layer, op: where.
+        sizes: by name; -1 for one that is not known.
+        grade: ``efficient``, ``works`` or ``unknown``.
+        nodes: how many.
+        operations: of one run of the graph; 0 where nobody can tell.
+        text: what to do, empty where there is nothing.
+    """
+
+    layer: str
+    op: str
+    sizes: Mapping[str, int]
+    grade: str
+    nodes: int
+    operations: float
+    text: str
+
+
+def advise(graphs: Sequence[Studied]) -> list[Advice]:
+    """Grades all products whose sizes can be told apart; those with most operations first."""
+    found: dict[tuple[str, str, tuple[tuple[str, int], ...]], list[float]] = {}
+    for studied in graphs:
+        for node in np.flatnonzero(studied.figures.is_product).tolist():
+            sizes = _sizes(studied, node)
+            if sizes is not None:
+                key = (layer_of(studied.view.names[node]), studied.view.ops[node], tuple(sizes.items()))
+                found.setdefault(key, []).append(float(studied.figures.work[node]))
+    advices = [
+        Advice(layer, op, dict(sizes), grade(dict(sizes)), len(work), sum(work), _words(dict(sizes)))
+        for (layer, op, sizes), work in found.items()
+    ]
+    return sorted(advices, key=lambda advice: -advice.operations)
+
+
+def grade(sizes: Mapping[str, int]) -> str:
+    """The grade of a product's sizes."""
+    known = [size for size in sizes.values() if size >= 0]
+    if not all(map(_is_efficient, known)):
+        return WORKS
+    return EFFICIENT if len(known) == len(sizes) else UNKNOWN
+
+
+def _is_efficient(size: int) -> bool:
+    return size % MULTIPLE == 0 and size >= LEAST
+
+
+def _words(sizes: Mapping[str, int]) -> str:
+    bad = {name: size for name, size in sizes.items() if size >= 0 and not _is_efficient(size)}
+    return ", ".join(f"{name} {_better(size)}" for name, size in bad.items())
+
+
+def _better(size: int) -> str:
+    """Such as ``1000 → 1008``, and for a size that is a multiple already, what it is below."""
+    if size % MULTIPLE:
+        return f"{size} → {MULTIPLE * math.ceil(size / MULTIPLE)}"
+    return f"{size}, below {LEAST}"
+
+
+def _sizes(studied: Studied, node: int) -> dict[str, int] | None:
+    view, shapes, op = studied.basis.view, studied.basis.shapes, studied.view.ops[node]
+    inputs, outputs = input_shapes(view, node, shapes), shapes.output_shapes(view.names[node])
+    if op in _FILTERS:
+        is_input, number = _FILTERS[op]
+        kernel = _at(inputs if is_input else outputs, number)
+        return {"channels in": _size(kernel, -2), "channels out": _size(kernel, -1)}
+    if op in MATRICES:
+        result, first = _at(outputs, 0), _at(inputs, 0)
+        is_transposed = any(view.protos[node].attr[name].b for name in ("transpose_a", "adj_x"))
+        return {
+            "rows": _size(result, -2),
+            "inner": _size(first, -2 if is_transposed else -1),
+            "columns": _size(result, -1),
+        }
+    return None
+
+
+def _at(shapes: Sequence[Shape | None], number: int) -> Any:
+    return shapes[number] if number < len(shapes) else None
+
+
+def _size(shape: Shape | None, place: int) -> int:
+    return -1 if shape is None or len(shape) < -place else shape[place]

@@ -1,0 +1,60 @@
+"""A graph of a report with all that is said of it, each found once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from amp_tf.painting.changes import Change
+from amp_tf.painting.reasons import Reason
+from amp_tf.reporting.basis import Basis
+from amp_tf.reporting.figures import Figures, converted_mask
+
+if TYPE_CHECKING:
+    from amp_tf.reporting.schema import GraphReport
+
+
+class Studied:
+    """A graph, and its figures where a basis was kept.
+
+    Args:
+        graph: its report.
+    """
+
+    def __init__(self, graph: GraphReport) -> None:
+        self.graph = graph
+        self.view = graph.painting.view
+
+    @functools.cached_property
+    def reasons(self) -> list[Reason]:
+        """Of each node."""
+        return [self.graph.painting.reason(node) for node in range(self.view.node_count)]
+
+    @functools.cached_property
+    def is_f16(self) -> Any:
+        """For each node, whether it computes in 16 bit."""
+        return converted_mask(self.graph.painting)
+
+    @property
+    def basis(self) -> Basis:
+        """What the figures are found from, for graphs that have one."""
+        assert self.graph.basis is not None
+        return self.graph.basis
+
+    @property
+    def list_of(self) -> Mapping[str, str]:
+        """The list of each op that is on one."""
+        target = self.basis.resolution.target
+        return target.lists.list_of if target else {}
+
+    @functools.cached_property
+    def figures(self) -> Figures:
+        """Likewise."""
+        return Figures.of(self.basis.view, self.basis.shapes)
+
+    def gain(self, change: Change) -> tuple[float, float, int]:
+        """What becomes 16 bit under a change: operations of all nodes, of products among them, and how many nodes."""
+        after = converted_mask(self.basis.paint(change))
+        gained = self.figures.work * (after.astype(float) - self.is_f16)
+        return float(gained.sum()), float(gained[self.figures.is_product].sum()), int(after.sum() - self.is_f16.sum())

@@ -1,0 +1,128 @@
+"""Keeps what a report's figures are found from, where somebody asked for a report."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import contextvars
+import copy
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from amp_tf.graph.edits import Edits
+from amp_tf.graph.sizes import SHAPES_ATTR, AttributeShapes, KnownShapes, NoShapes, Shape, read_shape
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists.table import READ_OPS
+from amp_tf.painting.changes import Change
+from amp_tf.painting.outcome import Painting
+from amp_tf.reporting.basis import Basis, InsertedCast, is_wanted
+from amp_tf.rewriting.form import Form, Job
+from amp_tf.rewriting.hoisting import SUFFIX
+
+
+def basis_of(form: Form, painting: Painting, casts: Edits, job: Job, function: Any = None) -> Basis | None:
+    """What the figures of a graph are found from; ``None`` where nobody asked for them.
+
+    Args:
+        form: the graph as it was painted.
+        painting: what was decided.
+        casts: the edits that it asks for.
+        job: how it was painted.
+        function: the FunctionDef, of one.
+    """
+    if not (job.config.report_path or is_wanted()):
+        return None
+    view = _lasting(painting.view)
+    asked = AttributeShapes(view.protos) if isinstance(form.shapes, NoShapes) else form.shapes
+    shapes = KnownShapes.of(asked, view.names)
+    if function is not None:
+        shapes = (shapes or _inferred(function)).and_also(_of_arguments(function))
+
+    def paint(change: Change) -> Painting:
+        known = shapes.filled() if change.shapes else shapes
+        return job.paint(dataclasses.replace(form, view=view, shapes=known), change)
+
+    return Basis(
+        view=view,
+        shapes=shapes,
+        resolution=job.resolution,
+        casts=_inserted(casts, painting),
+        hoisted=sum(node.op in READ_OPS and SUFFIX in node.name for node in form.edits.new),
+        paint=paint,
+        patterns=tuple(job.config.keep_float32),
+    )
+
+
+@contextlib.contextmanager
+def traced(function: Any) -> Iterator[None]:
+    """Functions that are rewritten inside the block get their shapes from the graphs that Python traced.
+
+    Args:
+        function: TensorFlow's AtomicFunction; its graph, and those of what it calls, know what variables look like.
+    """
+    token = _traced.set(function)
+    try:
+        yield
+    finally:
+        _traced.reset(token)
+
+
+_traced: contextvars.ContextVar[Any] = contextvars.ContextVar("traced", default=None)
+
+
+def _inferred(function: Any) -> KnownShapes:
+    """The shapes of a function of which the nodes carry none: as it was traced, else what its arguments tell."""
+    from tensorflow.python.framework import function_def_to_graph
+
+    graph = _graph_of(_traced.get(), function.signature.name)
+    try:
+        graph = graph or function_def_to_graph.function_def_to_graph(function)
+    except Exception:  # whatever it lacks, its report has no sizes then
+        return KnownShapes({})
+    return KnownShapes({op.name: [_shape(output.shape) for output in op.outputs] for op in graph.get_operations()})
+
+
+def _of_arguments(function: Any) -> dict[str, list[Shape | None]]:
+    """The shapes that a FunctionDef tells of its arguments."""
+    found = {}
+    for number, argument in enumerate(function.signature.input_arg):
+        attributes = function.arg_attr[number].attr if number in function.arg_attr else {}
+        if SHAPES_ATTR in attributes:
+            found[argument.name] = [read_shape(shape) for shape in attributes[SHAPES_ATTR].list.shape]
+    return found
+
+
+def _graph_of(function: Any, name: str) -> Any:
+    waiting, seen = [function], set()
+    while waiting:
+        function = waiting.pop()
+        if function is None or id(function) in seen:
+            continue
+        seen.add(id(function))
+        found = getattr(function, "name", b"")
+        if (found.decode() if isinstance(found, bytes) else found) == name:
+            return getattr(function, "_cached_graph", None)
+        waiting += getattr(function, "_children", ())
+    return None
+
+
+def _shape(shape: Any) -> Shape | None:
+    return None if shape.rank is None else tuple(-1 if size is None else size for size in shape.as_list())
+
+
+def _lasting(view: GraphView) -> GraphView:
+    """The view with nodes of its own: a function of a library is overwritten by what it becomes."""
+    if not view.function:
+        return view
+    return dataclasses.replace(view, protos=[copy.deepcopy(proto) for proto in view.protos])
+
+
+def _inserted(casts: Edits, painting: Painting) -> tuple[InsertedCast, ...]:
+    first = painting.view.node_count
+    readers = collections.Counter(rewire.src_node for rewire in casts.rewires)
+    to_f16 = painting.precision.data_type if painting.precision else None
+    return tuple(
+        InsertedCast(*cast.inputs[0], cast.attributes.attr["DstT"].type == to_f16, readers[number])
+        for number, cast in enumerate(casts.new, first)
+    )

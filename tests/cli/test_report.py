@@ -1,0 +1,78 @@
+"""``amp-tf report`` on what runs wrote, on models, graphs and log folders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.cli.main import main
+from amp_tf.offline.graph_file import write_graph_file
+from amp_tf.reporting import files
+from tests.reporting.studied_graphs import BF16_CPU, traced
+
+FIRST = Path(__file__).parents[1] / "reporting" / "report_version_1.json"
+OPTIONS = ("--precision", "bfloat16", "--target", "cpu")
+
+
+@pytest.fixture
+def graph_file(tmp_path):
+    graph = traced(lambda x, w: tf.matmul(tf.exp(tf.matmul(x, w)), w), (64, 64), (64, 64))
+    write_graph_file(graph, tmp_path / "graph.pb")
+    return tmp_path / "graph.pb"
+
+
+def test_a_page_is_made_of_a_runs_file(tmp_path, capsys):
+    assert main(["report", str(FIRST), "--html", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr().out == "train.py: 50 % of the products' work in 16 bit, 2 of 7 nodes converted\n"
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_a_folder_is_all_runs_in_it_side_by_side(tmp_path):
+    for number in range(3):
+        shutil.copy(FIRST, tmp_path / f"amp_tf_host_{number}_0.json")
+    page, data = tmp_path / "page.html", tmp_path / "all.json"
+    assert main(["report", str(tmp_path), "--html", str(page), "--json", str(data)]) == 0
+    assert "3 runs side by side" in page.read_text(encoding="utf-8")
+    assert len(files.read(data)) == 3
+
+
+def test_a_graph_is_reported_as_it_would_be_converted(graph_file, capsys):
+    assert main(["report", str(graph_file), *OPTIONS]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["process"]["program"] == str(graph_file)
+    assert found["figures"]["products"] == {"f16": 2 * 2 * 64**3, "float32": 0}
+    assert found["blockers"][0]["what"] == "Exp"
+
+
+def test_so_is_a_saved_model_with_its_functions(tmp_path, capsys):
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec((8, 64))])
+        def __call__(self, x):
+            return tf.matmul(x, tf.ones((64, 64)))
+
+    tf.saved_model.save(Model(), str(tmp_path / "model"))
+    assert main(["report", str(tmp_path / "model"), *OPTIONS]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["figures"]["products"]["f16"] == 2 * 8 * 64 * 64
+    assert any(graph["function"] for graph in found["graphs"])
+
+
+def test_so_is_a_log_folder(graph_file, tmp_path, capsys):
+    config = amp_tf.AmpConfig(precision="bfloat16", log_path=str(tmp_path / "log"))
+    for _ in range(2):
+        amp_tf.rewrite(tf.compat.v1.GraphDef.FromString(graph_file.read_bytes()), config, hardware=BF16_CPU)
+    assert main(["report", str(tmp_path / "log"), *OPTIONS]) == 0
+    assert len(json.loads(capsys.readouterr().out)["graphs"]) == 2
+
+
+def test_what_cannot_be_read_or_written_is_told(graph_file, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert main(["report", str(tmp_path / "empty")]) == 1
+    assert "holds no report, model or log files of amp_tf" in capsys.readouterr().err
+    assert main(["report", str(FIRST), "--html", str(tmp_path / "none" / "page.html")]) == 1
+    assert "page.html: cannot be written (No such file or directory)" in capsys.readouterr().err

@@ -1,0 +1,136 @@
+"""AMP_TF_REPORT with unchanged programs, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import amp_tf
+from amp_tf.config import AmpConfig, sources
+from amp_tf.reporting import files
+from tests.hooks import running
+
+PRODUCT = "import tensorflow as tf; f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((64, 64)))"
+KEPT = {"AMP_TF_PRECISION": "bfloat16"}
+
+
+def one_report(folder: Path) -> dict:
+    (file,) = folder.iterdir()
+    (document,) = files.read(file)
+    schema = json.loads(
+        resources.files("amp_tf.reporting").joinpath("report-1.schema.json").read_text(encoding="utf-8")
+    )
+    jsonschema.validate(document, schema)
+    return document
+
+
+def test_an_unchanged_keras_script_leaves_one_file(site_folder, tmp_path):
+    folder = tmp_path / "made" / "by amp_tf"
+    program = str(running.PROGRAMS / "keras_fit.py")
+    ended = running.run([program], site_folder, {**running.switched_on(), **KEPT, "AMP_TF_REPORT": str(folder)})
+    assert ended.status == 0, ended.err
+    found = one_report(folder)
+    assert found["summary"] == ended.summary[0].removeprefix("amp_tf: ")
+    assert found["process"]["program"] == program
+    assert found["process"]["ended"] == ""
+    assert found["totals"]["converted"] == ended.converted
+    assert found["figures"]["products_share_f16"] > 0.9
+    sources_of = {row["field"]: row["from"] for row in found["settings"]}
+    assert (sources_of["precision"], sources_of["report_path"]) == ("AMP_TF_PRECISION", "AMP_TF_REPORT")
+    assert sources_of["level"] == "default"
+
+
+def test_a_float16_run_has_its_loss_scale_over_time(site_folder, tmp_path):
+    program = str(running.PROGRAMS / "keras_fit.py")
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_REPORT": str(tmp_path / "out")}
+    ended = running.run([program], site_folder, variables)
+    assert ended.status == 0, ended.err
+    (curve,) = one_report(tmp_path / "out")["loss_scales"]
+    assert curve["steps"] == 24
+    assert curve["points"][-1] == [24, curve["scale"], curve["skipped"]]
+    assert [step for step, _, _ in curve["points"]] == sorted({8, 10, 16, 20, 24})
+
+
+def test_a_program_that_an_error_ends_leaves_its_report(site_folder, tmp_path):
+    code = f"{PRODUCT}; raise ValueError('its own')"
+    variables = {**running.switched_on(), **KEPT, "AMP_TF_REPORT": str(tmp_path / "out")}
+    ended = running.run(["-c", code], site_folder, variables)
+    assert (ended.status, "its own" in ended.err) == (1, True)
+    found = one_report(tmp_path / "out")
+    assert found["process"]["ended"] == "by ValueError"
+    assert found["converted"] > 0
+
+
+@pytest.mark.parametrize("has_handler", [False, True])
+def test_sigterm_leaves_a_report_and_means_what_it_meant(has_handler, site_folder, tmp_path):
+    own = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))" if has_handler else ""
+    code = f"{own}\n{PRODUCT}\nprint('ready', flush=True)\nimport time\ntime.sleep(100)"
+    variables = {**running.switched_on(), **KEPT, "AMP_TF_REPORT": str(tmp_path / "out")}
+    environ = running.environment(site_folder, variables)
+    with subprocess.Popen([sys.executable, "-c", code], env=environ, cwd=site_folder, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"ready\n"
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == (7 if has_handler else -signal.SIGTERM)
+    found = one_report(tmp_path / "out")
+    assert found["process"]["ended"] == ("" if has_handler else "by SIGTERM")
+    assert found["converted"] > 0
+
+
+def test_a_forked_child_leaves_none(site_folder, tmp_path):
+    code = (
+        f"{PRODUCT}\nimport os, signal, time\nchild = os.fork()\nif not child: time.sleep(100)\n"
+        "os.kill(child, signal.SIGTERM)\nassert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM"
+    )
+    variables = {**running.switched_on(), **KEPT, "AMP_TF_REPORT": str(tmp_path / "out")}
+    ended = running.run(["-c", code], site_folder, variables)
+    assert ended.status == 0, ended.err
+    assert one_report(tmp_path / "out")["process"]["ended"] == ""
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_and_the_run_goes_on(site_folder, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    variables = {**running.switched_on(), **KEPT, "AMP_TF_REPORT": str(tmp_path / "file")}
+    ended = running.run(["-c", PRODUCT], site_folder, variables)
+    assert ended.status == 0
+    assert ended.converted > 0
+    (line,) = ended.warnings
+    assert "AMP_TF_REPORT: cannot write to" in line
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_without_the_variable_nothing_is_loaded_kept_or_caught(site_folder):
+    code = (
+        f"{PRODUCT}\nimport signal, sys, amp_tf\nassert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\n"
+        "loaded = [name for name in sys.modules if name.startswith('amp_tf.reporting.')]\n"
+        "loaded = {name.partition('.reporting.')[2] for name in loaded}\n"
+        "assert loaded <= {'basis', 'facts', 'process', 'schema'}, loaded\n"
+        "assert all(graph.basis is None for graph in amp_tf.report().graphs)\n"
+        "assert amp_tf.report().facts.process['tensorflow'] == tf.__version__"
+    )
+    ended = running.run(["-c", code], site_folder, {**running.switched_on(), **KEPT})
+    assert ended.status == 0, ended.err
+    assert os.listdir(site_folder) in ([], ["sitecustomize.py", "amp_tf.pth"])
+
+
+def test_each_setting_tells_where_it_came_from():
+    environ = {"AMP_TF_PRECISION": "float16", "AMP_TF_KEEP_FLOAT32": "^a/"}
+    found = {row["field"]: (row["value"], row["from"]) for row in sources(AmpConfig.from_env(environ), environ)}
+    assert found["precision"] == ("float16", "AMP_TF_PRECISION")
+    assert found["keep_float32"] == (["^a/"], "AMP_TF_KEEP_FLOAT32")
+    assert found["target"] == ("auto", "default")
+    chosen = {row["field"]: row["from"] for row in sources(AmpConfig(precision="bfloat16"), environ)}
+    assert (chosen["precision"], chosen["keep_float32"]) == ("amp_tf.enable", "default")
+
+
+def test_the_report_of_a_process_has_its_facts():
+    found = amp_tf.report().to_dict()
+    assert found["process"]["pid"] == os.getpid()
+    assert {"field": "level", "value": "DEFAULT", "from": "default"} in found["settings"]

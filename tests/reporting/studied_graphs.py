@@ -1,0 +1,25 @@
+"""Real graphs with shapes, rewritten so that their report has figures."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.reporting import basis
+from amp_tf.reporting.schema import RewriteReport
+
+BF16_CPU = Hardware(cpu_has_bf16=True)
+
+
+def traced(function, *shapes, dtype=tf.float32):
+    """The GraphDef of a function, with its shapes."""
+    specs = [tf.TensorSpec(shape, dtype) for shape in shapes]
+    return tf.function(function).get_concrete_function(*specs).graph.as_graph_def(add_shapes=True)
+
+
+def reported(graph, *, hardware=BF16_CPU, preserve=(), **settings) -> RewriteReport:
+    """The report of a rewrite, with figures."""
+    settings.setdefault("precision", "bfloat16")
+    with basis.kept():
+        return amp_tf.rewrite(graph, amp_tf.AmpConfig(**settings), hardware=hardware, preserve=preserve).report

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.oplists.hardware import Hardware
+from tests.reporting.studied_graphs import BF16_CPU, reported, traced
+
+KEEP = "^kept/"
+SHAPES = ((2, 8, 8, 8, 64), (3, 3, 3, 64, 64))
+
+
+def pooled(y):
+    """One value at a time, so that the shape stays: TensorFlow has no float16 kernel of it on CPUs."""
+    return tf.nn.avg_pool3d(y, 1, 1, "SAME")
+
+
+def planted(pool=pooled):
+    """Three blockers among convolutions: an op without a kernel, a deny op, a layer that is kept by its name."""
+
+    def model(x, w):
+        y = tf.nn.conv3d(x, w, [1] * 5, "SAME")
+        with tf.name_scope("kernel"):
+            y = tf.tanh(tf.tanh(pool(tf.tanh(y)))) + 1.0
+        y = tf.nn.conv3d(y, w, [1] * 5, "SAME")
+        with tf.name_scope("denied"):
+            y = tf.exp(y) * 2.0
+        with tf.name_scope("kept"):
+            y = tf.nn.conv3d(y, w, [1] * 5, "SAME")
+        return tf.nn.conv3d(y, w, [1] * 5, "SAME")
+
+    return traced(model, *SHAPES)
+
+
+def found_in(**settings):
+    """The report of the planted graph in float16 with the name rule, unless settings say otherwise."""
+    return reported(planted(), **{"precision": "float16", "keep_float32": (KEEP,), **settings})
+
+
+def in_f16(report) -> float:
+    return report.to_dict()["figures"]["operations"]["f16"]
+
+
+def test_planted_blockers_are_ranked_by_what_they_are_worth():
+    found = found_in().to_dict()["blockers"]
+    assert [(row["kind"], row["what"]) for row in found[:3]] == [
+        ("name rule", KEEP),
+        ("no kernel", "AvgPool3D"),
+        ("deny list", "Exp"),
+    ]
+    assert found[0]["gain"] > found[1]["gain"] > found[2]["gain"] > 0
+
+
+def test_taking_a_blocker_away_gains_what_was_said_to_the_flop():
+    base = found_in()
+    gain = {row["what"]: row["gain"] for row in base.to_dict()["blockers"]}
+    without_rule = found_in(keep_float32=())
+    with_kernel = reported(planted(tf.tanh), precision="float16", keep_float32=(KEEP,))
+    off_the_list = found_in(infer_add=("Exp",))
+    assert in_f16(without_rule) - in_f16(base) == gain[KEEP]
+    assert in_f16(with_kernel) - in_f16(base) == gain["AvgPool3D"]
+    assert in_f16(off_the_list) - in_f16(base) == gain["Exp"]
+    # A convolution is 2 × 2·8·8·8·64 × 3·3·3·64 operations; with the rule, nothing else becomes 16 bit.
+    assert gain[KEEP] == 2 * (2 * 8 * 8 * 8 * 64) * (3 * 3 * 3 * 64)
+
+
+def test_the_best_together_gain_what_was_said():
+    base = found_in()
+    together = base.to_dict()["together"]
+    assert {root["what"] for root in together["roots"]} == {KEEP, "AvgPool3D", "Exp"}
+    assert (
+        in_f16(reported(planted(tf.tanh), precision="float16", infer_add=("Exp",))) - in_f16(base) == together["gain"]
+    )
+
+
+def test_under_auto_the_gain_counts_what_the_cost_model_then_decides():
+    base = found_in(precision="auto")
+    gain = {row["what"]: row["gain"] for row in base.to_dict()["blockers"]}
+    assert in_f16(found_in(precision="auto", keep_float32=())) - in_f16(base) == gain[KEEP] > 0
+
+
+def test_the_remedy_names_the_variable():
+    remedy = {row["what"]: row["remedy"] for row in found_in().to_dict()["blockers"]}
+    assert remedy[KEEP] == "drop '^kept/' from AMP_TF_KEEP_FLOAT32"
+    assert remedy["Exp"].startswith("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_INFERLIST_ADD=Exp, but it ")
+    assert "no 16-bit kernel of AvgPool3D" in remedy["AvgPool3D"]
+
+
+def test_a_device_a_fetch_and_a_scope_are_blockers():
+    def model(x, w):
+        with tf.device("/cpu:0"):
+            y = tf.matmul(x, w, name="on_cpu")
+        y = tf.matmul(y, w)
+        return tf.matmul(y, w, name="fetched")
+
+    graph = traced(model, (64, 64), (64, 64))
+    hardware = Hardware(gpu_capabilities=((8, 0),))
+    found = reported(graph, hardware=hardware, precision="float16", preserve=("fetched",)).to_dict()["blockers"]
+    gains = {row["kind"]: row["gain"] for row in found}
+    assert gains["device"] == gains["fed or fetched"] == 2 * 64**3
+
+
+def test_scopes_are_blockers_by_layer():
+    def model(x, w):
+        with tf.name_scope("model/attention"), amp_tf.scope("float32"):
+            y = tf.matmul(x, w)
+        return tf.matmul(y, w)
+
+    (row,) = (
+        row for row in reported(traced(model, (64, 64), (64, 64))).to_dict()["blockers"] if row["kind"] == "scope"
+    )
+    assert (row["what"], row["gain"]) == ("model/attention", 2 * 64**3)
+    assert row["remedy"] == 'take model/attention out of amp_tf.scope("float32") in the model'
+
+
+def test_what_is_not_tried_has_no_gain():
+    from amp_tf.reporting.blockers import find_blockers
+    from amp_tf.reporting.studied import Studied
+
+    report = found_in()
+    blockers, together = find_blockers([Studied(graph) for graph in report.graphs], seconds=-1)
+    assert {blocker.gain for blocker in blockers} == {None}
+    assert together is None
+    assert blockers[0].root.what == KEEP, "those that hold most operations come first"
+
+
+def test_painting_again_does_not_change_the_graph_or_its_report():
+    report = found_in()
+    assert report.to_dict() == report.to_dict()
+    again = amp_tf.rewrite(planted(), amp_tf.AmpConfig(precision="float16", keep_float32=(KEEP,)), hardware=BF16_CPU)
+    assert [node.precision for node in report.nodes] == [node.precision for node in again.report.nodes]
+
+
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_without_being_asked_a_report_has_no_figures_and_keeps_no_graph(is_wanted, tmp_path):
+    config = amp_tf.AmpConfig(precision="bfloat16", report_path=str(tmp_path) if is_wanted else None)
+    report = amp_tf.rewrite(planted(), config, hardware=BF16_CPU).report
+    assert (report.graphs[0].basis is not None) == is_wanted
+    assert (report.to_dict()["figures"] is not None) == is_wanted

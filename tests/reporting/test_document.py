@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import json
+import math
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from amp_tf.errors import GraphError
+from amp_tf.reporting import files
+from amp_tf.reporting.facts import Curve, Facts
+from amp_tf.reporting.schema import RewriteReport
+from tests.reporting.studied_graphs import reported, traced
+
+jsonschema = pytest.importorskip("jsonschema")
+FIRST = Path(__file__).parent / "report_version_1.json"
+
+
+def schema():
+    return json.loads(resources.files("amp_tf.reporting").joinpath("report-1.schema.json").read_text(encoding="utf-8"))
+
+
+def dense(x, w):
+    return tf.matmul(tf.nn.relu(tf.matmul(x, w)), w)
+
+
+@pytest.fixture(scope="module")
+def report() -> RewriteReport:
+    return reported(traced(dense, (64, 64), (64, 64)))
+
+
+def check(document) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema())
+    jsonschema.validate(json.loads(json.dumps(document, allow_nan=False)), schema())
+
+
+def test_a_report_is_of_the_schema(report):
+    check(report.to_dict())
+
+
+def test_so_are_a_report_without_figures_an_empty_one_and_one_of_unknown_shapes(report):
+    import dataclasses
+
+    bare = RewriteReport(tuple(dataclasses.replace(graph, basis=None) for graph in report.graphs))
+    for document in (bare.to_dict(), RewriteReport().to_dict()):
+        check(document)
+        assert document["figures"] is None
+    unknown = reported(traced(dense, (None, None), (None, None))).to_dict()
+    check(unknown)
+    assert unknown["figures"]["products_unknown"] == 2
+    assert unknown["figures"]["products_share_f16"] is None
+
+
+def test_the_schema_refuses_what_is_no_report(report):
+    with pytest.raises(jsonschema.ValidationError):
+        check({**report.to_dict(), "schema_version": 2})
+    with pytest.raises(jsonschema.ValidationError):
+        check({**report.to_dict(), "blockers": [{"kind": "weather"}]})
+
+
+def test_the_first_file_of_version_1_is_read_for_ever(tmp_path):
+    """Never write this file anew: it is what users have."""
+    (document,) = files.read(FIRST)
+    check(document)
+    assert document["figures"]["products_share_f16"] == pytest.approx(0.5, rel=1e-12)
+    assert [row["what"] for row in document["blockers"]] == ["^kept/", "Exp"]
+    files.save([document], tmp_path / "page.html")
+    assert "50 %" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_figures_are_those_of_the_shapes(report):
+    found = report.to_dict()
+    product = 2 * 64**3
+    assert found["figures"]["products"] == {"f16": 2 * product, "float32": 0}
+    assert found["figures"]["products_share_f16"] == 1
+    nodes = {node["name"]: node for node in found["graphs"][0]["nodes"]}
+    assert nodes["MatMul"]["operations"] == product
+    assert nodes["MatMul"]["bytes"] == 3 * 64 * 64 * 2
+    assert nodes["MatMul"]["shapes"] == [[64, 64]]
+    assert "operations" not in nodes["x"]
+
+
+def test_casts_are_told_with_what_they_move(report):
+    found = report.to_dict()["graphs"][0]
+    assert len(found["inserted_casts"]) == found["casts"]
+    cast = next(cast for cast in found["inserted_casts"] if cast["node"] == "w")
+    assert (cast["from"], cast["to"], cast["readers"], cast["bytes"]) == ("float32", "bfloat16", 2, 64 * 64 * 6)
+    assert cast["estimated_ms"] == pytest.approx((3000 + 0.1 * 64 * 64) / 1e6, rel=1e-9)
+
+
+def test_times_are_told_on_cpus_alone():
+    from amp_tf.oplists.hardware import Hardware
+
+    graph = traced(dense, (64, 64), (64, 64))
+    gpu = reported(graph, hardware=Hardware(gpu_capabilities=((8, 0),)), precision="float16").to_dict()
+    assert gpu["figures"]["estimated_ms"] is None
+    assert {cast["estimated_ms"] for cast in gpu["graphs"][0]["inserted_casts"]} == {None}
+
+
+def test_loops_count_as_ten_turns():
+    def loop(x, w):
+        return tf.while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, tf.matmul(y, w)), (0, x))[1]
+
+    with tf.Graph().as_default() as graph:
+        tf.compat.v1.disable_control_flow_v2()
+        try:
+            loop(tf.compat.v1.placeholder(tf.float32, (64, 64)), tf.compat.v1.placeholder(tf.float32, (64, 64)))
+        finally:
+            tf.compat.v1.enable_control_flow_v2()
+        found = reported(graph.as_graph_def(add_shapes=True)).to_dict()
+    (product,) = (node for node in found["graphs"][0]["nodes"] if node["op"] == "MatMul")
+    assert (product["operations"], product["runs"]) == (2 * 64**3, 10)
+    assert sum(found["figures"]["products"].values()) == 10 * 2 * 64**3
+
+
+def test_sizes_that_are_slow_are_told_by_work_and_unknown_ones_as_unknown():
+    def model(x, w, v):
+        return tf.matmul(tf.matmul(x, w), v)
+
+    advice = reported(traced(model, (None, 64), (64, 1001), (1001, 10))).to_dict()["shape_advice"]
+    assert [(row["grade"], row["text"]) for row in advice["rows"]] == [
+        ("works", "columns 1001 → 1008"),
+        ("works", "inner 1001 → 1008, columns 10 → 16"),
+    ]
+    assert advice["rows"][0]["sizes"] == {"rows": -1, "inner": 64, "columns": 1001}
+    unknown = reported(traced(model, (None, 64), (64, 64), (64, 64))).to_dict()["shape_advice"]
+    assert {row["grade"] for row in unknown["rows"]} == {"unknown"}
+
+
+def test_facts_of_a_process_are_told(report):
+    import dataclasses
+
+    curve = Curve("model", 8.0, 3, 1, [(1, 16.0, 0), (3, 8.0, 1)])
+    facts = Facts(process={"program": "train.py", "pid": 3}, loss_scales=(curve,))
+    found = dataclasses.replace(report, facts=facts).to_dict()
+    check(found)
+    assert found["process"] == {"program": "train.py", "pid": 3}
+    assert found["loss_scales"][0]["points"] == [(1, 16.0, 0), (3, 8.0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "is no JSON"),
+        ("{}", "holds no report of amp_tf"),
+        ('{"schema": "amp_tf.report", "schema_version": 2}', "is of version 2, and this amp_tf reads 1"),
+    ],
+)
+def test_what_is_no_report_is_told(content, words, tmp_path):
+    file = tmp_path / "report.json"
+    file.write_text(content)
+    with pytest.raises(GraphError, match=words):
+        files.read(file)
+
+
+def test_a_report_saves_itself(report, tmp_path):
+    report.save(tmp_path / "report.json")
+    assert files.read(tmp_path / "report.json") == [json.loads(report.to_json())]
+    report.save(tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"], "nothing half-written"
+
+
+def test_nodes_are_chosen_by_what_they_are(report):
+    assert [node.name for node in report.nodes.where(op="MatMul", precision="bfloat16")] == ["MatMul", "MatMul_1"]
+    assert [node.op for node in report.nodes.where(reason="NOT_LISTED")] == ["Placeholder", "Placeholder"]
+    assert report.nodes.where(reason="allow list") == report.nodes.where(reason="ALLOW_LIST")
+    assert report.nodes.where(precision="float16") == []
+    assert report.nodes.where(function="f") == []
+    with pytest.raises(ValueError, match="float8"):
+        report.nodes.where(precision="float8")
+
+
+def test_a_notebook_shows_the_one_number(report):
+    shown = report._repr_html_()
+    assert "100 %" in shown
+    assert "<script" not in shown
+
+
+def test_a_data_frame_has_a_row_a_node(report):
+    pytest.importorskip("pandas")
+    frame = report.to_dataframe()
+    assert len(frame) == report.total
+    assert frame[frame.op == "MatMul"].operations.sum() == 2 * 2 * 64**3
+
+
+def test_without_a_network_or_pandas_there_is_an_error_that_names_it(report, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pandas"):
+        report.to_dataframe()
+
+
+def test_no_figure_is_nan(report):
+    def numbers(value):
+        for part in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+            yield from numbers(part)
+        if isinstance(value, float):
+            yield value
+
+    assert not any(map(math.isnan, numbers(report.to_dict())))

@@ -1,0 +1,171 @@
+"""The page: what is in the file, and what a reader has of it in a real browser."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tensorflow.core.framework import graph_pb2
+
+from amp_tf.reporting import files
+from amp_tf.reporting.document import make_document
+from amp_tf.reporting.page import charts, html, words
+from tests.reporting import browser
+from tests.reporting.studied_graphs import reported
+from tests.reporting.test_blockers import KEEP, found_in
+from tests.small_graphs import node
+
+FIRST = Path(__file__).parent / "report_version_1.json"
+needs_browser = pytest.mark.skipif(bool(browser.MISSING), reason=browser.MISSING)
+
+
+@pytest.fixture(scope="module")
+def document():
+    found = found_in().to_dict() | {"loss_scales": files.read(FIRST)[0]["loss_scales"]}
+    long = "a_model/a_layer/" + "of_a_very_long_name" * 20
+    found["graphs"][0]["nodes"].append({**found["graphs"][0]["nodes"][0], "name": long, "reason": long})
+    return found
+
+
+@pytest.fixture(scope="module")
+def file(document, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    files.save([document], path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def page():
+    with browser.browser() as page:
+        yield page
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(file):
+    text = file.read_text(encoding="utf-8")
+    assert not re.search(r"""(src|href)=["'](?!#)|@import|url\(|https?://""", text)
+
+
+def test_names_cannot_break_the_page(document):
+    evil = "</script><script>alert(1)</script>'\"&"
+    graph = document["graphs"][0]
+    nodes = [{**graph["nodes"][0], "name": evil, "device": evil, "reason": evil}]
+    text = html.page([{**document, "summary": evil, "graphs": [{**graph, "function": evil, "nodes": nodes}]}])
+    assert "<script>alert" not in text
+
+
+def test_several_runs_stand_side_by_side(document):
+    text = html.page([document, files.read(FIRST)[0]])
+    assert "2 runs side by side" in text
+    assert text.count("<article") == 2
+    assert "largest blocker" in text
+
+
+def test_without_figures_the_page_says_why(document):
+    assert "There are no figures" in html.page([{**document, "figures": None}])
+
+
+def test_a_graph_of_50_000_nodes_makes_less_than_two_megabytes():
+    """Layers of a transformer's size of name, in a chain."""
+    graph = graph_pb2.GraphDef(node=[node("x = Placeholder()")])
+    source = "x"
+    for layer in range(10_000):
+        scope = f"transformer_model/encoder_block_{layer // 40}/attention_{layer % 40}"
+        lines = ("{0}/query/MatMul = MatMul({1}, {1})", "{0}/BiasAdd = BiasAdd({0}/query/MatMul, x)")
+        lines += ("{0}/softmax/Exp = Exp({0}/BiasAdd)", "{0}/gelu/Tanh = Tanh({0}/softmax/Exp)")
+        lines += ("{0}/residual/AddV2 = AddV2({0}/gelu/Tanh, {1})",)
+        graph.node.extend(node(line.format(scope, source)) for line in lines)
+        source = f"{scope}/residual/AddV2"
+    document = make_document(reported(graph), seconds=0)
+    assert document["total"] == 50_001
+    assert len(html.page([document])) < 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0.99996, ">99.9 %"),
+        (0.9993, "99.9 %"),
+        (1, "100 %"),
+        (0, "0 %"),
+        (1e-5, "<0.1 %"),
+        (0.53, "53 %"),
+        (None, "unknown"),
+    ],
+)
+def test_a_share_is_never_rounded_to_all_or_nothing(value, expected):
+    assert words.share(value) == expected
+
+
+def test_a_curve_of_one_scale_has_room_above_and_below():
+    found = charts.curve([(1, 8.0, 0), (9, 8.0, 0)], "model")
+    assert "2<sup>4</sup>" in found
+    assert "2<sup>2</sup>" in found
+    assert 'class="skip"' not in found
+
+
+@needs_browser
+def test_a_search_gives_the_path_of_the_decision_by_keyboard_alone(page, file):
+    page.open(file)
+    page.look(1200)
+    page.run("document.querySelector('input[type=search]').focus()")
+    page.press("denied/mul")
+    assert page.wait("document.querySelector('.found p')?.textContent") == "2 nodes"
+    page.press(browser.TAB + browser.TAB + browser.ENTER)
+    steps = page.wait("[...document.querySelectorAll('.path li')].map(item => item.textContent)")
+    assert steps == [
+        "denied/mul (Mul), float32: it uses values of the deny-list node 'denied/Exp'",
+        "denied/Exp (Exp), float32: its op is on the deny list",
+    ]
+    assert page.run("return document.activeElement.className") == "path", "a screen reader goes on from there"
+
+
+@needs_browser
+def test_a_blocker_leads_to_its_node_and_a_layer_opens(page, file):
+    page.open(file)
+    page.run("document.querySelector('button.node').click()")
+    assert "kept/Conv3D (Conv3D), float32: its name matches a keep_float32 rule" in page.wait(
+        "document.querySelector('.path')?.textContent"
+    )
+    page.run("document.querySelector('details[data-layer=kernel]').open = true")
+    page.wait("document.querySelectorAll('details[data-layer=kernel] li').length == 5")
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [390, 768, 1200])
+def test_nothing_hangs_over_the_edge(page, file, width):
+    page.open(file)
+    page.look(width)
+    page.run("document.querySelector('button.node').click()")
+    page.run("document.querySelectorAll('details').forEach(part => { part.open = true })")
+    page.wait("document.querySelector('.path') && document.querySelector('.layers li')")
+    assert page.run("return document.documentElement.scrollWidth") <= width
+
+
+@needs_browser
+def test_dark_readers_get_a_dark_page_and_paper_stays_white(page, file):
+    page.open(file)
+    colors = []
+    for dark, medium in ((False, "screen"), (True, "screen"), (True, "print")):
+        page.look(1200, dark=dark, medium=medium)
+        colors.append(page.run("return getComputedStyle(document.body).backgroundColor"))
+    assert colors == ["rgb(255, 255, 255)", "rgb(21, 24, 28)", "rgb(255, 255, 255)"]
+
+
+@needs_browser
+def test_what_is_drawn_is_told_in_words(page, file):
+    page.open(file)
+    assert (
+        page.run("return [...document.querySelectorAll('svg')].filter(s => !s.ariaLabel || s.role != 'img').length")
+        == 0
+    )
+    assert page.run("return [...document.querySelectorAll('input')].filter(i => !i.labels.length).length") == 0
+    assert page.run("return document.querySelectorAll('th:empty').length") == 0
+
+
+@needs_browser
+def test_the_ranking_on_the_page_is_that_of_the_document(page, file, document):
+    page.open(file)
+    names = page.run("return [...document.querySelectorAll('#blockers ~ .scroll b')].map(b => b.textContent)")
+    assert names == [row["what"] for row in document["blockers"] if row["gain"] > 0]
+    assert names[0] == KEEP
