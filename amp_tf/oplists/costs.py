@@ -109,8 +109,7 @@ CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {
         ((False, 0), (True, 2)),
     ),
 }
-#: Products of matrices, and those of many at once.
-MATRICES = ("MatMul", "BatchMatMul", "BatchMatMulV2", "_FusedMatMul")
+#: Products of many matrices at once.
 BATCHED = ("BatchMatMul", "BatchMatMulV2")
 #: Convolutions of which each output channel reads one input channel alone.
 DEPTHWISE = frozenset(op for op in CONVOLUTIONS if "Depthwise" in op)

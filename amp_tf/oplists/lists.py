@@ -28,6 +28,15 @@ class OpLists:
         """The same lists without some ops."""
         return dataclasses.replace(self, list_of={op: name for op, name in self.list_of.items() if op not in ops})
 
+    def joined(self, joins: Mapping[str, str], level: str) -> OpLists:
+        """The same lists once the user had ops join others, op to list, under a level."""
+        others = self.without(frozenset(joins)).list_of
+        if level == "TREAT_INFER_AS_DENY":
+            joins = {op: DENY if name == INFER else name for op, name in joins.items()}
+        if level == "TENSOR_CORES_ONLY" and self.table == CUDA:
+            joins = {op: name for op, name in joins.items() if name == ALLOW}
+        return dataclasses.replace(self, list_of={**others, **joins})
+
     def members(self, op_list: str) -> list[str]:
         """The ops of one list, sorted."""
         return sorted(op for op, name in self.list_of.items() if name == op_list)

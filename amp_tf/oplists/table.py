@@ -253,6 +253,13 @@ FLOAT32_ONLY_IN_XLA = Trait("MaxPoolGradGrad MaxPoolGradGradV2 MaxPool3DGradGrad
 MASKED = {"LeakyReluGrad": 1, "Relu6Grad": 1, "ReluGrad": 1}
 #: Ops that give values as they came, or zero, or a bound.
 CHOOSING = Trait("Relu Relu6 Relu6Grad ReluGrad")
+#: Products of two matrices, or of stacks of them, by their two last axes.
+MATRIX_PRODUCTS = Trait("BatchMatMul BatchMatMulV2 MatMul _FusedMatMul")
+#: Convolutions, and where their filter is: whether it is an input, and the number.
+FILTERS = {
+    **dict.fromkeys(Trait("Conv2D Conv2DBackpropInput Conv3D Conv3DBackpropInputV2 _FusedConv2D"), (True, 1)),
+    **dict.fromkeys(Trait("Conv2DBackpropFilter Conv3DBackpropFilterV2"), (False, 0)),
+}
 #: Sources of reference variables: what reads them by Identity or Enter must keep their type.
 REFERENCE_VARIABLES = Trait("Variable VariableV2")
 #: Ops that bring values into a loop of graph nodes, take them out, and close its ring.

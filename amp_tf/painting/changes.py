@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.targets import Resolution
@@ -44,14 +44,12 @@ class Change:
             shapes=self.shapes or other.shapes,
         )
 
-    def lists(self, resolution: Resolution) -> Resolution:
+    def lists(self, resolution: Resolution, config: AmpConfig) -> Resolution:
         """What is converted once the ops are on their new lists."""
         if not self.op_lists or resolution.target is None:
             return resolution
-        lists = resolution.target.lists
-        list_of: Mapping[str, str] = {**lists.list_of, **dict(self.op_lists)}
-        target = dataclasses.replace(resolution.target, lists=dataclasses.replace(lists, list_of=list_of))
-        return dataclasses.replace(resolution, target=target)
+        lists = resolution.target.lists.joined(dict(self.op_lists), config.level)
+        return dataclasses.replace(resolution, target=dataclasses.replace(resolution.target, lists=lists))
 
     def config(self, config: AmpConfig) -> AmpConfig:
         """The settings without the patterns."""

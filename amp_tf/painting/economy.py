@@ -385,7 +385,8 @@ def equation_of(view: GraphView, node: int) -> str:
 
 def input_shapes(view: GraphView, node: int, shapes: Shapes) -> list[Shape | None]:
     """The shapes of a node's data inputs, in order."""
-    edges = view.edges.at(slice(*np.searchsorted(view.edges.dst_node, (node, node + 1))))
+    ends = np.array((node, node + 1), view.edges.dst_node.dtype)  # of another type numpy would convert all edges
+    edges = view.edges.at(slice(*np.searchsorted(view.edges.dst_node, ends)))
     inputs: list[Shape | None] = []
     for source, port in _rows(edges.src_node, edges.src_port):
         told = shapes.output_shapes(view.names[source])

@@ -72,7 +72,7 @@ def paint(
     Raises:
         GraphError: a loop is broken.
     """
-    resolution, config = change.lists(resolution), change.config(config)
+    resolution, config = change.lists(resolution, config), change.config(config)
     if resolution.target is None:
         return Painting.blank(view, Rule.NO_TARGET, resolution.why_none)
     obstacles = change.obstacles(eligibility.find_obstacles(view, resolution, config, preserve), view.names)

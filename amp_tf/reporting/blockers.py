@@ -66,8 +66,8 @@ class Root:
     Attributes:
         kind: one of :data:`KINDS`.
         what: the op, the pattern, the layer, the device, or the rule in words.
-        rules: the rows of the painting that make it, for accuracy.
-        why: the same in words.
+        rules: the rows of the painting that make it, for accuracy, or the patterns that match together.
+        why: the rows in words.
     """
 
     kind: str
@@ -83,12 +83,12 @@ class Root:
             return f"{_variable(f'{_home(self.what)}_add')}={shlex.quote(self.what)}{danger}"
         return {
             KERNEL: f"none here: TensorFlow has no 16-bit kernel of {self.what}; use another op in the model",
-            NAME: f"drop {self.what!r} from {_variable('keep_float32')}",
+            NAME: f"drop {' and '.join(map(repr, self.rules))} from {_variable('keep_float32')}",
             SCOPE: f'take {self.what or "it"} out of amp_tf.scope("float32") in the model',
             DEVICE: f"take it off {self.what} in the model (tf.device)",
             FETCHED: "fetch what comes after it, or do not feed or fetch it",
             COST: f"{_variable('precision')}=bfloat16 converts it all the same, and the cost model expects no gain",
-            SHAPE: "give the input a static shape, such as by batch(…, drop_remainder=True)",
+            SHAPE: "give the input a static shape; the gain takes each unknown size for 64",
             ACCURACY: f"{_variable('force_f16')}=<its name>, at the price of accuracy: {self.why}",
         }.get(self.kind, "none")
 
@@ -109,14 +109,11 @@ class Root:
         unlisted = tuple((op, ALLOW) for op in sorted(ops.difference(studied.list_of)))
         return {
             KERNEL: Change(kernels=frozenset({self.what}), op_lists=unlisted),
-            NAME: Change(patterns=frozenset(self.what.split(_BETWEEN))),
+            NAME: Change(patterns=frozenset(self.rules)),
             COST: Change(rules=frozenset({"cost model"}), op_lists=unlisted),
             SHAPE: Change(shapes=True),
             ACCURACY: Change(rules=frozenset(self.rules)),
         }.get(self.kind, NO_CHANGE)
-
-
-_BETWEEN = " and "  # patterns that keep a node together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,11 +212,17 @@ def _find_roots(graphs: Sequence[Studied]) -> dict[Root, Places]:
         for node in range(studied.view.node_count):
             if not studied.is_f16[node] and (root := _root_of(studied, node)) is not None:
                 roots.setdefault(root, {}).setdefault(number, []).append(node)
-    return {
-        root: places
-        for root, places in roots.items()
-        if any(graphs[number].figures.work[nodes].any() for number, nodes in places.items())
-    }
+    return {root: places for root, places in roots.items() if root.kind == SHAPE or _work(root, places, graphs)}
+
+
+def _work(root: Root, places: Places, graphs: Sequence[Studied]) -> list[tuple[float, int, int]]:
+    """The nodes that name a root and compute: operations, graph, node; those of unknown size for a shape alone."""
+    return [
+        (float(graphs[number].figures.work[node]), number, node)
+        for number, nodes in places.items()
+        for node in nodes
+        if graphs[number].figures.work[node] > 0 or root.kind == SHAPE
+    ]
 
 
 def _root_of(studied: Studied, node: int) -> Root | None:
@@ -237,7 +240,8 @@ def _root_of(studied: Studied, node: int) -> Root | None:
     if kind is COST and math.isnan(studied.figures.elements[origin]):
         kind = SHAPE
     if kind is NAME:
-        return Root(NAME, _BETWEEN.join(p for p in studied.basis.patterns if re.search(p, name)))
+        patterns = tuple(pattern for pattern in studied.basis.patterns if re.search(pattern, name))
+        return Root(NAME, ", ".join(patterns), patterns)
     what = {
         **dict.fromkeys((DENY, NO_LIST, KERNEL), op),
         **dict.fromkeys((SCOPE, SHAPE), layer_of(name)),
@@ -248,11 +252,9 @@ def _root_of(studied: Studied, node: int) -> Root | None:
 
 
 def _describe(root: Root, places: Places, graphs: Sequence[Studied]) -> Blocker:
-    work = [(graphs[number].figures.work[node], number, node) for number, nodes in places.items() for node in nodes]
-    computing = [entry for entry in work if entry[0] > 0]
-    _, number, node = max(computing)
-    operations = sum(float(entry[0]) for entry in computing)
-    return Blocker(root, len(computing), operations, graphs[number].view.names[node])
+    work = _work(root, places, graphs)
+    _, number, node = max(work)
+    return Blocker(root, len(work), sum(entry[0] for entry in work), graphs[number].view.names[node])
 
 
 def _home(op: str) -> str:

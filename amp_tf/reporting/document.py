@@ -30,7 +30,6 @@ SCHEMA_VERSION = 1
 KIND = "amp_tf.report"
 _MOST_ADVICE = 40
 _NS_PER_MS = 1e6
-_FLOAT_BYTES, _F16_BYTES = 4, 2
 
 
 def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[str, Any]:
@@ -231,6 +230,6 @@ def _cast(graph: Studied, cast: InsertedCast) -> dict[str, Any]:
         "to": f16 if cast.to_f16 else "float32",
         "readers": cast.readers,
         "runs": float(graph.figures.runs[cast.node]),
-        "bytes": None if elements is None else elements * (_FLOAT_BYTES + _F16_BYTES),
+        "bytes": None if elements is None else elements * figures.CAST_BYTES,
         "estimated_ms": None if taken is None else taken / _NS_PER_MS,
     }

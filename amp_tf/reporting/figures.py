@@ -32,6 +32,7 @@ PRODUCTS = _LISTS[ALLOW]  #: ops that 16 bit is for
 _COMPUTES = _LISTS[INFER] | _LISTS[DENY]
 _MOVES = _LISTS[CLEAR] | CASTS
 _FLOAT_BYTES, _F16_BYTES = 4, 2
+CAST_BYTES = _FLOAT_BYTES + _F16_BYTES  #: that a cast reads and writes for each element
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ class Figures:
         """The figures of a graph."""
         elements, largest = _count_elements(view, shapes)
         is_product = np.fromiter((op in PRODUCTS for op in view.ops), np.bool_, view.node_count)
-        operations = np.where(_computes(view), largest, 0.0)
+        operations = np.where(_computes(view), np.where(np.isnan(elements), np.nan, largest), 0.0)
         for node in np.flatnonzero(is_product).tolist():
             count = operations_of(view, node, shapes)
             operations[node] = np.nan if count is None else round(count)

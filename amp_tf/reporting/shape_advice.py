@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph.sizes import Shape
-from amp_tf.oplists.costs import CONVOLUTIONS, DEPTHWISE, MATRICES
+from amp_tf.oplists.table import FILTERS, MATRIX_PRODUCTS
 from amp_tf.painting.economy import input_shapes
 from amp_tf.reporting.layers import layer_of
 from amp_tf.reporting.studied import Studied
@@ -22,9 +22,6 @@ from amp_tf.reporting.studied import Studied
 MULTIPLE = 8
 LEAST = 64
 EFFICIENT, WORKS, UNKNOWN = "efficient", "works", "unknown"
-
-# Convolutions: where the filter is, as (is an input, number).
-_FILTERS = {op: kernel for op, (kernel, _) in CONVOLUTIONS.items() if op not in DEPTHWISE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,11 +89,11 @@ def _better(size: int) -> str:
 def _sizes(studied: Studied, node: int) -> dict[str, int] | None:
     view, shapes, op = studied.basis.view, studied.basis.shapes, studied.view.ops[node]
     inputs, outputs = input_shapes(view, node, shapes), shapes.output_shapes(view.names[node])
-    if op in _FILTERS:
-        is_input, number = _FILTERS[op]
+    if op in FILTERS:
+        is_input, number = FILTERS[op]
         kernel = _at(inputs if is_input else outputs, number)
         return {"channels in": _size(kernel, -2), "channels out": _size(kernel, -1)}
-    if op in MATRICES:
+    if op in MATRIX_PRODUCTS:
         result, first = _at(outputs, 0), _at(inputs, 0)
         is_transposed = any(view.protos[node].attr[name].b for name in ("transpose_a", "adj_x"))
         return {

@@ -56,5 +56,6 @@ class Studied:
     def gain(self, change: Change) -> tuple[float, float, int]:
         """What becomes 16 bit under a change: operations of all nodes, of products among them, and how many nodes."""
         after = converted_mask(self.basis.paint(change))
-        gained = self.figures.work * (after.astype(float) - self.is_f16)
-        return float(gained.sum()), float(gained[self.figures.is_product].sum()), int(after.sum() - self.is_f16.sum())
+        figures = Figures.of(self.basis.view, self.basis.shapes.filled()) if change.shapes else self.figures
+        gained = figures.work * (after.astype(float) - self.is_f16)
+        return float(gained.sum()), float(gained[figures.is_product].sum()), int(after.sum() - self.is_f16.sum())

@@ -48,6 +48,22 @@ def test_an_unchanged_keras_script_leaves_one_file(site_folder, tmp_path):
     assert sources_of["level"] == "default"
 
 
+def test_functions_that_xla_compiles_have_the_sizes_of_their_trace(site_folder, tmp_path):
+    """Nodes of a FunctionDef carry no shapes, and what a variable looks like only its graph in Python knows."""
+    code = (
+        "import tensorflow as tf; w = tf.Variable(tf.ones((64, 32)))\n"
+        "f = tf.function(lambda x: tf.nn.relu(x @ w) @ tf.transpose(w), jit_compile=True); f(tf.ones((16, 64)))"
+    )
+    ended = running.run(
+        ["-c", code], site_folder, {running.SWITCH: "1", **KEPT, "AMP_TF_REPORT": str(tmp_path / "out")}
+    )
+    assert ended.status == 0, ended.err
+    found = one_report(tmp_path / "out")
+    assert found["figures"]["products"] == {"f16": 2 * (2 * 16 * 64 * 32), "float32": 0}
+    assert found["figures"]["estimated_ms"] is None, "the cost model knows nothing of XLA"
+    assert "xla" in {graph["way"] for graph in found["graphs"]}
+
+
 def test_a_float16_run_has_its_loss_scale_over_time(site_folder, tmp_path):
     program = str(running.PROGRAMS / "keras_fit.py")
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_REPORT": str(tmp_path / "out")}

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting import paint
 from tests.reporting.studied_graphs import BF16_CPU, reported, traced
 
 KEEP = "^kept/"
@@ -87,6 +88,14 @@ def test_the_remedy_names_the_variable():
     assert "no 16-bit kernel of AvgPool3D" in remedy["AvgPool3D"]
 
 
+def test_patterns_that_keep_one_node_are_taken_away_together():
+    patterns = (KEEP, "Conv3D_?$")
+    (row,) = (row for row in found_in(keep_float32=patterns).to_dict()["blockers"] if row["example"] == "kept/Conv3D")
+    assert row["what"] == ", ".join(patterns)
+    assert row["remedy"] == f"drop {KEEP!r} and 'Conv3D_?$' from AMP_TF_KEEP_FLOAT32"
+    assert row["gain"] > 0
+
+
 def test_a_device_a_fetch_and_a_scope_are_blockers():
     def model(x, w):
         with tf.device("/cpu:0"):
@@ -112,6 +121,62 @@ def test_scopes_are_blockers_by_layer():
     )
     assert (row["what"], row["gain"]) == ("model/attention", 2 * 64**3)
     assert row["remedy"] == 'take model/attention out of amp_tf.scope("float32") in the model'
+
+
+def test_a_list_change_gains_what_the_level_leaves_of_it():
+    level = {"level": "TREAT_INFER_AS_DENY"}
+    base = found_in(**level)
+    gain = {row["what"]: row["gain"] for row in base.to_dict()["blockers"]}
+    assert in_f16(found_in(**level, infer_add=("Exp",))) - in_f16(base) == gain["Exp"] == 0
+    assert in_f16(found_in(**level, keep_float32=())) - in_f16(base) == gain[KEEP] > 0
+
+
+def test_a_product_that_the_user_took_off_its_list_is_put_back_there():
+    base = found_in(keep_float32=(), allow_remove=("Conv3D",))
+    (row,) = (row for row in base.to_dict()["blockers"] if row["what"] == "Conv3D")
+    assert row["kind"] == "no list"
+    assert row["remedy"] == "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD=Conv3D"
+    assert row["gain"] == in_f16(found_in(keep_float32=()))
+
+
+def test_what_does_not_pay_gains_what_a_named_precision_converts():
+    base = found_in(precision="auto", keep_float32=())
+    (row,) = (row for row in base.to_dict()["blockers"] if row["kind"] == "does not pay")
+    assert row["gain"] == in_f16(found_in(precision="bfloat16", keep_float32=())) - in_f16(base) > 0
+    assert row["remedy"].startswith("AMP_TF_PRECISION=bfloat16")
+
+
+def test_what_is_kept_for_accuracy_gains_what_it_is_without_its_rule():
+    def variance(x, w):
+        y = tf.matmul(x, w)
+        mean = tf.reduce_mean(y, 0, keepdims=True)
+        spread = tf.reduce_mean(tf.square(y), 0, keepdims=True) - tf.square(mean)
+        return tf.matmul((y - mean) / tf.sqrt(spread + 1e-3), w)
+
+    graph = traced(variance, (64, 64), (64, 64))
+    base = reported(graph)
+    (row,) = (row for row in base.to_dict()["blockers"] if row["what"] == "differences")
+    with paint.without(["differences"]):
+        assert in_f16(reported(graph)) - in_f16(base) == row["gain"] > 0
+    assert row["kind"] == "accuracy"
+
+
+def test_an_unknown_shape_is_a_blocker_and_gains_what_a_known_one_converts():
+    """Multiplying many values pays in memory, but not as few as the cost model takes where nobody knows."""
+
+    def model(x, wide, narrow):
+        y = tf.matmul(x, wide)
+        for _ in range(4):
+            y = y * 2.0
+        return tf.matmul(y, narrow)
+
+    def rewritten(*shape):
+        return reported(traced(model, shape, (64, 4096), (4096, 64)), precision="auto")
+
+    (row,) = (row for row in rewritten(None, None, 64).to_dict()["blockers"] if row["kind"] == "unknown shape")
+    assert (row["nodes"], row["operations"], row["gain_nodes"]) == (4, 0, 4)
+    assert row["gain"] == 4 * 64 * 64 * 4096
+    assert len(rewritten(64, 64, 64).nodes.where(op="Mul", precision="bfloat16")) == 4
 
 
 def test_what_is_not_tried_has_no_gain():

@@ -11,6 +11,7 @@ from tensorflow.core.framework import graph_pb2
 from amp_tf.reporting import files
 from amp_tf.reporting.document import make_document
 from amp_tf.reporting.page import charts, html, words
+from amp_tf.reporting.schema import RewriteReport
 from tests.reporting import browser
 from tests.reporting.studied_graphs import reported
 from tests.reporting.test_blockers import KEEP, found_in
@@ -58,11 +59,16 @@ def test_several_runs_stand_side_by_side(document):
     text = html.page([document, files.read(FIRST)[0]])
     assert "2 runs side by side" in text
     assert text.count("<article") == 2
+    ids = re.findall(r' id="(.*?)"', text)
+    assert len(ids) == len(set(ids))
     assert "largest blocker" in text
 
 
 def test_without_figures_the_page_says_why(document):
     assert "There are no figures" in html.page([{**document, "figures": None}])
+    empty = {**RewriteReport(summary="0 graphs: TensorFlow ran no graph").to_dict()}
+    assert "No graph came to amp_tf" in html.page([empty])
+    assert "0 graphs: TensorFlow ran no graph" in html.page([empty])
 
 
 def test_a_graph_of_50_000_nodes_makes_less_than_two_megabytes():
@@ -161,6 +167,9 @@ def test_what_is_drawn_is_told_in_words(page, file):
     )
     assert page.run("return [...document.querySelectorAll('input')].filter(i => !i.labels.length).length") == 0
     assert page.run("return document.querySelectorAll('th:empty').length") == 0
+    levels = page.run("return [...document.querySelectorAll('h1, h2, h3')].map(heading => heading.tagName)")
+    assert levels[0] == "H1"
+    assert set(levels[1:]) == {"H2"}
 
 
 @needs_browser
@@ -169,3 +178,12 @@ def test_the_ranking_on_the_page_is_that_of_the_document(page, file, document):
     names = page.run("return [...document.querySelectorAll('#blockers ~ .scroll b')].map(b => b.textContent)")
     assert names == [row["what"] for row in document["blockers"] if row["gain"] > 0]
     assert names[0] == KEEP
+
+
+@needs_browser
+def test_in_a_notebook_the_figures_stand_in_a_frame_of_their_own(page, document, tmp_path):
+    (tmp_path / "notebook.html").write_text(f"<h1>Cell</h1>{html.fragment(document)}", encoding="utf-8")
+    page.open(tmp_path / "notebook.html")
+    shown = page.wait("document.querySelector('iframe').contentDocument.querySelector('.big')?.textContent")
+    assert shown == words.share(document["figures"]["products_share_f16"])
+    assert page.run("return getComputedStyle(document.querySelector('h1')).marginTop") != "0px"

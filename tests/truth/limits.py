@@ -150,7 +150,7 @@ LIMITS: tuple[Limit, ...] = (
         "the quantile of 0.5 + x is that of x, and 0.5 + x is rounded, once",
     ),
     Limit(
-        r"loops/long sum",
+        r"loops/(long sum|moving average)",
         ALL,
         25.0,
         "one rounding of tanh is the same in all hundred terms, and the ideal program's happen to cancel",

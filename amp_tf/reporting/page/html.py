@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -11,6 +12,7 @@ from amp_tf.reporting.page.nodes import pack
 from amp_tf.reporting.page.words import text
 
 Document = Mapping[str, Any]
+_FRAME = "width: 100%; height: 36rem; border: 0"
 
 
 def page(documents: Sequence[Document]) -> str:
@@ -19,28 +21,39 @@ def page(documents: Sequence[Document]) -> str:
     parts = [sections.comparison(documents)] if len(documents) > 1 else []
     parts += [_run(document, number, len(documents)) for number, document in enumerate(documents)]
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>amp_tf: {text(title)}</title><style>{_resource('style.css')}</style></head>"
+        f"{_head(f'amp_tf: {title}')}"
         f'<body><a class="skip" href="#main">To the report</a><main id="main">{"".join(parts)}</main>'
         f"<script>{_resource('page.js')}</script></body></html>\n"
     )
 
 
 def fragment(document: Document) -> str:
-    """The top of the page for a notebook: the one number, the counts, and what keeps work in float32."""
-    style = _resource("style.css").replace(":root", ".amp-tf").replace("body", ".amp-tf")
+    """The top of the page for a notebook: the one number, the counts, and what keeps work in float32.
+
+    In a frame of its own, so that its style stays there; without a script, so nothing in it can be pressed.
+    """
     top = "".join(part(document) for part in (sections.hero, sections.tiles, sections.blockers))
-    return f'<style>{style}</style><div class="amp-tf"><article>{top}</article></div>'
+    still = re.sub(r"<button[^>]*>(.*?)</button>", r"<code>\1</code>", top)
+    inside = f"{_head('amp_tf report')}<body><main><article>{still}</article></main></body></html>"
+    return f'<iframe srcdoc="{text(inside)}" title="amp_tf report" style="{_FRAME}"></iframe>'
+
+
+def _head(title: str) -> str:
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{text(title)}</title><style>{_resource('style.css')}</style></head>"
+    )
 
 
 def _run(document: Document, number: int, count: int) -> str:
+    level, prefix = (1, "") if count == 1 else (2, f"run{number}-")
     body = "".join(part(document) for part in sections.PARTS)
-    heading = "h1" if count == 1 else "h2"
+    body = re.sub(r'<h3 id="(.*?)">(.*?)</h3>', rf'<h{level + 1} id="{prefix}\1">\2</h{level + 1}>', body)
     return (
         f'<article id="run{number}"><header><p class="brand">amp_tf report</p>'
-        f"<{heading}>{text(sections.title(document))}</{heading}>{sections.origin(document)}</header>{body}"
+        f'<h{level} class="title">{text(sections.title(document))}</h{level}>{sections.origin(document)}</header>{body}'
         f'<script type="application/octet-stream" class="nodes">{pack(document)}</script></article>'
     )
 

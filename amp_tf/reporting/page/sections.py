@@ -18,6 +18,7 @@ _NO_FIGURES = (
     "There are no figures: this report was not asked for before the graphs were rewritten. Set AMP_TF_REPORT=folder, "
     "or make it with amp-tf report."
 )
+_NO_GRAPHS = "No graph came to amp_tf, so there is nothing to show; the line below says why."
 
 
 def title(document: Document) -> str:
@@ -56,7 +57,7 @@ def hero(document: Document) -> str:
     """The one number on top."""
     figures = document["figures"]
     if figures is None:
-        return f'<p class="note">{text(_NO_FIGURES)}</p>'
+        return f'<p class="note">{text(_NO_FIGURES if document["graphs"] else _NO_GRAPHS)}</p>'
     part = figures["products_share_f16"]
     if part is None:
         words = "no matrix product or convolution of known size was seen"
