@@ -16,26 +16,22 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from amp_tf.config import AmpConfig, sources
-from amp_tf.hooks import evidence, notices
+from amp_tf.config import AmpConfig
+from amp_tf.hooks import notices, process_facts
 
 if TYPE_CHECKING:
-    from amp_tf.reporting.facts import Facts
+    pass
 
 VARIABLE = "AMP_TF_REPORT"
 _SIGTERM_WAIT = 20.0  # seconds
 _LEAST_SECONDS, _SHARE = 0.4, 0.005  # of the run, for the report
-_began = time.monotonic()
-_config: AmpConfig | None = None
-_ended = ""  # how, where it was not by itself
 
 
 def install(config: AmpConfig) -> None:
     """Has the report written as the process ends, if the configuration names a folder. Idempotent."""
-    global _config
-    before, _config = _config, config
+    before = process_facts.note_settings(config)
     if config.report_path and (before is None or before.report_path != config.report_path):
         _check_folder(config.report_path)
     if config.report_path:
@@ -50,7 +46,7 @@ def uninstall() -> None:
 
 def write() -> None:
     """Writes the file, if a folder was named; trouble is one line. Never raises."""
-    folder = _config.report_path if _config else None
+    folder = process_facts.settings().report_path
     if not folder:
         return
     try:
@@ -60,7 +56,7 @@ def write() -> None:
         from amp_tf.reporting import files
         from amp_tf.reporting.document import make_document
 
-        seconds = max(_LEAST_SECONDS, _SHARE * (time.monotonic() - _began))
+        seconds = max(_LEAST_SECONDS, _SHARE * process_facts.seconds())
         document = make_document(summary.report(), seconds=seconds)
         name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}.json"
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -69,64 +65,6 @@ def write() -> None:
         _tell(folder, error)
     except Exception as error:  # this is the end of somebody else's program
         print(f"amp_tf: no report: {type(error).__name__}: {error}", file=sys.stderr)
-
-
-def facts() -> Facts:
-    """What the report says of this process beside its graphs."""
-    from amp_tf.reporting import process
-    from amp_tf.reporting.facts import Facts
-
-    seen, totals = evidence.seen(), process.totals()
-    config = _config or AmpConfig()
-    return Facts(
-        process=_process(),
-        totals={"graphs": totals.graphs, "nodes": totals.total, "converted": totals.converted, "casts": totals.casts},
-        settings=sources(config),
-        devices=_devices(bool(totals.graphs)),
-        hooks={
-            "off": seen.off,
-            "idle": seen.idle,
-            "policy": seen.policy,
-            "failures": seen.failures,
-            "first_failure": seen.first_failure,
-            "not_installed": dict(seen.not_installed),
-        },
-        loss_scales=_curves(),
-    )
-
-
-def _process() -> dict[str, Any]:
-    import amp_tf
-
-    error = getattr(sys, "last_type", None)
-    tensorflow, keras = sys.modules.get("tensorflow"), sys.modules.get("keras")
-    return {
-        "program": " ".join(sys.argv) or sys.executable,
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "seconds": round(time.monotonic() - _began, 3),
-        "ended": _ended or (f"by {error.__name__}" if error is not None else ""),
-        "amp_tf": amp_tf.__version__,
-        "python": sys.version.split()[0],
-        "tensorflow": getattr(tensorflow, "__version__", None),
-        "keras": getattr(keras, "__version__", None),
-    }
-
-
-def _devices(has_graphs: bool) -> list[dict[str, Any]]:
-    """Those that a rewrite asked for; a process without graphs is not made to look for GPUs."""
-    from amp_tf.hooks import devices
-    from amp_tf.oplists.hardware import Hardware
-
-    found = devices.hardware() if has_graphs else Hardware.detect_cpu()
-    cpu = {"type": "CPU", "bfloat16": found.cpu_has_bf16, "avx512": found.cpu_has_avx512}
-    return [cpu, *({"type": "GPU", "compute_capability": list(pair)} for pair in found.gpu_capabilities)]
-
-
-def _curves() -> list[Any]:
-    ledger = sys.modules.get("amp_tf.loss_scaling.ledger")
-    return ledger.curves() if ledger is not None else []
 
 
 def _check_folder(folder: str) -> None:
@@ -164,14 +102,13 @@ def _watch_forks() -> None:
 
 
 def _after_fork() -> None:
-    if _config is not None and _config.report_path:
+    if process_facts.settings().report_path:
         _catch_sigterm()
 
 
 def _on_sigterm(number: int, frame: object) -> None:
     """The main thread may hold any lock just now, so another one writes, and is not waited for without end."""
-    global _ended
-    _ended = "by SIGTERM"
+    process_facts.note_end("by SIGTERM")
     writer = threading.Thread(target=write, name="amp_tf report", daemon=True)
     writer.start()
     writer.join(_SIGTERM_WAIT)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled
 from amp_tf.errors import ConfigError
-from amp_tf.hooks import evidence, notices, report_files
+from amp_tf.hooks import evidence, notices, process_facts
 
 if TYPE_CHECKING:
     from amp_tf.reporting.process import Totals
@@ -94,7 +94,7 @@ def report() -> RewriteReport:
     """
     from amp_tf.reporting import process
 
-    return dataclasses.replace(process.report(), summary=line(), facts=report_files.facts())
+    return dataclasses.replace(process.report(), summary=line(), facts=process_facts.facts())
 
 
 def why_nothing(report: RewriteReport, totals: Totals, seen: evidence.Evidence) -> str:

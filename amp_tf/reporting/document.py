@@ -11,24 +11,28 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from amp_tf.precision import Precision
-from amp_tf.reporting import figures, schema, shape_advice
+from amp_tf.reporting import figures, shape_advice
 from amp_tf.reporting.basis import InsertedCast
 from amp_tf.reporting.blockers import Blocker, Together, find_blockers
 from amp_tf.reporting.facts import Facts
 from amp_tf.reporting.layers import layer_of
 from amp_tf.reporting.studied import Studied
 
+if TYPE_CHECKING:
+    from amp_tf.reporting.schema import RewriteReport
+
+SCHEMA_VERSION = 1
 KIND = "amp_tf.report"
 _MOST_ADVICE = 40
 _NS_PER_MS = 1e6
 
 
-def make_document(report: schema.RewriteReport, *, seconds: float = math.inf) -> dict[str, Any]:
+def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[str, Any]:
     """The document of a report.
 
     Args:
@@ -44,7 +48,7 @@ def make_document(report: schema.RewriteReport, *, seconds: float = math.inf) ->
     facts = report.facts or Facts()
     return {
         "schema": KIND,
-        "schema_version": schema.SCHEMA_VERSION,
+        "schema_version": SCHEMA_VERSION,
         "converted": report.converted,
         "total": report.total,
         "casts": report.casts,

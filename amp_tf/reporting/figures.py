@@ -19,7 +19,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.sizes import Shapes, element_count
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import costs
-from amp_tf.oplists.table import ALLOW, CLEAR, CPU, DENY, INFER, ROWS
+from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, CPU, DENY, INFER, ROWS
 from amp_tf.painting.economy import count_runs, operations_of
 from amp_tf.painting.outcome import Painting
 from amp_tf.reporting.basis import Basis, InsertedCast
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LISTS = {name: frozenset(row.op for row in ROWS if row.op_list == name) for name in (ALLOW, INFER, DENY, CLEAR)}
 PRODUCTS = _LISTS[ALLOW]  #: ops that 16 bit is for
 _COMPUTES = _LISTS[INFER] | _LISTS[DENY]
-_MOVES = _LISTS[CLEAR] | {"Cast"}
+_MOVES = _LISTS[CLEAR] | CASTS
 _FLOAT_BYTES, _F16_BYTES = 4, 2
 CAST_BYTES = _FLOAT_BYTES + _F16_BYTES  #: that a cast reads and writes for each element
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import GraphError
-from amp_tf.reporting.document import KIND
-from amp_tf.reporting.schema import SCHEMA_VERSION
+from amp_tf.reporting.document import KIND, SCHEMA_VERSION
 
 _PAGES = (".html", ".htm")
 

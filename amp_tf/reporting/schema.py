@@ -15,13 +15,10 @@ from typing import TYPE_CHECKING, Any
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
-from amp_tf.reporting.text import headline, render
 
 if TYPE_CHECKING:
     from amp_tf.reporting.basis import Basis
     from amp_tf.reporting.facts import Facts
-
-SCHEMA_VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,6 +189,8 @@ class RewriteReport:
 
     def __str__(self) -> str:
         """What was converted, by op, and what was left in float32, by reason."""
+        from amp_tf.reporting.text import headline, render
+
         summary = headline(len(self.graphs), self.converted, self.total, self.precisions, self.casts)
         summary += f": {self.why_nothing}" if self.why_nothing else ""
         return render(self.summary or summary, self.nodes)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amp_tf.painting.changes import Change
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.basis import Basis
 from amp_tf.reporting.figures import Figures, converted_mask
-from amp_tf.reporting.schema import GraphReport
+
+if TYPE_CHECKING:
+    from amp_tf.reporting.schema import GraphReport
 
 
 class Studied:

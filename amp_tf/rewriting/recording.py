@@ -13,6 +13,7 @@ from typing import Any
 from amp_tf.graph.edits import Edits
 from amp_tf.graph.sizes import SHAPES_ATTR, AttributeShapes, KnownShapes, NoShapes, Shape, read_shape
 from amp_tf.graph.view import GraphView
+from amp_tf.oplists.table import READ_OPS
 from amp_tf.painting.changes import Change
 from amp_tf.painting.outcome import Painting
 from amp_tf.reporting.basis import Basis, InsertedCast, is_wanted
@@ -47,7 +48,7 @@ def basis_of(form: Form, painting: Painting, casts: Edits, job: Job, function: A
         shapes=shapes,
         resolution=job.resolution,
         casts=_inserted(casts, painting),
-        hoisted=sum(node.op == "ReadVariableOp" and SUFFIX in node.name for node in form.edits.new),
+        hoisted=sum(node.op in READ_OPS and SUFFIX in node.name for node in form.edits.new),
         paint=paint,
         patterns=tuple(job.config.keep_float32),
     )
