@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -46,6 +47,8 @@ IN_SENTENCES = {
     "scripts/train_distributed.py --workers 2 --steps 30": ("tests/distributed/test_workers.py", "measure_network.py"),
     "amp-tf doctor": ("tests/cli/test_doctor.py", "doctor"),
     "amp-tf explain": ("README.md", "amp-tf explain model_folder"),
+    "amp-tf report": ("docs/report.md", "amp-tf report reports"),
+    "amp-tf rewrite": ("README.md", "amp-tf rewrite saved_model_folder"),
     "pip install --no-deps 'tf_keras==2.21.*'": ("scripts/test", '"--no-deps", f"tf_keras=={minor}.*"'),
     "pip install 'protobuf<7'": ("scripts/test", '"protobuf<7"'),
     "pip install -t": ("docs/python.md", "python -m amp_tf train.py"),  # what to do then
@@ -99,6 +102,7 @@ AFTER = {
     "docs/files.md": 'assert "logits" in [node.name for node in result.graph.node] and result.changed',
     "docs/loss-scaling.md": f"{TRAINED} and float(scaler.loss_scale) > 1",
     "docs/python.md": "assert not amp_tf.is_enabled()",
+    "docs/report.md": "assert os.path.exists('report.html')",
 }
 SWITCH = 'os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"\n'
 
@@ -155,6 +159,9 @@ def test_a_shell_command_does_what_the_document_says(command: str, folder: Path)
         assert re.search(r"amp_tf: 1 graph, [1-9]\d* of \d+ nodes converted to bfloat16", ended.stderr), ended.stderr
     elif "amp-tf report" in command:
         assert re.match(r"train.py: \d+ % of the products' work in 16 bit", ended.stdout), ended.stdout
+    elif "--all" in command:
+        assert "sequential_1/dense_1/MatMul" in ended.stdout
+        assert isinstance(json.loads(ended.stdout), list) if "--json" in command else "\tMatMul\t" in ended.stdout
     elif "explain" in command:
         assert ended.stdout.startswith("sequential_1/dense_1/Relu (Relu, on the clear list) computes in ")
     else:

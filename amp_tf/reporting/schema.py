@@ -221,7 +221,10 @@ class RewriteReport:
         Raises:
             ImportError: pandas is not installed.
         """
-        import pandas  # type: ignore[import-untyped,unused-ignore]
+        try:
+            import pandas  # type: ignore[import-untyped,unused-ignore]
+        except ImportError as error:
+            raise ImportError("RewriteReport.to_dataframe needs pandas: pip install pandas") from error
 
         graphs = self.to_dict()["graphs"]
         rows = [

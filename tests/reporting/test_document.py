@@ -180,7 +180,6 @@ def test_a_notebook_shows_the_one_number(report):
 
 
 def test_a_data_frame_has_a_row_a_node(report):
-    pytest.importorskip("pandas")
     frame = report.to_dataframe()
     assert len(frame) == report.total
     assert frame[frame.op == "MatMul"].operations.sum() == 2 * 2 * 64**3
