@@ -163,7 +163,7 @@ def figure(value: float) -> str:
     """A relative error for people."""
     if not math.isfinite(value):
         return "inf"
-    return f"{value:.2%}" if value >= 1e-4 else f"{value:.0e}"
+    return f"{value:.2%}" if value >= 1e-4 or not value else f"{value:.0e}"
 
 
 def _title(output: Output) -> str:

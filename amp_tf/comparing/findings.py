@@ -13,9 +13,9 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 
+from amp_tf.comparing.fusing import PRODUCTS, Followers, pattern
 from amp_tf.comparing.running import Looked
 from amp_tf.comparing.verdicts import Output, roundoff
-from amp_tf.oplists.table import ALLOW, ROWS
 from amp_tf.precision import Precision
 
 OVERFLOW = "overflow"
@@ -24,10 +24,9 @@ CANCELLATION = "cancellation"
 ROUNDING = "rounding"
 
 KEEP_VAR = "AMP_TF_KEEP_FLOAT32"
-_SUSPECTS = 6  # each costs a rewrite and a run of the batches, or a few
+_SUSPECTS = 8  # each costs a rewrite and a run of the batches, or a few
 _SUSPICIOUS = 4.0  # times the roundoff; a product of a healthy model adds about one
 _UNDERFLOWN = 0.1  # of the numbers
-_PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)
 _GRADIENT_SCOPES = ("gradient_tape/", "gradients/")
 
 Patterns = tuple[str, ...]
@@ -98,7 +97,12 @@ class Diagnosis:
 
 
 def find(
-    nodes: Sequence[Looked], outputs: Sequence[Output], precision: Precision, forced: Patterns, trial: Trial
+    nodes: Sequence[Looked],
+    outputs: Sequence[Output],
+    precision: Precision,
+    forced: Patterns,
+    followers: Followers,
+    trial: Trial,
 ) -> Diagnosis:
     """Tries the suspects one by one, then together, the most helpful first.
 
@@ -107,28 +111,54 @@ def find(
         outputs: the verdicts, of which one is bad at least.
         precision: the 16-bit type.
         forced: ``AmpConfig.force_f16``.
+        followers: what may be fused with each product.
         trial: gives the verdicts with further patterns in ``keep_float32``.
     """
     trial = functools.cache(trial)
     known = {looked.probe.name: looked for looked in nodes}
     found: list[tuple[Harm, Finding]] = []
     for looked in _suspects(nodes):
-        patterns = _mend(looked, known, harm(outputs), trial)
+        choices = list(dict.fromkeys(_choices(looked, known, followers)))
+        patterns = _mend(choices, harm(outputs), trial)
         after = trial(patterns)
         found.append((harm(after), _finding(looked, precision, patterns, after, forced)))
         if found[-1][1].mends:
             break  # those behind add less by themselves
     ranked = [finding for _, finding in sorted(found, key=lambda row: row[0])]
-    best, kept, helpful = harm(outputs), Patterns(), []
+    helpful = _adding(ranked, harm(outputs), trial)
+    if harm(trial(_patterns(helpful))) != NO_HARM:
+        helpful = _leaving_out(ranked, helpful, trial)
+    mends = harm(trial(_patterns(helpful))) == NO_HARM
+    return Diagnosis(tuple(helpful or ranked[:1]), _patterns(helpful), mends)
+
+
+def _adding(ranked: Sequence[Finding], before: Harm, trial: Trial) -> list[Finding]:
+    """The findings of which each makes the outputs better still."""
+    helpful: list[Finding] = []
     for finding in ranked:
-        wider = tuple(dict.fromkeys((*kept, *finding.patterns)))
-        harmed = harm(trial(wider))
-        if harmed < best:
-            best, kept = harmed, wider
-            helpful.append(finding)
-        if best == NO_HARM:
+        harmed = harm(trial(_patterns([*helpful, finding])))
+        if harmed < before:
+            before, helpful = harmed, [*helpful, finding]
+        if before == NO_HARM:
             break
-    return Diagnosis(tuple(helpful or ranked[:1]), kept, best == NO_HARM)
+    return helpful
+
+
+def _leaving_out(ranked: Sequence[Finding], helpful: list[Finding], trial: Trial) -> list[Finding]:
+    """The findings without which the outputs are worse than with all: where one overflows, so do those behind it."""
+    goal = harm(trial(_patterns(ranked)))
+    if goal >= harm(trial(_patterns(helpful))):
+        return helpful
+    needed = list(ranked)
+    for finding in reversed(ranked):
+        rest = [other for other in needed if other is not finding]
+        if harm(trial(_patterns(rest))) <= goal:
+            needed = rest
+    return needed
+
+
+def _patterns(findings: Sequence[Finding]) -> Patterns:
+    return tuple(dict.fromkeys(pattern for finding in findings for pattern in finding.patterns))
 
 
 def harm(outputs: Sequence[Output]) -> Harm:
@@ -152,33 +182,27 @@ def _own(looked: Looked) -> Patterns:
     return (looked.probe.name,) if looked.probe.is_f16 else looked.probe.rounded
 
 
-def _mend(looked: Looked, known: dict[str, Looked], before: Harm, trial: Trial) -> Patterns:
+def _mend(choices: Sequence[Patterns], before: Harm, trial: Trial) -> Patterns:
     """The smallest set of patterns that makes outputs better; the first set where none does."""
-    choices = list(dict.fromkeys(_choices(looked, known)))
     return next((patterns for patterns in choices if harm(trial(patterns)) < before), choices[0])
 
 
-def _choices(looked: Looked, known: dict[str, Looked]) -> Iterator[Patterns]:
+def _choices(looked: Looked, known: dict[str, Looked], followers: Followers) -> Iterator[Patterns]:
     own = _own(looked)
-    yield tuple(map(_pattern, own))
+    yield tuple(pattern(name, followers) for name in own)
     chain, waiting = dict.fromkeys(own), list(own)
     while waiting:
         name = waiting.pop()
         sources = known[name].probe.rounded if name in known and not _is_product(known[name]) else ()
         waiting += [source for source in sources if source not in chain]
         chain.update(dict.fromkeys(sources))
-    yield tuple(map(_pattern, chain))
+    yield tuple(pattern(name, followers) for name in chain)
     if scope := layer_of(looked.probe.name):
         yield (f"(^|/){re.escape(scope)}/",)
 
 
-def _pattern(node: str) -> str:
-    """Finds the node also where the function that holds it is called by another, whose name comes in front then."""
-    return f"(^|/){re.escape(node)}$"
-
-
 def _is_product(looked: Looked) -> bool:
-    return looked.probe.op in _PRODUCTS
+    return looked.probe.op in PRODUCTS
 
 
 def _finding(

@@ -90,6 +90,8 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
     of_handle = {id(variable.handle): variable for variable in function.graph.variables}
     captures, variables = {}, {}
     for outer, inner in function.graph.captures:
+        if inner.op.type == "Const":  # small ones are written into the graph
+            continue
         if outer.dtype not in (tf.resource, tf.variant):
             captures[inner.op.name] = outer.numpy()
         elif id(outer) in of_handle:
@@ -98,7 +100,7 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
             variables[inner.op.name] = Variable(variable.name.partition(":")[0], value, variable.dtype.as_datatype_enum)
         else:
             raise GraphError(
-                f"the step captures {outer.name!r}, which is neither a variable nor a tensor",
+                f"the step captures {inner.op.name!r} ({outer.dtype.name}), which is neither a variable nor a tensor",
                 where="compare(model_or_function)",
                 fix="Pass a function without lookup tables and iterators: look up before, and feed what they give",
             )
@@ -124,7 +126,7 @@ def _leave_xla_out(graph: Any) -> bool:
     is_compiled = False
     for function in graph.library.function:
         is_compiled |= function.attr[_COMPILED].b if _COMPILED in function.attr else False
-        for name in (_COMPILED, "api_implements"):
+        for name in (_COMPILED, "_noinline", "api_implements"):
             function.attr.pop(name, None)
     for node in (*graph.node, *(node for function in graph.library.function for node in function.node_def)):
         node.attr.pop(_COMPILED, None)

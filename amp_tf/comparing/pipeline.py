@@ -9,6 +9,7 @@ from typing import Any
 from amp_tf.comparing.comparison import Comparison, NodeError
 from amp_tf.comparing.findings import Diagnosis, find
 from amp_tf.comparing.flattening import FlatStep, flatten
+from amp_tf.comparing.fusing import find_followers
 from amp_tf.comparing.joining import AMP, FLOAT32, IDEAL, NOISE
 from amp_tf.comparing.running import JointRun, Looked, Measured, output_names
 from amp_tf.comparing.steps import GRADIENT, Step, name_of, trace
@@ -74,7 +75,10 @@ def compare(
 
     outputs = judged(measured)
     is_healthy = all(output.is_good for output in outputs)
-    found = Diagnosis() if is_healthy else find(measured.nodes, outputs, precision, tuple(config.force_f16), trial)
+    found = Diagnosis()
+    if not is_healthy:
+        followers = find_followers(flat.graph)
+        found = find(measured.nodes, outputs, precision, tuple(config.force_f16), followers, trial)
     return Comparison(
         name=name_of(model_or_function),
         precision=precision,

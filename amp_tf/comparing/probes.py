@@ -17,6 +17,8 @@ from amp_tf.comparing.joining import AMP, FLOAT32
 from amp_tf.comparing.regions import nodes_run_once
 from amp_tf.comparing.steps import OWN_SCOPE
 
+_WAYS_OUT = ("Exit", "Merge")  #: ops whose inputs belong to a loop or a branch
+
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
@@ -78,6 +80,7 @@ def _probe(name: str, before: set[str], after: Any, graph: Any, is_wanted: bool)
     rounded = [source.op.name.removeprefix(f"{AMP}/") for source in sources if _is_f16(source)]
     if not (is_f16 or rounded or is_wanted):
         return None
+    is_way_out = op.type.endswith(_WAYS_OUT)
     return Probe(
         name=name,
         op=op.type,
@@ -85,8 +88,8 @@ def _probe(name: str, before: set[str], after: Any, graph: Any, is_wanted: bool)
         rounded=tuple(dict.fromkeys(rounded)),
         truth=exact.outputs[0],
         value=op.outputs[0],
-        local=_again(name, exact, op, sources, graph) if is_f16 or rounded else None,
-        inputs=tuple(tensor for tensor in exact.inputs if tensor.dtype.is_floating),
+        local=_again(name, exact, op, sources, graph) if (is_f16 or rounded) and not is_way_out else None,
+        inputs=() if is_way_out else tuple(tensor for tensor in exact.inputs if tensor.dtype.is_floating),
     )
 
 

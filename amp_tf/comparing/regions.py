@@ -15,10 +15,7 @@ _Taken = frozenset[tuple[str, str]]  # (the condition's tensor, the port of the 
 def nodes_run_once(graph: Any) -> list[str]:
     """Names of these nodes, sources before their readers."""
     nodes = {node.name: node for node in graph.node}
-    sources = {
-        name: [] if node.op.endswith("NextIteration") else [_node_of(text) for text in node.input]
-        for name, node in nodes.items()
-    }
+    sources = {name: [_node_of(text) for text in node.input] for name, node in nodes.items()}
     for name, node in nodes.items():
         if node.op.endswith("Merge"):  # the way back of a loop is no way on
             sources[name] = [source for source in sources[name] if not nodes[source].op.endswith("NextIteration")]
@@ -34,7 +31,11 @@ def nodes_run_once(graph: Any) -> list[str]:
         taken[name] = (
             (frozenset.intersection if is_merge else frozenset.union)(*of_inputs) if of_inputs else frozenset()
         )
-    return [name for name in order if depth[name] - nodes[name].op.endswith("Exit") <= 0 and not taken[name]]
+    return [name for name in order if _is_outside(nodes[name].op, depth[name]) and not taken[name]]
+
+
+def _is_outside(op: str, depth: int) -> bool:
+    return depth - op.endswith("Exit") <= 0 and not op.endswith("Switch")  # one of a Switch's results is not there
 
 
 def _taken_by(text: str, nodes: Any, depth: dict[str, int], taken: dict[str, _Taken]) -> _Taken:

@@ -187,8 +187,9 @@ class JointRun:
 
 def _why(message: str) -> str:
     """What TensorFlow says, without the frame that it puts around an error in a graph."""
-    lines = [line for line in message.splitlines() if line and not line.startswith(("Graph exec", "Detected", "Node:"))]
-    return (lines or [message])[0].rstrip(".")
+    _, framed, said = message.rpartition("\nNode:")  # its name, and then what happened
+    lines = [line for line in said.splitlines()[bool(framed) :] if line.strip()]
+    return (lines or [message])[0].strip().rstrip(".")
 
 
 def _as_it_stands() -> Any:

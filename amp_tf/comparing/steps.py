@@ -81,7 +81,7 @@ def trace(subject: Any, batches: Iterable[Any], limit: int) -> Step:
     try:
         function = tf.function(step).get_concrete_function(*specs)
     except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
-        why = (str(error).strip().splitlines() or [type(error).__name__])[-1].rstrip(".")
+        why = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
         fix = "Call it once with the first batch to see the whole error; each batch is a tuple of its arguments"
         raise GraphError(
             f"the step cannot be traced with the batches ({why})", where=name_of(subject), fix=fix
@@ -212,4 +212,5 @@ def _dense(value: Any) -> Any:
 
 def name_of(subject: Any) -> str:
     """What a model or function is called, for people."""
-    return str(getattr(subject, "name", None) or getattr(subject, "__name__", None) or type(subject).__name__)
+    name = getattr(subject, "name", None) or getattr(subject, "__name__", None) or type(subject).__name__
+    return name.decode() if isinstance(name, bytes) else str(name)
