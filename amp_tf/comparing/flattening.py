@@ -10,6 +10,7 @@ import numpy as np
 
 from amp_tf.comparing.steps import Step
 from amp_tf.errors import GraphError
+from amp_tf.rewriting.planning import CAST_SUFFIX
 
 _COMPILED = "_XlaMustCompile"
 
@@ -62,7 +63,7 @@ def flatten(step: Step) -> FlatStep:
     """Inlines what a step calls.
 
     Raises:
-        GraphError: it captures something else than variables and tensors, such as a table.
+        GraphError: it captures something else than variables and tensors, such as a table, or was rewritten before.
     """
     function = step.function
     captures, variables = _read_captures(function)
@@ -71,6 +72,12 @@ def flatten(step: Step) -> FlatStep:
     effects = tuple(operation.name for operation in function.graph.control_outputs)
     ends = [tensor.name for tensor in (*function.inputs, *function.outputs)]
     flat = _inline(graph, [*ends, *effects])
+    if any(node.name.endswith(CAST_SUFFIX) for node in flat.node):
+        raise GraphError(
+            "functions of the step are in 16 bit already: amp_tf is on, and rewrote them for XLA as they were made",
+            where="compare(model_or_function)",
+            fix="Compare in a process with AMP_TF_DISABLE=1",
+        )
     _set_seeds(flat)
     count = len(step.batches[0]) + step.is_scaled
     return FlatStep(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from amp_tf.oplists.table import ALLOW, ROWS
+from amp_tf.reporting.schema import RewriteReport
 
 PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)
 _LONGEST = 3  # bias, normalization, activation
@@ -42,6 +43,11 @@ def find_followers(graph: Any) -> Followers:
                 chain.append(last)
             found[node.name] = tuple(chain)
     return found
+
+
+def count_products(report: RewriteReport) -> int:
+    """How many products a rewrite converted."""
+    return sum(node.precision.is_f16 and node.op in PRODUCTS for node in report.nodes)
 
 
 def pattern(node: str, followers: Followers) -> str:

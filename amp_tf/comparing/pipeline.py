@@ -9,7 +9,7 @@ from typing import Any
 from amp_tf.comparing.comparison import Comparison, NodeError
 from amp_tf.comparing.findings import Diagnosis, find
 from amp_tf.comparing.flattening import FlatStep, flatten
-from amp_tf.comparing.fusing import find_followers
+from amp_tf.comparing.fusing import count_products, find_followers
 from amp_tf.comparing.joining import AMP, FLOAT32, IDEAL, NOISE
 from amp_tf.comparing.running import JointRun, Looked, Measured, output_names
 from amp_tf.comparing.steps import GRADIENT, Step, name_of, trace
@@ -38,7 +38,8 @@ def compare(
 
     One step is traced and run in float32, as amp_tf rewrites it, as the ideal mixed program (products alone in 16 bit)
     and in float32 with inputs that differ in their last bit, all in one graph, with the same inputs, variables and
-    seeds. The model's own variables are not changed. Nothing is compiled by XLA.
+    seeds. The model's own variables are not changed. Nothing is compiled by XLA. Single nodes are looked at in all
+    batches where something is wrong, else in the first.
 
     Args:
         model_or_function: a compiled Keras model, whose loss and gradients are compared (in float16 with a loss scale);
@@ -59,26 +60,29 @@ def compare(
     config = _check(config, steps, nodes)
     step = trace(model_or_function, batches, steps)
     flat = flatten(step)
-    work = _Work(step, flat, config, hardware)
+    work = _Work(step, flat, hardware)
     result = work.rewritten(config)
     precision = _precision_of(result, name_of(model_or_function))
     sides = {AMP: result.graph, IDEAL: work.rewritten(_ideal(config)).graph, NOISE: flat.graph}
-    measured, scale = work.run(sides, precision, nodes=nodes, has_probes=True)
+    measured, scale = work.run(sides, precision)
     names = output_names(step, flat)
 
     def judged(found: Measured) -> list[Output]:
         return judge(names, found.outputs[AMP], measured.outputs[IDEAL], measured.outputs[NOISE], precision)
 
+    def with_patterns(patterns: tuple[str, ...]) -> AmpConfig:
+        return dataclasses.replace(config, keep_float32=(*config.keep_float32, *patterns))
+
     def trial(patterns: tuple[str, ...]) -> Sequence[Output]:
-        changed = dataclasses.replace(config, keep_float32=(*config.keep_float32, *patterns))
-        return judged(work.run({AMP: work.rewritten(changed).graph}, precision)[0])
+        return judged(work.run({AMP: work.rewritten(with_patterns(patterns)).graph}, precision)[0])
 
     outputs = judged(measured)
     is_healthy = all(output.is_good for output in outputs)
+    looked = work.look(result.graph, precision, scale, nodes, limit=1 if is_healthy else None)
     found = Diagnosis()
     if not is_healthy:
-        followers = find_followers(flat.graph)
-        found = find(measured.nodes, outputs, precision, tuple(config.force_f16), followers, trial)
+        found = find(looked, outputs, precision, tuple(config.force_f16), find_followers(flat.graph), trial)
+    products = count_products(result.report)
     return Comparison(
         name=name_of(model_or_function),
         precision=precision,
@@ -87,11 +91,13 @@ def compare(
         converted=result.report.converted,
         total=result.report.total,
         outputs=tuple(outputs),
-        nodes=tuple(map(_node_error, measured.nodes)),
+        nodes=tuple(map(_node_error, looked)),
         findings=found.findings,
-        first_divergence=None if is_healthy else _first_divergence(measured.nodes, precision),
+        first_divergence=None if is_healthy else _first_divergence(looked, precision),
         patterns=found.patterns,
         mends=found.mends,
+        products=products,
+        products_kept=products - count_products(work.rewritten(with_patterns(found.patterns)).report),
         notes=tuple(_notes(flat, measured, config, result)),
     )
 
@@ -99,18 +105,22 @@ def compare(
 class _Work:
     """What a trial needs to run the step in another form."""
 
-    def __init__(self, step: Step, flat: FlatStep, config: AmpConfig, hardware: Hardware | None) -> None:
+    def __init__(self, step: Step, flat: FlatStep, hardware: Hardware | None) -> None:
         self._step, self._flat, self._hardware = step, flat, hardware
 
     def rewritten(self, config: AmpConfig) -> RewriteResult:
         return rewrite(self._flat.graph, config, preserve=self._flat.ends, hardware=self._hardware)
 
-    def run(
-        self, sides: dict[str, Any], precision: Precision, *, nodes: str | None = None, has_probes: bool = False
-    ) -> tuple[Measured, float]:
+    def look(
+        self, rewritten: Any, precision: Precision, scale: float, nodes: str | None, limit: int | None
+    ) -> Sequence[Looked]:
+        """What is measured at each node; apart from the other forms, because that takes the most time and memory."""
+        sides = {FLOAT32: self._flat.graph, AMP: rewritten}
+        return JointRun(self._step, self._flat, sides, precision, wanted=nodes, has_probes=True).run(scale, limit).nodes
+
+    def run(self, sides: dict[str, Any], precision: Precision) -> tuple[Measured, float]:
         """Runs with the first loss scale at which no gradient overflows; what was measured, and the scale."""
-        joint = {FLOAT32: self._flat.graph, **sides}
-        run = JointRun(self._step, self._flat, joint, precision, wanted=nodes, has_probes=has_probes)
+        run = JointRun(self._step, self._flat, {FLOAT32: self._flat.graph, **sides}, precision)
         scales = _SCALES if self._step.is_scaled and precision.needs_loss_scaling else (1.0,)
         for scale in scales:
             measured = run.run(scale)

@@ -93,11 +93,12 @@ class JointRun:
             self._of_updates = {side: self._measure_updates(side) for side in self._sides[1:]}
             self._of_nodes = self._measure_nodes()
 
-    def run(self, scale: float) -> Measured:
-        """Runs all batches, each from the variables' present values.
+    def run(self, scale: float, limit: int | None = None) -> Measured:
+        """Runs the batches, each from the variables' present values.
 
         Args:
             scale: of the loss, where the step is scaled.
+            limit: how many batches; all by default.
 
         Raises:
             GraphError: TensorFlow cannot run the step with a batch.
@@ -106,7 +107,7 @@ class JointRun:
 
         with tf.compat.v1.Session(graph=self._graph, config=_as_it_stands()) as session:
             try:
-                rows = [self._run_batch(session, batch, scale) for batch in self._step.batches]
+                rows = [self._run_batch(session, batch, scale) for batch in self._step.batches[:limit]]
             except tf.errors.OpError as error:
                 raise GraphError(
                     f"a batch cannot be run ({_why(error.message)})",

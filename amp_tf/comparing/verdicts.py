@@ -3,8 +3,8 @@
 The ideal mixed program computes its products in 16 bit and casts their results back at once; what it loses is inherent
 in multiplying in 16 bit. An output's error, relative in the L2 norm over all batches, is divided by the largest of the
 ideal program's, the roundoff of the 16-bit type, and what float32 itself makes of inputs that differ in their last bit.
-Above :data:`LIMIT` something else than products loses; and above :data:`LOST`, or where numbers are not finite, the
-products themselves do.
+Above :data:`LIMIT` something else than products loses; and where the error itself is above :data:`LOST`, or numbers are
+not finite, the products themselves do.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from amp_tf.comparing.instruments import Statistics
-from amp_tf.comparing.steps import UPDATE
+from amp_tf.comparing.steps import GRADIENT, UPDATE
 from amp_tf.precision import Precision
 
 LIMIT = 4.0
-LOST = 0.25  #: a quarter of the norm: two bits are right
+LOST = 0.5  #: half of the norm: one bit is right
+LOST_GRADIENT = 0.9  #: of one variable's gradient, which behind a normalization cancels almost to nothing
 NO_TRUTH = 0.01  #: where float32 itself wanders by more, there is nothing to compare with
 
 
@@ -74,7 +75,8 @@ def _judge(kind: str, name: str, found: Statistics, ideal: Statistics, noise: St
     has_no_truth = noise.distance > NO_TRUTH
     allowed = max(unit, ideal.error, noise.error)
     ratio = found.distance / allowed
-    is_lost = found.distance > LOST and kind != UPDATE  # Adam's first steps are signs: the yardstick alone judges them
+    # Adam's first steps are signs: the yardstick alone judges updates.
+    is_lost = kind != UPDATE and found.distance > (LOST_GRADIENT if kind == GRADIENT else LOST)
     if has_no_truth and not found.nonfinite:
         ratio, is_lost = 0.0, False
     is_good = ratio <= LIMIT and not is_lost and not found.nonfinite

@@ -62,6 +62,14 @@ def test_a_table():
     assert "neither a variable nor a tensor" in _error(lambda x: _square(x) + table.lookup(tf.constant(1)))
 
 
+def test_a_step_that_amp_tf_has_rewritten_already():
+    inner = tf.function(_square, jit_compile=True)
+    with amp_tf.enable(CONFIG):
+        words = _error(tf.function(lambda x: inner(x) + 1))
+    assert "functions of the step are in 16 bit already" in words
+    assert words.endswith("Compare in a process with AMP_TF_DISABLE=1.")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
