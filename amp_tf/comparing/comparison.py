@@ -25,6 +25,7 @@ class NodeError:
         accumulated: relative L2 error of its result in the run; infinite where it is not finite and float32 is.
         local: that of its op in 16 bit on exact inputs; ``None`` where the op reads no 16 bit and is not 16 bit, or
             cannot be run a second time.
+        has_truth: whether float32 itself keeps two digits of its result; what cancels to nothing is all rounding.
         underflow: share of its result in the run that is zero, and in float32 too small for 16 bit.
         largest, smallest: the largest number of its result in float32, and the smallest that is not zero, by size.
     """
@@ -34,6 +35,7 @@ class NodeError:
     is_f16: bool
     accumulated: float
     local: float | None
+    has_truth: bool
     underflow: float
     largest: float
     smallest: float
@@ -85,7 +87,7 @@ class Comparison:
     @property
     def worst(self) -> NodeError | None:
         """The node that adds most by itself; ``None`` where none was looked at."""
-        known = [node for node in self.nodes if node.local is not None]
+        known = [node for node in self.nodes if node.local is not None and node.has_truth]
         return max(known, key=lambda node: node.local or 0.0, default=None)
 
     @property

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from amp_tf.comparing.fusing import PRODUCTS, Followers, pattern
 from amp_tf.comparing.running import Looked
-from amp_tf.comparing.verdicts import Output, roundoff
+from amp_tf.comparing.verdicts import Output, has_truth, roundoff
 from amp_tf.precision import Precision
 
 OVERFLOW = "overflow"
@@ -117,7 +117,7 @@ def find(
     trial = functools.cache(trial)
     known = {looked.probe.name: looked for looked in nodes}
     found: list[tuple[Harm, Finding]] = []
-    for looked in _suspects(nodes):
+    for looked in _suspects(nodes, precision):
         choices = list(dict.fromkeys(_choices(looked, known, followers)))
         patterns = _mend(choices, harm(outputs), trial)
         after = trial(patterns)
@@ -168,8 +168,8 @@ def harm(outputs: Sequence[Output]) -> Harm:
     return infinite, len(bad), sum(min(output.ratio, 1e9) for output in bad)
 
 
-def _suspects(nodes: Sequence[Looked]) -> list[Looked]:
-    local = [looked for looked in nodes if looked.local is not None]
+def _suspects(nodes: Sequence[Looked], precision: Precision) -> list[Looked]:
+    local = [looked for looked in nodes if looked.local is not None and has_truth(looked.local, precision)]
     order = sorted(local, key=lambda looked: -looked.local.distance if looked.local else 0.0)  # ties: of the graph
     chosen: dict[Patterns, Looked] = {}
     for looked in order:

@@ -13,7 +13,7 @@ from amp_tf.comparing.fusing import count_products, find_followers
 from amp_tf.comparing.joining import AMP, FLOAT32, IDEAL, NOISE
 from amp_tf.comparing.running import JointRun, Looked, Measured, output_names
 from amp_tf.comparing.steps import GRADIENT, Step, name_of, trace
-from amp_tf.comparing.verdicts import LIMIT, Output, judge, roundoff
+from amp_tf.comparing.verdicts import LIMIT, Output, has_truth, judge, roundoff
 from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import ConfigError
 from amp_tf.oplists.hardware import Hardware
@@ -58,11 +58,15 @@ def compare(
         GraphError: the step cannot be traced or run, or returns no floating-point numbers.
     """
     config = _check(config, steps, nodes)
-    step = trace(model_or_function, batches, steps)
+    return _answer(name_of(model_or_function), trace(model_or_function, batches, steps), config, nodes, hardware)
+
+
+def _answer(name: str, step: Step, config: AmpConfig, nodes: str | None, hardware: Hardware | None) -> Comparison:
+    """What the traced step says."""
     flat = flatten(step)
     work = _Work(step, flat, hardware)
     result = work.rewritten(config)
-    precision = _precision_of(result, name_of(model_or_function))
+    precision = _precision_of(result, name)
     sides = {AMP: result.graph, IDEAL: work.rewritten(_ideal(config)).graph, NOISE: flat.graph}
     measured, scale = work.run(sides, precision)
     names = output_names(step, flat)
@@ -84,14 +88,14 @@ def compare(
         found = find(looked, outputs, precision, tuple(config.force_f16), find_followers(flat.graph), trial)
     products = count_products(result.report)
     return Comparison(
-        name=name_of(model_or_function),
+        name=name,
         precision=precision,
         batches=len(step.batches),
         loss_scale=scale,
         converted=result.report.converted,
         total=result.report.total,
         outputs=tuple(outputs),
-        nodes=tuple(map(_node_error, looked)),
+        nodes=tuple(_node_error(node, precision) for node in looked),
         findings=found.findings,
         first_divergence=None if is_healthy else _first_divergence(looked, precision),
         patterns=found.patterns,
@@ -168,13 +172,14 @@ def _precision_of(result: RewriteResult, name: str) -> Precision:
     )
 
 
-def _node_error(looked: Looked) -> NodeError:
+def _node_error(looked: Looked, precision: Precision) -> NodeError:
     return NodeError(
         name=looked.probe.name,
         op=looked.probe.op,
         is_f16=looked.probe.is_f16,
         accumulated=looked.accumulated.distance,
         local=None if looked.local is None else looked.local.distance,
+        has_truth=all(has_truth(found, precision) for found in (looked.accumulated, looked.local) if found is not None),
         underflow=looked.accumulated.underflow,
         largest=looked.accumulated.largest,
         smallest=looked.accumulated.smallest,
@@ -184,7 +189,8 @@ def _node_error(looked: Looked) -> NodeError:
 def _first_divergence(nodes: Sequence[Looked], precision: Precision) -> NodeError | None:
     """The first node that is much further off than one rounding."""
     limit = LIMIT * roundoff(precision)
-    return next((_node_error(looked) for looked in nodes if looked.accumulated.distance > limit), None)
+    errors = (_node_error(looked, precision) for looked in nodes if looked.accumulated.distance > limit)
+    return next((error for error in errors if error.has_truth), None)
 
 
 def _notes(flat: FlatStep, measured: Measured, config: AmpConfig, result: RewriteResult) -> Iterator[str]:

@@ -71,6 +71,16 @@ def roundoff(precision: Precision) -> float:
     return float(2.0**-precision.significant_bits)
 
 
+def has_truth(statistics: Statistics, precision: Precision) -> bool:
+    """Whether float32 keeps two digits of a node's result, told by its error in 16 bit.
+
+    What cancels to nothing, such as the gradient of a key's bias in attention, is all rounding in float32 too. In 16
+    bit it is as many times further off as its roundoff is larger; nothing but cancellation can be that far off.
+    """
+    times = roundoff(precision) / roundoff(Precision.FLOAT32)
+    return bool(statistics.nonfinite) or statistics.error <= NO_TRUTH * times
+
+
 def _judge(kind: str, name: str, found: Statistics, ideal: Statistics, noise: Statistics, unit: float) -> Output:
     has_no_truth = noise.distance > NO_TRUTH
     allowed = max(unit, ideal.error, noise.error)

@@ -88,6 +88,23 @@ def test_the_accumulated_error_grows_and_the_local_one_does_not():
     assert of["product0"].accumulated == pytest.approx(of["product0"].local)
 
 
+def test_what_cancels_to_nothing_in_float32_too_is_no_finding():
+    keras.utils.set_random_seed(0)
+    x = keras.Input((6, 8))
+    y = keras.layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True)
+    model = keras.Model(x, keras.layers.Dense(2)(keras.layers.LayerNormalization()(x + y)))
+    model.compile("adam", "mse")
+    rng = np.random.default_rng(0)
+    batch = rng.normal(size=(4, 6, 8)).astype(np.float32), np.ones((4, 6, 2), np.float32)
+    found = amp_tf.compare(model, [batch], BF16)
+    assert found.is_healthy
+    key = next(output for output in found.outputs if output.name.endswith("key/bias"))
+    assert (key.noise > 0.01, key.ratio) == (True, 0)  # softmax does not see it: its gradient is zero but for rounding
+    assert any(not node.has_truth for node in found.nodes)
+    assert found.worst.has_truth
+    assert found.worst.local < 0.02
+
+
 def test_share_of_underflow_and_names_to_be_looked_at():
     found = PLANTED["loss"].compare("float16", nodes="^hidden$|^Mean$")
     first = found.findings[0]
