@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from amp_tf import callbacks
+    from amp_tf.comparing.comparison import Comparison
+    from amp_tf.comparing.pipeline import compare
     from amp_tf.config import AmpConfig
     from amp_tf.errors import AmpError, CallOrderError, ConfigError, GraphError, OpListError, RewriteError
     from amp_tf.hooks.scope import scope
@@ -33,6 +35,7 @@ _HOMES = {
     "AmpConfig": "amp_tf.config",
     "AmpError": "amp_tf.errors",
     "CallOrderError": "amp_tf.errors",
+    "Comparison": "amp_tf.comparing.comparison",
     "ConfigError": "amp_tf.errors",
     "GraphError": "amp_tf.errors",
     "Handle": "amp_tf.hooks.switch",
@@ -47,6 +50,7 @@ _HOMES = {
     "RewriteResult": "amp_tf.rewriting.pipeline",
     "Rule": "amp_tf.painting.reasons",
     "callbacks": "amp_tf.callbacks",  # the module itself
+    "compare": "amp_tf.comparing.pipeline",
     "convert_saved_model": "amp_tf.offline.saved_model",
     "disable": "amp_tf.hooks.switch",
     "enable": "amp_tf.hooks.switch",
@@ -60,6 +64,7 @@ __all__ = [
     "AmpConfig",
     "AmpError",
     "CallOrderError",
+    "Comparison",
     "ConfigError",
     "GraphError",
     "Handle",
@@ -74,6 +79,7 @@ __all__ = [
     "RewriteResult",
     "Rule",
     "callbacks",
+    "compare",
     "convert_saved_model",
     "disable",
     "enable",

@@ -1,0 +1,111 @@
+"""``amp-tf compare MODEL --inputs FILE``: where a SavedModel goes wrong in 16 bit."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amp_tf.cli.options import add_config_options, hardware_for, read_config
+from amp_tf.comparing.pipeline import compare
+from amp_tf.errors import AmpError, GraphError
+from amp_tf.offline.saved_model import read_saved_model
+
+_DEFAULT = "serving_default"
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Adds the command to the parser of ``amp-tf``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "compare",
+        help="say where a model goes wrong in 16 bit",
+        description="Runs a signature of a SavedModel in float32 and as amp_tf rewrites it, and says where it goes "
+        "wrong and what to write so that it does not. Status 0 where the model is healthy, 1 where it is not. Training "
+        "is compared from Python, with amp_tf.compare.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a SavedModel's folder")
+    parser.add_argument(
+        "--inputs",
+        required=True,
+        metavar="FILE",
+        help="a .npz file with an array for each argument of the signature, under its name",
+    )
+    parser.add_argument("--signature", default=_DEFAULT, metavar="NAME", help=f"by default {_DEFAULT}")
+    parser.add_argument(
+        "--batch-size", type=int, metavar="N", help="rows of the arrays a batch; by default all at once"
+    )
+    parser.add_argument("--steps", type=int, default=8, metavar="N", help="batches at most; by default 8")
+    parser.add_argument("--nodes", metavar="REGEX", help="nodes to be looked at besides those in 16 bit")
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
+    add_config_options(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the comparison; the status is 0 where the model is healthy, and 1 where it is not.
+
+    Raises:
+        AmpError: the model, the inputs or a setting is wrong.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greetings are no answer
+    config = read_config(args)
+    model = _load(args.model)  # whose variables live as long as it does
+    function = _signature(model, args.signature, args.model)
+    arrays = _read_inputs(args.inputs, list(function.structured_input_signature[1]))
+    batches = _batches(arrays, args.batch_size)
+    found = compare(function, batches, config, steps=args.steps, nodes=args.nodes, hardware=hardware_for(config))
+    found = dataclasses.replace(found, name=os.path.basename(os.path.normpath(args.model)))
+    print(found.to_json() if args.json else found)
+    return 0 if found.is_healthy else 1
+
+
+def _load(folder: str) -> Any:
+    read_saved_model(Path(folder))  # which says what is wrong with it
+    import tensorflow as tf
+
+    return tf.saved_model.load(folder)
+
+
+def _signature(model: Any, name: str, folder: str) -> Any:
+    signatures = model.signatures
+    if name not in signatures:
+        known = ", ".join(signatures)
+        fix = f"Choose with --signature: {known}" if known else "Save the model with signatures, as model.export does"
+        raise GraphError(f"the model has no signature {name!r}", where=folder, fix=fix)
+    return signatures[name]
+
+
+def _read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("it holds one array, without a name")
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise AmpError(f"cannot be read ({why})", where=path, fix=_how(wanted)) from None
+    if sorted(arrays) != sorted(wanted):
+        what = f"expected the arrays {', '.join(sorted(wanted))}, got {', '.join(sorted(arrays)) or 'none'}"
+        raise AmpError(what, where=path, fix=_how(wanted))
+    return arrays
+
+
+def _how(wanted: list[str]) -> str:
+    return f"Write it with numpy.savez('inputs.npz', {', '.join(f'{name}=…' for name in wanted)})"
+
+
+def _batches(arrays: Mapping[str, np.ndarray], size: int | None) -> list[dict[str, np.ndarray]]:
+    if size is None:
+        return [dict(arrays)]
+    if size < 1:
+        raise AmpError(f"{size} is no number of rows", where="--batch-size", fix="Write 1 or more")
+    counts = [len(array) if array.ndim else 0 for array in arrays.values()]
+    if len(set(counts)) != 1 or not counts[0]:
+        raise AmpError("the arrays have different numbers of rows", where="--batch-size", fix="Leave it out")
+    starts = range(0, counts[0], size)
+    return [{name: array[start : start + size] for name, array in arrays.items()} for start in starts]

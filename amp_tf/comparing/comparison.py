@@ -1,0 +1,215 @@
+"""The answer of a comparison: data, and the text of one screen."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+from amp_tf.comparing.findings import CANCELLATION, OVERFLOW, UNDERFLOW, Finding, Patterns, keep_line
+from amp_tf.comparing.verdicts import LIMIT, Output, roundoff
+from amp_tf.precision import Precision
+
+SCHEMA_VERSION = 1
+_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeError:
+    """How a node differs from float32.
+
+    Attributes:
+        name, op: the node.
+        is_f16: whether its result is 16 bit.
+        accumulated: relative L2 error of its result in the run; infinite where it is not finite and float32 is.
+        local: that of its op in 16 bit on exact inputs; ``None`` where the op reads no 16 bit and is not 16 bit, or
+            cannot be run a second time.
+        has_truth: whether float32 itself keeps two digits of its result; what cancels to nothing is all rounding.
+        underflow: share of its result in the run that is zero, and in float32 too small for 16 bit.
+        largest, smallest: the largest number of its result in float32, and the smallest that is not zero, by size.
+    """
+
+    name: str
+    op: str
+    is_f16: bool
+    accumulated: float
+    local: float | None
+    has_truth: bool
+    underflow: float
+    largest: float
+    smallest: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Where a model goes wrong in 16 bit, or that it does not.
+
+    Attributes:
+        name: of the model or function.
+        precision: the 16-bit type.
+        batches: how many were run.
+        loss_scale: by which the loss was multiplied.
+        converted, total: nodes in 16 bit, and all.
+        outputs: the verdict on each output of the step.
+        nodes: the nodes that were looked at, sources before their readers.
+        findings: where it goes wrong, ranked by what each does to the outputs; none where it is healthy.
+        first_divergence: the first node whose result is further off than its inputs' roundings can explain; ``None``
+            where the model is healthy.
+        patterns: for ``AmpConfig.keep_float32``: those of the findings that make the outputs better together.
+        mends: whether with these patterns all outputs are good; this was tried.
+        products: matrix products and convolutions in 16 bit, which is where the speed comes from.
+        products_kept: how many of them would stay in float32 with the patterns.
+        notes: what else is to be known.
+    """
+
+    name: str
+    precision: Precision
+    batches: int
+    loss_scale: float
+    converted: int
+    total: int
+    outputs: tuple[Output, ...]
+    nodes: tuple[NodeError, ...]
+    findings: tuple[Finding, ...] = ()
+    first_divergence: NodeError | None = None
+    patterns: Patterns = ()
+    mends: bool = False
+    products: int = 0
+    products_kept: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether every output is as right as 16 bit can be."""
+        return all(output.is_good for output in self.outputs)
+
+    @property
+    def worst(self) -> NodeError | None:
+        """The node that adds most by itself; ``None`` where none was looked at."""
+        known = [node for node in self.nodes if node.local is not None and node.has_truth]
+        return max(known, key=lambda node: node.local or 0.0, default=None)
+
+    @property
+    def worst_output(self) -> Output:
+        """The output that is furthest from what is allowed."""
+        return max(self.outputs, key=lambda output: (not output.is_good, output.ratio, output.error))
+
+    @property
+    def line(self) -> str:
+        """The environment variable to set; empty where nothing is to be set, or nothing helps."""
+        return keep_line(self.patterns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The comparison as plain data; ``schema_version`` says which form this is."""
+        found = {
+            "schema_version": SCHEMA_VERSION,
+            "is_healthy": self.is_healthy,
+            **dataclasses.asdict(self),
+            "precision": self.precision.value,
+            "line": self.line,
+            "findings": [{**dataclasses.asdict(finding), "line": finding.line} for finding in self.findings],
+        }
+        plain: dict[str, Any] = _without_infinities(found)
+        return plain
+
+    def to_json(self) -> str:
+        """The comparison as JSON; what is infinite is the text ``"inf"`` there, because JSON has no such number."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def __str__(self) -> str:
+        """One screen: the verdict, the outputs that are wrong, the findings, and what to write."""
+        lines = [self._headline(), *(self._healthy() if self.is_healthy else self._ill())]
+        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+
+    def _headline(self) -> str:
+        scale = f", loss scale 2^{round(math.log2(self.loss_scale))}" if self.loss_scale != 1 else ""
+        batches = f"{self.batches} batch{'es' * (self.batches > 1)}{scale}"
+        bad = sum(not output.is_good for output in self.outputs)
+        verdict = f"{bad} of {len(self.outputs)} outputs go wrong" if bad else "healthy"
+        of = f"{self.converted} of {self.total} nodes"
+        return f"{self.name}: {verdict} in {self.precision.value} ({of}; {batches})"
+
+    def _healthy(self) -> list[str]:
+        output = self.worst_output
+        lines = [
+            f"The furthest from float32 is the {_title(output)}: error {figure(output.error)} of its norm, "
+            f"{output.ratio:.1f} times what is allowed; {LIMIT:g} times would be too much."
+        ]
+        if worst := self.worst:
+            unit = figure(roundoff(self.precision))
+            lines.append(
+                f"The node that adds most by itself is {worst.name} ({worst.op}): {figure(worst.local or 0.0)}; "
+                f"one rounding is at most {unit}."
+            )
+        return lines
+
+    def _ill(self) -> list[str]:
+        bad = sorted((output for output in self.outputs if not output.is_good), key=lambda output: -output.ratio)
+        lines = ["", f"{'error':>9} {'products':>9} {'noise':>9} {'ratio':>7}  output"]
+        for output in bad[:_SHOWN]:
+            figures = (figure(value) for value in (output.error, output.ideal, output.noise))
+            lines.append(" ".join([*(f"{text:>9}" for text in figures), f"{output.ratio:7.3g}", f" {_title(output)}"]))
+        if len(bad) > _SHOWN:
+            lines.append(f"{'':39}and {len(bad) - _SHOWN} more")
+        if first := self.first_divergence:
+            lines += ["", f"First divergence: {first.name} ({first.op}), error {figure(first.accumulated)}"]
+        for number, finding in enumerate(self.findings[:_SHOWN], 1):
+            lines += ["", *_describe(number, finding, self.precision)]
+        return [*lines, "", *self._advice()]
+
+    def _advice(self) -> list[str]:
+        if not self.patterns:
+            return ["Keeping single nodes or layers in float32 does not mend it."]
+        effect = "mends all outputs" if self.mends else "makes it better, some outputs stay wrong"
+        price = f"{self.products_kept} of {self.products} products in float32"
+        return [f"What to write ({effect}; {price}):", f"  {self.line}"]
+
+
+def figure(value: float) -> str:
+    """A relative error for people."""
+    if not math.isfinite(value):
+        return "inf"
+    return f"{value:.2%}" if value >= 1e-4 or not value else f"{value:.0e}"
+
+
+def _title(output: Output) -> str:
+    return output.name if output.kind == output.name else f"{output.kind} {output.name}"
+
+
+def _describe(number: int, finding: Finding, precision: Precision) -> list[str]:
+    layer = f", layer {finding.layer}" if finding.layer else ""
+    forced = f"; it is 16 bit because {finding.forced_by!r} of force_f16 matches" if finding.forced_by else ""
+    state = "mends all outputs" if finding.mends else "alone, some outputs stay wrong"
+    errors = figure(finding.local_error), figure(finding.accumulated_error)
+    return [
+        f"{number}. {finding.kind}: {finding.node} ({finding.op}{layer})",
+        f"   {_why(finding, precision)}",
+        f"   adds {errors[0]} by itself; is off by {errors[1]} in the run{forced}",
+        f"   {finding.line}: {state}, worst ratio {finding.ratio:.2g}",
+    ]
+
+
+def _why(finding: Finding, precision: Precision) -> str:
+    if finding.kind == OVERFLOW:
+        largest = max(finding.largest, finding.largest_input)
+        return (
+            f"{100 * finding.nonfinite:.3g}% of its result is inf or nan; its numbers reach {largest:.3g}, "
+            f"{precision.value} ends at {precision.max_finite:.5g}"
+        )
+    if finding.kind == UNDERFLOW:
+        return (
+            f"{finding.underflow:.0%} of its result becomes zero; its numbers reach {finding.largest:.1g}, "
+            f"{precision.value} begins at {precision.smallest:.1g}. Where it is a gradient, scale the loss (LossScaler)"
+        )
+    if finding.kind == CANCELLATION:
+        return f"inputs up to {finding.largest_input:.3g} are rounded, and a result of {finding.largest:.3g} is left"
+    return f"its result, up to {finding.largest:.3g}, is computed from values of {precision.value}"
+
+
+def _without_infinities(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_infinities(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_infinities(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,147 @@
+"""A traced step as one flat graph, as amp_tf sees it at run time: calls inlined, loops and branches lowered."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from amp_tf.comparing.steps import Step
+from amp_tf.errors import GraphError
+from amp_tf.rewriting.planning import CAST_SUFFIX
+
+_COMPILED = "_XlaMustCompile"
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """A variable that the step reads or writes.
+
+    Attributes:
+        name: as its owner calls it.
+        value: what it holds now.
+        data_type: its ``DataType`` number.
+    """
+
+    name: str
+    value: np.ndarray
+    data_type: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FlatStep:
+    """A step as a graph.
+
+    Attributes:
+        graph: the GraphDef.
+        feeds: the placeholders of the arguments, in order.
+        captures: placeholders of captured tensors, and their values.
+        variables: placeholders of variables' handles.
+        results: names of the tensors that the step returns.
+        effects: names of the nodes that must run too, such as updates of variables.
+        is_compiled: whether parts of it are for XLA, which are run without it here.
+    """
+
+    graph: Any
+    feeds: tuple[str, ...]
+    captures: Mapping[str, np.ndarray]
+    variables: Mapping[str, Variable]
+    results: tuple[str, ...]
+    effects: tuple[str, ...]
+    is_compiled: bool
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Names of the nodes that a rewrite must leave as they are."""
+        nodes = (*self.feeds, *self.captures, *self.variables, *(name.partition(":")[0] for name in self.results))
+        return (*nodes, *self.effects)
+
+
+def flatten(step: Step) -> FlatStep:
+    """Inlines what a step calls.
+
+    Raises:
+        GraphError: it captures something else than variables and tensors, such as a table, or was rewritten before.
+    """
+    function = step.function
+    captures, variables = _read_captures(function)
+    graph = function.graph.as_graph_def(add_shapes=True)
+    is_compiled = _leave_xla_out(graph)
+    effects = tuple(operation.name for operation in function.graph.control_outputs)
+    ends = [tensor.name for tensor in (*function.inputs, *function.outputs)]
+    flat = _inline(graph, [*ends, *effects])
+    if any(node.name.endswith(CAST_SUFFIX) for node in flat.node):
+        raise GraphError(
+            "functions of the step are in 16 bit already: amp_tf is on, and rewrote them for XLA as they were made",
+            where="compare(model_or_function)",
+            fix="Compare in a process with AMP_TF_DISABLE=1",
+        )
+    _set_seeds(flat)
+    count = len(step.batches[0]) + step.is_scaled
+    return FlatStep(
+        graph=flat,
+        feeds=tuple(tensor.op.name for tensor in function.inputs[:count]),
+        captures=captures,
+        variables=variables,
+        results=tuple(tensor.name for tensor in function.outputs),
+        effects=effects,
+        is_compiled=is_compiled,
+    )
+
+
+def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Variable]]:
+    import tensorflow as tf
+
+    of_handle = {id(variable.handle): variable for variable in function.graph.variables}
+    captures, variables = {}, {}
+    for outer, inner in function.graph.captures:
+        if inner.op.type == "Const":  # small ones are written into the graph
+            continue
+        if outer.dtype not in (tf.resource, tf.variant):
+            captures[inner.op.name] = outer.numpy()
+        elif id(outer) in of_handle:
+            variable = of_handle[id(outer)]
+            value = variable.numpy()
+            variables[inner.op.name] = Variable(variable.name.partition(":")[0], value, variable.dtype.as_datatype_enum)
+        else:
+            raise GraphError(
+                f"the step captures {inner.op.name!r} ({outer.dtype.name}), which is neither a variable nor a tensor",
+                where="compare(model_or_function)",
+                fix="Pass a function without lookup tables and iterators: look up before, and feed what they give",
+            )
+    return captures, variables
+
+
+def _inline(graph: Any, ends: list[str]) -> Any:
+    """Grappler's own function pass, alone; no public interface of TensorFlow's runs it."""
+    from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+    from tensorflow.python.grappler import tf_optimizer
+
+    meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
+    meta_graph.collection_def["train_op"].node_list.value.extend(ends)  # by which Grappler knows what is wanted
+    config = config_pb2.ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.min_graph_nodes = -1  # small graphs too
+    options.optimizers.append("function")
+    return tf_optimizer.OptimizeGraph(config, meta_graph)
+
+
+def _leave_xla_out(graph: Any) -> bool:
+    """Takes away what keeps functions from being inlined; whether XLA would have compiled any."""
+    is_compiled = False
+    for function in graph.library.function:
+        is_compiled |= function.attr[_COMPILED].b if _COMPILED in function.attr else False
+        for name in (_COMPILED, "_noinline", "api_implements"):
+            function.attr.pop(name, None)
+    for node in (*graph.node, *(node for function in graph.library.function for node in function.node_def)):
+        node.attr.pop(_COMPILED, None)
+    return is_compiled
+
+
+def _set_seeds(graph: Any) -> None:
+    """Gives random ops that choose their own seed one that all copies share."""
+    for number, node in enumerate(graph.node, 1):
+        if "seed" in node.attr and "seed2" in node.attr and not node.attr["seed"].i and not node.attr["seed2"].i:
+            node.attr["seed"].i = number

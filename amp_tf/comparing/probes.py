@@ -1,0 +1,127 @@
+"""The nodes that are looked at, and each one's op once more: in 16 bit, on exact inputs.
+
+The *accumulated error* of a node is that of the run. Its *local error* is what the node adds by itself: its op in the
+types that the rewrite gives it, with float32's own values as inputs, rounded to 16 bit where the rewrite has them in 16
+bit. So a sum in float32 of values that come in 16 bit has a local error too, which is that of the rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from amp_tf.comparing.flattening import FlatStep
+from amp_tf.comparing.joining import AMP, FLOAT32
+from amp_tf.comparing.regions import nodes_run_once
+from amp_tf.comparing.steps import OWN_SCOPE
+
+_WAYS_OUT = ("Exit", "Merge")  #: ops whose inputs belong to a loop or a branch
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """A node that is looked at.
+
+    Attributes:
+        name, op: the node.
+        is_f16: whether its result is 16 bit.
+        rounded: the nodes that give it 16-bit values.
+        truth, value: its result in float32 and under amp_tf.
+        local: its result in 16 bit on exact inputs; ``None`` where its op cannot be run a second time.
+        inputs: its inputs in float32.
+    """
+
+    name: str
+    op: str
+    is_f16: bool
+    rounded: tuple[str, ...]
+    truth: Any
+    value: Any
+    local: Any
+    inputs: tuple[Any, ...]
+
+
+def probe(step: FlatStep, rewritten: Any, graph: Any, wanted: str | None) -> list[Probe]:
+    """The probes, sources before their readers: what is 16 bit, what reads 16 bit, and what is named.
+
+    Args:
+        step: the step.
+        rewritten: the GraphDef as amp_tf rewrites it.
+        graph: the ``tf.Graph`` with both; the second runs of ops are added to it.
+        wanted: a regular expression for names of further nodes.
+    """
+    before = {node.name for node in step.graph.node}
+    after = {node.name: node for node in rewritten.node}
+    ends = {text.partition(":")[0] for text in step.results}
+    search = re.compile(wanted).search if wanted else None
+    found = []
+    for name in nodes_run_once(step.graph):
+        if name not in after or name in ends or name.startswith(f"{OWN_SCOPE}/"):
+            continue
+        if not (made := _probe(name, before, after, graph, bool(search and search(name)))):
+            continue
+        found.append(made)
+    return found
+
+
+def _probe(name: str, before: set[str], after: Any, graph: Any, is_wanted: bool) -> Probe | None:
+    try:
+        exact, op = (graph.get_operation_by_name(f"{side}/{name}") for side in (FLOAT32, AMP))
+    except KeyError:  # a constant, which both sides share
+        return None
+    if not op.outputs or exact.type != op.type or len(exact.inputs) != len(op.inputs):
+        return None  # folding made another op of it
+    if not exact.outputs[0].dtype.is_floating or exact.outputs[0].dtype.size != 4:
+        return None
+    is_f16 = op.outputs[0].dtype.size == 2
+    sources = [_source(tensor, before) for tensor in op.inputs]
+    rounded = [source.op.name.removeprefix(f"{AMP}/") for source in sources if _is_f16(source)]
+    if not (is_f16 or rounded or is_wanted):
+        return None
+    is_way_out = op.type.endswith(_WAYS_OUT)
+    return Probe(
+        name=name,
+        op=op.type,
+        is_f16=is_f16,
+        rounded=tuple(dict.fromkeys(rounded)),
+        truth=exact.outputs[0],
+        value=op.outputs[0],
+        local=_again(name, exact, op, sources, graph) if (is_f16 or rounded) and not is_way_out else None,
+        inputs=() if is_way_out else tuple(tensor for tensor in exact.inputs if tensor.dtype.is_floating),
+    )
+
+
+def _source(tensor: Any, before: set[str]) -> Any:
+    """What a tensor was before the rewrite cast it."""
+    while tensor.op.type == "Cast" and tensor.op.name.removeprefix(f"{AMP}/") not in before:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _is_f16(tensor: Any) -> bool:
+    return bool(tensor.dtype.is_floating and tensor.dtype.size == 2)
+
+
+def _again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -> Any:
+    """The op once more, in the rewritten types, on float32's values."""
+    import tensorflow as tf
+
+    if op.op_def.is_stateful or any(tensor.dtype in (tf.resource, tf.variant) for tensor in op.inputs):
+        return None
+    with graph.as_default():
+        inputs = list(_rounded(exact.inputs, op.inputs, sources))
+        attributes = {key: op.node_def.attr[key] for key in op.node_def.attr if not key.startswith("_")}
+        types = [tensor.dtype for tensor in op.outputs]
+        return graph.create_op(op.type, inputs, types, name=f"local/{name}", attrs=attributes).outputs[0]
+
+
+def _rounded(exact: Sequence[Any], wanted: Sequence[Any], sources: Sequence[Any]) -> Iterator[Any]:
+    import tensorflow as tf
+
+    for truth, tensor, source in zip(exact, wanted, sources, strict=True):
+        if not truth.dtype.is_floating:
+            yield truth
+            continue
+        yield tf.cast(tf.cast(truth, source.dtype), tensor.dtype)

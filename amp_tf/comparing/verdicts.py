@@ -1,0 +1,93 @@
+"""How far the outputs of a step may be from float32: not much further than those of the ideal mixed program.
+
+The ideal mixed program computes its products in 16 bit and casts their results back at once; what it loses is inherent
+in multiplying in 16 bit. An output's error, relative in the L2 norm over all batches, is divided by the largest of the
+ideal program's, the roundoff of the 16-bit type, and what float32 itself makes of inputs that differ in their last bit.
+Above :data:`LIMIT` something else than products loses; and where the error itself is above :data:`LOST`, or numbers are
+not finite, the products themselves do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from amp_tf.comparing.instruments import Statistics
+from amp_tf.comparing.steps import GRADIENT, UPDATE
+from amp_tf.precision import Precision
+
+LIMIT = 4.0
+LOST = 0.5  #: half of the norm: one bit is right
+LOST_GRADIENT = 0.9  #: of one variable's gradient, which behind a normalization cancels almost to nothing
+NO_TRUTH = 0.01  #: where float32 itself wanders by more, there is nothing to compare with
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """One output of the step.
+
+    Attributes:
+        kind: ``"loss"``, ``"gradient"``, ``"result"``, or ``"update"`` (of a variable).
+        name: what it is called; of a gradient or an update that of the variable.
+        error: relative L2 error against float32, over all batches; infinite where it is not finite and float32 is.
+        ideal: that of the ideal mixed program.
+        noise: that of float32 with inputs that differ in their last bit.
+        ratio: ``error`` over what is allowed; 0 where float32 itself keeps no two digits.
+        is_good: whether it is as right as 16 bit can be, and right enough to train with.
+    """
+
+    kind: str
+    name: str
+    error: float
+    ideal: float
+    noise: float
+    ratio: float
+    is_good: bool
+
+
+def judge(
+    names: Sequence[tuple[str, str]],
+    found: Sequence[Statistics],
+    ideal: Sequence[Statistics],
+    noise: Sequence[Statistics],
+    precision: Precision,
+) -> list[Output]:
+    """The verdict on each output.
+
+    Args:
+        names: kind and name of each.
+        found: as amp_tf computes them.
+        ideal: as the ideal mixed program does.
+        noise: as float32 does with inputs that differ in their last bit.
+        precision: the 16-bit type.
+    """
+    unit = roundoff(precision)
+    rows = zip(names, found, ideal, noise, strict=True)
+    return [_judge(kind, name, value, least, wander, unit) for (kind, name), value, least, wander in rows]
+
+
+def roundoff(precision: Precision) -> float:
+    """The most that one rounding changes a value, relatively."""
+    return float(2.0**-precision.significant_bits)
+
+
+def has_truth(statistics: Statistics, precision: Precision) -> bool:
+    """Whether float32 keeps two digits of a node's result, told by its error in 16 bit.
+
+    What cancels to nothing, such as the gradient of a key's bias in attention, is all rounding in float32 too. In 16
+    bit it is as many times further off as its roundoff is larger; nothing but cancellation can be that far off.
+    """
+    times = roundoff(precision) / roundoff(Precision.FLOAT32)
+    return bool(statistics.nonfinite) or statistics.error <= NO_TRUTH * times
+
+
+def _judge(kind: str, name: str, found: Statistics, ideal: Statistics, noise: Statistics, unit: float) -> Output:
+    has_no_truth = noise.distance > NO_TRUTH
+    allowed = max(unit, ideal.error, noise.error)
+    ratio = found.distance / allowed
+    # Adam's first steps are signs: the yardstick alone judges updates.
+    is_lost = kind != UPDATE and found.distance > (LOST_GRADIENT if kind == GRADIENT else LOST)
+    if has_no_truth and not found.nonfinite:
+        ratio, is_lost = 0.0, False
+    is_good = ratio <= LIMIT and not is_lost and not found.nonfinite
+    return Output(kind, name, found.distance, ideal.distance, noise.distance, ratio, is_good)

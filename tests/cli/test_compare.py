@@ -1,0 +1,62 @@
+"""``amp-tf compare`` on SavedModels."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from amp_tf.cli.main import main
+
+ARGUMENTS = ("--precision", "float16", "--target", "cpu")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("model") / "saved")
+    module = tf.Module()
+    module.w = tf.Variable(np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 6), name="x")])
+    def serve(x):
+        with tf.name_scope("first"):
+            hidden = tf.nn.relu(tf.matmul(x, module.w)) * 1e-5
+        return {"y": tf.matmul(hidden, module.w)}
+
+    tf.saved_model.save(module, folder, signatures={"serving_default": serve})
+    return folder
+
+
+def _inputs(tmp_path, scale, **arrays):
+    x = np.random.default_rng(1).normal(size=(8, 6)).astype(np.float32) * np.float32(scale)
+    np.savez(tmp_path / "in.npz", **(arrays or {"x": x}))
+    return str(tmp_path / "in.npz")
+
+
+def test_a_healthy_model_has_status_0(model, tmp_path, capsys):
+    assert main(["compare", model, "--inputs", _inputs(tmp_path, 1), *ARGUMENTS, "--batch-size", "3"]) == 0
+    assert "healthy in float16" in (out := capsys.readouterr().out)
+    assert "3 batches" in out
+
+
+def test_one_that_goes_wrong_has_status_1_and_the_line(model, tmp_path, capsys):
+    inputs = _inputs(tmp_path, 1e5)
+    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS]) == 1
+    out = capsys.readouterr().out
+    assert "1. overflow: " in out
+    assert "first/MatMul (MatMul" in out
+    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["mends"]
+    patterns = [text for pattern in found["patterns"] for text in ("--keep-float32", pattern)]
+    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, *patterns]) == 0
+
+
+def test_wrong_inputs_are_told(model, tmp_path, capsys):
+    wrong = _inputs(tmp_path, 1, z=np.ones(3))
+    assert main(["compare", model, "--inputs", wrong]) == 1
+    assert "expected the arrays x, got z. Write it with numpy.savez('inputs.npz', x=…)." in capsys.readouterr().err
+    assert main(["compare", model, "--inputs", str(tmp_path / "none.npz")]) == 1
+    assert "cannot be read (No such file or directory)" in capsys.readouterr().err
+    assert main(["compare", model, "--inputs", wrong, "--signature", "other"]) == 1
+    assert "the model has no signature 'other'. Choose with --signature: serving_default." in capsys.readouterr().err

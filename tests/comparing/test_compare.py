@@ -1,0 +1,164 @@
+"""Healthy models are told to be healthy; figures are numpy's; nothing of the user's is changed."""
+
+import json
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from tests.comparing.planted import PLANTED
+
+BF16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
+F16 = amp_tf.AmpConfig(precision="float16", target="cpu")
+
+
+def _model(seed):
+    keras.utils.set_random_seed(seed)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            layers.Dense(8, activation="relu"),
+            layers.LayerNormalization(),
+            layers.Dropout(0.3),
+            layers.Dense(3),
+        ]
+    )
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    rng = np.random.default_rng(seed)
+    return model, [(rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for _ in range(2)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_healthy_model_is_healthy_ten_times_of_ten(seed):
+    found = amp_tf.compare(*_model(seed), (BF16, F16)[seed % 2])
+    assert found.is_healthy
+    assert (found.findings, found.first_divergence, found.line) == ((), None, "")
+    worst = found.worst_output
+    assert 0 < worst.error < 0.25
+    assert worst.ratio <= 4
+    assert {output.kind for output in found.outputs} == {"loss", "gradient", "result"}
+    assert f"healthy in {found.precision.value}" in str(found).splitlines()[0]
+    assert f"{worst.ratio:.1f} times what is allowed" in str(found)
+
+
+def _f16(x, dtype):
+    return x.astype(dtype).astype(np.float64)
+
+
+@pytest.mark.parametrize(("config", "dtype"), [(BF16, ml_dtypes.bfloat16), (F16, np.float16)])
+def test_the_figures_are_those_of_numpy(config, dtype):
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=(6, 5)).astype(np.float32)
+    batches = [rng.normal(size=(4, 6)).astype(np.float32) for _ in range(3)]
+    found = amp_tf.compare(lambda x: tf.exp(tf.matmul(x, w, name="product")), batches, config)
+
+    def both(x):
+        return x.astype(np.float64) @ w, _f16((_f16(x, dtype) @ _f16(w, dtype)).astype(np.float32), dtype)
+
+    def distance(value, truth):
+        return np.linalg.norm(value - truth) / np.linalg.norm(truth)
+
+    truth, value = both(batches[0])  # a healthy model's nodes are looked at in the first batch
+    node = next(node for node in found.nodes if node.name == "product")
+    assert node.accumulated == pytest.approx(distance(value, truth), rel=1e-3)  # float32's sums: their last bits differ
+    assert node.local == pytest.approx(node.accumulated)
+    assert node.largest == pytest.approx(np.abs(truth).max(), rel=1e-6)
+    assert node.smallest == pytest.approx(np.abs(truth).min(), rel=1e-4)
+    truth, value = both(np.concatenate(batches))
+    result = found.outputs[0]
+    assert result.error == pytest.approx(distance(np.exp(value), np.exp(truth)), rel=1e-3)
+    assert result.ideal == pytest.approx(result.error)
+
+
+def test_the_accumulated_error_grows_and_the_local_one_does_not():
+    w = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32) / 4
+
+    def chain(x):
+        for number in range(8):
+            x = tf.matmul(x, w, name=f"product{number}")
+        return x
+
+    found = amp_tf.compare(chain, [np.ones((4, 16), np.float32)], BF16)
+    of = {node.name: node for node in found.nodes}
+    assert of["product7"].accumulated > 1.5 * of["product7"].local
+    assert of["product0"].accumulated == pytest.approx(of["product0"].local)
+
+
+def test_what_cancels_to_nothing_in_float32_too_is_no_finding():
+    keras.utils.set_random_seed(0)
+    x = keras.Input((6, 8))
+    y = keras.layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True)
+    model = keras.Model(x, keras.layers.Dense(2)(keras.layers.LayerNormalization()(x + y)))
+    model.compile("adam", "mse")
+    rng = np.random.default_rng(0)
+    batch = rng.normal(size=(4, 6, 8)).astype(np.float32), np.ones((4, 6, 2), np.float32)
+    found = amp_tf.compare(model, [batch], BF16)
+    assert found.is_healthy
+    key = next(output for output in found.outputs if output.name.endswith("key/bias"))
+    assert (key.noise > 0.01, key.ratio) == (True, 0)  # softmax does not see it: its gradient is zero but for rounding
+    assert any(not node.has_truth for node in found.nodes)
+    assert found.worst.has_truth
+    assert found.worst.local < 0.02
+
+
+def test_share_of_underflow_and_names_to_be_looked_at():
+    found = PLANTED["loss"].compare("float16", nodes="^hidden$|^Mean$")
+    first = found.findings[0]
+    assert first.underflow > 0.5
+    assert first.largest < 6e-7
+    assert {"hidden", "Mean"} <= {node.name for node in found.nodes}
+
+
+def test_updates_are_compared_and_the_users_variables_stay():
+    v = tf.Variable(np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32), name="weights")
+    before = v.numpy()
+
+    @tf.function(jit_compile=True)
+    def train(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.matmul(x, v)))
+        v.assign_sub(0.1 * tape.gradient(loss, v))
+        return loss
+
+    found = amp_tf.compare(train, [np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32)] * 2, BF16)
+    assert found.is_healthy
+    assert [(output.kind, output.name) for output in found.outputs] == [("result", "result"), ("update", "weights")]
+    assert np.array_equal(v.numpy(), before)
+
+
+def test_random_ops_draw_the_same_in_all_forms():
+    def noisy(x):
+        return tf.matmul(x, x) + tf.random.normal((6, 6)) + tf.random.stateless_normal((6, 6), (1, 2))
+
+    found = amp_tf.compare(noisy, [np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)] * 3, BF16)
+    assert found.is_healthy
+    assert found.outputs[0].error < 0.01
+
+
+def test_loops_and_branches_are_compared_by_what_they_give_out():
+    w = tf.constant(np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32) / 3)
+
+    def looping(x):
+        for _ in tf.range(3):
+            x = tf.tanh(tf.matmul(x, w))
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: tf.matmul(x, w), lambda: x) + tf.matmul(x, w, name="after")
+
+    rng = np.random.default_rng(0)
+    found = amp_tf.compare(looping, [rng.normal(size=(4, 6)).astype(np.float32) for _ in range(4)], BF16)
+    assert found.is_healthy
+    assert "after" in {node.name for node in found.nodes}
+    assert "Note: nodes inside of loops are not looked at" in str(found)
+
+
+def test_as_json():
+    found = PLANTED["mask"].compare("float16")
+    data = json.loads(found.to_json())
+    assert data["schema_version"] == 1
+    assert not data["is_healthy"]
+    assert data["findings"][0]["line"] == data["line"] == found.line
+    assert data["findings"][0]["local_error"] == "inf"
+    assert data["outputs"][0]["kind"] == "result"

@@ -1,0 +1,82 @@
+"""What cannot be compared is refused with one error that says what to do."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+
+CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
+X = np.ones((4, 6), np.float32)
+
+
+def _square(x):
+    return tf.matmul(x, x, transpose_b=True)
+
+
+def _error(subject=_square, batches=(X,), config=CONFIG, **arguments):
+    with pytest.raises(amp_tf.AmpError) as caught:
+        amp_tf.compare(subject, batches, config, **arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("batches", "words"),
+    [
+        ([], "there are no batches"),
+        (3, "expected batches, got int"),
+        ({"x": X}, "expected batches, got dict"),
+        ([keras.Input((6,))], "has no values that can be fed"),
+        ([np.array([object()])], "has no values that can be fed"),
+        ([X, (X, X)], "batches differ in structure from the first one"),
+        ([(X, X)], "the step cannot be traced with the batches"),
+        ([np.ones((2, 3, 4), np.float32)[0, 0]], "the step cannot be traced with the batches"),
+    ],
+)
+def test_batches(batches, words):
+    assert words in _error(batches=batches)
+
+
+def test_batches_of_a_compiled_model():
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert "a batch of a compiled model is (x, y) or (x, y, sample_weight)" in _error(model, [X])
+
+
+@pytest.mark.parametrize(
+    ("subject", "words"),
+    [
+        (3, "expected a Keras model or a function, got int"),
+        (lambda x: tf.cast(x, tf.int32), "it returns no floating-point numbers"),
+        (lambda x: tf.linalg.inv(0 * tf.matmul(x, x, transpose_b=True)), "a batch cannot be run (Input is not invert"),
+        (tf.exp, "nothing would be converted, so there is nothing to compare"),
+    ],
+)
+def test_functions(subject, words):
+    assert words in _error(subject)
+
+
+def test_a_table():
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0)
+    assert "neither a variable nor a tensor" in _error(lambda x: _square(x) + table.lookup(tf.constant(1)))
+
+
+def test_a_step_that_amp_tf_has_rewritten_already():
+    inner = tf.function(_square, jit_compile=True)
+    with amp_tf.enable(CONFIG):
+        words = _error(tf.function(lambda x: inner(x) + 1))
+    assert "functions of the step are in 16 bit already" in words
+    assert words.endswith("Compare in a process with AMP_TF_DISABLE=1.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"steps": 0}, "compare(steps=…): 0 is no number of batches"),
+        ({"nodes": "("}, "compare(nodes=…)"),
+        ({"config": "bfloat16"}, "compare(config): expected an AmpConfig"),
+    ],
+)
+def test_arguments(arguments, words):
+    assert words in _error(**arguments)
