@@ -201,8 +201,11 @@ TENSOR_LIST_BOUNDARIES = Trait(
 #: Ops whose definition does not list every type that they have a kernel for. TensorFlow's own remapper makes
 #: _FusedConv2D nodes of bfloat16 although the definition lacks it; for these the kernels alone decide.
 KERNELS_DECIDE = Trait("_FusedConv2D")
-#: Ops that TensorFlow cannot run in float16 although nothing says so (tensorflow issue 25977), and constants.
-NEVER_FORCED = Trait("Const SoftmaxCrossEntropyWithLogits")
+#: Ops that hold a value of their type.
+CONSTANTS = Trait("Const HostConst")
+#: Ops that TensorFlow cannot run in float16 although nothing says so (tensorflow issue 25977), constants, and ops whose
+#: reader elsewhere has a type of its own.
+NEVER_FORCED = Trait("OptionalFromValue OptionalGetValue SoftmaxCrossEntropyWithLogits", CONSTANTS)
 #: Ops on no list that pass values on as they came in, or (Rsqrt on GPUs) turn what was kept from zero into a great one.
 CARRIERS = Trait(
     """CheckNumerics CheckNumericsV2 MatrixBandPart MatrixDiagV3 MatrixSetDiagV3 ParallelDynamicStitch

@@ -22,7 +22,7 @@ from amp_tf.graph.indices import Flags, Mask, Node
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import kernels
-from amp_tf.oplists.table import KERNELS_DECIDE
+from amp_tf.oplists.table import CONSTANTS, KERNELS_DECIDE, NEVER_FORCED
 from amp_tf.oplists.targets import Resolution, Target
 from amp_tf.painting.reasons import Rule
 
@@ -77,9 +77,17 @@ def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, p
     names = frozenset(preserve)
     if names:
         rule_of.update((node, Rule.PRESERVED) for node, name in enumerate(view.names) if name in names)
-    for node in rule_of:
-        forced.pop(node, None)
+    forced = {
+        node: rule
+        for node, rule in forced.items()
+        if node not in rule_of and can_be_forced(view.of_kind[view.kinds[node]])
+    }
     return Obstacles(rule_of, forced, tuple(unmatched))
+
+
+def can_be_forced(signature: Signature) -> bool:
+    """Whether an op computes what it gives: a constant holds it, and what reads a variable must have its type."""
+    return signature.op not in NEVER_FORCED and not signature.is_stateful and not signature.has_refs
 
 
 def find_convertible(view: GraphView, target: Target, candidates: Mask, whole: Mask) -> tuple[Flags, Flags]:
@@ -131,7 +139,7 @@ def _positions(
     signature: Signature, types: tuple[int, ...], device_type: str, wanted: int, together: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """For one kind of node, the slots that its op's definition allows to be 16 bit, and those with a kernel too."""
-    if signature.holds_functions:
+    if signature.holds_functions or signature.op in CONSTANTS:
         return (), ()
     allowed = [
         position

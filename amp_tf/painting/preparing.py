@@ -12,7 +12,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.indices import Flags, Mask
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.outer_products import JUDGED_AS, sums_nothing
-from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, NEVER_FORCED, SUCCESSOR_OPS
+from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Target
 from amp_tf.painting import eligibility
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
@@ -132,7 +132,7 @@ def place_forced(canvas: Canvas, obstacles: Obstacles) -> None:
     forced = dict(obstacles.forced)
     if canvas.target.lists.force_all:
         for node, signature in enumerate(view.signatures):
-            if signature.op not in NEVER_FORCED and not signature.is_stateful and not signature.has_refs:
+            if eligibility.can_be_forced(signature):
                 forced.setdefault(node, Rule.FORCED_BY_LEVEL)
     wanted = canvas.target.precision.data_type
     for node, rule in forced.items():

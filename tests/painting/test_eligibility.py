@@ -56,6 +56,20 @@ def test_a_forced_node_is_not_converted_where_its_op_cannot_be():
     assert result.why("e") == (Rule.NO_KERNEL, "")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "c = Const() value=float32[]*2.5\nforced = Mul(allow1, c)",
+        "v = VarHandleOp()\nr = ReadVariableOp(v)\nforced = Mul(allow1, r)",
+    ],
+    ids=["constant", "variable"],
+)
+def test_what_holds_a_value_is_not_forced(text):
+    """TensorFlow aborts the process at a constant whose value has another type."""
+    result = painted("x = Placeholder()\nallow1 = MatMul(x, x)\n" + text, force_f16=(".",), preserve=["x"])
+    assert result.f16 == "allow1 forced"
+
+
 def test_keeping_wins_over_forcing():
     result = painted(CHAIN, force_f16=("allow",), keep_float32=("allow1",))
     assert result.why("allow1") == (Rule.KEPT_BY_NAME, "")
