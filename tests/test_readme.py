@@ -45,6 +45,7 @@ IN_SENTENCES = {
     "AMP_TF_WHEEL_ARCH=aarch64 pip wheel .": ("tests/test_packaging.py", '"AMP_TF_WHEEL_ARCH": "aarch64"'),
     "TF_ENABLE_AUTO_MIXED_PRECISION=1 AMP_TF_ALLREDUCE=bfloat16 scripts/measure_network.py python "
     "scripts/train_distributed.py --workers 2 --steps 30": ("tests/distributed/test_workers.py", "measure_network.py"),
+    "amp-tf compare": ("docs/compare.md", "amp-tf compare saved_model_folder"),
     "amp-tf doctor": ("tests/cli/test_doctor.py", "doctor"),
     "amp-tf explain": ("README.md", "amp-tf explain model_folder"),
     "amp-tf report": ("docs/report.md", "amp-tf report reports"),
@@ -81,6 +82,8 @@ layers = keras.layers
 model = keras.Sequential([layers.Input((4,)), layers.Dense(8, activation="relu"), layers.Dense(2)])
 for folder in ("model_folder", "saved_model_folder"):
     model.export(folder, verbose=False)
+import numpy as np
+np.savez("inputs.npz", **{model.inputs[0].name: np.ones((8, 4), np.float32)})
 """
 # What the Python blocks take for granted, and what holds after those of a document.
 BEFORE = """
@@ -104,6 +107,7 @@ AFTER = {
     "docs/python.md": "assert not amp_tf.is_enabled()",
     "docs/report.md": "assert os.path.exists('report.html')",
 }
+COMPARING = "docs/compare.md"
 SWITCH = 'os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"\n'
 
 
@@ -157,6 +161,8 @@ def test_a_shell_command_does_what_the_document_says(command: str, folder: Path)
     assert ended.returncode == 0, ended.stderr
     if "train.py" in command:
         assert re.search(r"amp_tf: 1 graph, [1-9]\d* of \d+ nodes converted to bfloat16", ended.stderr), ended.stderr
+    elif "amp-tf compare" in command:
+        assert "healthy in float16" in ended.stdout, ended.stdout
     elif "amp-tf report" in command:
         assert re.match(r"train.py: \d+ % of the products' work in 16 bit", ended.stdout), ended.stdout
     elif "--all" in command:
@@ -179,8 +185,17 @@ def test_the_python_blocks_run_as_they_stand(document: str, folder: Path) -> Non
     assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, ["all blocks ran"]), ended.stderr
 
 
+def test_the_case_that_compares_goes_wrong_where_the_document_says(folder: Path) -> None:
+    model, program = blocks("python", COMPARING)
+    (folder / "houses.py").write_text(model)
+    ended = start([sys.executable, "-c", program], folder)
+    (said,) = re.findall(r"AMP_TF_KEEP_FLOAT32=\S+", ended.stdout)[:1] or [ended.stderr]
+    assert said in (ROOT / COMPARING).read_text(encoding="utf-8")
+
+
 def test_all_python_blocks_are_run() -> None:
-    assert [document for document in DOCUMENTS if blocks("python", document)] == list(AFTER)
+    with_blocks = {document for document in DOCUMENTS if blocks("python", document)}
+    assert with_blocks == {*AFTER, COMPARING}
     assert SWITCH in blocks("python", "README.md")  # test_a_shell_command_… sets it
 
 
