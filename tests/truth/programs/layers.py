@@ -50,7 +50,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "DepthwiseConv2D": {"kernel_size": 3},
     "Dot": {"axes": 1, "normalize": True},
     "Dropout": {"rate": 0.3},
-    "EinsumDense": {"equation": "abc,cd->abd", "output_shape": (None, 5), "bias_axes": "d"},
+    "EinsumDense": {"equation": "abc,cd->abd", "output_shape": (SEQUENCE[0], 5), "bias_axes": "d"},
     "GRU": {"units": 5},
     "GaussianDropout": {"rate": 0.3},
     "GaussianNoise": {"stddev": 0.2},
@@ -97,7 +97,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 
 #: Shapes of layers that take other things than rows of numbers, by the layer's name.
 _IMAGES = (
-    *("AutoContrast", "AugMix", "CenterCrop", "Equalization", "GroupNormalization", "RandAugment", "Resizing"),
+    *("AutoContrast", "AugMix", "CenterCrop", "GroupNormalization", "RandAugment", "Resizing"),
     *("Solarization", "ContrastLimitedAdaptiveHistogramEqualization"),
 )
 SHAPES: Mapping[str, Shape] = {
@@ -135,6 +135,7 @@ LEFT_OUT: Mapping[str, str] = {
     **dict.fromkeys(
         ("Layer", "Wrapper", "FlaxLayer", "JaxLayer", "TFSMLayer", "TorchModuleWrapper", "Pipeline"), _ABSTRACT
     ),
+    "Equalization": "Keras cannot make a functional model of it: its tensors are part of a cycle",
     **dict.fromkeys(("AugMix", "CutMix", "MaxNumBoundingBoxes", "MixUp", "RandAugment"), _PREPARES),
     **dict.fromkeys(("GRUCell", "LSTMCell", "SimpleRNNCell", "StackedRNNCells"), "runs in RNN, which is here"),
 }

@@ -20,10 +20,10 @@ _DRAWS = 6
 #: What the predictions and the labels of a loss or metric are, by words in its name; the first that fits.
 _KINDS = (
     ("CategoricalGeneralized", "classes"),
+    ("Sparse", "classes"),
     ("BinaryAccuracy", "bits"),
     ("CategoricalAccuracy", "one-hot"),
     ("Circle", "classes unit"),
-    ("Sparse", "classes"),
     ("Categorical", "one-hot"),
     ("OneHot", "one-hot"),
     ("CTC", "sequences"),
