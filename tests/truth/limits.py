@@ -169,7 +169,7 @@ LIMITS: tuple[Limit, ...] = (
         "keras.layers/Attention",
         FLOAT16,
         1500.0,
-        "the gradient of a saturated softmax is y * (dy - sum(y * dy)): next to nothing, of values that are each rounded",
+        "the gradient of a saturated softmax is y * (dy - sum(y * dy)): next to nothing, of values that are rounded",
         cases="mean 50|equal rows",
         tensors="gradient.*",
     ),
