@@ -79,6 +79,37 @@ def with_a_sum_that_is_read():
     tf.reduce_mean(tf.matmul(placeholder(512, 512), placeholder(512, 512)))
 
 
+def with_an_elu():
+    x = placeholder(512, 512)
+    tf.matmul(tf.nn.elu(tf.matmul(x, x)), x)
+
+
+def with_a_deviation():
+    """Values less their mean, divided, between two products."""
+    x = placeholder(512, 512)
+    y = tf.matmul(x, x)
+    tf.matmul((y - tf.reduce_mean(y)) / x, x)
+
+
+def with_a_square():
+    """A square between two products."""
+    x = placeholder(512, 512)
+    y = tf.matmul(x, x)
+    tf.matmul(y * y, x)
+
+
+def with_a_running_sum():
+    """A loop whose state grows by small steps."""
+    weight = placeholder(512, 512)
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+        tf.compat.v1.while_loop(
+            lambda i, y: i < 3, lambda i, y: (i + 1, y + 1e-3 * (y @ weight)), (0, placeholder(512, 512))
+        )
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+
+
 def with_a_loop():
     """A loop of graph nodes that multiplies with the same weight in each turn."""
     weight = tf.abs(placeholder(512, 512))
@@ -102,7 +133,7 @@ def with_a_variable_in_a_loop():
 
 
 def converted(build, **settings):
-    """What amp_tf makes of a graph: the number of casts, the nodes that are bfloat16 and what each cast reads."""
+    """What amp_tf makes of a graph: the number of casts, the nodes that are 16 bit and what each cast reads."""
     with tf.Graph().as_default() as graph:
         build()
     graph_def = graph.as_graph_def(add_shapes=True)
@@ -110,7 +141,7 @@ def converted(build, **settings):
     with paint.without(left_out):
         result = amp_tf.rewrite(graph_def, amp_tf.AmpConfig(**settings), hardware=Hardware(cpu_has_bf16=True))
     casts = sorted(f"{node.name}({node.input[0]})" for node in result.graph.node if node.op == "Cast")
-    return casts, sorted(node.name for node in result.report.graphs[0].nodes if node.precision.value == "bfloat16")
+    return casts, sorted(node.name for node in result.report.graphs[0].nodes if node.precision.value != "float32")
 
 
 def compiled(config):
@@ -122,10 +153,11 @@ def compiled(config):
         return tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, layer(y) @ weight), (0, x))[1]
 
     hardware, devices.hardware = devices.hardware, lambda: Hardware(cpu_has_bf16=True)
+    earlier = set(context.context().list_function_names())  # not all of them are collected yet
     xla.install(config)
     try:
         function = tf.function(looped, jit_compile=True).get_concrete_function(tf.ones((8, 8)))
-        own = [name for name in context.context().list_function_names() if "_amp_tf_" in name]
+        own = [name for name in {*context.context().list_function_names()} - earlier if "_amp_tf_" in name]
         definitions = [context.context().get_function_def(name) for name in (function.name, *map(str.encode, own))]
         return sorted(
             (node.op, node.attr["T"].type, node.attr["DstT"].type)
@@ -141,6 +173,11 @@ def compiled(config):
 
 SHOWN = {
     "numerical contract": lambda: converted(with_a_sum_that_is_read, precision="bfloat16"),
+    "inaccurate kernels": lambda: converted(with_an_elu, precision="bfloat16"),
+    "results": lambda: converted(with_a_sum_that_is_read, precision="bfloat16"),
+    "running sums": lambda: converted(with_a_running_sum, precision="bfloat16"),
+    "differences": lambda: converted(with_a_deviation, precision="bfloat16"),
+    "squares and quotients": lambda: converted(with_a_square, precision="float16", target="cpu"),
     "fused followers": lambda: converted(normalized),
     "absorbed casts": lambda: converted(with_casts_of_its_own),
     "retargeted casts": lambda: converted(with_casts_of_its_own),
