@@ -130,13 +130,6 @@ LIMITS: tuple[Limit, ...] = (
         tensors="gradient.*",
     ),
     Limit(
-        r"tf\.nn/moments",
-        FLOAT16,
-        math.inf,
-        "the gradient of a variance holds the squares of values, which leave float16's range",
-        cases="1e3|1e6|mean 50",
-    ),
-    Limit(
         r"tf\.image/ssim(_multiscale)?",
         ALL,
         50.0,

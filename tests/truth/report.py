@@ -55,6 +55,8 @@ def markdown(rows: Sequence[Row]) -> str:
     lines += ["", "## Above the limit, and not named", ""]
     lines += _bad_table(defects) if defects else ["None."]
     for title, is_open in (("Named limits", False), ("Known defects, to be mended", True)):
+        if not any(limit.is_open == is_open for limit in LIMITS):
+            continue
         lines += ["", f"## {title}", "", "| programs | modes | inputs | worst ratio | why |", "| --- " * 5 + "|"]
         lines += [_limit_line(limit, rows) for limit in LIMITS if limit.is_open == is_open]
     return "\n".join(lines) + "\n"
