@@ -16,8 +16,7 @@ from amp_tf.comparing.flattening import FlatStep
 from amp_tf.comparing.joining import AMP, FLOAT32
 from amp_tf.comparing.regions import nodes_run_once
 from amp_tf.comparing.steps import OWN_SCOPE
-
-_WAYS_OUT = ("Exit", "Merge")  #: ops whose inputs belong to a loop or a branch
+from amp_tf.oplists.table import WAYS_OUT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +79,7 @@ def _probe(name: str, before: set[str], after: Any, graph: Any, is_wanted: bool)
     rounded = [source.op.name.removeprefix(f"{AMP}/") for source in sources if _is_f16(source)]
     if not (is_f16 or rounded or is_wanted):
         return None
-    is_way_out = op.type.endswith(_WAYS_OUT)
+    is_way_out = op.type.endswith(tuple(WAYS_OUT))
     return Probe(
         name=name,
         op=op.type,

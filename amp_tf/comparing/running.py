@@ -15,9 +15,9 @@ from amp_tf.comparing.joining import AMP, FLOAT32, NOISE, feed_name, join, tenso
 from amp_tf.comparing.probes import Probe, probe
 from amp_tf.comparing.steps import UPDATE, Step
 from amp_tf.errors import GraphError
+from amp_tf.oplists.table import VARIABLE_READERS
 from amp_tf.precision import Precision
 
-_READERS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "VariableShape"})
 _LAST_BIT = 2.0**-23
 
 
@@ -213,7 +213,9 @@ def _float_results(step: Step) -> list[int]:
 
 def _written(flat: FlatStep) -> list[str]:
     """The floating-point variables that something else than a read gets."""
-    used = {text.partition(":")[0] for node in flat.graph.node if node.op not in _READERS for text in node.input}
+    used = {
+        text.partition(":")[0] for node in flat.graph.node if node.op not in VARIABLE_READERS for text in node.input
+    }
     return [node for node, variable in flat.variables.items() if node in used and variable.value.dtype == np.float32]
 
 

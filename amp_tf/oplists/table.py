@@ -325,6 +325,10 @@ IDENTITIES = Trait("IdentityN")
 EXPONENTIALS = Trait("Exp Expm1")
 #: What hands a reference variable on.
 REFERENCE_READERS = Trait("Enter Identity")
+#: Ops that read a resource variable, or ask about it, and leave it as it is.
+VARIABLE_READERS = Trait("ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape")
+#: Ops whose inputs belong to a loop or a branch, and whose results do not.
+WAYS_OUT = Trait("Exit Merge")
 #: What reads these is in one more or one less of the loops.
 DEEPER = {"Enter": 1, "Exit": -1}
 #: What folding saves: a scale and a bias.

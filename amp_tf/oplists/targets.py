@@ -19,7 +19,7 @@ from amp_tf.precision import Precision
 GPU_DEVICE = "GPU"
 CPU_DEVICE = "CPU"
 
-_XLA_WIDENS = (
+XLA_WIDENS = (
     "XLA:CPU widens bfloat16 operands to float32, so that 16 bit does not pay there; AMP_TF_PRECISION=bfloat16 "
     "converts all the same"
 )
@@ -50,12 +50,15 @@ class Resolution:
         why_none: where there is no target, the reason, for people; else empty.
         is_thrifty: leave in float32 what does not pay. So it is where amp_tf chooses the precision, on CPUs, of whose
             ops the costs are known; a precision that the user chose means all that the lists convert.
+        asked: where no op pays but what the user asks for is converted, the ops that the user put on the allow list;
+            nodes that are forced are asked for, too. Else ``None``.
     """
 
     target: Target | None
     default_device: str
     why_none: str = ""
     is_thrifty: bool = False
+    asked: frozenset[str] | None = None
 
     def device_type(self, device: str) -> str:
         """The device type of a node, from its device string; nodes without one are on the default device."""
@@ -95,9 +98,10 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
         and config.precision == "auto"
         and not (config.ignore_performance or lists.force_all)
     )
-    if is_thrifty and hardware.is_xla and not (config.allow_add or config.force_f16):
-        return Resolution(None, default_device, _XLA_WIDENS)  # measured: benchmarks/xla_cpu_ops.py
-    return Resolution(Target(device_type, precision, lists), default_device, is_thrifty=is_thrifty)
+    asked = frozenset(config.allow_add) if is_thrifty and hardware.is_xla else None
+    if asked is not None and not (asked or config.force_f16):
+        return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/xla_cpu_ops.py
+    return Resolution(Target(device_type, precision, lists), default_device, is_thrifty=is_thrifty, asked=asked)
 
 
 def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, Precision | None, str]:

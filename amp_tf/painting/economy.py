@@ -111,6 +111,24 @@ def drop_unprofitable(
                 _note(canvas, [free], [balance])
 
 
+def drop_unasked(canvas: Canvas, asked: Container[str], why: str, ties: Iterable[Sequence[int]] = ()) -> None:
+    """Takes allow paint off all but forced nodes and some ops, where no op pays.
+
+    Args:
+        canvas: the painted canvas.
+        asked: the ops that the user put on the allow list.
+        why: why nothing pays, for people.
+        ties: sets of units that must have one type; one that is kept keeps the others.
+    """
+    ops, node_of = canvas.view.ops, canvas.node_of
+    painted = np.flatnonzero(canvas.allow).tolist()
+    kept = {unit for unit in painted if canvas.rule[unit] in FORCED or ops[node_of[unit]] in asked}
+    kept.update(*(tie for tie in ties if not kept.isdisjoint(tie)))
+    left = [unit for unit in painted if unit not in kept]
+    canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
+    canvas.weighed.update(dict.fromkeys(left, why))
+
+
 def _drop_slow_kernels(canvas: Canvas) -> None:
     view = canvas.view
     for row in costs.SLOW_KERNELS:

@@ -22,7 +22,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.graph.indices import Mask
 from amp_tf.graph.sizes import AttributeShapes, Shapes
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.targets import Resolution
+from amp_tf.oplists.targets import XLA_WIDENS, Resolution
 from amp_tf.painting import (
     contract,
     differences,
@@ -183,6 +183,9 @@ def _match_lists(canvas: Canvas, given: Given) -> None:
 @functools.wraps(economy.drop_unprofitable)
 def _drop_unprofitable(canvas: Canvas, given: Given) -> None:
     ties = [*(list(cluster.values()) for cluster in given.clusters), *loops.recurrent_units(canvas)]
+    if given.resolution.asked is not None:
+        economy.drop_unasked(canvas, given.resolution.asked, XLA_WIDENS, ties)
+        return
     shapes = AttributeShapes(canvas.view.protos) if given.shapes is None else given.shapes
     economy.drop_unprofitable(canvas, shapes, ties, given.folded)
 
