@@ -26,7 +26,9 @@ SWITCHES = (
     "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING",
 )
 DISABLE = "AMP_TF_DISABLE"
-SETTINGS = ("AMP_TF_PRECISION", "AMP_TF_KEEP_FLOAT32", "AMP_TF_FORCE_F16", "AMP_TF_ALLREDUCE")  # of config.ENV_VARS
+SETTINGS = (  # of config.ENV_VARS
+    *("AMP_TF_PRECISION", "AMP_TF_KEEP_FLOAT32", "AMP_TF_FORCE_F16", "AMP_TF_ALLREDUCE", "AMP_TF_REPORT"),
+)
 LIBRARIES = ("tensorflow", "keras", "tf_keras")
 
 _ENVIRON = os._Environ  # programs and tests put a plain dict in the place of os.environ, which cannot be wrapped
