@@ -75,9 +75,9 @@ class ProgramGraph:
         for name, tensor in notes.items():
             self.fetches[index, name] = tf.identity(tensor, name="result").op.name
 
-    def feeds(self, draw: int, noise: float = 0.0) -> tuple[Feeds, Feeds]:
-        """Inputs and variables, changed by some units in the last place."""
-        other = np.random.default_rng(draw)
+    def feeds(self, draw: int, noise: float = 0.0, take: int = 0) -> tuple[Feeds, Feeds]:
+        """Inputs and variables, changed by some units in the last place, up or down as the take has it."""
+        other = np.random.default_rng((draw, take))
 
         def drawn(rows: Sequence[_Feed]) -> Iterator[tuple[str, np.ndarray]]:
             for name, seed, draws in rows:
@@ -94,13 +94,13 @@ class ProgramGraph:
         """The results of all programs, the draws of each one behind the other."""
         return dict(zip(self.fetches, self.values(graph_def, list(self.fetches.values()), noise), strict=True))
 
-    def values(self, graph_def: GraphDef, nodes: Sequence[str], noise: float = 0.0) -> list[np.ndarray]:
+    def values(self, graph_def: GraphDef, nodes: Sequence[str], noise: float = 0.0, take: int = 0) -> list[np.ndarray]:
         """The first outputs of some nodes, the draws of each one behind the other."""
         draws = []
         graph = self._graph if graph_def is self.graph_def else _imported(graph_def)
         with _session(graph) as session:
             for draw in range(DRAWS):
-                inputs, variables = self.feeds(draw, noise)
+                inputs, variables = self.feeds(draw, noise, take)
                 session.run(_INITIALIZE, variables)
                 draws.append(session.run([f"{name}:0" for name in nodes], inputs))
         return [np.stack(values) for values in zip(*draws, strict=True)]
