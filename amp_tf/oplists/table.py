@@ -275,16 +275,19 @@ CONTROL_FLOW = Trait("Enter Exit LoopCond Merge NextIteration Switch")
 CASTS = Trait("Cast")
 #: Ops that call one function, whatever comes in.
 CALLS = Trait("PartitionedCall StatefulPartitionedCall")
-#: Ops that give the largest or smallest of some values, and those that compare their first two inputs: the gradients
-#: of maxima are or contain a comparison.
+#: Ops that give the largest or smallest of some values, and their gradients that compare their first two inputs.
 MAXIMA = Trait("Max MaxPool MaxPool3D MaxPoolV2 Min")
-COMPARING = Trait("Equal MaxPool3DGrad MaxPool3DGradGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2")
+MAXIMA_GRADIENTS = Trait("MaxPool3DGrad MaxPool3DGradGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2")
+#: Ops that compare their first two inputs. The gradients of maxima are or contain a comparison.
+COMPARING = Trait("Equal Greater GreaterEqual Less LessEqual NotEqual", MAXIMA_GRADIENTS)
 #: Ops that give each value as it came, in another shape.
 UNCHANGED = Trait("BroadcastTo ExpandDims Identity Reshape Squeeze")
 #: Ops that stay where the painting put them: their type is that of what stands on a loop's other side.
 PINNED = Trait("Enter Exit")
 #: Ops that read rows of a table, however large it is.
 PICKING = Trait("Gather GatherNd GatherV2 StridedSlice")
+#: Ops of which each value is one of those that they read.
+CHOOSING = Trait("Maximum Minimum Slice TopK TopKV2", MAXIMA, PICKING, UNCHANGED)
 #: Convolutions whose filter may be scaled, and whether each of their output channels reads one input channel alone.
 SCALABLE = {"Conv2D": False, "DepthwiseConv2dNative": True}
 #: Ops that add a bias or a residual; activations that TensorFlow fuses with any product; where a filter comes from that

@@ -15,18 +15,22 @@ windows of 16 × 16, and stay as they are.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.indices import Unit
 from amp_tf.oplists.table import (
     CASTS,
+    CHOOSING,
     COMPARING,
     CPU,
     INACCURATE,
     KEEPING,
     MAXIMA,
+    MAXIMA_GRADIENTS,
     SUMS_IN_BFLOAT16,
     SUMS_IN_ITS_TYPE,
     UNCHANGED,
@@ -35,6 +39,8 @@ from amp_tf.painting.canvas import NO_CAUSE, Canvas
 from amp_tf.painting.economy import fused_with_products
 from amp_tf.painting.reasons import FORCED, Rule
 from amp_tf.precision import Precision
+
+FARTHEST = 64  #: units behind a comparison among which the values are looked for that a maximum was chosen from
 
 
 def take_sums_off_lists(canvas: Canvas) -> None:
@@ -153,10 +159,11 @@ def keep_stored_maxima(canvas: Canvas) -> None:
 
 
 def match_maxima(canvas: Canvas) -> None:
-    """The gradient of a maximum gets the maximum and the values that it was taken from both rounded, or neither.
+    """Where a maximum is compared with the values that it was taken from, both are rounded, or neither.
 
-    Either the comparison is 16 bit, too, or the maximum is not. Difference "lost-maximum": in TensorFlow's pass a
-    MaxPool3D is converted but its gradient, which has two types and kernels for both alike only, is not, and gives
+    Either the comparison is 16 bit, too, or the maximum is not. The gradient of a maximum compares so, and so do masks
+    of the largest values, ``x >= tf.math.top_k(x, 2).values[:, -1:]``. Difference "lost-maximum": in TensorFlow's pass
+    a MaxPool3D is converted but its gradient, which has two types and kernels for both alike only, is not, and gives
     zeros.
 
     Example (bfloat16)::
@@ -167,23 +174,51 @@ def match_maxima(canvas: Canvas) -> None:
         allow2 = Conv3D(gradient1, w)               f16
     """
     view, edges = canvas.view, canvas.view.edges
-    first_source = _first_sources(canvas, {*UNCHANGED, *MAXIMA})
     for node in view.nodes_with(COMPARING):
         inputs = edges.at(slice(*np.searchsorted(edges.dst_node, (node, node + 1))))
         inputs = inputs.at(inputs.dst_position < 2)  # the values and the maximum, in one type
         unit = int(inputs.dst_unit[0]) if len(inputs) == 2 else NO_CAUSE  # a broken graph may lack one
         if unit == NO_CAUSE or canvas.allow[unit]:
             continue
-        chains = [_unchanged_from(canvas, int(source), first_source) for source in inputs.src_node]
-        rounded = [any(canvas.allow[unit] for node in chain for unit in view.units(node)) for chain in chains]
-        chain = chains[rounded.index(True)] if rounded[0] != rounded[1] else []
-        if not chain or view.ops[chain[-1]] not in MAXIMA:
+        first, second = (_Chosen.at(canvas, int(source)) for source in inputs.src_unit)
+        belong_together = view.ops[node] in MAXIMA_GRADIENTS or first.origins & second.origins
+        if bool(first.rounded) == bool(second.rounded) or not belong_together:
             continue
         if canvas.convertible[unit] and not canvas.deny[unit] and not canvas.locked[unit]:
             canvas.paint_allow([unit], Rule.COMPARES)
         else:
-            units = [unit for node in chain for unit in view.units(node) if canvas.rule[unit] not in FORCED]
-            canvas.unpaint_allow(units, Rule.COMPARED)
+            rounded = first.rounded or second.rounded
+            canvas.unpaint_allow([unit for unit in rounded if canvas.rule[unit] not in FORCED], Rule.COMPARED)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chosen:
+    """Where a value was chosen from.
+
+    Attributes:
+        origins: the units that gave the values to choose from; those of :data:`FARTHEST` at most are known.
+        rounded: the converted units on the way from there; empty if they round nothing.
+    """
+
+    origins: set[Unit]
+    rounded: list[Unit]
+
+    @classmethod
+    def at(cls, canvas: Canvas, unit: Unit) -> _Chosen:
+        seen, waiting = {unit}, [unit]
+        origins: set[Unit] = set()
+        converted, rounds = [], False
+        while waiting and len(seen) < FARTHEST:
+            unit = waiting.pop()
+            sources = canvas.edges.fanins(unit) if canvas.view.ops[canvas.node_of[unit]] in CHOOSING else ()
+            if not sources:
+                origins.add(unit)
+            elif canvas.allow[unit]:
+                converted.append(unit)
+                rounds |= not all(canvas.allow[source] for source in sources)
+            waiting += set(sources) - seen
+            seen.update(sources)
+        return cls(origins, converted if rounds else [])
 
 
 def _unchanged_from(canvas: Canvas, node: int, first_source: dict[int, int]) -> list[int]:

@@ -105,7 +105,7 @@ _WORDS = {
     Rule.SUMS: "it adds up many values, and its 16-bit kernel would round after each",
     Rule.AFTER_PRODUCTS: "no product uses what it computes: variables get it, or whoever reads results",
     Rule.WHOLE_NUMBERS: "it computes what becomes whole numbers, by {cause}",
-    Rule.COMPARED: "its gradient, which stays in float32, looks for its values among those that it reads",
+    Rule.COMPARED: "what compares it, in float32, looks for its values among those that it was chosen from",
     Rule.RUNNING_SUM: "it is a part of a running sum, from which 16 bit would lose small terms",
     Rule.DIFFERENCE: "it computes a difference, or what goes into one, that is then divided, rooted, logged or "
     "exponentiated",

@@ -261,3 +261,29 @@ def test_a_maximum_and_the_values_that_it_is_compared_with_are_rounded_alike():
         assert np.isfinite(values).all()  # none found is a division by zero
         np.testing.assert_array_equal(values > 0, run(old, "fetch")[0] > 0)
         assert nodes["product"].precision.is_f16
+
+
+def masks(x):
+    best = tf.reduce_max(x, 1, keepdims=True)
+    second = tf.math.top_k(x, 2).values[:, -1:]
+    larger = tf.maximum(x, x)
+    return {
+        "equal to the largest": (tf.equal(x, best), best),
+        "among the two largest": (x >= second, second),
+        "below the largest": (tf.less(x, best), best),
+        "above itself": (larger > x, larger),
+    }
+
+
+@pytest.mark.parametrize("which", list(masks(tf.ones((2, 4)))))
+@pytest.mark.parametrize("precision", ["float16", "bfloat16", "auto"])
+def test_a_mask_of_the_largest_values_is_as_in_float32(which, precision):
+    def build():
+        x = tf.exp(tf.constant(rng.normal(size=(8, 64)).astype("float32")), name="values")
+        mask, chosen = masks(x)[which]
+        tf.cast(mask, tf.float32, name="fetch")
+        tf.matmul(tf.broadcast_to(chosen, (8, 64)), tf.ones((64, 4)), name="product")
+
+    old, new, nodes = rewritten(build, precision=precision, ignore_performance=True)
+    np.testing.assert_array_equal(run(new, "fetch")[0], run(old, "fetch")[0])
+    assert nodes["product"].precision.is_f16
