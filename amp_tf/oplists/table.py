@@ -230,6 +230,15 @@ SCALING = Trait("Div DivNoNan Mul MulNoNan RealDiv")
 SUBTRACTING = Trait("SquaredDifference Sub")
 #: Ops of which the logarithm shows how far a value is from one.
 LOGARITHMS = Trait("CumulativeLogsumexp Log Log1p LogMatrixDeterminant")
+#: Ops on no list that tell a matrix from one that is nearly singular.
+DECOMPOSING = Trait(
+    """Cholesky LogMatrixDeterminant Lu MatrixDeterminant MatrixInverse MatrixSolve MatrixSolveLs MatrixTriangularSolve
+    Qr SelfAdjointEigV2 Svd TridiagonalSolve"""
+)
+#: Ops that give logarithms, or what differs from them by a constant.
+LOG_VALUES = Trait("Log LogSoftmax")
+#: Ops that add or average many values.
+TOTALS = Trait("Mean Sum")
 #: Ops that may make much of a small change of their input.
 MAGNIFYING = Trait(
     """Acos Acosh Asin Atanh CumulativeLogsumexp Div DivNoNan Exp Expm1 Inv Log Log1p LogMatrixDeterminant Pow

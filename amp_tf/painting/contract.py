@@ -114,9 +114,9 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
 
     It comes back through a loop, or as the result of a function that may be called again with it. A state that each
     turn makes anew by a product, such as an LSTM's output, may be 16 bit. What the value is multiplied by is painted
-    deny as well, up to the product that it comes from: .998 is 1 in bfloat16, and .998 to the 500th is .37. So is a
-    chain of more than :data:`LONGEST_SUM` additions to one value; where a normalization or a gate lies between two, the
-    sum begins anew.
+    deny as well, up to the product that it comes from: .998 is 1 in bfloat16, and .998 to the 500th is .37. So are the
+    constant factors of what is added, which would be off by the same share in each step, and a chain of more than
+    :data:`LONGEST_SUM` additions to one value; where a normalization or a gate lies between two, the sum begins anew.
 
     Difference "running-sum": TensorFlow converts sums as it converts all arithmetic.
 
@@ -150,13 +150,19 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
         factors = circling & values.nodes_of(SCALING)
         scales = values.upstream(factors, through=flow.is_open & ~circling)
         deny(canvas, (circling | scales) & flow.is_open, Rule.RUNNING_SUM)
-    added = values.nodes_of(ADDING) & flow.computes & ~circling
+    adding = values.nodes_of(ADDING) & flow.computes
+    scaled = values.nodes_of(SCALING) & values.readers_of(values.nodes_of(("Const",)))
+    sums = circling & adding
+    added = adding & ~circling
     if added.sum() > LONGEST_SUM:
         terms = np.where(added, np.maximum(values.count_inputs() - 1, 1), 0)
-        scaled = values.nodes_of(SCALING) & values.readers_of(values.nodes_of(("Const",)))
         passing = added | scaled | values.nodes_of(("BiasAdd",)) | ~flow.computes
         chain = flow.unmasked.heaviest_paths(flow.is_open & ~circling & passing, terms)
-        deny(canvas, chain.between & (chain.weight > LONGEST_SUM), Rule.RUNNING_SUM)
+        long = chain.between & (chain.weight > LONGEST_SUM)
+        deny(canvas, long, Rule.RUNNING_SUM)
+        sums |= long & adding
+    if sums.any():  # the factor of each step
+        deny(canvas, flow.unmasked.upstream(sums, through=(scaled | adding) & flow.is_open), Rule.RUNNING_SUM)
 
 
 def _nodes(canvas: Canvas, flags: np.ndarray) -> Mask:

@@ -19,14 +19,17 @@ import numpy as np
 from amp_tf.graph.indices import Mask
 from amp_tf.oplists.table import (
     ADDING,
+    DECOMPOSING,
     EXPONENTIALS,
     LINEAR,
+    LOG_VALUES,
     LOGARITHMS,
     MAGNIFYING,
     NORMALIZING,
     RECIPROCALS,
     SUBTRACTING,
     SUMS_IN_BFLOAT16,
+    TOTALS,
 )
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.contract import Flow, deny
@@ -39,16 +42,19 @@ FARTHEST = 64  #: nodes behind a difference among which its products are looked 
 def keep_differences(canvas: Canvas, flow: Flow) -> None:
     """A difference that is then divided, rooted, logged or exponentiated is painted deny, from its products to there.
 
-    Such are variances, distances, normalized values, and 1 - p in a logarithm; a difference of squares is one whatever
-    follows. So is all else of which a logarithm is taken: of values near one it is their distance from one. A value
-    that joins by an addition from elsewhere ends the search: what is left of the difference is one term of many.
+    Such are variances, distances, normalized values, and 1 - p in a logarithm. A difference of squares is one whatever
+    follows, so is one of logarithms, and one of a prediction and what is given on its way to a loss: a label of 2,000.3
+    is 2,000. So is all else of which a logarithm is taken, or that a matrix is decomposed of: of values near one it is
+    their distance from one. A value that joins by an addition from elsewhere ends the search: what is left of the
+    difference is one term of many.
 
     Where both sides of such a difference are made of products, and of others, the products are painted deny as well: of
     E[x²] - E[x]² by two convolutions nothing is left once each is rounded. Where both come from one product, as in
     x - mean(x), they share its rounding.
 
     A difference that no product uses changes nothing of what products use. Where an optimizer divides gradient minus
-    momentum, the gradient's way back to the layer may be 16 bit. So may what gives a product's values on as they are.
+    momentum, the gradient's way back to the layer may be 16 bit, but not what a loss takes logarithms of. What gives a
+    product's values on as they are may be 16 bit, too.
 
     Difference "difference": TensorFlow converts them where they lie between or follow products.
 
@@ -61,8 +67,9 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
     """
     terms = _Terms.of(canvas, flow)
     differences = terms.differences()
-    magnified = terms.magnified(differences)
-    behind = flow.unmasked.upstream(magnified & ~flow.results, through=terms.computing)
+    read = terms.read_as_they_are(differences)
+    magnified = terms.magnified(differences) | read
+    behind = flow.unmasked.upstream((magnified & ~flow.results) | read, through=terms.computing)
     results = terms.computing & flow.results & ~flow.values.nodes_of(SUMS_IN_BFLOAT16)
     behind |= flow.unmasked.upstream(magnified & flow.results, through=results)
     deny(canvas, magnified | (behind & ~flow.rounded_already()), Rule.DIFFERENCE)
@@ -123,7 +130,6 @@ class _Terms:
         values = self.values
         # x * r + (b - m * r): the sum of what was divided by one deviation
         found = self.adding & (values.count_readings(self.divided | differences) > 1) & values.readers_of(self.divided)
-        found |= values.nodes_of(LOGARITHMS)
         found |= self._normalized_offsets()
         if not differences.any():
             return found
@@ -135,6 +141,18 @@ class _Terms:
         left = values.downstream(differences, through=self.computing & ~joined) | differences
         shown = values.nodes_of(MAGNIFYING) | self.divided
         return found | (self.divided & left) | values.upstream(shown, through=left)
+
+    def read_as_they_are(self, differences: Mask) -> Mask:
+        """Logarithms and decompositions, differences of logarithms, and those that losses are made of."""
+        values, products = self.values, self.flow.products
+        logarithms = values.nodes_of(LOG_VALUES)
+        logarithms |= values.downstream(logarithms, through=self.moving)
+        quotients = differences & (values.count_readings(logarithms) > 1)
+        fed = values.count_readings(products | values.downstream(products, through=self.computing))
+        numbers = values.nodes_of(TOTALS) & self.flow.results
+        of_losses = numbers | values.upstream(numbers, through=~self.flow.users)
+        errors = differences & of_losses & (fed > 0) & (fed < values.count_inputs())
+        return values.nodes_of({*LOGARITHMS, *DECOMPOSING}) | quotients | errors
 
     def _normalized_offsets(self) -> Mask:
         """Normalizations in one op that take off what was added before: the sum would be rounded beside the offset."""

@@ -205,6 +205,19 @@ def test_a_long_chain_of_additions_is_float32_and_a_short_one_is_not(settings):
     assert {f"p{number}" for number in range(LONGEST_SUM + 1)} <= set(long.f16.split())
 
 
+@both
+def test_the_constant_factor_of_what_a_running_sum_adds_is_float32(settings):
+    body = """
+    step = MatMul(switch:1, w)
+    rate = Const() value=float32[]*0.01
+    scaled = Mul(step, rate)
+    new = AddV2(switch:1, scaled)
+    """
+    result = painted(LOOP.format(body=body), **settings)
+    assert result.rule("scaled") is Rule.RUNNING_SUM
+    assert "step" in result.f16.split()
+
+
 # ---------------------------------------------------------------- differences
 
 
@@ -254,6 +267,60 @@ def test_a_difference_of_squares_is_float32_whatever_follows(settings):
     result = painted(text, **settings)
     assert result.f16 == "a b"
     assert result.rule("d") is Rule.DIFFERENCE
+
+
+@both
+def test_a_difference_of_logarithms_is_float32_from_their_products_on(settings):
+    """Of nearly equal distributions it is next to nothing."""
+    result = painted(
+        INPUT
+        + """
+        a = MatMul(x, y)
+        b = MatMul(y, x)
+        first = LogSoftmax(a)
+        second = LogSoftmax(b)
+        d = Sub(first, second)
+        axis = Const() dtype=int32 value=int32[]*0
+        loss = Mean(d, axis)
+        c = MatMul(first, second)
+        """,
+        **settings,
+    )
+    assert result.f16 == "a b c"
+    assert {result.rule(name) for name in ("first", "second")} == {Rule.DIFFERENCE}
+
+
+ERROR = """
+    a = MatMul(x, y)
+    bias = BiasAdd(a, y)
+    error = {op}(bias, x)
+    axis = Const() dtype=int32 value=int32[]*0
+    loss = Mean(error, axis)
+    back = MatMul({back}, y)
+"""
+
+
+@both
+@pytest.mark.parametrize("op", ["Sub", "SquaredDifference"])
+def test_a_prediction_minus_its_label_is_float32(op, settings):
+    result = painted(INPUT + ERROR.format(op=op, back="error"), **settings)
+    assert result.f16 == "a back"
+    assert result.rule("bias") is Rule.DIFFERENCE
+
+
+@both
+def test_a_difference_of_which_no_loss_is_made_but_by_a_product_is_converted(settings):
+    text = INPUT + "a = MatMul(x, y)\nd = Sub(a, y)\nb = MatMul(d, y)\naxis = Const() dtype=int32 value=int32[]*0\n"
+    assert "d" in painted(text + "loss = Mean(b, axis)", **settings).f16.split()
+
+
+@both
+@pytest.mark.parametrize("op", ["Cholesky", "MatrixInverse", "MatrixDeterminant"])
+def test_a_matrix_that_is_decomposed_is_float32_from_its_product_on(op, settings):
+    text = INPUT + f"a = MatMul(x, y)\ns = AddV2(a, y)\nd = {op}(s)\nb = MatMul(d, s)"
+    result = painted(text, **settings)
+    assert result.rule("s") is Rule.DIFFERENCE
+    assert result.f16 == "a b"
 
 
 @both

@@ -48,7 +48,9 @@ class Rounding:
     spares: bool = False
 
 
+ALL_LOST = 0.5  # a relative error
 TAKES = 4  # of changed inputs: a condition next to its bound turns over in about each second one
+LOST = "lost"  # already in the ideal program: products in 16 bit leave no digit of the result
 INPUTS = "inputs"  # changed by half a unit of 16 bit, inputs and variables move the result as far in float32
 SWITCHED = Rounding(
     "switched",
@@ -75,6 +77,13 @@ CAUSES = (
         False,
         "the gradient of a saturated activation is made of 1 - y, and y is rounded to 16 bit, once",
     ),
+    Rounding(
+        "quotient",
+        frozenset({"RealDiv"}),
+        False,
+        "the gradient of a saturated x / (1 + |x|) is made of two quotients that cancel, and each is rounded, once",
+        spares=True,
+    ),
     SWITCHED,
     Rounding(
         "steep",
@@ -95,6 +104,8 @@ CAUSES = (
 
 def cause_of(program: Program, seed: int, row: Row) -> str:
     """The name of the first cause that explains a row; empty if none does."""
+    if row.ideal > ALL_LOST and np.isfinite(row.error):
+        return LOST
     graph = ProgramGraph([program], [seed], is_lowered=True)
     if row.mode == "float16" and leaves_float16(graph):
         return "float16's range"
@@ -143,7 +154,7 @@ def with_roundings(graph_def: GraphDef, causes: Sequence[Rounding], data_type: t
 
     float32 = {node.name: node for node in graph_def.node if _type_of(node) == tf.float32}
     nodes = {node.name: node for node in graph_def.node}
-    spared = _magnified(nodes) | _hidden(nodes)
+    spared = _magnified(nodes) | _hidden(nodes, behind=("Enter",))
 
     def named(inputs: bool) -> set[str]:
         """The nodes whose inputs are rounded, or whose outputs."""
@@ -244,7 +255,7 @@ def _upstream(nodes: Nodes, ends: set[str], barrier: frozenset[str]) -> set[str]
     return found
 
 
-def _hidden(nodes: Nodes) -> set[str]:
+def _hidden(nodes: Nodes, behind: Sequence[str] = ("Enter", "Switch")) -> set[str]:
     """The nodes in loops, and behind branches. A loop's exit is in no loop, unless it was inlined into another."""
     readers: dict[str, list[str]] = {}
     for node in nodes.values():
@@ -255,7 +266,7 @@ def _hidden(nodes: Nodes) -> set[str]:
         return node.op == "Exit" and not re.search(r"/_\d+/", node.name)
 
     found: set[str] = set()
-    waiting = [name for name, node in nodes.items() if node.op in ("Enter", "Switch")]
+    waiting = [name for name, node in nodes.items() if node.op in behind]
     while waiting:
         name = waiting.pop()
         if name not in found:
