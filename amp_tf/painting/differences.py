@@ -21,6 +21,7 @@ from amp_tf.oplists.table import (
     ADDING,
     DECOMPOSING,
     EXPONENTIALS,
+    FUSED_PRODUCTS,
     LINEAR,
     LOG_VALUES,
     LOGARITHMS,
@@ -50,7 +51,7 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
 
     Where both sides of such a difference are made of products, and of others, the products are painted deny as well: of
     E[x²] - E[x]² by two convolutions nothing is left once each is rounded. Where both come from one product, as in
-    x - mean(x), they share its rounding.
+    x - mean(x), they share its rounding. So is the product of a prediction whose kernel adds the bias.
 
     A difference that no product uses changes nothing of what products use. Where an optimizer divides gradient minus
     momentum, the gradient's way back to the layer may be 16 bit, but not what a loss takes logarithms of. What gives a
@@ -67,13 +68,15 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
     """
     terms = _Terms.of(canvas, flow)
     differences = terms.differences()
-    read = terms.read_as_they_are(differences)
+    errors = terms.errors(differences)
+    read = terms.read_as_they_are(differences) | errors
     magnified = terms.magnified(differences) | read
     behind = flow.unmasked.upstream((magnified & ~flow.results) | read, through=terms.computing)
     results = terms.computing & flow.results & ~flow.values.nodes_of(SUMS_IN_BFLOAT16)
     behind |= flow.unmasked.upstream(magnified & flow.results, through=results)
     deny(canvas, magnified | (behind & ~flow.rounded_already()), Rule.DIFFERENCE)
-    _keep_products(canvas, terms.products_that_differ(differences & magnified))
+    fused = terms.products_with_bias(errors)
+    _keep_products(canvas, terms.products_that_differ(differences & magnified) | fused)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,16 +146,26 @@ class _Terms:
         return found | (self.divided & left) | values.upstream(shown, through=left)
 
     def read_as_they_are(self, differences: Mask) -> Mask:
-        """Logarithms and decompositions, differences of logarithms, and those that losses are made of."""
-        values, products = self.values, self.flow.products
+        """Logarithms and decompositions, and differences of logarithms."""
+        values = self.values
         logarithms = values.nodes_of(LOG_VALUES)
         logarithms |= values.downstream(logarithms, through=self.moving)
         quotients = differences & (values.count_readings(logarithms) > 1)
+        return values.nodes_of({*LOGARITHMS, *DECOMPOSING}) | quotients
+
+    def errors(self, differences: Mask) -> Mask:
+        """Differences of a prediction and what is given, of which a loss is made."""
+        values, products = self.values, self.flow.products
         fed = values.count_readings(products | values.downstream(products, through=self.computing))
         numbers = values.nodes_of(TOTALS) & self.flow.results
         of_losses = numbers | values.upstream(numbers, through=~self.flow.users)
-        errors = differences & of_losses & (fed > 0) & (fed < values.count_inputs())
-        return values.nodes_of({*LOGARITHMS, *DECOMPOSING}) | quotients | errors
+        return differences & of_losses & (fed > 0) & (fed < values.count_inputs())
+
+    def products_with_bias(self, errors: Mask) -> Mask:
+        """The products whose kernels add a bias to what errors are made of: their result is rounded with it."""
+        values = self.values
+        moved = values.upstream(errors, through=self.moving)
+        return self.flow.products & values.nodes_of(FUSED_PRODUCTS) & values.sources_of(errors | moved)
 
     def _normalized_offsets(self) -> Mask:
         """Normalizations in one op that take off what was added before: the sum would be rounded beside the offset."""
