@@ -308,6 +308,21 @@ def test_a_prediction_minus_its_label_is_float32(op, settings):
     assert result.rule("bias") is Rule.DIFFERENCE
 
 
+def test_a_prediction_whose_kernel_adds_its_bias_is_no_16_bit_product():
+    """Their sum is rounded once: near 2,000 it is a multiple of 8."""
+    text = """
+    a = _FusedMatMul(x, y, y) num_args=1 fused_ops=['BiasAdd']
+    moved = Squeeze(a)
+    error = Sub(moved, x)
+    axis = Const() dtype=int32 value=int32[]*0
+    loss = Mean(error, axis)
+    back = MatMul(error, y)
+    """
+    result = painted(INPUT + text, **CPU)
+    assert result.f16 == "back"
+    assert result.rule("a") is Rule.DIFFERENCE
+
+
 @both
 def test_a_difference_of_which_no_loss_is_made_but_by_a_product_is_converted(settings):
     text = INPUT + "a = MatMul(x, y)\nd = Sub(a, y)\nb = MatMul(d, y)\naxis = Const() dtype=int32 value=int32[]*0\n"
