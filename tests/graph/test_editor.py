@@ -9,9 +9,9 @@ from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, W
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.serialized import SerializedGraph, parse_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.graph.text import to_text
 from amp_tf.graph.wire import TypePlaces
 from amp_tf.oplists.table import SUCCESSORS
+from tests.graph_text import to_text
 from tests.small_graphs import function, graph
 
 FLOAT, HALF = 1, 19
