@@ -24,7 +24,9 @@ from amp_tf.loss_scaling import diagnosis, is_loss_scaled, ledger
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 
-# library -> the modules with its patches; each has patches(context), the (owner, attribute, replacement) rows
+Patch = tuple[Any, str, Callable[[Any], Any]]  #: owner, attribute, and what makes its replacement from the original
+
+# library -> the modules with its patches; each has patches(context), where the context decides whether they act
 _PATCH_MODULES = {
     "keras": ("amp_tf.hooks.loss_scaling.keras3",),
     "tf_keras": ("amp_tf.hooks.loss_scaling.tf_keras",),
