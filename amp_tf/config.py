@@ -24,6 +24,7 @@ from amp_tf.values import (
     check_path,
     check_pattern,
     dtype_name,
+    invalid,
     read_bool,
     read_choice,
     read_names,
@@ -106,9 +107,7 @@ class AmpConfig:
             check_choice(getattr(self, field), valid, where=f"AmpConfig.{field}")
         for field in _BOOL_FIELDS:
             if not isinstance(value := getattr(self, field), bool):
-                raise ConfigError(
-                    f"{value!r} is not a valid value", where=f"AmpConfig.{field}", fix="Valid values: True, False"
-                )
+                raise invalid(value, f"AmpConfig.{field}", "True, False")
         for field in _TUPLE_FIELDS:
             object.__setattr__(self, field, check_names(getattr(self, field), where=f"AmpConfig.{field}"))
         for field in ("keep_float32", "force_f16"):

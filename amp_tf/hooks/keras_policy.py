@@ -55,7 +55,7 @@ def _watch(init: Any, policy: Any, /, *args: Any, **kwargs: Any) -> None:
 def _notice(policy: Any) -> None:
     name = getattr(policy, "name", None)
     if name in _NARROW:
-        evidence.note_policy(name)
+        evidence.note(policy=name)
         notices.warn_once(
             "keras_policy",
             "the program asks for 16 bit by itself: its layers keep the types that the policy gives them and amp_tf "

@@ -19,10 +19,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
-from amp_tf.errors import ConfigError
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.painting.eligibility import SCOPE_ATTR
-from amp_tf.values import dtype_name
+from amp_tf.values import dtype_name, invalid
 
 ScopeName = Literal["float32", "f16", "float16", "bfloat16"]
 PRECISIONS: tuple[str, ...] = get_args(ScopeName)
@@ -49,9 +48,7 @@ def scope(precision: ScopeName) -> Iterator[None]:
     """
     name = dtype_name(precision)
     if not isinstance(name, str) or name not in PRECISIONS:
-        raise ConfigError(
-            f"{precision!r} is not a valid value", where="amp_tf.scope", fix=f"Valid values: {', '.join(PRECISIONS)}"
-        )
+        raise invalid(precision, "amp_tf.scope", ", ".join(PRECISIONS))
     _install()
     with _entering(name.encode()):
         yield
