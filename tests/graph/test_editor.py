@@ -105,8 +105,8 @@ def test_a_list_in_which_a_type_takes_two_bytes_is_left_for_protobuf():
     made.node[2].attr["T"].list.type[1] = 200
     found = SerializedGraph(made.SerializeToString()).node
     places = TypePlaces([2, 2], [0, 0], [0, 2], ["T"])
-    changed, is_changed = found.with_types(places, HALF)
-    assert list(changed) == list(made.node)
+    changed, is_changed = found.layout.with_types(places, HALF)
+    assert list(serialized.NodeTable(changed)) == list(made.node)
     assert is_changed.tolist() == [False, False]
 
 
