@@ -414,6 +414,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "report_path",
         read_text,
         "a folder",
-        "where each process writes its report as it ends, a JSON file; amp-tf report makes a page of it",
+        "where each process writes its report as it ends, a JSON file; amp-tf report makes a page of it; in "
+        "TensorBoard's folder it writes scalars, too",
     ),
 )
