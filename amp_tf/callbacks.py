@@ -76,7 +76,11 @@ class LossScaleMonitor:
         self._min_seconds = min_seconds
         self._clock = clock
         folder = check_path(log_dir, where="LossScaleMonitor.log_dir")
-        self._board = _board(folder) if folder else None
+        self._board: Board | None = None
+        if folder:
+            from amp_tf.loss_scaling.tensorboard import Board
+
+            self._board = Board(folder)
         self._batches = 0
         self._shown: Status | None = None  # what the last log line was about
         self._now: Status | None = None
@@ -174,12 +178,6 @@ class LossScaleMonitor:
 
     def _implements_predict_batch_hooks(self) -> bool:
         return False
-
-
-def _board(folder: str) -> Board:
-    from amp_tf.loss_scaling.tensorboard import Board
-
-    return Board(folder)
 
 
 def has_loss_scale(model: Any) -> bool:

@@ -225,11 +225,10 @@ class Switches:
         return cls(graph_rewrite=rewrite, loss_scaling=scaling)
 
 
-def deciding_switch(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
+def deciding_switch() -> tuple[str, str]:
     """The switch by which the graph rewrite is on or off, and its value; the value is empty where none is set."""
-    environ = os.environ if environ is None else environ
-    name = GRAPH_REWRITE_VAR if environ.get(GRAPH_REWRITE_VAR) else ENABLE_VAR
-    return name, environ.get(name, "")
+    name = GRAPH_REWRITE_VAR if os.environ.get(GRAPH_REWRITE_VAR) else ENABLE_VAR
+    return name, os.environ.get(name, "")
 
 
 def find_unknown_variables(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:

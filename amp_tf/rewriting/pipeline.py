@@ -19,11 +19,10 @@ from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.basis import Basis
 from amp_tf.reporting.schema import GraphReport, RewriteReport
-from amp_tf.rewriting.arguments import check_arguments, check_preserved, serialize
+from amp_tf.rewriting.arguments import check_arguments, check_preserved, graph_def_of, serialize
 from amp_tf.rewriting.folding import fold
 from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.hoisting import with_early_reads
-from amp_tf.rewriting.live_graphs import graph_def_of
 from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
 from amp_tf.rewriting.recording import basis_of
 from amp_tf.rewriting.run import Run
