@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from amp_tf.config import check_config
 from amp_tf.errors import ConfigError, GraphError
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.rewriting.node_names import missing_node
 
 _NO_HARDWARE = 'To convert for a GPU, or for any CPU, write amp_tf.AmpConfig(target="gpu") or "cpu"'
 _NO_LIBRARY = "Of a GraphDef that is graph_def.library; leave it out where no functions are called"
@@ -75,20 +74,6 @@ def check_arguments(
                 fix="Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name",
             )
     return frozenset(names)
-
-
-def check_preserved(preserve: frozenset[str], names: Sequence[str]) -> None:
-    """Refuses names to preserve that no node has.
-
-    Args:
-        preserve: the names.
-        names: of the graph's nodes.
-
-    Raises:
-        GraphError: a node is missing; the message names the closest ones.
-    """
-    if missing := preserve.difference(names):
-        raise missing_node(min(missing), names, "rewrite(preserve=…)")
 
 
 def serialize(graph: Any) -> bytes:

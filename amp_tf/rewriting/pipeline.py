@@ -19,7 +19,7 @@ from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.basis import Basis
 from amp_tf.reporting.schema import GraphReport, RewriteReport
-from amp_tf.rewriting.arguments import check_arguments, check_preserved, graph_def_of, serialize
+from amp_tf.rewriting.arguments import check_arguments, graph_def_of, serialize
 from amp_tf.rewriting.folding import fold
 from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.hoisting import with_early_reads
@@ -83,7 +83,7 @@ def rewrite(
     """
     graph, preserve = graph_def_of(graph, preserve)
     preserve = check_arguments(graph, config, preserve, hardware, library, shapes)
-    run = Run(config, hardware)
+    run = Run(config, hardware, has_preserved=True)
     with run.working(lambda: graph):
         if hasattr(graph, "node_def"):
             result, reports = _rewrite_function(graph, run.job(library, preserve), shapes)
@@ -92,8 +92,6 @@ def rewrite(
             result = parse_graph(data) if data else graph
     report = RewriteReport(tuple(reports))
     run.end(lambda: result, report)
-    if preserve:
-        check_preserved(preserve, report.graphs[0].painting.view.names)
     return RewriteResult(result, report, result is not graph)
 
 
