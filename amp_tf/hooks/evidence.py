@@ -57,12 +57,7 @@ def note(**found: str) -> None:
 
 
 def note_install(home: str, failure: str = "") -> None:
-    """Notes that a hook was installed, or why it was not; a later success takes an earlier failure back.
-
-    Args:
-        home: the module that holds it.
-        failure: the error; empty for none.
-    """
+    """Notes that a hook was installed, or the failure, which a later success takes back."""
     global _seen
     with _lock:
         others = {module: why for module, why in _seen.not_installed.items() if module != home}

@@ -27,11 +27,7 @@ _patches = Patches()
 
 
 def install(config: AmpConfig) -> None:
-    """Watches the libraries that are imported by now. Idempotent; call it again after another library was imported.
-
-    Args:
-        config: not used; the same for whatever amp_tf converts to.
-    """
+    """Watches the libraries that are imported by now. Idempotent; call it again after another library was imported."""
     with _lock:
         for library in _LIBRARIES:
             if hasattr(sys.modules.get(library), _NEEDED):

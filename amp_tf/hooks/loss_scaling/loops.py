@@ -101,12 +101,7 @@ def note_gradients(result: Any, sources: Any) -> None:
 
 
 def look_at_write(values: Iterable[Any], context: Context) -> None:
-    """Warns once if a variable is written by a gradient whose loss nothing scaled.
-
-    Args:
-        values: what the operation that writes is given, beside the variable.
-        context: what decides whether to act.
-    """
+    """Warns once if a variable is written by a gradient whose loss nothing scaled; values are what the op is given."""
     around = usage.places()
     if not any(graph in _noted for graph in around) or usage.is_scaled_step() or usage.is_inner_call():
         return

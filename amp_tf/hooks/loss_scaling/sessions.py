@@ -19,12 +19,7 @@ _last_looks: dict[int, tuple[str, Status]] = {}
 
 
 def watch(graph: Any, wrapper: Any) -> None:
-    """Notes that a graph holds the variables of a wrapper.
-
-    Args:
-        graph: a ``tf.Graph``.
-        wrapper: an ``amp_tf.LossScaleOptimizer`` for TF1.
-    """
+    """Notes that a ``tf.Graph`` holds the variables of a wrapper."""
     setattr(graph, _ATTRIBUTE, (*getattr(graph, _ATTRIBUTE, ()), (next(_numbers), wrapper)))
 
 

@@ -49,7 +49,7 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
 
     Args:
         optimizer: a ``tf.compat.v1.train.Optimizer``.
-        context: what decides whether it needs one.
+        context: whether it needs one.
         reaches_base: whether the base class's method was called. Where not, and the class computes its gradients
             itself, no wrapper is made: such classes mostly hand both calls to another optimizer, which gets its own.
 
@@ -118,13 +118,7 @@ def _override(context: Context, apply_gradients: Any, optimizer: Any, /, *args: 
 
 
 def apply_by(wrapper: Any, pairs: Any, where: str) -> Any:
-    """A step of an optimizer whose ``apply_gradients`` was not written to stand inside a condition.
-
-    Args:
-        wrapper: the optimizer's.
-        pairs: of gradient and variable.
-        where: names the method in the warning.
-    """
+    """A step of an optimizer whose ``apply_gradients``, named in the warning, may not stand inside a condition."""
     import tensorflow as tf
 
     try:
@@ -165,13 +159,7 @@ def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
 def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
     """The variables of loss scaling that a saver would restore and a checkpoint does not have.
 
-    Args:
-        saver: a ``tf.compat.v1.train.Saver``.
-        session: the session that would restore.
-        path: of the checkpoint.
-
-    Returns:
-        The variables; none where anything else is missing too, which is for ``Saver.restore`` to tell.
+    None where anything else is missing too, which is for ``Saver.restore`` to tell.
     """
     import tensorflow as tf
 
@@ -188,10 +176,6 @@ def restore_without_scale(saver: Any, session: Any, path: Any, missing: list[Any
     """Restores a checkpoint of a run without loss scaling: everything that is in it; the scale starts anew.
 
     Adds nothing to the graph, which a MonitoredSession has finalized.
-
-    Args:
-        saver, session, path: as for ``Saver.restore``.
-        missing: the variables that the checkpoint does not have.
     """
     import tensorflow as tf
 
