@@ -134,8 +134,9 @@ def explain(
     is_f16 = _is_f16(painting, node)
 
     def turns(change: Mapping[str, tuple[str, ...]]) -> bool:
+        fields: dict[str, Any] = {field: (*getattr(config, field), *names) for field, names in change.items()}
         try:
-            return _is_named_f16(painted(_changed(config, change)), node_name) != is_f16
+            return _is_named_f16(painted(dataclasses.replace(config, **fields)), node_name) != is_f16
         except OpListError:
             return False
 
@@ -217,7 +218,3 @@ def _candidates(ops: list[str], list_of: Mapping[str, str], is_f16: bool) -> Ite
                 yield {f"{goal}_add": (op,)}  # by which it leaves the list that it is on
             elif current in LIST_NAMES:
                 yield {f"{current}_remove": (op,)}
-
-
-def _changed(config: AmpConfig, change: Mapping[str, tuple[str, ...]]) -> AmpConfig:
-    return dataclasses.replace(config, **{field: (*getattr(config, field), *ops) for field, ops in change.items()})  # type: ignore[arg-type]
