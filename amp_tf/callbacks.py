@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import diagnosis, ledger
 from amp_tf.loss_scaling.diagnosis import DEFAULT_MAX_SKIPS, Status
-from amp_tf.values import check_path
+from amp_tf.values import check_choice, check_count, check_path, invalid
 
 if TYPE_CHECKING:
     from amp_tf.loss_scaling.tensorboard import Board
@@ -65,25 +64,11 @@ class LossScaleMonitor:
         clock: Callable[[], float] = time.monotonic,
         log_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        if action not in _ACTIONS:
-            raise ConfigError(
-                f"{action!r} is not a valid value",
-                where="LossScaleMonitor.action",
-                fix=f"Valid values: {', '.join(_ACTIONS)}",
-            )
-        for name, value in (("max_skips", max_skips), ("every", every)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(
-                    f"{value!r} is not a valid value",
-                    where=f"LossScaleMonitor.{name}",
-                    fix="Valid values: integers from 1",
-                )
+        check_choice(action, _ACTIONS, where="LossScaleMonitor.action")
+        check_count(max_skips, where="LossScaleMonitor.max_skips")
+        check_count(every, where="LossScaleMonitor.every")
         if isinstance(min_seconds, bool) or not isinstance(min_seconds, (int, float)):
-            raise ConfigError(
-                f"{min_seconds!r} is not a valid value",
-                where="LossScaleMonitor.min_seconds",
-                fix="Valid values: numbers",
-            )
+            raise invalid(min_seconds, "LossScaleMonitor.min_seconds", "numbers")
         self.max_skips = max_skips
         self.action = action
         self.every = every
@@ -91,7 +76,11 @@ class LossScaleMonitor:
         self._min_seconds = min_seconds
         self._clock = clock
         folder = check_path(log_dir, where="LossScaleMonitor.log_dir")
-        self._board = _board(folder) if folder else None
+        self._board: Board | None = None
+        if folder:
+            from amp_tf.loss_scaling.tensorboard import Board
+
+            self._board = Board(folder)
         self._batches = 0
         self._shown: Status | None = None  # what the last log line was about
         self._now: Status | None = None
@@ -189,12 +178,6 @@ class LossScaleMonitor:
 
     def _implements_predict_batch_hooks(self) -> bool:
         return False
-
-
-def _board(folder: str) -> Board:
-    from amp_tf.loss_scaling.tensorboard import Board
-
-    return Board(folder)
 
 
 def has_loss_scale(model: Any) -> bool:

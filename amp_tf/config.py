@@ -24,6 +24,7 @@ from amp_tf.values import (
     check_path,
     check_pattern,
     dtype_name,
+    invalid,
     read_bool,
     read_choice,
     read_names,
@@ -106,9 +107,7 @@ class AmpConfig:
             check_choice(getattr(self, field), valid, where=f"AmpConfig.{field}")
         for field in _BOOL_FIELDS:
             if not isinstance(value := getattr(self, field), bool):
-                raise ConfigError(
-                    f"{value!r} is not a valid value", where=f"AmpConfig.{field}", fix="Valid values: True, False"
-                )
+                raise invalid(value, f"AmpConfig.{field}", "True, False")
         for field in _TUPLE_FIELDS:
             object.__setattr__(self, field, check_names(getattr(self, field), where=f"AmpConfig.{field}"))
         for field in ("keep_float32", "force_f16"):
@@ -226,11 +225,10 @@ class Switches:
         return cls(graph_rewrite=rewrite, loss_scaling=scaling)
 
 
-def deciding_switch(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
+def deciding_switch() -> tuple[str, str]:
     """The switch by which the graph rewrite is on or off, and its value; the value is empty where none is set."""
-    environ = os.environ if environ is None else environ
-    name = GRAPH_REWRITE_VAR if environ.get(GRAPH_REWRITE_VAR) else ENABLE_VAR
-    return name, environ.get(name, "")
+    name = GRAPH_REWRITE_VAR if os.environ.get(GRAPH_REWRITE_VAR) else ENABLE_VAR
+    return name, os.environ.get(name, "")
 
 
 def find_unknown_variables(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
@@ -415,6 +413,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "report_path",
         read_text,
         "a folder",
-        "where each process writes its report as it ends, a JSON file; amp-tf report makes a page of it",
+        "where each process writes its report as it ends, a JSON file; amp-tf report makes a page of it; in "
+        "TensorBoard's folder it writes scalars, too",
     ),
 )

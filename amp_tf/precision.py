@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
+
+# by name: data_type, significant_bits, and the largest exponent of a finite value
+_FORMATS = {"float32": (1, 24, 127), "float16": (19, 11, 15), "bfloat16": (14, 8, 127)}
 
 
 class Precision(enum.Enum):
@@ -23,25 +27,17 @@ class Precision(enum.Enum):
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
 
-    @property
-    def data_type(self) -> int:
-        return _DATA_TYPE[self]
+    data_type: int
+    significant_bits: int
+    max_finite: float
+    smallest_normal: float
+    smallest: float
 
-    @property
-    def max_finite(self) -> float:
-        return _MAX_FINITE[self]
-
-    @property
-    def smallest_normal(self) -> float:
-        return _SMALLEST_NORMAL[self]
-
-    @property
-    def smallest(self) -> float:
-        return _SMALLEST[self]
-
-    @property
-    def significant_bits(self) -> int:
-        return _SIGNIFICANT_BITS[self]
+    def __init__(self, name: Any) -> None:
+        self.data_type, self.significant_bits, max_exponent = _FORMATS[name]
+        self.max_finite = (2 - 2.0 ** (1 - self.significant_bits)) * 2.0**max_exponent
+        self.smallest_normal = 2.0 ** (1 - max_exponent)
+        self.smallest = 2.0 ** (2 - max_exponent - self.significant_bits)
 
     def rounds_to_one(self, value: float) -> bool:
         """Whether a positive value is rounded to 1."""
@@ -56,22 +52,3 @@ class Precision(enum.Enum):
     def needs_loss_scaling(self) -> bool:
         """Whether gradients of ordinary size underflow: true for float16 alone, bfloat16 has float32's range."""
         return self is Precision.FLOAT16
-
-
-_DATA_TYPE = {Precision.FLOAT32: 1, Precision.FLOAT16: 19, Precision.BFLOAT16: 14}
-_SIGNIFICANT_BITS = {Precision.FLOAT32: 24, Precision.FLOAT16: 11, Precision.BFLOAT16: 8}
-_MAX_FINITE = {
-    Precision.FLOAT32: (2 - 2.0**-23) * 2.0**127,
-    Precision.FLOAT16: 65504.0,
-    Precision.BFLOAT16: (2 - 2.0**-7) * 2.0**127,
-}
-_SMALLEST_NORMAL = {
-    Precision.FLOAT32: 2.0**-126,
-    Precision.FLOAT16: 2.0**-14,
-    Precision.BFLOAT16: 2.0**-126,
-}
-_SMALLEST = {
-    Precision.FLOAT32: 2.0**-149,
-    Precision.FLOAT16: 2.0**-24,
-    Precision.BFLOAT16: 2.0**-133,
-}

@@ -17,6 +17,11 @@ from amp_tf.precision import Precision
 _PATTERN_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[(){},]", re.DOTALL)
 
 
+def invalid(value: object, where: str, valid: str) -> ConfigError:
+    """The error for a value that is none of the valid ones."""
+    return ConfigError(f"{value!r} is not a valid value", where=where, fix=f"Valid values: {valid}")
+
+
 def dtype_name(value: object) -> object:
     """The name of a dtype (``tf.bfloat16``, ``np.float16``, ``Precision.FLOAT16``); anything else as it is."""
     if isinstance(value, Precision):
@@ -37,8 +42,14 @@ def check_path(value: object, *, where: str) -> str | None:
 def check_choice(value: object, valid: tuple[str, ...], *, where: str) -> str:
     """One of some words."""
     if value not in valid:
-        raise ConfigError(f"{value!r} is not a valid value", where=where, fix=f"Valid values: {', '.join(valid)}")
+        raise invalid(value, where, ", ".join(valid))
     return str(value)
+
+
+def check_count(value: object, *, where: str) -> None:
+    """A whole number above zero."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise invalid(value, where, "integers from 1")
 
 
 def check_names(value: object, *, where: str) -> tuple[str, ...]:
@@ -72,7 +83,7 @@ def read_bool(text: str, name: str) -> bool:
         return True
     if lowered in ("0", "false", ""):
         return False
-    raise ConfigError(f"{text!r} is not a valid value", where=name, fix="Valid values: 1, true, 0, false")
+    raise invalid(text, name, "1, true, 0, false")
 
 
 def read_choice(valid: tuple[str, ...], normalise: Callable[[str], str]) -> Callable[[str, str], str]:

@@ -1,4 +1,4 @@
-"""Graphs written as text, in the form that :mod:`amp_tf.graph.text` prints.
+"""Graphs written as text, in the form that :mod:`tests.graph_text` prints.
 
     x = Placeholder()
     m = MatMul(x, x) transpose_b=true @/device:CPU:0 ^x

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import os.path
 import platform
 import re
 import subprocess
@@ -147,7 +148,7 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> Facts:
         keras=_keras_facts(),
         auto_clustering=bool(pywrap_tf_session.TF_GetXlaAutoJitEnabled()) or tf.config.optimizer.get_jit() != "",
         autostart=_autostarts(environ),
-        plugins=_other_plugins(conflicts.other_graph_plugins()),
+        plugins=[path for path in conflicts.other_graph_plugins() if not os.path.basename(path).startswith("amp_tf_")],
         trials=run_trials([device["name"] for device in devices]) if with_trials else [],
         is_without_gpu=tf.test.is_built_with_cuda() and not tf.config.list_physical_devices("GPU"),
     )
@@ -172,10 +173,6 @@ def ways(facts: Facts) -> dict[str, str]:
         "xla hook": state("xla"),
         "loss scaling": "on for float16" if switches.loss_scaling else "off",
     }
-
-
-def _other_plugins(found: list[str]) -> list[str]:
-    return [path for path in found if not path.rpartition("/")[2].startswith("amp_tf_")]
 
 
 def _devices(tf: Any) -> list[dict[str, Any]]:

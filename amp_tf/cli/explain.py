@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     graphs = read_graphs(args.graph)
     if args.all:
         return _print_all(graphs, args, config)
-    graph, named = next((found for found in graphs if _holds(found[0], args.node)), graphs[0])
+    graph, named = next((found for found in graphs if args.node in _names(found[0])), graphs[0])
     check_preserved(args.preserve, graph)
     home = args.function or _home_of(graph, args.node, args.graph)
     functions = {function.signature.name: function for function in graph.library.function}
@@ -103,10 +103,6 @@ def _names(graph: Any) -> Iterator[str]:
     """The names of all nodes, those of functions included."""
     for body in (graph.node, *(function.node_def for function in graph.library.function)):
         yield from (item.name for item in body)
-
-
-def _holds(graph: Any, node: str) -> bool:
-    return node in _names(graph)
 
 
 def _missing_function(wanted: str, names: list[str], where: str) -> GraphError:

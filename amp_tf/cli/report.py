@@ -10,7 +10,7 @@ from typing import Any
 
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.config import AmpConfig
-from amp_tf.errors import AmpError, GraphError
+from amp_tf.errors import GraphError
 from amp_tf.offline.graph_file import read_graph_file
 from amp_tf.offline.live_model import is_keras_file
 from amp_tf.offline.saved_model import is_saved_model, rewrite_saved_model
@@ -50,12 +50,8 @@ def run(args: argparse.Namespace) -> int:
     """
     documents = [document for source in args.sources for document in _documents(source, args)]
     for path in filter(None, (args.html, args.json)):
-        is_page = path == args.html
-        try:
-            files.save(documents, path, as_page=is_page)
-        except OSError as error:
-            fix = "Name a file that can be written"
-            raise AmpError(f"cannot be written ({error.strerror})", where=path, fix=fix) from None
+        with files.told(path):
+            files.save(documents, path, as_page=path == args.html)
     if not (args.html or args.json):
         print(json.dumps(documents[0] if len(documents) == 1 else documents))
         return 0

@@ -16,6 +16,7 @@ from amp_tf.errors import AmpError
 from amp_tf.offline.graph_file import read_graph_file, write_graph_file
 from amp_tf.offline.live_model import is_keras_file
 from amp_tf.offline.saved_model import convert_saved_model, rewrite_saved_model
+from amp_tf.reporting import files
 from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 
@@ -54,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         _check_result(args.source, args.result, args.force)
     if args.report:
-        _check_report(Path(args.report))
+        with files.told(args.report):  # before the model is written
+            _check_report(Path(args.report))
     is_model = os.path.isdir(args.source) or is_keras_file(args.source)
     if is_model and args.preserve:
         raise AmpError(
@@ -64,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
         )
     report = _rewrite_model(args, config) if is_model else _rewrite_file(args, config)
     if args.report:
-        _write_report(report, Path(args.report))
+        with files.told(args.report):
+            Path(args.report).write_text(json.dumps(report.to_dict(), indent=1), encoding="utf-8")
     print(report)
     if report.unmatched:
         print(f"No node's name matches: {', '.join(report.unmatched)}", file=sys.stderr)
@@ -98,14 +101,10 @@ def _check_result(source: str, result: str | None, is_forced: bool) -> None:
 
 
 def _check_report(path: Path) -> None:
-    """Sees that the report can be written, before the model is."""
-    try:
-        if path.exists():
-            path.open("ab").close()
-        else:
-            tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise _unwritable(path, error) from None
+    if path.exists():
+        path.open("ab").close()
+    else:
+        tempfile.TemporaryFile(dir=path.parent).close()
 
 
 def _tell_converted_ends(graph: Any, report: RewriteReport) -> None:
@@ -114,14 +113,3 @@ def _tell_converted_ends(graph: Any, report: RewriteReport) -> None:
     ends = [node.name for node in report.graphs[0].nodes if node.precision.is_f16 and node.name not in read]
     if ends:
         print(f"Results of 16 bit: {', '.join(ends)}. With --preserve NODE a node stays float32.", file=sys.stderr)
-
-
-def _write_report(report: RewriteReport, path: Path) -> None:
-    try:
-        path.write_text(json.dumps(report.to_dict(), indent=1), encoding="utf-8")
-    except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> AmpError:
-    return AmpError(f"cannot be written ({error.strerror})", where=str(path), fix="Name a file that can be written")

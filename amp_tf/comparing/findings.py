@@ -13,10 +13,10 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 
-from amp_tf.comparing.fusing import PRODUCTS, Followers, pattern
 from amp_tf.comparing.running import Looked
 from amp_tf.comparing.verdicts import Output, has_truth, roundoff
 from amp_tf.precision import Precision
+from amp_tf.rewriting.fused_names import PRODUCTS, Followers, pattern
 
 OVERFLOW = "overflow"
 UNDERFLOW = "underflow"

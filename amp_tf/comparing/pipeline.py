@@ -9,7 +9,6 @@ from typing import Any
 from amp_tf.comparing.comparison import Comparison, NodeError
 from amp_tf.comparing.findings import Diagnosis, find
 from amp_tf.comparing.flattening import FlatStep, flatten
-from amp_tf.comparing.fusing import count_products, find_followers
 from amp_tf.comparing.joining import AMP, FLOAT32, IDEAL, NOISE
 from amp_tf.comparing.running import JointRun, Looked, Measured, output_names
 from amp_tf.comparing.steps import GRADIENT, Step, name_of, trace
@@ -19,6 +18,7 @@ from amp_tf.errors import ConfigError
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import CLEAR, INFER, ROWS
 from amp_tf.precision import Precision
+from amp_tf.rewriting.fused_names import count_products, find_followers
 from amp_tf.rewriting.pipeline import RewriteResult, rewrite
 from amp_tf.values import check_pattern
 

@@ -247,7 +247,8 @@ def _retype_in_place(nodes: NodeTable, edits: Edits) -> tuple[NodeTable, Edits]:
     for retype in edits.retypes:
         places = retype.places.nodes
         is_done = (places < len(nodes)) & ~np.isin(places, reoped)
-        nodes, is_done[is_done] = nodes.with_types(retype.where(is_done).places, retype.data_type)
+        layout, is_done[is_done] = nodes.layout.with_types(retype.where(is_done).places, retype.data_type)
+        nodes = NodeTable(layout)
         left.append(retype.where(~is_done))
     return nodes, dataclasses.replace(edits, retypes=tuple(left))
 

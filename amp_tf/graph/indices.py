@@ -10,8 +10,7 @@ import numpy.typing as npt
 Node: TypeAlias = int  #: a node, by its place in the graph
 Unit: TypeAlias = int  #: a slot of a node, by its place among the slots of all nodes
 Port: TypeAlias = int  #: an output of a node
-Kind: TypeAlias = int  #: nodes of one op with the same attributes
 
-Indices: TypeAlias = npt.NDArray[np.int32]  #: nodes, units, ports or kinds, or how many of them
+Indices: TypeAlias = npt.NDArray[np.int32]  #: nodes, units, ports, or kinds of nodes, or how many of them
 Mask: TypeAlias = npt.NDArray[np.bool_]  #: which of them
 Flags: TypeAlias = npt.NDArray[np.integer[Any]]  #: likewise as bytes (uint8), which Python's own loops read faster

@@ -55,7 +55,7 @@ def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[st
         templates: the known ops.
         names_before: names with which those of the nodes may begin; where they do, the view shares them.
     """
-    found = nodes.read()
+    found = nodes.layout.read()
     names = _split_names(found, names_before)
     place = functools.partial(_place, "")
     if found.twin >= 0:

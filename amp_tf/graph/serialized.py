@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 from amp_tf.errors import GraphError
-from amp_tf.graph.wire import Layout, TypePlaces, WireNodes, find_nodes
+from amp_tf.graph.wire import Layout, find_nodes
 
 PIECE = 1024  # nodes looked at in one go
 
@@ -44,10 +44,13 @@ class NodeTable(Nodes):
 
     Args:
         layout: where the nodes are in the bytes of a graph.
+
+    Attributes:
+        layout: as given; reads what they say, attributes apart, and changes types in their places.
     """
 
     def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+        self.layout = layout
         self._data = layout.data
         self._ends = layout.ends
         self._parsed: Any = None  # a GraphDef of all nodes
@@ -97,19 +100,6 @@ class NodeTable(Nodes):
         fields = b"".join([self._data[self._start(number) : self._ends[number]] for number in numbers])
         return parse_graph(fields).node  # type: ignore[no-any-return]
 
-    def read(self) -> WireNodes:
-        """What the nodes say, attributes apart."""
-        return self._layout.read()
-
-    def with_types(self, types: TypePlaces, data_type: int) -> tuple[NodeTable, Any]:
-        """As :meth:`amp_tf.graph.wire.Layout.with_types`."""
-        layout, is_changed = self._layout.with_types(types, data_type)
-        return NodeTable(layout), is_changed
-
-    def find_change(self, after: NodeTable, first: int = 0) -> int:
-        """As :meth:`amp_tf.graph.wire.Layout.find_change`."""
-        return self._layout.find_change(after._layout, first)
-
     def split(self) -> Iterator[bytes]:
         """The bytes of each node, field header included."""
         start = 0
@@ -147,10 +137,12 @@ class SerializedGraph:
     rest: Any
 
     def __init__(self, data: bytes) -> None:
-        ends = find_nodes(data)
-        layout = None if ends is None else Layout(data, ends)
-        if layout is None or not layout.is_usual or self._take_rest(layout).node:
-            layout = _written_as_usual(data)
+        layout = _layout_of(data)
+        if layout is None or self._take_rest(layout).node:
+            # Another program wrote it in another way: protobuf writes it again.
+            layout = _layout_of(parse_graph(data).SerializeToString(), is_tail_opaque=True)
+            if layout is None:
+                raise _unreadable(data, "a node has fields of another kind than this version knows")
             self._take_rest(layout)
         self.node = NodeTable(layout)
 
@@ -171,9 +163,8 @@ def read_table(data: bytes) -> NodeTable:
     Raises:
         GraphError: these are no nodes.
     """
-    ends = find_nodes(data)
-    layout = None if ends is None else Layout(data, ends, is_tail_opaque=True)
-    if layout is None or not layout.is_usual:
+    layout = _layout_of(data, is_tail_opaque=True)
+    if layout is None:
         raise _unreadable(data, "a node is cut off")
     return NodeTable(layout)
 
@@ -189,18 +180,14 @@ def parse_graph(data: bytes) -> Any:
     Raises:
         GraphError: it is none.
     """
-    graph = new_graph()
-    _merge(graph, data)
-    return graph
-
-
-def _merge(graph: Any, data: bytes) -> None:
     from google.protobuf.message import DecodeError
 
+    graph = new_graph()
     try:
         graph.MergeFromString(data)
     except DecodeError as error:
         raise _unreadable(data, str(error)) from error
+    return graph
 
 
 def pieces(values: Sequence[Any]) -> Iterator[Any]:
@@ -209,14 +196,11 @@ def pieces(values: Sequence[Any]) -> Iterator[Any]:
         yield values[start : start + PIECE]
 
 
-def _written_as_usual(data: bytes) -> Layout:
-    """The layout of a graph that another program wrote in another way: protobuf writes it again."""
-    data = parse_graph(data).SerializeToString()
+def _layout_of(data: bytes, *, is_tail_opaque: bool = False) -> Layout | None:
+    """Where the nodes are; ``None`` if they are not written as protobuf writes them."""
     ends = find_nodes(data)
-    layout = None if ends is None else Layout(data, ends, is_tail_opaque=True)
-    if layout is None or not layout.is_usual:
-        raise _unreadable(data, "a node has fields of another kind than this version knows")
-    return layout
+    layout = None if ends is None else Layout(data, ends, is_tail_opaque=is_tail_opaque)
+    return layout if layout is not None and layout.is_usual else None
 
 
 def _unreadable(data: bytes, why: str) -> GraphError:

@@ -151,9 +151,9 @@ def _rest_kept(case: Case) -> str:
     before = case.before
     old, new = _table(case.original), _table(case.after)
     planned = before.protos if case.edits else old  # those of functions have more than the nodes of the body
-    node = old.find_change(new)
+    node = old.layout.find_change(new.layout)
     while node >= 0 and _rest(planned[node]) == _rest(new[node]):  # protobuf wrote the same otherwise, or a default
-        node = old.find_change(new, node + 1)
+        node = old.layout.find_change(new.layout, node + 1)
     if node < 0:  # what should have changed and did not
         edited = case.edits.remade(case.original.node_count)
         node = next((number for number in edited if _rest(planned[number]) != _rest(new[number])), -1)

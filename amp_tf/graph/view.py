@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from array import array
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -189,6 +189,9 @@ class PackedNames(Sequence[str]):
 
     def __getitem__(self, key: Any) -> Any:
         return self._names[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
 
     @functools.cached_property
     def _names(self) -> list[str]:

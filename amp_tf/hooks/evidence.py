@@ -49,34 +49,15 @@ def count_failure(error: BaseException) -> None:
         _seen = dataclasses.replace(_seen, failures=_seen.failures + 1, first_failure=first)
 
 
-def set_off(reason: str) -> None:
-    """Notes why amp_tf or its graph rewrite is off, or with an empty string that it is on."""
+def note(**found: str) -> None:
+    """Notes what holds from now on: ``off``, ``idle`` or ``policy``. Thread-safe."""
     global _seen
     with _lock:
-        _seen = dataclasses.replace(_seen, off=reason)
-
-
-def note_policy(name: str) -> None:
-    """Notes that the program uses a 16-bit policy of Keras' own."""
-    global _seen
-    with _lock:
-        _seen = dataclasses.replace(_seen, policy=name)
-
-
-def set_idle(reason: str) -> None:
-    """Notes why the plugin is not at work, or with an empty string that it is."""
-    global _seen
-    with _lock:
-        _seen = dataclasses.replace(_seen, idle=reason)
+        _seen = dataclasses.replace(_seen, **found)  # type: ignore[arg-type]
 
 
 def note_install(home: str, failure: str = "") -> None:
-    """Notes that a hook was installed, or why it was not; a later success takes an earlier failure back.
-
-    Args:
-        home: the module that holds it.
-        failure: the error; empty for none.
-    """
+    """Notes that a hook was installed, or the failure, which a later success takes back."""
     global _seen
     with _lock:
         others = {module: why for module, why in _seen.not_installed.items() if module != home}

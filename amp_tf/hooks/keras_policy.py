@@ -15,7 +15,7 @@ from typing import Any
 
 from amp_tf.config import ENABLE_VAR, AmpConfig
 from amp_tf.hooks import evidence, notices
-from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.patches import Patches, calling
 
 _LIBRARIES = ("keras", "tf_keras")
 # what an attribute of the library shows: its import is done
@@ -27,17 +27,13 @@ _patches = Patches()
 
 
 def install(config: AmpConfig) -> None:
-    """Watches the libraries that are imported by now. Idempotent; call it again after another library was imported.
-
-    Args:
-        config: not used; the same for whatever amp_tf converts to.
-    """
+    """Watches the libraries that are imported by now. Idempotent; call it again after another library was imported."""
     with _lock:
         for library in _LIBRARIES:
             if hasattr(sys.modules.get(library), _NEEDED):
                 # Its old names are in every version of both; keras.dtype_policies is there since Keras 3.0.5.
                 home = importlib.import_module(f"{library}.mixed_precision")
-                if _patches.put(home.Policy, "__init__", _watching):
+                if _patches.put(home.Policy, "__init__", calling(_watch)):
                     _notice(home.global_policy())
 
 
@@ -47,18 +43,15 @@ def uninstall() -> None:
         _patches.restore()
 
 
-def _watching(original: Any) -> Any:
-    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        _notice(self)
-
-    return construct
+def _watch(init: Any, policy: Any, /, *args: Any, **kwargs: Any) -> None:
+    init(policy, *args, **kwargs)
+    _notice(policy)
 
 
 def _notice(policy: Any) -> None:
     name = getattr(policy, "name", None)
     if name in _NARROW:
-        evidence.note_policy(name)
+        evidence.note(policy=name)
         notices.warn_once(
             "keras_policy",
             "the program asks for 16 bit by itself: its layers keep the types that the policy gives them and amp_tf "

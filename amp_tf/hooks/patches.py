@@ -28,6 +28,23 @@ class _Patch(NamedTuple):
     replacement: Any
 
 
+def calling(ours: Callable[..., Any], *first: Any) -> Callable[[Any], Any]:
+    """What makes the replacement that calls a function of ours with the original before its own arguments.
+
+    Args:
+        ours: the function.
+        *first: what it gets before the original.
+    """
+
+    def make(original: Any) -> Any:
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return ours(*first, original, *args, **kwargs)
+
+        return replacement
+
+    return make
+
+
 class Patches:
     """What was put in place and is to be given back together. Not thread-safe: its owner has a lock."""
 

@@ -1,5 +1,7 @@
 """``AMP_TF_REPORT=folder``: the report of a process as a file, written when it ends, by SIGTERM too.
 
+Where TensorBoard's files are in that folder, its scalars are written beside them, as a run of the report's name.
+
 Python's own exit covers an error that nobody caught. By default SIGTERM ends a process without it, so where the program
 has no handler of its own the report is written first. Nothing can be written after a crash of the interpreter itself or
 a SIGKILL.
@@ -16,13 +18,9 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, process_facts
-
-if TYPE_CHECKING:
-    pass
 
 VARIABLE = "AMP_TF_REPORT"
 _SIGTERM_WAIT = 20.0  # seconds
@@ -53,14 +51,16 @@ def write() -> None:
         import json
 
         from amp_tf.hooks import summary
-        from amp_tf.reporting import files
+        from amp_tf.reporting import events, files
         from amp_tf.reporting.document import make_document
 
         seconds = max(_LEAST_SECONDS, _SHARE * process_facts.seconds())
         document = make_document(summary.report(), seconds=seconds)
-        name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}.json"
+        name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
         Path(folder).mkdir(parents=True, exist_ok=True)
-        files.write(Path(folder) / name, json.dumps(document))
+        files.write(Path(folder) / f"{name}.json", json.dumps(document))
+        if events.holds_logs(Path(folder)):
+            events.write(document, Path(folder) / name)
     except OSError as error:
         _tell(folder, error)
     except Exception as error:  # this is the end of somebody else's program

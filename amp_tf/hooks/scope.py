@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
-from amp_tf.errors import ConfigError
-from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.patches import Patches, calling
 from amp_tf.painting.eligibility import SCOPE_ATTR
-from amp_tf.values import dtype_name
+from amp_tf.values import dtype_name, invalid
 
 ScopeName = Literal["float32", "f16", "float16", "bfloat16"]
 PRECISIONS: tuple[str, ...] = get_args(ScopeName)
@@ -49,9 +48,7 @@ def scope(precision: ScopeName) -> Iterator[None]:
     """
     name = dtype_name(precision)
     if not isinstance(name, str) or name not in PRECISIONS:
-        raise ConfigError(
-            f"{precision!r} is not a valid value", where="amp_tf.scope", fix=f"Valid values: {', '.join(PRECISIONS)}"
-        )
+        raise invalid(precision, "amp_tf.scope", ", ".join(PRECISIONS))
     _install()
     with _entering(name.encode()):
         yield
@@ -88,10 +85,10 @@ def _install() -> None:
     from tensorflow.python.ops import gradients_util
 
     with _install_lock:
-        _patches.put(func_graph.FuncGraph, "__init__", _mark_new_graph)
-        _patches.put(execute, "record_gradient", _remember_scope)
-        _patches.put(gradients_util, "_MaybeCompile", _follow_op)
-        if _patches.put(backprop, "_gradient_function", _recall_scope):
+        _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_new_graph))
+        _patches.put(execute, "record_gradient", calling(_remember_scope))
+        _patches.put(gradients_util, "_MaybeCompile", calling(_follow_op))
+        if _patches.put(backprop, "_gradient_function", calling(_recall_scope)):
             pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
 
 
@@ -107,46 +104,34 @@ def _current() -> bytes | None:
     return mark.s if mark is not None else None
 
 
-def _mark_new_graph(original: Callable[..., None]) -> Callable[..., None]:
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        from tensorflow.core.framework import attr_value_pb2
+def _mark_new_graph(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
+    from tensorflow.core.framework import attr_value_pb2
 
-        value = _current()  # before self is there: of the graph around it
-        original(self, *args, **kwargs)
-        if value is not None:
-            self._attr_scope_map[SCOPE_ATTR] = attr_value_pb2.AttrValue(s=value)
-
-    return init
+    value = _current()  # before the graph is there: of the one around it
+    init(graph, *args, **kwargs)
+    if value is not None:
+        graph._attr_scope_map[SCOPE_ATTR] = attr_value_pb2.AttrValue(s=value)
 
 
-def _remember_scope(original: Callable[..., Any]) -> Callable[..., Any]:
-    def record_gradient(op_name: str, inputs: Any, attrs: Any, outputs: Any) -> Any:
-        value = _current()
-        if value is not None:
-            attrs = (*(attrs or ()), SCOPE_ATTR, value)
-        return original(op_name, inputs, attrs, outputs)
-
-    return record_gradient
+def _remember_scope(record_gradient: Any, op_name: str, inputs: Any, attrs: Any, outputs: Any) -> Any:
+    value = _current()
+    if value is not None:
+        attrs = (*(attrs or ()), SCOPE_ATTR, value)
+    return record_gradient(op_name, inputs, attrs, outputs)
 
 
-def _recall_scope(original: Callable[..., Any]) -> Callable[..., Any]:
-    def gradient_function(op_name: str, attr_tuple: Any, *args: Any) -> Any:
-        if not attr_tuple or SCOPE_ATTR not in attr_tuple[::2]:
-            return original(op_name, attr_tuple, *args)
-        value = attr_tuple[2 * attr_tuple[::2].index(SCOPE_ATTR) + 1]
-        with _entering(value):
-            return original(op_name, attr_tuple, *args)
-
-    return gradient_function
+def _recall_scope(gradient_function: Any, op_name: str, attr_tuple: Any, *args: Any) -> Any:
+    if not attr_tuple or SCOPE_ATTR not in attr_tuple[::2]:
+        return gradient_function(op_name, attr_tuple, *args)
+    value = attr_tuple[2 * attr_tuple[::2].index(SCOPE_ATTR) + 1]
+    with _entering(value):
+        return gradient_function(op_name, attr_tuple, *args)
 
 
-def _follow_op(original: Callable[..., Any]) -> Callable[..., Any]:
-    def maybe_compile(name_scope: str, op: Any, func: Any, grad_fn: Any) -> Any:
-        try:
-            value = op.get_attr(SCOPE_ATTR)
-        except ValueError:  # the op was not made inside a scope
-            return original(name_scope, op, func, grad_fn)
-        with _entering(value):
-            return original(name_scope, op, func, grad_fn)
-
-    return maybe_compile
+def _follow_op(maybe_compile: Any, name_scope: str, op: Any, func: Any, grad_fn: Any) -> Any:
+    try:
+        value = op.get_attr(SCOPE_ATTR)
+    except ValueError:  # the op was not made inside a scope
+        return maybe_compile(name_scope, op, func, grad_fn)
+    with _entering(value):
+        return maybe_compile(name_scope, op, func, grad_fn)

@@ -12,11 +12,7 @@ WARNING = "precision.slow_float16"  #: the key of the warning
 
 
 def warn_if_slow(config: AmpConfig) -> None:
-    """Warns once if the graphs of this process are converted to float16 on a CPU without fast float16.
-
-    Args:
-        config: what is converted.
-    """
+    """Warns once if the graphs of this process are converted to float16 on a CPU without fast float16."""
     target = resolve_target(config, devices.hardware()).target
     if target is None or target.device_type != CPU_DEVICE or target.precision is not Precision.FLOAT16:
         return

@@ -31,11 +31,7 @@ _parts: list[Callable[[], str]] = []
 
 
 def add_part(part: Callable[[], str]) -> None:
-    """Adds something to the line, such as the loss scale. Adding the same part again does nothing.
-
-    Args:
-        part: called at exit; returns the text, or ``""`` if there is nothing to say.
-    """
+    """Adds to the line, once, what a part returns at exit, such as the loss scale; ``""`` for nothing to say."""
     if part not in _parts:
         _parts.append(part)
 

@@ -232,7 +232,7 @@ def _turn_on(wanted: _Active) -> None:
     _active, _refused, _is_off_by_program = wanted, "", False
     name, value = deciding_switch()
     only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
-    evidence.set_off("" if wanted.switches.graph_rewrite else only_scaling)
+    evidence.note(off="" if wanted.switches.graph_rewrite else only_scaling)
     imports.forget(_on_import)
     _speak_at_exit()
     for trigger in registry.TRIGGERS:
@@ -248,7 +248,7 @@ def _turn_off(reason: str) -> None:
     global _active, _refused, _is_off_by_program
     _active, _refused, _is_off_by_program = None, "", False
     _below.clear()
-    evidence.set_off(reason)
+    evidence.note(off=reason)
     imports.forget(_on_import)
     registry.uninstall()
 

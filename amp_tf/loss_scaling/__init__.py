@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import schedule
+from amp_tf.values import invalid
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it without its being installed
@@ -106,7 +107,7 @@ def check_settings(where: str, settings: Mapping[str, Any]) -> None:
             )
         kind, valid = _KINDS.get(name, (object, ""))
         if not isinstance(value, kind):
-            raise ConfigError(f"{value!r} is not a valid value", where=f"{where}.{name}", fix=f"Valid values: {valid}")
+            raise invalid(value, f"{where}.{name}", valid)
 
 
 def is_loss_scaled(optimizer: Any) -> bool:

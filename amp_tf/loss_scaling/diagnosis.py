@@ -12,9 +12,9 @@ import dataclasses
 import enum
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from amp_tf.errors import AmpError
-from amp_tf.loss_scaling.facts import NO_FACTS, Facts
 
 DEFAULT_MAX_SKIPS = 100
 
@@ -37,6 +37,27 @@ class Cause(enum.Enum):
     LOSS = "the loss itself is NaN or infinite before it is scaled, so no loss scale can help"
     DATA = "the input data or the labels hold NaN or infinities, so no loss scale can help"
     RANGE = "the input data or the labels hold values beyond float16's 65504, so no loss scale can help"
+
+
+class Facts(NamedTuple):
+    """What is known of the last step that was skipped.
+
+    Attributes:
+        knows_gradients: whether the gradients were looked at.
+        has_nonfinite_gradient: some gradient itself was NaN or infinite, not only their norm or sum.
+        knows_data: whether the loss was traced, so that its data is known.
+        has_nonfinite_data: the loss was computed from NaN or infinities.
+        has_large_data: the loss was computed from values beyond float16's range.
+    """
+
+    knows_gradients: bool = False
+    has_nonfinite_gradient: bool = False
+    knows_data: bool = False
+    has_nonfinite_data: bool = False
+    has_large_data: bool = False
+
+
+NO_FACTS = Facts()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -195,6 +195,4 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
     dynamic_counter = step_counter  #: under the name of tf_keras
 
 
-def wrap(inner_optimizer: Any, initial_scale: float, **settings: Any) -> LossScaleOptimizer:
-    """The adapter's entry, for ``amp_tf.LossScaleOptimizer``."""
-    return LossScaleOptimizer(inner_optimizer, initial_scale, **settings)
+wrap = LossScaleOptimizer  #: the adapter's entry, for ``amp_tf.LossScaleOptimizer``

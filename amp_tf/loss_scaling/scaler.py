@@ -12,8 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.loss_scaling import finite, ledger, replicas
-from amp_tf.loss_scaling.diagnosis import Status
-from amp_tf.loss_scaling.facts import Facts
+from amp_tf.loss_scaling.diagnosis import Facts, Status
 from amp_tf.loss_scaling.misuse import check_any
 from amp_tf.loss_scaling.schedule import Schedule, State, check_scale
 from amp_tf.loss_scaling.usage import Gradients, Usage

@@ -15,14 +15,15 @@ The scale may go below 1: where the unscaled gradients themselves leave float16,
 
 from __future__ import annotations
 
+import abc
 import ctypes
 import dataclasses
 import numbers
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
-from amp_tf.errors import ConfigError
+from amp_tf.values import check_count, invalid
 
 DEFAULT_INITIAL_SCALE = 2.0**15
 DEFAULT_GROWTH_STEPS = 2000
@@ -30,6 +31,9 @@ DEFAULT_MIN_SCALE = 2.0**-24
 # The largest power of two that float32 holds: the scale, and a loss of ordinary size times the scale, stay finite.
 DEFAULT_MAX_SCALE = 2.0**127
 _SMALLEST_NORMAL = 2.0**-126  # below it processors may flush to zero, and a scale of zero turns gradients into 0/0
+
+
+_WHERE = "loss scaling, "
 
 
 class Settings(TypedDict, total=False):
@@ -93,32 +97,42 @@ PYTHON = Maths(
 )
 
 
-class Schedule(Protocol):
-    """The interface of the three schedules.
+class Schedule(abc.ABC):
+    """What the three schedules share: they count steps, and skip nonfinite ones.
 
     Attributes:
         skips_nonfinite: whether a step with nonfinite gradients is skipped; if not, gradients need no check at all.
     """
 
-    @property
-    def skips_nonfinite(self) -> bool:
-        """Whether a step with nonfinite gradients is skipped."""
+    skips_nonfinite: ClassVar[bool] = True
 
+    @abc.abstractmethod
     def initial_state(self) -> State:
         """The state before the first step."""
 
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
         """The state after a step that was applied."""
+        return state._replace(
+            good_steps=state.good_steps + 1, skipped_in_row=state.skipped_in_row * 0, steps=state.steps + 1
+        )
 
     def after_nonfinite(self, state: State, maths: Maths = PYTHON, is_loss_nonfinite: Any = False) -> State:
         """The state after a step that was skipped; the loss was nonfinite itself, or not, as far as is known."""
+        in_this_row = maths.where(state.skipped_in_row > 0, state.nonfinite_losses, 0)
+        return state._replace(
+            good_steps=state.good_steps * 0,
+            skipped=state.skipped + 1,
+            skipped_in_row=state.skipped_in_row + 1,
+            steps=state.steps + 1,
+            nonfinite_losses=maths.where(is_loss_nonfinite, in_this_row + 1, 0),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
-class NoScale:
+class NoScale(Schedule):
     """No scaling and no check: the optimizer behaves as if it were not wrapped."""
 
-    skips_nonfinite: bool = dataclasses.field(default=False, init=False)
+    skips_nonfinite: ClassVar[bool] = False
 
     def initial_state(self) -> State:
         """A scale of 1, which stays."""
@@ -134,7 +148,7 @@ class NoScale:
 
 
 @dataclasses.dataclass(frozen=True)
-class FixedScale:
+class FixedScale(Schedule):
     """One scale for the whole training, whatever happens, so without a floor; nonfinite steps are skipped and counted.
 
     Attributes:
@@ -145,7 +159,6 @@ class FixedScale:
     """
 
     scale: float
-    skips_nonfinite: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
         _check_range("initial_scale", self.scale, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
@@ -154,17 +167,9 @@ class FixedScale:
         """The one scale."""
         return State(scale=PYTHON.float32(self.scale))
 
-    def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
-        """Counts the step; the scale stays."""
-        return _count_finite(state)
-
-    def after_nonfinite(self, state: State, maths: Maths = PYTHON, is_loss_nonfinite: Any = False) -> State:
-        """Counts the skipped step; the scale stays."""
-        return _count_skipped(state, maths, is_loss_nonfinite)
-
 
 @dataclasses.dataclass(frozen=True)
-class DynamicScale:
+class DynamicScale(Schedule):
     """A scale as large as the gradients allow: grows after many finite steps, backs off after a nonfinite one.
 
     Attributes:
@@ -188,18 +193,17 @@ class DynamicScale:
     hysteresis: int = 1
     min_scale: float = DEFAULT_MIN_SCALE
     max_scale: float = DEFAULT_MAX_SCALE
-    skips_nonfinite: bool = dataclasses.field(default=True, init=False)
 
     def __post_init__(self) -> None:
         _check_range("min_scale", self.min_scale, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
         _check_range("max_scale", self.max_scale, self.min_scale, DEFAULT_MAX_SCALE)
         _check_range("initial_scale", self.initial_scale, self.min_scale, self.max_scale)
-        _check_count("dynamic_growth_steps", self.growth_steps)
-        _check_count("hysteresis", self.hysteresis)
+        check_count(self.growth_steps, where=f"{_WHERE}dynamic_growth_steps")
+        check_count(self.hysteresis, where=f"{_WHERE}hysteresis")
         if not 1.0 < self.growth_factor < float("inf"):
-            raise _setting_error("growth_factor", self.growth_factor, "a finite number above 1")
+            raise invalid(self.growth_factor, f"{_WHERE}growth_factor", "a finite number above 1")
         if not 0.0 < self.backoff_factor < 1.0:
-            raise _setting_error("backoff_factor", self.backoff_factor, "a number above 0 and below 1")
+            raise invalid(self.backoff_factor, f"{_WHERE}backoff_factor", "a number above 0 and below 1")
 
     def initial_state(self) -> State:
         """The initial scale."""
@@ -207,7 +211,7 @@ class DynamicScale:
 
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
         """Counts the step; every ``growth_steps`` in a row the scale grows, up to the ceiling."""
-        counted = _count_finite(state)
+        counted = super().after_finite(state, maths)
         is_due = counted.good_steps >= self.growth_steps
         grown = maths.minimum(
             maths.float32(state.scale * PYTHON.float32(self.growth_factor)), PYTHON.float32(self.max_scale)
@@ -217,7 +221,7 @@ class DynamicScale:
 
     def after_nonfinite(self, state: State, maths: Maths = PYTHON, is_loss_nonfinite: Any = False) -> State:
         """Counts the skipped step; from the ``hysteresis``-th in a row on the scale backs off, down to the floor."""
-        counted = _count_skipped(state, maths, is_loss_nonfinite)
+        counted = super().after_nonfinite(state, maths, is_loss_nonfinite)
         is_due = counted.skipped_in_row >= self.hysteresis
         lowered = maths.minimum(
             maths.float32(state.scale * PYTHON.float32(self.backoff_factor)), PYTHON.float32(self.max_scale)
@@ -266,7 +270,7 @@ def check_scale(value: object) -> None:
         ConfigError: it is zero, negative, infinite or NaN.
     """
     if isinstance(value, numbers.Real) and not _is_usable(float(value)):
-        raise _setting_error("loss_scale", value, f"numbers from {_SMALLEST_NORMAL:g} to {DEFAULT_MAX_SCALE:g}")
+        raise invalid(value, f"{_WHERE}loss_scale", f"numbers from {_SMALLEST_NORMAL:g} to {DEFAULT_MAX_SCALE:g}")
 
 
 def usable_scale(scale: float, schedule: Schedule) -> float:
@@ -283,23 +287,6 @@ def _is_usable(scale: float) -> bool:
     return _SMALLEST_NORMAL <= scale <= DEFAULT_MAX_SCALE
 
 
-def _count_finite(state: State) -> State:
-    return state._replace(
-        good_steps=state.good_steps + 1, skipped_in_row=state.skipped_in_row * 0, steps=state.steps + 1
-    )
-
-
-def _count_skipped(state: State, maths: Maths, is_loss_nonfinite: Any) -> State:
-    in_this_row = maths.where(state.skipped_in_row > 0, state.nonfinite_losses, 0)
-    return state._replace(
-        good_steps=state.good_steps * 0,
-        skipped=state.skipped + 1,
-        skipped_in_row=state.skipped_in_row + 1,
-        steps=state.steps + 1,
-        nonfinite_losses=maths.where(is_loss_nonfinite, in_this_row + 1, 0),
-    )
-
-
 def _move(state: State, scale: Any, maths: Maths) -> State:
     return state._replace(
         scale=scale, last_change=maths.where(maths.equal(scale, state.scale), state.last_change, state.steps)
@@ -308,13 +295,4 @@ def _move(state: State, scale: Any, maths: Maths) -> State:
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise _setting_error(name, value, f"numbers from {low:g} to {high:g}")
-
-
-def _check_count(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _setting_error(name, value, "integers from 1")
-
-
-def _setting_error(name: str, value: object, valid: str) -> ConfigError:
-    return ConfigError(f"{value!r} is not a valid value", where=f"loss scaling, {name}", fix=f"Valid values: {valid}")
+        raise invalid(value, f"{_WHERE}{name}", f"numbers from {low:g} to {high:g}")

@@ -108,7 +108,7 @@ class Usage:
         """The loop scaled this (unscaled, nest of) loss, which is computed from this data, as far as is known."""
         if self._kind is Gradients.NEVER_SCALED:
             self._kind = Gradients.SCALED
-        if not self._calls_here() & {_Call.SCALE, _Call.APPLY}:
+        if not self._calls.get(places()[0], set()) & {_Call.SCALE, _Call.APPLY}:
             self._open.append(places()[0])
         self._note(_Call.SCALE)
         flag = finite.is_nonfinite(loss)
@@ -168,9 +168,6 @@ class Usage:
 
     def _note(self, call: _Call) -> None:
         self._calls.setdefault(places()[0], set()).add(call)
-
-    def _calls_here(self) -> set[_Call]:
-        return self._calls.get(places()[0], set())
 
     def _note_applied(self) -> None:
         """The gradients of the losses that were scaled here are applied here, so they are handed to no other graph."""

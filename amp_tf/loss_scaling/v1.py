@@ -177,6 +177,4 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         return self.schedule.skips_nonfinite
 
 
-def wrap(inner_optimizer: Any, initial_scale: float, **settings: Any) -> LossScaleOptimizer:
-    """The adapter's entry, for ``amp_tf.LossScaleOptimizer``."""
-    return LossScaleOptimizer(inner_optimizer, initial_scale, **settings)
+wrap = LossScaleOptimizer  #: the adapter's entry, for ``amp_tf.LossScaleOptimizer``

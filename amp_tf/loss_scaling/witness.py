@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.loss_scaling import lineage
-from amp_tf.loss_scaling.facts import Facts
+from amp_tf.loss_scaling.diagnosis import Facts
 from amp_tf.loss_scaling.replicas import Nonfinite
 from amp_tf.oplists.table import GIVEN
 

@@ -23,6 +23,7 @@ from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Balance, Reason, Rule
 from amp_tf.precision import Precision
+from amp_tf.rewriting.fused_names import find_followers, pattern
 from amp_tf.rewriting.node_names import missing_node
 from amp_tf.rewriting.pipeline import rewrite
 
@@ -43,9 +44,10 @@ class Explanation:
         reason: why.
         trail: names of the nodes along which the decision came, the node first; one name where it decided by itself.
         patterns: the patterns of the configuration that decided, because its name matches them.
-        own_change: a pattern for this node alone that would turn the decision, field of AmpConfig to patterns; empty
-            where that does not turn it.
+        own_change: a pattern for this node, under all names that it may run under, that would turn the decision, field
+            of AmpConfig to patterns; empty where that does not turn it.
         change: the list change that would turn the decision, field of AmpConfig to ops; empty where none was found.
+        matches: how many nodes the pattern for this one finds.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Explanation:
     patterns: tuple[str, ...]
     own_change: dict[str, tuple[str, ...]]
     change: dict[str, tuple[str, ...]]
+    matches: int = 1
 
     def __str__(self) -> str:
         listed = f"on the {self.op_list} list" if self.op_list else "on no list"
@@ -83,7 +86,8 @@ class Explanation:
             return ["Take it out of the amp_tf.scope in which the model's code makes it"]
         lines = []
         if self.own_change:
-            lines.append(f"This would turn it alone to {other}: {_setting(self.own_change)}")
+            of_it = "it alone" if self.matches == 1 else f"it, one of {self.matches} nodes whose names match,"
+            lines.append(f"This would turn {of_it} to {other}: {_setting(self.own_change)}")
         if self.change:
             lines.append(f"This would turn it to {other}, and its like in the whole model: {_setting(self.change)}")
         return lines or [f"No change of one op's list, nor a pattern for its name, turns it to {other}."]
@@ -130,8 +134,9 @@ def explain(
     is_f16 = _is_f16(painting, node)
 
     def turns(change: Mapping[str, tuple[str, ...]]) -> bool:
+        fields: dict[str, Any] = {field: (*getattr(config, field), *names) for field, names in change.items()}
         try:
-            return _is_named_f16(painted(_changed(config, change)), node_name) != is_f16
+            return _is_named_f16(painted(dataclasses.replace(config, **fields)), node_name) != is_f16
         except OpListError:
             return False
 
@@ -139,7 +144,8 @@ def explain(
     list_of: Mapping[str, str] = target.lists.list_of if target else {}
     trail, op, reason = painting.trail(node), view.ops[node], painting.reason(node)
     ops = dict.fromkeys([op, *(view.ops[view.names.index(name)] for name in reversed(trail))])
-    own = {"keep_float32" if is_f16 else "force_f16": (f"^{re.escape(node_name)}$",)}
+    names = pattern(node_name, find_followers(graph))
+    own = {"keep_float32" if is_f16 else "force_f16": (names,)}
     return Explanation(
         name=node_name,
         op=_op_of(graph, node_name) if op == BIAS_OP else op,
@@ -151,6 +157,7 @@ def explain(
         patterns=_patterns(config, reason.rule, node_name),
         own_change=_first(turns, [own]),
         change=_first(turns, _candidates(list(ops), list_of, is_f16)),
+        matches=sum(re.search(names, name) is not None for name in view.names),
     )
 
 
@@ -211,7 +218,3 @@ def _candidates(ops: list[str], list_of: Mapping[str, str], is_f16: bool) -> Ite
                 yield {f"{goal}_add": (op,)}  # by which it leaves the list that it is on
             elif current in LIST_NAMES:
                 yield {f"{current}_remove": (op,)}
-
-
-def _changed(config: AmpConfig, change: Mapping[str, tuple[str, ...]]) -> AmpConfig:
-    return dataclasses.replace(config, **{field: (*getattr(config, field), *ops) for field, ops in change.items()})  # type: ignore[arg-type]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import GraphError
 from amp_tf.offline.saved_model import preserved_nodes, read_saved_model
+from amp_tf.reporting import files
 
 TEXT_SUFFIXES = (".pbtxt", ".txt")
 _KERAS_FILES = (b"PK\x03\x04", b"\x89HDF")  # how a .keras file (a zip) and a .h5 file begin
@@ -98,26 +98,6 @@ def write_graph_file(graph: Any, path: str | Path) -> None:
     Raises:
         GraphError: the file cannot be written; what it held before, which may be the input, is still there.
     """
-    path = Path(path)
-    data = str(graph).encode() if path.name.endswith(TEXT_SUFFIXES) else graph.SerializeToString()
-    try:
-        _write(Path(os.path.realpath(path)), data)
-    except OSError as error:
-        raise GraphError(
-            f"cannot be written ({error.strerror})", where=str(path), fix="Name a file that can be written"
-        ) from None
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Puts a file in the place of another only once it is complete; pipes and devices are written to."""
-    if path.exists() and not path.is_file():
-        path.write_bytes(data)
-        return
-    staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        staged.write_bytes(data)
-        if path.exists():
-            shutil.copymode(path, staged)
-        staged.replace(path)
-    finally:
-        staged.unlink(missing_ok=True)
+    data = str(graph) if str(path).endswith(TEXT_SUFFIXES) else graph.SerializeToString()
+    with files.told(path):
+        files.write(path, data)

@@ -7,6 +7,7 @@ So may those be by which a gradient sees where its activation was zero.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -144,19 +145,33 @@ class Values:
             through: the nodes that may lie on one.
             more: further links (source, reader) to close cycles with.
 
-        Source of the method: Tarjan, Depth-first search and linear graph algorithms (1972), without recursion.
+        Source of the method: Tarjan, Depth-first search and linear graph algorithms (1972), without recursion. Most
+        nodes of a graph are on no cycle, and are left out before.
         """
-        starts, fanout = self._links.fanout_start, self._links.fanout
-        closing: dict[int, list[int]] = {}
-        for source, reader in more:
-            closing.setdefault(source, []).append(reader)
+        added = np.array(more, np.int32).reshape(-1, 2).T
+        sources, readers = (np.concatenate(pair) for pair in zip((self.sources, self.readers), added, strict=True))
+        left = through
+        for ends in ((sources, readers), (readers, sources)):
+            inner = left[sources] & left[readers]
+            left = _behind_cycles(left, *(end[inner] for end in ends))
+        inner = left[sources] & left[readers]
+        links = Adjacency(sources[inner], readers[inner], self.view.node_count)
+        return _strongly_connected(np.flatnonzero(left).tolist(), links.fanouts)
 
-        def readers(node: Node) -> list[int]:
-            found = [reader for reader in fanout[starts[node] : starts[node + 1]] if is_open[reader]]
-            return found + [reader for reader in closing.get(node, ()) if is_open[reader]]
 
-        is_open = through.tolist()
-        return _strongly_connected(np.flatnonzero(through).tolist(), readers)
+def _behind_cycles(nodes: Mask, sources: npt.NDArray[np.int32], readers: npt.NDArray[np.int32]) -> Mask:
+    """Of some nodes those that lie on cycles, or can be reached from them."""
+    links = Adjacency(sources, readers, len(nodes))
+    starts, fanout = links.fanout_start, links.fanout
+    missing = np.bincount(readers, minlength=len(nodes)).tolist()
+    ready = [node for node in np.flatnonzero(nodes).tolist() if not missing[node]]
+    while ready:
+        node = ready.pop()
+        for reader in fanout[starts[node] : starts[node + 1]]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                ready.append(reader)
+    return nodes & (np.asarray(missing) > 0)
 
 
 def _heaviest(
@@ -182,23 +197,24 @@ def _heaviest(
     return np.asarray(total, np.int64)
 
 
-def _strongly_connected(nodes: Iterable[Node], readers: Callable[[int], list[int]]) -> list[list[int]]:
-    number: dict[int, int] = {}
-    lowest: dict[int, int] = {}
+def _strongly_connected(nodes: Iterable[Node], readers: Callable[[Node], Iterable[Node]]) -> list[list[int]]:
+    number: dict[int, float] = {}  # in the order in which they are met; infinite once their set is known
+    lowest: dict[int, float] = {}  # that they reach
     path: list[int] = []
-    on_path: set[int] = set()
     found = []
     for root in nodes:
-        if root in number:
-            continue
-        work = [(root, iter(readers(root)))]
-        number[root] = lowest[root] = len(number)
-        path.append(root)
-        on_path.add(root)
+        work = [] if root in number else [(root, iter(readers(root)))]
         while work:
             node, left = work[-1]
-            reader = next(left, None)
-            if reader is None:
+            if node not in number:
+                number[node] = lowest[node] = len(number)
+                path.append(node)
+            for reader in left:
+                if reader not in number:
+                    work.append((reader, iter(readers(reader))))
+                    break
+                lowest[node] = min(lowest[node], number[reader])
+            else:
                 work.pop()
                 if work:
                     lowest[work[-1][0]] = min(lowest[work[-1][0]], lowest[node])
@@ -206,14 +222,7 @@ def _strongly_connected(nodes: Iterable[Node], readers: Callable[[int], list[int
                     component = [path.pop()]
                     while component[-1] != node:
                         component.append(path.pop())
-                    on_path.difference_update(component)
+                    number.update(dict.fromkeys(component, math.inf))
                     if len(component) > 1:
                         found.append(component)
-            elif reader not in number:
-                number[reader] = lowest[reader] = len(number)
-                path.append(reader)
-                on_path.add(reader)
-                work.append((reader, iter(readers(reader))))
-            elif reader in on_path:
-                lowest[node] = min(lowest[node], number[reader])
     return found

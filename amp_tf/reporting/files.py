@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +37,39 @@ def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: b
     write(path, text)
 
 
-def write(path: Path, text: str) -> None:
-    """Puts a file in its place only once it is complete.
+def write(path: str | Path, content: str | bytes) -> None:
+    """Puts a file in the place of another only once it is complete; pipes and devices are written to.
 
     Raises:
         OSError: it cannot be written.
     """
+    path = Path(os.path.realpath(path))
+    data = content.encode() if isinstance(content, str) else content
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
     staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        staged.write_text(text, encoding="utf-8")
+        staged.write_bytes(data)
+        if path.exists():
+            shutil.copymode(path, staged)
         staged.replace(path)
     finally:
         staged.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def told(path: str | Path) -> Iterator[None]:
+    """Has what is wrong with writing a file end in an error that names it.
+
+    Raises:
+        GraphError: the file cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        what, fix = f"cannot be written ({error.strerror})", "Name a file that can be written"
+        raise GraphError(what, where=str(path), fix=fix) from None
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:

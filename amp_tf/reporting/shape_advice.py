@@ -95,7 +95,8 @@ def _sizes(studied: Studied, node: int) -> dict[str, int] | None:
         return {"channels in": _size(kernel, -2), "channels out": _size(kernel, -1)}
     if op in MATRIX_PRODUCTS:
         result, first = _at(outputs, 0), _at(inputs, 0)
-        is_transposed = any(view.protos[node].attr[name].b for name in ("transpose_a", "adj_x"))
+        proto = view.protos[node]  # parsed at each access
+        is_transposed = any(proto.attr[name].b for name in ("transpose_a", "adj_x"))
         return {
             "rows": _size(result, -2),
             "inner": _size(first, -2 if is_transposed else -1),

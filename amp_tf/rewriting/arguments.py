@@ -1,14 +1,33 @@
-"""Refuses arguments of a rewrite that are of another kind, or name nodes that are not there."""
+"""The arguments of a rewrite: graphs of a running program become GraphDefs, and what is of another kind is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from amp_tf.config import check_config
 from amp_tf.errors import ConfigError, GraphError
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.rewriting.node_names import missing_node
+
+_NO_HARDWARE = 'To convert for a GPU, or for any CPU, write amp_tf.AmpConfig(target="gpu") or "cpu"'
+_NO_LIBRARY = "Of a GraphDef that is graph_def.library; leave it out where no functions are called"
+_NO_SHAPES = "Leave it out: the nodes of as_graph_def(add_shapes=True) carry theirs"
+
+
+def graph_def_of(graph: Any, preserve: Iterable[str]) -> tuple[Any, Iterable[str]]:
+    """The GraphDef of a ``tf.Graph`` or a concrete function, with its shapes, and the nodes to preserve.
+
+    Args:
+        graph: one of these, or anything else, which is given back.
+        preserve: names of nodes; those of a concrete function's inputs and outputs come on top.
+    """
+    if hasattr(graph, "as_graph_def"):
+        return graph.as_graph_def(add_shapes=True), preserve
+    if all(hasattr(graph, name) for name in ("graph", "inputs", "outputs", "structured_outputs")):
+        ends = [tensor.op.name for tensor in (*graph.inputs, *graph.outputs)]
+        given = [preserve] if isinstance(preserve, str) else preserve
+        return graph.graph.as_graph_def(add_shapes=True), [*given, *ends]
+    return graph, preserve
 
 
 def check_arguments(
@@ -28,24 +47,14 @@ def check_arguments(
         )
     if config is not None:
         check_config(config, where="rewrite(config)", fix='Write for instance amp_tf.AmpConfig(precision="bfloat16")')
-    if hardware is not None and not isinstance(hardware, Hardware):
-        raise ConfigError(
-            f"expected an amp_tf.Hardware, got {hardware!r}",
-            where="rewrite(hardware=…)",
-            fix='To convert for a GPU, or for any CPU, write amp_tf.AmpConfig(target="gpu") or "cpu"',
-        )
-    if library is not None and not hasattr(library, "function"):
-        raise ConfigError(
-            f"expected a FunctionDefLibrary, got {library!r}",
-            where="rewrite(library=…)",
-            fix="Of a GraphDef that is graph_def.library; leave it out where no functions are called",
-        )
-    if shapes is not None and not hasattr(shapes, "output_shapes"):
-        raise ConfigError(
-            f"expected something that tells shapes, got {shapes!r}",
-            where="rewrite(shapes=…)",
-            fix="Leave it out: the nodes of as_graph_def(add_shapes=True) carry theirs",
-        )
+    others = (
+        ("hardware", hardware, isinstance(hardware, Hardware), "an amp_tf.Hardware", _NO_HARDWARE),
+        ("library", library, hasattr(library, "function"), "a FunctionDefLibrary", _NO_LIBRARY),
+        ("shapes", shapes, hasattr(shapes, "output_shapes"), "something that tells shapes", _NO_SHAPES),
+    )
+    for name, value, is_one, wanted, fix in others:
+        if value is not None and not is_one:
+            raise ConfigError(f"expected {wanted}, got {value!r}", where=f"rewrite({name}=…)", fix=fix)
     if not isinstance(preserve, Iterable):
         raise ConfigError(
             f"{preserve!r} is not a row of node names", where="rewrite(preserve=…)", fix="Write preserve=['A', 'B']"
@@ -65,20 +74,6 @@ def check_arguments(
                 fix="Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name",
             )
     return frozenset(names)
-
-
-def check_preserved(preserve: frozenset[str], names: Sequence[str]) -> None:
-    """Refuses names to preserve that no node has.
-
-    Args:
-        preserve: the names.
-        names: of the graph's nodes.
-
-    Raises:
-        GraphError: a node is missing; the message names the closest ones.
-    """
-    if missing := preserve.difference(names):
-        raise missing_node(min(missing), names, "rewrite(preserve=…)")
 
 
 def serialize(graph: Any) -> bytes:

@@ -89,7 +89,7 @@ class _Search:
         self._source_start = np.searchsorted(edges.src_node[order], np.arange(view.node_count + 1)).tolist()
         self._rows = list(zip(*(c.tolist() for c in (edges.src_node, edges.src_port)), strict=True))
         self._ends = list(zip(edges.dst_node.tolist(), edges.dst_position.tolist(), strict=True))
-        self._untouchable = set(kept) | _with_control_edges(view)
+        self._untouchable = set(kept).union(*control_links(view))  # who waits, and who is waited for
         self._inputs: dict[tuple[int, int], tuple[int, int]] = {}  # after the moves
         self._turned: list[int] = []  # sums that become BiasAdd
         self._new: list[NewNode] = []
@@ -111,7 +111,8 @@ class _Search:
     def edits(self) -> Edits:
         """What was found."""
         rewires = tuple(Rewire(*place, *source) for place, source in sorted(self._inputs.items()))
-        return Edits((*self._turns(), *self._reshapings()), rewires=rewires, new=tuple(self._new))
+        turns = (Reop(node, "BiasAdd", {"data_format": attribute(s=b"NHWC"), "N": None}) for node in self._turned)
+        return Edits((*turns, *self._reshapings()), rewires=rewires, new=tuple(self._new))
 
     def folded(self) -> Folded:
         """The nodes that the edits give another meaning."""
@@ -180,10 +181,6 @@ class _Search:
             self._inputs[second, place] = moved
             self._fused.add(second)
             self._follow_activation(second)
-
-    def _turns(self) -> Iterator[Reop]:
-        for node in self._turned:
-            yield Reop(node, "BiasAdd", {"data_format": attribute(s=b"NHWC"), "N": None})
 
     def _reshapings(self) -> Iterator[Reop]:
         """The shapes that scales carry themselves."""
@@ -266,11 +263,6 @@ class _Search:
     def _shape(self, node: Node, port: Port) -> Shape | None:
         shapes = self._shapes.output_shapes(self._view.names[node])
         return shapes[port] if port < len(shapes) else None
-
-
-def _with_control_edges(view: GraphView) -> set[int]:
-    """The nodes that wait for others, or that others wait for, without reading them."""
-    return {node for link in control_links(view) for node in link}
 
 
 def _is_known(shape: Shape | None, rank: int) -> TypeGuard[Shape]:

@@ -18,6 +18,7 @@ from amp_tf.painting.eligibility import Obstacles, find_obstacles
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import paint
+from amp_tf.rewriting.node_names import missing_node
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +60,14 @@ class Job:
         resolution: what that means on this machine.
         templates: the known ops.
         preserve: names of nodes that stay as they are.
+        has_preserved: whether all of these must be there.
     """
 
     config: AmpConfig
     resolution: Resolution
     templates: Templates
     preserve: frozenset[str] = frozenset()
+    has_preserved: bool = False
 
     def form(self, view: GraphView, shapes: Shapes | None) -> Form:
         """The graph as it is given.
@@ -72,7 +75,12 @@ class Job:
         Args:
             view: the graph.
             shapes: the static shapes of its tensors; ``None`` for those that its nodes carry.
+
+        Raises:
+            GraphError: a node that is to be preserved is not there; the message names the closest ones.
         """
+        if self.has_preserved and (missing := self.preserve.difference(view.names)):
+            raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
         if shapes is None:
             shapes = AttributeShapes(view.protos) if self.resolution.is_thrifty else NoShapes()
         return Form(view, shapes)

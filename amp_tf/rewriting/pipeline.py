@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from amp_tf.config import AmpConfig
@@ -20,11 +19,10 @@ from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.basis import Basis
 from amp_tf.reporting.schema import GraphReport, RewriteReport
-from amp_tf.rewriting.arguments import check_arguments, check_preserved, serialize
+from amp_tf.rewriting.arguments import check_arguments, graph_def_of, serialize
 from amp_tf.rewriting.folding import fold
 from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.hoisting import with_early_reads
-from amp_tf.rewriting.live_graphs import graph_def_of
 from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
 from amp_tf.rewriting.recording import basis_of
 from amp_tf.rewriting.run import Run
@@ -85,7 +83,7 @@ def rewrite(
     """
     graph, preserve = graph_def_of(graph, preserve)
     preserve = check_arguments(graph, config, preserve, hardware, library, shapes)
-    run = Run(config, hardware)
+    run = Run(config, hardware, has_preserved=True)
     with run.working(lambda: graph):
         if hasattr(graph, "node_def"):
             result, reports = _rewrite_function(graph, run.job(library, preserve), shapes)
@@ -94,8 +92,6 @@ def rewrite(
             result = parse_graph(data) if data else graph
     report = RewriteReport(tuple(reports))
     run.end(lambda: result, report)
-    if preserve:
-        check_preserved(preserve, report.graphs[0].painting.view.names)
     return RewriteResult(result, report, result is not graph)
 
 
@@ -128,14 +124,15 @@ def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest
     for candidate in (folded, given) if folded else (given,):  # folding is dropped where nothing becomes 16 bit
         form, painting = with_early_reads(candidate, job)
         if casts := plan_edits(painting):
-            report = _report(painting, len(casts.new), len(form.folded.scales), basis_of(form, painting, casts, job))
-            result = editor.apply_to_graph(graph.node, view.names, form.edits.then(casts), rest)
-            del casts  # verification takes the most memory
-            with _telling_bugs():
-                after = read_nodes(read_table(result), job.templates, painting.view.names)
-            _verify(view, after, form.edits, job)
-            return result, report
-    return b"", _report(painting, basis=basis_of(form, painting, casts, job))
+            break
+    report = _report(painting, len(casts.new), len(form.folded.scales), basis_of(form, painting, casts, job))
+    if not casts:
+        return b"", report
+    result = editor.apply_to_graph(graph.node, view.names, form.edits.then(casts), rest)
+    del casts  # verification takes the most memory
+    names = painting.view.names
+    _verify(view, lambda: read_nodes(read_table(result), job.templates, names), form.edits, job)
+    return result, report
 
 
 def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> tuple[Any, list[GraphReport]]:
@@ -144,13 +141,11 @@ def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> 
     form = job.form(view, shapes)
     painting = job.paint(form)
     casts = plan_edits(painting)
-    report = _report(painting, len(casts.new), basis=basis_of(form, painting, casts, job, function))
+    report = _report(painting, len(casts.new), 0, basis_of(form, painting, casts, job, function))
     result = function
     if casts:
         result = editor.apply_to_function(function, view.names, view.signatures, casts)
-        with _telling_bugs():
-            after = read_function(result, job.templates)
-        _verify(view, after, NO_EDITS, job)
+        _verify(view, lambda: read_function(result, job.templates), NO_EDITS, job)
     return result, [report]
 
 
@@ -184,7 +179,7 @@ def _rewrite_library(library: Any, job: Job) -> list[GraphReport]:
     return reports
 
 
-def _report(painting: Painting, casts: int = 0, folded: int = 0, basis: Basis | None = None) -> GraphReport:
+def _report(painting: Painting, casts: int, folded: int, basis: Basis | None) -> GraphReport:
     kept = painting.detached()
     rule = painting.why_nothing
     return GraphReport(
@@ -203,22 +198,15 @@ def _report(painting: Painting, casts: int = 0, folded: int = 0, basis: Basis | 
     )
 
 
-def _verify(before: GraphView, after: GraphView, edits: Edits, job: Job) -> None:
-    if violation := verify.find_violation(before, after, edits, job.templates):
-        raise _bug(violation)
-
-
-@contextlib.contextmanager
-def _telling_bugs() -> Iterator[None]:
-    """What is wrong with a result of ours is no mistake of the graph's."""
+def _verify(before: GraphView, read: Callable[[], GraphView], edits: Edits, job: Job) -> None:
+    """Judges a result of ours, which is read here: what is wrong with it is no mistake of the graph's."""
+    cause = None
     try:
-        yield
+        violation = verify.find_violation(before, read(), edits, job.templates)
     except GraphError as error:
-        raise _bug(f"{error.where}: {error.what}") from error
-
-
-def _bug(what: str) -> RewriteError:
-    return RewriteError(
-        f"the rewritten graph did not pass verification: {what}",
-        fix="This is a bug of amp_tf; please report it with the graph. The original graph is untouched",
-    )
+        violation, cause = f"{error.where}: {error.what}", error
+    if violation:
+        raise RewriteError(
+            f"the rewritten graph did not pass verification: {violation}",
+            fix="This is a bug of amp_tf; please report it with the graph. The original graph is untouched",
+        ) from cause

@@ -25,17 +25,19 @@ class Run:
     Args:
         config: what to convert; the environment's settings by default.
         hardware: the devices to rewrite for; this machine's CPU by default.
+        has_preserved: whether all nodes that are to be preserved must be there.
 
     Raises:
         ConfigError: a setting from the environment means nothing.
         OpListError: a change of the lists names an op that TensorFlow does not know, or contradicts another.
     """
 
-    def __init__(self, config: AmpConfig | None, hardware: Hardware | None) -> None:
+    def __init__(self, config: AmpConfig | None, hardware: Hardware | None, *, has_preserved: bool = False) -> None:
         self._config = AmpConfig.from_env() if config is None else config
         op_names.check(self._config)
         self._resolution = resolve_target(self._config, Hardware.detect_cpu() if hardware is None else hardware)
         self._log = log_files.Log(self._config)
+        self._has_preserved = has_preserved
 
     def job(self, library: Any, preserve: frozenset[str]) -> Job:
         """What is to be done with a graph or function.
@@ -44,7 +46,7 @@ class Run:
             library: the functions that it may call.
             preserve: names of its nodes that stay as they are.
         """
-        return Job(self._config, self._resolution, Templates(library, SUCCESSORS), preserve)
+        return Job(self._config, self._resolution, Templates(library, SUCCESSORS), preserve, self._has_preserved)
 
     @contextlib.contextmanager
     def working(self, read: Callable[[], Any]) -> Iterator[None]:

@@ -9,9 +9,9 @@ from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, W
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.serialized import SerializedGraph, parse_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.graph.text import to_text
 from amp_tf.graph.wire import TypePlaces
 from amp_tf.oplists.table import SUCCESSORS
+from tests.graph_text import to_text
 from tests.small_graphs import function, graph
 
 FLOAT, HALF = 1, 19
@@ -105,8 +105,8 @@ def test_a_list_in_which_a_type_takes_two_bytes_is_left_for_protobuf():
     made.node[2].attr["T"].list.type[1] = 200
     found = SerializedGraph(made.SerializeToString()).node
     places = TypePlaces([2, 2], [0, 0], [0, 2], ["T"])
-    changed, is_changed = found.with_types(places, HALF)
-    assert list(changed) == list(made.node)
+    changed, is_changed = found.layout.with_types(places, HALF)
+    assert list(serialized.NodeTable(changed)) == list(made.node)
     assert is_changed.tolist() == [False, False]
 
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.patches import Patches, calling
 
 
 def make_classes() -> tuple[type, type]:
@@ -127,3 +127,16 @@ def test_functions_of_a_module_are_patched_too() -> None:
     assert string.capwords("a b") == "A B!"
     patches.restore()
     assert string.capwords is before
+
+
+def test_a_function_of_ours_gets_what_is_bound_and_the_original_before_the_arguments() -> None:
+    def own(word: str, original: Any, speaker: Any, /, text: str) -> str:
+        return f"{word} {original(speaker, text=text)}"
+
+    base, _ = make_classes()
+    patches = Patches()
+    patches.put(base, "own", calling(own, "ours"))
+    assert base().own(text="x") == "ours own x"
+    assert base.own.__doc__ == "Says it."
+    patches.restore()
+    assert base().own("x") == "own x"

@@ -76,7 +76,7 @@ def test_the_report_begins_with_the_line_at_exit_and_says_that_amp_tf_is_off(mon
 
 @pytest.mark.usefixtures("nothing_seen")
 def test_the_report_tells_failures_hooks_that_are_missing_and_what_else_the_line_has() -> None:
-    evidence.set_off("")
+    evidence.note(off="")
     for text in ("first.\nmore", "second"):
         evidence.count_failure(ValueError(text))
     evidence.note_install(XLA, "OSError: no")
@@ -90,13 +90,13 @@ def test_the_report_tells_failures_hooks_that_are_missing_and_what_else_the_line
 @pytest.mark.usefixtures("nothing_seen")
 def test_graphs_that_were_seen_before_amp_tf_was_turned_off_keep_their_own_reason() -> None:
     process.record(rewrite(graph("x = Placeholder()\ne = Exp(x)")).report, way="grappler")
-    evidence.set_off("amp_tf is off: amp_tf.disable() was called")
+    evidence.note(off="amp_tf is off: amp_tf.disable() was called")
     assert summary.line() == (
         "1 graph, 0 of 2 nodes converted, 0 casts: the graph has no node that the allow list converts; by now amp_tf "
         "is off: amp_tf.disable() was called"
     )
-    evidence.note_policy("mixed_bfloat16")
-    evidence.set_off("")
+    evidence.note(policy="mixed_bfloat16")
+    evidence.note(off="")
     assert summary.line().endswith(
         ": Keras' own policy 'mixed_bfloat16' has its layers compute in 16 bit, and left nothing to convert"
     )

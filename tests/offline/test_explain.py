@@ -72,7 +72,8 @@ def test_the_words(graph):
     assert str(_explain(graph, "infer1")).splitlines() == [
         "infer1 (Sqrt, on the infer list) computes in float32: it uses values of the deny-list node 'clr1'.",
         "The decision came along: infer1 <- clr1 <- deny1",
-        "This would turn it alone to 16 bit: AmpConfig(force_f16=('^infer1$',)), or AMP_TF_FORCE_F16='^infer1$'",
+        "This would turn it alone to 16 bit: AmpConfig(force_f16=('(^|/)infer1$',)), or "
+        "AMP_TF_FORCE_F16='(^|/)infer1$'",
         "This would turn it to 16 bit, and its like in the whole model: AmpConfig(clear_add=('Sqrt',)), or "
         "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_CLEARLIST_ADD=Sqrt",
     ]

@@ -55,6 +55,22 @@ def test_a_cycle_is_found_where_links_close_it(values: Values) -> None:
     assert sorted(cycle) == [2, 3, 5]
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_cycles_are_what_reaches_itself_together(seed: int, values: Values) -> None:
+    dice = np.random.default_rng(seed)
+    links = dice.integers(0, 6, (dice.integers(0, 9), 2))
+    through = dice.random(6) < 0.8
+    reaches = np.zeros((6, 6), np.bool_)
+    reaches[values.sources, values.readers] = True
+    reaches[tuple(links.T)] = True
+    reaches &= through[:, None] & through
+    for middle in range(6):
+        reaches |= reaches[:, middle, None] & reaches[middle]
+    together = reaches & reaches.T
+    wanted = {frozenset(np.flatnonzero(row).tolist()) for row in together if row.sum() > 1}
+    assert {frozenset(cycle) for cycle in values.cycles(through, links.tolist())} == wanted
+
+
 def test_the_heaviest_path_counts_weights_on_both_sides(values: Values) -> None:
     paths = values.heaviest_paths(np.ones(6, np.bool_), np.array([0, 3, 5, 1, 0, 0]))
     assert paths.weight.tolist() == [9, 9, 9, 9, 9, 9]

@@ -14,13 +14,13 @@ from amp_tf.graph.editor import apply_to_graph
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.serialized import SerializedGraph, parse_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.graph.text import to_text
 from amp_tf.graph.verify import find_violation
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.rewriting.folding import fold
 from amp_tf.rewriting.form import Form, Job
+from tests.graph_text import to_text
 from tests.rewriting.graph_shapes import GraphShapes
 from tests.rewriting.random_normalization import NormalizedGraph, normalized_graph
 

@@ -9,11 +9,11 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.errors import ConfigError, GraphError, RewriteError
 from amp_tf.graph.serialized import parse_graph
-from amp_tf.graph.text import to_text
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.rewriting import pipeline
 from tests.golden import check_golden
+from tests.graph_text import to_text
 from tests.parity.case import run
 from tests.small_graphs import function, graph, types_of
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from amp_tf.config import ALLREDUCE_VAR, AmpConfig
 from amp_tf.hooks import notices, summary
-from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.patches import Patches, calling
 from amp_tf.hooks.scope import scope
 
 # Kernels and tables have two dimensions and more. Losses, metrics, statistics of a batch and flags have one at most and
@@ -48,8 +48,8 @@ def install(config: AmpConfig) -> None:
     global _config
     with _lock:
         _config = config
-        _patches.put(distribute_lib.ReplicaContextBase, "all_reduce", _calling(_all_reduce))
-        _patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", _calling(_batch_reduce_to))
+        _patches.put(distribute_lib.ReplicaContextBase, "all_reduce", calling(_all_reduce))
+        _patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", calling(_batch_reduce_to))
         summary.add_part(_summary_part)
 
 
@@ -71,18 +71,6 @@ def is_carried_narrow(tensor: Any) -> bool:
     if not shape.is_fully_defined():
         return False
     return int(shape.num_elements()) >= _SMALLEST and sum(size > 1 for size in shape.as_list()) >= 2
-
-
-def _calling(ours: Any) -> Callable[[Any], Any]:
-    """What makes a method that calls a function of ours, with the original before its own arguments."""
-
-    def make(original: Any) -> Any:
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return ours(original, self, *args, **kwargs)
-
-        return method
-
-    return make
 
 
 def _all_reduce(original: Any, context: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:

@@ -27,7 +27,7 @@ def other_graph_plugins() -> list[str]:
 
 
 def _candidates() -> list[Path]:
-    folders = [*sys.path, *site.getsitepackages(), *_scheme_folders()]
+    folders = [*sys.path, *site.getsitepackages(), *map(sysconfig.get_path, ("purelib", "platlib"))]
     if site.ENABLE_USER_SITE and site.USER_SITE:
         folders.append(site.USER_SITE)
     places = [Path(folder) / _FOLDER for folder in dict.fromkeys(folders) if folder]
@@ -39,10 +39,6 @@ def _candidates() -> list[Path]:
             if path.suffix == ".so" or ".so." in path.name:
                 found[path.resolve()] = None
     return list(found)
-
-
-def _scheme_folders() -> list[str]:
-    return [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
 
 
 def _has_graph_optimizer(path: Path) -> bool:

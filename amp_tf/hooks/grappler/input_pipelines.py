@@ -11,11 +11,10 @@ tf.function, and there they hold the training step.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.patches import Patches, calling
 
 MARK = "_amp_tf_input_pipeline"  #: an attribute of the ops of such a function
 _TRANSFORMATIONS_OF_LOOPS = ("reduce()", "Dataset.reduce()", "Dataset.scan()", "Dataset.take_while()")
@@ -31,8 +30,8 @@ def install(config: AmpConfig | None = None) -> None:
     from tensorflow.python.framework import func_graph
 
     with _lock:
-        _patches.put(structured_function.StructuredFunctionWrapper, "__init__", _announce)
-        _patches.put(func_graph.FuncGraph, "__init__", _mark_first)
+        _patches.put(structured_function.StructuredFunctionWrapper, "__init__", calling(_announce))
+        _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_first))
 
 
 def uninstall() -> None:
@@ -46,26 +45,20 @@ def is_marked(serialized: bytes) -> bool:
     return MARK.encode() in serialized
 
 
-def _announce(original: Callable[..., None]) -> Callable[..., None]:
-    def init(self: Any, func: Any, transformation_name: str, *args: Any, **kwargs: Any) -> None:
-        outer = getattr(_tracing, "waits", False)
-        _tracing.waits = transformation_name not in _TRANSFORMATIONS_OF_LOOPS
-        try:
-            original(self, func, transformation_name, *args, **kwargs)
-        finally:
-            _tracing.waits = outer
-
-    return init
+def _announce(init: Any, wrapper: Any, /, func: Any, transformation_name: str, *args: Any, **kwargs: Any) -> None:
+    outer = getattr(_tracing, "waits", False)
+    _tracing.waits = transformation_name not in _TRANSFORMATIONS_OF_LOOPS
+    try:
+        init(wrapper, func, transformation_name, *args, **kwargs)
+    finally:
+        _tracing.waits = outer
 
 
-def _mark_first(original: Callable[..., None]) -> Callable[..., None]:
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        is_pipeline = getattr(_tracing, "waits", False)
-        _tracing.waits = False  # what the function calls has graphs of its own, and other callers
-        original(self, *args, **kwargs)
-        if is_pipeline:
-            from tensorflow.core.framework import attr_value_pb2
+def _mark_first(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
+    is_pipeline = getattr(_tracing, "waits", False)
+    _tracing.waits = False  # what the function calls has graphs of its own, and other callers
+    init(graph, *args, **kwargs)
+    if is_pipeline:
+        from tensorflow.core.framework import attr_value_pb2
 
-            self._attr_scope_map[MARK] = attr_value_pb2.AttrValue(b=True)
-
-    return init
+        graph._attr_scope_map[MARK] = attr_value_pb2.AttrValue(b=True)

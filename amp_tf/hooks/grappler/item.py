@@ -11,10 +11,25 @@ import ctypes
 import functools
 import os
 import sys
+from typing import Any
 
 from amp_tf.errors import GraphError
 
-_TF_OK = 0
+TF_OK = 0
+_POINTER, _TEXT, _INT, _SIZE, _BOOL = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_ubyte
+# Of tf_status.h and tensorflow/c/experimental/grappler/grappler.h: the result, then the arguments.
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "TF_NewStatus": (_POINTER,),
+    "TF_DeleteStatus": (None, _POINTER),
+    "TF_GetCode": (_INT, _POINTER),
+    "TF_GetNodesToPreserveListSize": (None, *[_POINTER] * 4),
+    "TF_GetNodesToPreserveList": (None, *[_POINTER] * 3, _INT, _POINTER, _SIZE, _POINTER),
+    "TF_NewGraphProperties": (_POINTER, _POINTER),
+    "TF_DeleteGraphProperties": (None, _POINTER),
+    "TF_InferStatically": (None, _POINTER, *[_BOOL] * 4, _POINTER),
+    "TF_GetOutputPropertiesListSize": (None, _POINTER, _TEXT, _POINTER, _POINTER),
+    "TF_GetOutputPropertiesList": (None, _POINTER, _TEXT, _POINTER, _INT, _POINTER),
+}
 
 
 @functools.cache
@@ -28,27 +43,9 @@ def tensorflow_library() -> ctypes.CDLL:
     path = os.path.join(folder, "libtensorflow_cc.so.2")
     # RTLD_NOLOAD: a second copy of TensorFlow in the process would be worse than none.
     library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    library.TF_NewStatus.restype = ctypes.c_void_p
-    library.TF_DeleteStatus.argtypes = [ctypes.c_void_p]
-    library.TF_DeleteStatus.restype = None
-    library.TF_GetCode.argtypes = [ctypes.c_void_p]
-    library.TF_GetNodesToPreserveListSize.argtypes = [
-        ctypes.c_void_p,
-        ctypes.POINTER(ctypes.c_int),
-        ctypes.POINTER(ctypes.c_size_t),
-        ctypes.c_void_p,
-    ]
-    library.TF_GetNodesToPreserveListSize.restype = None
-    library.TF_GetNodesToPreserveList.argtypes = [
-        ctypes.c_void_p,
-        ctypes.POINTER(ctypes.c_void_p),
-        ctypes.POINTER(ctypes.c_size_t),
-        ctypes.c_int,
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_void_p,
-    ]
-    library.TF_GetNodesToPreserveList.restype = None
+    for name, (result, *arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
     return library
 
 
@@ -97,7 +94,7 @@ def nodes_to_preserve(item: int) -> frozenset[str]:
 
 def _check(library: ctypes.CDLL, status: int) -> None:
     code = library.TF_GetCode(status)
-    if code != _TF_OK:
+    if code != TF_OK:
         raise GraphError(
             f"TensorFlow does not list the nodes to preserve (status code {code})",
             where="Grappler item",

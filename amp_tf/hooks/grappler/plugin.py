@@ -72,7 +72,7 @@ def set_conversion(convert: Convert) -> bool:
             return False
         for shim in _shims.values():
             shim.set_callback(functools.partial(_on_graph, shim, convert))
-        evidence.set_idle("")
+        evidence.note(idle="")
         summary.add_part(skipped)
         return True
 
@@ -146,7 +146,7 @@ def _register() -> bool:
 
 
 def _step_back(what: str, *, fix: str) -> bool:
-    evidence.set_idle(what)
+    evidence.note(idle=what)
     notices.warn_once("grappler.idle", what, where=_WHERE, fix=fix)
     return False
 

@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from amp_tf.graph.sizes import Shape, read_shape
-from amp_tf.hooks.grappler.item import tensorflow_library
+from amp_tf.hooks.grappler.item import TF_OK, tensorflow_library
 
-_TF_OK = 0
 _USUAL_PORTS = 8  #: more output ports than almost every node has
 
 _Deallocator = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
@@ -87,19 +86,19 @@ class ItemShapes:
     def close(self) -> None:
         """Gives the inferred shapes back."""
         if self._properties is not None:
-            _library().TF_DeleteGraphProperties(self._properties)
+            tensorflow_library().TF_DeleteGraphProperties(self._properties)
             self._properties = None
         if self._status:
-            _library().TF_DeleteStatus(self._status)
+            tensorflow_library().TF_DeleteStatus(self._status)
             self._status = 0
         self._infer_failed = True
 
     def _infer(self) -> None:
-        library = _library()
+        library = tensorflow_library()
         self._status = library.TF_NewStatus()
         properties = library.TF_NewGraphProperties(self._item)
         library.TF_InferStatically(properties, 0, 0, 0, 0, self._status)
-        if library.TF_GetCode(self._status) == _TF_OK:
+        if library.TF_GetCode(self._status) == TF_OK:
             self._properties = properties
         else:
             library.TF_DeleteGraphProperties(properties)
@@ -109,16 +108,18 @@ class ItemShapes:
         found = self._fill(node, self._buffers)
         if len(found) == _USUAL_PORTS:
             count = ctypes.c_int()
-            _library().TF_GetOutputPropertiesListSize(self._properties, node, ctypes.byref(count), self._status)
+            ask = tensorflow_library().TF_GetOutputPropertiesListSize
+            ask(self._properties, node, ctypes.byref(count), self._status)
             if count.value > _USUAL_PORTS:
                 found = self._fill(node, _Buffers(count.value))
         return [self._parse(port) for port in found]
 
     def _fill(self, node: bytes, buffers: _Buffers) -> list[bytes]:
         """The serialized properties of a node's output ports, of no more than there are buffers."""
-        _library().TF_GetOutputPropertiesList(self._properties, node, buffers.addresses, buffers.count, self._status)
+        library = tensorflow_library()
+        library.TF_GetOutputPropertiesList(self._properties, node, buffers.addresses, buffers.count, self._status)
         found = buffers.take()
-        return found if _library().TF_GetCode(self._status) == _TF_OK else []
+        return found if library.TF_GetCode(self._status) == TF_OK else []
 
     def _parse(self, properties: bytes) -> Shape | None:
         if properties not in self._parsed:
@@ -132,27 +133,3 @@ def _properties_type() -> Any:
     from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
     return OpInfo.TensorProperties
-
-
-@functools.cache
-def _library() -> ctypes.CDLL:
-    """The library with the types of the functions that are called here."""
-    library = tensorflow_library()
-    pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
-    library.TF_NewGraphProperties.argtypes = [pointer]
-    library.TF_NewGraphProperties.restype = pointer
-    library.TF_DeleteGraphProperties.argtypes = [pointer]
-    library.TF_DeleteGraphProperties.restype = None
-    library.TF_InferStatically.argtypes = [pointer, *[ctypes.c_ubyte] * 4, pointer]
-    library.TF_InferStatically.restype = None
-    library.TF_GetOutputPropertiesListSize.argtypes = [pointer, text, ctypes.POINTER(number), pointer]
-    library.TF_GetOutputPropertiesListSize.restype = None
-    library.TF_GetOutputPropertiesList.argtypes = [
-        pointer,
-        text,
-        ctypes.POINTER(ctypes.POINTER(_Buffer)),
-        number,
-        pointer,
-    ]
-    library.TF_GetOutputPropertiesList.restype = None
-    return library

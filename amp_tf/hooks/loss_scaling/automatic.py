@@ -24,7 +24,9 @@ from amp_tf.loss_scaling import diagnosis, is_loss_scaled, ledger
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 
-# library -> the modules with its patches; each has patches(context), the (owner, attribute, replacement) rows
+Patch = tuple[Any, str, Callable[[Any], Any]]  #: owner, attribute, and what makes its replacement from the original
+
+# library -> the modules with its patches; each has patches(context), where the context decides whether they act
 _PATCH_MODULES = {
     "keras": ("amp_tf.hooks.loss_scaling.keras3",),
     "tf_keras": ("amp_tf.hooks.loss_scaling.tf_keras",),
@@ -56,11 +58,7 @@ class Context:
         return notices.was_said(_CUSTOM_LOOP)
 
     def warn_bare_loop(self, where: str) -> None:
-        """Tells a training loop in float16 that has no optimizer what to write; once.
-
-        Args:
-            where: the function that trains.
-        """
+        """Tells a training loop in float16 that has no optimizer, but a function, what to write; once."""
         notices.warn_once(
             _CUSTOM_LOOP,
             "variables are written by gradients of a loss that is not scaled, in float16, so small gradients are lost",
@@ -84,12 +82,7 @@ class Context:
 
 
 def survive(where: str, action: Callable[..., Any], *args: Any) -> Any:
-    """Runs a part of a hook; if it fails, warns once and returns ``None``: the host program goes on.
-
-    Args:
-        where: the place, for the warning.
-        action, *args: what to call.
-    """
+    """Runs a part of a hook; if it fails, warns once and returns ``None``: the host program goes on."""
     try:
         return action(*args)
     except Exception as error:
@@ -132,12 +125,7 @@ def resolves_to_float16(config: AmpConfig) -> bool:
 
 
 def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]) -> None:
-    """Puts something of ours in an attribute's place until :func:`uninstall`; nothing if that was done already.
-
-    Args:
-        library: the one that is patched, a key of the patches.
-        owner, attribute, make: as for :meth:`Patches.put`.
-    """
+    """As :meth:`Patches.put`, among a library's patches, until :func:`uninstall`; nothing if that was done already."""
     with _lock:
         if library in _patches:
             _patches[library].put(owner, attribute, make)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from amp_tf.hooks.loss_scaling.automatic import Context, survive
+from amp_tf.hooks.loss_scaling.automatic import Context, Patch, survive
+from amp_tf.hooks.patches import calling
 
 
-def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-    """Rows of owner, attribute, and what makes its replacement from the original.
-
-    Args:
-        context: what decides whether to act.
-    """
+def patches(context: Context) -> list[Patch]:
+    """Of models, of what .h5 files say of them, and of optimizers."""
     import keras
 
     steps = [
@@ -25,10 +23,10 @@ def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
         (keras.optimizers.LossScaleOptimizer, "apply"),  # its own; amp_tf's marks its inner step itself
     ]
     return [
-        (_owner(keras.Model, "compile"), "compile", lambda original: _compile(original, context)),
-        (_owner(keras.Model, "fit"), "fit", lambda original: _fit(original)),
+        (_owner(keras.Model, "compile"), "compile", calling(_compile, context)),
+        (_owner(keras.Model, "fit"), "fit", calling(_fit)),
         *metadata_rows("keras.src.legacy.saving.saving_utils", keras.saving.get_registered_name),
-        *((_owner(cls, name), name, _watch(name, context)) for cls, name in steps),
+        *((_owner(cls, name), name, calling(_watch, name, context)) for cls, name in steps),
     ]
 
 
@@ -68,28 +66,25 @@ def add_monitor(model: Any, callbacks: Any) -> Any:
     return given if any(isinstance(callback, LossScaleMonitor) for callback in given) else [monitor, *given]
 
 
-def _compile(original: Any, context: Context) -> Any:
-    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given: Any = args[0] if args else kwargs.get("optimizer")
-        if _is_wrapped_here(given):  # model.compile(model.optimizer): what is saved keeps the bare one
-            bare = given.inner_optimizer
-            args, kwargs = ((bare, *args[1:]), kwargs) if args else (args, {**kwargs, "optimizer": bare})
-        result = original(self, *args, **kwargs)
-        if _is_wrapped_here(given):
-            with self.distribute_strategy.scope():
-                self.optimizer = given
-        elif kwargs.get("auto_scale_loss", True):
-            survive("Model.compile", wrap_compiled, self, context)
-        return result
-
-    return compile
+def _compile(context: Context, compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    given: Any = args[0] if args else kwargs.get("optimizer")
+    if _is_wrapped_here(given):  # model.compile(model.optimizer): what is saved keeps the bare one
+        bare = given.inner_optimizer
+        args, kwargs = ((bare, *args[1:]), kwargs) if args else (args, {**kwargs, "optimizer": bare})
+    result = compile(model, *args, **kwargs)
+    if _is_wrapped_here(given):
+        with model.distribute_strategy.scope():
+            model.optimizer = given
+    elif kwargs.get("auto_scale_loss", True):
+        survive("Model.compile", wrap_compiled, model, context)
+    return result
 
 
 def _is_wrapped_here(optimizer: Any) -> bool:
     return optimizer is not None and _wrapped_here.get(id(optimizer)) is optimizer
 
 
-def metadata_rows(module: str, registered_name: Callable[[type], str]) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+def metadata_rows(module: str, registered_name: Callable[[type], str]) -> list[Patch]:
     """The patch of what .h5 files say of a model; none where a version of the library has no such module.
 
     Args:
@@ -100,34 +95,26 @@ def metadata_rows(module: str, registered_name: Callable[[type], str]) -> list[t
         home = importlib.import_module(module)
     except ImportError:
         return []
-    return [(home, "model_metadata", lambda original: _model_metadata(original, registered_name))]
+    return [(home, "model_metadata", calling(_model_metadata, registered_name))]
 
 
-def _model_metadata(original: Any, registered_name: Callable[[type], str]) -> Any:
+def _model_metadata(registered_name: Any, model_metadata: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     """What .h5 files and tf_keras' SavedModels say of the optimizer: the bare one's name, as in .keras files."""
-
-    def model_metadata(model: Any, *args: Any, **kwargs: Any) -> Any:
-        metadata = original(model, *args, **kwargs)
-        training = metadata.get("training_config", {})
-        if "optimizer_config" in training and _is_wrapped_here(model.optimizer):
-            bare = model.optimizer.inner_optimizer
-            training["optimizer_config"] = {"class_name": registered_name(type(bare)), "config": bare.get_config()}
-        return metadata
-
-    return model_metadata
+    metadata = model_metadata(model, *args, **kwargs)
+    training = metadata.get("training_config", {})
+    if "optimizer_config" in training and _is_wrapped_here(model.optimizer):
+        bare = model.optimizer.inner_optimizer
+        training["optimizer_config"] = {"class_name": registered_name(type(bare)), "config": bare.get_config()}
+    return metadata
 
 
-def _fit(original: Any) -> Any:
-    position = _position(original, "callbacks")
-
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if len(args) > position:
-            args = (*args[:position], _monitored(self, args[position]), *args[position + 1 :])
-        else:
-            kwargs["callbacks"] = _monitored(self, kwargs.get("callbacks"))
-        return original(self, *args, **kwargs)
-
-    return fit
+def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    position = list(inspect.signature(fit).parameters).index("callbacks") - 1  # after the model
+    if len(args) > position:
+        args = (*args[:position], _monitored(model, args[position]), *args[position + 1 :])
+    else:
+        kwargs["callbacks"] = _monitored(model, kwargs.get("callbacks"))
+    return fit(model, *args, **kwargs)
 
 
 def _monitored(model: Any, callbacks: Any) -> Any:
@@ -135,24 +122,13 @@ def _monitored(model: Any, callbacks: Any) -> Any:
     return callbacks if result is None else result
 
 
-def _watch(name: str, context: Context) -> Callable[[Any], Any]:
-    def make(original: Any) -> Any:
-        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with survive(f"Optimizer.{name}", watch_step, self, name, context) or contextlib.nullcontext():
-                return original(self, *args, **kwargs)
-
-        return step
-
-    return make
+def _watch(name: str, context: Context, step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    with survive(f"Optimizer.{name}", watch_step, optimizer, name, context) or contextlib.nullcontext():
+        return step(optimizer, *args, **kwargs)
 
 
 def watch_step(optimizer: Any, name: str, context: Context) -> Any:
-    """Looks at a step that is about to be traced.
-
-    Args:
-        optimizer: the one that makes it.
-        name: of its method.
-        context: what decides whether to act.
+    """Looks at a step that an optimizer's method is about to make, perhaps traced.
 
     Returns:
         A context manager for the step if the optimizer scales its loss: those inside it need not.
@@ -168,13 +144,7 @@ def watch_step(optimizer: Any, name: str, context: Context) -> Any:
 
 
 def warn_if_unscaled(optimizer: Any, name: str, context: Context) -> None:
-    """Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are never float16.
-
-    Args:
-        optimizer: the one that makes the step.
-        name: of its method.
-        context: what decides whether to act.
-    """
+    """Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are never float16."""
     import tensorflow as tf
 
     if not tf.executing_eagerly() and context.should_scale(optimizer):
@@ -183,13 +153,6 @@ def warn_if_unscaled(optimizer: Any, name: str, context: Context) -> None:
 
 def _owner(cls: Any, attribute: str) -> Any:
     return next(base for base in cls.__mro__ if attribute in vars(base))
-
-
-def _position(function: Any, argument: str) -> int:
-    """The place of an argument after ``self``."""
-    import inspect
-
-    return list(inspect.signature(function).parameters).index(argument) - 1
 
 
 # The wrappers that no user wrote: files name the optimizers inside them, so that they load without amp_tf.

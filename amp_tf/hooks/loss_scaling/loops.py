@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.hooks.loss_scaling.automatic import Context, survive
+from amp_tf.hooks.loss_scaling.automatic import Context, Patch, survive
+from amp_tf.hooks.patches import calling
 from amp_tf.loss_scaling import lineage, usage
 
 _FLOAT = 1  # DT_FLOAT
@@ -49,12 +50,8 @@ class _Noted:
 _noted: weakref.WeakKeyDictionary[Any, _Noted] = weakref.WeakKeyDictionary()
 
 
-def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-    """Rows of owner, attribute, and what makes its replacement from the original.
-
-    Args:
-        context: what decides whether to act.
-    """
+def patches(context: Context) -> list[Patch]:
+    """Of TensorFlow's functions that ask for gradients, and that write variables."""
     from tensorflow.python.eager import backprop
     from tensorflow.python.ops import gen_resource_variable_ops, gen_state_ops, gradients_util
 
@@ -63,30 +60,24 @@ def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
         *((gen_state_ops, name) for name in _REF_OPS),
     ]
     return [
-        (backprop.GradientTape, "gradient", lambda original: _gradient(original, context, place=2)),
-        (gradients_util, "_GradientsHelper", lambda original: _gradient(original, context, place=1)),
-        *((owner, name, lambda original: _write(original, context)) for owner, name in writers),
+        (backprop.GradientTape, "gradient", calling(_gradient, context, 2)),
+        (gradients_util, "_GradientsHelper", calling(_gradient, context, 1)),
+        *((owner, name, calling(_write, context)) for owner, name in writers),
     ]
 
 
-def _gradient(original: Any, context: Context, place: int) -> Any:
-    def gradient(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if not tf.executing_eagerly() and not context.is_told:
-            sources = args[place] if len(args) > place else kwargs.get("sources", kwargs.get("xs"))
-            survive("GradientTape.gradient", note_gradients, result, sources)
-        return result
-
-    return gradient
+def _gradient(context: Context, place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
+    result = gradient(*args, **kwargs)
+    if not tf.executing_eagerly() and not context.is_told:
+        sources = args[place] if len(args) > place else kwargs.get("sources", kwargs.get("xs"))
+        survive("GradientTape.gradient", note_gradients, result, sources)
+    return result
 
 
-def _write(original: Any, context: Context) -> Any:
-    def write(*args: Any, **kwargs: Any) -> Any:
-        if _noted and not context.is_told and not tf.executing_eagerly():
-            survive("Variable.assign", look_at_write, [*args[1:], *kwargs.values()], context)
-        return original(*args, **kwargs)
-
-    return write
+def _write(context: Context, write: Any, /, *args: Any, **kwargs: Any) -> Any:
+    if _noted and not context.is_told and not tf.executing_eagerly():
+        survive("Variable.assign", look_at_write, [*args[1:], *kwargs.values()], context)
+    return write(*args, **kwargs)
 
 
 def note_gradients(result: Any, sources: Any) -> None:
@@ -110,12 +101,7 @@ def note_gradients(result: Any, sources: Any) -> None:
 
 
 def look_at_write(values: Iterable[Any], context: Context) -> None:
-    """Warns once if a variable is written by a gradient whose loss nothing scaled.
-
-    Args:
-        values: what the operation that writes is given, beside the variable.
-        context: what decides whether to act.
-    """
+    """Warns once if a variable is written by a gradient whose loss nothing scaled; values are what the op is given."""
     around = usage.places()
     if not any(graph in _noted for graph in around) or usage.is_scaled_step() or usage.is_inner_call():
         return

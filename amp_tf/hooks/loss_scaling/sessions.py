@@ -19,12 +19,7 @@ _last_looks: dict[int, tuple[str, Status]] = {}
 
 
 def watch(graph: Any, wrapper: Any) -> None:
-    """Notes that a graph holds the variables of a wrapper.
-
-    Args:
-        graph: a ``tf.Graph``.
-        wrapper: an ``amp_tf.LossScaleOptimizer`` for TF1.
-    """
+    """Notes that a ``tf.Graph`` holds the variables of a wrapper."""
     setattr(graph, _ATTRIBUTE, (*getattr(graph, _ATTRIBUTE, ()), (next(_numbers), wrapper)))
 
 
@@ -33,16 +28,12 @@ def statuses() -> list[tuple[str, Status]]:
     return list(_last_looks.values())
 
 
-def close(original: Callable[[Any], None]) -> Callable[[Any], None]:
-    """The replacement of a session's ``close``."""
-
-    def method(self: Any) -> None:
-        # A remote server may be gone by now, and nobody would want to wait for it.
-        if not self.sess_str and not _is_being_changed(self.graph):
-            _look(self)
-        original(self)
-
-    return method
+def look_and_close(close: Callable[[Any], None], session: Any) -> None:
+    """In place of a session's ``close``."""
+    # A remote server may be gone by now, and nobody would want to wait for it.
+    if not session.sess_str and not _is_being_changed(session.graph):
+        _look(session)
+    close(session)
 
 
 def _is_being_changed(graph: Any) -> bool:

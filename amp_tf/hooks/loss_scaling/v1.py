@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from amp_tf.hooks import notices
 from amp_tf.hooks.loss_scaling import sessions
-from amp_tf.hooks.loss_scaling.automatic import Context, replace, survive
+from amp_tf.hooks.loss_scaling.automatic import Context, Patch, replace, survive
+from amp_tf.hooks.patches import calling
 from amp_tf.loss_scaling import is_loss_scaled
 
 # The attribute of an optimizer that holds its wrappers by graph (or "eager"): the variables belong to one graph.
@@ -28,23 +28,19 @@ _base_methods: dict[str, Any] = {}
 _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
 
 
-def patches(context: Context) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-    """Rows of owner, attribute, and what makes its replacement from the original.
-
-    Args:
-        context: what decides whether to act.
-    """
+def patches(context: Context) -> list[Patch]:
+    """Of sessions, optimizers and savers."""
     import tensorflow as tf
     from tensorflow.python.client import session
 
     v1 = tf.compat.v1
     return [
-        (session.BaseSession, "close", sessions.close),
-        (v1.train.Optimizer, "__init__", lambda original: _init(original, context)),
+        (session.BaseSession, "close", calling(sessions.look_and_close)),
+        (v1.train.Optimizer, "__init__", calling(_init, context)),
         (v1.train.Optimizer, "compute_gradients", lambda original: _method(original, "compute_gradients", context)),
         (v1.train.Optimizer, "apply_gradients", lambda original: _method(original, "apply_gradients", context)),
-        (v1.mixed_precision.MixedPrecisionLossScaleOptimizer, "__init__", _remember_wrapped),
-        (v1.train.Saver, "restore", _restore),
+        (v1.mixed_precision.MixedPrecisionLossScaleOptimizer, "__init__", calling(_remember_wrapped)),
+        (v1.train.Saver, "restore", calling(_restore)),
     ]
 
 
@@ -53,7 +49,7 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
 
     Args:
         optimizer: a ``tf.compat.v1.train.Optimizer``.
-        context: what decides whether it needs one.
+        context: whether it needs one.
         reaches_base: whether the base class's method was called. Where not, and the class computes its gradients
             itself, no wrapper is made: such classes mostly hand both calls to another optimizer, which gets its own.
 
@@ -78,25 +74,17 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
 
 
 def patch_overrides(optimizer: Any, context: Context) -> None:
-    """Patches the ``apply_gradients`` that an optimizer's classes define themselves, once for each class.
-
-    Args:
-        optimizer: a ``tf.compat.v1.train.Optimizer``.
-        context: what decides whether to act.
-    """
+    """Patches the ``apply_gradients`` that an optimizer's classes define themselves, once for each class."""
     if is_loss_scaled(optimizer):
         return
     for cls in type(optimizer).__mro__:
         if inspect.isfunction(vars(cls).get("apply_gradients")):  # the base class's is patched already
-            replace("tensorflow", cls, "apply_gradients", lambda original: _override(original, context))
+            replace("tensorflow", cls, "apply_gradients", calling(_override, context))
 
 
-def _init(original: Any, context: Context) -> Any:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - the method it replaces
-        original(self, *args, **kwargs)
-        survive("tf.compat.v1.train.Optimizer", patch_overrides, self, context)
-
-    return __init__
+def _init(context: Context, init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
+    init(optimizer, *args, **kwargs)
+    survive("tf.compat.v1.train.Optimizer", patch_overrides, optimizer, context)
 
 
 def _method(original: Any, name: str, context: Context) -> Any:
@@ -114,33 +102,23 @@ def _method(original: Any, name: str, context: Context) -> Any:
     return method
 
 
-def _override(original: Any, context: Context) -> Any:
-    """The replacement of an ``apply_gradients`` that hides the base class's."""
+def _override(context: Context, apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """In place of an ``apply_gradients`` that hides the base class's."""
+    where = f"{type(optimizer).__name__}.apply_gradients"
+    wrapper = survive(where, lambda: wrapper_of(optimizer, context, reaches_base=False))
+    if wrapper is None or not (args or "grads_and_vars" in kwargs):
+        return apply_gradients(optimizer, *args, **kwargs)
+    others = {name: value for name, value in kwargs.items() if name != "grads_and_vars"}
 
-    def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
-        where = f"{type(self).__name__}.apply_gradients"
-        wrapper = survive(where, lambda: wrapper_of(self, context, reaches_base=False))
-        if wrapper is None or not (args or "grads_and_vars" in kwargs):
-            return original(self, *args, **kwargs)
-        others = {name: value for name, value in kwargs.items() if name != "grads_and_vars"}
+    def apply(inner: Any, pairs: Any, *_: Any) -> Any:
+        return apply_gradients(inner, pairs, *args[1:], **others)
 
-        def apply(optimizer: Any, pairs: Any, *_: Any) -> Any:
-            return original(optimizer, pairs, *args[1:], **others)
-
-        wrapper.stand_below({**_base_methods, "apply_gradients": apply})
-        return apply_by(wrapper, list(args[0] if args else kwargs["grads_and_vars"]), where)
-
-    return apply_gradients
+    wrapper.stand_below({**_base_methods, "apply_gradients": apply})
+    return apply_by(wrapper, list(args[0] if args else kwargs["grads_and_vars"]), where)
 
 
 def apply_by(wrapper: Any, pairs: Any, where: str) -> Any:
-    """A step of an optimizer whose ``apply_gradients`` was not written to stand inside a condition.
-
-    Args:
-        wrapper: the optimizer's.
-        pairs: of gradient and variable.
-        where: names the method in the warning.
-    """
+    """A step of an optimizer whose ``apply_gradients``, named in the warning, may not stand inside a condition."""
     import tensorflow as tf
 
     try:
@@ -166,34 +144,22 @@ def _is_of_base(optimizer: Any, name: str) -> bool:
     return getattr(type(optimizer), name) is vars(tf.compat.v1.train.Optimizer)[name]
 
 
-def _remember_wrapped(original: Any) -> Any:
-    def __init__(self: Any, opt: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - the method it replaces
-        original(self, opt, *args, **kwargs)
-        survive("MixedPrecisionLossScaleOptimizer", _wrapped_by_hand.add, opt)
-
-    return __init__
+def _remember_wrapped(init: Any, wrapper: Any, /, opt: Any, *args: Any, **kwargs: Any) -> None:
+    init(wrapper, opt, *args, **kwargs)
+    survive("MixedPrecisionLossScaleOptimizer", _wrapped_by_hand.add, opt)
 
 
-def _restore(original: Any) -> Any:
-    def restore(self: Any, sess: Any, save_path: Any) -> Any:
-        missing = survive("tf.compat.v1.train.Saver.restore", find_missing_scale, self, sess, save_path)
-        if missing:
-            return restore_without_scale(self, sess, save_path, missing)
-        return original(self, sess, save_path)
-
-    return restore
+def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
+    missing = survive("tf.compat.v1.train.Saver.restore", find_missing_scale, saver, sess, save_path)
+    if missing:
+        return restore_without_scale(saver, sess, save_path, missing)
+    return restore(saver, sess, save_path)
 
 
 def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
     """The variables of loss scaling that a saver would restore and a checkpoint does not have.
 
-    Args:
-        saver: a ``tf.compat.v1.train.Saver``.
-        session: the session that would restore.
-        path: of the checkpoint.
-
-    Returns:
-        The variables; none where anything else is missing too, which is for ``Saver.restore`` to tell.
+    None where anything else is missing too, which is for ``Saver.restore`` to tell.
     """
     import tensorflow as tf
 
@@ -210,10 +176,6 @@ def restore_without_scale(saver: Any, session: Any, path: Any, missing: list[Any
     """Restores a checkpoint of a run without loss scaling: everything that is in it; the scale starts anew.
 
     Adds nothing to the graph, which a MonitoredSession has finalized.
-
-    Args:
-        saver, session, path: as for ``Saver.restore``.
-        missing: the variables that the checkpoint does not have.
     """
     import tensorflow as tf
 

@@ -28,7 +28,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.graph.calls import referenced
 from amp_tf.hooks import devices, evidence, op_names
 from amp_tf.hooks.notices import warn_once
-from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.patches import Patches, calling
 from amp_tf.hooks.slow_float16 import warn_if_slow
 from amp_tf.hooks.xla import saving
 from amp_tf.oplists.hardware import Hardware
@@ -57,7 +57,7 @@ def install(config: AmpConfig | None = None) -> None:
     global _config
     with _lock:
         _config = AmpConfig.from_env() if config is None else config
-        _patches.put(atomic_function, "from_func_graph", _wrap)
+        _patches.put(atomic_function, "from_func_graph", calling(_make_and_rewrite))
         saving.install(_rewritten)
 
 
@@ -74,24 +74,21 @@ def hardware() -> Hardware:
     return dataclasses.replace(devices.hardware(), is_xla=True)
 
 
-def _wrap(from_func_graph: Any) -> Any:
-    def from_func_graph_and_rewrite(name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
-        function = from_func_graph(name, graph, attrs, *args, **kwargs)
-        config = _config
-        if config is not None and _is_compiled(attrs):
-            try:
-                _convert(function, config)
-            except Exception as error:  # the host program goes on with the original function, whatever went wrong
-                evidence.count_failure(error)
-                warn_once(
-                    "xla.failed",
-                    f"stays in float32, {type(error).__name__}: {error}",
-                    where=f"function {function.name.decode()!r} for XLA",
-                    fix="Please report this; AMP_TF_DISABLE=1 turns amp_tf off",
-                )
-        return function
-
-    return from_func_graph_and_rewrite
+def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
+    function = from_func_graph(name, graph, attrs, *args, **kwargs)
+    config = _config
+    if config is not None and _is_compiled(attrs):
+        try:
+            _convert(function, config)
+        except Exception as error:  # the host program goes on with the original function, whatever went wrong
+            evidence.count_failure(error)
+            warn_once(
+                "xla.failed",
+                f"stays in float32, {type(error).__name__}: {error}",
+                where=f"function {function.name.decode()!r} for XLA",
+                fix="Please report this; AMP_TF_DISABLE=1 turns amp_tf off",
+            )
+    return function
 
 
 def _is_compiled(attrs: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.patches import Patches, calling
 
 _functions: Mapping[bytes, Any] = {}
 _patches = Patches()
@@ -28,16 +28,13 @@ def install(rewritten: Mapping[bytes, Any]) -> None:
 
     global _functions
     _functions = rewritten
-    _patches.put(save, "_build_meta_graph", _restoring)
+    _patches.put(save, "_build_meta_graph", calling(_build_and_restore))
 
 
-def _restoring(build: Any) -> Any:
-    def build_and_restore(*args: Any, **kwargs: Any) -> Any:
-        built = build(*args, **kwargs)
-        restore(built[0].graph_def.library)
-        return built
-
-    return build_and_restore
+def _build_and_restore(build: Any, /, *args: Any, **kwargs: Any) -> Any:
+    built = build(*args, **kwargs)
+    restore(built[0].graph_def.library)
+    return built
 
 
 def restore(library: Any) -> None:

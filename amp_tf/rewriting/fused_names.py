@@ -1,7 +1,7 @@
 """Under which names TensorFlow may run a product: its remapper fuses what follows a product with it.
 
 The fused node has the name of the last one: ``dense/MatMul``, ``dense/BiasAdd`` and ``dense/Relu`` become a
-``_FusedMatMul`` called ``dense/Relu``. So a pattern for a product has to find these names as well.
+``_FusedMatMul`` called ``dense/Relu``. So a pattern for one of them has to find those behind it as well.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Followers = Mapping[str, tuple[str, ...]]
 
 
 def find_followers(graph: Any) -> Followers:
-    """For each product the nodes in its scope that may be fused with it, in order.
+    """For each product, and each node that may be fused with it, those behind it in its scope that may be, in order.
 
     Args:
-        graph: a flat GraphDef.
+        graph: a GraphDef or FunctionDef.
     """
-    nodes = {node.name: node for node in graph.node}
+    nodes = {node.name: node for node in (graph.node_def if hasattr(graph, "node_def") else graph.node)}
     readers: dict[str, list[str]] = {}
-    for node in graph.node:
+    for node in nodes.values():
         for text in node.input:
             if not text.startswith("^"):
                 readers.setdefault(text.partition(":")[0], []).append(node.name)
-    found = {}
-    for node in graph.node:
+    found: dict[str, tuple[str, ...]] = {}
+    for node in nodes.values():
         if node.op in PRODUCTS:
             chain: list[str] = []
             last = node.name
@@ -41,7 +41,8 @@ def find_followers(graph: Any) -> Followers:
                 if nodes[last].op in PRODUCTS or _scope(last) != _scope(node.name):
                     break
                 chain.append(last)
-            found[node.name] = tuple(chain)
+            chain = [node.name, *chain]
+            found |= {name: tuple(chain[place:]) for place, name in enumerate(chain, 1)}
     return found
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from amp_tf.graph.text import node_to_text, to_text
+from tests.graph_text import node_to_text, to_text
 from tests.small_graphs import function, graph, node
 
 

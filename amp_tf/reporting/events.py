@@ -1,0 +1,64 @@
+"""Scalars for TensorBoard, from the document of a process: a run of their own beside the program's.
+
+Written as records, without ops, so that it works at the end of any program: eager or not, on any thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+PREFIX = "amp_tf/"
+_FILE = "events.out.tfevents."
+_PLACES = (f"{_FILE}*", f"*/{_FILE}*", f"*/*/{_FILE}*")  # Keras writes to train/ and validation/ below its log_dir
+_VERSION = "brain.Event:2"
+
+
+def holds_logs(folder: Path) -> bool:
+    """Whether TensorBoard's files are in a folder, or in one inside it."""
+    return any(True for _ in itertools.chain.from_iterable(map(folder.glob, _PLACES)))
+
+
+def write(document: Mapping[str, Any], folder: Path) -> None:
+    """Writes the scalars of a report: loss scale and skipped steps over steps, and how much was in 16 bit at the end.
+
+    Args:
+        document: of a process.
+        folder: for the event file; TensorBoard names the run after it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    import tensorflow as tf
+    from tensorflow.core.framework.summary_pb2 import Summary
+    from tensorflow.core.util.event_pb2 import Event
+
+    folder.mkdir(parents=True, exist_ok=True)
+    now = time.time()
+    try:
+        with tf.io.TFRecordWriter(str(folder / f"{_FILE}{now:.0f}.amp_tf")) as file:
+            file.write(Event(wall_time=now, file_version=_VERSION).SerializeToString())
+            for step, tag, value in scalars(document):
+                summary = Summary(value=[Summary.Value(tag=f"{PREFIX}{tag}", simple_value=value)])
+                file.write(Event(wall_time=now, step=step, summary=summary).SerializeToString())
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from error
+
+
+def scalars(document: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
+    """Step, name and value of each; of several loss scales the names end in the model's."""
+    curves = document["loss_scales"]
+    for curve in curves:
+        of_model = "" if len(curves) == 1 else f"/{curve['label']}"
+        for step, scale, skipped in curve["points"]:
+            yield step, f"loss_scale{of_model}", scale
+            yield step, f"skipped_steps{of_model}", skipped
+    end = max((curve["steps"] for curve in curves), default=0)
+    totals, figures = document["totals"], document["figures"] or {}
+    if totals.get("nodes"):
+        yield end, "nodes_in_16_bit", totals["converted"] / totals["nodes"]
+    if (share := figures.get("products_share_f16")) is not None:
+        yield end, "products_in_16_bit", share
