@@ -16,6 +16,7 @@ from amp_tf.cli.compared_script import compare_script
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.comparing.comparison import Comparison
 from amp_tf.comparing.pipeline import compare
+from amp_tf.comparing.progress import on_terminal
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, GraphError
 from amp_tf.offline.saved_model import read_saved_model
@@ -89,7 +90,15 @@ def _compare_model(folder: str, args: argparse.Namespace, config: AmpConfig) -> 
     function = _signature(model, args.signature, folder)
     arrays = _read_inputs(args.inputs, list(function.structured_input_signature[1]))
     batches = _batches(arrays, args.batch_size)
-    found = compare(function, batches, config, steps=args.steps, nodes=args.nodes, hardware=hardware_for(config))
+    found = compare(
+        function,
+        batches,
+        config,
+        steps=args.steps,
+        nodes=args.nodes,
+        hardware=hardware_for(config),
+        progress=on_terminal(),
+    )
     return dataclasses.replace(found, name=os.path.basename(os.path.normpath(folder)))
 
 

@@ -89,11 +89,13 @@ class Diagnosis:
         findings: what helps to keep in float32, the most helpful first; where nothing helps, the first suspect.
         patterns: those that make the outputs better together.
         mends: whether all outputs are good with them.
+        is_cut: whether the user interrupted the search: findings are those so far, and patterns the best one's.
     """
 
     findings: tuple[Finding, ...] = ()
     patterns: Patterns = ()
     mends: bool = False
+    is_cut: bool = False
 
 
 def find(
@@ -117,15 +119,28 @@ def find(
     trial = functools.cache(trial)
     known = {looked.probe.name: looked for looked in nodes}
     found: list[tuple[Harm, Finding]] = []
-    for looked in _suspects(nodes, precision):
-        choices = list(dict.fromkeys(_choices(looked, known, followers)))
-        patterns = _mend(choices, harm(outputs), trial)
-        after = trial(patterns)
-        found.append((harm(after), _finding(looked, precision, patterns, after, forced)))
-        if found[-1][1].mends:
-            break  # those behind add less by themselves
-    ranked = [finding for _, finding in sorted(found, key=lambda row: row[0])]
-    helpful = _adding(ranked, harm(outputs), trial)
+    try:
+        for looked in _suspects(nodes, precision):
+            choices = list(dict.fromkeys(_choices(looked, known, followers)))
+            patterns = _mend(choices, harm(outputs), trial)
+            after = trial(patterns)
+            found.append((harm(after), _finding(looked, precision, patterns, after, forced)))
+            if found[-1][1].mends:
+                break  # those behind add less by themselves
+        return _together(_ranked(found), harm(outputs), trial)
+    except KeyboardInterrupt:
+        helpful = _ranked([row for row in found if row[0] < harm(outputs)])
+        mends = bool(helpful) and helpful[0].mends
+        return Diagnosis(tuple(helpful or _ranked(found)[:1]), _patterns(helpful[:1]), mends, is_cut=True)
+
+
+def _ranked(found: Sequence[tuple[Harm, Finding]]) -> list[Finding]:
+    return [finding for _, finding in sorted(found, key=lambda row: row[0])]
+
+
+def _together(ranked: Sequence[Finding], before: Harm, trial: Trial) -> Diagnosis:
+    """What the findings do together."""
+    helpful = _adding(ranked, before, trial)
     if harm(trial(_patterns(helpful))) != NO_HARM:
         helpful = _leaving_out(ranked, helpful, trial)
     mends = harm(trial(_patterns(helpful))) == NO_HARM

@@ -62,15 +62,19 @@ def test_the_figures_are_those_of_numpy(config, dtype):
     def distance(value, truth):
         return np.linalg.norm(value - truth) / np.linalg.norm(truth)
 
-    truth, value = both(batches[0])  # a healthy model's nodes are looked at in the first batch
+    def off(x):
+        truth, value = both(x)
+        return distance(np.exp(value), np.exp(truth))
+
+    furthest = max(batches, key=off)  # which is judged, and whose nodes are looked at
+    truth, value = both(furthest)
     node = next(node for node in found.nodes if node.name == "product")
     assert node.accumulated == pytest.approx(distance(value, truth), rel=1e-3)  # float32's sums: their last bits differ
     assert node.local == pytest.approx(node.accumulated)
     assert node.largest == pytest.approx(np.abs(truth).max(), rel=1e-6)
     assert node.smallest == pytest.approx(np.abs(truth).min(), rel=1e-4)
-    truth, value = both(np.concatenate(batches))
     result = found.outputs[0]
-    assert result.error == pytest.approx(distance(np.exp(value), np.exp(truth)), rel=1e-3)
+    assert result.error == pytest.approx(off(furthest), rel=1e-3)
     assert result.ideal == pytest.approx(result.error)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import importlib
 import threading
 from collections.abc import Iterator, Sequence
@@ -64,9 +65,8 @@ class Training:
             self.is_awaited = False
         if not self.errand.claim():
             return
-        import dataclasses
-
         from amp_tf.comparing.pipeline import compare
+        from amp_tf.comparing.progress import on_terminal
 
         errand = self.errand
         found = compare(
@@ -76,6 +76,7 @@ class Training:
             steps=errand.steps,
             nodes=errand.nodes,
             hardware=devices.hardware(),
+            progress=on_terminal(),
         )
         found = dataclasses.replace(found, notes=(*notes, *found.notes))
         errand.answer({"comparison": found.to_dict(), "text": str(found)})
