@@ -17,6 +17,7 @@ from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.comparing.comparison import Comparison
 from amp_tf.comparing.pipeline import compare
 from amp_tf.comparing.progress import on_terminal
+from amp_tf.comparing.ranges import Ranges, find_ranges
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, GraphError
 from amp_tf.offline.saved_model import read_saved_model
@@ -47,6 +48,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=8, metavar="N", help="batches at most; by default 8")
     parser.add_argument("--nodes", metavar="REGEX", help="nodes to be looked at besides those in 16 bit")
     parser.add_argument(
+        "--float32-only", action="store_true", help="run float32 alone, and say which tensors leave float16's range"
+    )
+    parser.add_argument(
         "--json", nargs="?", const=_STDOUT, metavar="FILE", help="write everything as JSON, or print it without FILE"
     )
     add_config_options(parser)
@@ -68,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
         if os.path.isdir(args.subject[0]):
             fix = "Name it with --inputs, or write -- in front of a script's command"
             raise AmpError("there is no file of inputs", where=args.subject[0], fix=fix)
-        found = compare_script(args.subject, config, args.steps, args.nodes)
+        asked = {"steps": args.steps, "nodes": args.nodes, "float32_only": args.float32_only}
+        found = compare_script(args.subject, config, **asked)
         return found if isinstance(found, int) else _write(found["comparison"], found["text"], args)
     if len(args.subject) > 1:
         fix = "Write one folder with --inputs, or a command after -- without it"
@@ -85,20 +90,17 @@ def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int
     return 0 if found["is_healthy"] else 1
 
 
-def _compare_model(folder: str, args: argparse.Namespace, config: AmpConfig) -> Comparison:
+def _compare_model(folder: str, args: argparse.Namespace, config: AmpConfig) -> Comparison | Ranges:
     model = _load(folder)  # whose variables live as long as it does
     function = _signature(model, args.signature, folder)
     arrays = _read_inputs(args.inputs, list(function.structured_input_signature[1]))
-    batches = _batches(arrays, args.batch_size)
-    found = compare(
-        function,
-        batches,
-        config,
-        steps=args.steps,
-        nodes=args.nodes,
-        hardware=hardware_for(config),
-        progress=on_terminal(),
-    )
+    given = function, _batches(arrays, args.batch_size), config
+    hardware, progress = hardware_for(config), on_terminal()
+    found: Comparison | Ranges
+    if args.float32_only:
+        found = find_ranges(*given, steps=args.steps, hardware=hardware, progress=progress)
+    else:
+        found = compare(*given, steps=args.steps, nodes=args.nodes, hardware=hardware, progress=progress)
     return dataclasses.replace(found, name=os.path.basename(os.path.normpath(folder)))
 
 

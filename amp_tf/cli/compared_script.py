@@ -24,14 +24,13 @@ _PATIENCE_S = 60  # a program that was ended may save something first, or have c
 _GLANCE_S = 0.2
 
 
-def compare_script(command: Sequence[str], config: AmpConfig, steps: int, nodes: str | None) -> dict[str, Any] | int:
+def compare_script(command: Sequence[str], config: AmpConfig, **asked: Any) -> dict[str, Any] | int:
     """Runs a command until the first training in it is compared.
 
     Args:
         command: the program and its arguments.
         config: what to convert.
-        steps: how many batches are run at most.
-        nodes: a regular expression for nodes to be looked at besides.
+        **asked: the other fields of an :class:`Errand`.
 
     Returns:
         The comparison's data as ``comparison`` and its text as ``text``. Where nothing was compared, that was told on
@@ -41,12 +40,12 @@ def compare_script(command: Sequence[str], config: AmpConfig, steps: int, nodes:
     Raises:
         ConfigError: ``steps`` or ``nodes`` mean nothing.
     """
-    if steps < 1:
-        raise ConfigError(f"{steps!r} is no number of batches", where="--steps", fix="Write 1 or more")
-    if nodes is not None:
-        check_pattern(nodes, where="--nodes")
+    if asked["steps"] < 1:
+        raise ConfigError(f"{asked['steps']} is no number of batches", where="--steps", fix="Write 1 or more")
+    if asked["nodes"] is not None:
+        check_pattern(asked["nodes"], where="--nodes")
     with tempfile.TemporaryDirectory(prefix="amp_tf_compare_") as folder:
-        errand = Errand(Path(folder), config, steps, nodes)
+        errand = Errand(Path(folder), config, **asked)
         errand.send()
         # Without amp_tf, whatever the script turns on: functions for XLA would be in 16 bit before they are looked at.
         environ = {**bootstrapped(os.environ), VARIABLE: folder, DISABLE_VAR: "1"}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 _NORM, _OFF, LARGEST = 1, 2, 6  #: some columns of a row, whose order is that in which Statistics.of takes them
+_LARGEST_FLOAT16 = 65504.0
 _ORDINARY = (1e-10, 1e15)  # sizes of the largest number whose squares, summed, float32 can hold
 _SMALLEST_SEEN = 1e-37  # below, CPUs and GPUs take float32's own numbers for zero
 
@@ -127,6 +128,32 @@ def thorough_row(value: Any, truth: Any, smallest: float) -> Any:
         tf.minimum(tf.reduce_min(tf.where(sizes > 0, sizes, np.inf)), np.inf),
     ]
     return tf.stack(row)
+
+
+def range_row(value: Any, _: Any, smallest: float) -> Any:
+    """A tensor of one row that says how a float32 value lies in float16's range.
+
+    Its columns: how many numbers; how many are above the largest of float16, inf or nan; how many are not zero and
+    would be; the largest finite size; the smallest that is not zero.
+
+    Args:
+        value: a tensor.
+        smallest: the smallest positive number of float16.
+    """
+    import tensorflow as tf
+
+    value = tf.reshape(value, [-1])
+    is_finite = tf.math.is_finite(value)
+    sizes = tf.where(is_finite, tf.abs(value), tf.zeros_like(value))
+    return tf.stack(
+        [
+            tf.cast(tf.size(value), tf.float32),
+            _count(tf.logical_or(tf.logical_not(is_finite), sizes > _LARGEST_FLOAT16)),
+            _count(tf.logical_and(sizes > 0, sizes <= smallest / 2)),
+            tf.maximum(tf.reduce_max(sizes), 0.0),
+            tf.minimum(tf.reduce_min(tf.where(sizes > 0, sizes, np.inf)), np.inf),
+        ]
+    )
 
 
 class Calls:

@@ -22,8 +22,6 @@ from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.values import check_pattern
 
-_CUT = "it was interrupted: not all batches, nodes or remedies were tried"
-
 
 def compare(
     model_or_function: Any,
@@ -34,6 +32,7 @@ def compare(
     nodes: str | None = None,
     hardware: Hardware | None = None,
     progress: Progress = silent,
+    notes: Sequence[str] = (),
 ) -> Comparison:
     """Says where a model goes wrong in 16 bit, and what to write so that it does not.
 
@@ -55,6 +54,7 @@ def compare(
             read 16 bit.
         hardware: the devices to rewrite for; this machine's CPU by default.
         progress: is told in some words what is done now, and an empty text in the end.
+        notes: what the answer is to say besides.
 
     Raises:
         ConfigError: an argument is not what it should be, there are no batches, or nothing would be converted.
@@ -66,7 +66,8 @@ def compare(
         progress("tracing the step")
         step = trace(model_or_function, batches, steps)
         with Work(step, flatten(step), hardware, progress) as work:
-            return _answer(name, work, config, nodes)
+            found = _answer(name, work, config, nodes)
+            return dataclasses.replace(found, notes=(*notes, *found.notes))
     finally:
         progress("")
 
@@ -88,7 +89,8 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
 
     def trial(patterns: tuple[str, ...], is_last: bool = False) -> Sequence[Output]:
         numbers = None if is_last else yardstick.numbers
-        tried, _ = work.measure(work.rewritten(with_patterns(patterns)).graph, f"without {patterns[-1:]}", numbers)
+        what = f"a trial with {', '.join(patterns)} in float32"
+        tried, _ = work.measure(work.rewritten(with_patterns(patterns)).graph, what, numbers)
         if tried.is_cut:
             raise KeyboardInterrupt
         return work.judge(tried, yardstick)
@@ -122,7 +124,8 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         mends=found.mends,
         products=products,
         products_kept=products - count_products(work.rewritten(with_patterns(found.patterns)).report),
-        notes=(*([_CUT] if is_cut else []), *_notes(work.flat, measured, result)),
+        is_cut=is_cut,
+        notes=tuple(_notes(work.flat, measured, result)),
     )
 
 

@@ -26,23 +26,26 @@ class Errand:
         config: what to convert.
         steps: how many batches at most.
         nodes: a regular expression for nodes to be looked at besides.
+        float32_only: whether only float16's range is looked for.
     """
 
     folder: Path
     config: AmpConfig
     steps: int
     nodes: str | None = None
+    float32_only: bool = False
 
     def send(self) -> None:
         """Writes what is asked for."""
-        plain = {"config": dataclasses.asdict(self.config), "steps": self.steps, "nodes": self.nodes}
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain |= {"folder": str(self.folder), "config": dataclasses.asdict(self.config)}
         (self.folder / _ORDER).write_text(json.dumps(plain))
 
     @classmethod
     def receive(cls, folder: Path) -> Errand:
         """What is asked for."""
         plain = json.loads((folder / _ORDER).read_text())
-        return cls(folder, AmpConfig(**plain["config"]), plain["steps"], plain["nodes"])
+        return cls(**{**plain, "folder": folder, "config": AmpConfig(**plain["config"])})
 
     def mark(self, name: str) -> None:
         """Notes how far a program came."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import importlib
 import threading
 from collections.abc import Iterator, Sequence
@@ -65,22 +64,31 @@ class Training:
             self.is_awaited = False
         if not self.errand.claim():
             return
-        from amp_tf.comparing.pipeline import compare
-        from amp_tf.comparing.progress import on_terminal
-
-        errand = self.errand
-        found = compare(
-            subject,
-            batches,
-            errand.config,
-            steps=errand.steps,
-            nodes=errand.nodes,
-            hardware=devices.hardware(),
-            progress=on_terminal(),
-        )
-        found = dataclasses.replace(found, notes=(*notes, *found.notes))
-        errand.answer({"comparison": found.to_dict(), "text": str(found)})
+        found = _found(subject, batches, self.errand, notes)
+        self.errand.answer({"comparison": found.to_dict(), "text": str(found)})
         raise SystemExit(0 if found.is_healthy else 1)
+
+
+def _found(subject: Any, batches: Sequence[Any], errand: Errand, notes: Sequence[str]) -> Any:
+    from amp_tf.comparing.pipeline import compare
+    from amp_tf.comparing.progress import on_terminal
+    from amp_tf.comparing.ranges import find_ranges
+
+    hardware, progress = devices.hardware(), on_terminal()
+    if errand.float32_only:
+        return find_ranges(
+            subject, batches, errand.config, steps=errand.steps, hardware=hardware, progress=progress, notes=notes
+        )
+    return compare(
+        subject,
+        batches,
+        errand.config,
+        steps=errand.steps,
+        nodes=errand.nodes,
+        hardware=hardware,
+        progress=progress,
+        notes=notes,
+    )
 
 
 def install(library: str, folder: str) -> None:
