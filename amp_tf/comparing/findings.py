@@ -127,15 +127,17 @@ def find(
             found.append((harm(after), _finding(looked, precision, patterns, after, forced)))
             if found[-1][1].mends:
                 break  # those behind add less by themselves
-        return _together(_ranked(found), harm(outputs), trial)
+        return _together(_ranked(found, precision), harm(outputs), trial)
     except KeyboardInterrupt:
-        helpful = _ranked([row for row in found if row[0] < harm(outputs)])
+        helpful = _ranked([row for row in found if row[0] < harm(outputs)], precision)
         mends = bool(helpful) and helpful[0].mends
-        return Diagnosis(tuple(helpful or _ranked(found)[:1]), _patterns(helpful[:1]), mends, is_cut=True)
+        return Diagnosis(tuple(helpful or _ranked(found, precision)[:1]), _patterns(helpful[:1]), mends, is_cut=True)
 
 
-def _ranked(found: Sequence[tuple[Harm, Finding]]) -> list[Finding]:
-    return [finding for _, finding in sorted(found, key=lambda row: row[0])]
+def _ranked(found: Sequence[tuple[Harm, Finding]], precision: Precision) -> list[Finding]:
+    """The most helpful first; a node that adds no more than others do may help only by what is kept before it."""
+    usual = _SUSPICIOUS * roundoff(precision)
+    return [finding for _, finding in sorted(found, key=lambda row: (row[1].local_error <= usual, row[0]))]
 
 
 def _together(ranked: Sequence[Finding], before: Harm, trial: Trial) -> Diagnosis:

@@ -164,25 +164,33 @@ class Ruler:
         self._session = new_session(self._graph)
         self._ends: dict[Any, tuple[Any, Any, Any, Any]] = {}
 
-    def measure(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> np.ndarray:
-        """A row for each output, shape (outputs, columns)."""
-        return np.stack([self._row(value, right) for value, right in zip(found, truth, strict=True)])
+    def measure(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray], kinds: Sequence[str]) -> np.ndarray:
+        """A row for each output, shape (outputs, columns).
 
-    def _row(self, value: np.ndarray, truth: np.ndarray) -> np.ndarray:
-        of_value, of_truth, quick, thorough = self._of(value.dtype)
+        Args:
+            found, truth: the outputs.
+            kinds: of the outputs. Of updates each number that is zero and not in the truth counts as underflown:
+                optimizers make large numbers of small ones.
+        """
+        outputs = zip(found, truth, kinds, strict=True)
+        return np.stack([self._row(value, right, kind == UPDATE) for value, right, kind in outputs])
+
+    def _row(self, value: np.ndarray, truth: np.ndarray, is_update: bool) -> np.ndarray:
+        of_value, of_truth, quick, thorough = self._of(value.dtype, is_update)
         feed = {of_value: value, of_truth: truth.astype(np.float32, copy=False)}
         row = self._session.run(quick, feed)
         return instruments.settled(row) if instruments.is_enough(row) else self._session.run(thorough, feed)
 
-    def _of(self, dtype: Any) -> tuple[Any, Any, Any, Any]:
+    def _of(self, dtype: Any, is_update: bool) -> tuple[Any, Any, Any, Any]:
         import tensorflow as tf
 
-        if dtype not in self._ends:
+        if (dtype, is_update) not in self._ends:
+            smallest = float("inf") if is_update else self._smallest
             with self._graph.as_default():
                 ends = tf.compat.v1.placeholder(dtype, None), tf.compat.v1.placeholder(tf.float32, None)
-                quick = instruments.quick_row(*ends, self._smallest)
-                self._ends[dtype] = (*ends, quick, instruments.thorough_row(*ends, self._smallest))
-        return self._ends[dtype]
+                quick = instruments.quick_row(*ends, smallest)
+                self._ends[dtype, is_update] = (*ends, quick, instruments.thorough_row(*ends, smallest))
+        return self._ends[dtype, is_update]
 
 
 def _why(message: str) -> str:

@@ -93,11 +93,10 @@ class Ranges:
         """One screen: how many leave the range, and how far."""
         bad = [node for node in self.nodes if node.is_f16]
         scale = f", loss scale 2^{round(math.log2(self.loss_scale))}" if self.loss_scale != 1 else ""
-        verdict = (
-            f"{len(bad)} of {self.seen} nodes would leave float16's range" if bad else "float16 reaches far enough"
-        )
+        outside = f"{len(bad)} of {self.seen} tensors would leave float16's range"
         batches = f"{self.batches} batch{'es' * (self.batches > 1)}"
-        lines = [f"{self.name}: {verdict} (float32 alone; {self.seen} nodes; {batches}{scale})"]
+        verdict = outside if bad else "float16 reaches far enough"
+        lines = [f"{self.name}: {verdict} (float32 alone; {batches}{scale})"]
         lines += [f"  {_told(node)}" for node in bad[:_SHOWN]]
         if len(bad) > _SHOWN:
             lines.append(f"  and {len(bad) - _SHOWN} more")

@@ -10,7 +10,7 @@ import numpy as np
 
 from amp_tf.comparing import instruments
 from amp_tf.comparing.flattening import FlatStep
-from amp_tf.comparing.forms import Form, JointGraph, Ruler
+from amp_tf.comparing.forms import Form, JointGraph
 from amp_tf.comparing.instruments import Statistics
 from amp_tf.comparing.joining import AMP, FLOAT32
 from amp_tf.comparing.probes import Probe, probe
@@ -66,7 +66,7 @@ class Measured:
 def against(
     truth: Form,
     form: Form,
-    ruler: Ruler,
+    measure: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], np.ndarray],
     numbers: Sequence[int],
     scale: float,
     *,
@@ -79,7 +79,7 @@ def against(
     Args:
         truth: float32.
         form: what is compared with it.
-        ruler: measures.
+        measure: gives a row for each output, from the form's and float32's.
         numbers: of the batches.
         scale: of the loss, where the step is scaled.
         is_disturbed: whether the form gets inputs that differ in their last bit.
@@ -91,7 +91,7 @@ def against(
         for place, number in enumerate(numbers, 1):
             tell(place, len(numbers))
             right = truth.run(number, scale)
-            rows[number] = ruler.measure(form.run(number, scale, is_disturbed=is_disturbed), right)
+            rows[number] = measure(form.run(number, scale, is_disturbed=is_disturbed), right)
             if is_over(rows[number]):
                 break
     except KeyboardInterrupt:

@@ -17,7 +17,7 @@ from amp_tf.comparing.steps import GRADIENT, UPDATE
 from amp_tf.precision import Precision
 
 LIMIT = 4.0
-LOST = 0.5  #: half of the norm: one bit is right
+LOST = 0.5  #: half of the norm: one bit is right; of an update, half of the numbers, which do not move
 LOST_GRADIENT = 0.9  #: of one variable's gradient, which behind a normalization cancels almost to nothing
 NO_TRUTH = 0.01  #: where float32 itself wanders by more, there is nothing to compare with
 
@@ -90,8 +90,10 @@ def _judge(
     has_no_truth = noise.distance > NO_TRUTH
     allowed = max(unit, ideal.error, noise.error)
     ratio = found.distance / allowed
-    # Adam's first steps are signs: the yardstick alone judges updates.
-    is_lost = kind != UPDATE and everywhere.distance > (LOST_GRADIENT if kind == GRADIENT else LOST)
+    if kind == UPDATE:  # Adam's first steps are signs, which may be far off; but they should be steps
+        is_lost = everywhere.underflow > LOST
+    else:
+        is_lost = everywhere.distance > (LOST_GRADIENT if kind == GRADIENT else LOST)
     if has_no_truth and not everywhere.nonfinite:
         ratio, is_lost = 0.0, False
     is_good = ratio <= LIMIT and not is_lost and not everywhere.nonfinite

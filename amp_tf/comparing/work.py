@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,7 +143,8 @@ class Work:
 
         assert self._float32 is not None
         chosen = range(len(self.step.batches)) if numbers is None else numbers
-        return against(self._float32, form, self._ruler, chosen, scale, tell=tell, **settings)
+        measure = functools.partial(self._ruler.measure, kinds=[kind for kind, _ in self.names])
+        return against(self._float32, form, measure, chosen, scale, tell=tell, **settings)
 
     def _overflows(self, *batches: np.ndarray) -> bool:
         gradients = [number for number, (kind, _) in enumerate(self.names) if kind == GRADIENT]
