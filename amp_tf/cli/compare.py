@@ -15,6 +15,7 @@ import numpy as np
 from amp_tf.cli.compared_script import compare_script
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.comparing.comparison import Comparison
+from amp_tf.comparing.page import page
 from amp_tf.comparing.pipeline import compare
 from amp_tf.comparing.progress import on_terminal
 from amp_tf.comparing.ranges import Ranges, find_ranges
@@ -53,6 +54,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", nargs="?", const=_STDOUT, metavar="FILE", help="write everything as JSON, or print it without FILE"
     )
+    parser.add_argument("--html", metavar="FILE", help="write a page: one file that needs no network")
     add_config_options(parser)
     return parser
 
@@ -87,6 +89,8 @@ def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int
     print(data if args.json == _STDOUT else text)
     if args.json not in (None, _STDOUT):
         Path(args.json).write_text(data + "\n")
+    if args.html is not None:
+        Path(args.html).write_text(page(found, text), encoding="utf-8")
     return 0 if found["is_healthy"] else 1
 
 
