@@ -32,6 +32,7 @@ _GRADIENT_SCOPES = ("gradient_tape/", "gradients/")
 Patterns = tuple[str, ...]
 Harm = tuple[float, float, float]
 NO_HARM: Harm = (0, 0, 0)
+Rank = tuple[bool, Harm]  # whether more than the node had to be kept in float32, and the harm that is left then
 Trial = Callable[[Patterns], Sequence[Output]]
 
 
@@ -118,24 +119,28 @@ def find(
     """
     trial = functools.cache(trial)
     known = {looked.probe.name: looked for looked in nodes}
-    found: list[tuple[Harm, Finding]] = []
+    found: list[tuple[Rank, Finding]] = []
     try:
         for looked in _suspects(nodes, precision):
             choices = list(dict.fromkeys(_choices(looked, known, followers)))
             patterns = _mend(choices, harm(outputs), trial)
             after = trial(patterns)
-            found.append((harm(after), _finding(looked, precision, patterns, after, forced)))
+            rank = patterns != choices[0], harm(after)
+            found.append((rank, _finding(looked, precision, patterns, after, forced)))
             if found[-1][1].mends:
                 break  # those behind add less by themselves
         return _together(_ranked(found, precision), harm(outputs), trial)
     except KeyboardInterrupt:
-        helpful = _ranked([row for row in found if row[0] < harm(outputs)], precision)
+        helpful = _ranked([row for row in found if row[0][1] < harm(outputs)], precision)
         mends = bool(helpful) and helpful[0].mends
         return Diagnosis(tuple(helpful or _ranked(found, precision)[:1]), _patterns(helpful[:1]), mends, is_cut=True)
 
 
-def _ranked(found: Sequence[tuple[Harm, Finding]], precision: Precision) -> list[Finding]:
-    """The most helpful first; a node that adds no more than others do may help only by what is kept before it."""
+def _ranked(found: Sequence[tuple[Rank, Finding]], precision: Precision) -> list[Finding]:
+    """The most helpful first; behind are those that may help only by what is kept in float32 with them.
+
+    These are nodes that add no more by themselves than others do, and nodes that alone do not help.
+    """
     usual = _SUSPICIOUS * roundoff(precision)
     return [finding for _, finding in sorted(found, key=lambda row: (row[1].local_error <= usual, row[0]))]
 
