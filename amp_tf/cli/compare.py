@@ -1,9 +1,10 @@
-"""``amp-tf compare MODEL --inputs FILE``: where a SavedModel goes wrong in 16 bit."""
+"""``amp-tf compare``: where a script's training, or a SavedModel, goes wrong in 16 bit."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from amp_tf.cli.compared_script import compare_script
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
+from amp_tf.comparing.comparison import Comparison
+from amp_tf.comparing.page import page
 from amp_tf.comparing.pipeline import compare
+from amp_tf.comparing.progress import on_terminal
+from amp_tf.comparing.ranges import Ranges, find_ranges
+from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, GraphError
 from amp_tf.offline.saved_model import read_saved_model
 
 _DEFAULT = "serving_default"
+_STDOUT = "-"
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -24,44 +32,80 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "compare",
         help="say where a model goes wrong in 16 bit",
-        description="Runs a signature of a SavedModel in float32 and as amp_tf rewrites it, and says where it goes "
-        "wrong and what to write so that it does not. Status 0 where the model is healthy, 1 where it is not. Training "
-        "is compared from Python, with amp_tf.compare.",
+        usage="amp-tf compare [options] -- python train.py [argument ...]\n"
+        "       amp-tf compare [options] MODEL --inputs FILE",
+        description="Runs a step in float32 and as amp_tf rewrites it, and says where it goes wrong and what to write "
+        "so that it does not: the first training of a script, which ends then; or a signature of a SavedModel. Status "
+        "0 where it is healthy, 1 where it is not.",
     )
-    parser.add_argument("model", metavar="MODEL", help="a SavedModel's folder")
+    parser.add_argument("subject", nargs="+", help="the command that trains, after --; or a SavedModel's folder")
     parser.add_argument(
-        "--inputs",
-        required=True,
-        metavar="FILE",
-        help="a .npz file with an array for each argument of the signature, under its name",
+        "--inputs", metavar="FILE", help="a .npz file with an array for each argument of the signature, under its name"
     )
-    parser.add_argument("--signature", default=_DEFAULT, metavar="NAME", help=f"by default {_DEFAULT}")
+    parser.add_argument("--signature", default=_DEFAULT, metavar="NAME", help=f"of a SavedModel; by default {_DEFAULT}")
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="rows of the arrays a batch; by default all at once"
     )
     parser.add_argument("--steps", type=int, default=8, metavar="N", help="batches at most; by default 8")
     parser.add_argument("--nodes", metavar="REGEX", help="nodes to be looked at besides those in 16 bit")
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
+    parser.add_argument(
+        "--float32-only", action="store_true", help="run float32 alone, and say which tensors leave float16's range"
+    )
+    parser.add_argument(
+        "--json", nargs="?", const=_STDOUT, metavar="FILE", help="write everything as JSON, or print it without FILE"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write a page: one file that needs no network")
     add_config_options(parser)
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the comparison; the status is 0 where the model is healthy, and 1 where it is not.
+    """Prints the comparison.
+
+    Returns:
+        0 where the model is healthy, 1 where it is not; of a script that was not compared see :func:`compare_script`.
 
     Raises:
         AmpError: the model, the inputs or a setting is wrong.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greetings are no answer
     config = read_config(args)
-    model = _load(args.model)  # whose variables live as long as it does
-    function = _signature(model, args.signature, args.model)
+    if args.inputs is None:
+        if os.path.isdir(args.subject[0]):
+            fix = "Name it with --inputs, or write -- in front of a script's command"
+            raise AmpError("there is no file of inputs", where=args.subject[0], fix=fix)
+        asked = {"steps": args.steps, "nodes": args.nodes, "float32_only": args.float32_only}
+        found = compare_script(args.subject, config, **asked)
+        return found if isinstance(found, int) else _write(found["comparison"], found["text"], args)
+    if len(args.subject) > 1:
+        fix = "Write one folder with --inputs, or a command after -- without it"
+        raise AmpError("expected one SavedModel", where=" ".join(args.subject), fix=fix)
+    compared = _compare_model(args.subject[0], args, config)
+    return _write(compared.to_dict(), str(compared), args)
+
+
+def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int:
+    data = json.dumps(found, indent=1)
+    print(data if args.json == _STDOUT else text)
+    if args.json not in (None, _STDOUT):
+        Path(args.json).write_text(data + "\n")
+    if args.html is not None:
+        Path(args.html).write_text(page(found, text), encoding="utf-8")
+    return 0 if found["is_healthy"] else 1
+
+
+def _compare_model(folder: str, args: argparse.Namespace, config: AmpConfig) -> Comparison | Ranges:
+    model = _load(folder)  # whose variables live as long as it does
+    function = _signature(model, args.signature, folder)
     arrays = _read_inputs(args.inputs, list(function.structured_input_signature[1]))
-    batches = _batches(arrays, args.batch_size)
-    found = compare(function, batches, config, steps=args.steps, nodes=args.nodes, hardware=hardware_for(config))
-    found = dataclasses.replace(found, name=os.path.basename(os.path.normpath(args.model)))
-    print(found.to_json() if args.json else found)
-    return 0 if found.is_healthy else 1
+    given = function, _batches(arrays, args.batch_size), config
+    hardware, progress = hardware_for(config), on_terminal()
+    found: Comparison | Ranges
+    if args.float32_only:
+        found = find_ranges(*given, steps=args.steps, hardware=hardware, progress=progress)
+    else:
+        found = compare(*given, steps=args.steps, nodes=args.nodes, hardware=hardware, progress=progress)
+    return dataclasses.replace(found, name=os.path.basename(os.path.normpath(folder)))
 
 
 def _load(folder: str) -> Any:

@@ -74,12 +74,13 @@ def switched_on(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the command: the switch, and the bootstrap folder in front of ``PYTHONPATH``. Idempotent."""
+    """The environment of the command: the switch, and what :func:`bootstrapped` adds. Idempotent."""
+    return bootstrapped({**environ, **switched_on(environ)})
+
+
+def bootstrapped(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment with the bootstrap folder in front of ``PYTHONPATH``. Idempotent."""
     given = environ.get("PYTHONPATH", "")
     # An empty entry is the current folder, but nothing at all is no entry.
     paths = [path for path in given.split(os.pathsep) if path != str(_BOOTSTRAP)] if given else []
-    return {
-        **environ,
-        **switched_on(environ),
-        "PYTHONPATH": os.pathsep.join([str(_BOOTSTRAP), *paths]),
-    }
+    return {**environ, "PYTHONPATH": os.pathsep.join([str(_BOOTSTRAP), *paths])}

@@ -60,6 +60,7 @@ class Comparison:
         mends: whether with these patterns all outputs are good; this was tried.
         products: matrix products and convolutions in 16 bit, which is where the speed comes from.
         products_kept: how many of them would stay in float32 with the patterns.
+        is_cut: whether the user interrupted it: not all batches, nodes or remedies were tried.
         notes: what else is to be known.
     """
 
@@ -77,6 +78,7 @@ class Comparison:
     mends: bool = False
     products: int = 0
     products_kept: int = 0
+    is_cut: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -120,7 +122,8 @@ class Comparison:
     def __str__(self) -> str:
         """One screen: the verdict, the outputs that are wrong, the findings, and what to write."""
         lines = [self._headline(), *(self._healthy() if self.is_healthy else self._ill())]
-        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+        cut = ["it was interrupted: not all batches, nodes or remedies were tried"] if self.is_cut else []
+        return "\n".join([*lines, *(f"Note: {note}" for note in (*cut, *self.notes))])
 
     def _headline(self) -> str:
         scale = f", loss scale 2^{round(math.log2(self.loss_scale))}" if self.loss_scale != 1 else ""
@@ -159,6 +162,8 @@ class Comparison:
         return [*lines, "", *self._advice()]
 
     def _advice(self) -> list[str]:
+        if not self.patterns and self.is_cut:
+            return ["What would mend it was not found out."]
         if not self.patterns:
             return ["Keeping single nodes or layers in float32 does not mend it."]
         effect = "mends all outputs" if self.mends else "makes it better, some outputs stay wrong"

@@ -32,6 +32,7 @@ _GRADIENT_SCOPES = ("gradient_tape/", "gradients/")
 Patterns = tuple[str, ...]
 Harm = tuple[float, float, float]
 NO_HARM: Harm = (0, 0, 0)
+Rank = tuple[bool, Harm]  # whether more than the node had to be kept in float32, and the harm that is left then
 Trial = Callable[[Patterns], Sequence[Output]]
 
 
@@ -89,11 +90,13 @@ class Diagnosis:
         findings: what helps to keep in float32, the most helpful first; where nothing helps, the first suspect.
         patterns: those that make the outputs better together.
         mends: whether all outputs are good with them.
+        is_cut: whether the user interrupted the search: findings are those so far, and patterns the best one's.
     """
 
     findings: tuple[Finding, ...] = ()
     patterns: Patterns = ()
     mends: bool = False
+    is_cut: bool = False
 
 
 def find(
@@ -116,16 +119,35 @@ def find(
     """
     trial = functools.cache(trial)
     known = {looked.probe.name: looked for looked in nodes}
-    found: list[tuple[Harm, Finding]] = []
-    for looked in _suspects(nodes, precision):
-        choices = list(dict.fromkeys(_choices(looked, known, followers)))
-        patterns = _mend(choices, harm(outputs), trial)
-        after = trial(patterns)
-        found.append((harm(after), _finding(looked, precision, patterns, after, forced)))
-        if found[-1][1].mends:
-            break  # those behind add less by themselves
-    ranked = [finding for _, finding in sorted(found, key=lambda row: row[0])]
-    helpful = _adding(ranked, harm(outputs), trial)
+    found: list[tuple[Rank, Finding]] = []
+    try:
+        for looked in _suspects(nodes, precision):
+            choices = list(dict.fromkeys(_choices(looked, known, followers)))
+            patterns = _mend(choices, harm(outputs), trial)
+            after = trial(patterns)
+            rank = patterns != choices[0], harm(after)
+            found.append((rank, _finding(looked, precision, patterns, after, forced)))
+            if found[-1][1].mends:
+                break  # those behind add less by themselves
+        return _together(_ranked(found, precision), harm(outputs), trial)
+    except KeyboardInterrupt:
+        helpful = _ranked([row for row in found if row[0][1] < harm(outputs)], precision)
+        mends = bool(helpful) and helpful[0].mends
+        return Diagnosis(tuple(helpful or _ranked(found, precision)[:1]), _patterns(helpful[:1]), mends, is_cut=True)
+
+
+def _ranked(found: Sequence[tuple[Rank, Finding]], precision: Precision) -> list[Finding]:
+    """The most helpful first; behind are those that may help only by what is kept in float32 with them.
+
+    These are nodes that add no more by themselves than others do, and nodes that alone do not help.
+    """
+    usual = _SUSPICIOUS * roundoff(precision)
+    return [finding for _, finding in sorted(found, key=lambda row: (row[1].local_error <= usual, row[0]))]
+
+
+def _together(ranked: Sequence[Finding], before: Harm, trial: Trial) -> Diagnosis:
+    """What the findings do together."""
+    helpful = _adding(ranked, before, trial)
     if harm(trial(_patterns(helpful))) != NO_HARM:
         helpful = _leaving_out(ranked, helpful, trial)
     mends = harm(trial(_patterns(helpful))) == NO_HARM

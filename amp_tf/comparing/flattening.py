@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from amp_tf.comparing.randomness import set_seeds
 from amp_tf.comparing.steps import Step
 from amp_tf.errors import GraphError
 from amp_tf.rewriting.planning import CAST_SUFFIX
 
 _COMPILED = "_XlaMustCompile"
+_ALIGNMENT = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +80,7 @@ def flatten(step: Step) -> FlatStep:
             where="compare(model_or_function)",
             fix="Compare in a process with AMP_TF_DISABLE=1",
         )
-    _set_seeds(flat)
+    set_seeds(flat)
     count = len(step.batches[0]) + step.is_scaled
     return FlatStep(
         graph=flat,
@@ -103,7 +105,7 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
             captures[inner.op.name] = outer.numpy()
         elif id(outer) in of_handle:
             variable = of_handle[id(outer)]
-            value = variable.numpy()
+            value = _aligned(variable.numpy())
             variables[inner.op.name] = Variable(variable.name.partition(":")[0], value, variable.dtype.as_datatype_enum)
         else:
             raise GraphError(
@@ -112,6 +114,17 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
                 fix="Pass a function without lookup tables and iterators: look up before, and feed what they give",
             )
     return captures, variables
+
+
+def _aligned(value: Any) -> Any:
+    """The same numbers where TensorFlow can use them in place: its allocator's addresses are multiples of 64."""
+    if not isinstance(value, np.ndarray) or value.dtype == object or value.ctypes.data % _ALIGNMENT == 0:
+        return value
+    room = np.empty(value.nbytes + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    found = room[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
+    found[...] = value
+    return found
 
 
 def _inline(graph: Any, ends: list[str]) -> Any:
@@ -138,10 +151,3 @@ def _leave_xla_out(graph: Any) -> bool:
     for node in (*graph.node, *(node for function in graph.library.function for node in function.node_def)):
         node.attr.pop(_COMPILED, None)
     return is_compiled
-
-
-def _set_seeds(graph: Any) -> None:
-    """Gives random ops that choose their own seed one that all copies share."""
-    for number, node in enumerate(graph.node, 1):
-        if "seed" in node.attr and "seed2" in node.attr and not node.attr["seed"].i and not node.attr["seed2"].i:
-            node.attr["seed"].i = number

@@ -1,18 +1,22 @@
-"""Reductions that compare tensors inside the graph: a row of numbers leaves it for each, and no tensor.
+"""Reductions that say how tensors differ: a row of numbers comes out for each, and no tensor.
 
 A value is compared with its truth after both are divided by the largest number of the truth, so that no square leaves
-float32's range. What is not finite is counted, and left out of the sums.
+float32's range. What is not finite is counted, and left out of the sums. Most numbers are finite and of ordinary size:
+a quick row takes fewer passes over them, and says where a thorough one is needed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-_COLUMNS = 10  #: what one row holds, in the order of :class:`Statistics`
+_NORM, _OFF, LARGEST = 1, 2, 6  #: some columns of a row, whose order is that in which Statistics.of takes them
+_LARGEST_FLOAT16 = 65504.0
+_ORDINARY = (1e-10, 1e15)  # sizes of the largest number whose squares, summed, float32 can hold
+_SMALLEST_SEEN = 1e-37  # below, CPUs and GPUs take float32's own numbers for zero
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,29 +27,25 @@ class Statistics:
         size: numbers compared.
         error: relative L2 error of what is finite in both; infinite where the truth is zero and the value is not.
         nonfinite: share of the numbers that are inf or nan and finite in the truth.
-        lost: share of the numbers that are zero and not in the truth.
         underflow: share of the numbers that are zero and, in the truth, not zero but too small for 16 bit.
         nonfinite_truth: share that is inf or nan in the truth.
         largest: the largest size of a number of the truth.
         smallest: the smallest one that is not zero.
-        largest_value: the largest finite size of a number of the value.
     """
 
     size: int
     error: float
     nonfinite: float
-    lost: float
     underflow: float
     nonfinite_truth: float
     largest: float
     smallest: float
-    largest_value: float
 
     @classmethod
     def of(cls, rows: Iterable[np.ndarray]) -> Statistics:
         """What the rows of all batches say together."""
         table = np.asarray(list(rows), np.float64)
-        size, truth, difference, nonfinite, zeros, tiny, bad, largest, smallest, value = table.T
+        size, truth, difference, nonfinite, tiny, bad, largest, smallest = table.T
         scales = np.square(np.where(largest > 0, largest, 1.0))
         total, off = float((truth * scales).sum()), float((difference * scales).sum())
         count = max(float(size.sum()), 1.0)
@@ -53,12 +53,10 @@ class Statistics:
             size=int(size.sum()),
             error=float(np.sqrt(off / total)) if total else (float("inf") if off else 0.0),
             nonfinite=float(nonfinite.sum()) / count,
-            lost=float(zeros.sum()) / count,
             underflow=float(tiny.sum()) / count,
             nonfinite_truth=float(bad.sum()) / count,
             largest=float(largest.max()),
             smallest=float(smallest.min()),
-            largest_value=float(value.max()),
         )
 
     @property
@@ -67,45 +65,139 @@ class Statistics:
         return float("inf") if self.nonfinite else self.error
 
 
-def measure(value: Any, truth: Any, smallest: float) -> Any:
-    """A tensor of one row that says how a value differs from its truth, to be built in the graph.
+def quick_row(value: Any, truth: Any, smallest: float) -> Any:
+    """A tensor of one row that says how a value differs from its truth; :func:`is_enough` whether it may be believed.
 
     Args:
-        value: any floating-point tensor.
-        truth: another of the same shape.
+        value: a floating-point tensor.
+        truth: a float32 tensor of the same shape.
         smallest: the smallest positive number of the 16-bit type; half of it is rounded to zero.
     """
     import tensorflow as tf
 
-    value, truth = (tf.reshape(tf.cast(tensor, tf.float32), [-1]) for tensor in (value, truth))
+    truth, value = tf.reshape(truth, [-1]), tf.reshape(tf.cast(value, tf.float32), [-1])
+    sizes, zero = tf.abs(truth), tf.constant(0.0)
+    least = tf.minimum(tf.reduce_min(tf.where(sizes > 0, sizes, np.inf)), np.inf)
+    return tf.stack(
+        [
+            tf.cast(tf.size(truth), tf.float32),
+            2 * tf.nn.l2_loss(truth),
+            2 * tf.nn.l2_loss(value - truth),
+            zero,
+            _count_tiny(value, sizes, smallest) if smallest > _SMALLEST_SEEN else zero,
+            zero,
+            tf.maximum(tf.reduce_max(sizes), 0.0),
+            least,
+        ]
+    )
+
+
+def is_enough(row: np.ndarray) -> bool:
+    """Whether all numbers behind a quick row are finite, and their squares too."""
+    is_ordinary = row[LARGEST] == 0 or _ORDINARY[0] < row[LARGEST] < _ORDINARY[1]
+    return bool(is_ordinary and np.isfinite(row[_NORM]) and np.isfinite(row[_OFF]))
+
+
+def settled(row: np.ndarray) -> np.ndarray:
+    """A quick row as a thorough one would be: its sums are those of numbers divided by the largest."""
+    found = row.astype(np.float64)
+    found[[_NORM, _OFF]] /= np.square(found[LARGEST]) or 1.0
+    return found
+
+
+def thorough_row(value: Any, truth: Any, smallest: float) -> Any:
+    """The row of any numbers, infinite and very large or small ones too; the arguments are a quick one's."""
+    import tensorflow as tf
+
+    truth, value = tf.reshape(truth, [-1]), tf.reshape(tf.cast(value, tf.float32), [-1])
     zero = tf.zeros_like(truth)
     is_good, is_true = tf.math.is_finite(value), tf.math.is_finite(truth)
     both = tf.logical_and(is_good, is_true)
     sizes = tf.where(is_true, tf.abs(truth), zero)
-    largest = tf.reduce_max(tf.concat([sizes, [0.0]], 0))
+    largest = tf.maximum(tf.reduce_max(sizes), 0.0)
     scale = tf.where(largest > 0, largest, 1.0)
     difference = tf.where(both, value / scale - truth / scale, zero)
-    is_lost = tf.logical_and(tf.equal(value, 0.0), sizes > 0)
     row = [
         tf.cast(tf.size(truth), tf.float32),
         tf.reduce_sum(tf.square(sizes / scale)),
         tf.reduce_sum(tf.square(difference)),
         _count(tf.logical_and(is_true, tf.logical_not(is_good))),
-        _count(is_lost),
-        _count(tf.logical_and(is_lost, sizes <= smallest / 2)),
+        _count_tiny(value, sizes, smallest),
         _count(tf.logical_not(is_true)),
         largest,
-        tf.reduce_min(tf.concat([tf.where(sizes > 0, sizes, np.inf), [np.inf]], 0)),
-        tf.reduce_max(tf.concat([tf.where(is_good, tf.abs(value), zero), [0.0]], 0)),
+        tf.minimum(tf.reduce_min(tf.where(sizes > 0, sizes, np.inf)), np.inf),
     ]
     return tf.stack(row)
 
 
-def stack(rows: Sequence[Any]) -> Any:
-    """All rows as one tensor, shape (rows, columns)."""
+def range_row(value: Any, _: Any, smallest: float) -> Any:
+    """A tensor of one row that says how a float32 value lies in float16's range.
+
+    Its columns: how many numbers; how many are above the largest of float16, inf or nan; how many are not zero and
+    would be; the largest finite size; the smallest that is not zero.
+
+    Args:
+        value: a tensor.
+        smallest: the smallest positive number of float16.
+    """
     import tensorflow as tf
 
-    return tf.stack(rows) if rows else tf.zeros([0, _COLUMNS])
+    value = tf.reshape(value, [-1])
+    is_finite = tf.math.is_finite(value)
+    sizes = tf.where(is_finite, tf.abs(value), tf.zeros_like(value))
+    return tf.stack(
+        [
+            tf.cast(tf.size(value), tf.float32),
+            _count(tf.logical_or(tf.logical_not(is_finite), sizes > _LARGEST_FLOAT16)),
+            _count(tf.logical_and(sizes > 0, sizes <= smallest / 2)),
+            tf.maximum(tf.reduce_max(sizes), 0.0),
+            tf.minimum(tf.reduce_min(tf.where(sizes > 0, sizes, np.inf)), np.inf),
+        ]
+    )
+
+
+class Calls:
+    """Rows as functions of a graph: each use is one node, so that graphs of thousands of rows are made in seconds.
+
+    Args:
+        graph: the ``tf.Graph``.
+        row_of: :func:`quick_row` or :func:`thorough_row`.
+        smallest: as for these.
+    """
+
+    def __init__(self, graph: Any, row_of: Callable[[Any, Any, float], Any], smallest: float) -> None:
+        self._graph, self._row_of, self._smallest = graph, row_of, smallest
+        self._names: dict[tuple[Any, ...], str] = {}
+
+    def measure(self, values: Sequence[Any], truth: Any) -> Any:
+        """A tensor of a row for each value, shape (values, columns)."""
+        import tensorflow as tf
+
+        types = tuple(value.dtype for value in values)
+        if types not in self._names:
+            self._names[types] = self._add(types)
+        # A node whose op is the function itself, which costs least to make and to prepare.
+        made = self._graph.create_op(self._names[types], [truth, *values], [tf.float32], name="instrument")
+        return made.outputs[0]
+
+    def _add(self, types: Sequence[Any]) -> str:
+        import tensorflow as tf
+
+        def of(truth: Any, *values: Any) -> Any:
+            return tf.stack([self._row_of(value, truth, self._smallest) for value in values])
+
+        specs = [tf.TensorSpec(None, dtype) for dtype in (tf.float32, *types)]
+        function = tf.function(of, autograph=False).get_concrete_function(*specs)
+        with self._graph.as_default():
+            function.add_to_graph(self._graph)
+        return str(function.function_def.signature.name)
+
+
+def _count_tiny(value: Any, sizes: Any, smallest: float) -> Any:
+    import tensorflow as tf
+
+    is_small = tf.logical_and(sizes > 0, sizes <= smallest / 2)
+    return _count(tf.logical_and(tf.equal(value, 0.0), is_small))
 
 
 def _count(mask: Any) -> Any:

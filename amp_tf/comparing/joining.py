@@ -1,4 +1,4 @@
-"""Several forms of one flat step, side by side in one graph: they share what is fed, and nothing else.
+"""Forms of one flat step in one graph: they share what is fed, and nothing else.
 
 Each form is a *side*: its nodes have the side's name in front, and its variables are its own, filled with the user's
 values before each batch. So no form sees what another one updates, and the user's own variables are never touched.
@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from amp_tf.comparing.flattening import FlatStep, Variable
+from amp_tf.comparing.randomness import make_stateless
 
 FLOAT32 = "float32"  #: the side that is right
 AMP = "amp"  #: as amp_tf rewrites it
-IDEAL = "ideal"  #: the ideal mixed program: products alone in 16 bit
-NOISE = "noise"  #: float32, with inputs that differ in their last bit
 _SHARED = "input"
 
 
@@ -31,7 +30,7 @@ def join(step: FlatStep, sides: Mapping[str, Any]) -> Any:
     fed = {*step.feeds, *step.captures}
     constants = {node.name: node for node in step.graph.node if node.op == "Const" and not node.input}
     for side, graph in sides.items():
-        shared = {} if side == NOISE else {name: f"{_SHARED}/{name}" for name in fed}
+        shared = {name: f"{_SHARED}/{name}" for name in fed}
         if side != FLOAT32:
             same = [node.name for node in graph.node if node.name in constants and node == constants[node.name]]
             shared.update((name, f"{FLOAT32}/{name}") for name in same)
@@ -49,6 +48,7 @@ def join(step: FlatStep, sides: Mapping[str, Any]) -> Any:
             if node.name in step.variables:
                 _make_variable(added, step.variables[node.name])
             _rename_in(added, side, functions)
+    make_stateless(joint)
     return joint
 
 
@@ -59,7 +59,7 @@ def tensor_name(side: str, name: str, step: FlatStep) -> str:
 
 def feed_name(side: str, node: str, step: FlatStep) -> str:
     """What a node of the step is called in the joint graph, as long as it is no constant."""
-    is_shared = side != NOISE and (node in step.feeds or node in step.captures)
+    is_shared = node in step.feeds or node in step.captures
     return f"{_SHARED if is_shared else side}/{node}"
 
 

@@ -9,20 +9,18 @@ from typing import Any
 from amp_tf.comparing.comparison import Comparison, NodeError
 from amp_tf.comparing.findings import Diagnosis, find
 from amp_tf.comparing.flattening import FlatStep, flatten
-from amp_tf.comparing.joining import AMP, FLOAT32, IDEAL, NOISE
-from amp_tf.comparing.running import JointRun, Looked, Measured, output_names
-from amp_tf.comparing.steps import GRADIENT, Step, name_of, trace
-from amp_tf.comparing.verdicts import LIMIT, Output, has_truth, judge, roundoff
+from amp_tf.comparing.progress import Progress, silent
+from amp_tf.comparing.running import Looked, Measured
+from amp_tf.comparing.steps import name_of, trace
+from amp_tf.comparing.verdicts import LIMIT, Output, has_truth, roundoff
+from amp_tf.comparing.work import Work
 from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import ConfigError
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.oplists.table import CLEAR, INFER, ROWS
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import count_products, find_followers
-from amp_tf.rewriting.pipeline import RewriteResult, rewrite
+from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.values import check_pattern
-
-_SCALES = (2.0**15, 2.0**11, 2.0**7, 2.0**3, 1.0)  # as dynamic loss scaling finds its own, in larger steps
 
 
 def compare(
@@ -33,13 +31,16 @@ def compare(
     steps: int = 8,
     nodes: str | None = None,
     hardware: Hardware | None = None,
+    progress: Progress = silent,
+    notes: Sequence[str] = (),
 ) -> Comparison:
     """Says where a model goes wrong in 16 bit, and what to write so that it does not.
 
-    One step is traced and run in float32, as amp_tf rewrites it, as the ideal mixed program (products alone in 16 bit)
-    and in float32 with inputs that differ in their last bit, all in one graph, with the same inputs, variables and
-    seeds. The model's own variables are not changed. Nothing is compiled by XLA. Single nodes are looked at in all
-    batches where something is wrong, else in the first.
+    One step is traced and run in float32 and as amp_tf rewrites it, with the same inputs, variables and seeds. One
+    batch of four, those that are furthest off, are run again as the ideal mixed program (products alone in 16 bit) and
+    in float32 with inputs that differ in their last bit, and judged; single nodes are looked at in the furthest one.
+    The model's own variables are not changed. Nothing is compiled by XLA. Interrupted by the user (Ctrl-C), it says
+    what is known by then.
 
     Args:
         model_or_function: a compiled Keras model, whose loss and gradients are compared (in float16 with a loss scale);
@@ -52,45 +53,66 @@ def compare(
         nodes: a regular expression, searched in node names, for nodes to be looked at besides those that are 16 bit or
             read 16 bit.
         hardware: the devices to rewrite for; this machine's CPU by default.
+        progress: is told in some words what is done now, and an empty text in the end.
+        notes: what the answer is to say besides.
 
     Raises:
         ConfigError: an argument is not what it should be, there are no batches, or nothing would be converted.
         GraphError: the step cannot be traced or run, or returns no floating-point numbers.
     """
     config = _check(config, steps, nodes)
-    return _answer(name_of(model_or_function), trace(model_or_function, batches, steps), config, nodes, hardware)
+    name = name_of(model_or_function)
+    try:
+        progress("tracing the step")
+        step = trace(model_or_function, batches, steps)
+        with Work(step, flatten(step), hardware, progress) as work:
+            found = _answer(name, work, config, nodes)
+            return dataclasses.replace(found, notes=(*notes, *found.notes))
+    finally:
+        progress("")
 
 
-def _answer(name: str, step: Step, config: AmpConfig, nodes: str | None, hardware: Hardware | None) -> Comparison:
+def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comparison:
     """What the traced step says."""
-    flat = flatten(step)
-    work = _Work(step, flat, hardware)
     result = work.rewritten(config)
     precision = _precision_of(result, name)
-    sides = {AMP: result.graph, IDEAL: work.rewritten(_ideal(config)).graph, NOISE: flat.graph}
-    measured, scale = work.run(sides, precision)
-    names = output_names(step, flat)
-
-    def judged(found: Measured) -> list[Output]:
-        return judge(names, found.outputs[AMP], measured.outputs[IDEAL], measured.outputs[NOISE], precision)
+    work.begin(precision)
+    measured, scale = work.measure(result.graph, f"float32 and {precision.value}")
+    yardstick = work.yardstick(measured, config, scale)
+    outputs = work.judge(measured, yardstick)
+    is_healthy = all(output.is_good for output in outputs)
+    looked: Sequence[Looked] = ()
+    found, is_cut = Diagnosis(), measured.is_cut
 
     def with_patterns(patterns: tuple[str, ...]) -> AmpConfig:
         return dataclasses.replace(config, keep_float32=(*config.keep_float32, *patterns))
 
-    def trial(patterns: tuple[str, ...]) -> Sequence[Output]:
-        return judged(work.run({AMP: work.rewritten(with_patterns(patterns)).graph}, precision)[0])
+    def trial(patterns: tuple[str, ...], is_last: bool = False) -> Sequence[Output]:
+        numbers = None if is_last else yardstick.numbers
+        what = f"a trial with {', '.join(patterns)} in float32"
+        tried, _ = work.measure(work.rewritten(with_patterns(patterns)).graph, what, numbers)
+        if tried.is_cut:
+            raise KeyboardInterrupt
+        return work.judge(tried, yardstick)
 
-    outputs = judged(measured)
-    is_healthy = all(output.is_good for output in outputs)
-    looked = work.look(result.graph, precision, scale, nodes, limit=1 if is_healthy else None)
-    found = Diagnosis()
-    if not is_healthy:
-        found = find(looked, outputs, precision, tuple(config.force_f16), find_followers(flat.graph), trial)
+    try:
+        if not is_cut:
+            looked = work.look(result.graph, yardstick.numbers[0], scale, nodes)
+            if not is_healthy:
+                found = find(
+                    looked, outputs, precision, tuple(config.force_f16), find_followers(work.flat.graph), trial
+                )
+        is_cut = is_cut or found.is_cut
+        if found.mends and not is_cut and len(measured.rows) > len(yardstick.numbers):
+            mends = all(output.is_good for output in trial(found.patterns, is_last=True))
+            found = dataclasses.replace(found, mends=mends)
+    except KeyboardInterrupt:
+        is_cut = True
     products = count_products(result.report)
     return Comparison(
         name=name,
         precision=precision,
-        batches=len(step.batches),
+        batches=len(measured.rows),
         loss_scale=scale,
         converted=result.report.converted,
         total=result.report.total,
@@ -102,40 +124,9 @@ def _answer(name: str, step: Step, config: AmpConfig, nodes: str | None, hardwar
         mends=found.mends,
         products=products,
         products_kept=products - count_products(work.rewritten(with_patterns(found.patterns)).report),
-        notes=tuple(_notes(flat, measured, config, result)),
+        is_cut=is_cut,
+        notes=tuple(_notes(work.flat, measured, result)),
     )
-
-
-class _Work:
-    """What a trial needs to run the step in another form."""
-
-    def __init__(self, step: Step, flat: FlatStep, hardware: Hardware | None) -> None:
-        self._step, self._flat, self._hardware = step, flat, hardware
-
-    def rewritten(self, config: AmpConfig) -> RewriteResult:
-        return rewrite(self._flat.graph, config, preserve=self._flat.ends, hardware=self._hardware)
-
-    def look(
-        self, rewritten: Any, precision: Precision, scale: float, nodes: str | None, limit: int | None
-    ) -> Sequence[Looked]:
-        """What is measured at each node; apart from the other forms, because that takes the most time and memory."""
-        sides = {FLOAT32: self._flat.graph, AMP: rewritten}
-        return JointRun(self._step, self._flat, sides, precision, wanted=nodes, has_probes=True).run(scale, limit).nodes
-
-    def run(self, sides: dict[str, Any], precision: Precision) -> tuple[Measured, float]:
-        """Runs with the first loss scale at which no gradient overflows; what was measured, and the scale."""
-        run = JointRun(self._step, self._flat, {FLOAT32: self._flat.graph, **sides}, precision)
-        scales = _SCALES if self._step.is_scaled and precision.needs_loss_scaling else (1.0,)
-        for scale in scales:
-            measured = run.run(scale)
-            if not self._overflows(measured):
-                return measured, scale
-        return measured, scale
-
-    def _overflows(self, measured: Measured) -> bool:
-        names = output_names(self._step, self._flat)
-        of_sides = zip(names, measured.outputs[AMP], strict=True)
-        return any(kind == GRADIENT and statistics.nonfinite for (kind, _), statistics in of_sides)
 
 
 def _check(config: AmpConfig | None, steps: int, nodes: str | None) -> AmpConfig:
@@ -147,18 +138,6 @@ def _check(config: AmpConfig | None, steps: int, nodes: str | None) -> AmpConfig
         return AmpConfig.from_env()
     return check_config(
         config, where="compare(config)", fix='Write for instance amp_tf.AmpConfig(precision="bfloat16")'
-    )
-
-
-def _ideal(config: AmpConfig) -> AmpConfig:
-    """Products alone: what would follow them into 16 bit, or pass 16 bit on, is on no list, and nothing is forced."""
-    infer, clear = (tuple(sorted({row.op for row in ROWS if row.op_list == name})) for name in (INFER, CLEAR))
-    return AmpConfig(
-        precision=config.precision,
-        target=config.target,
-        ignore_performance=config.ignore_performance,
-        infer_remove=infer,
-        clear_remove=clear,
     )
 
 
@@ -193,10 +172,10 @@ def _first_divergence(nodes: Sequence[Looked], precision: Precision) -> NodeErro
     return next((error for error in errors if error.has_truth), None)
 
 
-def _notes(flat: FlatStep, measured: Measured, config: AmpConfig, result: RewriteResult) -> Iterator[str]:
+def _notes(flat: FlatStep, measured: Measured, result: RewriteResult) -> Iterator[str]:
     if flat.is_compiled:
         yield "functions for XLA (jit_compile) were run without it"
-    if any(statistics.nonfinite_truth for statistics in measured.outputs[AMP]):
+    if any(statistics.nonfinite_truth for statistics in measured.pooled()):
         yield "some outputs are inf or nan in float32 already; those numbers are left out"
     if result.report.unmatched:
         yield f"no node's name matches {', '.join(result.report.unmatched)}"

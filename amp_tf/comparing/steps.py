@@ -154,13 +154,14 @@ Results = Iterable[tuple[str, str, Any]]
 
 def _training_step(model: Any) -> Callable[..., Results]:
     """Loss, gradients and predictions of a compiled Keras model; gradients are those of the scaled loss, unscaled."""
+    has_mode = getattr(model, "_call_has_training_arg", getattr(model, "_expects_training_arg", True))
 
     def call(arguments: Sequence[Any], _: Any, scale: Any) -> Results:
         import tensorflow as tf
 
         x, y, weight = (*arguments, None)[:3]
         with tf.GradientTape() as tape:
-            predictions = model(x, training=True)
+            predictions = model(x, training=True) if has_mode else model(x)
             loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=weight)
             scaled = loss * tf.cast(scale, loss.dtype)
         names = [getattr(variable, "path", variable.name) for variable in model.trainable_variables]

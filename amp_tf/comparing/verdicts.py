@@ -1,10 +1,10 @@
 """How far the outputs of a step may be from float32: not much further than those of the ideal mixed program.
 
 The ideal mixed program computes its products in 16 bit and casts their results back at once; what it loses is inherent
-in multiplying in 16 bit. An output's error, relative in the L2 norm over all batches, is divided by the largest of the
-ideal program's, the roundoff of the 16-bit type, and what float32 itself makes of inputs that differ in their last bit.
-Above :data:`LIMIT` something else than products loses; and where the error itself is above :data:`LOST`, or numbers are
-not finite, the products themselves do.
+in multiplying in 16 bit. An output's error, relative in the L2 norm over the batches that are furthest off, is divided
+by the largest of the ideal program's, the roundoff of the 16-bit type, and what float32 itself makes of inputs that
+differ in their last bit. Above :data:`LIMIT` something else than products loses; and where the error over all batches
+is above :data:`LOST`, or numbers are not finite, the products themselves do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from amp_tf.comparing.steps import GRADIENT, UPDATE
 from amp_tf.precision import Precision
 
 LIMIT = 4.0
-LOST = 0.5  #: half of the norm: one bit is right
+LOST = 0.5  #: half of the norm: one bit is right; of an update, half of the numbers, which do not move
 LOST_GRADIENT = 0.9  #: of one variable's gradient, which behind a normalization cancels almost to nothing
 NO_TRUTH = 0.01  #: where float32 itself wanders by more, there is nothing to compare with
 
@@ -29,7 +29,8 @@ class Output:
     Attributes:
         kind: ``"loss"``, ``"gradient"``, ``"result"``, or ``"update"`` (of a variable).
         name: what it is called; of a gradient or an update that of the variable.
-        error: relative L2 error against float32, over all batches; infinite where it is not finite and float32 is.
+        error: relative L2 error against float32, over the batches that are furthest off, one of eight; infinite where
+            it is not finite and float32 is.
         ideal: that of the ideal mixed program.
         noise: that of float32 with inputs that differ in their last bit.
         ratio: ``error`` over what is allowed; 0 where float32 itself keeps no two digits.
@@ -50,20 +51,22 @@ def judge(
     found: Sequence[Statistics],
     ideal: Sequence[Statistics],
     noise: Sequence[Statistics],
+    everywhere: Sequence[Statistics],
     precision: Precision,
 ) -> list[Output]:
     """The verdict on each output.
 
     Args:
         names: kind and name of each.
-        found: as amp_tf computes them.
-        ideal: as the ideal mixed program does.
-        noise: as float32 does with inputs that differ in their last bit.
+        found: as amp_tf computes them, in the batches that are furthest off.
+        ideal: as the ideal mixed program does in these.
+        noise: as float32 does with inputs that differ in their last bit, in these.
+        everywhere: as amp_tf computes them, in all batches.
         precision: the 16-bit type.
     """
     unit = roundoff(precision)
-    rows = zip(names, found, ideal, noise, strict=True)
-    return [_judge(kind, name, value, least, wander, unit) for (kind, name), value, least, wander in rows]
+    rows = zip(names, found, ideal, noise, everywhere, strict=True)
+    return [_judge(kind, name, one, least, wander, every, unit) for (kind, name), one, least, wander, every in rows]
 
 
 def roundoff(precision: Precision) -> float:
@@ -81,13 +84,17 @@ def has_truth(statistics: Statistics, precision: Precision) -> bool:
     return bool(statistics.nonfinite) or statistics.error <= NO_TRUTH * times
 
 
-def _judge(kind: str, name: str, found: Statistics, ideal: Statistics, noise: Statistics, unit: float) -> Output:
+def _judge(
+    kind: str, name: str, found: Statistics, ideal: Statistics, noise: Statistics, everywhere: Statistics, unit: float
+) -> Output:
     has_no_truth = noise.distance > NO_TRUTH
     allowed = max(unit, ideal.error, noise.error)
     ratio = found.distance / allowed
-    # Adam's first steps are signs: the yardstick alone judges updates.
-    is_lost = kind != UPDATE and found.distance > (LOST_GRADIENT if kind == GRADIENT else LOST)
-    if has_no_truth and not found.nonfinite:
+    if kind == UPDATE:  # Adam's first steps are signs, which may be far off; but they should be steps
+        is_lost = everywhere.underflow > LOST
+    else:
+        is_lost = everywhere.distance > (LOST_GRADIENT if kind == GRADIENT else LOST)
+    if has_no_truth and not everywhere.nonfinite:
         ratio, is_lost = 0.0, False
-    is_good = ratio <= LIMIT and not is_lost and not found.nonfinite
+    is_good = ratio <= LIMIT and not is_lost and not everywhere.nonfinite
     return Output(kind, name, found.distance, ideal.distance, noise.distance, ratio, is_good)

@@ -1,6 +1,8 @@
 """``amp-tf compare`` on SavedModels."""
 
+import html
 import json
+import re
 
 import numpy as np
 import pytest
@@ -50,6 +52,24 @@ def test_one_that_goes_wrong_has_status_1_and_the_line(model, tmp_path, capsys):
     assert found["mends"]
     patterns = [text for pattern in found["patterns"] for text in ("--keep-float32", pattern)]
     assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, *patterns]) == 0
+
+
+def test_as_a_page(model, tmp_path, capsys):
+    out = str(tmp_path / "page.html")
+    for options, words in (([], "adds"), (["--float32-only"], "above 65,504")):
+        assert main(["compare", model, "--inputs", _inputs(tmp_path, 1e5), *ARGUMENTS, *options, "--html", out]) == 1
+        text = (tmp_path / "page.html").read_text()
+        assert html.escape(capsys.readouterr().out.splitlines()[0]) in text
+        assert f"<th>{words}</th>" in text
+        assert "first/<wbr>MatMul</td>" in text
+        assert not re.search(r'(src|href)="http', text)
+
+
+def test_a_model_without_inputs_and_inputs_without_a_model_are_told(model, tmp_path, capsys):
+    assert main(["compare", model]) == 1
+    assert "there is no file of inputs. Name it with --inputs, or write --" in capsys.readouterr().err
+    assert main(["compare", model, "more", "--inputs", _inputs(tmp_path, 1)]) == 1
+    assert "expected one SavedModel" in capsys.readouterr().err
 
 
 def test_wrong_inputs_are_told(model, tmp_path, capsys):

@@ -62,15 +62,19 @@ def test_the_figures_are_those_of_numpy(config, dtype):
     def distance(value, truth):
         return np.linalg.norm(value - truth) / np.linalg.norm(truth)
 
-    truth, value = both(batches[0])  # a healthy model's nodes are looked at in the first batch
+    def off(x):
+        truth, value = both(x)
+        return distance(np.exp(value), np.exp(truth))
+
+    furthest = max(batches, key=off)  # which is judged, and whose nodes are looked at
+    truth, value = both(furthest)
     node = next(node for node in found.nodes if node.name == "product")
     assert node.accumulated == pytest.approx(distance(value, truth), rel=1e-3)  # float32's sums: their last bits differ
     assert node.local == pytest.approx(node.accumulated)
     assert node.largest == pytest.approx(np.abs(truth).max(), rel=1e-6)
     assert node.smallest == pytest.approx(np.abs(truth).min(), rel=1e-4)
-    truth, value = both(np.concatenate(batches))
     result = found.outputs[0]
-    assert result.error == pytest.approx(distance(np.exp(value), np.exp(truth)), rel=1e-3)
+    assert result.error == pytest.approx(off(furthest), rel=1e-3)
     assert result.ideal == pytest.approx(result.error)
 
 
@@ -132,7 +136,8 @@ def test_updates_are_compared_and_the_users_variables_stay():
 
 def test_random_ops_draw_the_same_in_all_forms():
     def noisy(x):
-        return tf.matmul(x, x) + tf.random.normal((6, 6)) + tf.random.stateless_normal((6, 6), (1, 2))
+        shuffled = tf.random.shuffle(tf.matmul(x, x))  # which has no form without state
+        return shuffled + tf.random.normal((6, 6)) + tf.random.stateless_normal((6, 6), (1, 2))
 
     found = amp_tf.compare(noisy, [np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)] * 3, BF16)
     assert found.is_healthy

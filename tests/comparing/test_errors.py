@@ -80,3 +80,17 @@ def test_a_step_that_amp_tf_has_rewritten_already():
 )
 def test_arguments(arguments, words):
     assert words in _error(**arguments)
+
+
+def test_a_step_that_does_something_else_each_time():
+    generator = np.random.default_rng(0)
+
+    def noisy(x):
+        noise = tf.numpy_function(
+            lambda: generator.normal(size=(4, 4)).astype(np.float32), [], tf.float32, name="drawn"
+        )
+        return _square(x) + tf.reshape(noise, (4, 4))
+
+    words = _error(noisy)
+    assert "node 'drawn', which calls Python, does something else each time" in words
+    assert words.endswith("Draw random numbers with tf.random, or feed them.")

@@ -17,6 +17,10 @@ if importlib.util.find_spec("_amp_tf_start") is not None:  # a Python of another
     import _amp_tf_start
 
     _amp_tf_start.install()
+    if "_AMP_TF_COMPARE" in os.environ:  # amp-tf compare -- python …
+        from amp_tf.hooks.comparison import start
+
+        start.install()
 
 _users = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
 if _users is not None and _users.loader is not None:

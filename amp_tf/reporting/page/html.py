@@ -21,7 +21,7 @@ def page(documents: Sequence[Document]) -> str:
     parts = [sections.comparison(documents)] if len(documents) > 1 else []
     parts += [_run(document, number, len(documents)) for number, document in enumerate(documents)]
     return (
-        f"{_head(f'amp_tf: {title}')}"
+        f"{head(f'amp_tf: {title}')}"
         f'<body><a class="skip" href="#main">To the report</a><main id="main">{"".join(parts)}</main>'
         f"<script>{_resource('page.js')}</script></body></html>\n"
     )
@@ -34,11 +34,12 @@ def fragment(document: Document) -> str:
     """
     top = "".join(part(document) for part in (sections.hero, sections.tiles, sections.blockers))
     still = re.sub(r"<button[^>]*>(.*?)</button>", r"<code>\1</code>", top)
-    inside = f"{_head('amp_tf report')}<body><main><article>{still}</article></main></body></html>"
+    inside = f"{head('amp_tf report')}<body><main><article>{still}</article></main></body></html>"
     return f'<iframe srcdoc="{text(inside)}" title="amp_tf report" style="{_FRAME}"></iframe>'
 
 
-def _head(title: str) -> str:
+def head(title: str) -> str:
+    """What stands before a page's body: its title and the style."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

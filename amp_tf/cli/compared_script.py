@@ -1,0 +1,109 @@
+"""``amp-tf compare -- python train.py``: starts the command with the comparison in it, and waits for the answer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from amp_tf.cli.run import bootstrapped
+from amp_tf.config import DISABLE_VAR, AmpConfig
+from amp_tf.errors import ConfigError
+from amp_tf.hooks.comparison.errand import PYTHON, TENSORFLOW, VARIABLE, Errand
+from amp_tf.values import check_pattern
+
+NOT_COMPARED = 2  #: the status where there is no answer
+_PATIENCE_S = 60  # a program that was ended may save something first, or have caught the end
+_GLANCE_S = 0.2
+
+
+def compare_script(command: Sequence[str], config: AmpConfig, **asked: Any) -> dict[str, Any] | int:
+    """Runs a command until the first training in it is compared.
+
+    Args:
+        command: the program and its arguments.
+        config: what to convert.
+        **asked: the other fields of an :class:`Errand`.
+
+    Returns:
+        The comparison's data as ``comparison`` and its text as ``text``. Where nothing was compared, that was told on
+        stderr, and it is the exit status: 2; as in a shell 126 or 127 where the command cannot be started, and 128 and
+        the signal's number where a signal ended it.
+
+    Raises:
+        ConfigError: ``steps`` or ``nodes`` mean nothing.
+    """
+    if asked["steps"] < 1:
+        raise ConfigError(f"{asked['steps']} is no number of batches", where="--steps", fix="Write 1 or more")
+    if asked["nodes"] is not None:
+        check_pattern(asked["nodes"], where="--nodes")
+    with tempfile.TemporaryDirectory(prefix="amp_tf_compare_") as folder:
+        errand = Errand(Path(folder), config, **asked)
+        errand.send()
+        # Without amp_tf, whatever the script turns on: functions for XLA would be in 16 bit before they are looked at.
+        environ = {**bootstrapped(os.environ), VARIABLE: folder, DISABLE_VAR: "1"}
+        try:
+            status = _wait(subprocess.Popen(command, env=environ), errand)
+        except OSError as error:
+            print(f"amp-tf compare: {command[0]} cannot be started: {error.strerror}.", file=sys.stderr)
+            return 127 if isinstance(error, FileNotFoundError) else 126
+        found = errand.read_answer()
+        if found is not None and "comparison" in found:
+            return found
+        if found is None and status in (-signal.SIGINT, 128 + signal.SIGINT):
+            print("amp-tf compare: interrupted", file=sys.stderr)
+            return 128 + signal.SIGINT
+        why = found["error"] if found else _why_nothing(errand, status)
+        print(f"amp-tf compare: {' '.join(command)}: {why}", file=sys.stderr)
+        return NOT_COMPARED
+
+
+def _wait(program: subprocess.Popen[bytes], errand: Errand) -> int:
+    """Waits for a program's end, which is near once there is an answer."""
+    deadline = None
+    with _ending(program):
+        while program.poll() is None:
+            time.sleep(_GLANCE_S)
+            found = errand.read_answer() if deadline is None else None
+            if found is not None and "comparison" in found:
+                deadline = time.monotonic() + _PATIENCE_S
+            if deadline is not None and time.monotonic() > deadline:
+                break
+    return program.wait()
+
+
+@contextlib.contextmanager
+def _ending(program: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Leaves Ctrl-C to the program, which has it from the terminal as well, and ends the program with this one."""
+
+    def end(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    before[signal.SIGTERM] = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        if program.poll() is None:
+            program.kill()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _why_nothing(errand: Errand, status: int) -> str:
+    how = f"it ended with status {status}" if status else "it ended"
+    if not errand.is_marked(PYTHON):
+        return f"{how}, and started no Python in which amp_tf is installed. Install amp_tf in that environment."
+    if not errand.is_marked(TENSORFLOW):
+        return f"{how} before it imported TensorFlow. Write the command that trains after --."
+    return (
+        f"{how} and trained nothing that amp_tf would convert: it called no fit, and no tf.function that asks for "
+        "gradients. A loop without tf.function runs in float32; TF1 sessions are compared with amp_tf.compare."
+    )

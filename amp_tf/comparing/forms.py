@@ -1,0 +1,233 @@
+"""Runs one form of a step, batch by batch, as it stands: without Grappler, whose work is done, and without XLA.
+
+Forms run one after the other, so that only one has its tensors in memory; what stays of float32 for the next one are
+the outputs of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from amp_tf.comparing import instruments
+from amp_tf.comparing.flattening import FlatStep
+from amp_tf.comparing.joining import FLOAT32, feed_name, join, tensor_name
+from amp_tf.comparing.randomness import keeps_state
+from amp_tf.comparing.steps import UPDATE, Step
+from amp_tf.errors import GraphError
+from amp_tf.oplists.table import VARIABLE_READERS
+
+_LAST_BIT = 2.0**-23
+
+
+def output_names(step: Step, flat: FlatStep) -> list[tuple[str, str]]:
+    """Kind and name of each floating-point result, and of each floating-point variable that the step writes."""
+    results = [step.results[number] for number in _float_results(step)]
+    return [*results, *((UPDATE, flat.variables[node].name) for node in _written(flat))]
+
+
+class JointGraph:
+    """Sides of a step in one graph, with a session: what feeds them, and sets their variables.
+
+    Args:
+        step: the step.
+        flat: its graph.
+        sides: for each side its GraphDef; float32 first.
+    """
+
+    def __init__(self, step: Step, flat: FlatStep, sides: dict[str, Any]) -> None:
+        import tensorflow as tf
+
+        self._step, self._flat, self._sides = step, flat, list(sides)
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            joint = join(flat, sides)
+            tf.import_graph_def(joint, name="")
+            self._starts = {node: self._start(node) for node in flat.variables}
+            self._resets = [self._reset(side, node) for side in sides for node in flat.variables]
+        names = [f"{side}/{name}" for side in sides for name in flat.effects]
+        self._effects = [self.graph.get_operation_by_name(name) for name in names]
+        self._keeps_state = keeps_state(joint)
+        self._session = new_session(self.graph)
+        self._writes = bool(_written(flat, of_all=True))
+        self._held: bool | None = None  # whether the variables hold their values, or disturbed ones
+
+    def close(self) -> None:
+        """Gives the session's memory back. Idempotent."""
+        self._session.close()
+
+    def tensor(self, side: str, name: str) -> Any:
+        """A tensor of the step, on a side."""
+        return self.graph.get_tensor_by_name(tensor_name(side, name, self._flat))
+
+    def fetch(self, wanted: Any, number: int, scale: float, *, is_disturbed: bool = False) -> Any:
+        """Runs a batch from the variables' present values.
+
+        Args:
+            wanted: what to fetch.
+            number: of the batch.
+            scale: of the loss, where the step is scaled.
+            is_disturbed: whether inputs and variables differ in their last bit.
+
+        Raises:
+            GraphError: TensorFlow cannot run the step with this batch.
+        """
+        import tensorflow as tf
+
+        change = _disturbed if is_disturbed else lambda value: value
+        if self._keeps_state:
+            self.close()
+            self._session, self._held = new_session(self.graph), None
+        try:
+            if self._writes or self._held is not is_disturbed:
+                start = {self._starts[node]: change(kept.value) for node, kept in self._flat.variables.items()}
+                self._session.run(self._resets, start)
+                self._held = is_disturbed
+            return self._session.run((wanted, self._effects), self._feed(number, scale, change))[0]
+        except tf.errors.OpError as error:
+            raise GraphError(
+                f"a batch cannot be run ({_why(error.message)})",
+                where="compare(batches)",
+                fix="Call the step with this batch, in float32, to see whether it runs at all",
+            ) from error
+
+    def read(self, wanted: Any) -> Any:
+        """Fetches what depends on variables alone, such as they are after a batch."""
+        return self._session.run(wanted)
+
+    def _feed(self, number: int, scale: float, change: Any) -> dict[str, Any]:
+        values = [*self._step.batches[number], *([np.float32(scale)] if self._step.is_scaled else [])]
+        given = {**dict(zip(self._flat.feeds, values, strict=True)), **self._flat.captures}
+        names = {node: f"{feed_name(FLOAT32, node, self._flat)}:0" for node in given}
+        return {names[node]: change(value) if value.ndim else value for node, value in given.items()}
+
+    def _start(self, node: str) -> Any:
+        import tensorflow as tf
+
+        variable = self._flat.variables[node]
+        return tf.compat.v1.placeholder(tf.as_dtype(variable.data_type), variable.value.shape)
+
+    def _reset(self, side: str, node: str) -> Any:
+        import tensorflow as tf
+
+        return tf.raw_ops.AssignVariableOp(resource=self.tensor(side, node), value=self._starts[node])
+
+
+class Form:
+    """One form of a step, in a graph and a session of its own.
+
+    Args:
+        step: the step.
+        flat: its graph.
+        graph: the form's GraphDef.
+    """
+
+    def __init__(self, step: Step, flat: FlatStep, graph: Any) -> None:
+        import tensorflow as tf
+
+        self._flat = flat
+        self._joint = JointGraph(step, flat, {FLOAT32: graph})
+        self._results = [self._joint.tensor(FLOAT32, flat.results[number]) for number in _float_results(step)]
+        self._written = _written(flat)
+        with self._joint.graph.as_default():
+            self._variables = [
+                tf.raw_ops.ReadVariableOp(resource=self._joint.tensor(FLOAT32, node), dtype=tf.float32)
+                for node in self._written
+            ]
+
+    def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
+        """The outputs, as :func:`output_names` names them; the arguments are those of :meth:`JointGraph.fetch`."""
+        results = self._joint.fetch(self._results, number, scale, is_disturbed=is_disturbed)
+        change = _disturbed if is_disturbed else lambda value: value
+        after = zip(self._written, self._joint.read(self._variables), strict=True)
+        return [*results, *(value - change(self._flat.variables[node].value) for node, value in after)]
+
+    def close(self) -> None:
+        """Gives the session's memory back. Idempotent."""
+        self._joint.close()
+
+
+class Ruler:
+    """Measures how outputs differ from their truth.
+
+    Args:
+        smallest: the smallest positive number of the 16-bit type.
+    """
+
+    def __init__(self, smallest: float) -> None:
+        import tensorflow as tf
+
+        self._smallest = smallest
+        self._graph = tf.Graph()
+        self._session = new_session(self._graph)
+        self._ends: dict[Any, tuple[Any, Any, Any, Any]] = {}
+
+    def measure(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray], kinds: Sequence[str]) -> np.ndarray:
+        """A row for each output, shape (outputs, columns).
+
+        Args:
+            found, truth: the outputs.
+            kinds: of the outputs. Of updates each number that is zero and not in the truth counts as underflown:
+                optimizers make large numbers of small ones.
+        """
+        outputs = zip(found, truth, kinds, strict=True)
+        return np.stack([self._row(value, right, kind == UPDATE) for value, right, kind in outputs])
+
+    def _row(self, value: np.ndarray, truth: np.ndarray, is_update: bool) -> np.ndarray:
+        of_value, of_truth, quick, thorough = self._of(value.dtype, is_update)
+        feed = {of_value: value, of_truth: truth.astype(np.float32, copy=False)}
+        row = self._session.run(quick, feed)
+        return instruments.settled(row) if instruments.is_enough(row) else self._session.run(thorough, feed)
+
+    def _of(self, dtype: Any, is_update: bool) -> tuple[Any, Any, Any, Any]:
+        import tensorflow as tf
+
+        if (dtype, is_update) not in self._ends:
+            smallest = float("inf") if is_update else self._smallest
+            with self._graph.as_default():
+                ends = tf.compat.v1.placeholder(dtype, None), tf.compat.v1.placeholder(tf.float32, None)
+                quick = instruments.quick_row(*ends, smallest)
+                self._ends[dtype, is_update] = (*ends, quick, instruments.thorough_row(*ends, smallest))
+        return self._ends[dtype, is_update]
+
+
+def _why(message: str) -> str:
+    """What TensorFlow says, without the frame that it puts around an error in a graph."""
+    _, framed, said = message.rpartition("\nNode:")  # its name, and then what happened
+    lines = [line for line in said.splitlines()[bool(framed) :] if line.strip()]
+    return (lines or [message])[0].strip().rstrip(".")
+
+
+def new_session(graph: Any) -> Any:
+    """A session that runs a graph without changing it."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import config_pb2
+
+    config = config_pb2.ConfigProto(allow_soft_placement=True)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
+    return tf.compat.v1.Session(graph=graph, config=config)
+
+
+def _float_results(step: Step) -> list[int]:
+    return [number for number, result in enumerate(step.function.outputs) if result.dtype.is_floating]
+
+
+def _written(flat: FlatStep, *, of_all: bool = False) -> list[str]:
+    """The float32 variables that something else than a read gets; of all types if that is asked for."""
+    used = {
+        text.partition(":")[0] for node in flat.graph.node if node.op not in VARIABLE_READERS for text in node.input
+    }
+    return [
+        node for node, kept in flat.variables.items() if node in used and (of_all or kept.value.dtype == np.float32)
+    ]
+
+
+def _disturbed(value: np.ndarray) -> np.ndarray:
+    """The same numbers, with the last bit of each float32 changed, up or down; whole ones, such as masks, are exact."""
+    if value.dtype != np.float32:
+        return value
+    signs = np.random.default_rng(value.size).choice([-1.0, 1.0], value.shape)
+    return np.where(value == np.rint(value), value, value * (1 + signs * _LAST_BIT)).astype(np.float32)

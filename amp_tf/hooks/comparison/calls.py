@@ -1,0 +1,63 @@
+"""Calls of a function as batches: the tensors that it was given are fed, all else is as in the first call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Call = tuple[Sequence[Any], Mapping[str, Any]]
+
+
+def as_function(name: str, function: Callable[..., Any], calls: Sequence[Call]) -> tuple[Callable[..., Any], list[Any]]:
+    """A function of tensors alone, and the tensors of each call.
+
+    Args:
+        name: what it is to be called.
+        function: what was called.
+        calls: positional and named arguments, nests of tensors and of what is none, such as ``training=True``. Those
+            that differ from the first one in something else than tensors are left out.
+    """
+    import tensorflow as tf
+
+    def parts(call: Call) -> tuple[list[Any], tuple[Any, ...]]:
+        leaves = tf.nest.flatten((tuple(call[0]), dict(call[1])))
+        fed = [leaf for leaf in leaves if _is_fed(leaf)]
+        return fed, tuple(None if _is_fed(leaf) else leaf for leaf in leaves)
+
+    fixed = parts(calls[0])[1]
+    is_fed = [_is_fed(leaf) for leaf in tf.nest.flatten((tuple(calls[0][0]), dict(calls[0][1])))]
+
+    def call_with(*tensors: Any) -> Any:
+        given = iter(tensors)
+        leaves = [next(given) if fed else leaf for fed, leaf in zip(is_fed, fixed, strict=True)]
+        arguments, named = tf.nest.pack_sequence_as((tuple(calls[0][0]), dict(calls[0][1])), leaves)
+        return function(*arguments, **named)
+
+    call_with.__name__ = name
+    alike = [fed for fed, rest in map(parts, calls) if len(fed) == sum(is_fed) and _are_same(rest, fixed)]
+    return call_with, [tuple(map(_copy, fed)) for fed in alike]
+
+
+def kept(call: Call) -> Call:
+    """The call with copies of its tensors, which a program may write to afterwards."""
+    import tensorflow as tf
+
+    args, kwargs = tf.nest.map_structure(
+        lambda leaf: _copy(leaf) if _is_fed(leaf) else leaf, (tuple(call[0]), dict(call[1]))
+    )
+    return args, kwargs
+
+
+def _is_fed(leaf: Any) -> bool:
+    return hasattr(leaf, "numpy") or isinstance(leaf, (np.ndarray, np.generic))
+
+
+def _copy(leaf: Any) -> np.ndarray:
+    return np.array(leaf.numpy() if hasattr(leaf, "numpy") else leaf)
+
+
+def _are_same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(a is b or (type(a) is type(b) and a == b) for a, b in pairs)

@@ -1,0 +1,115 @@
+"""The patch of Keras and tf_keras: the first call of a model's train function is compared instead.
+
+``fit`` and ``train_on_batch`` make that function and call it with an iterator. So the batches are those that training
+would get, shuffled, weighted and prepared as they are there, and the model is built.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from amp_tf.errors import GraphError
+from amp_tf.hooks.comparison.calls import as_function
+from amp_tf.hooks.comparison.training import Training
+
+_OWN_STEP = "the model's own train_step was run; its loss is multiplied by no loss scale here"
+
+
+def patches(training: Training, library: str) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    """Rows of owner, attribute, and what makes its replacement from the original.
+
+    Args:
+        training: what is to be told of a training.
+        library: ``"keras"`` or ``"tf_keras"``.
+    """
+    model = importlib.import_module(library).Model
+    owner = next(base for base in model.__mro__ if "make_train_function" in vars(base))
+    return [(owner, "make_train_function", lambda original: _make_train_function(original, training, owner))]
+
+
+def _make_train_function(original: Any, training: Training, owner: Any) -> Any:
+    def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        if training.is_awaited and not isinstance(self.train_function, _Watched):
+            self.train_function = _Watched(self.train_function, self, training, owner)
+        return result if result is None else self.train_function  # tf_keras returns it, Keras does not
+
+    return make_train_function
+
+
+class _Watched:
+    """A train function whose first call is compared; if that fails, it does what it would have done.
+
+    Args:
+        function: the train function.
+        model: whose it is.
+        training: what is to be told.
+        owner: the class that has the library's own ``train_step``.
+    """
+
+    def __init__(self, function: Any, model: Any, training: Training, owner: Any) -> None:
+        self._function, self._model, self._training, self._owner = function, model, training, owner
+        self._taken: list[Any] = []
+        self._again: Any = None  # gives the batches once more that were taken
+
+    def __call__(self, iterator: Any) -> Any:
+        if self._training.is_awaited:
+            with self._training.surviving():
+                self._compare(iterator)
+            self._again = _iterate(self._taken) if self._taken else None
+        if not self._taken:
+            return self._function(iterator)
+        del self._taken[: _steps_a_call(self._model)]
+        return self._function(self._again)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+    def _compare(self, iterator: Any) -> None:
+        if self._model.distribute_strategy.num_replicas_in_sync > 1:
+            raise GraphError(
+                "the model is trained on several devices",
+                where=self._model.name,
+                fix="Show it one, for instance with CUDA_VISIBLE_DEVICES=0",
+            )
+        a_call = _steps_a_call(self._model)
+        wanted = -(-self._training.errand.steps // a_call) * a_call  # whole calls, so that what is left is whole, too
+        self._taken.extend(itertools.islice(iterator, wanted))
+        self._training.compare(*_as_step(self._model, self._taken, self._owner))
+
+
+def _steps_a_call(model: Any) -> int:
+    """The batches that one call of the train function takes."""
+    count = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None)
+    return 1 if count is None else int(count.numpy() if hasattr(count, "numpy") else count)
+
+
+def _iterate(batches: Sequence[Any]) -> Any:
+    import tensorflow as tf
+
+    dataset: Any = tf.data.Dataset.from_tensors(batches[0])
+    for batch in batches[1:]:
+        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(batch))
+    return iter(dataset)
+
+
+def _as_step(model: Any, taken: Sequence[Any], owner: Any) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
+    """What to compare, with which batches, and what to say of it."""
+    import tensorflow as tf
+
+    def without_optionals(batch: Any) -> Any:  # by which Keras says None
+        return tf.nest.map_structure(lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch)
+
+    batches = [without_optionals(batch) for batch in taken]
+    if type(model).train_step is owner.train_step and all(_is_labelled(batch) for batch in batches):
+        return model, [tuple(part for part in batch if part is not None) for batch in batches], ()
+    step = tf.autograph.experimental.do_not_convert(model.train_step) if owner.__module__.startswith("keras") else None
+    return (*as_function(model.name, step or model.train_step, [((batch,), {}) for batch in batches]), (_OWN_STEP,))
+
+
+def _is_labelled(batch: Any) -> bool:
+    """Whether it is (x, y) or (x, y, sample_weight)."""
+    return isinstance(batch, tuple) and len(batch) in (2, 3) and batch[0] is not None and batch[1] is not None

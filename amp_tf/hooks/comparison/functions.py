@@ -1,0 +1,99 @@
+"""The patch of ``tf.function``: what asks for gradients while it is traced trains, and its calls are batches.
+
+The calls themselves are left alone. After as many as are wanted, or as the program ends, the function is compared as it
+is, with the variables' values of that moment: what it returns, and what it does to variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from amp_tf.hooks.comparison.calls import Call, as_function, kept
+from amp_tf.hooks.comparison.training import Training
+
+_Row = tuple[Any, str, Callable[[Any], Any]]
+
+
+class _Seen:
+    """What is known of the functions that were called.
+
+    Attributes:
+        function: the one that trains; ``None`` as long as there is none.
+        calls: its calls.
+        has_gradients: whether gradients were asked for in a graph since the outermost call began.
+    """
+
+    def __init__(self) -> None:
+        self.function: Any = None
+        self.calls: list[Call] = []
+        self.has_gradients = False
+
+
+_seen = _Seen()
+
+
+def patches(training: Training, library: str) -> list[_Row]:
+    """Rows of owner, attribute, and what makes its replacement from the original.
+
+    Args:
+        training: what is to be told of a training.
+        library: ``"tensorflow"``.
+    """
+    from tensorflow.python.eager import backprop
+    from tensorflow.python.eager.polymorphic_function import polymorphic_function
+    from tensorflow.python.ops import gradients_util
+
+    return [
+        (polymorphic_function.Function, "__call__", lambda original: _call(original, training)),
+        (backprop.GradientTape, "gradient", _gradient),
+        (gradients_util, "_GradientsHelper", _gradient),
+    ]
+
+
+def compare_what_is_there(training: Training) -> None:
+    """Compares the function that trains with the calls that there were, if there were any."""
+    if _seen.calls:
+        subject, batches = as_function(_name(_seen.function), _seen.function.python_function, _seen.calls)
+        note = (
+            f"{_name(_seen.function)} was compared with the variables as they are after {len(_seen.calls)} calls of it"
+        )
+        training.compare(subject, batches, (note,))
+
+
+def _call(original: Any, training: Training) -> Any:
+    import tensorflow as tf
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not training.is_awaited or not tf.executing_eagerly():
+            return original(self, *args, **kwargs)
+        _seen.has_gradients = False
+        result = original(self, *args, **kwargs)
+        with training.surviving():
+            _note(self, args, kwargs, training)
+        return result
+
+    return call
+
+
+def _note(function: Any, args: Any, kwargs: Any, training: Training) -> None:
+    if _seen.function is None and _seen.has_gradients:
+        _seen.function = function
+    if function is _seen.function:
+        _seen.calls.append(kept((args, kwargs)))
+        if len(_seen.calls) >= training.errand.steps:
+            compare_what_is_there(training)
+
+
+def _gradient(original: Any) -> Any:
+    import tensorflow as tf
+
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        _seen.has_gradients |= not tf.executing_eagerly()
+        return original(*args, **kwargs)
+
+    return gradient
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function.python_function, "__name__", "function"))

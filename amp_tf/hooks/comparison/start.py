@@ -1,0 +1,27 @@
+"""Lets the comparison into a program; imported at each Python's start below the command, so it imports little."""
+
+from __future__ import annotations
+
+import os
+
+from amp_tf.hooks import imports
+
+VARIABLE = "_AMP_TF_COMPARE"  # errand's, which would import more
+_LIBRARIES = ("tensorflow", "keras", "tf_keras")
+
+
+def install() -> None:
+    """Waits for TensorFlow and Keras. Nothing without the command's variable, or where its folder is gone."""
+    folder = os.environ.get(VARIABLE, "")
+    if not os.path.isdir(folder):
+        return
+    open(os.path.join(folder, "python"), "a").close()
+    imports.watch("keras", "tf_keras")  # Keras imports TensorFlow, so its own import has begun by then
+    for library in _LIBRARIES:
+        imports.after_import(library, _on_import)
+
+
+def _on_import(library: str) -> None:
+    from amp_tf.hooks.comparison import training
+
+    training.install(library, os.environ[VARIABLE])

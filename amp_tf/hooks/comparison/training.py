@@ -1,0 +1,122 @@
+"""Waits for the first training of a process, has it compared, and ends the process."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from amp_tf.errors import AmpError
+from amp_tf.hooks import devices, notices
+from amp_tf.hooks.comparison.errand import TENSORFLOW, Errand
+from amp_tf.hooks.patches import Patches
+
+# library -> the module with its patches: patches(training), rows of owner, attribute, and what makes the replacement
+_MODULES = {
+    "keras": "amp_tf.hooks.comparison.fit",
+    "tf_keras": "amp_tf.hooks.comparison.fit",
+    "tensorflow": "amp_tf.hooks.comparison.functions",
+}
+
+
+class Training:
+    """What the hooks share.
+
+    Attributes:
+        errand: what is asked for.
+        is_awaited: whether nothing was compared yet.
+    """
+
+    def __init__(self, errand: Errand) -> None:
+        self.errand = errand
+        self.is_awaited = True
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def surviving(self) -> Iterator[None]:
+        """Ends the wait and warns once if anything in the block fails; the program goes on."""
+        try:
+            yield
+        except Exception as error:
+            self.is_awaited = False
+            why = str(error) if isinstance(error, AmpError) else f"{type(error).__name__}: {error}"
+            self.errand.answer({"error": why})
+            where, fix = "amp-tf compare", "The program goes on as it was; interrupt it if that is not wanted"
+            notices.warn_once("comparison.failed", f"nothing is compared ({why.rstrip('.')})", where=where, fix=fix)
+
+    def compare(self, subject: Any, batches: Sequence[Any], notes: Sequence[str] = ()) -> None:
+        """Compares, leaves the answer and ends the program; does nothing where that was done before.
+
+        Args:
+            subject, batches: as for :func:`amp_tf.compare`.
+            notes: what else is to be said.
+
+        Raises:
+            SystemExit: it was done.
+        """
+        with self._lock:
+            if not self.is_awaited:
+                return
+            self.is_awaited = False
+        if not self.errand.claim():
+            return
+        found = _found(subject, batches, self.errand, notes)
+        self.errand.answer({"comparison": found.to_dict(), "text": str(found)})
+        raise SystemExit(0 if found.is_healthy else 1)
+
+
+def _found(subject: Any, batches: Sequence[Any], errand: Errand, notes: Sequence[str]) -> Any:
+    from amp_tf.comparing.pipeline import compare
+    from amp_tf.comparing.progress import on_terminal
+    from amp_tf.comparing.ranges import find_ranges
+
+    hardware, progress = devices.hardware(), on_terminal()
+    if errand.float32_only:
+        return find_ranges(
+            subject, batches, errand.config, steps=errand.steps, hardware=hardware, progress=progress, notes=notes
+        )
+    return compare(
+        subject,
+        batches,
+        errand.config,
+        steps=errand.steps,
+        nodes=errand.nodes,
+        hardware=hardware,
+        progress=progress,
+        notes=notes,
+    )
+
+
+def install(library: str, folder: str) -> None:
+    """Patches a library that was just imported.
+
+    Args:
+        library: its name.
+        folder: the errand's.
+    """
+    global _training
+    if _training is None:
+        _training = Training(Errand.receive(Path(folder)))
+        atexit.register(_at_exit)
+    if library == "tensorflow":
+        _training.errand.mark(TENSORFLOW)
+    with _training.surviving():
+        for owner, attribute, make in importlib.import_module(_MODULES[library]).patches(_training, library):
+            _patches.put(owner, attribute, make)
+
+
+def _at_exit() -> None:
+    """What a function was called with fewer times than wanted is compared after all."""
+    from amp_tf.hooks.comparison import functions
+
+    if _training is not None and _training.is_awaited:
+        with _training.surviving(), contextlib.suppress(SystemExit):
+            functions.compare_what_is_there(_training)
+
+
+_training: Training | None = None
+_patches = Patches()

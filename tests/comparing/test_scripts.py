@@ -1,0 +1,177 @@
+"""``amp-tf compare -- python script.py``: scripts that look like public ones, untouched, with a planted error each."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hooks import running
+
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+NEAR_EQUAL = r"standardize[^/]*/(near|Mean|centred)$"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    status: int
+    out: str
+    err: str
+
+
+def compare(script: Path | str, folder: Path, *options: str, command=(sys.executable,), rest=()) -> Ended:
+    """Runs the command as a user would, from another folder, with amp_tf's variables unset."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "amp_tf", "compare", *options, "--", *command, str(script), *rest],
+        env=running.environment(folder, {}),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+@pytest.mark.parametrize(
+    ("script", "precision", "node", "kind", "force"),
+    [
+        ("mask", "float16", "first_attention_1/MatMul_1", "overflow", ""),
+        ("labels", "float16", "correlated_error/sub", "overflow", ""),
+        ("tiny_loss", "float16", "gradient_tape/out/MatMul", "underflow", ""),
+        ("running_sum", "bfloat16", "trend/total", "rounding", "trend/total$"),
+        ("near_equal", "float16", "standardize_1/centred", "cancellation", NEAR_EQUAL),
+        ("near_equal", "bfloat16", "standardize_1/centred", "cancellation", NEAR_EQUAL),
+    ],
+)
+def test_the_planted_error_comes_first(script, precision, node, kind, force, tmp_path):
+    forced = ["--force-f16", force] if force else []  # where the rules prevent it by themselves
+    options = ["--precision", precision, "--target", "cpu", "--steps", "4", "--json", "found.json", *forced]
+    ended = compare(SCRIPTS / f"{script}.py", tmp_path, *options)
+    assert ended.status == 1, ended.err
+    found = json.loads((tmp_path / "found.json").read_text())
+    first = found["findings"][0]
+    assert first["kind"] == kind
+    assert first["node"].endswith(node)
+    assert found["mends"]
+    assert f"What to write (mends all outputs; {found['products_kept']} of" in ended.out
+    assert found["line"] in ended.out
+
+
+def test_the_line_holds_when_the_script_runs_with_amp_tf(tmp_path):
+    """The names that the comparison writes are those of the program itself."""
+    options = ["--precision", "float16", "--target", "cpu", "--steps", "2", "--json", "found.json"]
+    compare(SCRIPTS / "mask.py", tmp_path, *options)
+    pattern = ",".join(json.loads((tmp_path / "found.json").read_text())["patterns"])
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_KEEP_FLOAT32": pattern}
+    ended = running.run([str(SCRIPTS / "mask.py")], tmp_path, variables)
+    assert ended.status == 0
+    assert not [line for line in ended.warnings if "match" in line]
+    assert "nan" not in ended.out
+
+
+FIT = """
+import keras, numpy as np
+keras.utils.set_random_seed(0)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)])
+{more}
+model.compile("sgd", {loss}, steps_per_execution={calls})
+x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
+history = model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0).history
+print("trained on", history["loss"])
+"""
+TABLE = """
+import tensorflow as tf
+table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0)
+def loss(y, p): return tf.reduce_mean(tf.square(y - p)) + table.lookup(tf.constant(1))
+"""
+
+
+def _script(folder, text):
+    path = folder / "script.py"
+    path.write_text(text)
+    return path
+
+
+def test_a_healthy_script_ends_with_status_0_and_the_answer_last(tmp_path):
+    script = _script(
+        tmp_path, FIT.format(more="import atexit; atexit.register(print, 'closed')", loss="'mse'", calls=1)
+    )
+    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu")
+    assert ended.status == 0, ended.err
+    assert "sequential: healthy in bfloat16" in ended.out
+    assert "5 batches" in ended.out
+    assert "trained on" not in ended.out  # it ends where training begins, and what it registered still runs
+    assert ended.out.index("closed") < ended.out.index("healthy")
+    assert "amp-tf compare" not in ended.err
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_where_the_comparison_fails_the_program_goes_on_as_it_was(calls, tmp_path):
+    script = _script(tmp_path, FIT.format(more=TABLE, loss="loss", calls=calls))
+    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu", "--steps", "3")
+    assert ended.status == 2
+    assert ended.err.count("nothing is compared") == 1
+    assert "neither a variable nor a tensor" in ended.err.splitlines()[-1]
+    assert ended.out.strip() == running.run([str(script)], tmp_path, {}).out.strip()
+    assert ended.out.startswith("trained on")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("print('nothing')", "it ended before it imported TensorFlow"),
+        ("import tensorflow as tf; tf.function(lambda: tf.ones(3))()", "it ended and trained nothing"),
+        ("import tensorflow, sys; sys.exit(3)", "it ended with status 3 and trained nothing"),
+    ],
+)
+def test_a_script_that_never_trains_is_told(text, words, tmp_path):
+    ended = compare(_script(tmp_path, text), tmp_path)
+    assert ended.status == 2
+    last = ended.err.strip().splitlines()[-1]
+    assert last.startswith("amp-tf compare: ")
+    assert words in last
+
+
+def test_a_command_that_is_no_python_is_told(tmp_path):
+    assert compare("nothing", tmp_path, command=("true",)).err.strip().endswith("Install amp_tf in that environment.")
+    ended = compare("nothing", tmp_path, command=("no_such_command",))
+    assert ended.status == 127
+    assert "cannot be started: No such file or directory" in ended.err
+
+
+LOOP = """
+import sys, numpy as np, tensorflow as tf
+v = tf.Variable(tf.random.stateless_normal((8, 8), (1, 2)), name="weights")
+@tf.function(jit_compile=True)
+def train_step(x, training):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(tf.matmul(x, v))) if training else 0.0
+    v.assign_sub(0.1 * tape.gradient(loss, v))
+    return loss
+for number in range(int(sys.argv[1])):
+    train_step(np.random.default_rng(number).normal(size=(4, 8)).astype("float32"), training=True)
+print("done")
+"""
+
+
+@pytest.mark.parametrize(("turns", "batches"), [("9", "4 batches"), ("2", "2 batches")])
+def test_a_loop_is_compared_after_some_turns_or_in_the_end(turns, batches, tmp_path):
+    script = _script(tmp_path, LOOP)
+    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu", "--steps", "4", rest=(turns,))
+    assert ended.status == 0, ended.err
+    assert "train_step: healthy in bfloat16" in ended.out
+    assert batches in ended.out
+    assert "as they are after" in ended.out
+    assert ("done" in ended.out) == (turns == "2")
+
+
+def test_float32_only(tmp_path):
+    ended = compare(SCRIPTS / "labels.py", tmp_path, "--float32-only", "--target", "cpu", "--steps", "2")
+    assert ended.status == 1, ended.err
+    assert "tensors would leave float16's range (float32 alone; 2 batches" in ended.out
+    assert "correlated_error/sub (Sub, layer correlated_error): " in ended.out
