@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from benchmarks.models import BENCHMARKS
+from benchmarks.models import benchmark
 from benchmarks.step_time.modes import Mode
 from benchmarks.step_time.suite import Row
 
@@ -76,7 +76,7 @@ def table(rows: Sequence[Row], modes: Sequence[Mode]) -> str:
     found = by_key(rows)
     for (model, way, batch), by_mode in found.items():
         reference = by_mode[REFERENCE]
-        cells = [BENCHMARKS[model].title, way, str(batch), f"{statistics.median(reference.ms):.2f}"]
+        cells = [benchmark(model).title, way, str(batch), f"{statistics.median(reference.ms):.2f}"]
         cells += [ratio_cell(by_mode[mode.name], reference) if mode.name in by_mode else "–" for mode in others]
         lines.append("| " + " | ".join([*cells, *_subject_cells(by_mode)]) + " |")
     lines += ["", *_means(found, others)]
