@@ -7,7 +7,9 @@ Each product runs several times, one after the other, in one tf.function with Te
 types take turns and the minimum counts. Sizes are those of small and large layers, in cache and in memory, with odd
 channels and with very few. A product of n operations and m elements, inputs and result together, is taken to cost
 ``a·n + b·m + c`` nanoseconds; for each op, the three are fitted to the relative errors. The error that is left is
-printed.
+printed. What ``SLOW_KERNELS`` leaves in float32 anyway is shown, and not fitted. Last come the rows of the table, made
+smaller by what other work on the machine cost: so that a large float32 matrix product does 215 operations in a ns, as
+it does when the other figures of the table are measured.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import tensorflow as tf
 from benchmarks.op_timing import run_many, seconds
 
 raw = tf.raw_ops
+MATMUL_RATE = 215.0  #: operations in a ns of a large float32 matrix product on the quiet machine
 Shape = tuple[int, ...]
 
 
@@ -45,6 +48,7 @@ class Case:
     run: Callable[..., Any]
     operations: float
     elements: float
+    is_slow: bool = False
 
     @property
     def key(self) -> str:
@@ -176,7 +180,11 @@ def _of_convolution(case: Convolution, ops: Sequence[Callable[..., Any]], names:
     for name, shapes, function in zip(
         names, ((image, kernel), (kernel, result), (image, result)), (run, run_input, run_filter), strict=True
     ):
-        yield Case(name, case.what, shapes, function, operations, elements)
+        is_slow = "Depthwise" in name and (
+            (name.endswith("BackpropFilter") and math.prod(case.taps) > 9)
+            or (name.endswith("BackpropInput") and case.stride > 1)
+        )
+        yield Case(name, case.what, shapes, function, operations, elements, is_slow)
 
 
 def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Case]:
@@ -235,6 +243,7 @@ def expected(figures: tuple[float, float, float], case: Case) -> float:
 
 def show(times: dict[str, tuple[float, float]]) -> None:
     by_op: dict[str, list[Case]] = {}
+    fitted: dict[str, list[tuple[float, float, float]]] = {}
     for case in cases():
         if case.key in times:
             by_op.setdefault(case.op, []).append(case)
@@ -245,12 +254,20 @@ def show(times: dict[str, tuple[float, float]]) -> None:
             rates = f"{case.operations / in_float32:8.0f}{case.operations / in_f16:8.0f}"
             gain = in_float32 / in_f16
             print(f"  {case.what:50}{in_float32 / 1e3:12.1f}{in_f16 / 1e3:10.1f}{gain:7.2f}{rates}")
+        rows = [case for case in rows if not case.is_slow]
         for index, name in enumerate(("float32", "bfloat16")):
             figures = fit([(case, times[case.key][index]) for case in rows])
+            fitted.setdefault(op, []).append(figures)
             errors = [abs(math.log(expected(figures, case) / times[case.key][index])) for case in rows]
             rate = f"1/{1 / figures[0]:.0f}" if figures[0] else "0"
             print(f"  {name}: {rate} ns an operation + {figures[1]:.3f} ns an element + {figures[2]:.0f} ns; ", end="")
             print(f"median error ×{math.exp(statistics.median(errors)):.2f}, worst ×{math.exp(max(errors)):.2f}")
+    if "MatMul" in fitted:
+        scale = MATMUL_RATE * fitted["MatMul"][0][0]
+        print(f"\nrows of PRODUCT_COSTS, all times divided by {scale:.2f}")
+        for op, pair in sorted(fitted.items()):
+            cells = (f"({scale / a if a else math.inf:.0f}, {b / scale:.2f}, {c / scale:.0f})" for a, b, c in pair)
+            print(f"  {op}: {' '.join(cells)}")
 
 
 def main() -> None:
