@@ -19,9 +19,10 @@ oneDNN computes both in one kernel.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.min_cut import SINK, SOURCE, UNBOUNDED, Network
 from amp_tf.painting.reasons import FORCED, Balance, Rule
 from amp_tf.painting.work import count_operations, filter_shape
+
+_Prices = Callable[[int], tuple[float, float] | None]  # product_costs of a node, found once
 
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
@@ -100,14 +103,15 @@ def drop_unprofitable(
     fused = [unit for node in folded.fused for unit in canvas.view.units(node) if canvas.allow[unit]]
     sizes.update(dict.fromkeys([*fused, *computed_with], 0.0))
     may_choose = sizes_are_known and "Enter" not in canvas.view.ops
-    free = _free_products(canvas, products, shapes, {*fused}) if may_choose else {}
+    prices = functools.cache(functools.partial(product_costs, canvas.view, shapes=shapes))
+    free = _free_products(canvas, products, prices, {*fused}) if may_choose else {}
     left = _cut(canvas, ports, sizes, ties, free, {*fused})
     canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
     groups = _connected(left, [(port.source, *port.readers) for port in ports])
-    _note(canvas, groups, _balances(canvas, groups, ports, sizes, shapes, runs))
+    _note(canvas, groups, _balances(canvas, groups, ports, sizes, prices, runs))
     if sizes_are_known:
         islands = _find_islands(canvas, ports, ties)
-        for island, balance in zip(islands, _balances(canvas, islands, ports, sizes, shapes, runs), strict=True):
+        for island, balance in zip(islands, _balances(canvas, islands, ports, sizes, prices, runs), strict=True):
             has_product = any(canvas.on_allow[unit] for unit in island)
             pays = balance.in_f16 < balance.in_float32
             if not (pays and has_product):
@@ -205,7 +209,7 @@ def _products(canvas: Canvas) -> dict[int, list[int]]:
 
 
 def _free_products(
-    canvas: Canvas, products: Mapping[int, list[int]], shapes: Shapes, fused: set[int]
+    canvas: Canvas, products: Mapping[int, list[int]], prices: _Prices, fused: set[int]
 ) -> dict[int, float]:
     """The units of products whose type may be chosen, with what they save in 16 bit, in ns, at the first unit of each.
 
@@ -217,7 +221,7 @@ def _free_products(
     read = {source for source, reader in sources if reader in fused}
     free: dict[int, float] = {}
     for node, units in products.items():
-        pair = product_costs(canvas.view, node, shapes)
+        pair = prices(node)
         if node not in read and pair is not None and not any(canvas.rule[unit] in FORCED for unit in units):
             free.update(dict.fromkeys(units, 0.0))
             free[units[0]] = pair[0] - pair[1]
@@ -401,7 +405,7 @@ def _connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[lis
 
 
 def _balances(
-    canvas: Canvas, groups: list[list[int]], ports: list[_Port], sizes: dict[int, float], shapes: Shapes, runs: Runs
+    canvas: Canvas, groups: list[list[int]], ports: list[_Port], sizes: dict[int, float], prices: _Prices, runs: Runs
 ) -> list[Balance]:
     """For each group what it takes in 16 bit and in float32, the rest of the graph as it is painted.
 
@@ -410,7 +414,7 @@ def _balances(
     group_of = {unit: number for number, group in enumerate(groups) for unit in group}
     in_float32, in_f16 = [0.0] * len(groups), [0.0] * len(groups)
     for number, group in enumerate(groups):
-        for first, second in _node_costs(canvas, group, sizes, shapes, runs):
+        for first, second in _node_costs(canvas, group, sizes, prices, runs):
             in_float32[number] += first
             in_f16[number] += second
     for port in ports:
@@ -438,7 +442,7 @@ def _note(canvas: Canvas, groups: list[list[int]], balances: list[Balance]) -> N
 
 
 def _node_costs(
-    canvas: Canvas, group: list[int], sizes: dict[int, float], shapes: Shapes, runs: Runs
+    canvas: Canvas, group: list[int], sizes: dict[int, float], prices: _Prices, runs: Runs
 ) -> Iterator[tuple[float, float]]:
     """What each node of a group takes by itself in float32 and in 16 bit, all its runs together, in ns."""
     seen = set()
@@ -451,17 +455,17 @@ def _node_costs(
         if not canvas.on_allow[unit]:
             once = costs.element_costs(canvas.view.ops[node], sizes.get(unit, 0.0))
         else:
-            once = product_costs(canvas.view, node, shapes) or (math.inf, 0.0)
+            once = prices(node) or (math.inf, 0.0)
         yield often * once[0], often * once[1]
 
 
 def product_costs(view: GraphView, node: int, shapes: Shapes) -> tuple[float, float] | None:
     """What one run of a product takes in float32 and in 16 bit, in ns, ``None`` where nobody can tell."""
-    operations = operations_of(view, node, shapes)
+    op, inputs, outputs = view.ops[node], input_shapes(view, node, shapes), shapes.output_shapes(view.names[node])
+    operations = count_operations(op, inputs, outputs, equation_of(view, node))
     if operations is None:
         return None
-    tensors = [*input_shapes(view, node, shapes), *shapes.output_shapes(view.names[node])]
-    return costs.product_costs(view.ops[node], operations, sum(element_count(shape) or 0 for shape in tensors))
+    return costs.product_costs(op, operations, sum(element_count(shape) or 0 for shape in (*inputs, *outputs)))
 
 
 def operations_of(view: GraphView, node: int, shapes: Shapes) -> float | None:

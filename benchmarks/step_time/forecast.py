@@ -100,7 +100,7 @@ def summary(rows: Sequence[tuple[str, str, float, float]], worst: int = 10) -> s
         lines.append(f"| {model} | {way} | {half} | {expected:.2f} | {measured:.2f} | {measured / expected:.2f} |")
     for title, names in (("all", None), *((half, GROUPS[half]) for half in ("choosing", "judging"))):
         logs = [(math.log(row[2]), math.log(row[3])) for row in rows if names is None or row[0] in names]
-        if len({first for first, _ in logs}) > 1:
+        if len({first for first, _ in logs}) > 2:  # two points always correlate
             lines.append(
                 f"\ncorrelation, {title}: {statistics.correlation(*zip(*logs, strict=True)):.3f} of {len(logs)}"
             )
