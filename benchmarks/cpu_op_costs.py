@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
-from collections.abc import Callable
-from typing import Any
+import sys
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent))  # as a script it finds only this folder
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
 import tensorflow as tf
+
+from benchmarks.op_timing import Op, run_many, seconds
 
 parser = argparse.ArgumentParser(description="Times ops on this CPU in float32 and in bfloat16.")
 parser.add_argument("--size", type=int, default=64, help="height and width of the tensors")
@@ -31,8 +33,6 @@ SHAPE = (8, ARGUMENTS.size, ARGUMENTS.size, 64)
 RUNS = 10
 POOL = [1, 2, 2, 1]
 raw = tf.raw_ops
-
-Op = Callable[..., Any]
 
 UNARY: dict[str, Op] = {
     "Elu": tf.nn.elu,
@@ -109,53 +109,25 @@ BIAS = tf.constant(random.uniform(0.1, 0.9, SHAPE[-1]).astype("float32"))
 MASK = tf.constant(random.uniform(size=SHAPE) > 0.5)
 
 
-def run_many(op: Op) -> Op:
-    def run(*inputs: Any) -> Any:
-        results: list[Any] = []
-        for _ in range(RUNS):
-            with tf.control_dependencies(results[-1:]):
-                results.append(op(*inputs))
-        return results[-1]
-
-    return run
-
-
-def seconds(function: Op, inputs: tuple[Any, ...], repeats: int) -> tuple[float, float]:
-    """The least time of one run in float32 and in bfloat16, in turns."""
-    runs = []
-    for dtype in (tf.float32, tf.bfloat16):
-        cast = [tf.cast(tensor, dtype) for tensor in inputs]
-        concrete = tf.function(function).get_concrete_function(*cast)
-        concrete(*cast)
-        runs.append((concrete, cast))
-    best = [float("inf")] * 2
-    for _ in range(repeats):
-        for index, (concrete, cast) in enumerate(runs):
-            begin = time.perf_counter()
-            concrete(*cast)
-            best[index] = min(best[index], time.perf_counter() - begin)
-    return best[0], best[1]
-
-
 def main() -> None:
     wanted = set(filter(None, ARGUMENTS.only.split(",")))
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     elements = DATA.shape.num_elements()
     print(f"{'op':24}{'float32':>9}{'bfloat16':>10}   ns for each element")
-    cases = [(name, run_many(op), (DATA,)) for name, op in (UNARY | MORE_UNARY).items()]
-    cases += [(name, run_many(op), (DATA, DATA)) for name, op in BINARY.items()]
+    cases = [(name, run_many(op, RUNS), (DATA,)) for name, op in (UNARY | MORE_UNARY).items()]
+    cases += [(name, run_many(op, RUNS), (DATA, DATA)) for name, op in BINARY.items()]
     for name, function, inputs in sorted(cases):
         if not wanted or name in wanted:
             times = (1e9 * second / RUNS / elements for second in seconds(function, inputs, ARGUMENTS.repeats))
             print(f"{name:24}{next(times):9.2f}{next(times):10.2f}", flush=True)
     if not wanted:
-        down, _ = seconds(run_many(lambda x: tf.cast(x, tf.bfloat16)), (DATA,), ARGUMENTS.repeats)
-        _, up = seconds(run_many(lambda x: tf.cast(x, tf.float32)), (DATA,), ARGUMENTS.repeats)
+        down, _ = seconds(run_many(lambda x: tf.cast(x, tf.bfloat16), RUNS), (DATA,), ARGUMENTS.repeats)
+        _, up = seconds(run_many(lambda x: tf.cast(x, tf.float32), RUNS), (DATA,), ARGUMENTS.repeats)
         print(f"Cast to bfloat16 {1e9 * down / RUNS / elements:.2f}, to float32 {1e9 * up / RUNS / elements:.2f}")
         print(f"\n{'product':24}{'float32':>9}{'bfloat16':>10}   operations in a ns")
         for size in (256, 512, 1024):
             matrix = tf.constant(random.normal(size=(size, size)).astype("float32") / size)
-            times = seconds(run_many(tf.matmul), (matrix, matrix), ARGUMENTS.repeats)
+            times = seconds(run_many(tf.matmul, RUNS), (matrix, matrix), ARGUMENTS.repeats)
             rates = [RUNS * 2 * size**3 / second / 1e9 for second in times]
             print(f"MatMul {size:<17}{rates[0]:9.1f}{rates[1]:10.1f}", flush=True)
 

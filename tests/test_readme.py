@@ -259,7 +259,7 @@ def source_of(program: str) -> str:
     if path is None:
         return ""
     folder = path if path.is_dir() else path.parent
-    is_package = folder.parent.name == "benchmarks"
+    is_package = path.is_dir() or folder.parent.name == "benchmarks"
     files = folder.glob("*.py") if is_package else [path]
     return "".join(file.read_text(encoding="utf-8") for file in files)
 

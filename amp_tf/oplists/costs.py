@@ -14,7 +14,8 @@ on some model, so both are kept, by size.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 #: Nanoseconds for each element, as (float32, bfloat16): for tensors in the caches, and for tensors in memory.
@@ -97,7 +98,7 @@ OTHER_COST = ((0.10, 0.10), (0.20, 0.10))
 #: Convolutions: op to where its filter is, as (is an input, number), and where the values of its output side are.
 CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {
     **dict.fromkeys(
-        ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D", "_FusedDepthwiseConv2dNative"),
+        ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D", "_FusedConv3D", "_FusedDepthwiseConv2dNative"),
         ((True, 1), (False, 0)),
     ),
     **dict.fromkeys(
@@ -120,8 +121,51 @@ CAST_TO_FLOAT32 = (0.05, 0.11)  #: likewise
 CACHED_ELEMENTS = 4_000_000  #: a larger float32 tensor does not stay in the caches until it is read again
 DISPATCH = 3_000.0  #: ns for each op that TensorFlow starts, whatever its size
 
-PRODUCT_FLOAT32 = 1 / 215.0  #: ns for each floating-point operation of a product, two to a multiplication and addition
-PRODUCT_F16 = 1 / 400.0  #: likewise in bfloat16
+
+@dataclasses.dataclass(frozen=True)
+class ProductCost:
+    """What a product takes in one type: ``operations / rate + elements * ns + start``.
+
+    Attributes:
+        rate: floating-point operations in a ns, two to a multiplication and addition.
+        ns: for each element that it reads or writes.
+        start: ns of its own.
+    """
+
+    rate: float
+    ns: float
+    start: float
+
+    def of(self, operations: float, elements: float) -> float:
+        """The time in ns."""
+        return operations / self.rate + elements * self.ns + self.start
+
+
+#: Products, in float32 and in bfloat16, fitted by ``python benchmarks/cpu_product_costs.py`` on the same machine beside
+#: other work, and made smaller by what that cost large matrix products (alone they do 215 operations in a ns). The two
+#: starts of Conv3DBackpropInputV2 are equal by hand: no case was small enough to tell them apart.
+#: Convolutions of few channels or few taps, and depthwise ones, are bound by their tensors and not by their operations.
+PRODUCT_COSTS: Mapping[str, tuple[ProductCost, ProductCost]] = {
+    "BatchMatMulV2": (ProductCost(336, 0.13, 29_000), ProductCost(1_302, 0.13, 30_000)),
+    "Conv2D": (ProductCost(249, 0.07, 26_000), ProductCost(462, 0.06, 27_000)),
+    "Conv2DBackpropFilter": (ProductCost(199, 0.14, 63_000), ProductCost(380, 0.14, 95_000)),
+    "Conv2DBackpropInput": (ProductCost(236, 0.15, 21_000), ProductCost(523, 0.10, 22_000)),
+    "Conv3D": (ProductCost(275, 0.21, 120_000), ProductCost(461, 0.04, 109_000)),
+    "Conv3DBackpropFilterV2": (ProductCost(292, 0.37, 198_000), ProductCost(447, 0.15, 215_000)),
+    "Conv3DBackpropInputV2": (ProductCost(395, 0.38, 109_000), ProductCost(706, 0.30, 109_000)),
+    "DepthwiseConv2dNative": (ProductCost(228, 0.18, 7_000), ProductCost(191, 0.11, 12_000)),
+    "DepthwiseConv2dNativeBackpropFilter": (ProductCost(210, 0.22, 24_000), ProductCost(41, 0.06, 19_000)),
+    "DepthwiseConv2dNativeBackpropInput": (ProductCost(72, 0.12, 10_000), ProductCost(114, 0.09, 22_000)),
+    "MatMul": (ProductCost(215, 0.09, 300), ProductCost(448, 0.11, 1_600)),
+}
+#: Other products, each with the one whose kernel it runs.
+COSTS_AS = {
+    "BatchMatMul": "BatchMatMulV2",
+    "Einsum": "BatchMatMulV2",
+    "_FusedConv2D": "Conv2D",
+    "_FusedConv3D": "Conv3D",
+    "_FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,20 +174,31 @@ class SlowKernel:
 
     Attributes:
         op: the op.
-        applies: whether a NodeDef of it is concerned.
+        applies: whether a node is concerned, by its NodeDef and the shape of its filter, ``None`` if nobody knows it.
         why: for people.
     """
 
     op: str
-    applies: Callable[[Any], bool]
+    applies: Callable[[Any, Sequence[int] | None], bool]
     why: str
 
 
-def _has_strides(node: Any) -> bool:
+def _has_strides(node: Any, kernel: Sequence[int] | None) -> bool:
     return any(stride > 1 for stride in node.attr["strides"].list.i)
 
 
+def _has_many_taps(node: Any, kernel: Sequence[int] | None) -> bool:
+    return kernel is not None and math.prod(kernel[:2]) > _VECTOR_TAPS
+
+
+_VECTOR_TAPS = 9
+
 SLOW_KERNELS: tuple[SlowKernel, ...] = (
+    SlowKernel(
+        "DepthwiseConv2dNativeBackpropFilter",
+        _has_many_taps,
+        "its bfloat16 kernel for filters larger than 3 × 3 is up to five times slower than the float32 one",
+    ),
     SlowKernel(
         "DepthwiseConv2dNativeBackpropInput",
         _has_strides,
@@ -160,9 +215,16 @@ def element_costs(op: str, elements: float) -> tuple[float, float]:
     return in_float32 * elements, in_f16 * elements
 
 
-def product_costs(operations: float) -> tuple[float, float]:
-    """What a product of this many floating-point operations costs in float32 and in 16 bit, in ns."""
-    return operations * PRODUCT_FLOAT32, operations * PRODUCT_F16
+def product_costs(op: str, operations: float, elements: float) -> tuple[float, float]:
+    """What a product costs in float32 and in 16 bit, in ns.
+
+    Args:
+        op: the op.
+        operations: floating-point operations, two to a multiplication and addition.
+        elements: of what it reads and writes.
+    """
+    in_float32, in_f16 = PRODUCT_COSTS.get(COSTS_AS.get(op, op), PRODUCT_COSTS["MatMul"])
+    return in_float32.of(operations, elements), in_f16.of(operations, elements)
 
 
 def cast_to_f16(elements: float) -> float:

@@ -35,9 +35,9 @@ _WITNESS = "MatMul"  # an op that every TensorFlow build with kernels for a devi
 _WITNESS_TYPES = (("T", (1,)),)  # float, in types.proto
 
 _WITHOUT_SOME_KERNEL = {
-    CPU: "AvgPool3D AvgPool3DGrad FusedBatchNormV3 MaxPool3D MaxPool3DGrad TopK _FusedBatchNormEx",
+    CPU: "AvgPool3D AvgPool3DGrad FusedBatchNormV3 MaxPool3D MaxPool3DGrad TopK _FusedBatchNormEx _FusedConv3D",
     CUDA: """CheckNumerics FusedBatchNormV3 MaxPool3DGrad Softplus Softsign TopK Where _FusedConv2D
-    _FusedDepthwiseConv2dNative _FusedMatMul""",
+    _FusedConv3D _FusedDepthwiseConv2dNative _FusedMatMul""",
 }
 #: Ops of each table that lack a kernel for bfloat16 or half in some TensorFlow from 2.16 to 2.21.
 DOUBTFUL = {table: frozenset(ops.split()) for table, ops in _WITHOUT_SOME_KERNEL.items()}

@@ -80,7 +80,7 @@ _FUSED = "is a matrix product or convolution that TensorFlow's remapper fused wi
 
 #: Products that TensorFlow's remapper makes. They carry their types twice (T and TArgs), and their kernels abort the
 #: process where the two differ.
-FUSED_PRODUCTS = Trait("_FusedMatMul _FusedConv2D _FusedDepthwiseConv2dNative")
+FUSED_PRODUCTS = Trait("_FusedMatMul _FusedConv2D _FusedConv3D _FusedDepthwiseConv2dNative")
 
 _GROUPS = (
     _Group(

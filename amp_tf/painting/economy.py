@@ -19,9 +19,10 @@ oneDNN computes both in one kernel.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,14 @@ from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.min_cut import SINK, SOURCE, UNBOUNDED, Network
 from amp_tf.painting.reasons import FORCED, Balance, Rule
-from amp_tf.painting.work import count_operations
+from amp_tf.painting.work import count_operations, filter_shape
+
+_Prices = Callable[[int], tuple[float, float] | None]  # product_costs of a node, found once
 
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
 _TURNS = 10.0  # of a loop; nobody can tell, but most turn several times
+_LONE_HALF = "a pooling or normalization and its gradient are slow in two types, and one of them stays in float32"
 _MOST_LOOPS = 8  # in each other; in a broken graph there is no end to them
 
 
@@ -67,9 +71,9 @@ def drop_unprofitable(
 ) -> None:
     """Takes allow paint off units that are cheaper in float32.
 
-    Products of the allow list stay as they are in the first step, apart from those with a slow kernel. So do ops that
-    oneDNN computes together with a product, and the entries and exits of loops: a cast of a value that does not change
-    belongs outside. What the user forces stays in any case.
+    Three kinds stay as they are in the first step. Products whose shapes nobody knows, and all where there are loops of
+    graph nodes; ops that TensorFlow computes together with a product, and that product; and the entries and exits of
+    loops: a cast of a value that does not change belongs outside. What the user forces stays in any case.
 
     Args:
         canvas: the painted canvas.
@@ -87,28 +91,33 @@ def drop_unprofitable(
         small = Placeholder() shape=[8, 8]
         allow3 = MatMul(small, small)       f16 → float32
     """
-    _drop_slow_kernels(canvas)
+    _drop_slow_kernels(canvas, shapes)
+    _drop_lone_halves(canvas)
     runs = count_runs(canvas.view)
     ports, sizes_are_known = _find_ports(canvas, shapes, runs)
     sizes = _unit_sizes(canvas, ports)
-    ties = [*ties, *_kernel_pairs(canvas)]
+    computed_with = fused_with_products(canvas)
+    products = _products(canvas)
+    ties = [*ties, *_kernel_pairs(canvas), *computed_with.items(), *products.values()]
     ties = [units for units in _merged(ties) if any(unit in sizes for unit in units)]
     fused = [unit for node in folded.fused for unit in canvas.view.units(node) if canvas.allow[unit]]
-    sizes.update(dict.fromkeys(fused, 0.0))
-    pinned = fused_with_products(canvas).union(fused)
-    left = _cut(canvas, ports, sizes, ties, pinned)
+    sizes.update(dict.fromkeys([*fused, *computed_with], 0.0))
+    may_choose = sizes_are_known and "Enter" not in canvas.view.ops
+    prices = functools.cache(functools.partial(product_costs, canvas.view, shapes=shapes))
+    free = _free_products(canvas, products, prices, {*fused}) if may_choose else {}
+    left = _cut(canvas, ports, sizes, ties, free, {*fused})
     canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
     groups = _connected(left, [(port.source, *port.readers) for port in ports])
-    _note(canvas, groups, _balances(canvas, groups, ports, sizes, shapes, runs))
+    _note(canvas, groups, _balances(canvas, groups, ports, sizes, prices, runs))
     if sizes_are_known:
         islands = _find_islands(canvas, ports, ties)
-        for island, balance in zip(islands, _balances(canvas, islands, ports, sizes, shapes, runs), strict=True):
+        for island, balance in zip(islands, _balances(canvas, islands, ports, sizes, prices, runs), strict=True):
             has_product = any(canvas.on_allow[unit] for unit in island)
             pays = balance.in_f16 < balance.in_float32
             if not (pays and has_product):
-                free = [unit for unit in island if canvas.rule[unit] not in FORCED]
-                canvas.unpaint_allow(free, Rule.DOES_NOT_PAY)
-                _note(canvas, [free], [balance])
+                unforced = [unit for unit in island if canvas.rule[unit] not in FORCED]
+                canvas.unpaint_allow(unforced, Rule.DOES_NOT_PAY)
+                _note(canvas, [unforced], [balance])
 
 
 def drop_unasked(canvas: Canvas, asked: Container[str], why: str, ties: Iterable[Sequence[int]] = ()) -> None:
@@ -129,10 +138,15 @@ def drop_unasked(canvas: Canvas, asked: Container[str], why: str, ties: Iterable
     canvas.weighed.update(dict.fromkeys(left, why))
 
 
-def _drop_slow_kernels(canvas: Canvas) -> None:
+def _drop_slow_kernels(canvas: Canvas, shapes: Shapes) -> None:
     view = canvas.view
+
+    def kernel(node: int) -> Shape | None:
+        return filter_shape(view.ops[node], input_shapes(view, node, shapes), shapes.output_shapes(view.names[node]))
+
     for row in costs.SLOW_KERNELS:
-        nodes = [node for node, op in enumerate(view.ops) if op == row.op and row.applies(view.protos[node])]
+        of_op = [node for node, op in enumerate(view.ops) if op == row.op]
+        nodes = [node for node in of_op if row.applies(view.protos[node], kernel(node))]
         units = [unit for node in nodes for unit in view.units(node) if canvas.allow[unit]]
         units = [unit for unit in units if canvas.rule[unit] not in FORCED]
         canvas.unpaint_allow(units, Rule.DOES_NOT_PAY)
@@ -150,12 +164,24 @@ def _kernel_pairs(canvas: Canvas) -> Iterator[list[int]]:
             yield [view.base[source] + first, view.base[node] + second]
 
 
-def fused_with_products(canvas: Canvas) -> set[int]:
-    """The painted units of ops that oneDNN computes together with a painted product, at no cost of their own."""
+def _drop_lone_halves(canvas: Canvas) -> None:
+    """A forward op or gradient op of a pair that is fast in one type alone stays in float32 where the other does."""
+    for pair in _kernel_pairs(canvas):
+        painted = [unit for unit in pair if canvas.allow[unit] and canvas.rule[unit] not in FORCED]
+        if len(painted) == 1 and not all(canvas.allow[unit] for unit in pair):
+            canvas.unpaint_allow(painted, Rule.DOES_NOT_PAY)
+            canvas.weighed.update(dict.fromkeys(painted, _LONE_HALF))
+
+
+def fused_with_products(canvas: Canvas) -> dict[int, int]:
+    """The painted units of ops that oneDNN computes together with a painted product, each with a unit of the product.
+
+    They cost nothing of their own, if both have one type.
+    """
     view = canvas.view
     edges = _edges_into(view, {*costs.FUSED_WITH, *(product for product, _ in costs.FUSED_WITH.values())})
     fused: list[tuple[int, int, int]] = []
-    read_by: set[tuple[str, int, int, int]] = set()
+    read_by: dict[tuple[str, int, int, int], int] = {}
     products = set(costs.FUSED_WITH.values())
     columns = (edges.src_node, edges.src_port, edges.dst_node, edges.dst_position, edges.dst_unit)
     for source, port, node, position, unit in _rows(*columns):
@@ -163,13 +189,43 @@ def fused_with_products(canvas: Canvas) -> set[int]:
             continue
         op = view.ops[node]
         if (op, position) in products:
-            read_by.add((op, position, source, port))
+            read_by[op, position, source, port] = unit
         elif op in costs.FUSED_WITH:
             fused.append((unit, source, port))
     node_of = canvas.node_of
-    return {
-        unit for unit, source, port in fused if (*costs.FUSED_WITH[view.ops[node_of[unit]]], source, port) in read_by
-    }
+    keys = ((unit, (*costs.FUSED_WITH[view.ops[node_of[unit]]], source, port)) for unit, source, port in fused)
+    return {unit: read_by[key] for unit, key in keys if key in read_by}
+
+
+def _products(canvas: Canvas) -> dict[int, list[int]]:
+    """The painted products, each with its painted units.
+
+    A product has one precision: the types of a fused one, T and TArgs, must change together or it aborts the process.
+    """
+    units_of_node: dict[int, list[int]] = {}
+    for unit in units_of(canvas.allow & canvas.on_allow):
+        units_of_node.setdefault(canvas.node_of[unit], []).append(unit)
+    return units_of_node
+
+
+def _free_products(
+    canvas: Canvas, products: Mapping[int, list[int]], prices: _Prices, fused: set[int]
+) -> dict[int, float]:
+    """The units of products whose type may be chosen, with what they save in 16 bit, in ns, at the first unit of each.
+
+    Args:
+        fused: painted units that are computed together with a product; such products are not free.
+    """
+    edges = canvas.view.edges
+    sources = _rows(edges.src_node, edges.dst_unit) if fused else ()
+    read = {source for source, reader in sources if reader in fused}
+    free: dict[int, float] = {}
+    for node, units in products.items():
+        pair = prices(node)
+        if node not in read and pair is not None and not any(canvas.rule[unit] in FORCED for unit in units):
+            free.update(dict.fromkeys(units, 0.0))
+            free[units[0]] = pair[0] - pair[1]
+    return free
 
 
 def _edges_into(view: GraphView, ops: Container[str]) -> Edges:
@@ -252,26 +308,43 @@ def _is_flexible(canvas: Canvas, unit: int) -> bool:
     return bool(canvas.allow[unit] and not canvas.on_allow[unit]) and op not in PINNED
 
 
+def _saved(canvas: Canvas, unit: int, sizes: Mapping[int, float]) -> float:
+    """What a unit that is not a product saves in 16 bit, in ns."""
+    in_float32, in_f16 = costs.element_costs(canvas.view.ops[canvas.node_of[unit]], sizes.get(unit, 0.0))
+    return in_float32 - in_f16
+
+
 def _cut(
-    canvas: Canvas, ports: list[_Port], sizes: dict[int, float], ties: list[Sequence[int]], pinned: set[int]
+    canvas: Canvas,
+    ports: list[_Port],
+    sizes: dict[int, float],
+    ties: list[Sequence[int]],
+    free: Mapping[int, float],
+    pinned: set[int],
 ) -> list[int]:
-    """The flexible units that are cheaper in float32, all choices taken together."""
+    """The units that are cheaper in float32, all choices taken together.
+
+    Args:
+        free: units of products that may have either type, with what each saves in 16 bit, in ns.
+        pinned: units that stay as they are.
+    """
     network = Network()
     vertex_of: dict[int, int] = {}
+
+    def may_be_either(unit: int) -> bool:
+        return unit not in pinned and (unit in free or _is_flexible(canvas, unit))
+
     for tied in ties:  # units that must agree are one vertex
-        if all(_is_flexible(canvas, unit) and unit not in pinned for unit in tied):
+        if all(may_be_either(unit) for unit in tied):
             vertex_of.update(dict.fromkeys(tied, network.add_vertex()))
-    fixed = pinned.union(unit for tied in ties for unit in tied if unit not in vertex_of)
+    fixed = {unit for tied in ties for unit in tied if unit not in vertex_of}
     for unit in sizes:
-        if unit not in vertex_of and unit not in fixed and _is_flexible(canvas, unit):
+        if unit not in vertex_of and unit not in fixed and may_be_either(unit):
             vertex_of[unit] = network.add_vertex()
     for unit, vertex in vertex_of.items():
-        in_float32, in_f16 = costs.element_costs(canvas.view.ops[canvas.node_of[unit]], sizes.get(unit, 0.0))
-        saved = round((in_float32 - in_f16) * _UNITS_PER_NS)
-        if saved > 0:
-            network.add_edge(SOURCE, vertex, saved)
-        else:
-            network.add_edge(vertex, SINK, -saved)
+        saved = free[unit] if unit in free else _saved(canvas, unit, sizes)
+        capacity = round(abs(saved) * _UNITS_PER_NS)
+        network.add_edge(*((SOURCE, vertex) if saved > 0 else (vertex, SINK)), capacity)
     for port in ports:
         ends = [port.source, *port.readers]
         vertices = [vertex_of.get(unit, SOURCE if canvas.allow[unit] else SINK) for unit in ends]
@@ -308,9 +381,7 @@ def _add_port(network: Network, source: int, readers: list[int], elements: float
 def _find_islands(canvas: Canvas, ports: Iterable[_Port], ties: Iterable[Sequence[int]]) -> list[list[int]]:
     """The sets of painted units that are connected by 16-bit edges, by belonging to one product, or by ties."""
     by_edges = [(port.source, *port.readers) for port in ports if canvas.allow[port.source]]
-    # A product has one precision: the types of a fused one, T and TArgs, must change together or it aborts the process.
-    by_node = [canvas.view.units(canvas.node_of[unit]) for unit in units_of(canvas.allow & canvas.on_allow)]
-    return _connected(units_of(canvas.allow), [*by_edges, *by_node, *ties])
+    return _connected(units_of(canvas.allow), [*by_edges, *_products(canvas).values(), *ties])
 
 
 def _connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list[int]]:
@@ -334,7 +405,7 @@ def _connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[lis
 
 
 def _balances(
-    canvas: Canvas, groups: list[list[int]], ports: list[_Port], sizes: dict[int, float], shapes: Shapes, runs: Runs
+    canvas: Canvas, groups: list[list[int]], ports: list[_Port], sizes: dict[int, float], prices: _Prices, runs: Runs
 ) -> list[Balance]:
     """For each group what it takes in 16 bit and in float32, the rest of the graph as it is painted.
 
@@ -343,7 +414,7 @@ def _balances(
     group_of = {unit: number for number, group in enumerate(groups) for unit in group}
     in_float32, in_f16 = [0.0] * len(groups), [0.0] * len(groups)
     for number, group in enumerate(groups):
-        for first, second in _node_costs(canvas, group, sizes, shapes, runs):
+        for first, second in _node_costs(canvas, group, sizes, prices, runs):
             in_float32[number] += first
             in_f16[number] += second
     for port in ports:
@@ -371,7 +442,7 @@ def _note(canvas: Canvas, groups: list[list[int]], balances: list[Balance]) -> N
 
 
 def _node_costs(
-    canvas: Canvas, group: list[int], sizes: dict[int, float], shapes: Shapes, runs: Runs
+    canvas: Canvas, group: list[int], sizes: dict[int, float], prices: _Prices, runs: Runs
 ) -> Iterator[tuple[float, float]]:
     """What each node of a group takes by itself in float32 and in 16 bit, all its runs together, in ns."""
     seen = set()
@@ -384,9 +455,17 @@ def _node_costs(
         if not canvas.on_allow[unit]:
             once = costs.element_costs(canvas.view.ops[node], sizes.get(unit, 0.0))
         else:
-            operations = operations_of(canvas.view, node, shapes)
-            once = (math.inf, 0.0) if operations is None else costs.product_costs(operations)
+            once = prices(node) or (math.inf, 0.0)
         yield often * once[0], often * once[1]
+
+
+def product_costs(view: GraphView, node: int, shapes: Shapes) -> tuple[float, float] | None:
+    """What one run of a product takes in float32 and in 16 bit, in ns, ``None`` where nobody can tell."""
+    op, inputs, outputs = view.ops[node], input_shapes(view, node, shapes), shapes.output_shapes(view.names[node])
+    operations = count_operations(op, inputs, outputs, equation_of(view, node))
+    if operations is None:
+        return None
+    return costs.product_costs(op, operations, sum(element_count(shape) or 0 for shape in (*inputs, *outputs)))
 
 
 def operations_of(view: GraphView, node: int, shapes: Shapes) -> float | None:

@@ -54,13 +54,17 @@ def _count_product(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Sh
 
 
 def _count_convolution(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> float | None:
-    filter_place, values_place = CONVOLUTIONS[op]
-    kernel, values = _at(filter_place, inputs, outputs), _at(values_place, inputs, outputs)
+    kernel, values = filter_shape(op, inputs, outputs), _at(CONVOLUTIONS[op][1], inputs, outputs)
     if kernel is None or values is None or len(kernel) < 3 or any(size < 0 for size in kernel):
         return None
     taps = math.prod(kernel[:-2] if op in DEPTHWISE else kernel[:-1])
     count = element_count(values)
     return None if count is None else 2.0 * count * taps
+
+
+def filter_shape(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> Shape | None:
+    """The shape of a convolution's filter: taps, channels in, channels out (of a depthwise one: for each)."""
+    return _at(CONVOLUTIONS[op][0], inputs, outputs)
 
 
 def _at(place: tuple[bool, int], inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> Shape | None:

@@ -108,7 +108,9 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
     in_float32, in_f16 = np.zeros((2, basis.view.node_count))
     for node in np.flatnonzero(np.nan_to_num(figures.work) > 0).tolist():
         if figures.is_product[node]:
-            pair = costs.product_costs(float(figures.operations[node]))
+            pair = costs.product_costs(
+                basis.view.ops[node], float(figures.operations[node]), float(np.nan_to_num(figures.elements[node]))
+            )
         else:
             pair = costs.element_costs(basis.view.ops[node], float(figures.largest[node]))
         in_float32[node], in_f16[node] = pair

@@ -6,7 +6,7 @@ amp_tf. Importing this package imports no TensorFlow; building a model does.
 
 from __future__ import annotations
 
-from benchmarks.models import detection, language, recurrent, tabular, vision
+from benchmarks.models import detection, language, recurrent, tabular, vision, wide
 from benchmarks.models.workload import SIZES, Benchmark, Workload
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -20,20 +20,36 @@ BENCHMARKS: dict[str, Benchmark] = {
     )
 }
 
+#: What a command line may say for many models at once; "all" are the common ones of :data:`BENCHMARKS`.
+GROUPS: dict[str, list[str]] = {
+    "all": [name for name, row in BENCHMARKS.items() if row.is_common],
+    "wide": list(wide.MODELS),
+    **{half: [name for name in wide.MODELS if wide.half(name) == half] for half in wide.HALVES},
+}
+
+
+def benchmark(name: str) -> Benchmark:
+    """The row of one model, of the suite of published results or of the wide one.
+
+    Raises:
+        KeyError: there is no such model.
+    """
+    return BENCHMARKS[name] if name in BENCHMARKS else wide.MODELS[name]
+
 
 def names(text: str = "all") -> list[str]:
-    """The model names that a command-line value such as ``"ncf,bert"`` or ``"all"`` asks for.
+    """The model names that a command-line value such as ``"ncf,bert"``, ``"all"`` or ``"judging"`` asks for.
 
     Raises:
         ValueError: a name is unknown; the message names the valid ones.
     """
-    if text == "all":
-        return [name for name, row in BENCHMARKS.items() if row.is_common]
     asked = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in asked if name not in BENCHMARKS]
+    valid = [*BENCHMARKS, *wide.MODELS]
+    unknown = [name for name in asked if name not in GROUPS and name not in valid]
     if unknown:
-        raise ValueError(f"No benchmark model is called {', '.join(unknown)}. Valid names: {', '.join(BENCHMARKS)}.")
-    return asked
+        many = ", ".join([*GROUPS, *valid])
+        raise ValueError(f"No benchmark model is called {', '.join(unknown)}. Valid names: {many}.")
+    return [name for text in asked for name in GROUPS.get(text, [text])]
 
 
-__all__ = ["BENCHMARKS", "SIZES", "Benchmark", "Workload", "names"]
+__all__ = ["BENCHMARKS", "GROUPS", "SIZES", "Benchmark", "Workload", "benchmark", "names"]

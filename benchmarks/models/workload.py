@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,6 +30,7 @@ class Workload:
         batch: the batch size to train with when nothing else is asked for.
         batches: the batch sizes of a sweep.
         learning_rate: a rate at which Adam makes progress.
+        framework: the Keras that it is written in, ``"keras"`` or ``"tf_keras"``.
     """
 
     name: str
@@ -39,12 +41,16 @@ class Workload:
     batch: int
     batches: tuple[int, ...]
     learning_rate: float = 1e-3
+    framework: str = "keras"
+
+    @property
+    def keras(self) -> Any:
+        """The module of its Keras."""
+        return importlib.import_module(self.framework)
 
     def optimizer(self) -> Any:
         """A new Adam optimizer, the one that the published results of most of these models were made with."""
-        import keras
-
-        return keras.optimizers.Adam(self.learning_rate)
+        return self.keras.optimizers.Adam(self.learning_rate)
 
 
 @dataclasses.dataclass(frozen=True)

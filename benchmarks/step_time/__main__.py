@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.models import BENCHMARKS, names
+from benchmarks.models import benchmark, names
 from benchmarks.step_time import options, results, suite, tables
 from benchmarks.step_time.modes import COMPARED, WAYS, modes
 from benchmarks.step_time.parts import PARTS
@@ -44,7 +44,7 @@ def batches(model: str, asked: argparse.Namespace) -> Sequence[int | None]:
     """The batch sizes to run a model with; ``None`` is its own."""
     if asked.batches is None:
         return (None,)
-    return asked.batches or BENCHMARKS[model].workload(asked.size).batches
+    return asked.batches or benchmark(model).workload(asked.size).batches
 
 
 def measure(asked: argparse.Namespace) -> results.Results:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.models import BENCHMARKS, SIZES
+from benchmarks.models import BENCHMARKS, GROUPS, SIZES
+from benchmarks.models.wide import MODELS
 from benchmarks.step_time.modes import WAYS
 
 
@@ -18,7 +19,7 @@ def new_parser(doc: str | None, *, models: str = "models", modes: Sequence[str])
         modes: those that are compared where nothing else is asked for, by name.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    many = f"all, or comma-separated: {', '.join(BENCHMARKS)}"
+    many = f"{', '.join(GROUPS)}, or names, comma-separated: {', '.join([*BENCHMARKS, *MODELS])}"
     parser.add_argument(models, nargs="?", default="all", metavar="MODELS", help=many)
     parser.add_argument("--modes", default=",".join(modes), help="comma-separated; %(default)s by default")
     parser.add_argument("--size", default="small", choices=SIZES)

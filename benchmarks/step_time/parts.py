@@ -150,15 +150,15 @@ PARTS = {
         *(Part(name, what, _rules(name), _CONTRACT_SHOWN_BY) for name, what in CONTRACT.items()),
         Part(
             "placement",
-            "moves casts to where all ops and casts together cost least (a minimum cut)",
+            "moves casts to where all ops, products and casts together cost least (a minimum cut)",
             _placement,
-            (("bert", "fit"), ("unet", "fit"), ("mobilenetv2", "fit")),
+            (("bert", "fit"), ("unet", "fit"), ("mobilenetv2", "fit"), ("small_mlp", "fit")),
         ),
         Part(
             "islands",
-            "keeps sets of 16-bit nodes in float32 that save less than their casts cost",
+            "keeps sets of 16-bit nodes in float32 that save less than their casts cost, or hold no product",
             _islands,
-            (("bert", "fit"), ("small_mlp", "fit")),
+            (("bert", "fit"), ("gnmt", "fit"), ("small_mlp", "fit")),
         ),
         Part(
             "slow kernels",
@@ -189,7 +189,7 @@ PARTS = {
             "shared casts",
             "casts a tensor once for all its readers: a weight once a step",
             _shared_casts,
-            (("bert", "fit"), ("gnmt", "fit")),
+            (("bert", "fit"), ("gnmt", "fit"), ("small_mlp", "fit")),
         ),
         Part(
             "absorbed casts",

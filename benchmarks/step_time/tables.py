@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from benchmarks.models import BENCHMARKS
+from benchmarks.models import GROUPS, benchmark
+from benchmarks.models.wide import HALVES
 from benchmarks.step_time.modes import Mode
 from benchmarks.step_time.suite import Row
 
@@ -46,7 +48,7 @@ def spread(row: Row, reference: Row) -> float:
 def best_other(by_mode: Mapping[str, Row]) -> Row:
     """The fastest mode that is not amp_tf's; ablated ones do not count."""
     return min(
-        (row for mode, row in by_mode.items() if not mode.startswith((SUBJECT, "without"))),
+        (row for mode, row in by_mode.items() if _is_other(mode)),
         key=lambda row: statistics.median(row.ms),
     )
 
@@ -76,7 +78,7 @@ def table(rows: Sequence[Row], modes: Sequence[Mode]) -> str:
     found = by_key(rows)
     for (model, way, batch), by_mode in found.items():
         reference = by_mode[REFERENCE]
-        cells = [BENCHMARKS[model].title, way, str(batch), f"{statistics.median(reference.ms):.2f}"]
+        cells = [benchmark(model).title, way, str(batch), f"{statistics.median(reference.ms):.2f}"]
         cells += [ratio_cell(by_mode[mode.name], reference) if mode.name in by_mode else "–" for mode in others]
         lines.append("| " + " | ".join([*cells, *_subject_cells(by_mode)]) + " |")
     lines += ["", *_means(found, others)]
@@ -98,7 +100,36 @@ def _means(found: Mapping[Key, Mapping[str, Row]], others: Sequence[Mode]) -> li
         if ratios:
             lines.append(_mean(f"{mode.title} over float32", ratios))
     ours = [median_ratio(by[SUBJECT], best_other(by)) for by in found.values() if SUBJECT in by]
-    return [*lines, _mean(f"{SUBJECT} over the best other of each row", ours)] if ours else lines
+    lines += [_mean(f"{SUBJECT} over the best other of each row", ours)] if ours else []
+    return [*lines, *_half_means(found)]
+
+
+def _half_means(found: Mapping[Key, Mapping[str, Row]]) -> list[str]:
+    """Of each half of the wide suite and each way, by medians and by the fastest rounds."""
+    lines = []
+    ways = dict.fromkeys(way for _, way, _ in found)
+    for half, way in itertools.product(HALVES, ways):
+        rows = [by for key, by in found.items() if key[0] in GROUPS[half] and key[1] == way and SUBJECT in by]
+        for title, other in (("float32", lambda by: by[REFERENCE]), ("the best other", best_other)):
+            if rows:
+                by_median = geometric_mean([median_ratio(by[SUBJECT], other(by)) for by in rows])
+                by_least = geometric_mean([least_ratio(by, title) for by in rows])
+                lines.append(
+                    f"{half} half, {way}: {SUBJECT} over {title} {by_median:.3f} by medians, "
+                    f"{by_least:.3f} by the fastest rounds, of {len(rows)}"
+                )
+    return lines
+
+
+def least_ratio(by_mode: Mapping[str, Row], title: str) -> float:
+    """How many times faster than float32, or than the fastest of the others, by the fastest round of each mode."""
+    others = [REFERENCE] if title == REFERENCE else [mode for mode in by_mode if _is_other(mode)]
+    return min(min(by_mode[mode].ms) for mode in others) / min(by_mode[SUBJECT].ms)
+
+
+def _is_other(mode: str) -> bool:
+    """Whether it is neither amp_tf nor amp_tf without a part."""
+    return not mode.startswith((SUBJECT, "without"))
 
 
 def _mean(title: str, ratios: Sequence[float]) -> str:

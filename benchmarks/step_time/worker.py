@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.models import BENCHMARKS
+from benchmarks.models import benchmark
 from benchmarks.step_time import parts
 from benchmarks.step_time.modes import WAYS, Mode, Way, modes
 
@@ -32,16 +32,15 @@ def _switch_on_amp_tf() -> None:
 class Clock:
     """Makes the Keras callback that notes when each batch ended, and its loss."""
 
-    def __init__(self) -> None:
+    def __init__(self, keras: Any) -> None:
+        self._keras = keras
         self.ends: list[float] = []
         self.losses: list[float] = []
 
     def callback(self) -> Any:
-        import keras
-
         clock = self
 
-        class Note(keras.callbacks.Callback):  # type: ignore[misc]
+        class Note(self._keras.callbacks.Callback):  # type: ignore[misc]
             def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
                 clock.ends.append(time.perf_counter())
                 clock.losses.append(float(logs["loss"]))
@@ -57,17 +56,15 @@ class Runner:
 
     Args:
         name, size, batch: the workload and its batch size, ``None`` for the workload's own.
-        policy: the Keras policy.
         way: how to run it.
     """
 
     def __init__(self, name: str, size: str, batch: int | None, way: Way) -> None:
-        import keras
         import tensorflow as tf
 
-        keras.utils.set_random_seed(0)
         self._way = way
-        self._workload = BENCHMARKS[name].workload(size)
+        self._workload = benchmark(name).workload(size)
+        self._workload.keras.utils.set_random_seed(0)
         self.batch = batch or self._workload.batch
         x, y = self._workload.data(4 * self.batch, 0)
         self.model = self._workload.model()
@@ -82,7 +79,7 @@ class Runner:
 
     def steps(self, count: int) -> Clock:
         """Makes steps; the clock has when each ended, and in training its loss."""
-        clock = Clock()
+        clock = Clock(self._workload.keras)
         if self._way.through_keras and self._way.trains:
             self.model.fit(self._data, steps_per_epoch=count, verbose=0, callbacks=[clock.callback()])
         elif self._way.through_keras:
@@ -114,8 +111,7 @@ class Runner:
 
 def new_runner(options: dict[str, Any], way: Way) -> Runner:
     """A runner whose model is built in a fresh Keras session, under the policy of the mode."""
-    import keras
-
+    keras = benchmark(options["model"]).workload(options["size"]).keras
     keras.backend.clear_session()
     keras.mixed_precision.set_global_policy(modes(options["precision"])[options["mode"]].policy)  # was cleared as well
     return Runner(options["model"], options["size"], options["batch"], way)

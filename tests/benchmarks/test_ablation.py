@@ -121,6 +121,13 @@ def with_a_loop():
         tf.compat.v1.enable_control_flow_v2()
 
 
+def with_a_lone_tile():
+    """An op between two products that is faster in 16 bit by itself."""
+    x, w = placeholder(512, 512), placeholder(512, 512)
+    row = tf.tanh(tf.tanh(tf.tanh(tf.matmul(x, w))))
+    tf.matmul(tf.sigmoid(tf.sigmoid(tf.tile(row, [32, 1]))), w)
+
+
 def with_a_variable_in_a_loop():
     """As before, with a variable that the loop reads in each turn."""
     tf.compat.v1.disable_control_flow_v2()
@@ -181,6 +188,7 @@ SHOWN = {
     "fused followers": lambda: converted(normalized),
     "absorbed casts": lambda: converted(with_casts_of_its_own),
     "retargeted casts": lambda: converted(with_casts_of_its_own),
+    "islands": lambda: converted(with_a_lone_tile),
     "loop entries": lambda: converted(with_a_loop),
     "hoisted reads": lambda: converted(with_a_variable_in_a_loop),
     "xla cost model": lambda: compiled(amp_tf.AmpConfig()),

@@ -127,3 +127,22 @@ for way in ("fit", "predict"):
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-2:] == ["bfloat16", "bfloat16"]
+
+
+def test_the_wide_suites_halves_have_means_of_their_own():
+    """Two judging models, of which the best other is another mode in each; one choosing model without amp_tf."""
+
+    def wide(model: str, mode: str, *ms: float) -> Row:
+        return Row(model, "fit", mode, 8, ms, first_step_s=1.0, peak_mib=100.0)
+
+    rows = [
+        wide("vgg16", "float32", 8.0, 10.0, 12.0), wide("vgg16", "amp_tf", 5.0, 5.0, 4.0),
+        wide("vgg16", "policy", 6.0, 5.0, 4.0),
+        wide("conv1d", "float32", 4.0, 4.0, 4.0), wide("conv1d", "amp_tf", 2.0, 2.0, 2.0),
+        wide("conv1d", "policy", 8.0, 8.0, 8.0),
+        wide("densenet", "float32", 8.0, 8.0, 8.0), wide("densenet", "policy", 8.0, 8.0, 8.0),
+    ]  # fmt: skip
+    text = tables.table(rows, [MODES[name] for name in ("float32", "policy", "amp_tf")])
+    assert "judging half, fit: amp_tf over float32 2.000 by medians, 2.000 by the fastest rounds, of 2" in text
+    assert "judging half, fit: amp_tf over the best other 1.414 by medians, 1.414 by the fastest rounds, of 2" in text
+    assert "choosing half" not in text

@@ -156,7 +156,8 @@ def _loop_of_products(rows):
 def test_a_cast_before_a_loop_is_weighed_against_several_turns():
     """The cast of the weight alone takes longer than 16 bit saves in one turn; nothing pays for one row."""
     operations = 2 * 16 * 1024 * 1024
-    saved = operations * (costs.PRODUCT_FLOAT32 - costs.PRODUCT_F16)
+    in_float32, in_f16 = costs.product_costs("MatMul", operations, 1024 * (1024 + 2 * 16))
+    saved = in_float32 - in_f16
     assert costs.cast_to_f16(1024 * 1024) / 10 < saved < costs.cast_to_f16(1024 * 1024)
     assert _loop_of_products(16).changed
     assert not _loop_of_products(1).changed
@@ -212,6 +213,44 @@ def test_a_pooling_gradient_has_the_type_of_its_pooling():
     assert (rules["pool"] is Rule.DOES_NOT_PAY) == (rules["grad"] is Rule.DOES_NOT_PAY)
 
 
+def test_a_pooling_whose_gradient_has_no_16_bit_kernel_stays_in_float32_with_it():
+    """MaxPool3DGrad has two types and no kernel for two that differ; beside it a 16-bit MaxPool3D would be slow."""
+
+    def build():
+        x, w = _placeholder(4, 16, 32, 32, 32), _placeholder(3, 3, 3, 32, 32)
+        window = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "SAME"}
+        h = tf.nn.conv3d(x, w, [1] * 5, "SAME", name="before")
+        y = tf.raw_ops.MaxPool3D(input=h, name="pool", **window)
+        g = tf.nn.conv3d(y, w, [1] * 5, "SAME")
+        raw = tf.raw_ops.MaxPool3DGrad(orig_input=h, orig_output=y, grad=g, name="grad", **window)
+        tf.nn.conv3d(raw, w, [1] * 5, "SAME")
+
+    reasons = _full_reasons(build)
+    assert reasons["before"].rule is Rule.ALLOW_LIST
+    assert reasons["grad"].rule is Rule.NO_KERNEL
+    assert reasons["pool"].rule is Rule.DOES_NOT_PAY
+    assert "slow in two types" in str(reasons["pool"])
+
+
+@pytest.mark.parametrize(("taps", "why"), [(3, "with its casts"), (5, "larger than 3 × 3")])
+def test_a_product_that_loses_in_16_bit_stays_in_float32_inside_an_island_that_gains(taps, why):
+    """A depthwise filter gradient of 3 × 3 gains less than the cast of an Exp takes; a larger one loses."""
+
+    def build():
+        x, k = _placeholder(16, 48, 48, 96), _placeholder(1, 1, 96, 96)
+        y = tf.nn.conv2d(x, k, 1, "SAME", name="before")
+        z = tf.exp(_placeholder(16, 48, 48, 96))
+        tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
+            input=y, filter_sizes=[taps, taps, 96, 1], out_backprop=z, strides=[1] * 4, padding="SAME", name="filter"
+        )
+        tf.nn.conv2d(y, k, 1, "SAME", name="after")
+
+    reasons = _full_reasons(build)
+    assert reasons["before"].rule is reasons["after"].rule is Rule.ALLOW_LIST
+    assert reasons["filter"].rule is Rule.DOES_NOT_PAY
+    assert why in str(reasons["filter"])
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_bias_gradient_that_onednn_fuses_goes_with_its_convolution(shared):
     """Alone it is faster in float32; fused with the filter's gradient it costs nothing, if both have one type."""
@@ -262,7 +301,8 @@ def test_a_small_attention_is_weighed_by_what_it_multiplies():
         tf.raw_ops.Einsum(inputs=[q, k], equation="aecd,abcd->acbe", name="scores")
 
     balance = _full_reasons(build)["scores"].balance
-    assert balance.in_float32 == pytest.approx(2 * 32 * 16 * 16 * 12 * 8 * costs.PRODUCT_FLOAT32)
+    operations, elements = 2 * 32 * 16 * 16 * 12 * 8, 2 * 32 * 16 * 12 * 8 + 32 * 12 * 16 * 16
+    assert balance.in_float32 == pytest.approx(costs.product_costs("Einsum", operations, elements)[0])
 
 
 def test_a_reason_gives_the_two_figures_that_were_weighed():
@@ -281,8 +321,9 @@ def test_a_small_product_says_what_its_casts_would_take():
         tf.matmul(_placeholder(8, 8), _placeholder(8, 8), name="small")
 
     balance = _full_reasons(build)["small"].balance
-    assert balance.in_float32 == pytest.approx(2 * 8**3 * costs.PRODUCT_FLOAT32)
-    assert balance.in_f16 == pytest.approx(2 * 8**3 * costs.PRODUCT_F16 + 2 * costs.cast_to_f16(64))
+    in_float32, in_f16 = costs.product_costs("MatMul", 2 * 8**3, 3 * 64)
+    assert balance.in_float32 == pytest.approx(in_float32)
+    assert balance.in_f16 == pytest.approx(in_f16 + 2 * costs.cast_to_f16(64))
 
 
 def test_a_slow_kernel_says_why_in_words():

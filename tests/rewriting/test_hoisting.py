@@ -414,7 +414,8 @@ def test_casts_before_a_loop_count_once_and_those_in_it_in_each_turn(monkeypatch
         rows = 8 if node.name not in ("w", "read", "start") else size
         for _ in range(2):
             node.attr["_output_shapes"].list.shape.add().CopyFrom(tf.TensorShape([rows, size]).as_proto())
-    saved = 2 * 8 * size * size * (costs.PRODUCT_FLOAT32 - costs.PRODUCT_F16)
+    in_float32, in_f16 = costs.product_costs("MatMul", 2 * 8 * size * size, size * (size + 2 * 8))
+    saved = in_float32 - in_f16
     assert costs.cast_to_f16(size * size) / 10 < saved < costs.cast_to_f16(size * size)
     assert moved(rewrite(proto).graph)
     monkeypatch.setattr("amp_tf.rewriting.loop_reads.READ_OPS", frozenset())

@@ -27,7 +27,9 @@ from tests.hooks.random_programs import count_products, random_program, run_bloc
 def pretend():
     """Makes this CPU one that multiplies bfloat16, and so much faster than float32 that every product is converted."""
     Hardware.detect_cpu = classmethod(lambda cls: Hardware(cpu_has_bf16=True, cpu_has_avx512=True))
-    costs.PRODUCT_FLOAT32 = 1e3
+    costs.PRODUCT_COSTS = {
+        "MatMul": (costs.ProductCost(rate=1e-3, ns=0.0, start=0.0), costs.PRODUCT_COSTS["MatMul"][1])
+    }
 
 
 def problem_of(seed, runs):

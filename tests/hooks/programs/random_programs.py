@@ -55,7 +55,9 @@ def _eagerly(program, values):
 
 def main():
     kind = sys.argv[1]
-    costs.PRODUCT_FLOAT32 = 1e3  # every product pays, however small
+    costs.PRODUCT_COSTS = {
+        "MatMul": (costs.ProductCost(rate=1e-3, ns=0.0, start=0.0), costs.PRODUCT_COSTS["MatMul"][1])
+    }  # every product pays, however small
     for seed in (int(argument) for argument in sys.argv[2:] if argument != "--small"):
         print(f"program {seed} begins", file=sys.stderr, flush=True)
         program = random_program(seed)

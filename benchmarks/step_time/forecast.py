@@ -1,0 +1,137 @@
+"""What the cost model expects of each model's step beside what was measured: correlation, and where it is furthest off.
+
+    python -m benchmarks.step_time.forecast wide.json [--json forecast.json]
+
+Takes the figures of ``python -m benchmarks.step_time --json wide.json``. For each model and way it runs two steps under
+amp_tf in a process of its own and asks the cost model, for every graph that was rewritten, what the converted nodes
+take in both types and what the casts take. The gain that it expects is the time saved over float32's measured step:
+``1 / (1 - saved / float32)``; measured is float32's fastest round over amp_tf's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.step_time import results
+from benchmarks.step_time.modes import WAYS, environment, modes
+from benchmarks.step_time.tables import REFERENCE, SUBJECT, by_key
+
+MARK = "saved:"
+
+
+def saved_ms(report: Any) -> float:
+    """Milliseconds that the cost model expects a step to be shorter, over all graphs of a report with its basis.
+
+    A graph that was rewritten several times, as those of the first steps are, counts once.
+    """
+    from amp_tf.reporting.figures import cast_elements, cast_time, node_times
+    from amp_tf.reporting.studied import Studied
+
+    saved: dict[tuple[int, int], float] = {}
+    for graph in report.graphs:
+        if graph.basis is None:
+            continue
+        studied = Studied(graph)
+        in_float32, in_f16 = node_times(studied.basis, studied.figures)
+        time = float((in_float32 - in_f16)[studied.is_f16].sum())
+        for cast in studied.basis.casts:
+            elements = cast_elements(studied.basis, cast) or 0
+            time -= cast_time(cast, elements) * float(studied.figures.runs[cast.node])
+        saved[studied.view.node_count, int(studied.is_f16.sum())] = time / 1e6
+    return max(saved.values(), key=abs, default=0.0)
+
+
+def worker(job: dict[str, Any]) -> None:
+    """Runs two steps of one model and prints what the cost model expects to be saved."""
+    from benchmarks.step_time.worker import new_runner, set_up
+
+    set_up(modes(job["precision"])[job["mode"]])
+    from amp_tf.reporting import process
+
+    new_runner(job, WAYS[job["way"]]).steps(2)
+    print(MARK + json.dumps(saved_ms(process.report())), flush=True)
+
+
+def expect(model: str, way: str) -> float:
+    """Milliseconds that the cost model expects to be saved, from a process of its own.
+
+    Raises:
+        RuntimeError: the process failed; the message is the end of what it wrote.
+    """
+    job = {"model": model, "way": way, "mode": SUBJECT, "precision": "bfloat16", "size": "small", "batch": None}
+    command = [sys.executable, "-m", "benchmarks.step_time.forecast", "--worker", json.dumps(job)]
+    mode = modes("bfloat16")[SUBJECT]
+    with tempfile.TemporaryDirectory() as folder:  # what a report is asked for keeps what the figures are found from
+        env = {**environment(mode), "AMP_TF_REPORT": f"{folder}/report.json"}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    if not lines:
+        raise RuntimeError(done.stderr[-1500:])
+    return float(json.loads(lines[0][len(MARK) :]))
+
+
+def gain(float32_ms: float, saved: float) -> float:
+    """How many times faster a step becomes; what would save nearly all of it counts as twenty times."""
+    return 1 / max(0.05, 1 - saved / float32_ms)
+
+
+def summary(rows: Sequence[tuple[str, str, float, float]], worst: int = 10) -> str:
+    """The correlation of the logarithms, and the rows that are furthest off.
+
+    Args:
+        rows: model, way, expected gain, measured gain.
+        worst: how many of them.
+    """
+    from benchmarks.models import GROUPS
+
+    lines = ["| model | way | half | expected | measured | measured / expected |", "|---|---|---|---:|---:|---:|"]
+    furthest = sorted(rows, key=lambda row: -abs(math.log(row[3] / row[2])))
+    for model, way, expected, measured in furthest[:worst]:
+        half = next((half for half in ("choosing", "judging") if model in GROUPS[half]), "–")
+        lines.append(f"| {model} | {way} | {half} | {expected:.2f} | {measured:.2f} | {measured / expected:.2f} |")
+    for title, names in (("all", None), *((half, GROUPS[half]) for half in ("choosing", "judging"))):
+        logs = [(math.log(row[2]), math.log(row[3])) for row in rows if names is None or row[0] in names]
+        if len({first for first, _ in logs}) > 2:  # two points always correlate
+            lines.append(
+                f"\ncorrelation, {title}: {statistics.correlation(*zip(*logs, strict=True)):.3f} of {len(logs)}"
+            )
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("measured", nargs="*", type=Path, help="files of python -m benchmarks.step_time --json")
+    parser.add_argument("--json", type=Path, help="keep what is expected here; what it has already is not asked again")
+    parser.add_argument("--worst", type=int, default=10)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    if asked.worker:
+        worker(json.loads(asked.worker))
+        return 0
+    known = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else {}
+    rows = []
+    for (model, way, _), by_mode in by_key(results.read(asked.measured).rows).items():
+        if SUBJECT not in by_mode:
+            continue
+        key = f"{model} {way}"
+        if key not in known:
+            known[key] = expect(model, way)
+            if asked.json:
+                asked.json.write_text(json.dumps(known, indent=1))
+        reference = min(by_mode[REFERENCE].ms)
+        rows.append((model, way, gain(reference, known[key]), reference / min(by_mode[SUBJECT].ms)))
+    print(summary(rows, asked.worst))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
