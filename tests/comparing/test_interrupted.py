@@ -14,6 +14,14 @@ from tests.comparing.planted import PLANTED
 CONFIG = amp_tf.AmpConfig(precision="float16", target="cpu")
 
 
+@pytest.fixture(autouse=True)
+def with_the_usual_handler():
+    """A shell's background jobs, which pytest may be one of, ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def _compare(at=None):
     """Compares a program that goes wrong, and interrupts it where what is done begins with a text."""
     told = []
