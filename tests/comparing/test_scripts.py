@@ -41,8 +41,8 @@ def compare(script: Path | str, folder: Path, *options: str, command=(sys.execut
     ("script", "precision", "node", "kind", "force"),
     [
         ("mask", "float16", "first_attention_1/MatMul_1", "overflow", ""),
-        ("labels", "float16", "correlated_error/sub", "overflow", ""),
-        ("tiny_loss", "float16", "gradient_tape/out/MatMul", "underflow", ""),
+        ("labels", "float16", "correlated_error/weighted", "overflow", ""),
+        ("tiny_loss", "float16", "gradient_tape/hidden/MatMul", "underflow", ""),
         ("running_sum", "bfloat16", "trend/total", "rounding", "trend/total$"),
         ("near_equal", "float16", "standardize_1/centred", "cancellation", NEAR_EQUAL),
         ("near_equal", "bfloat16", "standardize_1/centred", "cancellation", NEAR_EQUAL),
