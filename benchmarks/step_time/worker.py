@@ -64,7 +64,9 @@ class Runner:
 
         self._way = way
         self._workload = benchmark(name).workload(size)
-        self._workload.keras.utils.set_random_seed(0)
+        import keras  # by now the workload has imported TensorFlow
+
+        keras.utils.set_random_seed(0)  # of tf_keras, too; its own function changes what later seeds do
         self.batch = batch or self._workload.batch
         x, y = self._workload.data(4 * self.batch, 0)
         self.model = self._workload.model()
