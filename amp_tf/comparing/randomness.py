@@ -7,16 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-# op -> its twin without state, where that one's seed stands among the inputs
-_TWINS = {
-    "RandomUniform": ("StatelessRandomUniform", 1),
-    "RandomStandardNormal": ("StatelessRandomNormal", 1),
-    "TruncatedNormal": ("StatelessTruncatedNormal", 1),
-    "RandomUniformInt": ("StatelessRandomUniformInt", 1),
-    "Multinomial": ("StatelessMultinomial", 2),
-}
+from amp_tf.oplists.table import PYTHON_CALLS, STATELESS_TWINS
+
 _SEEDS = ("seed", "seed2")
-_BY_PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 
 
 def set_seeds(graph: Any) -> None:
@@ -36,8 +29,8 @@ def make_stateless(graph: Any) -> None:
     Args:
         graph: a GraphDef, which is changed.
     """
-    for node in [node for node in graph.node if node.op in _TWINS]:
-        node.op, place = _TWINS[node.op]
+    for node in [node for node in graph.node if node.op in STATELESS_TWINS]:
+        node.op, place = STATELESS_TWINS[node.op]
         seed = graph.node.add(name=f"{node.name}/seed", op="Const")
         seed.attr["dtype"].type = node.attr["Tseed"].type = _INT32
         tensor = seed.attr["value"].tensor
@@ -58,7 +51,7 @@ def keeps_state(graph: Any) -> bool:
 def by_python(graph: Any) -> list[str]:
     """Names of the nodes that call Python, which may do something else each time."""
     nodes = (*graph.node, *(node for function in graph.library.function for node in function.node_def))
-    return [node.name for node in nodes if node.op in _BY_PYTHON]
+    return [node.name for node in nodes if node.op in PYTHON_CALLS]
 
 
 def _is_seeded(node: Any) -> bool:

@@ -335,6 +335,16 @@ WITHOUT_FACTOR = Trait("Merge ZerosLike")
 IDENTITIES = Trait("IdentityN")
 #: Ops that raise e to a value.
 EXPONENTIALS = Trait("Exp Expm1")
+#: Random ops with a twin without state, and where the twin's seed stands among its inputs.
+STATELESS_TWINS = {
+    "RandomUniform": ("StatelessRandomUniform", 1),
+    "RandomStandardNormal": ("StatelessRandomNormal", 1),
+    "TruncatedNormal": ("StatelessTruncatedNormal", 1),
+    "RandomUniformInt": ("StatelessRandomUniformInt", 1),
+    "Multinomial": ("StatelessMultinomial", 2),
+}
+#: Ops that call Python.
+PYTHON_CALLS = Trait("EagerPyFunc PyFunc PyFuncStateless")
 #: What hands a reference variable on.
 REFERENCE_READERS = Trait("Enter Identity")
 #: Ops that read a resource variable, or ask about it, and leave it as it is.
