@@ -46,6 +46,7 @@ IN_SENTENCES = {
     "TF_ENABLE_AUTO_MIXED_PRECISION=1 AMP_TF_ALLREDUCE=bfloat16 scripts/measure_network.py python "
     "scripts/train_distributed.py --workers 2 --steps 30": ("tests/distributed/test_workers.py", "measure_network.py"),
     "amp-tf compare": ("docs/compare.md", "amp-tf compare saved_model_folder"),
+    "amp-tf compare -- python train.py": ("tests/comparing/test_scripts.py", '"compare"'),
     "amp-tf doctor": ("tests/cli/test_doctor.py", "doctor"),
     "amp-tf explain": ("README.md", "amp-tf explain model_folder"),
     "amp-tf report": ("docs/report.md", "amp-tf report reports"),
@@ -55,6 +56,7 @@ IN_SENTENCES = {
     "pip install -t": ("docs/python.md", "python -m amp_tf train.py"),  # what to do then
     "pip install .": ("tests/test_packaging.py", '"install"'),
     "pip uninstall amp-tf": ("tests/test_packaging.py", '"uninstall"'),
+    "python -m benchmarks.compare_cost": ("tests/benchmarks/test_compare_cost.py", "benchmarks.compare_cost"),
     "python scripts/train_distributed.py --workers 2": ("tests/distributed/test_workers.py", "train_distributed.py"),
     "scripts/demo": ("tests/scripts/test_demo.py", "scripts/demo"),
     "scripts/test": (".ci/run", "scripts/test --extra lint"),

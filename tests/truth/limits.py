@@ -108,6 +108,13 @@ LIMITS: tuple[Limit, ...] = (
         "colours are clipped to their range: on which side a value lies decides whether it has a gradient",
     ),
     Limit(
+        "keras.layers/Rescaling",
+        ("bfloat16", "auto"),
+        20.0,
+        "1 / 127.5 is 2^-7 in bfloat16, 0.4 % less: a constant factor is rounded, once, which shifts all values alike",
+        tensors="loss",
+    ),
+    Limit(
         r"keras\.layers/(Alpha|Spatial)?Dropout\w*",
         ("bfloat16", "auto"),
         8.0,

@@ -22,6 +22,6 @@ def install() -> None:
 
 
 def _on_import(library: str) -> None:
-    from amp_tf.hooks.comparison import training
+    from amp_tf.hooks.comparison import waiting
 
-    training.install(library, os.environ[VARIABLE])
+    waiting.install(library, os.environ[VARIABLE])

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import importlib
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import AmpError
 from amp_tf.hooks import devices, notices
-from amp_tf.hooks.comparison.errand import TENSORFLOW, Errand
-from amp_tf.hooks.patches import Patches
-
-# library -> the module with its patches: patches(training), rows of owner, attribute, and what makes the replacement
-_MODULES = {
-    "keras": "amp_tf.hooks.comparison.fit",
-    "tf_keras": "amp_tf.hooks.comparison.fit",
-    "tensorflow": "amp_tf.hooks.comparison.functions",
-}
+from amp_tf.hooks.comparison.errand import Errand
 
 
 class Training:
@@ -89,34 +78,3 @@ def _found(subject: Any, batches: Sequence[Any], errand: Errand, notes: Sequence
         progress=progress,
         notes=notes,
     )
-
-
-def install(library: str, folder: str) -> None:
-    """Patches a library that was just imported.
-
-    Args:
-        library: its name.
-        folder: the errand's.
-    """
-    global _training
-    if _training is None:
-        _training = Training(Errand.receive(Path(folder)))
-        atexit.register(_at_exit)
-    if library == "tensorflow":
-        _training.errand.mark(TENSORFLOW)
-    with _training.surviving():
-        for owner, attribute, make in importlib.import_module(_MODULES[library]).patches(_training, library):
-            _patches.put(owner, attribute, make)
-
-
-def _at_exit() -> None:
-    """What a function was called with fewer times than wanted is compared after all."""
-    from amp_tf.hooks.comparison import functions
-
-    if _training is not None and _training.is_awaited:
-        with _training.surviving(), contextlib.suppress(SystemExit):
-            functions.compare_what_is_there(_training)
-
-
-_training: Training | None = None
-_patches = Patches()
