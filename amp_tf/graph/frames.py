@@ -57,7 +57,7 @@ def control_links(view: GraphView) -> list[tuple[int, int]]:
 
 def data_links(view: GraphView) -> list[tuple[int, int]]:
     """The data edges of a graph, without their ports."""
-    return list(zip(view.edges.src_node.tolist(), view.edges.dst_node.tolist(), strict=True))
+    return list(view.edges.rows("src_node", "dst_node"))
 
 
 def readers_of(node_count: int, links: Iterable[tuple[int, int]]) -> list[list[int]]:

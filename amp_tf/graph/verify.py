@@ -89,7 +89,7 @@ def find_ring(ops: Sequence[str], links: Iterable[tuple[int, int]], node_count: 
 
 def find_cycle(view: GraphView) -> str:
     """The name of a node on a cycle that no NextIteration closes, or an empty string."""
-    links = zip(view.edges.src_node.tolist(), view.edges.dst_node.tolist(), strict=True)
+    links = view.edges.rows("src_node", "dst_node")
     node = find_ring(view.ops, links, view.node_count)
     return "" if node is None else view.names[node]
 

@@ -56,6 +56,10 @@ class Edges:
         columns = self.src_node, self.src_port, self.dst_node, self.dst_position, self.src_unit, self.dst_unit
         return Edges(*(column[numbers] for column in columns))
 
+    def rows(self, *columns: str) -> Iterator[Any]:
+        """Some columns, row by row, as tuples of Python integers, which are faster to work with one by one."""
+        return zip(*(getattr(self, column).tolist() for column in columns), strict=True)
+
 
 class Adjacency:
     """Neighbours of each unit, in both directions, as flat arrays: the fanins of ``u`` are

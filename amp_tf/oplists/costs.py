@@ -141,22 +141,22 @@ class ProductCost:
         return operations / self.rate + elements * self.ns + self.start
 
 
-#: Products, in float32 and in bfloat16, fitted by ``python benchmarks/cpu_product_costs.py`` on the same machine beside
-#: other work, and made smaller by what that cost large matrix products (alone they do 215 operations in a ns). The two
-#: starts of Conv3DBackpropInputV2 are equal by hand: no case was small enough to tell them apart.
+#: Products, in float32 and in bfloat16, fitted by ``python benchmarks/cpu_product_costs.py --repeats 60`` on a machine
+#: of the same kind with nothing else to do, and scaled so that a large float32 matrix product does 215 operations in a
+#: ns.
 #: Convolutions of few channels or few taps, and depthwise ones, are bound by their tensors and not by their operations.
 PRODUCT_COSTS: Mapping[str, tuple[ProductCost, ProductCost]] = {
-    "BatchMatMulV2": (ProductCost(336, 0.13, 29_000), ProductCost(1_302, 0.13, 30_000)),
-    "Conv2D": (ProductCost(249, 0.07, 26_000), ProductCost(462, 0.06, 27_000)),
-    "Conv2DBackpropFilter": (ProductCost(199, 0.14, 63_000), ProductCost(380, 0.14, 95_000)),
-    "Conv2DBackpropInput": (ProductCost(236, 0.15, 21_000), ProductCost(523, 0.10, 22_000)),
-    "Conv3D": (ProductCost(275, 0.21, 120_000), ProductCost(461, 0.04, 109_000)),
-    "Conv3DBackpropFilterV2": (ProductCost(292, 0.37, 198_000), ProductCost(447, 0.15, 215_000)),
-    "Conv3DBackpropInputV2": (ProductCost(395, 0.38, 109_000), ProductCost(706, 0.30, 109_000)),
-    "DepthwiseConv2dNative": (ProductCost(228, 0.18, 7_000), ProductCost(191, 0.11, 12_000)),
-    "DepthwiseConv2dNativeBackpropFilter": (ProductCost(210, 0.22, 24_000), ProductCost(41, 0.06, 19_000)),
-    "DepthwiseConv2dNativeBackpropInput": (ProductCost(72, 0.12, 10_000), ProductCost(114, 0.09, 22_000)),
-    "MatMul": (ProductCost(215, 0.09, 300), ProductCost(448, 0.11, 1_600)),
+    "BatchMatMulV2": (ProductCost(267, 0.08, 24_000), ProductCost(470, 0.07, 26_000)),
+    "Conv2D": (ProductCost(296, 0.09, 24_000), ProductCost(566, 0.06, 34_000)),
+    "Conv2DBackpropFilter": (ProductCost(268, 0.12, 81_000), ProductCost(419, 0.10, 100_000)),
+    "Conv2DBackpropInput": (ProductCost(298, 0.11, 26_000), ProductCost(571, 0.08, 38_000)),
+    "Conv3D": (ProductCost(306, 0.21, 17_000), ProductCost(572, 0.16, 25_000)),
+    "Conv3DBackpropFilterV2": (ProductCost(314, 0.21, 127_000), ProductCost(428, 0.06, 179_000)),
+    "Conv3DBackpropInputV2": (ProductCost(315, 0.24, 0), ProductCost(559, 0.20, 0)),
+    "DepthwiseConv2dNative": (ProductCost(210, 0.13, 8_000), ProductCost(192, 0.07, 15_000)),
+    "DepthwiseConv2dNativeBackpropFilter": (ProductCost(173, 0.16, 50_000), ProductCost(642, 0.16, 49_000)),
+    "DepthwiseConv2dNativeBackpropInput": (ProductCost(74, 0.06, 16_000), ProductCost(96, 0.02, 24_000)),
+    "MatMul": (ProductCost(215, 0.05, 4_000), ProductCost(446, 0.08, 6_000)),
 }
 #: Other products, each with the one whose kernel it runs.
 COSTS_AS = {

@@ -23,28 +23,23 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from amp_tf.graph.frames import data_links, readers_of
 from amp_tf.graph.sizes import Shape, Shapes, element_count
-from amp_tf.graph.view import Edges, GraphView
 from amp_tf.oplists import costs
-from amp_tf.oplists.table import DEEPER, PICKING, PINNED
+from amp_tf.oplists.table import PICKING, PINNED
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
+from amp_tf.painting.kernels import drop_lone_halves, drop_slow_kernels, fused_with_products, kernel_pairs
 from amp_tf.painting.min_cut import SINK, SOURCE, UNBOUNDED, Network
+from amp_tf.painting.prices import Runs, count_runs, product_costs
 from amp_tf.painting.reasons import FORCED, Balance, Rule
-from amp_tf.painting.work import count_operations, filter_shape
 
 _Prices = Callable[[int], tuple[float, float] | None]  # product_costs of a node, found once
 
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
-_TURNS = 10.0  # of a loop; nobody can tell, but most turn several times
-_LONE_HALF = "a pooling or normalization and its gradient are slow in two types, and one of them stays in float32"
-_MOST_LOOPS = 8  # in each other; in a broken graph there is no end to them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +51,6 @@ class _Port:
     readers: tuple[int, ...]
     elements: float
     runs: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Runs:
-    """How many times each node is taken to run while the graph runs once, and those that read it."""
-
-    of_nodes: Sequence[float]
-    of_readers: Sequence[float]
 
 
 def drop_unprofitable(
@@ -91,14 +78,14 @@ def drop_unprofitable(
         small = Placeholder() shape=[8, 8]
         allow3 = MatMul(small, small)       f16 → float32
     """
-    _drop_slow_kernels(canvas, shapes)
-    _drop_lone_halves(canvas)
+    drop_slow_kernels(canvas, shapes)
+    drop_lone_halves(canvas)
     runs = count_runs(canvas.view)
     ports, sizes_are_known = _find_ports(canvas, shapes, runs)
     sizes = _unit_sizes(canvas, ports)
     computed_with = fused_with_products(canvas)
     products = _products(canvas)
-    ties = [*ties, *_kernel_pairs(canvas), *computed_with.items(), *products.values()]
+    ties = [*ties, *kernel_pairs(canvas), *computed_with.items(), *products.values()]
     ties = [units for units in _merged(ties) if any(unit in sizes for unit in units)]
     fused = [unit for node in folded.fused for unit in canvas.view.units(node) if canvas.allow[unit]]
     sizes.update(dict.fromkeys([*fused, *computed_with], 0.0))
@@ -138,65 +125,6 @@ def drop_unasked(canvas: Canvas, asked: Container[str], why: str, ties: Iterable
     canvas.weighed.update(dict.fromkeys(left, why))
 
 
-def _drop_slow_kernels(canvas: Canvas, shapes: Shapes) -> None:
-    view = canvas.view
-
-    def kernel(node: int) -> Shape | None:
-        return filter_shape(view.ops[node], input_shapes(view, node, shapes), shapes.output_shapes(view.names[node]))
-
-    for row in costs.SLOW_KERNELS:
-        of_op = [node for node, op in enumerate(view.ops) if op == row.op]
-        nodes = [node for node in of_op if row.applies(view.protos[node], kernel(node))]
-        units = [unit for node in nodes for unit in view.units(node) if canvas.allow[unit]]
-        units = [unit for unit in units if canvas.rule[unit] not in FORCED]
-        canvas.unpaint_allow(units, Rule.DOES_NOT_PAY)
-        canvas.weighed.update(dict.fromkeys(units, row.why))
-
-
-def _kernel_pairs(canvas: Canvas) -> Iterator[list[int]]:
-    """The units of gradient ops and of their forward ops that are fast only if they have one type."""
-    view = canvas.view
-    edges = _edges_into(view, costs.KERNEL_PAIRS)
-    for source, node, position in _rows(edges.src_node, edges.dst_node, edges.dst_position):
-        pair = costs.KERNEL_PAIRS.get(view.ops[node])
-        if pair == (view.ops[source], position):
-            first, second = view.signatures[source].outputs[0], view.signatures[node].outputs[0]
-            yield [view.base[source] + first, view.base[node] + second]
-
-
-def _drop_lone_halves(canvas: Canvas) -> None:
-    """A forward op or gradient op of a pair that is fast in one type alone stays in float32 where the other does."""
-    for pair in _kernel_pairs(canvas):
-        painted = [unit for unit in pair if canvas.allow[unit] and canvas.rule[unit] not in FORCED]
-        if len(painted) == 1 and not all(canvas.allow[unit] for unit in pair):
-            canvas.unpaint_allow(painted, Rule.DOES_NOT_PAY)
-            canvas.weighed.update(dict.fromkeys(painted, _LONE_HALF))
-
-
-def fused_with_products(canvas: Canvas) -> dict[int, int]:
-    """The painted units of ops that oneDNN computes together with a painted product, each with a unit of the product.
-
-    They cost nothing of their own, if both have one type.
-    """
-    view = canvas.view
-    edges = _edges_into(view, {*costs.FUSED_WITH, *(product for product, _ in costs.FUSED_WITH.values())})
-    fused: list[tuple[int, int, int]] = []
-    read_by: dict[tuple[str, int, int, int], int] = {}
-    products = set(costs.FUSED_WITH.values())
-    columns = (edges.src_node, edges.src_port, edges.dst_node, edges.dst_position, edges.dst_unit)
-    for source, port, node, position, unit in _rows(*columns):
-        if not canvas.allow[unit]:
-            continue
-        op = view.ops[node]
-        if (op, position) in products:
-            read_by[op, position, source, port] = unit
-        elif op in costs.FUSED_WITH:
-            fused.append((unit, source, port))
-    node_of = canvas.node_of
-    keys = ((unit, (*costs.FUSED_WITH[view.ops[node_of[unit]]], source, port)) for unit, source, port in fused)
-    return {unit: read_by[key] for unit, key in keys if key in read_by}
-
-
 def _products(canvas: Canvas) -> dict[int, list[int]]:
     """The painted products, each with its painted units.
 
@@ -217,7 +145,7 @@ def _free_products(
         fused: painted units that are computed together with a product; such products are not free.
     """
     edges = canvas.view.edges
-    sources = _rows(edges.src_node, edges.dst_unit) if fused else ()
+    sources = edges.rows("src_node", "dst_unit") if fused else ()
     read = {source for source, reader in sources if reader in fused}
     free: dict[int, float] = {}
     for node, units in products.items():
@@ -226,17 +154,6 @@ def _free_products(
             free.update(dict.fromkeys(units, 0.0))
             free[units[0]] = pair[0] - pair[1]
     return free
-
-
-def _edges_into(view: GraphView, ops: Container[str]) -> Edges:
-    """The edges that go to nodes of some ops."""
-    is_wanted = np.fromiter((op in ops for op in view.ops), np.bool_, view.node_count)
-    return view.edges.at(is_wanted[view.edges.dst_node])
-
-
-def _rows(*columns: Any) -> Iterator[tuple[int, ...]]:
-    """The rows of parallel arrays, as Python integers, which are faster to work with one by one."""
-    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def _merged(groups: Iterable[Sequence[int]]) -> list[Sequence[int]]:
@@ -254,7 +171,7 @@ def _find_ports(canvas: Canvas, shapes: Shapes, runs: Runs) -> tuple[list[_Port]
     touched = canvas.is_float32[edges.src_unit] & (allow[edges.src_unit] | allow[edges.dst_unit])
     edges = edges.at(touched.astype(np.bool_))
     readers: dict[tuple[int, int, int], list[int]] = {}
-    for node, port, source, reader in _rows(edges.src_node, edges.src_port, edges.src_unit, edges.dst_unit):
+    for node, port, source, reader in edges.rows("src_node", "src_port", "src_unit", "dst_unit"):
         readers.setdefault((node, port, source), []).append(reader)
     known: dict[int, Sequence[Shape | None]] = {}
     counts = []
@@ -269,25 +186,6 @@ def _find_ports(canvas: Canvas, shapes: Shapes, runs: Runs) -> tuple[list[_Port]
         for ((node, _, source), ends), count in zip(readers.items(), counts, strict=True)
     ]
     return ports, 2 * len(told) > len(ports)
-
-
-def count_runs(view: GraphView) -> Runs:
-    """How often each node is taken to run: more in a loop of graph nodes, the same for all elsewhere."""
-    ready = [node for node, op in enumerate(view.ops) if op == "Enter"]
-    if not ready:
-        once = [1.0] * view.node_count
-        return Runs(once, once)
-    depth = [0] * view.node_count
-    readers = readers_of(view.node_count, data_links(view))
-    while ready:
-        node = ready.pop()
-        after = depth[node] + DEEPER.get(view.ops[node], 0)
-        for reader in readers[node]:
-            if depth[reader] < after <= _MOST_LOOPS:
-                depth[reader] = after
-                ready.append(reader)
-    behind = (count + DEEPER.get(op, 0) for count, op in zip(depth, view.ops, strict=True))
-    return Runs([_TURNS**count for count in depth], [_TURNS**count for count in behind])
 
 
 def _unit_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[int, float]:
@@ -457,35 +355,3 @@ def _node_costs(
         else:
             once = prices(node) or (math.inf, 0.0)
         yield often * once[0], often * once[1]
-
-
-def product_costs(view: GraphView, node: int, shapes: Shapes) -> tuple[float, float] | None:
-    """What one run of a product takes in float32 and in 16 bit, in ns, ``None`` where nobody can tell."""
-    op, inputs, outputs = view.ops[node], input_shapes(view, node, shapes), shapes.output_shapes(view.names[node])
-    operations = count_operations(op, inputs, outputs, equation_of(view, node))
-    if operations is None:
-        return None
-    return costs.product_costs(op, operations, sum(element_count(shape) or 0 for shape in (*inputs, *outputs)))
-
-
-def operations_of(view: GraphView, node: int, shapes: Shapes) -> float | None:
-    """The floating-point operations of one run of a product, ``None`` where the shapes that tell are not known."""
-    outputs = shapes.output_shapes(view.names[node])
-    return count_operations(view.ops[node], input_shapes(view, node, shapes), outputs, equation_of(view, node))
-
-
-def equation_of(view: GraphView, node: int) -> str:
-    """The equation of an Einsum, empty for other ops."""
-    equation = view.protos[node].attr.get("equation") if view.ops[node] == "Einsum" else None
-    return equation.s.decode(errors="replace") if equation else ""
-
-
-def input_shapes(view: GraphView, node: int, shapes: Shapes) -> list[Shape | None]:
-    """The shapes of a node's data inputs, in order."""
-    ends = np.array((node, node + 1), view.edges.dst_node.dtype)  # of another type numpy would convert all edges
-    edges = view.edges.at(slice(*np.searchsorted(view.edges.dst_node, ends)))
-    inputs: list[Shape | None] = []
-    for source, port in _rows(edges.src_node, edges.src_port):
-        told = shapes.output_shapes(view.names[source])
-        inputs.append(told[port] if port < len(told) else None)
-    return inputs

@@ -36,7 +36,7 @@ from amp_tf.oplists.table import (
     UNCHANGED,
 )
 from amp_tf.painting.canvas import NO_CAUSE, Canvas
-from amp_tf.painting.economy import fused_with_products
+from amp_tf.painting.kernels import fused_with_products
 from amp_tf.painting.reasons import FORCED, Rule
 from amp_tf.precision import Precision
 
@@ -146,7 +146,7 @@ def keep_stored_maxima(canvas: Canvas) -> None:
         return
     first_source = _first_sources(canvas, {*UNCHANGED, *MAXIMA})
     kept: dict[int, list[int]] = {}  # by what they keep: the units that do, and those between
-    for source, unit in zip(keeping.src_node.tolist(), keeping.dst_unit.tolist(), strict=True):
+    for source, unit in keeping.rows("src_node", "dst_unit"):
         chain = _unchanged_from(canvas, source, first_source)
         between = [unit for node in chain[:-1] for unit in view.units(node)]
         kept.setdefault(chain[-1], []).extend([unit, *between])
@@ -234,7 +234,7 @@ def _first_sources(canvas: Canvas, ops: Collection[str]) -> dict[int, int]:
     view, edges = canvas.view, canvas.view.edges
     is_wanted = view.of_kinds((signature.op in ops for signature in view.of_kind), np.bool_)
     chosen = edges.at(is_wanted[edges.dst_node] & (edges.dst_position == 0))
-    return dict(zip(chosen.dst_node.tolist(), chosen.src_node.tolist(), strict=True))
+    return dict(chosen.rows("dst_node", "src_node"))
 
 
 def _units_of_ops(canvas: Canvas, ops: Collection[str]) -> list[int]:

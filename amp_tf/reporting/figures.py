@@ -20,8 +20,8 @@ from amp_tf.graph.sizes import Shapes, element_count
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import costs
 from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, CPU, DENY, INFER, ROWS
-from amp_tf.painting.economy import count_runs, operations_of
 from amp_tf.painting.outcome import Painting
+from amp_tf.painting.prices import count_runs, operations_of
 from amp_tf.reporting.basis import Basis, InsertedCast
 
 if TYPE_CHECKING:
@@ -162,9 +162,7 @@ def _count_elements(view: GraphView, shapes: Shapes) -> tuple[Any, Any]:
         for port, slot in enumerate(view.signatures[node].outputs):
             if is_float32[base + slot]:
                 add(node, told, port)
-    edges = view.edges
-    columns = (edges.src_node, edges.src_port, edges.dst_node, edges.dst_unit)
-    for source, port, node, unit in zip(*(column.tolist() for column in columns), strict=True):
+    for source, port, node, unit in view.edges.rows("src_node", "src_port", "dst_node", "dst_unit"):
         if is_float32[unit]:
             add(node, counts[source], port)
     return total, largest

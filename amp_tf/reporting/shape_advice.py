@@ -15,7 +15,7 @@ import numpy as np
 
 from amp_tf.graph.sizes import Shape
 from amp_tf.oplists.table import FILTERS, MATRIX_PRODUCTS
-from amp_tf.painting.economy import input_shapes
+from amp_tf.painting.prices import input_shapes
 from amp_tf.reporting.layers import layer_of
 from amp_tf.reporting.studied import Studied
 

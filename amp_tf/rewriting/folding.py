@@ -87,8 +87,8 @@ class _Search:
         order = np.argsort(edges.src_node, kind="stable")
         self._by_source = order.tolist()
         self._source_start = np.searchsorted(edges.src_node[order], np.arange(view.node_count + 1)).tolist()
-        self._rows = list(zip(*(c.tolist() for c in (edges.src_node, edges.src_port)), strict=True))
-        self._ends = list(zip(edges.dst_node.tolist(), edges.dst_position.tolist(), strict=True))
+        self._rows = list(edges.rows("src_node", "src_port"))
+        self._ends = list(edges.rows("dst_node", "dst_position"))
         self._untouchable = set(kept).union(*control_links(view))  # who waits, and who is waited for
         self._inputs: dict[tuple[int, int], tuple[int, int]] = {}  # after the moves
         self._turned: list[int] = []  # sums that become BiasAdd

@@ -150,7 +150,7 @@ def _without_casts(painting: Painting, readers: Collection[Reader], node_count: 
     is_converted[painting.converted] = True
     is_right = is_converted[edges.dst_unit] & (is_converted[edges.src_unit] | (edges.src_node < node_count))
     right = edges.at(is_right)
-    return frozenset(zip(right.dst_node.tolist(), right.dst_position.tolist(), strict=True)).intersection(readers)
+    return frozenset(right.rows("dst_node", "dst_position")).intersection(readers)
 
 
 def _are_read_by(view: GraphView, nodes: Collection[int], ops: Collection[str]) -> bool:

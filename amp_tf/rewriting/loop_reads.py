@@ -137,8 +137,7 @@ class _Search:
         self._frames = frames
         self._written = written
         edges = view.edges
-        columns = (edges.src_node, edges.src_port, edges.dst_node, edges.dst_position)
-        self._rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        self._rows = list(edges.rows("src_node", "src_port", "dst_node", "dst_position"))
         self._controls = controls
         self._waiting = readers_of(view.node_count, controls)
         self._readers: dict[int, list[tuple[int, int, int]]] = {}
@@ -312,8 +311,7 @@ def _first_sources(view: GraphView, nodes: Collection[int]) -> dict[int, tuple[i
     """What some nodes read by their first input: (node, port)."""
     edges = view.edges
     edges = edges.at(np.isin(edges.dst_node, list(nodes)) & (edges.dst_position == 0))
-    sources = zip(edges.src_node.tolist(), edges.src_port.tolist(), strict=True)
-    return dict(zip(edges.dst_node.tolist(), sources, strict=True))
+    return {node: (source, port) for node, source, port in edges.rows("dst_node", "src_node", "src_port")}
 
 
 def _is_constant(enter: Any) -> bool:

@@ -232,23 +232,34 @@ def test_a_pooling_whose_gradient_has_no_16_bit_kernel_stays_in_float32_with_it(
     assert "slow in two types" in str(reasons["pool"])
 
 
-@pytest.mark.parametrize(("taps", "why"), [(3, "with its casts"), (5, "larger than 3 × 3")])
-def test_a_product_that_loses_in_16_bit_stays_in_float32_inside_an_island_that_gains(taps, why):
-    """A depthwise filter gradient of 3 × 3 gains less than the cast of an Exp takes; a larger one loses."""
+def test_a_product_that_loses_in_16_bit_stays_in_float32_inside_an_island_that_gains():
+    """The small depthwise convolution gains less than the cast of an Exp takes beside one of its own, smaller result."""
 
     def build():
-        x, k = _placeholder(16, 48, 48, 96), _placeholder(1, 1, 96, 96)
+        z = tf.exp(_placeholder(2, 30, 30, 30))
+        y = tf.nn.depthwise_conv2d(z, _placeholder(3, 3, 30, 1), [1, 2, 2, 1], "SAME", name="small")
+        tf.nn.conv2d(y, _placeholder(3, 3, 30, 2048), 1, "SAME", name="after")
+
+    reasons = _full_reasons(build)
+    assert reasons["after"].rule is Rule.ALLOW_LIST
+    assert reasons["small"].rule is Rule.DOES_NOT_PAY
+    assert "with its casts" in str(reasons["small"])
+
+
+def test_a_product_with_a_slow_kernel_stays_in_float32_inside_an_island_that_gains():
+    def build():
+        x, k = _placeholder(16, 24, 24, 144), _placeholder(1, 1, 144, 144)
         y = tf.nn.conv2d(x, k, 1, "SAME", name="before")
-        z = tf.exp(_placeholder(16, 48, 48, 96))
+        z = tf.exp(_placeholder(16, 24, 24, 144))
         tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
-            input=y, filter_sizes=[taps, taps, 96, 1], out_backprop=z, strides=[1] * 4, padding="SAME", name="filter"
+            input=y, filter_sizes=[5, 5, 144, 1], out_backprop=z, strides=[1] * 4, padding="SAME", name="filter"
         )
         tf.nn.conv2d(y, k, 1, "SAME", name="after")
 
     reasons = _full_reasons(build)
     assert reasons["before"].rule is reasons["after"].rule is Rule.ALLOW_LIST
     assert reasons["filter"].rule is Rule.DOES_NOT_PAY
-    assert why in str(reasons["filter"])
+    assert "larger than 3 × 3" in str(reasons["filter"])
 
 
 @pytest.mark.parametrize("shared", [True, False])

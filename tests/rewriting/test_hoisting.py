@@ -411,10 +411,10 @@ def test_casts_before_a_loop_count_once_and_those_in_it_in_each_turn(monkeypatch
     size = 1024
     proto = graph(LOOP)
     for node in proto.node:
-        rows = 8 if node.name not in ("w", "read", "start") else size
+        rows = 16 if node.name not in ("w", "read", "start") else size
         for _ in range(2):
             node.attr["_output_shapes"].list.shape.add().CopyFrom(tf.TensorShape([rows, size]).as_proto())
-    in_float32, in_f16 = costs.product_costs("MatMul", 2 * 8 * size * size, size * (size + 2 * 8))
+    in_float32, in_f16 = costs.product_costs("MatMul", 2 * 16 * size * size, size * (size + 2 * 16))
     saved = in_float32 - in_f16
     assert costs.cast_to_f16(size * size) / 10 < saved < costs.cast_to_f16(size * size)
     assert moved(rewrite(proto).graph)
