@@ -233,7 +233,7 @@ def test_a_pooling_whose_gradient_has_no_16_bit_kernel_stays_in_float32_with_it(
 
 
 def test_a_product_that_loses_in_16_bit_stays_in_float32_inside_an_island_that_gains():
-    """The small depthwise convolution gains less than the cast of an Exp takes beside one of its own, smaller result."""
+    """A small depthwise convolution gains less than the cast of an Exp takes beside one of its own, smaller result."""
 
     def build():
         z = tf.exp(_placeholder(2, 30, 30, 30))
