@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,10 +35,13 @@ def _is_newer(file: Path, other: Path) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def unset_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The developer's own settings must not decide a test; subprocesses inherit this environment too."""
+def unset_variables(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The developer's settings and calibration must not decide a test; subprocesses inherit this environment too."""
     for row in ENV_VARS:
         monkeypatch.delenv(row.name, raising=False)
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    monkeypatch.setenv("PIP_CACHE_DIR", os.environ.get("PIP_CACHE_DIR") or os.path.join(caches, "pip"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
 
 
 FOLLOWING_VALUES = ("after-products", "running-sum", "difference", "squares-and-quotients", "inaccurate-kernel")

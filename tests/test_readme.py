@@ -45,6 +45,8 @@ IN_SENTENCES = {
     "AMP_TF_WHEEL_ARCH=aarch64 pip wheel .": ("tests/test_packaging.py", '"AMP_TF_WHEEL_ARCH": "aarch64"'),
     "TF_ENABLE_AUTO_MIXED_PRECISION=1 AMP_TF_ALLREDUCE=bfloat16 scripts/measure_network.py python "
     "scripts/train_distributed.py --workers 2 --steps 30": ("tests/distributed/test_workers.py", "measure_network.py"),
+    "amp-tf calibrate": ("tests/cli/test_calibrate.py", '"calibrate"'),
+    "amp-tf calibrate --forget": ("tests/cli/test_calibrate.py", '"--forget"'),
     "amp-tf compare": ("docs/compare.md", "amp-tf compare saved_model_folder"),
     "amp-tf compare -- python train.py": ("tests/comparing/test_scripts.py", '"compare"'),
     "amp-tf doctor": ("tests/cli/test_doctor.py", "doctor"),

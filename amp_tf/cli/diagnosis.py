@@ -20,14 +20,15 @@ import amp_tf
 from amp_tf.cli.trial import Trial, run_trials
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, AmpConfig, Switches, find_unknown_variables
 from amp_tf.errors import ConfigError
+from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.machine import DISTRIBUTIONS, cpu_name
 from amp_tf.oplists.targets import resolve_target
 
 SCHEMA_VERSION = 1
 SUPPORTED = ((2, 16), (2, 21))
 """The oldest and the newest TensorFlow, both included."""
 
-_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "tensorflow-intel")
 # The finder that amp_tf.pth adds, or what amp-tf run loads.
 _ASK_AUTOSTART = (
     "import sys; print(any(type(finder).__name__ == 'AmpTfStart' for finder in sys.meta_path)"
@@ -81,6 +82,11 @@ class Facts:
     trials: list[Trial]
     is_without_gpu: bool = False
 
+    @property
+    def costs(self) -> str:
+        """Where the figures come from by which ``auto`` decides on the CPU what pays."""
+        return (self.hardware.costs or SHIPPED).source
+
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
@@ -102,6 +108,7 @@ class Diagnosis:
             "is_well": self.is_well,
             "versions": facts.versions,
             "devices": facts.devices,
+            "costs": facts.costs,
             "ways": ways(facts),
             "trials": [dataclasses.asdict(trial) for trial in facts.trials],
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
@@ -177,7 +184,7 @@ def ways(facts: Facts) -> dict[str, str]:
 
 def _devices(tf: Any) -> list[dict[str, Any]]:
     cpu_types = ["bfloat16"] if Hardware.detect_cpu().cpu_has_bf16 else []
-    found: list[dict[str, Any]] = [{"name": "CPU:0", "description": _cpu_name(), "fast_in": cpu_types}]
+    found: list[dict[str, Any]] = [{"name": "CPU:0", "description": cpu_name(), "fast_in": cpu_types}]
     for number, gpu in enumerate(tf.config.get_visible_devices("GPU")):
         details = tf.config.experimental.get_device_details(gpu)
         capability = tuple(details.get("compute_capability", ()))
@@ -185,15 +192,6 @@ def _devices(tf: Any) -> list[dict[str, Any]]:
         name = f"{details.get('device_name', 'GPU')}, compute capability {'.'.join(map(str, capability)) or 'unknown'}"
         found.append({"name": f"GPU:{number}", "description": name, "fast_in": types})
     return found
-
-
-def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        names = []
-    return names[0] if names else platform.machine()
 
 
 def _versions(tf: Any) -> dict[str, str]:
@@ -296,7 +294,7 @@ def _check_protobuf(facts: Facts) -> Finding | None:
 def _check_two_tensorflows(facts: Facts) -> Finding | None:
     names = (distribution.metadata["Name"] for distribution in importlib.metadata.distributions())
     present = {re.sub(r"[-_.]+", "-", name).lower() for name in names if name}  # a broken installation has no name
-    found = [name for name in _DISTRIBUTIONS if name in present]
+    found = [name for name in DISTRIBUTIONS if name in present]
     if len(found) < 2:
         return None
     what = f"{' and '.join(found)} are installed over each other"

@@ -62,6 +62,7 @@ def render(diagnosis: Diagnosis) -> str:
     for device in facts.devices:
         fast = ", ".join(device["fast_in"]) or "nothing of 16 bit"
         lines.append(f"  {device['name']:16}{device['description']}; fast in {fast}")
+    lines.append(f"  {'costs of ops':16}{facts.costs}")
     lines += ["", "Ways in", *_pairs(ways(facts))]
     if facts.trials:
         lines += ["", "Two matrix products, converted and run"]

@@ -14,7 +14,7 @@ import amp_tf
 from amp_tf.cli.doctor import no_tensorflow
 from amp_tf.errors import AmpError
 
-COMMANDS = ("run", "rewrite", "explain", "compare", "report", "doctor")
+COMMANDS = ("run", "rewrite", "explain", "compare", "report", "calibrate", "doctor")
 """Modules of amp_tf.cli: each has ``add_parser(subparsers)`` and ``run(args) -> int``."""
 
 _KILLED = 128  # what a shell adds to the number of the signal that ended a command

@@ -103,8 +103,9 @@ class Comparison:
         return keep_line(self.patterns)
 
     def to_dict(self) -> dict[str, Any]:
-        """The comparison as plain data; ``schema_version`` says which form this is."""
+        """The comparison as plain data, in the form of ``comparison-1.schema.json``."""
         found = {
+            "schema": "amp_tf.comparison",
             "schema_version": SCHEMA_VERSION,
             "is_healthy": self.is_healthy,
             **dataclasses.asdict(self),
@@ -112,7 +113,7 @@ class Comparison:
             "line": self.line,
             "findings": [{**dataclasses.asdict(finding), "line": finding.line} for finding in self.findings],
         }
-        plain: dict[str, Any] = _without_infinities(found)
+        plain: dict[str, Any] = without_infinities(found)
         return plain
 
     def to_json(self) -> str:
@@ -212,9 +213,10 @@ def _why(finding: Finding, precision: Precision) -> str:
     return f"its result, up to {finding.largest:.3g}, is computed from values of {precision.value}"
 
 
-def _without_infinities(value: Any) -> Any:
+def without_infinities(value: Any) -> Any:
+    """Plain data in which numbers that JSON does not have are texts."""
     if isinstance(value, dict):
-        return {key: _without_infinities(item) for key, item in value.items()}
+        return {key: without_infinities(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_infinities(item) for item in value]
+        return [without_infinities(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.comparing import instruments
+from amp_tf.comparing.comparison import without_infinities
 from amp_tf.comparing.findings import layer_of
 from amp_tf.comparing.flattening import FlatStep, flatten
 from amp_tf.comparing.forms import JointGraph
@@ -82,8 +83,10 @@ class Ranges:
         return not any(node.is_f16 for node in self.nodes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The ranges as plain data; ``schema_version`` says which form this is."""
-        return {"schema_version": 1, "is_healthy": self.is_healthy, **dataclasses.asdict(self)}
+        """The ranges as plain data, in the form of ``ranges-1.schema.json``."""
+        head = {"schema": "amp_tf.ranges", "schema_version": 1, "is_healthy": self.is_healthy}
+        plain: dict[str, Any] = without_infinities({**head, **dataclasses.asdict(self)})
+        return plain
 
     def to_json(self) -> str:
         """The ranges as JSON."""

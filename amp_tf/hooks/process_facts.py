@@ -87,10 +87,12 @@ def _process() -> dict[str, Any]:
 def _devices(has_graphs: bool) -> list[dict[str, Any]]:
     """Those that a rewrite asked for; a process without graphs is not made to look for GPUs."""
     from amp_tf.hooks import devices
+    from amp_tf.oplists.cost_tables import SHIPPED
     from amp_tf.oplists.hardware import Hardware
 
     found = devices.hardware() if has_graphs else Hardware.detect_cpu()
-    cpu = {"type": "CPU", "bfloat16": found.cpu_has_bf16, "avx512": found.cpu_has_avx512}
+    table = found.costs or SHIPPED
+    cpu = {"type": "CPU", "bfloat16": found.cpu_has_bf16, "avx512": found.cpu_has_avx512, "costs": table.source}
     return [cpu, *({"type": "GPU", "compute_capability": list(pair)} for pair in found.gpu_capabilities)]
 
 

@@ -55,12 +55,13 @@ def write() -> None:
         from amp_tf.reporting.document import make_document
 
         seconds = max(_LEAST_SECONDS, _SHARE * process_facts.seconds())
-        document = make_document(summary.report(), seconds=seconds)
+        report = summary.report()
+        document = make_document(report, seconds=seconds)
         name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
         Path(folder).mkdir(parents=True, exist_ok=True)
         files.write(Path(folder) / f"{name}.json", json.dumps(document))
         if events.holds_logs(Path(folder)):
-            events.write(document, Path(folder) / name)
+            events.write(document, Path(folder) / name, report)
     except OSError as error:
         _tell(folder, error)
     except Exception as error:  # this is the end of somebody else's program

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Set
-from pathlib import Path
 
 from amp_tf.errors import ConfigError
+from amp_tf.oplists import machine
+from amp_tf.oplists.cost_tables import CostTable
 
 MIN_COMPUTE_CAPABILITY = (7, 0)  # the first NVIDIA GPUs with tensor cores (Volta)
-_CPU_INFO = Path("/proc/cpuinfo")
 BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # the last is Arm's name
 # With AVX-512 FP16 or AMX FP16 oneDNN multiplies float16 in hardware; Arm's half-precision arithmetic is asimdhp.
 F16_CPU_FLAGS = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
@@ -26,12 +25,14 @@ class Hardware:
         cpu_has_bf16: the CPU multiplies bfloat16 in hardware.
         cpu_has_avx512: the CPU has AVX-512, with which oneDNN runs bfloat16 kernels where there is no such hardware.
         is_xla: XLA compiles what runs here, with its own kernels.
+        costs: what ops take on the CPU; ``None`` for the table that is shipped.
     """
 
     gpu_capabilities: tuple[tuple[int, int], ...] = ()
     cpu_has_bf16: bool = False
     cpu_has_avx512: bool = False
     is_xla: bool = False
+    costs: CostTable | None = None
 
     def __post_init__(self) -> None:
         pairs: tuple[tuple[object, object], ...] = ((None, None),)
@@ -52,6 +53,7 @@ class Hardware:
         return cls(
             cpu_has_bf16=not BF16_CPU_FLAGS.isdisjoint(flags),
             cpu_has_avx512="avx512f" in flags,
+            costs=machine.costs_here(),
         )
 
     @property
@@ -64,18 +66,10 @@ class Hardware:
         return self.has_gpu and all(capability >= MIN_COMPUTE_CAPABILITY for capability in self.gpu_capabilities)
 
 
-@functools.lru_cache(maxsize=1)
 def cpu_flags() -> frozenset[str]:
-    """What /proc/cpuinfo says that this CPU can do; empty where there is none."""
-    try:
-        with _CPU_INFO.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:  # as many as are needed: the file has a part for each core
-                key, _, flags = line.partition(":")
-                if key.strip() in ("flags", "Features"):
-                    return frozenset(flags.split())
-    except OSError:
-        pass
-    return frozenset()
+    """What this CPU can do, by /proc/cpuinfo; Arm calls them features."""
+    info = machine.cpu_info()
+    return frozenset((info.get("flags") or info.get("Features", "")).split())
 
 
 def has_fast_float16(flags: Set[str]) -> bool:

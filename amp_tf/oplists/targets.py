@@ -11,6 +11,8 @@ import dataclasses
 import functools
 
 from amp_tf.config import AmpConfig
+from amp_tf.oplists import cost_tables
+from amp_tf.oplists.cost_tables import CostTable
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.oplists.lists import OpLists, build_lists
 from amp_tf.oplists.table import CPU, CUDA, FLOAT32_ONLY_IN_XLA, FUSED_PRODUCTS
@@ -52,6 +54,7 @@ class Resolution:
             ops the costs are known; a precision that the user chose means all that the lists convert.
         asked: where no op pays but what the user asks for is converted, the ops that the user put on the allow list;
             nodes that are forced are asked for, too. Else ``None``.
+        costs: what ops take on the CPU.
     """
 
     target: Target | None
@@ -59,6 +62,7 @@ class Resolution:
     why_none: str = ""
     is_thrifty: bool = False
     asked: frozenset[str] | None = None
+    costs: CostTable = cost_tables.SHIPPED
 
     def device_type(self, device: str) -> str:
         """The device type of a node, from its device string; nodes without one are on the default device."""
@@ -101,7 +105,8 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
     asked = frozenset(config.allow_add) if is_thrifty and hardware.is_xla else None
     if asked is not None and not (asked or config.force_f16):
         return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/xla_cpu_ops.py
-    return Resolution(Target(device_type, precision, lists), default_device, is_thrifty=is_thrifty, asked=asked)
+    costs = hardware.costs or cost_tables.SHIPPED
+    return Resolution(Target(device_type, precision, lists), default_device, "", is_thrifty, asked, costs)
 
 
 def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, Precision | None, str]:

@@ -19,24 +19,21 @@ oneDNN computes both in one kernel.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import statistics
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from amp_tf.graph.sizes import Shape, Shapes, element_count
-from amp_tf.oplists import costs
+from amp_tf.oplists.cost_tables import CostTable, Pair
 from amp_tf.oplists.table import PICKING, PINNED
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.kernels import drop_lone_halves, drop_slow_kernels, fused_with_products, kernel_pairs
 from amp_tf.painting.min_cut import SINK, SOURCE, UNBOUNDED, Network
-from amp_tf.painting.prices import Runs, count_runs, product_costs
+from amp_tf.painting.prices import Prices, Runs
 from amp_tf.painting.reasons import FORCED, Balance, Rule
-
-_Prices = Callable[[int], tuple[float, float] | None]  # product_costs of a node, found once
 
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
@@ -54,7 +51,11 @@ class _Port:
 
 
 def drop_unprofitable(
-    canvas: Canvas, shapes: Shapes, ties: Iterable[Sequence[int]] = (), folded: Folded = NOTHING_FOLDED
+    canvas: Canvas,
+    shapes: Shapes,
+    table: CostTable,
+    ties: Iterable[Sequence[int]] = (),
+    folded: Folded = NOTHING_FOLDED,
 ) -> None:
     """Takes allow paint off units that are cheaper in float32.
 
@@ -65,6 +66,7 @@ def drop_unprofitable(
     Args:
         canvas: the painted canvas.
         shapes: the static shapes of the graph's tensors.
+        table: what ops take.
         ties: sets of units that must have one type, such as those of the nodes that share a TensorList.
         folded: the nodes that TensorFlow will compute together with a product since normalization was folded.
 
@@ -80,8 +82,8 @@ def drop_unprofitable(
     """
     drop_slow_kernels(canvas, shapes)
     drop_lone_halves(canvas)
-    runs = count_runs(canvas.view)
-    ports, sizes_are_known = _find_ports(canvas, shapes, runs)
+    prices = Prices(canvas.view, shapes, table)
+    ports, sizes_are_known = _find_ports(canvas, shapes, prices.runs)
     sizes = _unit_sizes(canvas, ports)
     computed_with = fused_with_products(canvas)
     products = _products(canvas)
@@ -90,15 +92,14 @@ def drop_unprofitable(
     fused = [unit for node in folded.fused for unit in canvas.view.units(node) if canvas.allow[unit]]
     sizes.update(dict.fromkeys([*fused, *computed_with], 0.0))
     may_choose = sizes_are_known and "Enter" not in canvas.view.ops
-    prices = functools.cache(functools.partial(product_costs, canvas.view, shapes=shapes))
     free = _free_products(canvas, products, prices, {*fused}) if may_choose else {}
-    left = _cut(canvas, ports, sizes, ties, free, {*fused})
+    left = _cut(canvas, ports, sizes, ties, free, {*fused}, prices)
     canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
     groups = _connected(left, [(port.source, *port.readers) for port in ports])
-    _note(canvas, groups, _balances(canvas, groups, ports, sizes, prices, runs))
+    _note(canvas, groups, _balances(canvas, groups, ports, sizes, prices))
     if sizes_are_known:
         islands = _find_islands(canvas, ports, ties)
-        for island, balance in zip(islands, _balances(canvas, islands, ports, sizes, prices, runs), strict=True):
+        for island, balance in zip(islands, _balances(canvas, islands, ports, sizes, prices), strict=True):
             has_product = any(canvas.on_allow[unit] for unit in island)
             pays = balance.in_f16 < balance.in_float32
             if not (pays and has_product):
@@ -137,7 +138,7 @@ def _products(canvas: Canvas) -> dict[int, list[int]]:
 
 
 def _free_products(
-    canvas: Canvas, products: Mapping[int, list[int]], prices: _Prices, fused: set[int]
+    canvas: Canvas, products: Mapping[int, list[int]], prices: Prices, fused: set[int]
 ) -> dict[int, float]:
     """The units of products whose type may be chosen, with what they save in 16 bit, in ns, at the first unit of each.
 
@@ -149,7 +150,7 @@ def _free_products(
     read = {source for source, reader in sources if reader in fused}
     free: dict[int, float] = {}
     for node, units in products.items():
-        pair = prices(node)
+        pair = prices.product(node)
         if node not in read and pair is not None and not any(canvas.rule[unit] in FORCED for unit in units):
             free.update(dict.fromkeys(units, 0.0))
             free[units[0]] = pair[0] - pair[1]
@@ -206,9 +207,9 @@ def _is_flexible(canvas: Canvas, unit: int) -> bool:
     return bool(canvas.allow[unit] and not canvas.on_allow[unit]) and op not in PINNED
 
 
-def _saved(canvas: Canvas, unit: int, sizes: Mapping[int, float]) -> float:
+def _saved(canvas: Canvas, unit: int, sizes: Mapping[int, float], prices: Prices) -> float:
     """What a unit that is not a product saves in 16 bit, in ns."""
-    in_float32, in_f16 = costs.element_costs(canvas.view.ops[canvas.node_of[unit]], sizes.get(unit, 0.0))
+    in_float32, in_f16 = prices.op(canvas.node_of[unit], sizes.get(unit, 0.0))
     return in_float32 - in_f16
 
 
@@ -219,6 +220,7 @@ def _cut(
     ties: list[Sequence[int]],
     free: Mapping[int, float],
     pinned: set[int],
+    prices: Prices,
 ) -> list[int]:
     """The units that are cheaper in float32, all choices taken together.
 
@@ -240,22 +242,21 @@ def _cut(
         if unit not in vertex_of and unit not in fixed and may_be_either(unit):
             vertex_of[unit] = network.add_vertex()
     for unit, vertex in vertex_of.items():
-        saved = free[unit] if unit in free else _saved(canvas, unit, sizes)
+        saved = free[unit] if unit in free else _saved(canvas, unit, sizes, prices)
         capacity = round(abs(saved) * _UNITS_PER_NS)
         network.add_edge(*((SOURCE, vertex) if saved > 0 else (vertex, SINK)), capacity)
     for port in ports:
         ends = [port.source, *port.readers]
         vertices = [vertex_of.get(unit, SOURCE if canvas.allow[unit] else SINK) for unit in ends]
         if any(vertex > SINK for vertex in vertices):
-            _add_port(network, vertices[0], vertices[1:], port.elements)
+            _add_port(network, vertices[0], vertices[1:], prices.casts(port.elements))
     is_f16 = network.source_side()
     return [unit for unit, vertex in vertex_of.items() if not is_f16[vertex]]
 
 
-def _add_port(network: Network, source: int, readers: list[int], elements: float) -> None:
+def _add_port(network: Network, source: int, readers: list[int], casts: Pair) -> None:
     """Charges one cast if the source and any reader differ; all readers of one kind share it."""
-    up = round(costs.cast_to_float32(elements) * _UNITS_PER_NS)
-    down = round(costs.cast_to_f16(elements) * _UNITS_PER_NS)
+    up, down = (round(ns * _UNITS_PER_NS) for ns in casts)
     if SINK in readers:  # a float32 reader: a 16-bit source pays, whatever the other readers are
         network.add_edge(source, SINK, up)
     elif len(readers) == 1:
@@ -303,7 +304,7 @@ def _connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[lis
 
 
 def _balances(
-    canvas: Canvas, groups: list[list[int]], ports: list[_Port], sizes: dict[int, float], prices: _Prices, runs: Runs
+    canvas: Canvas, groups: list[list[int]], ports: list[_Port], sizes: dict[int, float], prices: Prices
 ) -> list[Balance]:
     """For each group what it takes in 16 bit and in float32, the rest of the graph as it is painted.
 
@@ -312,12 +313,13 @@ def _balances(
     group_of = {unit: number for number, group in enumerate(groups) for unit in group}
     in_float32, in_f16 = [0.0] * len(groups), [0.0] * len(groups)
     for number, group in enumerate(groups):
-        for first, second in _node_costs(canvas, group, sizes, prices, runs):
+        for first, second in _node_costs(canvas, group, sizes, prices):
             in_float32[number] += first
             in_f16[number] += second
     for port in ports:
         home = group_of.get(port.source)
-        up, down = port.runs * costs.cast_to_float32(port.elements), port.runs * costs.cast_to_f16(port.elements)
+        up_once, down_once = prices.casts(port.elements)
+        up, down = port.runs * up_once, port.runs * down_once
         outside = [bool(canvas.allow[reader]) for reader in port.readers if group_of.get(reader, -1) != home]
         if home is not None:
             if not all(outside):
@@ -340,7 +342,7 @@ def _note(canvas: Canvas, groups: list[list[int]], balances: list[Balance]) -> N
 
 
 def _node_costs(
-    canvas: Canvas, group: list[int], sizes: dict[int, float], prices: _Prices, runs: Runs
+    canvas: Canvas, group: list[int], sizes: dict[int, float], prices: Prices
 ) -> Iterator[tuple[float, float]]:
     """What each node of a group takes by itself in float32 and in 16 bit, all its runs together, in ns."""
     seen = set()
@@ -349,9 +351,9 @@ def _node_costs(
         if node in seen:
             continue
         seen.add(node)
-        often = runs.of_nodes[node]
+        often = prices.runs.of_nodes[node]
         if not canvas.on_allow[unit]:
-            once = costs.element_costs(canvas.view.ops[node], sizes.get(unit, 0.0))
+            once = prices.op(node, sizes.get(unit, 0.0))
         else:
-            once = prices(node) or (math.inf, 0.0)
+            once = prices.product(node) or (math.inf, 0.0)
         yield often * once[0], often * once[1]

@@ -187,7 +187,7 @@ def _drop_unprofitable(canvas: Canvas, given: Given) -> None:
         economy.drop_unasked(canvas, given.resolution.asked, XLA_WIDENS, ties)
         return
     shapes = AttributeShapes(canvas.view.protos) if given.shapes is None else given.shapes
-    economy.drop_unprofitable(canvas, shapes, ties, given.folded)
+    economy.drop_unprofitable(canvas, shapes, given.resolution.costs, ties, given.folded)
 
 
 ALLOW_LIST = Row("1 allow list", _of_canvas(rules.paint_allow_list))

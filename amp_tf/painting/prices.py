@@ -10,7 +10,7 @@ import numpy as np
 from amp_tf.graph.frames import data_links, readers_of
 from amp_tf.graph.sizes import Shape, Shapes, element_count
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists import costs
+from amp_tf.oplists.cost_tables import CostTable, Pair
 from amp_tf.oplists.table import DEEPER
 from amp_tf.painting.work import count_operations
 
@@ -45,13 +45,46 @@ def count_runs(view: GraphView) -> Runs:
     return Runs([_TURNS**count for count in depth], [_TURNS**count for count in behind])
 
 
-def product_costs(view: GraphView, node: int, shapes: Shapes) -> tuple[float, float] | None:
-    """What one run of a product takes in float32 and in 16 bit, in ns, ``None`` where nobody can tell."""
-    op, inputs, outputs = view.ops[node], input_shapes(view, node, shapes), shapes.output_shapes(view.names[node])
-    operations = count_operations(op, inputs, outputs, equation_of(view, node))
-    if operations is None:
-        return None
-    return costs.product_costs(op, operations, sum(element_count(shape) or 0 for shape in (*inputs, *outputs)))
+class Prices:
+    """What the nodes of a graph take on a CPU, as (in float32, in 16 bit), in ns.
+
+    Args:
+        view: the graph.
+        shapes: the static shapes of its tensors.
+        table: what ops take.
+
+    Attributes:
+        runs: how many times each node is taken to run.
+    """
+
+    def __init__(self, view: GraphView, shapes: Shapes, table: CostTable) -> None:
+        self.table = table
+        self.runs = count_runs(view)
+        self._view = view
+        self._shapes = shapes
+        self._found: dict[int, Pair | None] = {}
+
+    def product(self, node: int) -> Pair | None:
+        """What one run of a product takes; ``None`` where nobody can tell."""
+        if node not in self._found:
+            self._found[node] = self._find(node)
+        return self._found[node]
+
+    def op(self, node: int, elements: float) -> Pair:
+        """What one run of another node takes, by the elements of the largest tensor that it reads or writes."""
+        return self.table.of_op(self._view.ops[node], elements)
+
+    def casts(self, elements: float) -> Pair:
+        """What casts of so many elements take, to float32 and to 16 bit, in ns."""
+        return self.table.of_cast_to_float32(elements), self.table.of_cast_to_f16(elements)
+
+    def _find(self, node: int) -> Pair | None:
+        view, shapes = self._view, self._shapes
+        operations = operations_of(view, node, shapes)
+        if operations is None:
+            return None
+        tensors = (*input_shapes(view, node, shapes), *shapes.output_shapes(view.names[node]))
+        return self.table.of_product(view.ops[node], operations, sum(element_count(shape) or 0 for shape in tensors))
 
 
 def operations_of(view: GraphView, node: int, shapes: Shapes) -> float | None:

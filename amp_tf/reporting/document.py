@@ -112,7 +112,7 @@ def _cast_time(graph: Studied, cast: InsertedCast) -> float | None:
     elements = figures.cast_elements(graph.basis, cast)
     if elements is None or not _has_costs(graph):
         return None
-    return figures.cast_time(cast, elements) * float(graph.figures.runs[cast.node])
+    return figures.cast_time(graph.basis, cast, elements) * float(graph.figures.runs[cast.node])
 
 
 def _ops(graphs: Iterable[Studied]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard, from the document of a process: a run of their own beside the program's.
+"""Scalars and a graph for TensorBoard, from the report of a process: a run of their own beside the program's.
 
 Written as records, without ops, so that it works at the end of any program: eager or not, on any thread.
 """
@@ -6,15 +6,23 @@ Written as records, without ops, so that it works at the end of any program: eag
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from amp_tf.precision import Precision
+from amp_tf.reporting.figures import converted_mask
+
+if TYPE_CHECKING:
+    from amp_tf.reporting.schema import RewriteReport
 
 PREFIX = "amp_tf/"
 _FILE = "events.out.tfevents."
 _PLACES = (f"{_FILE}*", f"*/{_FILE}*", f"*/*/{_FILE}*")  # Keras writes to train/ and validation/ below its log_dir
 _VERSION = "brain.Event:2"
+_INPUT = re.compile(r"^(\^?[^:]+):.*$")  # of a node, or, in a function, with the name of the output, too
 
 
 def holds_logs(folder: Path) -> bool:
@@ -22,12 +30,15 @@ def holds_logs(folder: Path) -> bool:
     return any(True for _ in itertools.chain.from_iterable(map(folder.glob, _PLACES)))
 
 
-def write(document: Mapping[str, Any], folder: Path) -> None:
+def write(document: Mapping[str, Any], folder: Path, report: RewriteReport | None = None) -> None:
     """Writes the scalars of a report: loss scale and skipped steps over steps, and how much was in 16 bit at the end.
+
+    With them goes the graph in which most was converted, for the colours of TensorBoard's Graphs page.
 
     Args:
         document: of a process.
         folder: for the event file; TensorBoard names the run after it.
+        report: whose graph it is.
 
     Raises:
         OSError: it cannot be written.
@@ -44,8 +55,34 @@ def write(document: Mapping[str, Any], folder: Path) -> None:
             for step, tag, value in scalars(document):
                 summary = Summary(value=[Summary.Value(tag=f"{PREFIX}{tag}", simple_value=value)])
                 file.write(Event(wall_time=now, step=step, summary=summary).SerializeToString())
+            if report is not None and (graph := coloured_graph(report)) is not None:
+                file.write(Event(wall_time=now, graph_def=graph.SerializeToString()).SerializeToString())
     except tf.errors.OpError as error:
         raise OSError(error.message) from error
+
+
+def coloured_graph(report: RewriteReport) -> Any:
+    """The graph with the most converted nodes, for people to look at; ``None`` where nothing was converted.
+
+    TensorBoard can colour nodes by their device, not by a type. So here each node's device is its precision, and its
+    attributes are left out.
+
+    Returns:
+        A ``tf.compat.v1.GraphDef``.
+    """
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    graphs = [graph for graph in report.graphs if graph.converted]
+    graph = max(graphs, key=lambda graph: graph.converted, default=None)
+    if graph is None or graph.basis is None or graph.precision is None:
+        return None
+    view, is_f16 = graph.basis.view, converted_mask(graph.painting)
+    found = GraphDef()
+    for node, proto in enumerate(view.protos):
+        inputs = [] if proto is None else [_INPUT.sub(r"\1", name) for name in proto.input]
+        precision = graph.precision.value if is_f16[node] else Precision.FLOAT32.value
+        found.node.add(name=view.names[node], op=view.ops[node], input=inputs, device=precision)
+    return found
 
 
 def scalars(document: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:

@@ -18,7 +18,6 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.sizes import Shapes, element_count
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists import costs
 from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, CPU, DENY, INFER, ROWS
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.prices import count_runs, operations_of
@@ -108,11 +107,11 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
     in_float32, in_f16 = np.zeros((2, basis.view.node_count))
     for node in np.flatnonzero(np.nan_to_num(figures.work) > 0).tolist():
         if figures.is_product[node]:
-            pair = costs.product_costs(
+            pair = basis.resolution.costs.of_product(
                 basis.view.ops[node], float(figures.operations[node]), float(np.nan_to_num(figures.elements[node]))
             )
         else:
-            pair = costs.element_costs(basis.view.ops[node], float(figures.largest[node]))
+            pair = basis.resolution.costs.of_op(basis.view.ops[node], float(figures.largest[node]))
         in_float32[node], in_f16[node] = pair
     return in_float32 * figures.runs, in_f16 * figures.runs
 
@@ -123,9 +122,10 @@ def cast_elements(basis: Basis, cast: InsertedCast) -> int | None:
     return element_count(shapes[cast.port]) if cast.port < len(shapes) else None
 
 
-def cast_time(cast: InsertedCast, elements: int) -> float:
+def cast_time(basis: Basis, cast: InsertedCast, elements: int) -> float:
     """What a cast of so many elements takes, in ns."""
-    return (costs.cast_to_f16 if cast.to_f16 else costs.cast_to_float32)(elements)
+    table = basis.resolution.costs
+    return (table.of_cast_to_f16 if cast.to_f16 else table.of_cast_to_float32)(elements)
 
 
 def _computes(view: GraphView) -> Any:

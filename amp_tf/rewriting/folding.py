@@ -42,7 +42,7 @@ from amp_tf.graph.indices import Node, Port
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists import costs
+from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.table import BIAS_SUMS, FILTER_SOURCES, FOLDED_AWAY, FUSED_ACTIVATIONS, LOOP_ENTRIES, SCALABLE
 from amp_tf.painting.folded import Folded
 from amp_tf.rewriting.form import Form, Job
@@ -290,5 +290,5 @@ def _pays(result: Shape, filter_shape: Shape) -> bool:
     if filter_shape[0] < 0:
         return False
     elements = float(np.prod([max(result[0], 1), *result[1:]]))
-    saved = sum(costs.element_costs(op, elements)[0] for op in FOLDED_AWAY)
-    return saved > costs.element_costs("Mul", float(np.prod(filter_shape)))[0]
+    saved = sum(SHIPPED.of_op(op, elements)[0] for op in FOLDED_AWAY)
+    return saved > SHIPPED.of_op("Mul", float(np.prod(filter_shape)))[0]

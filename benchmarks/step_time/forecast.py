@@ -45,7 +45,7 @@ def saved_ms(report: Any) -> float:
         time = float((in_float32 - in_f16)[studied.is_f16].sum())
         for cast in studied.basis.casts:
             elements = cast_elements(studied.basis, cast) or 0
-            time -= cast_time(cast, elements) * float(studied.figures.runs[cast.node])
+            time -= cast_time(studied.basis, cast, elements) * float(studied.figures.runs[cast.node])
         saved[studied.view.node_count, int(studied.is_f16.sum())] = time / 1e6
     return max(saved.values(), key=abs, default=0.0)
 

@@ -43,6 +43,7 @@ def modes(precision: str) -> dict[str, Mode]:
         Mode("policy", f"Keras mixed_{precision}", policy=f"mixed_{precision}"),
         Mode("tf_pass", "TensorFlow's pass", graph_option=option, reaches_xla=False),
         Mode("amp_tf", "amp_tf", variables=_SWITCH),
+        Mode("shipped", "amp_tf, shipped figures", variables={**_SWITCH, "XDG_CACHE_HOME": os.devnull}),
         Mode("all listed", f"amp_tf, AMP_TF_PRECISION={precision}", variables=forced),
         *(
             Mode(f"without {part.name}", f"amp_tf without {part.name}", variables=_SWITCH, without=part.name)

@@ -110,7 +110,7 @@ def _fused_followers() -> None:
     from amp_tf.painting import economy
 
     weighed = economy.drop_unprofitable
-    economy.drop_unprofitable = lambda canvas, shapes, ties=(), folded=None: weighed(canvas, shapes, ties)
+    economy.drop_unprofitable = lambda canvas, shapes, table, ties=(), folded=None: weighed(canvas, shapes, table, ties)
 
 
 def _loop_entries() -> None:

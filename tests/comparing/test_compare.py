@@ -1,7 +1,10 @@
 """Healthy models are told to be healthy; figures are numpy's; nothing of the user's is changed."""
 
+import dataclasses
 import json
+from importlib import resources
 
+import jsonschema
 import keras
 import ml_dtypes
 import numpy as np
@@ -9,6 +12,8 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
+from amp_tf.comparing.comparison import Comparison
+from amp_tf.comparing.ranges import Ranges
 from tests.comparing.planted import PLANTED
 
 BF16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
@@ -159,9 +164,25 @@ def test_loops_and_branches_are_compared_by_what_they_give_out():
     assert "Note: nodes inside of loops are not looked at" in str(found)
 
 
+def schema(name):
+    return json.loads(resources.files("amp_tf.comparing").joinpath(name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["comparison-1.schema.json", "ranges-1.schema.json"])
+def test_the_schemas_are_schemas_that_say_all_that_is_written(name):
+    found = schema(name)
+    jsonschema.Draft202012Validator.check_schema(found)
+    kind = {"comparison-1.schema.json": Comparison, "ranges-1.schema.json": Ranges}[name]
+    own = {"schema", "schema_version", "is_healthy"} | ({"line"} if kind is Comparison else set())
+    assert found["properties"].keys() == {field.name for field in dataclasses.fields(kind)} | own
+
+
 def test_as_json():
     found = PLANTED["mask"].compare("float16")
     data = json.loads(found.to_json())
+    jsonschema.validate(data, schema("comparison-1.schema.json"))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**data, "schema_version": 2}, schema("comparison-1.schema.json"))
     assert data["schema_version"] == 1
     assert not data["is_healthy"]
     assert data["findings"][0]["line"] == data["line"] == found.line

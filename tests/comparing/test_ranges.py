@@ -1,5 +1,9 @@
 """What leaves float16's range, in float32 alone: the figures are numpy's."""
 
+import json
+from importlib import resources
+
+import jsonschema
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -31,6 +35,8 @@ def test_what_underflows_and_what_stays_in_float32():
     assert first.is_f16
     assert first.under > 0.5
     assert "of it so small that it becomes zero, down to" in str(found)
+    schema = resources.files("amp_tf.comparing").joinpath("ranges-1.schema.json").read_text(encoding="utf-8")
+    jsonschema.validate(json.loads(found.to_json()), json.loads(schema))
     kept = find_ranges(lambda x: tf.exp(x) + tf.reduce_sum(tf.matmul(x, x)), [np.full((4, 4), 20, np.float32)])
     assert kept.is_healthy
     assert "Exp" in {node.name for node in kept.nodes if not node.is_f16}

@@ -1,52 +1,8 @@
-"""The cost table: its rows make sense, and the functions on it."""
+"""What kernels depend on and which are slow."""
 
-import pytest
 import tensorflow as tf
 
 from amp_tf.oplists import costs
-from amp_tf.oplists.table import ALLOW, CLEAR, CPU, INFER, ROWS
-
-SMALL, LARGE = 1_000_000, 10_000_000
-
-
-def test_every_row_is_an_op_that_the_cpu_lists_leave_open():
-    open_ops = {row.op for row in ROWS if row.table == CPU and row.op_list in (INFER, CLEAR)}
-    assert costs.ELEMENT_COSTS.keys() <= open_ops
-    assert open_ops >= costs.FREE
-
-
-def test_every_cost_is_positive():
-    figures = [figure for row in costs.ELEMENT_COSTS.values() for pair in row for figure in pair]
-    assert min(figures) > 0
-    for pair in costs.PRODUCT_COSTS.values():
-        assert min(figure for cost in pair for figure in (cost.rate, cost.ns)) > 0
-        assert min(cost.start for cost in pair) >= 0
-
-
-def test_every_product_of_the_cpu_lists_costs_as_one_that_was_measured():
-    known = costs.PRODUCT_COSTS.keys() | costs.COSTS_AS.keys()
-    products = {row.op for row in ROWS if row.table == CPU and row.op_list == ALLOW}
-    assert products - known == {"FusedPadConv2D", "_FusedMatMul"}  # as a MatMul
-    assert costs.COSTS_AS.keys() <= products
-    assert set(costs.COSTS_AS.values()) <= costs.PRODUCT_COSTS.keys() <= products
-
-
-def test_a_product_costs_by_its_operations_and_by_its_tensors():
-    in_float32, in_f16 = costs.PRODUCT_COSTS["Conv2D"]
-    found = costs.product_costs("_FusedConv2D", 1e9, 1e6)
-    assert found[0] == pytest.approx(1e9 / in_float32.rate + 1e6 * in_float32.ns + in_float32.start)
-    assert found[1] == pytest.approx(1e9 / in_f16.rate + 1e6 * in_f16.ns + in_f16.start)
-
-
-def test_large_tensors_are_charged_as_tensors_in_memory():
-    (in_caches, in_caches_f16), (in_memory, in_memory_f16) = costs.ELEMENT_COSTS["Relu"]
-    assert costs.element_costs("Relu", SMALL) == pytest.approx((in_caches * SMALL, in_caches_f16 * SMALL))
-    assert costs.element_costs("Relu", LARGE) == pytest.approx((in_memory * LARGE, in_memory_f16 * LARGE))
-
-
-def test_ops_that_move_nothing_save_nothing_and_a_cast_costs_its_start():
-    assert costs.element_costs("Reshape", LARGE) == (0, 0)
-    assert costs.cast_to_f16(0) == costs.cast_to_float32(0) == costs.DISPATCH
 
 
 def test_a_kernel_pair_reads_its_forward_op_by_the_input_that_is_named():

@@ -1,10 +1,12 @@
 """The cost model: element-wise chains, slow kernels, islands that lose."""
 
+import dataclasses
+
 import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.oplists import costs
+from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Balance, Rule
 from tests.strategies import lowered_control_flow
@@ -40,6 +42,23 @@ def test_a_chain_that_is_slow_in_16_bit_stays_between_two_casts():
     rules = _reasons(_chain)
     assert rules["allow1"] is rules["allow2"] is Rule.ALLOW_LIST
     assert {rules[f"infer{number}"] for number in range(4)} == {Rule.DOES_NOT_PAY}
+
+
+def _faked(rate):
+    """A CPU that multiplies bfloat16 at some rate, in operations a ns, and is as the shipped table has it otherwise."""
+    in_float32, in_f16 = SHIPPED.products["MatMul"]
+    products = {**SHIPPED.products, "MatMul": (in_float32, dataclasses.replace(in_f16, rate=rate))}
+    return Hardware(cpu_has_bf16=True, costs=dataclasses.replace(SHIPPED, products=products))
+
+
+@pytest.mark.parametrize(("rate", "size", "is_f16"), [(1700, 128, True), (450, 128, False), (220, 512, False)])
+def test_decisions_follow_the_figures_of_the_cpu(rate, size, is_f16):
+    """As with AMX a small product pays, as with avx512_bf16 it does not, and hardly faster no large one does."""
+    with tf.Graph().as_default() as graph:
+        x = _placeholder(size, size)
+        tf.matmul(x, x, name="product")
+    report = amp_tf.rewrite(graph.as_graph_def(add_shapes=True), hardware=_faked(rate)).report
+    assert [node.reason.rule is Rule.ALLOW_LIST for node in report.nodes if node.name == "product"] == [is_f16]
 
 
 def test_a_short_detour_is_not_worth_two_casts():
@@ -156,9 +175,9 @@ def _loop_of_products(rows):
 def test_a_cast_before_a_loop_is_weighed_against_several_turns():
     """The cast of the weight alone takes longer than 16 bit saves in one turn; nothing pays for one row."""
     operations = 2 * 16 * 1024 * 1024
-    in_float32, in_f16 = costs.product_costs("MatMul", operations, 1024 * (1024 + 2 * 16))
+    in_float32, in_f16 = SHIPPED.of_product("MatMul", operations, 1024 * (1024 + 2 * 16))
     saved = in_float32 - in_f16
-    assert costs.cast_to_f16(1024 * 1024) / 10 < saved < costs.cast_to_f16(1024 * 1024)
+    assert SHIPPED.of_cast_to_f16(1024 * 1024) / 10 < saved < SHIPPED.of_cast_to_f16(1024 * 1024)
     assert _loop_of_products(16).changed
     assert not _loop_of_products(1).changed
 
@@ -313,15 +332,15 @@ def test_a_small_attention_is_weighed_by_what_it_multiplies():
 
     balance = _full_reasons(build)["scores"].balance
     operations, elements = 2 * 32 * 16 * 16 * 12 * 8, 2 * 32 * 16 * 12 * 8 + 32 * 12 * 16 * 16
-    assert balance.in_float32 == pytest.approx(costs.product_costs("Einsum", operations, elements)[0])
+    assert balance.in_float32 == pytest.approx(SHIPPED.of_product("Einsum", operations, elements)[0])
 
 
 def test_a_reason_gives_the_two_figures_that_were_weighed():
     """Four times 512 × 512 elements of a Sigmoid, by hand from the table, and a cast at each end in 16 bit only."""
     reason = _full_reasons(_chain)["infer0"]
     elements = 512 * 512
-    in_float32, in_f16 = (4 * ns for ns in costs.element_costs("Sigmoid", elements))
-    around = costs.cast_to_float32(elements) + costs.cast_to_f16(elements)
+    in_float32, in_f16 = (4 * ns for ns in SHIPPED.of_op("Sigmoid", elements))
+    around = SHIPPED.of_cast_to_float32(elements) + SHIPPED.of_cast_to_f16(elements)
     assert reason.balance == Balance(pytest.approx(in_f16), pytest.approx(in_float32 + around))
     figures = f"{in_f16 / 1e3:.1f} µs with its casts, {(in_float32 + around) / 1e3:.1f} µs in float32"
     assert str(reason) == f"16 bit does not pay for it ({figures})"
@@ -332,9 +351,9 @@ def test_a_small_product_says_what_its_casts_would_take():
         tf.matmul(_placeholder(8, 8), _placeholder(8, 8), name="small")
 
     balance = _full_reasons(build)["small"].balance
-    in_float32, in_f16 = costs.product_costs("MatMul", 2 * 8**3, 3 * 64)
+    in_float32, in_f16 = SHIPPED.of_product("MatMul", 2 * 8**3, 3 * 64)
     assert balance.in_float32 == pytest.approx(in_float32)
-    assert balance.in_f16 == pytest.approx(in_f16 + 2 * costs.cast_to_f16(64))
+    assert balance.in_f16 == pytest.approx(in_f16 + 2 * SHIPPED.of_cast_to_f16(64))
 
 
 def test_a_slow_kernel_says_why_in_words():

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import config_pb2
 import amp_tf
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.oplists import costs
+from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.rewriting import loop_reads
@@ -414,9 +414,9 @@ def test_casts_before_a_loop_count_once_and_those_in_it_in_each_turn(monkeypatch
         rows = 16 if node.name not in ("w", "read", "start") else size
         for _ in range(2):
             node.attr["_output_shapes"].list.shape.add().CopyFrom(tf.TensorShape([rows, size]).as_proto())
-    in_float32, in_f16 = costs.product_costs("MatMul", 2 * 16 * size * size, size * (size + 2 * 16))
+    in_float32, in_f16 = SHIPPED.of_product("MatMul", 2 * 16 * size * size, size * (size + 2 * 16))
     saved = in_float32 - in_f16
-    assert costs.cast_to_f16(size * size) / 10 < saved < costs.cast_to_f16(size * size)
+    assert SHIPPED.of_cast_to_f16(size * size) / 10 < saved < SHIPPED.of_cast_to_f16(size * size)
     assert moved(rewrite(proto).graph)
     monkeypatch.setattr("amp_tf.rewriting.loop_reads.READ_OPS", frozenset())
     assert not rewrite(proto).changed

@@ -10,8 +10,6 @@ import keras
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.oplists import costs
-from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import CLEAR, INFER, ROWS
 
 
@@ -49,17 +47,6 @@ def ideal_config(precision: str) -> amp_tf.AmpConfig:
 def default_config(mode: Mode) -> amp_tf.AmpConfig:
     """As users have it."""
     return amp_tf.AmpConfig(precision=mode.name)
-
-
-def pretend() -> None:
-    """Makes this CPU one that multiplies bfloat16 so fast that under ``auto`` every product pays.
-
-    Then small programs show what ``auto`` makes of large ones. To be called before TensorFlow runs a graph.
-    """
-    Hardware.detect_cpu = classmethod(lambda cls: Hardware(cpu_has_bf16=True, cpu_has_avx512=True))
-    costs.PRODUCT_COSTS = {
-        "MatMul": (costs.ProductCost(rate=1e-3, ns=0.0, start=0.0), costs.PRODUCT_COSTS["MatMul"][1])
-    }
 
 
 @contextlib.contextmanager

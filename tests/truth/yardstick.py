@@ -2,7 +2,8 @@
 
 The ideal mixed program computes its products in 16 bit and casts their results back at once. What it loses is inherent
 in multiplying in 16 bit; what a program loses beyond it was lost by the choice of what else became 16 bit. So a result
-is judged by a ratio, its error over the ideal program's, and a ratio above :data:`LIMIT` is a defect.
+is judged by a ratio, its error over the ideal program's, and a ratio above :data:`LIMIT` is a defect. A product that a
+rule keeps in float32 is float32 in the ideal program, too: so each new rule makes the yardstick stricter, never looser.
 
 Errors are relative, in the L2 norm, over all draws of the inputs together: a single number is near the truth by luck,
 eight of them are not. The ideal error has a floor, because a value may be rounded to 16 bit, once, where the ideal

@@ -15,21 +15,12 @@ import tensorflow as tf
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks.grappler import conversion, plugin
-from amp_tf.oplists import costs
-from amp_tf.oplists.hardware import Hardware
 from amp_tf.rewriting import hoisting
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[3]))
 from tests.hooks.program_values import Matrices
 from tests.hooks.random_programs import count_products, random_program, run_block
-
-
-def pretend():
-    """Makes this CPU one that multiplies bfloat16, and so much faster than float32 that every product is converted."""
-    Hardware.detect_cpu = classmethod(lambda cls: Hardware(cpu_has_bf16=True, cpu_has_avx512=True))
-    costs.PRODUCT_COSTS = {
-        "MatMul": (costs.ProductCost(rate=1e-3, ns=0.0, start=0.0), costs.PRODUCT_COSTS["MatMul"][1])
-    }
+from tests.pretending import pretend
 
 
 def problem_of(seed, runs):

@@ -10,8 +10,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
-from amp_tf.oplists.hardware import Hardware
 from tests.oracle import optimized
+from tests.pretending import WHERE_PRODUCTS_PAY
 from tests.rewriting.graph_shapes import GraphShapes
 from tests.truth.fuzzing.programs import Program, blocks_of
 from tests.truth.fuzzing.steps import ROWS, WIDTH, Block, Place, run_block
@@ -21,7 +21,6 @@ Feeds = Mapping[str, np.ndarray]
 _Feed = tuple[str, tuple[int, int], Callable[[np.random.Generator], np.ndarray]]  # name, seed, what draws it
 Key = tuple[int, str]  # the program's place among the programs, and the tensor's name
 DRAWS = 8  # of inputs and variables; results of all of them are judged together
-HARDWARE = Hardware(cpu_has_bf16=True, cpu_has_avx512=True)
 _INITIALIZE = "initialize"
 
 
@@ -87,7 +86,9 @@ class ProgramGraph:
         return dict(drawn(self._inputs)), dict(drawn(self._variables))
 
     def rewritten(self, config: amp_tf.AmpConfig) -> GraphDef:
-        result = amp_tf.rewrite(self.graph_def, config, hardware=HARDWARE, preserve=self.preserve, shapes=self._shapes)
+        result = amp_tf.rewrite(
+            self.graph_def, config, hardware=WHERE_PRODUCTS_PAY, preserve=self.preserve, shapes=self._shapes
+        )
         return result.graph
 
     def run(self, graph_def: GraphDef, noise: float = 0.0) -> dict[Key, np.ndarray]:

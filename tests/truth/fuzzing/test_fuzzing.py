@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from amp_tf.oplists import costs
 from tests.truth.fuzzing import judging, programs
 from tests.truth.fuzzing.programs import Input, Program, cuts, from_text, random_program
 from tests.truth.fuzzing.steps import (
@@ -26,11 +25,6 @@ from tests.truth.yardstick import LIMIT
 
 SEEDS = range(12)
 FUNCTIONS = range(300, 304)  # loops and branches as functions
-
-
-@pytest.fixture(autouse=True)
-def pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs, "product_costs", lambda *_: (1e12, 0.0))  # every product, under ``auto``
 
 
 @pytest.mark.parametrize("seeds", [SEEDS, FUNCTIONS], ids=["nodes", "functions"])

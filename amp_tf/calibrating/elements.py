@@ -1,0 +1,100 @@
+"""The ops around products that are measured, on tensors that just fit the caches and on larger ones.
+
+An op is timed on tensors of 8 × size × size × 64: of size 64 they fit the caches, of size 128 they do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+SIZES = (64, 128)
+BATCH, CHANNELS = 8, 64
+Op = Callable[..., Any]
+
+
+def ops_on(data: Any) -> Mapping[str, tuple[Op, int]]:
+    """The ops that are measured, each with the number of tensors of ``data``'s shape that it takes.
+
+    Args:
+        data: float32, of 8 × size × size × 64; its values lie between 0 and 1.
+    """
+    raw = tf.raw_ops
+    mask = data > 0.5
+    bias = tf.constant(np.linspace(0.1, 0.9, CHANNELS, dtype=np.float32))
+    shape = data.shape.as_list()
+    pool: dict[str, Any] = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "SAME"}
+    unary: dict[str, Op] = {
+        "AvgPool": lambda x: raw.AvgPool(value=x, **pool),
+        "BiasAdd": lambda x: tf.nn.bias_add(x, tf.cast(bias, x.dtype)),
+        "BiasAddGrad": lambda x: raw.BiasAddGrad(out_backprop=x),
+        "ConcatV2": lambda x: tf.concat([x, x], -1),
+        "Elu": tf.nn.elu,
+        "Erf": tf.math.erf,
+        "Erfc": tf.math.erfc,
+        "FusedBatchNormGradV3": lambda x: raw.FusedBatchNormGradV3(
+            y_backprop=x, x=x, scale=bias, reserve_space_1=bias, reserve_space_2=bias, reserve_space_3=bias
+        )[0],
+        "FusedBatchNormV3": lambda x: raw.FusedBatchNormV3(
+            x=x, scale=bias, offset=bias, mean=tf.zeros([0]), variance=tf.zeros([0]), is_training=True
+        )[0],
+        "LeakyRelu": tf.nn.leaky_relu,
+        "Log": tf.math.log,
+        "Log1p": tf.math.log1p,
+        "MaxPool": lambda x: raw.MaxPool(input=x, **pool),
+        "Mean": lambda x: tf.reduce_mean(x, [1, 2]),
+        "Neg": tf.negative,
+        "Pad": lambda x: tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]),
+        "Reciprocal": tf.math.reciprocal,
+        "Relu": tf.nn.relu,
+        "Relu6": tf.nn.relu6,
+        "Rsqrt": tf.math.rsqrt,
+        "Selu": tf.nn.selu,
+        "Sigmoid": tf.sigmoid,
+        "Slice": lambda x: tf.slice(x, [0, 1, 0, 0], [shape[0], shape[1] - 1, *shape[2:]]),
+        "Softmax": tf.nn.softmax,
+        "Softplus": tf.nn.softplus,
+        "Softsign": tf.nn.softsign,
+        "Split": lambda x: tf.split(x, 2, -1)[0],
+        "Sqrt": tf.sqrt,
+        "Square": tf.square,
+        "Sum": lambda x: tf.reduce_sum(x, [1, 2]),
+        "Tanh": tf.tanh,
+        "Tile": lambda x: tf.tile(x, [2, 1, 1, 1]),
+        "Transpose": lambda x: tf.transpose(x, [0, 2, 1, 3]),
+    }
+    binary: dict[str, Op] = {
+        "Add": lambda x, y: raw.Add(x=x, y=y),
+        "AddN": lambda x, y: tf.add_n([x, y]),
+        "AddV2": tf.add,
+        "EluGrad": lambda x, y: raw.EluGrad(gradients=x, outputs=y),
+        "LeakyReluGrad": lambda x, y: raw.LeakyReluGrad(gradients=x, features=y),
+        "Maximum": tf.maximum,
+        "Minimum": tf.minimum,
+        "Mul": tf.multiply,
+        "RealDiv": lambda x, y: raw.RealDiv(x=x, y=y),
+        "Relu6Grad": lambda x, y: raw.Relu6Grad(gradients=x, features=y),
+        "ReluGrad": lambda x, y: raw.ReluGrad(gradients=x, features=y),
+        "SelectV2": lambda x, y: tf.where(mask, x, y),
+        "SeluGrad": lambda x, y: raw.SeluGrad(gradients=x, outputs=y),
+        "SigmoidGrad": lambda x, y: raw.SigmoidGrad(y=y, dy=x),
+        "SoftplusGrad": lambda x, y: raw.SoftplusGrad(gradients=x, features=y),
+        "SoftsignGrad": lambda x, y: raw.SoftsignGrad(gradients=x, features=y),
+        "SquaredDifference": tf.math.squared_difference,
+        "Sub": tf.subtract,
+        "TanhGrad": lambda x, y: raw.TanhGrad(y=y, dy=x),
+    }
+    return {**{name: (op, 1) for name, op in unary.items()}, **{name: (op, 2) for name, op in binary.items()}}
+
+
+#: Ops that run another one's kernel.
+SAME_KERNEL = {"BiasAddV1": "BiasAdd", "Inv": "Reciprocal"}
+
+
+def data_of(size: int) -> Any:
+    """What the ops are measured on."""
+    random = np.random.default_rng(0)
+    return tf.constant(random.uniform(0.1, 0.9, (BATCH, size, size, CHANNELS)).astype(np.float32))

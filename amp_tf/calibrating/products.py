@@ -1,0 +1,192 @@
+"""The products that are measured: matrix products and convolutions with both of their gradients, large and small.
+
+Sizes are those of small and large layers, in the caches and in memory, with odd channels and with very few.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from amp_tf.oplists.costs import VECTOR_TAPS
+
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """One product: ``run`` takes tensors of these shapes; ``operations`` counts an addition as one."""
+
+    op: str
+    what: str
+    shapes: tuple[Shape, ...]
+    run: Callable[..., Any]
+    operations: float
+    elements: float
+
+    @property
+    def runs(self) -> int:
+        """How many to time in one call, so that a call takes some milliseconds."""
+        return max(2, min(40, int(4e8 / (self.operations + 50 * self.elements))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolution:
+    """Input without channels, channels in and out, taps, stride and dilation; depthwise if ``out`` is 0."""
+
+    batch: int
+    sides: Shape
+    channels: int
+    out: int
+    taps: Shape
+    stride: int = 1
+    dilation: int = 1
+
+    @property
+    def what(self) -> str:
+        text = f"{self.batch}×{'×'.join(map(str, self.sides))}×{self.channels} → {self.out or self.channels}"
+        text += f", {'×'.join(map(str, self.taps))}"
+        text += f", stride {self.stride}" if self.stride > 1 else ""
+        return text + (f", dilation {self.dilation}" if self.dilation > 1 else "")
+
+
+CONVOLUTIONS = (
+    Convolution(8, (56, 56), 64, 64, (3, 3)),
+    Convolution(8, (28, 28), 128, 128, (3, 3)),
+    Convolution(8, (14, 14), 256, 256, (3, 3)),
+    Convolution(8, (7, 7), 512, 512, (3, 3)),
+    Convolution(8, (56, 56), 64, 128, (3, 3), 2),
+    Convolution(8, (14, 14), 1024, 256, (1, 1)),
+    Convolution(8, (56, 56), 64, 256, (1, 1)),
+    Convolution(16, (48, 48), 16, 96, (1, 1)),
+    Convolution(16, (24, 24), 144, 24, (1, 1)),
+    Convolution(16, (6, 6), 320, 1280, (1, 1)),
+    Convolution(8, (96, 96), 3, 32, (3, 3), 2),
+    Convolution(8, (64, 64), 3, 64, (3, 3)),
+    Convolution(8, (30, 30), 30, 50, (3, 3)),
+    Convolution(32, (1, 512), 16, 64, (1, 5)),
+    Convolution(16, (1, 512), 64, 64, (1, 2)),
+    Convolution(8, (32, 32), 64, 64, (3, 3), 1, 4),
+    Convolution(2, (16, 16), 16, 16, (3, 3)),
+    Convolution(4, (8, 8), 32, 32, (1, 1)),
+    Convolution(8, (1, 1), 96, 24, (1, 1)),
+)
+VOLUMES = (
+    Convolution(4, (16, 32, 32), 3, 32, (3, 3, 3)),
+    Convolution(4, (8, 16, 16), 32, 64, (3, 3, 3)),
+    Convolution(4, (4, 8, 8), 64, 128, (3, 3, 3)),
+    Convolution(2, (16, 32, 32), 16, 16, (3, 3, 3)),
+    Convolution(2, (8, 16, 16), 64, 64, (1, 1, 1)),
+    Convolution(4, (8, 14, 14), 32, 32, (1, 3, 3)),
+    Convolution(4, (8, 14, 14), 32, 32, (3, 1, 1)),
+    Convolution(2, (8, 32, 32), 16, 32, (3, 3, 3), 2),
+)
+DEPTHWISE = (
+    Convolution(16, (48, 48), 96, 0, (3, 3)),
+    Convolution(16, (48, 48), 96, 0, (3, 3), 2),
+    Convolution(16, (24, 24), 144, 0, (3, 3)),
+    Convolution(16, (12, 12), 240, 0, (5, 5)),
+    Convolution(16, (24, 24), 144, 0, (5, 5), 2),
+    Convolution(8, (6, 6), 576, 0, (5, 5)),
+    Convolution(8, (16, 16), 192, 0, (7, 7)),
+    Convolution(8, (112, 112), 32, 0, (3, 3)),
+    Convolution(2, (30, 30), 30, 0, (3, 3)),
+    Convolution(8, (24, 24), 72, 0, (3, 3)),
+    Convolution(8, (14, 14), 64, 0, (3, 3)),
+)
+#: Stacked matrices, their rows, inner size and columns.
+MATRICES = (
+    (1, 256, 2048, 2048),
+    (1, 256, 512, 2048),
+    (1, 1024, 256, 1024),
+    (1, 1024, 1024, 256),
+    (1, 1024, 256, 256),
+    (1, 1024, 128, 2000),
+    (1, 512, 192, 192),
+    (1, 4096, 256, 128),
+    (1, 1, 1024, 1024),
+    (1, 8, 1024, 1024),
+    (1, 64, 128, 768),
+    (1, 64, 768, 768),
+    (1, 32, 256, 768),
+    (1, 512, 128, 64),
+    (1, 512, 64, 1),
+    (1, 8, 1024, 10),
+    (1, 128, 54, 256),
+    (1, 50, 99, 77),
+)
+BATCHED = (
+    (64, 64, 64, 64),
+    (64, 64, 32, 64),
+    (32, 64, 64, 32),
+    (16, 256, 16, 256),
+    (16, 256, 256, 16),
+    (256, 16, 32, 16),
+    (256, 7, 32, 7),
+    (32, 24, 256, 96),
+)
+
+
+_CONVOLUTION_OPS = {
+    2: ("Conv2D", "BackpropInput", "BackpropFilter"),
+    3: ("Conv3D", "BackpropInputV2", "BackpropFilterV2"),
+}
+_DEPTHWISE_OPS = ("DepthwiseConv2dNative", "BackpropInput", "BackpropFilter")
+
+
+def _of_convolution(case: Convolution) -> Iterator[Product]:
+    """The convolution and its gradients, but for those that 16 bit is never asked of (``costs.SLOW_KERNELS``)."""
+    forward, *endings = _CONVOLUTION_OPS[len(case.sides)] if case.out else _DEPTHWISE_OPS
+    strides = [1, *(case.stride if side > 1 else 1 for side in case.sides), 1]
+    dilations = [1, *(case.dilation if side > 1 else 1 for side in case.sides), 1]
+    options: dict[str, Any] = {"strides": strides, "padding": "SAME", "dilations": dilations}
+    image = (case.batch, *case.sides, case.channels)
+    kernel = (*case.taps, case.channels, case.out or 1)
+    small = [-(-side // stride) for side, stride in zip(case.sides, strides[1:], strict=False)]
+    result = (case.batch, *small, case.out or case.channels)
+    operations = 2.0 * math.prod(result) * math.prod(case.taps) * (case.channels if case.out else 1)
+    elements = float(sum(map(math.prod, (image, kernel, result))))
+    raw = tf.raw_ops
+
+    def run(x: Any, w: Any) -> Any:
+        return getattr(raw, forward)(input=x, filter=w, **options)
+
+    def run_input(w: Any, dy: Any) -> Any:
+        return getattr(raw, forward + endings[0])(input_sizes=image, filter=w, out_backprop=dy, **options)
+
+    def run_filter(x: Any, dy: Any) -> Any:
+        return getattr(raw, forward + endings[1])(input=x, filter_sizes=kernel, out_backprop=dy, **options)
+
+    yield Product(forward, case.what, (image, kernel), run, operations, elements)
+    if case.out or case.stride == 1:
+        yield Product(forward + endings[0], case.what, (kernel, result), run_input, operations, elements)
+    if case.out or math.prod(case.taps) <= VECTOR_TAPS:
+        yield Product(forward + endings[1], case.what, (image, result), run_filter, operations, elements)
+
+
+def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Product]:
+    """A product, and those of its gradients: the one or the other matrix transposed."""
+    batched = count > 1
+    op = "BatchMatMulV2" if batched else "MatMul"
+    elements = float(count * (rows * inner + inner * columns + rows * columns))
+    for left, right in ((False, False), (False, True), (True, False)):
+        x, y = ((inner, rows) if left else (rows, inner)), ((columns, inner) if right else (inner, columns))
+        shapes = ((count, *x), (count, *y)) if batched else (x, y)
+
+        def run(a: Any, b: Any, left: bool = left, right: bool = right) -> Any:
+            return tf.matmul(a, b, transpose_a=left, transpose_b=right)
+
+        what = f"{count}×" * batched + f"{rows}×{inner}×{columns}" + ", a transposed" * left + ", b transposed" * right
+        yield Product(op, what, shapes, run, 2.0 * count * rows * inner * columns, elements)
+
+
+def all_products() -> Iterator[Product]:
+    """Every product that is measured."""
+    for case in (*CONVOLUTIONS, *VOLUMES, *DEPTHWISE):
+        yield from _of_convolution(case)
+    for sizes in (*MATRICES, *BATCHED):
+        yield from _of_matrices(*sizes)

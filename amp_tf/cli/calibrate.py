@@ -1,0 +1,131 @@
+"""``amp-tf calibrate``: measures what ops take on this machine, so that ``auto`` decides by its own figures."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import os
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amp_tf.comparing.progress import on_terminal
+from amp_tf.errors import AmpError
+from amp_tf.oplists import machine
+from amp_tf.oplists.cost_tables import Pair
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.reporting import files
+
+if TYPE_CHECKING:
+    from amp_tf.calibrating.products import Product
+
+_SECONDS = 70.0
+_LEAST_SECONDS = 20.0
+_BUSY = 0.5  # of the cores, by the load of the last minute
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Adds the command to the parser of ``amp-tf``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "calibrate",
+        help="measure what ops take on this CPU",
+        description="Times products, other ops and casts on this CPU in float32 and bfloat16 and keeps the figures in "
+        "your cache folder, for this CPU, number of cores and TensorFlow. From then on they decide under "
+        "AMP_TF_PRECISION=auto what pays in 16 bit; amp-tf doctor and reports name them. Best run where nothing else "
+        "runs.",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=_SECONDS, help=f"how long it may take, by default {_SECONDS:.0f}"
+    )
+    parser.add_argument("--details", action="store_true", help="print the times of each product, too")
+    parser.add_argument("--output", metavar="FILE", help="write the figures to this file, and do not use them")
+    parser.add_argument("--forget", action="store_true", help="remove what was measured here; the shipped table counts")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures, writes and prints; Ctrl-C leaves everything as it was.
+
+    Raises:
+        AmpError: there is nothing to measure on this CPU, the time is too short, or a file cannot be written.
+    """
+    kept = machine.cache_file()
+    if args.forget:
+        was_there = kept.exists()
+        with files.told(kept):
+            kept.unlink(missing_ok=True)
+        print(f"{kept}: {'removed' if was_there else 'there was none'}; {machine.shipped_costs().source}")
+        return 0
+    if not args.seconds >= _LEAST_SECONDS:
+        raise AmpError(
+            f"{args.seconds:g} seconds are too few", where="--seconds", fix=f"Write {_LEAST_SECONDS:.0f} or more"
+        )
+    if not Hardware.detect_cpu().cpu_has_bf16:
+        raise AmpError(
+            "this CPU does not multiply bfloat16 in hardware, so that auto leaves everything in float32 here",
+            where=machine.cpu_name(),
+            fix="There is nothing to calibrate",
+        )
+    path = Path(args.output) if args.output else kept
+    with files.told(path):  # before anything is measured
+        path.parent.mkdir(parents=True, exist_ok=True)
+    _measure(path, args)
+    if not args.output:
+        print("auto uses them from now on; amp-tf calibrate --forget removes them.")
+    return 0
+
+
+def _measure(path: Path, args: argparse.Namespace) -> None:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow as tf
+
+    from amp_tf.calibrating.measure import measure
+
+    with contextlib.suppress(RuntimeError):  # it has looked for devices before
+        tf.config.set_visible_devices([], "GPU")
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load > _BUSY * cores:
+        print(
+            f"note: the machine is busy (load {load:.1f} on {cores} cores): figures may be off; calibrate again later"
+        )
+    progress = on_terminal()
+    source = f"measured on {machine.identity()}, {datetime.date.today()}"
+    shipped = machine.shipped_costs()
+    try:
+        measured = measure(
+            shipped,
+            source,
+            args.seconds,
+            lambda number, count, name: progress(f"{100 * number // count:3} %  {name}"),
+        )
+    finally:
+        progress("")
+    with files.told(path):
+        files.write(path, measured.table.to_json())
+    if args.details:
+        _print_details(measured.times)
+    print(f"{'product':40}{'bfloat16 over float32':>22}")
+    for op, cases in _by_op(measured.times).items():
+        gains = [in_float32 / in_f16 for in_float32, in_f16 in cases.values()]
+        middle = statistics.geometric_mean(gains)
+        print(f"{op:40}{middle:>10.2f}   {min(gains):.2f} - {max(gains):.2f}")
+    print(f"{path}: {source}")
+
+
+def _by_op(times: Mapping[Product, Pair]) -> dict[str, dict[Product, Pair]]:
+    found: dict[str, dict[Product, Pair]] = {}
+    for product, pair in times.items():
+        found.setdefault(product.op, {})[product] = pair
+    return found
+
+
+def _print_details(times: Mapping[Product, Pair]) -> None:
+    for op, cases in _by_op(times).items():
+        print(f"{op:52}{'float32 µs':>12}{'bfloat16':>10}{'gain':>7}   operations in a ns")
+        for product, (in_float32, in_f16) in cases.items():
+            rates = f"{product.operations / in_float32:8.0f}{product.operations / in_f16:8.0f}"
+            gain = in_float32 / in_f16
+            print(f"  {product.what:50}{in_float32 / 1e3:12.1f}{in_f16 / 1e3:10.1f}{gain:7.2f}{rates}")
+        print()

@@ -1,0 +1,41 @@
+"""Figures of products from times."""
+
+import numpy as np
+import pytest
+
+from amp_tf.calibrating.fitting import fit
+from amp_tf.oplists.cost_tables import ProductCost
+
+TRUE = ProductCost(rate=400.0, ns=0.12, start=9_000.0)
+SHIPPED = ProductCost(rate=220.0, ns=0.08, start=20_000.0)
+WORK = [(operations, elements) for operations in (1e5, 1e7, 1e9) for elements in (1e3, 1e5, 1e6)]
+
+
+def off(found, work=WORK):
+    return [abs(found.of(*pair) / TRUE.of(*pair) - 1) for pair in work]
+
+
+def test_exact_times_give_their_figures_but_for_the_little_that_the_shipped_ones_count():
+    found = fit(WORK, [TRUE.of(*pair) for pair in WORK], SHIPPED)
+    assert max(off(found)) < 0.02
+
+
+def test_noisy_times_give_figures_that_are_off_by_less_than_the_noise():
+    noise = np.random.default_rng(0).uniform(0.9, 1.1, len(WORK))
+    found = fit(WORK, [TRUE.of(*pair) * factor for pair, factor in zip(WORK, noise, strict=True)], SHIPPED)
+    assert np.median(off(found)) < 0.1
+
+
+def test_what_the_times_do_not_tell_is_as_shipped_and_as_much_slower():
+    """Nothing here is bound by its tensors or its start, and both are three times what is shipped, as the rate is."""
+    work = [(1e9, 10.0), (2e9, 10.0), (4e9, 20.0)]
+    found = fit(work, [3 * SHIPPED.of(*pair) for pair in work], SHIPPED)
+    assert (found.rate, found.ns, found.start) == pytest.approx((220 / 3, 3 * 0.08, 3 * 20_000), rel=1e-3)
+
+
+def test_no_figure_is_negative():
+    """A small product that takes longer than its share of a large one would ask for a negative cost of elements."""
+    times = [50_000.0, 51_000.0, 1e5, 1e5, 1.1e5, 2e5, 3e6, 2.9e6, 2.8e6]
+    found = fit(WORK, times, SHIPPED)
+    assert found.rate > 0
+    assert min(found.ns, found.start) >= 0

@@ -1,0 +1,65 @@
+"""``amp-tf calibrate``: it measures, keeps and forgets; from then on ``auto``, doctor and report go by it."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from amp_tf.oplists import machine
+from amp_tf.oplists.cost_tables import SHIPPED, read_table
+from amp_tf.oplists.hardware import Hardware
+
+needs_bf16 = pytest.mark.skipif(not Hardware.detect_cpu().cpu_has_bf16, reason="there is nothing to measure here")
+SOURCE = "from amp_tf.oplists.hardware import Hardware; print(Hardware.detect_cpu().costs.source)"
+
+
+def run(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "XDG_CACHE_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+
+
+def amp_tf(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess:
+    return run(folder, "-m", "amp_tf.cli.main", *arguments)
+
+
+@needs_bf16
+def test_what_is_measured_counts_until_it_is_forgotten(tmp_path):
+    ended = amp_tf(tmp_path, "calibrate", "--seconds", "20", "--details")
+    assert ended.returncode == 0, ended.stderr
+    (path,) = (tmp_path / "amp_tf").iterdir()
+    table = read_table(path)
+    assert table.products.keys() == SHIPPED.products.keys()
+    assert table.elements.keys() == SHIPPED.elements.keys()
+    assert f"{path}: measured on {machine.cpu_name()}" in ended.stdout
+    assert "256×2048×2048, b transposed" in ended.stdout
+    assert run(tmp_path, "-c", SOURCE).stdout.strip() == table.source
+    assert f"costs of ops    {table.source}" in amp_tf(tmp_path, "doctor", "--no-trials").stdout
+
+    ended = amp_tf(tmp_path, "calibrate", "--forget")
+    assert (ended.returncode, "removed" in ended.stdout) == (0, True)
+    assert not path.exists()
+    assert run(tmp_path, "-c", SOURCE).stdout.strip() == machine.shipped_costs().source
+    assert "there was none" in amp_tf(tmp_path, "calibrate", "--forget").stdout
+
+
+@needs_bf16
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--seconds", "1"), "--seconds: 1 seconds are too few. Write 20 or more."),
+        (("--seconds", "nan"), "--seconds: nan seconds are too few"),
+        (("--output", "/proc/none/costs.json"), "/proc/none/costs.json: cannot be written"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_measured(tmp_path, arguments, said):
+    ended = amp_tf(tmp_path, "calibrate", *arguments)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"amp-tf calibrate: {said}"), ended.stderr
+    assert not list(tmp_path.iterdir())

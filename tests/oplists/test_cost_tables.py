@@ -1,0 +1,85 @@
+"""Tables of costs: their rows make sense, the functions on them, and their files."""
+
+import dataclasses
+import json
+
+import pytest
+
+from amp_tf.errors import ConfigError
+from amp_tf.oplists import costs
+from amp_tf.oplists.cost_tables import DISPATCH, SHIPPED, SHIPPED_FOLDER, read_table
+from amp_tf.oplists.table import ALLOW, CLEAR, CPU, INFER, ROWS
+
+SMALL, LARGE = 1_000_000, 10_000_000
+FILES = sorted(SHIPPED_FOLDER.glob("*.json"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_row_of_a_shipped_table_is_an_op_that_the_cpu_lists_leave_open(path):
+    open_ops = {row.op for row in ROWS if row.table == CPU and row.op_list in (INFER, CLEAR)}
+    assert read_table(path).elements.keys() <= open_ops
+    assert open_ops >= costs.FREE
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_product_of_the_cpu_lists_costs_as_one_that_was_measured(path):
+    measured = read_table(path).products.keys()
+    products = {row.op for row in ROWS if row.table == CPU and row.op_list == ALLOW}
+    assert products - (measured | costs.COSTS_AS.keys()) == {"FusedPadConv2D", "_FusedMatMul"}  # as a MatMul
+    assert costs.COSTS_AS.keys() <= products
+    assert set(costs.COSTS_AS.values()) <= measured <= products
+
+
+def test_a_product_costs_by_its_operations_and_by_its_tensors():
+    in_float32, in_f16 = SHIPPED.products["Conv2D"]
+    found = SHIPPED.of_product("_FusedConv2D", 1e9, 1e6)
+    assert found[0] == pytest.approx(1e9 / in_float32.rate + 1e6 * in_float32.ns + in_float32.start)
+    assert found[1] == pytest.approx(1e9 / in_f16.rate + 1e6 * in_f16.ns + in_f16.start)
+
+
+def test_large_tensors_are_charged_as_tensors_in_memory():
+    (in_caches, in_caches_f16), (in_memory, in_memory_f16) = SHIPPED.elements["Relu"]
+    assert SHIPPED.of_op("Relu", SMALL) == pytest.approx((in_caches * SMALL, in_caches_f16 * SMALL))
+    assert SHIPPED.of_op("Relu", LARGE) == pytest.approx((in_memory * LARGE, in_memory_f16 * LARGE))
+
+
+def test_ops_that_move_nothing_save_nothing_and_a_cast_costs_its_start():
+    assert SHIPPED.of_op("Reshape", LARGE) == (0, 0)
+    assert SHIPPED.of_cast_to_f16(0) == SHIPPED.of_cast_to_float32(0) == DISPATCH
+
+
+def test_a_table_comes_back_from_its_file(tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text(SHIPPED.to_json(), encoding="utf-8")
+    assert dataclasses.asdict(read_table(path)) == dataclasses.asdict(SHIPPED)
+
+
+@pytest.mark.parametrize(
+    ("what", "change"),
+    [
+        ("another version", lambda fields: fields.update(version=2)),
+        ("no times", lambda fields: fields["elements"].update(Mul=[[0.1, -0.1], [0.1, 0.1]])),
+        ("no figures of a product", lambda fields: fields["products"].update(Conv2D=[[0, 1, 1], [1, 1, 1]])),
+        ("no MatMul", lambda fields: fields["products"].pop("MatMul")),
+        ("to_f16", lambda fields: fields.pop("to_f16")),
+        ("no figures of a product", lambda fields: fields["products"].update(Conv2D=[[1, 1, float("nan")], [1, 1, 1]])),
+    ],
+)
+def test_a_file_that_is_no_table_says_so(tmp_path, what, change):
+    path = tmp_path / "costs.json"
+    fields = json.loads(SHIPPED.to_json())
+    change(fields)
+    path.write_text(json.dumps(fields), encoding="utf-8")
+    with pytest.raises(ConfigError, match="no table of costs") as caught:
+        read_table(path)
+    assert what in str(caught.value)
+    assert "amp-tf calibrate" in caught.value.fix
+
+
+def test_a_careful_table_halves_the_gain_of_products_and_leaves_the_rest():
+    careful = SHIPPED.made_careful("for tests")
+    large = 1e12  # operations: nothing else counts
+    gain, careful_gain = (pair[0] / pair[1] for pair in (t.of_product("MatMul", large, 1) for t in (SHIPPED, careful)))
+    assert careful_gain == pytest.approx(gain**0.5)
+    assert careful.of_op("Relu", LARGE) == SHIPPED.of_op("Relu", LARGE)
+    assert careful.source == "for tests"

@@ -1,0 +1,88 @@
+"""Which table of costs counts on this machine."""
+
+import dataclasses
+import warnings
+
+import pytest
+
+from amp_tf.oplists import machine
+from amp_tf.oplists.cost_tables import SHIPPED
+from amp_tf.oplists.hardware import Hardware
+
+
+@pytest.fixture(autouse=True)
+def caches(monkeypatch, tmp_path):
+    """An empty cache folder; what was found before does not count."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    forget()
+    yield tmp_path
+    forget()
+
+
+def forget():
+    machine.cpu_info.cache_clear()
+    machine.costs_here.cache_clear()
+
+
+def cpu(monkeypatch, tmp_path, text):
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "cpuinfo")
+    forget()
+
+
+ZEN5 = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel name\t: AMD EPYC\nflags\t: avx512_bf16\n\n"
+
+
+def test_a_kind_of_cpu_that_was_measured_has_its_shipped_table(monkeypatch, tmp_path):
+    cpu(monkeypatch, tmp_path, ZEN5)
+    assert dataclasses.asdict(machine.costs_here()) == dataclasses.asdict(SHIPPED)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel name\t: Xeon\nflags\t: amx_bf16 avx512_bf16\n",
+        "CPU implementer\t: 0x41\nFeatures\t: bf16 asimdhp\n",
+    ],
+    ids=["AMX", "Arm"],
+)
+def test_of_another_kind_of_cpu_the_careful_choice_is_made_and_said(monkeypatch, tmp_path, text):
+    cpu(monkeypatch, tmp_path, text)
+    found = Hardware.detect_cpu()
+    assert found.cpu_has_bf16
+    in_float32, in_f16 = found.costs.of_product("MatMul", 1e12, 1)
+    assert 1.2 < in_float32 / in_f16 < 1.6  # 2.1 in the table
+    assert "amp-tf calibrate measures this one" in found.costs.source
+
+
+def test_what_was_measured_here_counts_before_what_is_shipped():
+    path = machine.cache_file()
+    path.parent.mkdir(parents=True)
+    path.write_text(dataclasses.replace(SHIPPED, source="measured here").to_json(), encoding="utf-8")
+    assert Hardware.detect_cpu().costs.source == "measured here"
+
+
+def test_a_broken_file_is_told_once_and_the_shipped_table_counts():
+    path = machine.cache_file()
+    path.parent.mkdir(parents=True)
+    path.write_text("{}", encoding="utf-8")
+    with pytest.warns(UserWarning, match="no table of costs") as caught:
+        found = machine.costs_here()
+    assert str(path) in str(caught[0].message)
+    assert found.source == machine.shipped_costs().source
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        machine.costs_here()
+
+
+def test_a_measurement_counts_for_its_cpu_cores_tensorflow_and_onednn(monkeypatch, tmp_path):
+    files = {machine.cache_file()}
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: range(64))
+    files.add(machine.cache_file())
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    files.add(machine.cache_file())
+    monkeypatch.setattr(machine, "_tensorflow", lambda: "2.99")
+    files.add(machine.cache_file())
+    cpu(monkeypatch, tmp_path, ZEN5.replace("EPYC", "another"))
+    files.add(machine.cache_file())
+    assert len(files) == 5
