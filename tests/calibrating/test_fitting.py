@@ -17,7 +17,7 @@ def off(found, work=WORK):
 
 def test_exact_times_give_their_figures_but_for_the_little_that_the_shipped_ones_count():
     found = fit(WORK, [TRUE.of(*pair) for pair in WORK], SHIPPED)
-    assert max(off(found)) < 0.02
+    assert max(off(found)) < 0.03
 
 
 def test_noisy_times_give_figures_that_are_off_by_less_than_the_noise():

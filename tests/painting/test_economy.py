@@ -51,7 +51,7 @@ def _faked(rate):
     return Hardware(cpu_has_bf16=True, costs=dataclasses.replace(SHIPPED, products=products))
 
 
-@pytest.mark.parametrize(("rate", "size", "is_f16"), [(1700, 128, True), (450, 128, False), (220, 512, False)])
+@pytest.mark.parametrize(("rate", "size", "is_f16"), [(1700, 112, True), (450, 112, False), (220, 512, False)])
 def test_decisions_follow_the_figures_of_the_cpu(rate, size, is_f16):
     """As with AMX a small product pays, as with avx512_bf16 it does not, and hardly faster no large one does."""
     with tf.Graph().as_default() as graph:
