@@ -119,8 +119,15 @@ LIMITS: tuple[Limit, ...] = (
         ("bfloat16", "auto"),
         15.0,
         "the last product is float32, in the ideal program, too; what the layer gives is rounded, once, by at most 1 %",
-        cases="equal rows|half masked|mean 50",
+        cases="1|equal rows|half masked|mean 50",
         tensors="loss",
+    ),
+    Limit(
+        "keras.optimizers/Lion",
+        ("bfloat16", "auto"),
+        30.0,
+        "it moves each number by the sign of its momentum, and one in a hundred is near enough to zero to flip",
+        tensors="move.*",
     ),
     Limit(
         r"keras\.layers/(Alpha|Spatial)?Dropout\w*",
