@@ -50,6 +50,25 @@ def test_what_is_measured_counts_until_it_is_forgotten(tmp_path):
 
 
 @needs_bf16
+def test_an_interrupted_calibration_leaves_everything_as_it_was(tmp_path):
+    kept = tmp_path / "amp_tf" / "kept.json"
+    kept.parent.mkdir()
+    kept.write_text("as it was")
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's job may ignore it
+        "from amp_tf.calibrating import measure\n"
+        "timed = measure.least_seconds\n"
+        "def interrupted(*arguments):\n    signal.raise_signal(signal.SIGINT)\n    return timed(*arguments)\n"
+        "measure.least_seconds = interrupted\n"
+        "from amp_tf.cli.main import main; sys.exit(main(['calibrate']))"
+    )
+    ended = run(tmp_path, "-c", code)
+    assert ended.returncode == 130, ended.stderr
+    assert "amp-tf calibrate: interrupted" in ended.stderr
+    assert [(path, path.read_text()) for path in kept.parent.iterdir()] == [(kept, "as it was")]
+
+
+@needs_bf16
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
