@@ -16,7 +16,9 @@ labels = (images.sum(axis=(1, 2, 3)) > 0).astype("int32")
 model = keras.Sequential(
     [
         keras.Input((16, 16, 3)),
-        keras.layers.Conv2D(16, 3, activation="relu"),
+        keras.layers.Conv2D(32, 3, activation="relu"),
+        keras.layers.Conv2D(32, 3, activation="relu"),
+        keras.layers.MaxPooling2D(),
         keras.layers.Flatten(),
         keras.layers.Dense(64, activation="relu"),
         keras.layers.Dense(2),
