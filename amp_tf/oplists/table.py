@@ -289,8 +289,8 @@ MAXIMA = Trait("Max MaxPool MaxPool3D MaxPoolV2 Min")
 MAXIMA_GRADIENTS = Trait("MaxPool3DGrad MaxPool3DGradGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2")
 #: Ops that compare their first two inputs. The gradients of maxima are or contain a comparison.
 COMPARING = Trait("Equal Greater GreaterEqual Less LessEqual NotEqual", MAXIMA_GRADIENTS)
-#: Ops that give each value as it came, in another shape.
-UNCHANGED = Trait("BroadcastTo ExpandDims Identity Reshape Squeeze")
+#: Ops that give each value of their first input as it came, in another shape, or in a loop or a branch.
+UNCHANGED = Trait("BroadcastTo Enter ExpandDims Identity Reshape Squeeze Switch")
 #: Ops that stay where the painting put them: their type is that of what stands on a loop's other side.
 PINNED = Trait("Enter Exit")
 #: Ops that read rows of a table, however large it is.

@@ -129,7 +129,8 @@ def keep_stored_maxima(canvas: Canvas) -> None:
     """A maximum that a loop or a branch keeps for its gradient is painted deny, with what keeps it and its operand.
 
     There the gradient, which compares the two, is in another part of the graph, and reads them from a list or an
-    optional. Difference "lost-maximum", as :func:`match_maxima`.
+    optional; an operand from outside it may read by a way of its own, which is painted deny as well. Difference
+    "lost-maximum", as :func:`match_maxima`.
 
     Example (bfloat16)::
 
@@ -150,10 +151,15 @@ def keep_stored_maxima(canvas: Canvas) -> None:
         chain = _unchanged_from(canvas, source, first_source)
         between = [unit for node in chain[:-1] for unit in view.units(node)]
         kept.setdefault(chain[-1], []).extend([unit, *between])
+    ways: dict[int, list[int]] = {}  # by what is compared: the units between
+    compared = edges.at(view.of_kinds((op.op in COMPARING for op in view.of_kind), np.bool_)[edges.dst_node])
+    for source in compared.src_node.tolist():
+        chain = _unchanged_from(canvas, source, first_source)
+        ways.setdefault(chain[-1], []).extend(unit for node in chain[:-1] for unit in view.units(node))
     for node in view.nodes_with(MAXIMA):
         if node in kept and node in first_source:
             operand = _unchanged_from(canvas, first_source[node], first_source)[-1]
-            units = [*view.units(node), *kept[node], *kept.get(operand, ())]
+            units = [*view.units(node), *kept[node], *kept.get(operand, ()), *ways.get(operand, ())]
             listed = canvas.on_infer | canvas.on_clear
             canvas.paint_deny([unit for unit in units if listed[unit] and canvas.is_float32[unit]], Rule.COMPARED)
 

@@ -50,6 +50,8 @@ class Rounding:
 
 ALL_LOST = 0.5  # a relative error
 TAKES = 4  # of changed inputs: a condition next to its bound turns over in about each second one
+RANGE = "float16's range"
+LOSS_SCALE = 2.0**10
 LOST = "lost"  # already in the ideal program: products in 16 bit leave no digit of the result
 INPUTS = "inputs"  # changed by half a unit of 16 bit, inputs and variables move the result as far in float32
 SWITCHED = Rounding(
@@ -107,8 +109,8 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
     if row.ideal > ALL_LOST and np.isfinite(row.error):
         return LOST
     graph = ProgramGraph([program], [seed], is_lowered=True)
-    if row.mode == "float16" and leaves_float16(graph):
-        return "float16's range"
+    if row.mode == "float16" and (is_good_once_scaled(program, seed, row) or leaves_float16(graph)):
+        return RANGE
     mode = MODES[row.mode]
     result = graph.fetches[0, row.tensor]
     (truth,) = graph.values(graph.graph_def, [result])
@@ -133,6 +135,26 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
         ratios = [judge(row.tensor, *parts, mode.unit).ratio for parts in zip(values, least, truth, strict=True)]
         return SWITCHED.name if np.median(ratios) <= LIMIT and np.isfinite(ratios).all() else ""
     return ""
+
+
+def is_good_once_scaled(program: Program, seed: int, row: Row) -> bool:
+    """Whether a gradient is right where the loss is scaled, as in training.
+
+    How small values are in loops is seen by nothing else.
+    """
+    if not row.tensor.startswith("gradient"):
+        return False
+    graph = ProgramGraph([program], [seed], row.way == "nodes", LOSS_SCALE)
+    mode, result = MODES[row.mode], [graph.fetches[0, row.tensor]]
+    (truth,), (ideal,), (value,) = (
+        graph.values(graph_def, result)
+        for graph_def in (
+            graph.graph_def,
+            graph.rewritten(ideal_config(mode.ideal)),
+            graph.rewritten(default_config(mode)),
+        )
+    )
+    return judge(row.tensor, value, ideal, truth, mode.unit).is_good
 
 
 def with_roundings(graph_def: GraphDef, causes: Sequence[Rounding], data_type: tf.DType) -> GraphDef:
