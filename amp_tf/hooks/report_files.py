@@ -9,7 +9,9 @@ a SIGKILL.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import os
 import signal
 import socket
@@ -17,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from amp_tf.config import AmpConfig
@@ -48,24 +51,41 @@ def write() -> None:
     if not folder:
         return
     try:
-        import json
-
-        from amp_tf.hooks import summary
-        from amp_tf.reporting import events, files
-        from amp_tf.reporting.document import make_document
-
-        seconds = max(_LEAST_SECONDS, _SHARE * process_facts.seconds())
-        report = summary.report()
-        document = make_document(report, seconds=seconds)
-        name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        files.write(Path(folder) / f"{name}.json", json.dumps(document))
-        if events.holds_logs(Path(folder)):
-            events.write(document, Path(folder) / name, report)
+        with _no_garbage_collection():
+            _write(folder)
     except OSError as error:
         _tell(folder, error)
     except Exception as error:  # this is the end of somebody else's program
         print(f"amp_tf: no report: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _write(folder: str) -> None:
+    import json
+
+    from amp_tf.hooks import summary
+    from amp_tf.reporting import events, files
+    from amp_tf.reporting.document import make_document
+
+    seconds = max(_LEAST_SECONDS, _SHARE * process_facts.seconds())
+    report = summary.report()
+    document = make_document(report, seconds=seconds)
+    name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    files.write(Path(folder) / f"{name}.json", json.dumps(document))
+    if events.holds_logs(Path(folder)):
+        events.write(document, Path(folder) / name, report)
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A report is trees of plain data, and one walk through all that TensorFlow holds takes longer than making it."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _check_folder(folder: str) -> None:

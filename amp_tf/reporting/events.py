@@ -5,10 +5,11 @@ Written as records, without ops, so that it works at the end of any program: eag
 
 from __future__ import annotations
 
+import collections
 import itertools
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ PREFIX = "amp_tf/"
 _FILE = "events.out.tfevents."
 _PLACES = (f"{_FILE}*", f"*/{_FILE}*", f"*/*/{_FILE}*")  # Keras writes to train/ and validation/ below its log_dir
 _VERSION = "brain.Event:2"
-_INPUT = re.compile(r"^(\^?[^:]+):.*$")  # of a node, or, in a function, with the name of the output, too
+_CALL = re.compile(r"^((Stateful)?PartitionedCall(_\d+)?/)+")
 
 
 def holds_logs(folder: Path) -> bool:
@@ -77,12 +78,27 @@ def coloured_graph(report: RewriteReport) -> Any:
     if graph is None or graph.basis is None or graph.precision is None:
         return None
     view, is_f16 = graph.basis.view, converted_mask(graph.painting)
+    names = _short(view.names)
     found = GraphDef()
     for node, proto in enumerate(view.protos):
-        inputs = [] if proto is None else [_INPUT.sub(r"\1", name) for name in proto.input]
+        inputs = [] if proto is None else [_named(text, names) for text in proto.input]
         precision = graph.precision.value if is_f16[node] else Precision.FLOAT32.value
-        found.node.add(name=view.names[node], op=view.ops[node], input=inputs, device=precision)
+        found.node.add(name=names[view.names[node]], op=view.ops[node], input=inputs, device=precision)
     return found
+
+
+def _short(names: Sequence[str]) -> dict[str, str]:
+    """Names without the call that was inlined, which would be one box around the whole model; all stay different."""
+    short = [_CALL.sub("", name) for name in names]
+    counts = collections.Counter([*short, *names])
+    return {name: less if counts[less] == 1 else name for name, less in zip(names, short, strict=True)}
+
+
+def _named(text: str, names: Mapping[str, str]) -> str:
+    """An input of a node, under its source's name here; which output it is makes no difference to the picture."""
+    control = "^" if text.startswith("^") else ""
+    name = text.removeprefix("^").partition(":")[0]
+    return f"{control}{names[name]}"
 
 
 def scalars(document: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:

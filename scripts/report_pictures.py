@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Take the pictures of docs/report.md: scripts/report_pictures.py REPORTS.
+
+REPORTS is what ``python -m benchmarks.report_cost --keep REPORTS`` leaves: real runs of ResNet-50, BERT and an LSTM.
+Two small unchanged programs are run besides: one whose loss scale falls to its floor, and one whose graph TensorBoard
+colours. Needs Chromium with its driver, and TensorBoard.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.reporting.browser import Page, browser  # noqa: E402  (this checkout must be on the path first)
+
+PICTURES = ROOT / "docs" / "pictures"
+
+FALLING = """
+import keras
+import numpy as np
+
+x = np.random.default_rng(1).normal(size=(4096, 32)).astype("float32")
+model = keras.Sequential([keras.layers.Dense(64, activation="relu"), keras.layers.Dense(4)])
+model.compile(keras.optimizers.SGD(1e-15), lambda y, p: 1e12 * keras.ops.mean(keras.ops.square(y - p)))
+model.fit(x, np.zeros((4096, 4), "float32"), epochs=4, batch_size=32, verbose=0)
+"""
+COLOURED = """
+import keras
+import numpy as np
+
+x = np.random.default_rng(1).random((128, 28, 28, 1), "float32")
+layers = [
+    keras.layers.Conv2D(32, 3, activation="relu", name="first"),
+    keras.layers.Conv2D(64, 3, activation="relu", name="second"),
+    keras.layers.MaxPooling2D(name="pooled"),
+    keras.layers.Flatten(name="flat"),
+    keras.layers.Dense(128, activation="gelu", name="wide"),
+    keras.layers.Dense(10, activation="softmax", name="classes"),
+]
+model = keras.Sequential([keras.Input((28, 28, 1)), *layers], name="digits")
+model.compile("adam", "sparse_categorical_crossentropy")
+model.fit(x, np.arange(128) % 10, epochs=2, verbose=0, callbacks=[keras.callbacks.TensorBoard("logs/keras")])
+"""
+# TensorBoard's page is made of elements within elements, which one query does not find.
+FIND = """
+const find = (root, tag, found = []) => {
+  for (const one of root.querySelectorAll('*')) {
+    if (one.matches(tag)) found.push(one);
+    if (one.shadowRoot) find(one.shadowRoot, tag, found);
+  }
+  return found;
+};
+"""
+BY_DEVICE = "find(document, 'paper-radio-button').filter(button => button.name == 'device')"
+MODEL = "find(document, 'g.node').filter(node => (node.getAttribute('data-name') || '').startsWith('digits'))"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("reports", type=pathlib.Path, help="the folder that benchmarks.report_cost --keep names")
+    reports = parser.parse_args().reports.resolve()
+    with tempfile.TemporaryDirectory() as scratch, browser() as page:
+        folder = pathlib.Path(scratch)
+        _run(FALLING, folder / "falling", AMP_TF_PRECISION="float16", AMP_TF_REPORT="logs")
+        resnet50, bert, lstm, falling = (
+            _page(source, folder / f"{source.name}.html")
+            for source in (
+                *(reports / f"{model}_fit" for model in ("resnet50", "bert", "gnmt")),
+                folder / "falling" / "logs",
+            )
+        )
+        for name, file, width, is_dark in (
+            ("resnet50-desktop", resnet50, 1200, False),
+            ("resnet50-tablet-dark", resnet50, 768, True),
+            ("resnet50-phone", resnet50, 390, False),
+            ("lstm-phone", lstm, 390, False),
+        ):
+            _take(page, name, file, width, is_dark=is_dark)
+        _take(page, "bert-ops", bert, 1000, part="ops")
+        _take(page, "loss-scale", falling, 900, part="loss-scale")
+        _search(page, bert)
+        _run(COLOURED, folder / "coloured", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs")
+        _tensorboard(page, folder / "coloured" / "logs")
+    return 0
+
+
+def _run(program: str, folder: pathlib.Path, **variables: str) -> None:
+    """Runs an unchanged program under amp_tf."""
+    folder.mkdir()
+    (folder / "train.py").write_text(program)
+    switched_on = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "amp_tf", "train.py"]
+    subprocess.run(command, cwd=folder, env={**os.environ, **switched_on, **variables}, check=True)
+
+
+def _page(reports: pathlib.Path, file: pathlib.Path) -> pathlib.Path:
+    command = [sys.executable, "-m", "amp_tf", "report", str(reports), "--html", str(file)]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, stdout=subprocess.DEVNULL)
+    return file
+
+
+def _take(page: Page, name: str, file: pathlib.Path, width: int, *, part: str = "", is_dark: bool = False) -> None:
+    page.look(width, dark=is_dark)
+    page.open(file)
+    if part:
+        page.run(f"document.querySelector('[id$={part}]').scrollIntoView()")
+    page.picture(PICTURES / f"report-{name}.png")
+
+
+def _search(page: Page, file: pathlib.Path) -> None:
+    """The way of one node's decision."""
+    page.look(1000)
+    page.open(file)
+    page.run(
+        "const input = document.querySelector('input[type=search]'); input.value = 'multi_head_attention_1/Softmax';"
+        "input.dispatchEvent(new Event('input'))"
+    )
+    page.wait("[...document.querySelectorAll('section button')].some(one => one.textContent.includes('1/Softmax'))")
+    page.run(
+        "[...document.querySelectorAll('section button')].find(one => one.textContent.includes('1/Softmax')).click()"
+    )
+    page.wait("document.querySelector('.path')")
+    page.run("document.querySelector('#nodes, [id$=nodes]').scrollIntoView()")
+    page.picture(PICTURES / "report-search.png")
+
+
+def _tensorboard(page: Page, logs: pathlib.Path) -> None:
+    """The graph, coloured by precision, with the model's box open."""
+    run = next(path.name for path in logs.glob("amp_tf_*") if path.is_dir())
+    with _served(logs) as address:
+        page.look(1400)
+        page.call("/url", url=f"{address}/?darkMode=false#graphs&run={run}")
+        _until(page, f"{BY_DEVICE}.length")
+        _until(page, f"{MODEL}.length")
+        page.run(f"{FIND} const button = {BY_DEVICE}[0]; button.click(); button.scrollIntoView({{block: 'center'}})")
+        page.run(
+            f"{FIND} for (const node of {MODEL}) node.querySelector('.buttoncontainer')?.dispatchEvent("
+            "new MouseEvent('click', {bubbles: true}))"
+        )
+        time.sleep(3)
+        page.picture(PICTURES / "tensorboard-graph.png")
+
+
+def _until(page: Page, condition: str) -> None:
+    for _ in range(120):
+        if page.run(f"{FIND} return {condition}"):
+            return
+        time.sleep(0.5)
+    raise TimeoutError(f"never true: {condition}")
+
+
+@contextlib.contextmanager
+def _served(logs: pathlib.Path) -> Iterator[str]:
+    """TensorBoard, and its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    tool = pathlib.Path(sys.executable).parent / "tensorboard"
+    command = [str(tool), "--logdir", str(logs), "--port", str(port), "--load_fast=false"]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(120):
+            with contextlib.suppress(urllib.error.URLError):
+                if b"amp_tf" in urllib.request.urlopen(f"http://127.0.0.1:{port}/data/plugin/graphs/info").read():
+                    break
+            time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
