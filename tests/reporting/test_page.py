@@ -64,6 +64,14 @@ def test_several_runs_stand_side_by_side(document):
     assert "largest blocker" in text
 
 
+def test_estimated_times_say_whose_measurements_they_are(document):
+    figures = {**document["figures"], "estimated_ms": {"float32": 312.0, "now": 237.0, "casts": 13.0}}
+    for source in ("measured on this machine", "shipped for AMD Zen 4"):
+        devices = [{"type": "CPU", "costs": source}]
+        text = html.page([{**document, "figures": figures, "devices": devices}])
+        assert f"312 ms in float32, by costs {source}" in text
+
+
 def test_without_figures_the_page_says_why(document):
     assert "There are no figures" in html.page([{**document, "figures": None}])
     empty = {**RewriteReport(summary="0 graphs: TensorFlow ran no graph").to_dict()}

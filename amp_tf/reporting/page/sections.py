@@ -83,7 +83,8 @@ def tiles(document: Document) -> str:
     casts = f"about {milliseconds(times['casts'])}" if times else ""
     found.append(("casts inserted", count(document["casts"]), casts))
     if times:
-        saved = f"{milliseconds(times['float32'])} in float32"
+        costs = [f"by costs {device['costs']}" for device in document["devices"] if device.get("costs")]
+        saved = ", ".join([f"{milliseconds(times['float32'])} in float32", *costs])
         found.append(("estimated, with casts", milliseconds(times["now"]), saved))
     folded = sum(graph["folded"] for graph in document["graphs"])
     hoisted = sum(graph["hoisted"] or 0 for graph in document["graphs"])
