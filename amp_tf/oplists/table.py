@@ -215,6 +215,8 @@ CARRIERS = Trait(
 EXTREME_SOURCES = Trait("ComputeAccidentalHits UnsortedSegmentMax UnsortedSegmentMin")
 #: Ops of the clear list that add values up in the type that they have: the gradient of a gather, for one.
 SUMS_IN_ITS_TYPE = Trait("ScatterNd")
+#: Ops whose float16 kernel on CPUs keeps a sum of many values in float16: the mean of four times 30,000 is infinite.
+SUMS_IN_FLOAT16 = Trait("AvgPool")
 #: Ops whose bfloat16 kernel on CPUs keeps a sum of many values in bfloat16.
 SUMS_IN_BFLOAT16 = Trait("BiasAddGrad")
 #: Ops that write a value, or its sum with the old one, to a variable.

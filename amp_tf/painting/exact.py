@@ -32,9 +32,11 @@ from amp_tf.oplists.table import (
     MAXIMA,
     MAXIMA_GRADIENTS,
     SUMS_IN_BFLOAT16,
+    SUMS_IN_FLOAT16,
     SUMS_IN_ITS_TYPE,
     UNCHANGED,
 )
+from amp_tf.oplists.targets import CPU_DEVICE
 from amp_tf.painting.canvas import NO_CAUSE, Canvas
 from amp_tf.painting.kernels import fused_with_products
 from amp_tf.painting.reasons import FORCED, Rule
@@ -44,9 +46,10 @@ FARTHEST = 64  #: units behind a comparison among which the values are looked fo
 
 
 def take_sums_off_lists(canvas: Canvas) -> None:
-    """Ops of the clear list that add many values in their own type are on no list.
+    """Ops that add many values in their own type are on no list.
 
-    Difference "narrow-sum": TensorFlow has ScatterNd among the ops that move values.
+    Difference "narrow-sum": TensorFlow has ScatterNd among the ops that move values, and AvgPool on its infer list. On
+    CPUs the kernel of AvgPool has a sum of float32 for bfloat16, but not for float16.
 
     Example (bfloat16)::
 
@@ -56,11 +59,14 @@ def take_sums_off_lists(canvas: Canvas) -> None:
         sums = ScatterNd(cells, allow1, shape) Tindices=int32  f16 → float32
         allow2 = MatMul(sums, x)                               f16
     """
-    if canvas.target.lists.table == CPU:
-        units = _units_of_ops(canvas, SUMS_IN_ITS_TYPE)
-        units = [unit for unit in units if canvas.on_clear[unit]]
-        canvas.on_clear[units] = 0
-        canvas.rule[units] = Rule.SUMS
+    if canvas.target.device_type != CPU_DEVICE:
+        return
+    is_float16 = canvas.target.precision is Precision.FLOAT16
+    units = _units_of_ops(canvas, {*SUMS_IN_ITS_TYPE, *(SUMS_IN_FLOAT16 if is_float16 else ())})
+    units = [unit for unit in units if canvas.on_clear[unit] or canvas.on_infer[unit]]
+    for listed in (canvas.on_clear, canvas.on_infer):
+        listed[units] = 0
+    canvas.rule[units] = Rule.SUMS
 
 
 def take_inaccurate_off_lists(canvas: Canvas) -> None:

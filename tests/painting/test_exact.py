@@ -88,6 +88,19 @@ def scattered():
     tf.identity(tf.matmul(nodes, tf.ones((4, 4))), name="fetch")
 
 
+def test_pools_of_large_averages_are_summed_in_float32_where_float16_would_be_infinite():
+    def build():
+        x = tf.fill((1, 4, 4, 8), 300.0)
+        y = tf.nn.conv2d(x, tf.fill((1, 1, 8, 8), 12.5), 1, "SAME")  # 30,000 each
+        pooled = tf.nn.avg_pool2d(y, 2, 2, "SAME", name="pool")
+        tf.identity(tf.nn.conv2d(pooled, tf.fill((1, 1, 8, 4), 2.0**-18), 1, "SAME"), name="fetch")
+
+    for precision, rule in (("float16", Rule.SUMS), ("bfloat16", Rule.BETWEEN_ALLOW)):
+        _, new, nodes = rewritten(build, precision=precision)
+        assert nodes["pool"].reason.rule is rule
+        np.testing.assert_allclose(run(new, "fetch")[0], 30000 * 2.0**-15, rtol=2**-7)
+
+
 def test_scattered_values_are_summed_in_float32():
     _, new, nodes = rewritten(scattered)
     assert nodes["sums"].reason.rule is Rule.SUMS
