@@ -44,7 +44,9 @@ def unset_variables(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Te
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
 
 
-FOLLOWING_VALUES = ("after-products", "running-sum", "difference", "squares-and-quotients", "inaccurate-kernel")
+FOLLOWING_VALUES = (
+    *("after-products", "running-sum", "difference", "squares-and-quotients", "inaccurate-kernel", "carried-value"),
+)
 
 
 @pytest.fixture

@@ -266,7 +266,7 @@ FLOAT32_ONLY_IN_XLA = Trait("MaxPoolGradGrad MaxPoolGradGradV2 MaxPool3DGradGrad
 #: Ops of which one input, by its number, decides only which values of the other go on.
 MASKED = {"LeakyReluGrad": 1, "Relu6Grad": 1, "ReluGrad": 1}
 #: Ops that give values as they came, or zero, or a bound.
-CHOOSING = Trait("Relu Relu6 Relu6Grad ReluGrad")
+BOUNDING = Trait("Relu Relu6 Relu6Grad ReluGrad")
 #: Products of two matrices, or of stacks of them, by their two last axes.
 MATRIX_PRODUCTS = Trait("BatchMatMul BatchMatMulV2 MatMul _FusedMatMul")
 #: Convolutions, and where their filter is: whether it is an input, and the number.
@@ -293,12 +293,18 @@ MAXIMA_GRADIENTS = Trait("MaxPool3DGrad MaxPool3DGradGrad MaxPoolGrad MaxPoolGra
 COMPARING = Trait("Equal Greater GreaterEqual Less LessEqual NotEqual", MAXIMA_GRADIENTS)
 #: Ops that give each value of their first input as it came, in another shape, or in a loop or a branch.
 UNCHANGED = Trait("BroadcastTo Enter ExpandDims Identity Reshape Squeeze Switch")
+#: Likewise, and where a loop ends.
+HANDING_ON = Trait("Exit", UNCHANGED)
 #: Ops that stay where the painting put them: their type is that of what stands on a loop's other side.
 PINNED = Trait("Enter Exit")
 #: Ops that read rows of a table, however large it is.
 PICKING = Trait("Gather GatherNd GatherV2 StridedSlice")
 #: Ops of which each value is one of those that they read.
-CHOOSING = Trait("Maximum Minimum Slice TopK TopKV2", MAXIMA, PICKING, UNCHANGED)
+CHOOSING = Trait(
+    "Exit Maximum Merge Minimum NextIteration Select SelectV2 Slice TopK TopKV2", MAXIMA, PICKING, UNCHANGED
+)
+#: Of these, those that close a loop: their type is that of all the others that close it.
+CLOSING = Trait("Merge NextIteration")
 #: Convolutions whose filter may be scaled, and whether each of their output channels reads one input channel alone.
 SCALABLE = {"Conv2D": False, "DepthwiseConv2dNative": True}
 #: Ops that add a bias or a residual; activations that TensorFlow fuses with any product; where a filter comes from that

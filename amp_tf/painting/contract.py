@@ -28,7 +28,7 @@ import numpy as np
 
 from amp_tf.graph.indices import Mask
 from amp_tf.graph.reader import ARG_OP, RETVAL_OP
-from amp_tf.oplists.table import ADDING, CHOOSING, FOLLOWING, SCALING, STORING, SUMS_IN_BFLOAT16
+from amp_tf.oplists.table import ADDING, BOUNDING, FOLLOWING, SCALING, STORING, SUMS_IN_BFLOAT16
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.reasons import Rule
 from amp_tf.painting.values import Values
@@ -82,7 +82,7 @@ class Flow:
     def rounded_already(self) -> Mask:
         """What gives a product's values on as they are: to round them again changes nothing."""
         values = self.unmasked
-        exact = (self.is_open & ~self.computes) | values.nodes_of(CHOOSING)
+        exact = (self.is_open & ~self.computes) | values.nodes_of(BOUNDING)
         return values.downstream(self.products, through=exact & (values.count_inputs() == 1))
 
 

@@ -57,6 +57,9 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
     momentum, the gradient's way back to the layer may be 16 bit, but not what a loss takes logarithms of. What gives a
     product's values on as they are may be 16 bit, too.
 
+    A value minus a weighted mean of its row, as in the gradient of a softmax, is a difference whatever follows: rows
+    add up to zero, and to something else where the mean is rounded beside its values.
+
     Difference "difference": TensorFlow converts them where they lie between or follow products.
 
     Example (bfloat16)::
@@ -74,7 +77,8 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
     behind = flow.unmasked.upstream((magnified & ~flow.results) | read, through=terms.computing)
     results = terms.computing & flow.results & ~flow.values.nodes_of(SUMS_IN_BFLOAT16)
     behind |= flow.unmasked.upstream(magnified & flow.results, through=results)
-    deny(canvas, magnified | (behind & ~flow.rounded_already()), Rule.DIFFERENCE)
+    kept = magnified | (behind & ~flow.rounded_already()) | terms.centred()
+    deny(canvas, kept, Rule.DIFFERENCE)
     fused = terms.products_with_bias(errors)
     _keep_products(canvas, terms.products_that_differ(differences & magnified) | fused)
 
@@ -160,6 +164,22 @@ class _Terms:
         numbers = values.nodes_of(TOTALS) & self.flow.results
         of_losses = numbers | values.upstream(numbers, through=~self.flow.users)
         return differences & of_losses & (fed > 0) & (fed < values.count_inputs())
+
+    def centred(self) -> Mask:
+        """Values minus their weighted mean, with what computes the mean: Sub(a, Sum(Mul(a, b)))."""
+        values, totals, factors = self.values, self.values.nodes_of(TOTALS), self.values.nodes_of(("Mul",))
+        found = np.zeros(self.canvas.view.node_count, np.bool_)
+        near = totals | values.downstream(totals, through=self.moving)
+        for node in np.flatnonzero(values.nodes_of(SUBTRACTING) & values.readers_of(near)).tolist():
+            sources = set(values.sources_at(node))
+            for mean in sources:
+                way = [mean]
+                while self.moving[way[-1]] and len(way) < FARTHEST and len(values.sources_at(way[-1])) == 1:
+                    way += values.sources_at(way[-1])
+                weighted = [source for source in values.sources_at(way[-1]) if factors[source]]
+                if totals[way[-1]] and weighted and sources & set(values.sources_at(weighted[0])):
+                    found[[node, *way, *weighted]] = True
+        return found & self.computing
 
     def products_with_bias(self, errors: Mask) -> Mask:
         """The products whose kernels add a bias to what errors are made of: their result is rounded with it."""

@@ -25,6 +25,7 @@ from amp_tf.graph.indices import Unit
 from amp_tf.oplists.table import (
     CASTS,
     CHOOSING,
+    CLOSING,
     COMPARING,
     CPU,
     INACCURATE,
@@ -115,7 +116,7 @@ def keep_whole_numbers(canvas: Canvas) -> None:
 
         axis = Const() dtype=int32 value=int32[]*1
         allow1 = MatMul(x, x)                       f16
-        ids = Identity(x)                           f16 → float32
+        ids = Relu(x)                               f16 → float32
         number = Cast(ids) SrcT=float32 DstT=int32
         both = ConcatV2(allow1, ids, axis) N=2      f16
         allow2 = MatMul(both, x)                    f16
@@ -196,10 +197,13 @@ def match_maxima(canvas: Canvas) -> None:
         belong_together = view.ops[node] in MAXIMA_GRADIENTS or first.origins & second.origins
         if bool(first.rounded) == bool(second.rounded) or not belong_together:
             continue
-        if canvas.convertible[unit] and not canvas.deny[unit] and not canvas.locked[unit]:
+        is_free = canvas.convertible[unit] and not canvas.locked[unit]
+        rounded = first.rounded or second.rounded
+        closes_loop = any(view.ops[canvas.node_of[unit]] in CLOSING for unit in rounded)
+        may_convert = not canvas.deny[unit] or (closes_loop and canvas.rule[unit] == Rule.AFTER_PRODUCTS)
+        if is_free and may_convert:
             canvas.paint_allow([unit], Rule.COMPARES)
-        else:
-            rounded = first.rounded or second.rounded
+        elif not closes_loop:
             canvas.unpaint_allow([unit for unit in rounded if canvas.rule[unit] not in FORCED], Rule.COMPARED)
 
 

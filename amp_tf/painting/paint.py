@@ -24,6 +24,7 @@ from amp_tf.graph.sizes import AttributeShapes, Shapes
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.targets import XLA_WIDENS, Resolution
 from amp_tf.painting import (
+    carriers,
     contract,
     differences,
     economy,
@@ -215,6 +216,7 @@ RULES: tuple[Row, ...] = (
     Row("7 recurrent edges", _of_canvas(loops.match_recurrent_edges)),
     Row("cost model", _drop_unprofitable, _where_amp_tf_chooses),
     Row("narrow sums", _of_canvas(exact.drop_narrow_sums), difference="narrow-sum"),
+    Row("carried values", _of_canvas(carriers.leave_carried_values), difference="carried-value"),
     Row("maxima", _of_canvas(exact.match_maxima), difference="lost-maximum"),
     Row("loop entries", _of_canvas(loops.match_entries), difference="loop-entry"),
     Row("fused products", _of_canvas(rules.match_fused_types)),

@@ -52,6 +52,7 @@ class Rule(enum.IntEnum):
     DIFFERENCE = 127
     LEAVES_RANGE = 128
     INACCURATE = 129
+    CARRIED = 130
 
     @property
     def converts(self) -> bool:
@@ -111,6 +112,7 @@ _WORDS = {
     "exponentiated",
     Rule.LEAVES_RANGE: "it is a square or a quotient, which leaves float16's range for ordinary values",
     Rule.INACCURATE: "its 16-bit kernel loses small results",
+    Rule.CARRIED: "it hands a float32 value on unchanged, to nodes in float32, too",
 }
 
 

@@ -102,8 +102,9 @@ DELIBERATE_DIFFERENCES = (
     DeliberateDifference(
         "narrow-sum",
         "TensorFlow converts sums whose kernels on CPUs keep the sum in bfloat16, which stops growing at 256 times "
-        "what is added: the bias gradient of a dense layer (BiasAddGrad), the gradient of a gather (ScatterNd). In "
-        "amp_tf they stay in float32, apart from bias gradients that oneDNN computes with those of a filter.",
+        "what is added: the bias gradient of a dense layer (BiasAddGrad), the gradient of a gather (ScatterNd); "
+        "likewise AvgPool in float16. In amp_tf they stay in float32, apart from bias gradients that oneDNN computes "
+        "with those of a filter.",
         "amp_tf runs without this rule",
     ),
     DeliberateDifference(
@@ -150,6 +151,12 @@ DELIBERATE_DIFFERENCES = (
         "The gradient of a maximum looks for its value among those that it was taken from. TensorFlow converts "
         "MaxPool3D and leaves its gradient in float32: the rounded value is none of them, and the gradient is zero. In "
         "amp_tf both are rounded or neither.",
+        "amp_tf runs without this rule",
+    ),
+    DeliberateDifference(
+        "carried-value",
+        "TensorFlow converts what only hands a value on to a product, and a sum of gradients that reads the same "
+        "Reshape gets them rounded, through a cast back. In amp_tf the cast stands behind it, for the product alone.",
         "amp_tf runs without this rule",
     ),
     DeliberateDifference(

@@ -288,6 +288,19 @@ def test_inaccurate_kernel(mode: Mode) -> None:
     assert ours & {"allow1", "infer1", "allow2"} == {"allow1", "allow2"}
 
 
+@pytest.mark.parametrize("mode", [FP16, BF16])
+def test_carried_value(mode: Mode) -> None:
+    def build() -> None:
+        x = tf.exp(constant("input"))
+        flat = tf.reshape(raw.Digamma(x=x), (32, 32), name="flat")
+        tf.identity(matmul(flat, "allow1"), name="fetch")
+        tf.identity(raw.Digamma(x=flat), name="exact")
+
+    original, ours = both(graph_of(build), mode, ("fetch", "exact"))
+    assert {"flat", "allow1"} <= original
+    assert ours & {"flat", "allow1"} == {"allow1"}
+
+
 def test_squares_and_quotients() -> None:
     def build() -> None:
         x = matmul(constant("input"), "allow1")

@@ -17,7 +17,8 @@ import tensorflow as tf
 from amp_tf.oplists.table import ALLOW, LOGARITHMS, MAGNIFYING
 from amp_tf.oplists.table import ROWS as OPS
 from tests.truth.fuzzing.graphs import GraphDef, ProgramGraph
-from tests.truth.fuzzing.programs import Program
+from tests.truth.fuzzing.programs import Program, steps_of
+from tests.truth.fuzzing.steps import Loop
 from tests.truth.modes import MODES, default_config, ideal_config
 from tests.truth.runner import Row
 from tests.truth.yardstick import LIMIT, distance, judge
@@ -38,7 +39,7 @@ class Rounding:
         inputs: the inputs are rounded, rather than the outputs.
         why: for people.
         spares: not where the contract asks for float32: where what the node gives is magnified before the next product,
-            and in loops, where it may be a running sum.
+            and in loops whose turns depend on each other, where it may be a running sum.
     """
 
     name: str
@@ -95,7 +96,7 @@ CAUSES = (
     ),
     Rounding(
         "cancelled",
-        frozenset({"Sub", "SquaredDifference", "AddN", "Sum", "Mean"}),
+        frozenset({"Sub", "SquaredDifference", "AddN", "Sum", "Mean", "BiasAddGrad"}),
         True,
         "what is left of values that nearly cancel is made of their roundings; the contract asks for more where it is "
         "magnified",
@@ -121,12 +122,13 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
     if any(explains(graph.graph_def, mode.unit / 2 / 2.0**-23, take) for take in range(TAKES)):
         return INPUTS
     ideal = graph.rewritten(ideal_config(mode.ideal))
+    spares_loops = any(isinstance(step, Loop) and _accumulates(step) for step in steps_of(program.steps))
     ops = {node.op for node in ideal.node}
     possible = [cause for cause in CAUSES if ops & cause.ops]
     for cause in possible:
-        if explains(with_roundings(ideal, [cause], tf.as_dtype(mode.ideal))):
+        if explains(with_roundings(ideal, [cause], tf.as_dtype(mode.ideal), spares_loops)):
             return cause.name
-    if len(possible) > 1 and explains(with_roundings(ideal, possible, tf.as_dtype(mode.ideal))):
+    if len(possible) > 1 and explains(with_roundings(ideal, possible, tf.as_dtype(mode.ideal), spares_loops)):
         return " and ".join(cause.name for cause in possible)
     if ops & SWITCHED.ops:  # a few switches in a few draws need not be the same ones by other roundings
         given = graph if row.way == "nodes" else ProgramGraph([program], [seed], is_lowered=False)
@@ -157,8 +159,17 @@ def is_good_once_scaled(program: Program, seed: int, row: Row) -> bool:
     return judge(row.tensor, value, ideal, truth, mode.unit).is_good
 
 
-def with_roundings(graph_def: GraphDef, causes: Sequence[Rounding], data_type: tf.DType) -> GraphDef:
-    """The graph, where what float32 nodes of some ops read or give goes through a 16-bit type and back."""
+def with_roundings(
+    graph_def: GraphDef, causes: Sequence[Rounding], data_type: tf.DType, spares_loops: bool = True
+) -> GraphDef:
+    """The graph, where what float32 nodes of some ops read or give goes through a 16-bit type and back.
+
+    Args:
+        graph_def: a graph in which loops are nodes.
+        causes: say of which nodes.
+        data_type: the 16-bit type.
+        spares_loops: whether causes that spare running sums spare all that is in loops.
+    """
     result = GraphDef()
     result.CopyFrom(graph_def)
     rounded: dict[str, str] = {}
@@ -176,7 +187,7 @@ def with_roundings(graph_def: GraphDef, causes: Sequence[Rounding], data_type: t
 
     float32 = {node.name: node for node in graph_def.node if _type_of(node) == tf.float32}
     nodes = {node.name: node for node in graph_def.node}
-    spared = _magnified(nodes) | _hidden(nodes, behind=("Enter",))
+    spared = _magnified(nodes) | (_hidden(nodes, behind=("Enter",)) if spares_loops else set())
 
     def named(inputs: bool) -> set[str]:
         """The nodes whose inputs are rounded, or whose outputs."""
@@ -211,6 +222,11 @@ def _is_value(node: tf.compat.v1.NodeDef, index: int) -> bool:
     if node.op in ("SelectV2", "Select"):
         return index > 0
     return not (node.op in ("Max", "Min", "Mean", "Sum") and index == 1)
+
+
+def _accumulates(loop: Loop) -> bool:
+    """Whether what a turn gives depends on the turn before."""
+    return loop.turns > 1 and (bool(loop.rate) or any(0 in step.of for step in loop.body))
 
 
 def leaves_float16(graph: ProgramGraph) -> bool:

@@ -81,6 +81,14 @@ def blocks_of(step: Step) -> Iterator[tuple[str, Block]]:
             yield field.name, value
 
 
+def steps_of(block: Block) -> Iterator[Step]:
+    """All steps, those inside of others too."""
+    for step in block:
+        yield step
+        for _, inner in blocks_of(step):
+            yield from steps_of(inner)
+
+
 def random_program(seed: int) -> Program:
     """The program of a seed; it has two products at least."""
     dice = random.Random(seed)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.truth.fuzzing import judging, programs
@@ -11,7 +9,6 @@ from tests.truth.fuzzing.programs import Input, Program, cuts, from_text, random
 from tests.truth.fuzzing.steps import (
     Affine,
     Binary,
-    Block,
     Branch,
     Elementwise,
     Loop,
@@ -123,15 +120,8 @@ def test_a_defect_that_the_fuzzer_found_is_mended(program: Program) -> None:
     assert not [row for row in judging.rows_of([program], [0], ["bfloat16"]) if judging.is_far_off(row)]
 
 
-def steps_of(block: Block) -> Iterator[Step]:
-    for step in block:
-        yield step
-        for _, inner in programs.blocks_of(step):
-            yield from steps_of(inner)
-
-
 def test_programs_have_steps_of_every_kind() -> None:
-    found = {type(step) for seed in range(50) for step in steps_of(random_program(seed).steps)}
+    found = {type(step) for seed in range(50) for step in programs.steps_of(random_program(seed).steps)}
     assert found == set(Step.__subclasses__())
 
 
