@@ -57,9 +57,6 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
     momentum, the gradient's way back to the layer may be 16 bit, but not what a loss takes logarithms of. What gives a
     product's values on as they are may be 16 bit, too.
 
-    A value minus a weighted mean of its row, as in the gradient of a softmax, is a difference whatever follows: rows
-    add up to zero, and to something else where the mean is rounded beside its values.
-
     Difference "difference": TensorFlow converts them where they lie between or follow products.
 
     Example (bfloat16)::
@@ -77,10 +74,42 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
     behind = flow.unmasked.upstream((magnified & ~flow.results) | read, through=terms.computing)
     results = terms.computing & flow.results & ~flow.values.nodes_of(SUMS_IN_BFLOAT16)
     behind |= flow.unmasked.upstream(magnified & flow.results, through=results)
-    kept = magnified | (behind & ~flow.rounded_already()) | terms.centred()
-    deny(canvas, kept, Rule.DIFFERENCE)
+    deny(canvas, magnified | (behind & ~flow.rounded_already()), Rule.DIFFERENCE)
     fused = terms.products_with_bias(errors)
     _keep_products(canvas, terms.products_that_differ(differences & magnified) | fused)
+
+
+def keep_centred(canvas: Canvas, flow: Flow) -> None:
+    """A value minus a weighted mean of its row, as in the gradient of a softmax, is painted deny, with that mean.
+
+    Such rows add up to zero, and to something else where the mean is rounded beside its values. What is large in all
+    columns alike then comes back in the gradients of queries and keys.
+
+    Difference "difference": as :func:`keep_differences`.
+
+    Example (bfloat16)::
+
+        axis = Const() dtype=int32 value=int32[]*1
+        allow1 = MatMul(x, x)                       f16
+        weighted = Mul(allow1, x)                   f16 → float32
+        mean = Sum(weighted, axis) keep_dims=true   f16 → float32
+        centred = Sub(allow1, mean)                 f16 → float32
+        allow2 = MatMul(centred, x)                 f16
+    """
+    values, is_open = flow.unmasked, flow.is_open
+    totals, factors, moving = values.nodes_of(TOTALS), values.nodes_of(("Mul",)), is_open & ~flow.computes
+    found = np.zeros(canvas.view.node_count, np.bool_)
+    near = totals | values.downstream(totals, through=moving)
+    for node in np.flatnonzero(values.nodes_of(SUBTRACTING) & values.readers_of(near)).tolist():
+        sources = set(values.sources_at(node))
+        for mean in sources:
+            way = [mean]
+            while moving[way[-1]] and len(way) < FARTHEST and len(values.sources_at(way[-1])) == 1:
+                way += values.sources_at(way[-1])
+            weighted = [source for source in values.sources_at(way[-1]) if factors[source]]
+            if totals[way[-1]] and weighted and sources & set(values.sources_at(weighted[0])):
+                found[[node, *way, *weighted]] = True
+    deny(canvas, found & is_open, Rule.CENTRED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,22 +193,6 @@ class _Terms:
         numbers = values.nodes_of(TOTALS) & self.flow.results
         of_losses = numbers | values.upstream(numbers, through=~self.flow.users)
         return differences & of_losses & (fed > 0) & (fed < values.count_inputs())
-
-    def centred(self) -> Mask:
-        """Values minus their weighted mean, with what computes the mean: Sub(a, Sum(Mul(a, b)))."""
-        values, totals, factors = self.values, self.values.nodes_of(TOTALS), self.values.nodes_of(("Mul",))
-        found = np.zeros(self.canvas.view.node_count, np.bool_)
-        near = totals | values.downstream(totals, through=self.moving)
-        for node in np.flatnonzero(values.nodes_of(SUBTRACTING) & values.readers_of(near)).tolist():
-            sources = set(values.sources_at(node))
-            for mean in sources:
-                way = [mean]
-                while self.moving[way[-1]] and len(way) < FARTHEST and len(values.sources_at(way[-1])) == 1:
-                    way += values.sources_at(way[-1])
-                weighted = [source for source in values.sources_at(way[-1]) if factors[source]]
-                if totals[way[-1]] and weighted and sources & set(values.sources_at(weighted[0])):
-                    found[[node, *way, *weighted]] = True
-        return found & self.computing
 
     def products_with_bias(self, errors: Mask) -> Mask:
         """The products whose kernels add a bias to what errors are made of: their result is rounded with it."""

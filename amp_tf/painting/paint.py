@@ -205,6 +205,7 @@ RULES: tuple[Row, ...] = (
     Row("results", _of_flow(contract.keep_results), _unless_forced, "after-products"),
     Row("running sums", _of_flow(contract.keep_running_sums), _unless_forced, "running-sum"),
     Row("differences", _of_flow(differences.keep_differences), _unless_forced, "difference"),
+    Row("centred values", _of_flow(differences.keep_centred), _unless_forced, "difference"),
     Row("squares and quotients", _of_flow(extremes.keep_in_range), _unless_forced, "squares-and-quotients"),
     Row("2 deny list and what uses it", _of_canvas(rules.spread_deny)),
     Row("tensor lists after pass 2", _match_lists),

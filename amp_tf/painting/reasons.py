@@ -53,6 +53,7 @@ class Rule(enum.IntEnum):
     LEAVES_RANGE = 128
     INACCURATE = 129
     CARRIED = 130
+    CENTRED = 131
 
     @property
     def converts(self) -> bool:
@@ -112,6 +113,7 @@ _WORDS = {
     "exponentiated",
     Rule.LEAVES_RANGE: "it is a square or a quotient, which leaves float16's range for ordinary values",
     Rule.INACCURATE: "its 16-bit kernel loses small results",
+    Rule.CENTRED: "it takes a weighted mean off values, which then add up to zero, or is a part of that mean",
     Rule.CARRIED: "it hands a float32 value on unchanged, to nodes in float32, too",
 }
 

@@ -49,9 +49,11 @@ _ROWS_OF = {  # of painting.paint.RULES
     Rule.AFTER_PRODUCTS: ("results",),
     Rule.RUNNING_SUM: ("running sums",),
     Rule.DIFFERENCE: ("differences",),
+    Rule.CENTRED: ("centred values",),
     Rule.LEAVES_RANGE: ("squares and quotients",),
     Rule.SUMS: ("sums on lists", "narrow sums"),
     Rule.INACCURATE: ("inaccurate kernels",),
+    Rule.CARRIED: ("carried values",),
 }
 _NO_ROOT = frozenset(
     (Rule.NO_ALLOW_NEIGHBOUR, Rule.NO_FLOAT32, Rule.NOTHING_TO_CONVERT, Rule.NO_TARGET, Rule.SCALES_FILTER)

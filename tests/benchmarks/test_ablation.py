@@ -91,6 +91,19 @@ def with_a_deviation():
     tf.matmul((y - tf.reduce_mean(y)) / x, x)
 
 
+def with_a_softmax_and_its_gradient():
+    x = placeholder(512, 512)
+    y, back = tf.nn.softmax(tf.matmul(x, x)), tf.matmul(x, x)
+    tf.matmul((back - tf.reduce_sum(back * y, -1, keepdims=True)) * y, x)
+
+
+def with_a_reshape_that_is_read_twice():
+    """By a product, and by what has no 16-bit kernel."""
+    flat = tf.reshape(placeholder(2, 256, 512), (512, 512))
+    tf.matmul(flat, flat)
+    tf.math.digamma(flat)
+
+
 def with_a_square():
     """A square between two products."""
     x = placeholder(512, 512)
@@ -184,6 +197,8 @@ SHOWN = {
     "results": lambda: converted(with_a_sum_that_is_read, precision="bfloat16"),
     "running sums": lambda: converted(with_a_running_sum, precision="bfloat16"),
     "differences": lambda: converted(with_a_deviation, precision="bfloat16"),
+    "centred values": lambda: converted(with_a_softmax_and_its_gradient, precision="bfloat16"),
+    "carried values": lambda: converted(with_a_reshape_that_is_read_twice, precision="bfloat16"),
     "squares and quotients": lambda: converted(with_a_square, precision="float16", target="cpu"),
     "fused followers": lambda: converted(normalized),
     "absorbed casts": lambda: converted(with_casts_of_its_own),

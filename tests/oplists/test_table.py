@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import ast
+import inspect
+
 import pytest
 from tensorflow.python.framework import kernels, op_def_registry
 
@@ -38,6 +41,19 @@ def test_the_tables_hold_all_that_an_older_header_lists(table_name, op_list):
 def test_an_op_is_on_one_list_of_a_table_at_most():
     keys = [(row.table, row.op) for row in ROWS]
     assert len(set(keys)) == len(keys)
+
+
+def test_no_trait_is_defined_twice():
+    """The second definition would count for both."""
+    targets = [
+        target.id
+        for statement in ast.parse(inspect.getsource(table)).body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    ]
+    assert len(targets) > 50
+    assert len(set(targets)) == len(targets)
 
 
 def test_every_row_says_why_in_words_that_complete_a_sentence():

@@ -13,6 +13,7 @@ from tests.truth.fuzzing.steps import (
     Elementwise,
     Loop,
     Normalize,
+    Product,
     Reduce,
     Step,
     Weighted,
@@ -93,6 +94,20 @@ BEFORE_BRANCH = (
     Elementwise((2,), "silu"),
     Weighted((3,), "einsum"),
 )
+ROWS_OF_ONE_NORM = Loop((2, 1), 1, 0.01, (Normalize((0,), "l2_normalize"),))
+BIAS = (Weighted((0,), "dense", has_bias=True), ROWS_OF_ONE_NORM, Reduce((3,), "std", 0))
+ATTENTION = (Weighted((0,), "dense"), Product((1, 0), "attention"))
+SELECTION = (
+    Weighted((0,), "depthwise"),
+    Binary((0, 1), "select"),
+    Binary((2, 0), "select"),
+    Weighted((3,), "depthwise"),
+)
+COMPARISON_IN_LOOP = (
+    Normalize((0,), "center"),
+    Loop((1, 1), 1, 0.0, (Binary((1, 0), "select"), Weighted((2,), "transposed"))),
+    Weighted((2,), "depthwise"),
+)
 BATCH_NORM = (
     Weighted((0,), "depthwise"),
     Affine((1,), 0.01, -0.5),
@@ -107,12 +122,20 @@ BATCH_NORM = (
         Program((Input(),), (Branch((0,), -1e9, MAXIMUM_IN_BRANCH, MAXIMUM_IN_BRANCH),), "mean square"),
         Program((Input(),), (Loop((0, 0), 3, 0.1, MAXIMUM_IN_LOOP),), "mean square"),
         Program((Input(),), BEFORE_BRANCH, "mean square"),
+        Program((Input(), Input()), BIAS, "mean square"),
+        Program((Input(0.1, "mean 10"),), ATTENTION, "mean square"),
+        Program((Input(),), SELECTION),
+        Program((Input(),), COMPARISON_IN_LOOP, "mean square"),
         Program((Input(),), BATCH_NORM),
     ],
     ids=[
         "a maximum in a branch",
         "a maximum in a loop",
         "a minimum of what a branch captures",
+        "a bias gradient beside products",
+        "the gradient of a softmax",
+        "a selection of what was selected",
+        "a comparison with a state in a loop",
         "a sum before a fused batch norm",
     ],
 )
