@@ -96,11 +96,15 @@ def keep_centred(canvas: Canvas, flow: Flow) -> None:
         centred = Sub(allow1, mean)                 f16 → float32
         allow2 = MatMul(centred, x)                 f16
     """
-    values, is_open = flow.unmasked, flow.is_open
-    totals, factors, moving = values.nodes_of(TOTALS), values.nodes_of(("Mul",)), is_open & ~flow.computes
+    values, is_open = flow.unmasked, flow.is_open & ~flow.results
+    totals, factors = (values.nodes_of(ops) & is_open for ops in (TOTALS, ("Mul",)))
+    moving = is_open & ~flow.computes
+    totals &= values.readers_of(factors)
     found = np.zeros(canvas.view.node_count, np.bool_)
+    if not totals.any():
+        return
     near = totals | values.downstream(totals, through=moving)
-    for node in np.flatnonzero(values.nodes_of(SUBTRACTING) & values.readers_of(near)).tolist():
+    for node in np.flatnonzero(values.nodes_of(SUBTRACTING) & is_open & values.readers_of(near)).tolist():
         sources = set(values.sources_at(node))
         for mean in sources:
             way = [mean]
@@ -109,7 +113,7 @@ def keep_centred(canvas: Canvas, flow: Flow) -> None:
             weighted = [source for source in values.sources_at(way[-1]) if factors[source]]
             if totals[way[-1]] and weighted and sources & set(values.sources_at(weighted[0])):
                 found[[node, *way, *weighted]] = True
-    deny(canvas, found & is_open, Rule.CENTRED)
+    deny(canvas, found, Rule.CENTRED)
 
 
 @dataclasses.dataclass(frozen=True)
