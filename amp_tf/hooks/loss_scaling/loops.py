@@ -39,12 +39,14 @@ class _Noted:
         first: the number of the oldest operation of one of them.
         trained: the handles of the variables that they are for: eager ones, or what names those of a TF1 graph, which
             would keep the graph alive.
+        scaled: of the gradients that depend on a loss scale, those that somebody asked for.
     """
 
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.first = math.inf
         self.trained: dict[Any, Any] = {}
+        self.scaled: set[str] = set()
 
 
 _noted: weakref.WeakKeyDictionary[Any, _Noted] = weakref.WeakKeyDictionary()
@@ -102,11 +104,13 @@ def note_gradients(result: Any, sources: Any) -> None:
 
 def look_at_write(values: Iterable[Any], context: Context) -> None:
     """Warns once if a variable is written by a gradient whose loss nothing scaled; values are what the op is given."""
+    if not context.runs_in_float16():  # first: what follows walks through the graph, for each variable and slot
+        return
     around = usage.places()
     if not any(graph in _noted for graph in around) or usage.is_scaled_step() or usage.is_inner_call():
         return
     gradients = [gradient for value in lineage.tensors_in(list(values)) for gradient in _gradients_behind(value)]
-    if gradients and not _depend_on_scale(gradients, around) and context.runs_in_float16():
+    if gradients and not _depend_on_scale(gradients, around):
         functions = [graph.name for graph in around if hasattr(graph, "name")]  # the graph around all has none
         context.warn_bare_loop(where=f"function {functions[-1]!r}" if functions else "a TF1 graph")
 
@@ -147,8 +151,14 @@ def _runs_noted(operation: Any) -> bool:
 
 def _depend_on_scale(gradients: list[Any], around: list[Any]) -> bool:
     """Whether the gradients were computed from a scalar float variable that they are not for: a loss scale."""
+    if any(gradient.name in _noted[gradient.graph].scaled for gradient in gradients):
+        return True
     trained = {key for graph in around if graph in _noted for key in _noted[graph].trained}
-    return any(_key(source) not in trained and _is_float_scalar(source) for source in lineage.sources(gradients))
+    found = any(_key(source) not in trained and _is_float_scalar(source) for source in lineage.sources(gradients))
+    if found:  # an optimizer asks this for each of its variables and slots
+        for gradient in gradients:
+            _noted[gradient.graph].scaled.add(gradient.name)
+    return found
 
 
 def _is_float_scalar(handle: Any) -> bool:

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
+from amp_tf.loss_scaling import lineage
 from tests.hooks import running
 from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
 
@@ -85,6 +86,42 @@ def test_case_30_nothing_is_said_where_graphs_do_not_run_in_float16(loop, weight
     with installed(in_float16=False):
         tf.function(loop)(weight)
     assert not log("amp_tf")
+
+
+@pytest.fixture
+def walks(monkeypatch):
+    """The tensors from which a graph was walked back to its inputs."""
+    seen = []
+    sources = lineage.sources
+    monkeypatch.setattr(lineage, "sources", lambda tensors: seen.append([*tensors]) or sources(seen[-1]))
+    return seen
+
+
+def three_writes_a_weight(weights, scale):
+    """As an optimizer with two slots does."""
+    slots = [tf.Variable(tf.zeros((4, 4))) for _ in range(2 * len(weights))]
+
+    def step():
+        with tf.GradientTape() as tape:
+            x = tf.ones((2, 4))
+            for weight in weights:
+                x = tf.matmul(x, weight)
+            loss = tf.reduce_mean(x) * scale
+        for number, gradient in enumerate(tape.gradient(loss, weights)):
+            slots[2 * number].assign(0.9 * slots[2 * number] + gradient / scale)
+            slots[2 * number + 1].assign(0.9 * slots[2 * number + 1] + (gradient / scale) ** 2)
+            weights[number].assign_sub(0.1 * slots[2 * number] / (1 + slots[2 * number + 1]))
+
+    return step
+
+
+@pytest.mark.parametrize("in_float16", [False, True])
+def test_a_graph_is_walked_once_for_each_gradient_and_only_in_float16(in_float16, walks, log):
+    weights = [tf.Variable(tf.eye(4)) for _ in range(6)]
+    with installed(in_float16=in_float16):
+        tf.function(three_writes_a_weight(weights, tf.Variable(8.0, trainable=False)))()
+    assert not log(WARNING)
+    assert len(walks) == (len(weights) if in_float16 else 0)
 
 
 def scaled_by_us(weight):
