@@ -241,6 +241,8 @@ DECOMPOSING = Trait(
 LOG_VALUES = Trait("Log LogSoftmax")
 #: Ops that add or average many values.
 TOTALS = Trait("Mean Sum")
+#: Ops whose results add up to one.
+SHARES = Trait("Softmax")
 #: Ops that may make much of a small change of their input.
 MAGNIFYING = Trait(
     """Acos Acosh Asin Atanh CumulativeLogsumexp Div DivNoNan Exp Expm1 Inv Log Log1p LogMatrixDeterminant Pow

@@ -28,6 +28,7 @@ from amp_tf.oplists.table import (
     MAGNIFYING,
     NORMALIZING,
     RECIPROCALS,
+    SHARES,
     SUBTRACTING,
     SUMS_IN_BFLOAT16,
     TOTALS,
@@ -82,8 +83,9 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
 def keep_centred(canvas: Canvas, flow: Flow) -> None:
     """A value minus a weighted mean of its row, as in the gradient of a softmax, is painted deny, with that mean.
 
-    Such rows add up to zero, and to something else where the mean is rounded beside its values. What is large in all
-    columns alike then comes back in the gradients of queries and keys.
+    Such rows add up to zero, and to something else where the mean is rounded beside its values, or the weights do not
+    add up to one because each was rounded; so the softmax is painted deny, too. What is large in all columns alike
+    would come back in the gradients of queries and keys.
 
     Difference "difference": as :func:`keep_differences`.
 
@@ -97,9 +99,9 @@ def keep_centred(canvas: Canvas, flow: Flow) -> None:
         allow2 = MatMul(centred, x)                 f16
     """
     values, is_open = flow.unmasked, flow.is_open & ~flow.results
-    totals, factors = (values.nodes_of(ops) & is_open for ops in (TOTALS, ("Mul",)))
+    factors, weights = (values.nodes_of(ops) & is_open for ops in (("Mul",), SHARES))
     moving = is_open & ~flow.computes
-    totals &= values.readers_of(factors)
+    totals = values.nodes_of(TOTALS) & ~flow.results & values.readers_of(factors)  # on float16's deny list
     found = np.zeros(canvas.view.node_count, np.bool_)
     if not totals.any():
         return
@@ -111,8 +113,9 @@ def keep_centred(canvas: Canvas, flow: Flow) -> None:
             while moving[way[-1]] and len(way) < FARTHEST and len(values.sources_at(way[-1])) == 1:
                 way += values.sources_at(way[-1])
             weighted = [source for source in values.sources_at(way[-1]) if factors[source]]
-            if totals[way[-1]] and weighted and sources & set(values.sources_at(weighted[0])):
-                found[[node, *way, *weighted]] = True
+            terms = set(values.sources_at(weighted[0])) if totals[way[-1]] and weighted else set()
+            if sources & terms:
+                found[[node, *way, *weighted, *(term for term in terms if weights[term])]] = True
     deny(canvas, found, Rule.CENTRED)
 
 
