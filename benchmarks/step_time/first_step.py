@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmarks.models import BENCHMARKS, names
+from benchmarks.models import benchmark, names
 from benchmarks.step_time import options
 from benchmarks.step_time.modes import WAYS, Mode, environment, modes
 
@@ -134,7 +134,7 @@ def table(found: dict[tuple[str, str], dict[str, list[FirstStep]]], others: Sequ
 
 def _line(model: str, way: str, by_mode: dict[str, list[FirstStep]], others: Sequence[Mode]) -> str:
     reference = by_mode[REFERENCE]
-    cells = [BENCHMARKS[model].title, way, f"{_median(step.total_ms for step in reference):.0f}"]
+    cells = [benchmark(model).title, way, f"{_median(step.total_ms for step in reference):.0f}"]
     for mode in others:
         pairs = zip(by_mode[mode.name], reference, strict=True)
         ratios = [step.total_ms / base.total_ms for step, base in pairs]
