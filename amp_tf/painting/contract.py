@@ -66,15 +66,15 @@ class Flow:
             calls_products: the nodes that call functions which compute products.
         """
         values = Values(canvas.view, canvas.src, canvas.dst, canvas.node_of)
-        products = _nodes(canvas, canvas.allow)
+        products = nodes_of_units(canvas, canvas.allow)
         users = products | calls_products
         free = canvas.is_float32 & (canvas.deny ^ 1)
         return cls(
             values=values,
             products=products,
             users=users,
-            is_open=_nodes(canvas, (canvas.on_infer | canvas.on_clear) & free) & ~products,
-            computes=_nodes(canvas, canvas.on_infer & free) & ~products,
+            is_open=nodes_of_units(canvas, (canvas.on_infer | canvas.on_clear) & free) & ~products,
+            computes=nodes_of_units(canvas, canvas.on_infer & free) & ~products,
             results=~values.upstream(users, through=~values.nodes_of(STORING)) & ~users,
             unmasked=Values(canvas.view, canvas.src, canvas.dst, canvas.node_of, masks=False),
         )
@@ -165,7 +165,7 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
         deny(canvas, flow.unmasked.upstream(sums, through=(scaled | adding) & flow.is_open), Rule.RUNNING_SUM)
 
 
-def _nodes(canvas: Canvas, flags: np.ndarray) -> Mask:
+def nodes_of_units(canvas: Canvas, flags: np.ndarray) -> Mask:
     """The nodes that have a flagged unit."""
     found = np.zeros(canvas.view.node_count, np.bool_)
     found[np.asarray(canvas.node_of, np.int32)[flags.astype(np.bool_)]] = True

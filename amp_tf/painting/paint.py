@@ -217,7 +217,7 @@ RULES: tuple[Row, ...] = (
     Row("7 recurrent edges", _of_canvas(loops.match_recurrent_edges)),
     Row("cost model", _drop_unprofitable, _where_amp_tf_chooses),
     Row("narrow sums", _of_canvas(exact.drop_narrow_sums), difference="narrow-sum"),
-    Row("carried values", _of_canvas(carriers.leave_carried_values), difference="carried-value"),
+    Row("carried values", _of_flow(carriers.leave_carried_values), difference="carried-value"),
     Row("maxima", _of_canvas(exact.match_maxima), difference="lost-maximum"),
     Row("loop entries", _of_canvas(loops.match_entries), difference="loop-entry"),
     Row("fused products", _of_canvas(rules.match_fused_types)),
