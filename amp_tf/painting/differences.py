@@ -105,17 +105,23 @@ def keep_centred(canvas: Canvas, flow: Flow) -> None:
     found = np.zeros(canvas.view.node_count, np.bool_)
     if not totals.any():
         return
+
+    def way_back(node: int) -> list[int]:
+        """A node, and the nodes that only move its value to it, back to the one that computed it."""
+        way = [node]
+        while moving[way[-1]] and len(way) < FARTHEST and len(sources := values.sources_at(way[-1])) == 1:
+            way += sources
+        return way
+
     near = totals | values.downstream(totals, through=moving)
     for node in np.flatnonzero(values.nodes_of(SUBTRACTING) & is_open & values.readers_of(near)).tolist():
-        sources = set(values.sources_at(node))
-        for mean in sources:
-            way = [mean]
-            while moving[way[-1]] and len(way) < FARTHEST and len(values.sources_at(way[-1])) == 1:
-                way += values.sources_at(way[-1])
-            weighted = [source for source in values.sources_at(way[-1]) if factors[source]]
-            terms = set(values.sources_at(weighted[0])) if totals[way[-1]] and weighted else set()
-            if sources & terms:
-                found[[node, *way, *weighted, *(term for term in terms if weights[term])]] = True
+        sources = values.sources_at(node)
+        for way in map(way_back, sources):
+            for weighted in values.sources_at(way[-1]) if totals[way[-1]] else ():
+                terms = values.sources_at(weighted)
+                if factors[weighted] and set(terms) & set(sources):
+                    found[[node, *way, weighted]] = True
+                    found[terms] |= weights[terms]
     deny(canvas, found, Rule.CENTRED)
 
 

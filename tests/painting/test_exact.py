@@ -9,6 +9,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
+from tests.painting.painted import painted
 
 v1 = tf.compat.v1
 BF16_CPU = Hardware(cpu_has_bf16=True)
@@ -300,3 +301,13 @@ def test_a_mask_of_the_largest_values_is_as_in_float32(which, precision):
     old, new, nodes = rewritten(build, precision=precision, ignore_performance=True)
     np.testing.assert_array_equal(run(new, "fetch")[0], run(old, "fetch")[0])
     assert nodes["product"].precision.is_f16
+
+
+def test_a_kernel_that_loses_small_results_is_not_used():
+    result = painted(
+        "x = Placeholder()\ny = Placeholder()\na = MatMul(x, y)\ne = Elu(a)\nb = MatMul(e, y)",
+        precision="bfloat16",
+        target="cpu",
+    )
+    assert result.f16 == "a b"
+    assert result.rule("e") is Rule.INACCURATE

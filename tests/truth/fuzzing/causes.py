@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -102,6 +102,13 @@ CAUSES = (
         "magnified",
         spares=True,
     ),
+    Rounding(
+        "partial sums",
+        frozenset({"AddN"}),
+        True,
+        "the kernel of a sum of three or more gradients rounds it after each term, and a large one may cancel",
+        spares=True,
+    ),
 )
 
 
@@ -188,6 +195,8 @@ def with_roundings(
     float32 = {node.name: node for node in graph_def.node if _type_of(node) == tf.float32}
     nodes = {node.name: node for node in graph_def.node}
     spared = _magnified(nodes) | (_hidden(nodes, behind=("Enter",)) if spares_loops else set())
+    if any(cause.name == "partial sums" for cause in causes):
+        _add_one_by_one(result, float32.keys() - spared, rounding_of)
 
     def named(inputs: bool) -> set[str]:
         """The nodes whose inputs are rounded, or whose outputs."""
@@ -205,6 +214,19 @@ def with_roundings(
             if tensor in giving or reads:
                 node.input[index] = rounding_of(tensor)
     return result
+
+
+def _add_one_by_one(graph_def: GraphDef, names: Collection[str], rounding_of: Callable[[str], str]) -> None:
+    """Rounds what AddN gives after each term."""
+    for node in [node for node in graph_def.node if node.op == "AddN" and node.name in names and len(node.input) > 2]:
+        *terms, last = [tensor for tensor in node.input if not tensor.startswith("^")]
+        total = terms[0]
+        for index, term in enumerate(terms[1:]):
+            partial = graph_def.node.add(name=f"{node.name}/partial_{index}", op="AddV2", input=[total, term])
+            partial.attr["T"].type = tf.float32.as_datatype_enum
+            total = rounding_of(partial.name)
+        node.input[:] = [total, last, *(tensor for tensor in node.input if tensor.startswith("^"))]
+        node.attr["N"].i = 2
 
 
 def _type_of(node: tf.compat.v1.NodeDef) -> tf.DType | None:
