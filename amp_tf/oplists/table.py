@@ -301,9 +301,19 @@ HANDING_ON = Trait("Exit", UNCHANGED)
 PINNED = Trait("Enter Exit")
 #: Ops that read rows of a table, however large it is.
 PICKING = Trait("Gather GatherNd GatherV2 StridedSlice")
-#: Ops of which each value is one of those that they read.
+#: Ops that give the values of what they read in another order or shape, with others, or not all of them.
+ARRANGING = Trait(
+    """BatchToSpace BatchToSpaceND Concat ConcatV2 DepthToSpace DynamicPartition DynamicStitch EnsureShape MirrorPad Pack
+    Pad PadV2 PreventGradient ResizeNearestNeighbor Reverse ReverseSequence ReverseV2 Roll Slice Snapshot SpaceToBatch
+    SpaceToBatchND SpaceToDepth Split SplitV StopGradient Tile Transpose Unpack""",
+    PICKING,
+    UNCHANGED,
+)
+#: Ops of which each value is one of those that they read, its size, or a bound.
 CHOOSING = Trait(
-    "Exit Maximum Merge Minimum NextIteration Select SelectV2 Slice TopK TopKV2", MAXIMA, PICKING, UNCHANGED
+    """Abs ClipByValue Exit Maximum Merge Minimum NextIteration Relu Relu6 Select SelectV2 TopK TopKV2""",
+    MAXIMA,
+    ARRANGING,
 )
 #: Of these, those that close a loop: their type is that of all the others that close it.
 CLOSING = Trait("Merge NextIteration")

@@ -281,12 +281,34 @@ def masks(x):
     best = tf.reduce_max(x, 1, keepdims=True)
     second = tf.math.top_k(x, 2).values[:, -1:]
     larger = tf.maximum(x, x)
+    twice = tf.reshape(tf.stack([x, x], 1), (-1, x.shape[1]))[::2]
+    before = tf.concat([x[:1], x[:-1]], 0)
     return {
         "equal to the largest": (tf.equal(x, best), best),
         "among the two largest": (x >= second, second),
         "below the largest": (tf.less(x, best), best),
         "above itself": (larger > x, larger),
+        "above itself in a stack": (twice > x, twice),
+        "above the row before": (x > before, before),
     }
+
+
+@pytest.mark.parametrize("op", ["Abs", "Relu", "ReverseV2", "Tile"])
+def test_what_is_compared_with_what_it_was_made_of_is_rounded_like_it(op):
+    """x is below max(x, 0) where it is negative, and nowhere else."""
+    result = painted(
+        f"""
+        x = Placeholder()
+        how = Const() dtype=int32 value=int32[2]*1
+        chosen = {op}({"x" if op in ("Abs", "Relu") else "x, how"})
+        mask = Greater(chosen, x)
+        product = MatMul(chosen, x)
+        """,
+        precision="bfloat16",
+        target="cpu",
+    )
+    assert result.f16 == "product"
+    assert result.rule("chosen") is Rule.COMPARED
 
 
 @pytest.mark.parametrize("which", list(masks(tf.ones((2, 4)))))

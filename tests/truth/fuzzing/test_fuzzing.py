@@ -116,6 +116,7 @@ SELECTION = (
     Binary((2, 0), "select"),
     Weighted((3,), "depthwise"),
 )
+STACKED = (Binary((0, 0), "interleave"), Binary((1, 0), "select"), Weighted((2,), "einsum"))
 COMPARISON_IN_LOOP = (
     Normalize((0,), "center"),
     Loop((1, 1), 1, 0.0, (Binary((1, 0), "select"), Weighted((2,), "transposed"))),
@@ -138,6 +139,7 @@ BATCH_NORM = (
         Program((Input(), Input()), BIAS, "mean square"),
         Program((Input(0.1, "mean 10"),), ATTENTION, "mean square"),
         Program((Input(),), SELECTION),
+        Program((Input(),), STACKED),
         Program((Input(),), COMPARISON_IN_LOOP, "mean square"),
         Program((Input(),), BATCH_NORM),
     ],
@@ -148,6 +150,7 @@ BATCH_NORM = (
         "a bias gradient beside products",
         "the gradient of a softmax",
         "a selection of what was selected",
+        "a comparison of a value with itself in a stack",
         "a comparison with a state in a loop",
         "a sum before a fused batch norm",
     ],
