@@ -303,8 +303,8 @@ PINNED = Trait("Enter Exit")
 PICKING = Trait("Gather GatherNd GatherV2 StridedSlice")
 #: Ops that give the values of what they read in another order or shape, with others, or not all of them.
 ARRANGING = Trait(
-    """BatchToSpace BatchToSpaceND Concat ConcatV2 DepthToSpace DynamicPartition DynamicStitch EnsureShape MirrorPad Pack
-    Pad PadV2 PreventGradient ResizeNearestNeighbor Reverse ReverseSequence ReverseV2 Roll Slice Snapshot SpaceToBatch
+    """BatchToSpace BatchToSpaceND Concat ConcatV2 DepthToSpace DynamicPartition DynamicStitch EnsureShape MirrorPad
+    Pack Pad PadV2 PreventGradient ResizeNearestNeighbor Reverse ReverseSequence ReverseV2 Roll Slice Snapshot SpaceToBatch
     SpaceToBatchND SpaceToDepth Split SplitV StopGradient Tile Transpose Unpack""",
     PICKING,
     UNCHANGED,
