@@ -304,8 +304,8 @@ PICKING = Trait("Gather GatherNd GatherV2 StridedSlice")
 #: Ops that give the values of what they read in another order or shape, with others, or not all of them.
 ARRANGING = Trait(
     """BatchToSpace BatchToSpaceND Concat ConcatV2 DepthToSpace DynamicPartition DynamicStitch EnsureShape MirrorPad
-    Pack Pad PadV2 PreventGradient ResizeNearestNeighbor Reverse ReverseSequence ReverseV2 Roll Slice Snapshot SpaceToBatch
-    SpaceToBatchND SpaceToDepth Split SplitV StopGradient Tile Transpose Unpack""",
+    Pack Pad PadV2 PreventGradient ResizeNearestNeighbor Reverse ReverseSequence ReverseV2 Roll Slice Snapshot
+    SpaceToBatch SpaceToBatchND SpaceToDepth Split SplitV StopGradient Tile Transpose Unpack""",
     PICKING,
     UNCHANGED,
 )
@@ -369,6 +369,11 @@ PYTHON_CALLS = Trait("EagerPyFunc PyFunc PyFuncStateless")
 REFERENCE_READERS = Trait("Enter Identity")
 #: Ops that read a resource variable, or ask about it, and leave it as it is.
 VARIABLE_READERS = Trait("ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape")
+#: Ops that give a program its next data, each time they run.
+DATA_SOURCES = Trait(
+    """IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 QueueDequeueV2 ReaderReadUpToV2
+    ReaderReadV2"""
+)
 #: Ops whose inputs belong to a loop or a branch, and whose results do not.
 WAYS_OUT = Trait("Exit Merge")
 #: What reads these is in one more or one less of the loops.
