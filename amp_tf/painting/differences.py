@@ -22,6 +22,7 @@ from amp_tf.oplists.table import (
     DECOMPOSING,
     EXPONENTIALS,
     FUSED_PRODUCTS,
+    HANDING_ON,
     LINEAR,
     LOG_VALUES,
     LOGARITHMS,
@@ -34,8 +35,8 @@ from amp_tf.oplists.table import (
     TOTALS,
 )
 from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.contract import Flow, deny
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.contract import Flow, deny, nodes_of_units
+from amp_tf.painting.reasons import FORCED, KEPT, Rule
 from amp_tf.painting.values import Values
 
 FARTHEST = 64  #: nodes behind a difference among which its products are looked for
@@ -81,11 +82,11 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
 
 
 def keep_centred(canvas: Canvas, flow: Flow) -> None:
-    """A value minus a weighted mean of its row, as in the gradient of a softmax, is painted deny, with that mean.
+    """A value minus its mean, as in the gradient of a variance or of a softmax, is painted deny, with that mean.
 
-    Such rows add up to zero, and to something else where the mean is rounded beside its values, or the weights do not
-    add up to one because each was rounded; so the softmax is painted deny, too. What is large in all columns alike
-    would come back in the gradients of queries and keys.
+    Such rows add up to zero, and to something else where the mean is rounded beside its values, or, of a weighted mean,
+    the weights do not add up to one because each was rounded; so the softmax is painted deny, too. What is large in all
+    columns alike would come back in the gradients of queries and keys, and of the layer before a normalization.
 
     Difference "difference": as :func:`keep_differences`.
 
@@ -101,7 +102,7 @@ def keep_centred(canvas: Canvas, flow: Flow) -> None:
     values, is_open = flow.unmasked, flow.is_open & ~flow.results
     factors, weights = (values.nodes_of(ops) & is_open for ops in (("Mul",), SHARES))
     moving = is_open & ~flow.computes
-    totals = values.nodes_of(TOTALS) & ~flow.results & values.readers_of(factors)  # on float16's deny list
+    totals = values.nodes_of(TOTALS) & ~flow.results  # on float16's deny list
     found = np.zeros(canvas.view.node_count, np.bool_)
     if not totals.any():
         return
@@ -117,12 +118,38 @@ def keep_centred(canvas: Canvas, flow: Flow) -> None:
     for node in np.flatnonzero(values.nodes_of(SUBTRACTING) & is_open & values.readers_of(near)).tolist():
         sources = values.sources_at(node)
         for way in map(way_back, sources):
-            for weighted in values.sources_at(way[-1]) if totals[way[-1]] else ():
-                terms = values.sources_at(weighted)
-                if factors[weighted] and set(terms) & set(sources):
-                    found[[node, *way, weighted]] = True
+            for summed in values.sources_at(way[-1]) if totals[way[-1]] else ():
+                terms = values.sources_at(summed)
+                if summed in sources:
+                    found[[node, *way]] = True
+                elif factors[summed] and set(terms) & set(sources):
+                    found[[node, *way, summed]] = True
                     found[terms] |= weights[terms]
     deny(canvas, found, Rule.CENTRED)
+
+
+def promote_differences(canvas: Canvas, flow: Flow) -> None:
+    """A difference of which one side is float32 for the contract's sake stays in float32.
+
+    Of a loop's state minus where it began, or a sum minus one of its terms, a small part is left; to round the side
+    that is exact would lose it, and saves no cast.
+
+    Difference "difference": as :func:`keep_differences`.
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)          f16
+        more = AddV2(allow1, x)
+        logged = Log(more)
+        left = Sub(more, allow1)       f16 → float32
+        allow2 = MatMul(left, logged)  f16
+    """
+    values = flow.values
+    kept = nodes_of_units(canvas, np.isin(canvas.rule, sorted(KEPT)))
+    kept |= values.downstream(kept, through=values.nodes_of(HANDING_ON))
+    promoted = values.nodes_of(SUBTRACTING) & values.readers_of(kept)
+    free = canvas.view.spread(promoted) & ~np.isin(canvas.rule, sorted(FORCED))
+    canvas.unpaint_allow(units_of(free), Rule.DIFFERENCE)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -217,6 +217,7 @@ RULES: tuple[Row, ...] = (
     Row("7 recurrent edges", _of_canvas(loops.match_recurrent_edges)),
     Row("cost model", _drop_unprofitable, _where_amp_tf_chooses),
     Row("narrow sums", _of_canvas(exact.drop_narrow_sums), difference="narrow-sum"),
+    Row("promoted differences", _of_flow(differences.promote_differences), difference="difference"),
     Row("carried values", _of_flow(carriers.leave_carried_values), difference="carried-value"),
     Row("maxima", _of_canvas(exact.match_maxima), difference="lost-maximum"),
     Row("loop entries", _of_canvas(loops.match_entries), difference="loop-entry"),

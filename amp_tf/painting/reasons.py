@@ -68,6 +68,8 @@ class Rule(enum.IntEnum):
 
 #: The rules by which a user converts nodes: no other rule takes their paint off but where 16 bit cannot be.
 FORCED = frozenset({Rule.FORCED_BY_LEVEL, Rule.FORCED_BY_NAME, Rule.FORCED_BY_SCOPE})
+#: The rules by which what a node computes is float32 because 16 bit would not hold what matters of it.
+KEPT = frozenset({Rule.CENTRED, Rule.DIFFERENCE, Rule.RUNNING_SUM})
 
 _WORDS = {
     Rule.ALLOW_LIST: "its op is on the allow list",

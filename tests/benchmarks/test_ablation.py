@@ -85,10 +85,10 @@ def with_an_elu():
 
 
 def with_a_deviation():
-    """Values less their mean, divided, between two products."""
+    """Values less others, divided, between two products."""
     x = placeholder(512, 512)
     y = tf.matmul(x, x)
-    tf.matmul((y - tf.reduce_mean(y)) / x, x)
+    tf.matmul((y - x) / x, x)
 
 
 def with_a_softmax_and_its_gradient():
@@ -102,6 +102,14 @@ def with_a_reshape_that_is_read_twice():
     flat = tf.reshape(placeholder(2, 256, 512), (512, 512))
     tf.matmul(flat, flat)
     tf.math.digamma(flat)
+
+
+def with_a_sum_minus_a_term():
+    """Of the sum a logarithm is taken, too."""
+    x = placeholder(512, 512)
+    product = tf.matmul(x, x)
+    more = product + x
+    tf.matmul(more - product, tf.math.log(more))
 
 
 def with_a_square():
@@ -199,6 +207,7 @@ SHOWN = {
     "differences": lambda: converted(with_a_deviation, precision="bfloat16"),
     "centred values": lambda: converted(with_a_softmax_and_its_gradient, precision="bfloat16"),
     "carried values": lambda: converted(with_a_reshape_that_is_read_twice, precision="bfloat16"),
+    "promoted differences": lambda: converted(with_a_sum_minus_a_term, precision="bfloat16"),
     "squares and quotients": lambda: converted(with_a_square, precision="float16", target="cpu"),
     "fused followers": lambda: converted(normalized),
     "absorbed casts": lambda: converted(with_casts_of_its_own),

@@ -276,3 +276,31 @@ def test_a_mean_that_was_only_moved_is_looked_for_behind_a_bounded_number_of_nod
     moved = "\n".join(f"m{step} = Squeeze({f'm{step - 1}' if step else 'mean'})" for step in range(steps))
     result = painted(CENTRED.format(factors="back, weights", moved=moved, mean=f"m{steps - 1}"), **settings)
     assert (result.rule("centred") is Rule.CENTRED) is is_found
+
+
+@both
+def test_a_value_minus_its_mean_is_float32_with_it(settings):
+    """In the gradient of a variance: nothing magnifies it there."""
+    axis = "axis = Const() dtype=int32 value=int32[]*0\n"
+    text = "a = MatMul(x, y)\nm = Mean(a, axis) keep_dims=true\nstopped = StopGradient(m)\nd = Sub(a, stopped)\n"
+    result = painted(INPUT + axis + text + "scaled = Mul(d, y)\nb = MatMul(scaled, y)", **settings)
+    assert result.f16 == "a b"
+    assert result.rule("d") is Rule.CENTRED
+
+
+# ---------------------------------------------------------------- promoted differences
+
+
+@both
+@pytest.mark.parametrize("difference", ["more, a", "a, more", "moved, a"])
+def test_a_difference_of_which_one_side_is_kept_in_float32_is_float32(difference, settings):
+    text = "a = MatMul(x, y)\nmore = AddV2(a, x)\nlogged = Log(more)\nmoved = Squeeze(more)\n"
+    result = painted(INPUT + text + f"left = Sub({difference})\nb = MatMul(left, logged)", **settings)
+    assert result.rule("more") is result.rule("left") is Rule.DIFFERENCE
+    assert set(result.f16.split()) <= {"a", "moved", "b"}
+
+
+@both
+def test_who_forces_such_a_difference_gets_it(settings):
+    text = "a = MatMul(x, y)\nmore = AddV2(a, x)\nlogged = Log(more)\nleft = Sub(more, a)\nb = MatMul(left, logged)"
+    assert "left" in painted(INPUT + text, force_f16=("^left$",), **settings).f16.split()

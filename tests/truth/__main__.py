@@ -53,7 +53,7 @@ def main() -> int:
 
 def _run_all(only: str, modes: list[str], ways: list[str], path: Path, jobs: int) -> None:
     """Starts workers until every program has its rows."""
-    names = _output("names", only).split("\n")
+    names = _output("names", ",".join(ways), only).split("\n")
     done = {row.program for row in records.read(path)}
     left = [name for name in names if name and name not in done]
     workers: list[tuple[subprocess.Popen[bytes], list[str]]] = []

@@ -1,7 +1,7 @@
 """A process that runs programs.
 
-``names REGEX`` prints the names of those that it finds, ``quick`` of those that pytest runs, ``run MODES WAYS FILE``
-runs those whose names stand on its stdin.
+``names WAYS REGEX`` prints the names of those that it finds, ``quick`` of those that pytest runs, ``run MODES WAYS
+FILE`` runs those whose names stand on its stdin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def main() -> None:
     from tests.truth import catalogue, modes, records, report, runner
 
     if sys.argv[1] == "names":
-        print(*(program.name for program in catalogue.all_programs(sys.argv[2])), sep="\n")
+        found = catalogue.all_programs(sys.argv[3])
+        print(*(program.name for program in found if program.compiled or "graph" in sys.argv[2]), sep="\n")
         return
     if sys.argv[1] == "quick":
         print(*(program.name for program in filter(catalogue.in_quick_tier, catalogue.all_programs())), sep="\n")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import text_format
 
 from amp_tf.oplists.table import ALLOW, LOGARITHMS, MAGNIFYING
 from amp_tf.oplists.table import ROWS as OPS
@@ -67,6 +68,12 @@ SWITCHED = Rounding(
     True,
     "which of two nearly equal values is the larger decides where a value or a gradient goes, or a step lies",
 )
+SATURATED = Rounding(
+    "saturated",
+    frozenset({"Tanh", "Sigmoid", "Softmax", "LogSoftmax", "Softplus", "Softsign", "Erf", "Elu", "Selu"}),
+    False,
+    "the gradient of a saturated activation is made of 1 - y, and y is rounded to 16 bit, once",
+)
 CAUSES = (
     Rounding(
         "bias",
@@ -74,12 +81,7 @@ CAUSES = (
         False,
         "a bias is added in the kernel of its product, so that their sum is rounded, once",
     ),
-    Rounding(
-        "saturated",
-        frozenset({"Tanh", "Sigmoid", "Softmax", "LogSoftmax", "Softplus", "Softsign", "Erf", "Elu", "Selu"}),
-        False,
-        "the gradient of a saturated activation is made of 1 - y, and y is rounded to 16 bit, once",
-    ),
+    SATURATED,
     Rounding(
         "quotient",
         frozenset({"RealDiv"}),
@@ -117,10 +119,13 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
     if row.ideal > ALL_LOST and np.isfinite(row.error):
         return LOST
     graph = ProgramGraph([program], [seed], is_lowered=True)
-    if row.mode == "float16" and (is_good_once_scaled(program, seed, row) or leaves_float16(graph)):
-        return RANGE
     mode = MODES[row.mode]
     result = graph.fetches[0, row.tensor]
+    given = graph if row.way == "nodes" else ProgramGraph([program], [seed], is_lowered=False)
+    if row.mode == "float16" and (
+        is_good_once_scaled(program, seed, row) or leaves_float16(graph) or is_good_in_bfloat16(given, row)
+    ):
+        return RANGE
     (truth,) = graph.values(graph.graph_def, [result])
 
     def explains(graph_def: GraphDef, noise: float = 0.0, take: int = 0) -> bool:
@@ -137,12 +142,13 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
             return cause.name
     if len(possible) > 1 and explains(with_roundings(ideal, possible, tf.as_dtype(mode.ideal), spares_loops)):
         return " and ".join(cause.name for cause in possible)
-    if ops & SWITCHED.ops:  # a few switches in a few draws need not be the same ones by other roundings
-        given = graph if row.way == "nodes" else ProgramGraph([program], [seed], is_lowered=False)
+    # A few switches in a few draws need not be the same ones by other roundings. Of an activation that is saturated
+    # everywhere, one number that is not has all the gradient.
+    if ops & (SWITCHED.ops | SATURATED.ops):
         (values,) = given.values(given.rewritten(default_config(mode)), [result])
         (least,) = graph.values(ideal, [result])
         ratios = [judge(row.tensor, *parts, mode.unit).ratio for parts in zip(values, least, truth, strict=True)]
-        return SWITCHED.name if np.median(ratios) <= LIMIT and np.isfinite(ratios).all() else ""
+        return SWITCHED.name if np.median(ratios) <= LIMIT and np.isfinite(values).all() else ""
     return ""
 
 
@@ -162,6 +168,22 @@ def is_good_once_scaled(program: Program, seed: int, row: Row) -> bool:
             graph.rewritten(ideal_config(mode.ideal)),
             graph.rewritten(default_config(mode)),
         )
+    )
+    return judge(row.tensor, value, ideal, truth, mode.unit).is_good
+
+
+def is_good_in_bfloat16(graph: ProgramGraph, row: Row) -> bool:
+    """Whether the graph as it was rewritten is right where each float16 in it is a bfloat16, which reaches further."""
+    mode, result = MODES["bfloat16"], [graph.fetches[0, row.tensor]]
+    rewritten = graph.rewritten(default_config(MODES["float16"]))
+    for node in (*rewritten.node, *(node for function in rewritten.library.function for node in function.node_def)):
+        tensor = node.attr["value"].tensor if node.op == "Const" else None
+        if tensor is not None and tensor.dtype == tf.float16.as_datatype_enum:
+            tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(tensor), tf.bfloat16))
+    other = text_format.Parse(str(rewritten).replace("DT_HALF", "DT_BFLOAT16"), GraphDef())
+    (truth,), (ideal,), (value,) = (
+        graph.values(graph_def, result)
+        for graph_def in (graph.graph_def, graph.rewritten(ideal_config(mode.ideal)), other)
     )
     return judge(row.tensor, value, ideal, truth, mode.unit).is_good
 

@@ -74,6 +74,11 @@ THREE_GRADIENTS = (
         "sum of squares",
     )
 )
+NEARLY_ALL_SATURATED = Program(  # one of 1,024 numbers, by chance, is not: it has all the gradient
+    (Input(100.0, "half masked"),),
+    (Product((0, 0), "einsum"), Binary((1, 1), "mix"), Weighted((2,), "einsum"), Elementwise((3,), "tanh")),
+    "mean square",
+)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +88,9 @@ THREE_GRADIENTS = (
         (SMALL_IN_LOOPS, 1011898, "float16", "float16's range"),
         (NEAR_ONE, 0, "bfloat16", "cancelled"),
         (THREE_GRADIENTS, 1006934, "bfloat16", "partial sums"),
+        (NEARLY_ALL_SATURATED, 2, "bfloat16", "switched"),
     ],
-    ids=["large", "small gradients in loops", "cancelled", "partial sums"],
+    ids=["large", "small gradients in loops", "cancelled", "partial sums", "nearly all saturated"],
 )
 def test_a_limit_of_16_bit_is_named(program: Program, seed: int, mode: str, cause: str) -> None:
     far = [row for row in judging.rows_of([program], [seed], [mode]) if judging.is_far_off(row)]
@@ -122,6 +128,11 @@ COMPARISON_IN_LOOP = (
     Loop((1, 1), 1, 0.0, (Binary((1, 0), "select"), Weighted((2,), "transposed"))),
     Weighted((2,), "depthwise"),
 )
+STATE_MINUS_ITS_START = (
+    Weighted((0,), "dense"),
+    Loop((1, 1), 3, 0.1, (Binary((1, 0), "subtract"), Weighted((2,), "convolution", has_bias=True))),
+    Weighted((2,), "convolution"),
+)
 BATCH_NORM = (
     Weighted((0,), "depthwise"),
     Affine((1,), 0.01, -0.5),
@@ -141,6 +152,7 @@ BATCH_NORM = (
         Program((Input(),), SELECTION),
         Program((Input(),), STACKED),
         Program((Input(),), COMPARISON_IN_LOOP, "mean square"),
+        Program((Input(),), STATE_MINUS_ITS_START, "mean square"),
         Program((Input(),), BATCH_NORM),
     ],
     ids=[
@@ -152,6 +164,7 @@ BATCH_NORM = (
         "a selection of what was selected",
         "a comparison of a value with itself in a stack",
         "a comparison with a state in a loop",
+        "a loop's state minus where it began",
         "a sum before a fused batch norm",
     ],
 )
