@@ -104,6 +104,6 @@ def _why_nothing(errand: Errand, status: int) -> str:
     if not errand.is_marked(TENSORFLOW):
         return f"{how} before it imported TensorFlow. Write the command that trains after --."
     return (
-        f"{how} and trained nothing that amp_tf would convert: it called no fit, and no tf.function that asks for "
-        "gradients. A loop without tf.function runs in float32; TF1 sessions are compared with amp_tf.compare."
+        f"{how} and trained nothing that amp_tf would convert: it called no fit, no tf.function that asks for "
+        "gradients, and no run of a session that needs gradients. A loop without tf.function runs in float32."
     )

@@ -25,11 +25,13 @@ class Variable:
         name: as its owner calls it.
         value: what it holds now.
         data_type: its ``DataType`` number.
+        is_reference: whether it is one of TF1's, which gives itself out, and no handle.
     """
 
     name: str
     value: np.ndarray
     data_type: int
+    is_reference: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +42,7 @@ class FlatStep:
         graph: the GraphDef.
         feeds: the placeholders of the arguments, in order.
         captures: placeholders of captured tensors, and their values.
-        variables: placeholders of variables' handles.
+        variables: placeholders of variables' handles, or the variables' nodes.
         results: names of the tensors that the step returns.
         effects: names of the nodes that must run too, such as updates of variables.
         is_compiled: whether parts of it are for XLA, which are run without it here.
@@ -61,26 +63,20 @@ class FlatStep:
         return (*nodes, *self.effects)
 
 
-def flatten(step: Step) -> FlatStep:
+def flatten(step: Step, function: Any) -> FlatStep:
     """Inlines what a step calls.
+
+    Args:
+        step: the step.
+        function: its concrete function.
 
     Raises:
         GraphError: it captures something else than variables and tensors, such as a table, or was rewritten before.
     """
-    function = step.function
     captures, variables = _read_captures(function)
-    graph = function.graph.as_graph_def(add_shapes=True)
-    is_compiled = _leave_xla_out(graph)
     effects = tuple(operation.name for operation in function.graph.control_outputs)
     ends = [tensor.name for tensor in (*function.inputs, *function.outputs)]
-    flat = _inline(graph, [*ends, *effects])
-    if any(node.name.endswith(CAST_SUFFIX) for node in flat.node):
-        raise GraphError(
-            "functions of the step are in 16 bit already: amp_tf is on, and rewrote them for XLA as they were made",
-            where="compare(model_or_function)",
-            fix="Compare in a process with AMP_TF_DISABLE=1",
-        )
-    set_seeds(flat)
+    flat, is_compiled = flatten_graph(function.graph.as_graph_def(add_shapes=True), [*ends, *effects])
     count = len(step.batches[0]) + step.is_scaled
     return FlatStep(
         graph=flat,
@@ -91,6 +87,31 @@ def flatten(step: Step) -> FlatStep:
         effects=effects,
         is_compiled=is_compiled,
     )
+
+
+def flatten_graph(graph: Any, ends: list[str]) -> tuple[Any, bool]:
+    """Inlines what a graph calls, and gives its random ops seeds.
+
+    Args:
+        graph: a GraphDef, which is changed.
+        ends: the nodes and tensors that are wanted.
+
+    Returns:
+        The graph, and whether XLA would have compiled parts of it.
+
+    Raises:
+        GraphError: it was rewritten before.
+    """
+    is_compiled = _leave_xla_out(graph)
+    flat = _inline(graph, ends)
+    if any(node.name.endswith(CAST_SUFFIX) for node in flat.node):
+        raise GraphError(
+            "functions of the step are in 16 bit already: amp_tf is on, and rewrote them for XLA as they were made",
+            where="compare(model_or_function)",
+            fix="Compare in a process with AMP_TF_DISABLE=1",
+        )
+    set_seeds(flat)
+    return flat, is_compiled
 
 
 def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Variable]]:
@@ -105,7 +126,7 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
             captures[inner.op.name] = outer.numpy()
         elif id(outer) in of_handle:
             variable = of_handle[id(outer)]
-            value = _aligned(variable.numpy())
+            value = aligned(variable.numpy())
             variables[inner.op.name] = Variable(variable.name.partition(":")[0], value, variable.dtype.as_datatype_enum)
         else:
             raise GraphError(
@@ -116,7 +137,7 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
     return captures, variables
 
 
-def _aligned(value: Any) -> Any:
+def aligned(value: Any) -> Any:
     """The same numbers where TensorFlow can use them in place: its allocator's addresses are multiples of 64."""
     if not isinstance(value, np.ndarray) or value.dtype == object or value.ctypes.data % _ALIGNMENT == 0:
         return value

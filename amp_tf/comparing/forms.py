@@ -24,7 +24,7 @@ _LAST_BIT = 2.0**-23
 
 def output_names(step: Step, flat: FlatStep) -> list[tuple[str, str]]:
     """Kind and name of each floating-point result, and of each floating-point variable that the step writes."""
-    results = [step.results[number] for number in _float_results(step)]
+    results = [step.results[number] for number in step.floats]
     return [*results, *((UPDATE, flat.variables[node].name) for node in _written(flat))]
 
 
@@ -112,6 +112,8 @@ class JointGraph:
     def _reset(self, side: str, node: str) -> Any:
         import tensorflow as tf
 
+        if self._flat.variables[node].is_reference:
+            return tf.raw_ops.Assign(ref=self.tensor(side, node), value=self._starts[node]).op
         return tf.raw_ops.AssignVariableOp(resource=self.tensor(side, node), value=self._starts[node])
 
 
@@ -125,17 +127,12 @@ class Form:
     """
 
     def __init__(self, step: Step, flat: FlatStep, graph: Any) -> None:
-        import tensorflow as tf
-
         self._flat = flat
         self._joint = JointGraph(step, flat, {FLOAT32: graph})
-        self._results = [self._joint.tensor(FLOAT32, flat.results[number]) for number in _float_results(step)]
+        self._results = [self._joint.tensor(FLOAT32, flat.results[number]) for number in step.floats]
         self._written = _written(flat)
         with self._joint.graph.as_default():
-            self._variables = [
-                tf.raw_ops.ReadVariableOp(resource=self._joint.tensor(FLOAT32, node), dtype=tf.float32)
-                for node in self._written
-            ]
+            self._variables = [_read(self._joint.tensor(FLOAT32, node)) for node in self._written]
 
     def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
         """The outputs, as :func:`output_names` names them; the arguments are those of :meth:`JointGraph.fetch`."""
@@ -211,18 +208,35 @@ def new_session(graph: Any) -> Any:
     return tf.compat.v1.Session(graph=graph, config=config)
 
 
-def _float_results(step: Step) -> list[int]:
-    return [number for number, result in enumerate(step.function.outputs) if result.dtype.is_floating]
+def _read(variable: Any) -> Any:
+    """What a float32 variable holds."""
+    import tensorflow as tf
+
+    if variable.dtype != tf.resource:
+        return tf.identity(variable)
+    return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.float32)
 
 
 def _written(flat: FlatStep, *, of_all: bool = False) -> list[str]:
     """The float32 variables that something else than a read gets; of all types if that is asked for."""
     used = {
-        text.partition(":")[0] for node in flat.graph.node if node.op not in VARIABLE_READERS for text in node.input
+        text.partition(":")[0]
+        for node in flat.graph.node
+        if node.op not in VARIABLE_READERS
+        for place, text in enumerate(node.input)
+        if not (text in flat.variables and flat.variables[text].is_reference and not _takes_reference(node.op, place))
     }
     return [
         node for node, kept in flat.variables.items() if node in used and (of_all or kept.value.dtype == np.float32)
     ]
+
+
+def _takes_reference(op: str, place: int) -> bool:
+    """Whether an op may write the variable of TF1's that is its input at a place."""
+    from tensorflow.python.framework import op_def_registry
+
+    arguments = getattr(op_def_registry.get(op), "input_arg", ())
+    return place < len(arguments) and arguments[place].is_ref
 
 
 def _disturbed(value: np.ndarray) -> np.ndarray:

@@ -70,7 +70,10 @@ def _renamed(text: str, side: str, shared: Mapping[str, str]) -> str:
 
 
 def _make_variable(node: Any, variable: Variable) -> None:
-    """Turns the placeholder of a handle into a variable of its own."""
+    """Turns the placeholder of a handle into a variable of its own; a reference's node is one."""
+    if variable.is_reference:
+        node.attr["shared_name"].s = node.name.encode()
+        return
     node.op = "VarHandleOp"
     node.attr.clear()
     node.attr["dtype"].type = variable.data_type

@@ -8,10 +8,11 @@ from typing import Any
 
 from amp_tf.comparing.comparison import Comparison, NodeError
 from amp_tf.comparing.findings import Diagnosis, find
-from amp_tf.comparing.flattening import FlatStep, flatten
+from amp_tf.comparing.flattening import FlatStep
 from amp_tf.comparing.progress import Progress, silent
 from amp_tf.comparing.running import Looked, Measured
-from amp_tf.comparing.steps import name_of, trace
+from amp_tf.comparing.steps import name_of
+from amp_tf.comparing.subjects import flat_step
 from amp_tf.comparing.verdicts import LIMIT, Output, has_truth, roundoff
 from amp_tf.comparing.work import Work
 from amp_tf.config import AmpConfig, check_config
@@ -64,8 +65,7 @@ def compare(
     name = name_of(model_or_function)
     try:
         progress("tracing the step")
-        step = trace(model_or_function, batches, steps)
-        with Work(step, flatten(step), hardware, progress) as work:
+        with Work(*flat_step(model_or_function, batches, steps), hardware, progress) as work:
             found = _answer(name, work, config, nodes)
             return dataclasses.replace(found, notes=(*notes, *found.notes))
     finally:

@@ -72,7 +72,8 @@ def _probe(name: str, before: set[str], after: Any, graph: Any, is_wanted: bool)
         return None
     if not op.outputs or exact.type != op.type or len(exact.inputs) != len(op.inputs):
         return None  # folding made another op of it
-    if not exact.outputs[0].dtype.is_floating or exact.outputs[0].dtype.size != 4:
+    dtype = exact.outputs[0].dtype
+    if not dtype.is_floating or dtype.size != 4 or _is_reference(exact.outputs[0]):
         return None
     is_f16 = op.outputs[0].dtype.size == 2
     sources = [_source(tensor, before) for tensor in op.inputs]
@@ -103,11 +104,18 @@ def _is_f16(tensor: Any) -> bool:
     return bool(tensor.dtype.is_floating and tensor.dtype.size == 2)
 
 
+def _is_reference(tensor: Any) -> bool:
+    """Whether it is a variable of TF1's."""
+    return bool(tensor.dtype != tensor.dtype.base_dtype)
+
+
 def _again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -> Any:
     """The op once more, in the rewritten types, on float32's values."""
     import tensorflow as tf
 
     if op.op_def.is_stateful or any(tensor.dtype in (tf.resource, tf.variant) for tensor in op.inputs):
+        return None
+    if any(map(_is_reference, op.inputs)) and op.op_def.input_arg[0].is_ref:
         return None
     with graph.as_default():
         inputs = list(_rounded(exact.inputs, op.inputs, sources))

@@ -13,12 +13,13 @@ import numpy as np
 from amp_tf.comparing import instruments
 from amp_tf.comparing.comparison import without_infinities
 from amp_tf.comparing.findings import layer_of
-from amp_tf.comparing.flattening import FlatStep, flatten
+from amp_tf.comparing.flattening import FlatStep
 from amp_tf.comparing.forms import JointGraph
 from amp_tf.comparing.joining import FLOAT32, feed_name
 from amp_tf.comparing.progress import Progress, silent
 from amp_tf.comparing.regions import nodes_run_once
-from amp_tf.comparing.steps import OWN_SCOPE, Step, name_of, trace
+from amp_tf.comparing.steps import OWN_SCOPE, Step, name_of
+from amp_tf.comparing.subjects import flat_step
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
@@ -132,8 +133,7 @@ def find_ranges(
     config = dataclasses.replace(AmpConfig.from_env() if config is None else config, precision="float16")
     try:
         progress("tracing the step")
-        step = trace(model_or_function, batches, steps)
-        flat = flatten(step)
+        step, flat = flat_step(model_or_function, batches, steps)
         report = rewrite(flat.graph, config, preserve=flat.ends, hardware=hardware).report
         is_f16 = _in_float16(flat, {node.name for node in report.nodes if node.precision.is_f16})
         scale = _SCALE if step.is_scaled else 1.0

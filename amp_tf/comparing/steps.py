@@ -26,19 +26,19 @@ class Step:
     """One step of training or inference.
 
     Attributes:
-        function: the concrete function; it takes flat arguments, and the loss scale last where ``is_scaled``.
         results: of each of its results the kind and the name.
+        floats: which of them are floating-point numbers.
         batches: what to feed for its arguments, a row a batch; the loss scale is not among them.
         is_scaled: whether gradients are computed from the loss times a scale, and unscaled.
     """
 
-    function: Any
     results: tuple[tuple[str, str], ...]
+    floats: tuple[int, ...]
     batches: tuple[tuple[np.ndarray, ...], ...]
-    is_scaled: bool
+    is_scaled: bool = False
 
 
-def trace(subject: Any, batches: Iterable[Any], limit: int) -> Step:
+def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
     """Traces a Keras model's step, or a function.
 
     Args:
@@ -47,6 +47,9 @@ def trace(subject: Any, batches: Iterable[Any], limit: int) -> Step:
         batches: what to call it with: for a compiled model ``(x, y)`` or ``(x, y, sample_weight)``; for others a tuple
             of arguments, a mapping of named ones, or the only argument.
         limit: how many batches are used.
+
+    Returns:
+        The step, and the concrete function; it takes flat arguments, and the loss scale last where it is scaled.
 
     Raises:
         ConfigError: there are no batches, or they cannot be fed.
@@ -86,13 +89,14 @@ def trace(subject: Any, batches: Iterable[Any], limit: int) -> Step:
         raise GraphError(
             f"the step cannot be traced with the batches ({why})", where=name_of(subject), fix=fix
         ) from error
-    if not any(result.dtype.is_floating for result in function.outputs):
+    floats = tuple(number for number, result in enumerate(function.outputs) if result.dtype.is_floating)
+    if not floats:
         raise GraphError(
             "it returns no floating-point numbers, so there is nothing to compare",
             where=name_of(subject),
             fix="Return what you want compared: the loss, gradients, predictions",
         )
-    return Step(function, tuple(results), rows, is_training)
+    return Step(tuple(results), floats, rows, is_training), function
 
 
 def _rows(batches: Any) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from amp_tf.rewriting.fused_names import find_followers, pattern
 
 
 def _flat(function):
-    return flatten(trace(function, [np.ones((2, 2), np.float32)], 1)).graph
+    return flatten(*trace(function, [np.ones((2, 2), np.float32)], 1)).graph
 
 
 def test_nodes_of_loops_and_branches_are_left_out():

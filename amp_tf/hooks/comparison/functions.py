@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from amp_tf.hooks.comparison import sessions
 from amp_tf.hooks.comparison.calls import Call, as_function, kept
 from amp_tf.hooks.comparison.training import Training
 
@@ -90,7 +91,9 @@ def _gradient(original: Any) -> Any:
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
         _seen.has_gradients |= not tf.executing_eagerly()
-        return original(*args, **kwargs)
+        result = original(*args, **kwargs)
+        sessions.note_gradients(result)
+        return result
 
     return gradient
 

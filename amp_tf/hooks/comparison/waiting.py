@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 from pathlib import Path
 
-from amp_tf.hooks.comparison import functions
+from amp_tf.hooks.comparison import fit, functions, sessions
 from amp_tf.hooks.comparison.errand import TENSORFLOW, Errand
 from amp_tf.hooks.comparison.training import Training
 from amp_tf.hooks.patches import Patches
 
-# library -> the module with its patches: patches(training), rows of owner, attribute, and what makes the replacement
-_MODULES = {
-    "keras": "amp_tf.hooks.comparison.fit",
-    "tf_keras": "amp_tf.hooks.comparison.fit",
-    "tensorflow": "amp_tf.hooks.comparison.functions",
-}
+# library -> the modules with its patches: patches(training), rows of owner, attribute, and what makes the replacement
+_MODULES = {"keras": (fit,), "tf_keras": (fit,), "tensorflow": (functions, sessions)}
 
 
 def install(library: str, folder: str) -> None:
@@ -34,8 +29,9 @@ def install(library: str, folder: str) -> None:
     if library == "tensorflow":
         _training.errand.mark(TENSORFLOW)
     with _training.surviving():
-        for owner, attribute, make in importlib.import_module(_MODULES[library]).patches(_training, library):
-            _patches.put(owner, attribute, make)
+        for module in _MODULES[library]:
+            for owner, attribute, make in module.patches(_training, library):
+                _patches.put(owner, attribute, make)
 
 
 def _at_exit() -> None:
@@ -43,6 +39,7 @@ def _at_exit() -> None:
     if _training is not None and _training.is_awaited:
         with _training.surviving(), contextlib.suppress(SystemExit):
             functions.compare_what_is_there(_training)
+            sessions.compare_what_is_there(_training)
 
 
 _training: Training | None = None

@@ -1,0 +1,182 @@
+"""The patch of TF1 sessions: runs that need gradients train, and what they are fed are batches.
+
+The runs themselves are left alone, but that they give their data sources' results, too. After as many of the same
+fetches as are wanted, or as the session is closed or the program ends, they are compared with the variables' values of
+that moment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from amp_tf.comparing.sessions import HANDLES, SessionRuns
+from amp_tf.errors import GraphError
+from amp_tf.hooks.comparison.training import Training
+from amp_tf.hooks.patches import calling
+from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES
+
+_Row = tuple[Any, str, Callable[[Any], Any]]
+
+
+@dataclasses.dataclass
+class _Kind:
+    """Runs of the same fetches, fed the same tensors.
+
+    Attributes:
+        session: which ran them.
+        fetches, targets: what they gave and ran.
+        given: the data sources' results.
+        fed: what the program fed.
+        needed: the operations that they need.
+        batches: for each run the values of ``fed`` and ``given``.
+    """
+
+    session: Any
+    fetches: Sequence[Any]
+    targets: Sequence[Any]
+    given: Sequence[Any]
+    fed: Sequence[Any]
+    needed: Sequence[Any]
+    batches: list[tuple[np.ndarray, ...]] = dataclasses.field(default_factory=list)
+
+
+_kinds: dict[Any, _Kind | None] = {}  # by session, fetches and what is fed; None of runs that do not train
+_gradients: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # names of operations, by graph
+
+
+def patches(training: Training, library: str) -> list[_Row]:
+    """Rows of owner, attribute, and what makes its replacement from the original.
+
+    Args:
+        training: what is to be told of a training.
+        library: ``"tensorflow"``.
+    """
+    from tensorflow.python.client import session
+
+    return [
+        (session.BaseSession, "_do_run", calling(_run, training)),
+        (session.BaseSession, "close", calling(_close, training)),
+    ]
+
+
+def note_gradients(result: Any) -> None:
+    """Remembers the gradients that were asked for outside of functions.
+
+    Args:
+        result: a nest of tensors, of slices, and of ``None``.
+    """
+    import tensorflow as tf
+
+    for gradient in tf.nest.flatten(result):
+        tensor = getattr(gradient, "values", gradient)
+        if tf.is_symbolic_tensor(tensor) and not tensor.graph.building_function:
+            _gradients.setdefault(tensor.graph, set()).add(tensor.op.name)
+
+
+def compare_what_is_there(training: Training, session: Any = None) -> None:
+    """Compares the runs that there were most of, if there were any.
+
+    Args:
+        training: what is told.
+        session: only its runs; of all by default.
+    """
+    kinds = [kind for kind in _kinds.values() if kind and kind.batches and session in (None, kind.session)]
+    if kinds:
+        _compare(max(kinds, key=lambda kind: len(kind.batches)), training)
+
+
+def _run(
+    training: Training,
+    original: Any,
+    session: Any,
+    handle: Any,
+    targets: Any,
+    fetches: Any,
+    feeds: Any,
+    *rest: Any,
+) -> Any:
+    kind = None
+    if training.is_awaited and handle is None and _gradients.get(session.graph):
+        with training.surviving():
+            kind = _kind_of(session, targets, fetches, feeds)
+    if kind is None:
+        return original(session, handle, targets, fetches, feeds, *rest)
+    results = original(session, handle, targets, [*fetches, *kind.given], feeds, *rest)
+    with training.surviving():
+        fed = [np.array(feeds[tensor.ref()]) for tensor in kind.fed]
+        kind.batches.append((*fed, *results[len(fetches) :]))
+        if len(kind.batches) >= training.errand.steps:
+            _compare(kind, training)
+    return results[: len(fetches)]
+
+
+def _close(training: Training, original: Any, session: Any) -> None:
+    if training.is_awaited:
+        with training.surviving():
+            compare_what_is_there(training, session)
+    original(session)
+
+
+def _kind_of(session: Any, targets: Sequence[Any], fetches: Sequence[Any], feeds: Any) -> _Kind | None:
+    fed = [ref.deref() for ref in feeds]
+    key = (
+        id(session),
+        frozenset(operation.name for operation in targets),
+        *(frozenset(tensor.name for tensor in tensors) for tensors in (fetches, fed)),
+    )
+    if key not in _kinds:
+        needed = _needed([*targets, *(tensor.op for tensor in fetches)], {tensor.name for tensor in fed})
+        trains = not _gradients[session.graph].isdisjoint(operation.name for operation in needed)
+        given = [tensor for operation in needed if operation.type in DATA_SOURCES for tensor in operation.outputs]
+        _kinds[key] = _Kind(session, list(fetches), list(targets), given, fed, needed) if trains else None
+    return _kinds[key]
+
+
+def _needed(ends: Iterable[Any], fed: set[str]) -> list[Any]:
+    """The operations that some need, where some tensors are fed."""
+    found: dict[str, Any] = {}
+    waiting = list(ends)
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in found:
+            found[operation.name] = operation
+            waiting += [tensor.op for tensor in operation.inputs if tensor.name not in fed]
+            waiting += operation.control_inputs
+    return list(found.values())
+
+
+def _compare(kind: _Kind, training: Training) -> None:
+    if kind.session.sess_str:
+        raise GraphError(
+            "the session is one of a server", where="tf.compat.v1.Session", fix="Train in one process, without a target"
+        )
+    name = kind.targets[0].name if kind.targets else kind.fetches[0].op.name
+    runs = SessionRuns(
+        name=name,
+        graph=kind.session.graph,
+        fetches=kind.fetches,
+        targets=kind.targets,
+        fed=(*kind.fed, *kind.given),
+        variables=_values(kind),
+    )
+    note = f"{name} was compared with the variables as they are after {len(kind.batches)} runs of it"
+    training.compare(runs, kind.batches, (note,))
+
+
+def _values(kind: _Kind) -> dict[str, np.ndarray]:
+    """What the variables hold, read by nodes that are there: the graph may be closed to new ones."""
+    reads = {}
+    for operation in kind.needed:
+        if operation.type in REFERENCE_VARIABLES:
+            reads[operation.name] = operation.outputs[0]
+        elif operation.type in HANDLES:
+            readers = operation.outputs[0].consumers()
+            free = [reader for reader in readers if reader.type in READ_OPS and not reader.control_inputs]
+            reads.update((operation.name, reader.outputs[0]) for reader in free[:1])
+    values: dict[str, np.ndarray] = kind.session.run(reads)
+    return values
