@@ -46,7 +46,7 @@ class Limit:
         )
 
 
-_FUNCTIONS = r"(tf\.\w+|keras\.(losses|metrics))/.*|keras\.layers/(STFTSpectrogram|MelSpectrogram)"
+_FUNCTIONS = r"(tf\.\w+|keras\.(losses|metrics))/.*|keras\.layers/(STFTSpectrogram|MelSpectrogram|Lambda)"
 _SATURATED = (
     r"tf\.(nn|math)/(sigmoid|tanh|log_sigmoid|silu|swish|gelu|asin|atanh|acos)"
     r"|loops/.*|keras\.losses/.*"
@@ -88,7 +88,7 @@ LIMITS: tuple[Limit, ...] = (
         cases="1e-3|half masked|mean 50|equal rows",
     ),
     Limit(
-        r"tf\.math/(maximum|minimum)",
+        r"tf\.math/(maximum|minimum)|practice/lovasz hinge",
         ALL,
         50.0,
         "which of two nearly equal values is the larger decides where the gradient goes",
@@ -102,7 +102,7 @@ LIMITS: tuple[Limit, ...] = (
         cases="1|1e-6|1e-3|zeros|equal rows|mean 50",
     ),
     Limit(
-        r"keras\.layers/Random(Color.*|Contrast|Sharpness|Brightness)",
+        r"keras\.layers/Random(Color.*|Contrast|Sharpness|Brightness|GaussianBlur)",
         ALL,
         250.0,
         "colours are clipped to their range: on which side a value lies decides whether it has a gradient",

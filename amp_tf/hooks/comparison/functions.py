@@ -1,7 +1,8 @@
 """The patch of ``tf.function``: what asks for gradients while it is traced trains, and its calls are batches.
 
 The calls themselves are left alone. After as many as are wanted, or as the program ends, the function is compared as it
-is, with the variables' values of that moment: what it returns, and what it does to variables.
+is, with the variables' values of that moment: what it returns, and what it does to variables. One that takes a dataset
+or an iterator is compared before its first call, which may be all of the training.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from amp_tf.hooks.comparison import sessions
+from amp_tf.hooks.comparison import sessions, streams
 from amp_tf.hooks.comparison.calls import Call, as_function, kept
 from amp_tf.hooks.comparison.training import Training
 
@@ -23,12 +24,14 @@ class _Seen:
         function: the one that trains; ``None`` as long as there is none.
         calls: its calls.
         has_gradients: whether gradients were asked for in a graph since the outermost call began.
+        others: what is given in place of iterators of which elements were taken, by their ids.
     """
 
     def __init__(self) -> None:
         self.function: Any = None
         self.calls: list[Call] = []
         self.has_gradients = False
+        self.others: dict[int, Any] = {}
 
 
 _seen = _Seen()
@@ -66,22 +69,41 @@ def _call(original: Any, training: Training) -> Any:
     import tensorflow as tf
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = streams.replaced((args, kwargs), _seen.others)
         if not training.is_awaited or not tf.executing_eagerly():
-            return original(self, *args, **kwargs)
+            return original(self, *given[0], **given[1])
         _seen.has_gradients = False
-        result = original(self, *args, **kwargs)
+        if streams.holds_streams(given):
+            with training.surviving():
+                _compare_with_elements(self, given, training)
+            given = streams.replaced(given, _seen.others)
+            return original(self, *given[0], **given[1])
+        result = original(self, *given[0], **given[1])
         with training.surviving():
-            _note(self, args, kwargs, training)
+            _note(self, given, training)
         return result
 
     return call
 
 
-def _note(function: Any, args: Any, kwargs: Any, training: Training) -> None:
+def _compare_with_elements(function: Any, call: Call, training: Training) -> None:
+    """Compares a function that would train with what it gets, before it does; it may be an epoch."""
+    function.get_concrete_function(*call[0], **call[1])
+    if not _seen.has_gradients:
+        return
+    inner, calls, taken = streams.with_elements(function.python_function, call, training.errand.steps)
+    given = {id(value): value for value in (*call[0], *call[1].values())}
+    _seen.others = {number: streams.again(rows, given[number]) for number, rows in taken.items()}
+    name = _name(function)
+    note = f"{name} was compared with one element of its data a run"
+    training.compare(*as_function(name, inner, calls), (note,))
+
+
+def _note(function: Any, call: Call, training: Training) -> None:
     if _seen.function is None and _seen.has_gradients:
         _seen.function = function
     if function is _seen.function:
-        _seen.calls.append(kept((args, kwargs)))
+        _seen.calls.append(kept(call))
         if len(_seen.calls) >= training.errand.steps:
             compare_what_is_there(training)
 

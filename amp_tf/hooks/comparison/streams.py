@@ -1,0 +1,112 @@
+"""Functions that take a dataset or an iterator: each of their compared runs gets one element of it.
+
+A function that loops over a dataset then runs one turn; one that asks an iterator for several elements gets the same
+one each time. That is one step of the training, and no loop of thousands.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from amp_tf.errors import GraphError
+from amp_tf.hooks.comparison.calls import Call
+
+
+class Elements(list[Any]):
+    """In a dataset's place: what a loop goes over."""
+
+
+class Repeated:
+    """In an iterator's place: gives the same element whenever it is asked; a loop over it has one turn.
+
+    Args:
+        element: what it gives.
+    """
+
+    def __init__(self, element: Any) -> None:
+        self._element = element
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self._element,))
+
+    def __next__(self) -> Any:
+        return self._element
+
+    get_next = __next__
+
+
+def holds_streams(call: Call) -> bool:
+    """Whether an argument is a dataset or an iterator."""
+    return any(map(_is_stream, (*call[0], *call[1].values())))
+
+
+def with_elements(
+    function: Callable[..., Any], call: Call, limit: int
+) -> tuple[Callable[..., Any], list[Call], dict[int, Sequence[Any]]]:
+    """A function of elements, and calls of it.
+
+    Args:
+        function: takes datasets or iterators.
+        call: the arguments that it was called with.
+        limit: how many elements are used.
+
+    Returns:
+        The function, the calls, and what was taken of each iterator, by its ``id``.
+
+    Raises:
+        GraphError: a dataset is empty.
+    """
+    import tensorflow as tf
+
+    args, kwargs = call
+    given: dict[int | str, Any] = dict((*enumerate(args), *kwargs.items()))
+    taken = {key: list(itertools.islice(value, limit)) for key, value in given.items() if _is_stream(value)}
+    is_dataset = {key: isinstance(given[key], tf.data.Dataset) for key in taken}
+    if not all(taken.values()):
+        raise GraphError(
+            "a dataset that the function gets is empty",
+            where=getattr(function, "__name__", "function"),
+            fix="Look at the data before they are handed over, with next(iter(dataset))",
+        )
+
+    def with_streams(*args: Any, **kwargs: Any) -> Any:
+        def stream(key: Any, value: Any) -> Any:
+            if key not in is_dataset:
+                return value
+            return Elements((value,)) if is_dataset[key] else Repeated(value)
+
+        positional = [stream(key, value) for key, value in enumerate(args)]
+        return function(*positional, **{key: stream(key, value) for key, value in kwargs.items()})
+
+    def with_element(number: int) -> Call:
+        row = {key: taken[key][number] if key in taken else value for key, value in given.items()}
+        return tuple(row[place] for place in range(len(args))), {key: row[key] for key in kwargs}
+
+    calls = [with_element(number) for number in range(min(map(len, taken.values())))]
+    return with_streams, calls, {id(given[key]): rows for key, rows in taken.items() if not is_dataset[key]}
+
+
+def again(taken: Sequence[Any], iterator: Any) -> Any:
+    """An iterator that gives what was taken of one, and then what is left in that."""
+    import tensorflow as tf
+
+    whole = itertools.chain(taken, iterator)
+    return iter(tf.data.Dataset.from_generator(lambda: whole, output_signature=iterator.element_spec))
+
+
+def replaced(call: Call, others: Mapping[int, Any]) -> Call:
+    """A call with other iterators in place of those of some ids."""
+    if not others:
+        return call
+    return (
+        tuple(others.get(id(value), value) for value in call[0]),
+        {key: others.get(id(value), value) for key, value in call[1].items()},
+    )
+
+
+def _is_stream(value: Any) -> bool:
+    import tensorflow as tf
+
+    return isinstance(value, (tf.data.Dataset, tf.data.Iterator))
