@@ -175,3 +175,36 @@ def test_float32_only(tmp_path):
     assert ended.status == 1, ended.err
     assert "tensors would leave float16's range (float32 alone; 2 batches" in ended.out
     assert "correlated_error/sub (Sub, layer correlated_error): " in ended.out
+
+
+MIRRORED = """
+import keras, numpy as np, tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+keras.utils.set_random_seed(0)
+with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+    {more}
+    model.compile("sgd", {loss})
+x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
+print("trained on", *model.fit(x, x[:, :1], batch_size=8, verbose=0).history["loss"])
+"""
+
+
+def test_of_several_replicas_the_first_is_compared(tmp_path):
+    script = _script(tmp_path, MIRRORED.format(more="", loss="'mse'"))
+    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu", "--steps", "3")
+    assert ended.status == 0, ended.err
+    assert "sequential: healthy in bfloat16" in ended.out
+    assert "3 batches" in ended.out
+    assert "the first replica's part of each batch" in ended.out
+
+
+def test_several_replicas_go_on_where_the_comparison_fails(tmp_path):
+    table = "; ".join(line for line in TABLE.strip().splitlines()[1:2])
+    loss = "lambda y, p: tf.reduce_mean(tf.square(y - p)) + table.lookup(tf.constant(1))"
+    script = _script(tmp_path, MIRRORED.format(more=table, loss=loss))
+    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu", "--steps", "3")
+    assert ended.status == 2
+    assert ended.out == running.run([str(script)], tmp_path, {}).out
+    assert ended.out.startswith("trained on")

@@ -11,10 +11,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from amp_tf.errors import GraphError
 from amp_tf.hooks.comparison.calls import as_function
 from amp_tf.hooks.comparison.training import Training
 
+_ONE_REPLICA = "the first replica's part of each batch was run, on one device"
 _OWN_STEP = "the model's own train_step was run; its loss is multiplied by no loss scale here"
 
 
@@ -69,22 +69,28 @@ class _Watched:
         return getattr(self._function, name)
 
     def _compare(self, iterator: Any) -> None:
-        if self._model.distribute_strategy.num_replicas_in_sync > 1:
-            raise GraphError(
-                "the model is trained on several devices",
-                where=self._model.name,
-                fix="Show it one, for instance with CUDA_VISIBLE_DEVICES=0",
-            )
+        import tensorflow as tf
+
         a_call = _steps_a_call(self._model)
         wanted = -(-self._training.errand.steps // a_call) * a_call  # whole calls, so that what is left is whole, too
         self._taken.extend(itertools.islice(iterator, wanted))
-        self._training.compare(*_as_step(self._model, self._taken, self._owner))
+        own = [tf.nest.map_structure(_of_one_replica, batch) for batch in self._taken]
+        subject, batches, notes = _as_step(self._model, own, self._owner)
+        is_split = self._model.distribute_strategy.num_replicas_in_sync > 1
+        self._training.compare(subject, batches, (*notes, *((_ONE_REPLICA,) if is_split else ())))
 
 
 def _steps_a_call(model: Any) -> int:
     """The batches that one call of the train function takes."""
     count = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None)
     return 1 if count is None else int(count.numpy() if hasattr(count, "numpy") else count)
+
+
+def _of_one_replica(value: Any) -> Any:
+    """What the first replica gets of a value."""
+    import tensorflow as tf
+
+    return value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
 
 
 def _iterate(batches: Sequence[Any]) -> Any:
