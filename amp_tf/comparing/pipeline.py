@@ -90,10 +90,11 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
     def trial(patterns: tuple[str, ...], is_last: bool = False) -> Sequence[Output]:
         numbers = None if is_last else yardstick.numbers
         what = f"a trial with {', '.join(patterns)} in float32"
-        tried, _ = work.measure(work.rewritten(with_patterns(patterns)).graph, what, numbers)
+        kept = with_patterns(patterns)
+        tried, its_scale = work.measure(work.rewritten(kept).graph, what, numbers)
         if tried.is_cut:
             raise KeyboardInterrupt
-        return work.judge(tried, yardstick)
+        return work.judge(tried, work.yardstick_of_trial(yardstick, kept, its_scale))
 
     try:
         if not is_cut:

@@ -117,12 +117,28 @@ class Work:
         noise = self._against(self._float32, "float32, disturbed", numbers, scale, is_disturbed=True).pooled()
         if any(one.distance > NO_TRUTH for one in noise):
             self._check_again(numbers[:1], scale)
-        form = self._form(self.rewritten(_ideal(config)).graph, "products alone in 16 bit")
+        return Yardstick(tuple(numbers), self._ideal(numbers, config, scale), noise)
+
+    def yardstick_of_trial(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
+        """The yardstick for a trial: without the products that the trial mends, if one of these is not finite.
+
+        Args:
+            yardstick: of the step as it was.
+            config: by which the trial was rewritten.
+            scale: of the loss in the trial.
+        """
+        if not any(one.nonfinite for one in yardstick.ideal):
+            return yardstick
+        return dataclasses.replace(yardstick, ideal=self._ideal(yardstick.numbers, config, scale))
+
+    def _ideal(self, numbers: Sequence[int], config: AmpConfig, scale: float) -> Sequence[Statistics]:
+        """How far off the ideal mixed program is in some batches."""
+        what = "products alone in 16 bit"
+        form = self._form(self.rewritten(_ideal(config)).graph, what)
         try:
-            ideal = self._against(form, "products alone in 16 bit", numbers, scale)
+            return self._against(form, what, numbers, scale).pooled()
         finally:
             form.close()
-        return Yardstick(tuple(numbers), ideal.pooled(), noise)
 
     def judge(self, measured: Measured, yardstick: Yardstick) -> list[Output]:
         """The verdict on each output."""
@@ -167,7 +183,10 @@ class Work:
 
 
 def _ideal(config: AmpConfig) -> AmpConfig:
-    """Products alone: what would follow them into 16 bit, or pass 16 bit on, is on no list, and nothing is forced."""
+    """Products alone: what would follow them into 16 bit, or pass 16 bit on, is on no list, and nothing is forced.
+
+    Products that are kept in float32 by name are so in it, too.
+    """
     infer, clear = (tuple(sorted({row.op for row in ROWS if row.op_list == name})) for name in (INFER, CLEAR))
     return AmpConfig(
         precision=config.precision,
@@ -175,4 +194,5 @@ def _ideal(config: AmpConfig) -> AmpConfig:
         ignore_performance=config.ignore_performance,
         infer_remove=infer,
         clear_remove=clear,
+        keep_float32=config.keep_float32,
     )

@@ -76,8 +76,12 @@ class _Watched:
         self._taken.extend(itertools.islice(iterator, wanted))
         own = [tf.nest.map_structure(_of_one_replica, batch) for batch in self._taken]
         subject, batches, notes = _as_step(self._model, own, self._owner)
-        is_split = self._model.distribute_strategy.num_replicas_in_sync > 1
-        self._training.compare(subject, batches, (*notes, *((_ONE_REPLICA,) if is_split else ())))
+        strategy = self._model.distribute_strategy
+        if strategy.num_replicas_in_sync == 1:
+            self._training.compare(subject, batches, notes)
+            return
+        with tf.distribute.ReplicaContext(strategy, 0):  # the program may be in the strategy's scope, and no replica's
+            self._training.compare(subject, batches, (*notes, _ONE_REPLICA))
 
 
 def _steps_a_call(model: Any) -> int:
