@@ -24,7 +24,16 @@ from amp_tf.oplists.table import CLEAR, INFER, ROWS
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import RewriteResult, rewrite
 
-_SCALES = (2.0**15, 2.0**11, 2.0**7, 2.0**3, 1.0)  # as dynamic loss scaling finds its own, in larger steps
+_UNSCALED = 1.0
+_SCALES = (
+    2.0**15,
+    2.0**11,
+    2.0**7,
+    2.0**3,
+    _UNSCALED,
+    2.0**-5,
+    2.0**-10,
+)  # as loss scaling finds its own, in larger steps
 _JUDGED = 8  # of so many batches one is judged: the yardstick costs some four more runs
 
 
@@ -82,6 +91,8 @@ class Work:
     def measure(self, graph: Any, what: str, numbers: Sequence[int] | None = None) -> tuple[Measured, float]:
         """Runs a form with the first loss scale at which no gradient overflows; what was measured, and the scale.
 
+        Where gradients overflow at any scale, none is used.
+
         Args:
             graph: the form's GraphDef.
             what: it is called, for people.
@@ -89,15 +100,11 @@ class Work:
         """
         form = self._form(graph, what)
         try:
-            scales = _SCALES if self.step.is_scaled and self.precision.needs_loss_scaling else (1.0,)
-            for scale in scales:
-                is_last = scale == scales[-1]
-                measured = self._against(
-                    form, what, numbers, scale, is_over=lambda rows, last=is_last: not last and self._overflows(rows)
-                )
+            for scale in _SCALES if self.step.is_scaled and self.precision.needs_loss_scaling else ():
+                measured = self._against(form, what, numbers, scale, is_over=self._overflows)
                 if measured.is_cut or not self._overflows(*measured.rows.values()):
-                    break
-            return measured, scale
+                    return measured, scale
+            return self._against(form, what, numbers, _UNSCALED), _UNSCALED
         finally:
             form.close()
 

@@ -48,7 +48,7 @@ _ROWS_OF = {  # of painting.paint.RULES
     Rule.WHOLE_NUMBERS: ("whole numbers",),
     Rule.AFTER_PRODUCTS: ("results",),
     Rule.RUNNING_SUM: ("running sums",),
-    Rule.DIFFERENCE: ("differences", "promoted differences"),
+    Rule.DIFFERENCE: ("promoted differences", "differences"),
     Rule.CENTRED: ("centred values",),
     Rule.LEAVES_RANGE: ("squares and quotients",),
     Rule.SUMS: ("sums on lists", "narrow sums"),
