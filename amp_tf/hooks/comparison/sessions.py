@@ -45,7 +45,8 @@ class _Kind:
     batches: list[tuple[np.ndarray, ...]] = dataclasses.field(default_factory=list)
 
 
-_kinds: dict[Any, _Kind | None] = {}  # by session, fetches and what is fed; None of runs that do not train
+# By session, and then by fetches and what is fed; None of runs that do not train.
+_kinds: weakref.WeakKeyDictionary[Any, dict[Any, _Kind | None]] = weakref.WeakKeyDictionary()
 _gradients: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # names of operations, by graph
 
 
@@ -85,9 +86,10 @@ def compare_what_is_there(training: Training, session: Any = None) -> None:
         training: what is told.
         session: only its runs; of all by default.
     """
-    kinds = [kind for kind in _kinds.values() if kind and kind.batches and session in (None, kind.session)]
-    if kinds:
-        _compare(max(kinds, key=lambda kind: len(kind.batches)), training)
+    known = list(_kinds.values()) if session is None else [_kinds.get(session, {})]
+    found = [kind for kinds in known for kind in kinds.values() if kind and kind.batches]
+    if found:
+        _compare(max(found, key=lambda kind: len(kind.batches)), training)
 
 
 def _run(
@@ -124,17 +126,14 @@ def _close(training: Training, original: Any, session: Any) -> None:
 
 def _kind_of(session: Any, targets: Sequence[Any], fetches: Sequence[Any], feeds: Any) -> _Kind | None:
     fed = [ref.deref() for ref in feeds]
-    key = (
-        id(session),
-        frozenset(operation.name for operation in targets),
-        *(frozenset(tensor.name for tensor in tensors) for tensors in (fetches, fed)),
-    )
-    if key not in _kinds:
+    kinds = _kinds.setdefault(session, {})
+    key = tuple(frozenset(each.name for each in wanted) for wanted in (targets, fetches, fed))
+    if key not in kinds:
         needed = _needed([*targets, *(tensor.op for tensor in fetches)], {tensor.name for tensor in fed})
         trains = not _gradients[session.graph].isdisjoint(operation.name for operation in needed)
         given = [tensor for operation in needed if operation.type in DATA_SOURCES for tensor in operation.outputs]
-        _kinds[key] = _Kind(session, list(fetches), list(targets), given, fed, needed) if trains else None
-    return _kinds[key]
+        kinds[key] = _Kind(session, list(fetches), list(targets), given, fed, needed) if trains else None
+    return kinds[key]
 
 
 def _needed(ends: Iterable[Any], fed: set[str]) -> list[Any]:
