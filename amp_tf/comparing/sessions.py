@@ -15,9 +15,8 @@ import numpy as np
 from amp_tf.comparing.flattening import FlatStep, Variable, aligned, flatten_graph
 from amp_tf.comparing.steps import RESULT, Step
 from amp_tf.errors import GraphError
-from amp_tf.oplists.table import REFERENCE_VARIABLES
+from amp_tf.oplists.table import REFERENCE_VARIABLES, VARIABLE_HANDLES
 
-HANDLES = frozenset({"VarHandleOp"})
 _WHERE = "tf.compat.v1.Session.run"
 
 
@@ -58,7 +57,7 @@ class SessionRuns:
         variables = {
             node.name: self._variable(node)
             for node in graph.node
-            if node.op in HANDLES or node.op in REFERENCE_VARIABLES
+            if node.op in VARIABLE_HANDLES or node.op in REFERENCE_VARIABLES
         }
         flat, is_compiled = flatten_graph(graph, [*results, *(f"{name}:0" for name in feeds), *targets, *variables])
         floats = [number for number, tensor in enumerate(self.fetches) if tensor.dtype.base_dtype.is_floating]

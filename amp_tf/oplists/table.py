@@ -278,6 +278,8 @@ FILTERS = {
 }
 #: Sources of reference variables: what reads them by Identity or Enter must keep their type.
 REFERENCE_VARIABLES = Trait("Variable VariableV2")
+#: The handles of resource variables.
+VARIABLE_HANDLES = Trait("VarHandleOp")
 #: Ops that bring values into a loop of graph nodes, take them out, and close its ring.
 LOOP_ENTRIES = Trait("Enter RefEnter")
 LOOP_EXITS = Trait("Exit RefExit")

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from amp_tf.comparing.sessions import HANDLES, SessionRuns
+from amp_tf.comparing.sessions import SessionRuns
 from amp_tf.errors import GraphError
 from amp_tf.hooks.comparison.training import Training
 from amp_tf.hooks.patches import calling
-from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES
+from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
 
 _Row = tuple[Any, str, Callable[[Any], Any]]
 
@@ -173,7 +173,7 @@ def _values(kind: _Kind) -> dict[str, np.ndarray]:
     for operation in kind.needed:
         if operation.type in REFERENCE_VARIABLES:
             reads[operation.name] = operation.outputs[0]
-        elif operation.type in HANDLES:
+        elif operation.type in VARIABLE_HANDLES:
             readers = operation.outputs[0].consumers()
             free = [reader for reader in readers if reader.type in READ_OPS and not reader.control_inputs]
             reads.update((operation.name, reader.outputs[0]) for reader in free[:1])
