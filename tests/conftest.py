@@ -45,7 +45,8 @@ def unset_variables(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Te
 
 
 FOLLOWING_VALUES = (
-    *("after-products", "running-sum", "difference", "squares-and-quotients", "inaccurate-kernel", "carried-value"),
+    *("after-products", "running-sum", "difference", "norm", "squares-and-quotients"),
+    *("inaccurate-kernel", "carried-value"),
 )
 
 

@@ -241,6 +241,10 @@ DECOMPOSING = Trait(
 LOG_VALUES = Trait("Log LogSoftmax")
 #: Ops that add or average many values.
 TOTALS = Trait("Mean Sum")
+#: Ops that take a root, which ends a norm.
+ROOTS = Trait("Rsqrt Sqrt")
+#: Ops that give the larger or smaller of two values.
+BOUNDS = Trait("Maximum Minimum")
 #: Ops whose results add up to one.
 SHARES = Trait("Softmax")
 #: Ops that may make much of a small change of their input.

@@ -54,6 +54,7 @@ class Rule(enum.IntEnum):
     INACCURATE = 129
     CARRIED = 130
     CENTRED = 131
+    NORM = 132
 
     @property
     def converts(self) -> bool:
@@ -69,7 +70,7 @@ class Rule(enum.IntEnum):
 #: The rules by which a user converts nodes: no other rule takes their paint off but where 16 bit cannot be.
 FORCED = frozenset({Rule.FORCED_BY_LEVEL, Rule.FORCED_BY_NAME, Rule.FORCED_BY_SCOPE})
 #: The rules by which what a node computes is float32 because 16 bit would not hold what matters of it.
-KEPT = frozenset({Rule.CENTRED, Rule.DIFFERENCE, Rule.RUNNING_SUM})
+KEPT = frozenset({Rule.CENTRED, Rule.DIFFERENCE, Rule.NORM, Rule.RUNNING_SUM})
 
 _WORDS = {
     Rule.ALLOW_LIST: "its op is on the allow list",
@@ -116,6 +117,7 @@ _WORDS = {
     Rule.LEAVES_RANGE: "it is a square or a quotient, which leaves float16's range for ordinary values",
     Rule.INACCURATE: "its 16-bit kernel loses small results",
     Rule.CENTRED: "it takes a weighted mean off values, which then add up to zero, or is a part of that mean",
+    Rule.NORM: "it computes the root of a sum of squares, by which a whole row is then divided",
     Rule.CARRIED: "it hands a float32 value on unchanged, to nodes in float32, too",
 }
 

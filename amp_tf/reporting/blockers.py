@@ -50,6 +50,7 @@ _ROWS_OF = {  # of painting.paint.RULES
     Rule.RUNNING_SUM: ("running sums",),
     Rule.DIFFERENCE: ("promoted differences", "differences"),
     Rule.CENTRED: ("centred values",),
+    Rule.NORM: ("norms",),
     Rule.LEAVES_RANGE: ("squares and quotients",),
     Rule.SUMS: ("sums on lists", "narrow sums"),
     Rule.INACCURATE: ("inaccurate kernels",),

@@ -48,6 +48,7 @@ CONTRACT = {
     "running sums": "keeps sums in float32 that come back to be added to",
     "differences": "keeps differences in float32 whose roundings are shown at full size",
     "centred values": "keeps in float32 what takes a mean off its values, as the gradient of a softmax does",
+    "norms": "keeps roots of sums of squares in float32",
     "carried values": "casts behind what hands a float32 value on to 16 bit and to float32",
     "promoted differences": "keeps differences in float32 of which one side is",
     "squares and quotients": "keeps these in float32 beside float16",

@@ -97,6 +97,13 @@ def with_a_softmax_and_its_gradient():
     tf.matmul((back - tf.reduce_sum(back * y, -1, keepdims=True)) * y, x)
 
 
+def with_a_norm():
+    """Values by their root mean square, as RMSNorm has them, between two products."""
+    x = placeholder(512, 512)
+    y = tf.matmul(x, x)
+    tf.matmul(y * tf.math.rsqrt(tf.reduce_mean(tf.square(y), -1, keepdims=True)), x)
+
+
 def with_a_reshape_that_is_read_twice():
     """By a product, and by what has no 16-bit kernel."""
     flat = tf.reshape(placeholder(2, 256, 512), (512, 512))
@@ -206,6 +213,7 @@ SHOWN = {
     "running sums": lambda: converted(with_a_running_sum, precision="bfloat16"),
     "differences": lambda: converted(with_a_deviation, precision="bfloat16"),
     "centred values": lambda: converted(with_a_softmax_and_its_gradient, precision="bfloat16"),
+    "norms": lambda: converted(with_a_norm, precision="bfloat16"),
     "carried values": lambda: converted(with_a_reshape_that_is_read_twice, precision="bfloat16"),
     "promoted differences": lambda: converted(with_a_sum_minus_a_term, precision="bfloat16"),
     "squares and quotients": lambda: converted(with_a_square, precision="float16", target="cpu"),

@@ -278,6 +278,21 @@ def test_difference(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", [FP16, BF16])
+def test_norm(mode: Mode) -> None:
+    def build() -> None:
+        product = matmul(constant("input"), "allow1")
+        squares = raw.Mul(x=product, y=product, name="infer1")
+        root = raw.Sqrt(x=raw.Mean(input=squares, axis=[1], keep_dims=True, name="infer2"), name="infer3")
+        tf.identity(matmul(raw.Mul(x=product, y=root, name="infer4"), "allow2"), name="fetch")
+
+    original, ours = both(graph_of(build), mode)
+    norm = {"infer1"} if mode is FP16 else {"infer1", "infer2", "infer3"}  # sums are on float16's deny list
+    assert original >= norm
+    assert not ours & norm
+    assert ours >= {"allow1", "allow2"}
+
+
+@pytest.mark.parametrize("mode", [FP16, BF16])
 def test_inaccurate_kernel(mode: Mode) -> None:
     def build() -> None:
         x = raw.Elu(features=matmul(constant("input"), "allow1"), name="infer1")
