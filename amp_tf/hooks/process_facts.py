@@ -62,6 +62,7 @@ def facts() -> Facts:
             "not_installed": dict(seen.not_installed),
         },
         loss_scales=_curves(),
+        steps=_steps(),
     )
 
 
@@ -94,6 +95,11 @@ def _devices(has_graphs: bool) -> list[dict[str, Any]]:
     table = found.costs or SHIPPED
     cpu = {"type": "CPU", "bfloat16": found.cpu_has_bf16, "avx512": found.cpu_has_avx512, "costs": table.source}
     return [cpu, *({"type": "GPU", "compute_capability": list(pair)} for pair in found.gpu_capabilities)]
+
+
+def _steps() -> list[dict[str, Any]]:
+    times = sys.modules.get("amp_tf.hooks.step_times")
+    return times.rows() if times is not None else []
 
 
 def _curves() -> list[Any]:

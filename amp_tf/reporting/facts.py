@@ -35,6 +35,7 @@ class Facts:
         devices: type, and what is known of it.
         hooks: those that failed, rewrites that failed, and why amp_tf is off.
         loss_scales: one curve for each scaler.
+        steps: what steps of each kind took, as the program ran them.
     """
 
     process: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -43,3 +44,4 @@ class Facts:
     devices: Sequence[Mapping[str, Any]] = ()
     hooks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     loss_scales: Sequence[Curve] = ()
+    steps: Sequence[Mapping[str, Any]] = ()

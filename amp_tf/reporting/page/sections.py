@@ -14,6 +14,7 @@ from amp_tf.reporting.page.words import count, milliseconds, number, operations,
 Document = Mapping[str, Any]
 _MOST_ROWS = 15
 _MOST_LAYERS = 250
+_MOST_MEASURED, _WORTH_TELLING = 3, 0.02  # kinds of steps; of the time of the longest
 _NO_FIGURES = (
     "There are no figures: this report was not asked for before the graphs were rewritten. Set AMP_TF_REPORT=folder, "
     "or make it with amp-tf report."
@@ -86,6 +87,7 @@ def tiles(document: Document) -> str:
         costs = [f"by costs {device['costs']}" for device in document["devices"] if device.get("costs")]
         saved = ", ".join([f"{milliseconds(times['float32'])} in float32", *costs])
         found.append(("estimated, with casts", milliseconds(times["now"]), saved))
+    found += [(f"measured, {name}", taken, more) for name, taken, more in _measured(document)]
     folded = sum(graph["folded"] for graph in document["graphs"])
     hoisted = sum(graph["hoisted"] or 0 for graph in document["graphs"])
     found.append(("normalizations folded", count(folded), f"{count(hoisted)} reads moved out of loops"))
@@ -97,6 +99,21 @@ def tiles(document: Document) -> str:
     )
     summary = document["summary"] or document["why_nothing"] or ""
     return f'<dl class="tiles">{cells}</dl><p class="summary">{text(summary)}</p>'
+
+
+def _measured(document: Document) -> list[tuple[str, str, str]]:
+    """For each kind of steps that took long its name, the time of one, and of how many that is the median."""
+    rows = document.get("steps", [])  # reports of before have none
+    longest = max((row["seconds"] for row in rows), default=0.0)
+    return [
+        (
+            row["what"],
+            f"{milliseconds(row['median_ms'])} a step",
+            f"median of {count(row['steps'])}, of the program’s own",
+        )
+        for row in rows
+        if row["steps"] > 1 and row["seconds"] >= _WORTH_TELLING * longest
+    ][:_MOST_MEASURED]
 
 
 def blockers(document: Document) -> str:
@@ -323,7 +340,12 @@ def comparison(documents: Sequence[Document]) -> str:
     """The main figures of several runs side by side."""
     figures = [document["figures"] or {} for document in documents]
     times = [found.get("estimated_ms") or {} for found in figures]
+    measured = [{name: taken for name, taken, _ in _measured(document)} for document in documents]
     rows = {
+        **{
+            f"measured, {name}": [found.get(name, "–") for found in measured]
+            for name in dict.fromkeys(name for found in measured for name in found)
+        },
         "products’ work in 16 bit": [share(found.get("products_share_f16")) for found in figures],
         "nodes converted": [f"{count(one['converted'])} of {count(one['total'])}" for one in documents],
         "casts": [count(one["casts"]) for one in documents],

@@ -1,0 +1,177 @@
+"""How long the program's own steps take: measured where a report was asked for, and else left alone.
+
+A step of Keras lasts from the end of the one before to its own end, so it holds what waits for data and what callbacks
+do; the first one of an epoch lasts from its beginning. A call of a ``tf.function`` or a session's run lasts until it
+returns, which on a GPU may be before the work is done, unless the program looks at a result. Functions that another one
+calls, and those of Keras' own steps, are not counted again.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import importlib
+import statistics
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from amp_tf.config import AmpConfig
+from amp_tf.hooks.patches import Patches, calling
+
+KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
+_CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_keras.src.callbacks"}
+_KINDS = {"train": "fit", "test": "evaluate", "predict": "predict"}  # as callbacks call them, and as users do
+_KEPT, _TOLD, _NAMED = 1000, 20, 3  # last steps of each kind; kinds in a report; fetches that name a run
+_patches = Patches()
+_lock = threading.Lock()
+
+
+class _Steps:
+    """What was measured of one kind of steps. Not thread-safe.
+
+    Attributes:
+        count: how many there were.
+        total: seconds that they took together.
+        first: seconds of the first, which traces.
+        later: of the last ones.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.total = 0, 0.0
+        self.first: float | None = None
+        self.later: collections.deque[float] = collections.deque(maxlen=_KEPT)
+
+    def add(self, seconds: float, count: int) -> None:
+        self.count, self.total = self.count + count, self.total + seconds
+        if self.first is None:
+            self.first = seconds / count
+        else:
+            self.later.append(seconds / count)
+
+    def row(self, way: str, name: str) -> dict[str, Any]:
+        known = self.later or [self.first or 0.0]
+        return {
+            "way": way,
+            "what": name,
+            "steps": self.count,
+            "seconds": round(self.total, 6),
+            "first_ms": round(1e3 * (self.first or 0.0), 6),
+            "median_ms": round(1e3 * statistics.median(known), 6),
+            "fastest_ms": round(1e3 * min(known), 6),
+        }
+
+
+class _Here(threading.local):
+    """Of each thread: whether a call is running whose inner calls are not counted."""
+
+    is_inside = False
+
+
+_here = _Here()
+_steps: dict[tuple[str, str], _Steps] = collections.defaultdict(_Steps)
+_marks: weakref.WeakKeyDictionary[Any, dict[str, tuple[int, float]]] = weakref.WeakKeyDictionary()
+
+
+def install(config: AmpConfig) -> None:
+    """Measures from now on, in the libraries that are imported, if the configuration asks for reports. Idempotent."""
+    if not config.report_path:
+        return
+    with _lock:
+        for library, home in _CALLBACKS.items():
+            if hasattr(sys.modules.get(library), "Model"):
+                callbacks = importlib.import_module(home).CallbackList
+                for kind in _KINDS:
+                    _patches.put(callbacks, f"on_{kind}_batch_begin", calling(_begin, kind))
+                    _patches.put(callbacks, f"on_{kind}_batch_end", calling(_end, kind))
+                    name = f"{kind}_on_batch"
+                    _patches.put(sys.modules[library].Model, name, calling(_call, KERAS, _always(name)))
+        if hasattr(sys.modules.get("tensorflow"), "compat"):
+            from tensorflow.python.client import session
+            from tensorflow.python.eager.polymorphic_function import polymorphic_function
+
+            _patches.put(polymorphic_function.Function, "__call__", calling(_call, FUNCTION, _name_of_function))
+            _patches.put(session.BaseSession, "run", calling(_call, SESSION, _name_of_fetches))
+
+
+def uninstall() -> None:
+    """Measures no more; what was measured stays for the report. Idempotent."""
+    with _lock:
+        _patches.restore()
+
+
+def rows() -> list[dict[str, Any]]:
+    """What was measured so far, that which took longest first."""
+    with _lock:
+        found = [steps.row(way, name) for (way, name), steps in _steps.items()]
+    return sorted(found, key=lambda row: -row["seconds"])[:_TOLD]
+
+
+def reset() -> None:
+    """Forgets what was measured."""
+    with _lock:
+        _steps.clear()
+
+
+def _add(way: str, name: str, seconds: float, count: int) -> None:
+    with _lock:
+        _steps[way, name].add(seconds, count)
+
+
+def _begin(kind: str, original: Any, self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    marks = _marks.setdefault(self, {})
+    if not batch or kind not in marks:
+        marks[kind] = (batch, time.perf_counter())
+    return original(self, batch, *args, **kwargs)
+
+
+def _end(kind: str, original: Any, self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    result = original(self, batch, *args, **kwargs)
+    now = time.perf_counter()
+    first, since = _marks.setdefault(self, {}).get(kind, (batch, now))
+    _add(KERAS, _KINDS[kind], now - since, max(1, batch - first + 1))
+    _marks[self][kind] = (batch + 1, now)
+    return result
+
+
+def _call(way: str, name_of: Callable[..., str], original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    if _here.is_inside or (way == FUNCTION and not _is_a_step(self)):
+        return original(self, *args, **kwargs)
+    _here.is_inside = True
+    begin = time.perf_counter()
+    try:
+        result = original(self, *args, **kwargs)
+    finally:
+        _here.is_inside = False
+    seconds = time.perf_counter() - begin
+    with contextlib.suppress(Exception):  # whatever the program fetches, it goes on
+        _add(way, name_of(self, *args, **kwargs), seconds, 1)
+    return result
+
+
+def _is_a_step(function: Any) -> bool:
+    """Whether a function is called by the program itself: not by a trace, and not by Keras, whose steps are counted."""
+    import tensorflow as tf
+
+    home = str(getattr(function.python_function, "__module__", "")).partition(".")[0]
+    return home not in _CALLBACKS and tf.executing_eagerly()
+
+
+def _always(name: str) -> Callable[..., str]:
+    return lambda *_, **__: name
+
+
+def _name_of_function(function: Any, *_: Any, **__: Any) -> str:
+    return str(getattr(function, "__name__", "a function"))
+
+
+def _name_of_fetches(_: Any, fetches: Any = None, *__: Any, **___: Any) -> str:
+    """The names of what is fetched, the first few."""
+    if isinstance(fetches, dict):
+        fetches = list(fetches.values())
+    chosen = fetches if isinstance(fetches, (list, tuple)) else [fetches]
+    names = [str(getattr(each, "name", type(each).__name__)) for each in chosen[:_NAMED]]
+    return ", ".join(names + ["…"] * (len(chosen) > _NAMED))

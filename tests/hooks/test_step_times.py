@@ -1,0 +1,133 @@
+"""What the program's own steps take: counted where a report is asked for, whoever runs them."""
+
+from __future__ import annotations
+
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from amp_tf.config import AmpConfig
+from amp_tf.hooks import step_times
+from amp_tf.reporting.document import make_document
+from amp_tf.reporting.facts import Facts
+from amp_tf.reporting.page import html
+from amp_tf.reporting.schema import RewriteReport
+
+PAUSE = 0.02  # seconds
+
+
+@pytest.fixture
+def measured(tmp_path):
+    step_times.reset()
+    step_times.install(AmpConfig(report_path=str(tmp_path)))
+    yield lambda: {(row["way"], row["what"]): row for row in step_times.rows()}
+    step_times.uninstall()
+    step_times.reset()
+
+
+def test_without_a_report_nothing_is_measured():
+    before = tf.types.experimental.PolymorphicFunction.__call__, keras.callbacks.CallbackList.on_train_batch_end
+    step_times.install(AmpConfig())
+    after = tf.types.experimental.PolymorphicFunction.__call__, keras.callbacks.CallbackList.on_train_batch_end
+    assert before == after
+    tf.function(lambda x: x + 1)(1.0)
+    assert step_times.rows() == []
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras])
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_each_step_of_keras_is_counted_once(measured, library, at_once):
+    model = library.Sequential([library.Input((4,)), library.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=at_once)
+    x, y = np.ones((32, 4), "float32"), np.ones((32, 1), "float32")
+    model.fit(x, y, batch_size=8, epochs=3, validation_data=(x[:16], y[:16]), verbose=0)
+    model.predict(x, batch_size=8, verbose=0)
+    found = measured()
+    assert {key: row["steps"] for key, row in found.items()} == {
+        ("Keras", "fit"): 12,
+        ("Keras", "evaluate"): 6,
+        ("Keras", "predict"): 4,
+    }
+    fit = found["Keras", "fit"]
+    assert 0 < fit["fastest_ms"] <= fit["median_ms"] < fit["first_ms"]  # which traced
+    assert fit["seconds"] * 1e3 >= fit["first_ms"]
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_steps_of_a_program_that_calls_keras_batch_by_batch_are_counted(measured, library):
+    model = library.Sequential([library.Input((4,)), library.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    for _ in range(3):
+        model.train_on_batch(np.ones((8, 4), "float32"), y=np.ones((8, 1), "float32"))
+    assert {key: row["steps"] for key, row in measured().items()} == {("Keras", "train_on_batch"): 3}
+
+
+def test_what_waits_for_data_is_in_the_step(measured):
+    def slowly():
+        for _ in range(8):
+            time.sleep(PAUSE)
+            yield np.ones((2, 4), "float32"), np.ones((2, 1), "float32")
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(slowly(), verbose=0)
+    assert measured()["Keras", "fit"]["seconds"] >= 7 * PAUSE
+
+
+def test_a_function_is_counted_by_its_outermost_calls(measured):
+    @tf.function
+    def inner(x):
+        return x * 2
+
+    @tf.function
+    def train_step(x):
+        return inner(x) + 1
+
+    for _ in range(5):
+        train_step(tf.constant(1.0))
+    found = measured()
+    assert found.keys() == {("tf.function", "train_step")}
+    assert found["tf.function", "train_step"]["steps"] == 5
+
+
+def test_a_function_that_raises_is_the_programs_own_affair(measured):
+    @tf.function
+    def fails(x):
+        tf.debugging.assert_positive(x)
+        return x
+
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        fails(tf.constant(-1.0))
+    fails(tf.constant(1.0))
+    assert measured()["tf.function", "fails"]["steps"] == 1
+
+
+def test_runs_of_a_session_are_named_by_what_they_fetch(measured):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, (), name="x")
+        y, z = tf.add(x, 1, name="y"), tf.multiply(x, 2, name="z")
+        for _ in range(3):
+            session.run([y, z], {x: 1.0})
+        session.run({"only": z}, {x: 1.0})
+    assert {key: row["steps"] for key, row in measured().items()} == {
+        ("session", "y:0, z:0"): 3,
+        ("session", "z:0"): 1,
+    }
+
+
+def test_the_page_tells_what_was_measured_of_one_run_and_of_several_side_by_side():
+    def document(median, steps=100):
+        row = {"way": "Keras", "what": "fit", "steps": steps, "seconds": 1.0, "first_ms": 900.0}
+        facts = Facts(steps=[{**row, "median_ms": median, "fastest_ms": 1.0}])
+        return make_document(RewriteReport(facts=facts))
+
+    page = html.page([document(12.0)])
+    assert "measured, fit" in page
+    assert "12 ms a step" in page
+    both = html.page([document(12.0), document(7.0)])
+    assert "<th scope='row'>measured, fit</th><td>12 ms a step</td><td>7 ms a step</td>" in both
+    assert "measured, fit" not in html.page([document(12.0, steps=1)])  # which traced
