@@ -39,6 +39,7 @@ class Rounding:
         ops: of these nodes,
         inputs: the inputs are rounded, rather than the outputs.
         why: for people.
+        offsets: also of these nodes, where one input is a constant.
         spares: not where the contract asks for float32: where what the node gives is magnified before the next product,
             and in loops whose turns depend on each other, where it may be a running sum.
     """
@@ -48,6 +49,7 @@ class Rounding:
     inputs: bool
     why: str
     spares: bool = False
+    offsets: frozenset[str] = frozenset()
 
 
 ALL_LOST = 0.5  # a relative error
@@ -103,6 +105,7 @@ CAUSES = (
         "what is left of values that nearly cancel is made of their roundings; the contract asks for more where it is "
         "magnified",
         spares=True,
+        offsets=frozenset({"AddV2"}),  # x + 0.5 and later - 0.5
     ),
     Rounding(
         "partial sums",
@@ -136,7 +139,7 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
     ideal = graph.rewritten(ideal_config(mode.ideal))
     spares_loops = any(isinstance(step, Loop) and _accumulates(step) for step in steps_of(program.steps))
     ops = {node.op for node in ideal.node}
-    possible = [cause for cause in CAUSES if ops & cause.ops]
+    possible = [cause for cause in CAUSES if ops & (cause.ops | cause.offsets)]
     for cause in possible:
         if explains(with_roundings(ideal, [cause], tf.as_dtype(mode.ideal), spares_loops)):
             return cause.name
@@ -220,13 +223,18 @@ def with_roundings(
     if any(cause.name == "partial sums" for cause in causes):
         _add_one_by_one(result, float32.keys() - spared, rounding_of)
 
+    def is_of(cause: Rounding, node: tf.compat.v1.NodeDef) -> bool:
+        if node.op in cause.offsets:
+            return any(nodes[tensor].op == "Const" for tensor in node.input if tensor in nodes)
+        return node.op in cause.ops
+
     def named(inputs: bool) -> set[str]:
         """The nodes whose inputs are rounded, or whose outputs."""
         return {
             name
             for cause in causes
             for name, node in float32.items()
-            if cause.inputs == inputs and node.op in cause.ops and not (cause.spares and name in spared)
+            if cause.inputs == inputs and is_of(cause, node) and not (cause.spares and name in spared)
         }
 
     giving, reading = named(inputs=False), named(inputs=True)

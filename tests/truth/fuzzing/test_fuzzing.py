@@ -12,6 +12,7 @@ from tests.truth.fuzzing.steps import (
     Branch,
     Elementwise,
     Loop,
+    Move,
     Normalize,
     Product,
     Reduce,
@@ -58,6 +59,11 @@ BIG = Program(
 NEAR_ONE = Program(
     (Input(),), (Weighted((0,), "dense"), Affine((1,), 0.01, 1.0), Normalize((2,), "center"), Weighted((3,), "dense"))
 )
+OFFSETS = Program(  # 0.5 less, negated, 0.5 less: what is left was rounded beside 0.5
+    (Input(0.1),),
+    (Weighted((0,), "transposed"), Affine((1,), 0.1, -0.5), Affine((2,), -1.0, -0.5), Move((3,), "max pool")),
+    "mean",
+)
 INNER = Loop((1, 1), 1, 0.01, (Weighted((1,), "depthwise", has_bias=True),))
 SMALL_IN_LOOPS = Program(  # gradients below 6e-5, the normal numbers of float16, where the loss is not scaled
     (Input(),), (Loop((0, 0), 3, 0.1, (INNER,)), Weighted((1,), "transposed")), "mean"
@@ -87,10 +93,11 @@ NEARLY_ALL_SATURATED = Program(  # one of 1,024 numbers, by chance, is not: it h
         (BIG, 0, "float16", "float16's range"),
         (SMALL_IN_LOOPS, 1011898, "float16", "float16's range"),
         (NEAR_ONE, 0, "bfloat16", "cancelled"),
+        (OFFSETS, 1058572, "bfloat16", "cancelled"),
         (THREE_GRADIENTS, 1006934, "bfloat16", "partial sums"),
         (NEARLY_ALL_SATURATED, 2, "bfloat16", "switched"),
     ],
-    ids=["large", "small gradients in loops", "cancelled", "partial sums", "nearly all saturated"],
+    ids=["large", "small gradients in loops", "cancelled", "offsets", "partial sums", "nearly all saturated"],
 )
 def test_a_limit_of_16_bit_is_named(program: Program, seed: int, mode: str, cause: str) -> None:
     far = [row for row in judging.rows_of([program], [seed], [mode]) if judging.is_far_off(row)]
@@ -133,6 +140,13 @@ STATE_MINUS_ITS_START = (
     Loop((1, 1), 3, 0.1, (Binary((1, 0), "subtract"), Weighted((2,), "convolution", has_bias=True))),
     Weighted((2,), "convolution"),
 )
+RMS_NORM = (  # of rows that attention made nearly equal
+    Weighted((0,), "depthwise", has_bias=True),
+    Product((0, 1), "attention"),
+    Normalize((2,), "rms norm"),
+    Product((2, 3), "batch"),
+    Weighted((4,), "dense"),
+)
 BATCH_NORM = (
     Weighted((0,), "depthwise"),
     Affine((1,), 0.01, -0.5),
@@ -170,6 +184,11 @@ BATCH_NORM = (
 )
 def test_a_defect_that_the_fuzzer_found_is_mended(program: Program) -> None:
     assert not [row for row in judging.rows_of([program], [0], ["bfloat16"]) if judging.is_far_off(row)]
+
+
+def test_a_norm_of_rows_that_are_nearly_equal_is_rounded_once() -> None:
+    program = Program((Input(0.1),), RMS_NORM, "mean square")
+    assert not [row for row in judging.rows_of([program], [1050655], ["bfloat16"]) if judging.is_far_off(row)]
 
 
 def test_programs_have_steps_of_every_kind() -> None:
