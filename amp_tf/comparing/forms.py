@@ -6,7 +6,7 @@ the outputs of the step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from amp_tf.errors import GraphError
 from amp_tf.oplists.table import VARIABLE_READERS
 
 _LAST_BIT = 2.0**-23
+_MOST_COPIED = 2**26  # bytes of variables whose copies are held at once
 
 
 def output_names(step: Step, flat: FlatStep) -> list[tuple[str, str]]:
@@ -46,23 +47,33 @@ class JointGraph:
             joint = join(flat, sides)
             tf.import_graph_def(joint, name="")
             self._starts = {node: self._start(node) for node in flat.variables}
-            self._resets = [self._reset(side, node) for side in sides for node in flat.variables]
+            self._resets = {node: [self._reset(side, node) for side in sides] for node in flat.variables}
         names = [f"{side}/{name}" for side in sides for name in flat.effects]
         self._effects = [self.graph.get_operation_by_name(name) for name in names]
         self._keeps_state = keeps_state(joint)
-        self._session = new_session(self.graph)
+        self._session: Any = None  # made by a run
         self._writes = bool(_written(flat, of_all=True))
         self._held: bool | None = None  # whether the variables hold their values, or disturbed ones
 
     def close(self) -> None:
-        """Gives the session's memory back. Idempotent."""
-        self._session.close()
+        """Gives the session's memory back; the next run makes another. Idempotent."""
+        if self._session is not None:
+            self._session.close()
+        self._session, self._held = None, None
 
     def tensor(self, side: str, name: str) -> Any:
         """A tensor of the step, on a side."""
         return self.graph.get_tensor_by_name(tensor_name(side, name, self._flat))
 
-    def fetch(self, wanted: Any, number: int, scale: float, *, is_disturbed: bool = False) -> Any:
+    def fetch(
+        self,
+        wanted: Any,
+        number: int,
+        scale: float,
+        *,
+        is_disturbed: bool = False,
+        is_alone: bool = False,
+    ) -> Any:
         """Runs a batch from the variables' present values.
 
         Args:
@@ -70,6 +81,8 @@ class JointGraph:
             number: of the batch.
             scale: of the loss, where the step is scaled.
             is_disturbed: whether inputs and variables differ in their last bit.
+            is_alone: whether the rest of the step is not wanted: then variables that do not lead to what is fetched,
+                such as an optimizer's, are not even filled.
 
         Raises:
             GraphError: TensorFlow cannot run the step with this batch.
@@ -79,13 +92,17 @@ class JointGraph:
         change = _disturbed if is_disturbed else lambda value: value
         if self._keeps_state:
             self.close()
-            self._session, self._held = new_session(self.graph), None
+        if self._session is None:
+            self._session = new_session(self.graph)
         try:
             if self._writes or self._held is not is_disturbed:
-                start = {self._starts[node]: change(kept.value) for node, kept in self._flat.variables.items()}
-                self._session.run(self._resets, start)
-                self._held = is_disturbed
-            return self._session.run((wanted, self._effects), self._feed(number, scale, change))[0]
+                chosen = self._variables_behind(wanted) if is_alone else list(self._flat.variables)
+                for part in self._parts(chosen) if is_disturbed else [chosen]:
+                    start = {self._starts[node]: change(self._flat.variables[node].value) for node in part}
+                    self._session.run([self._resets[node] for node in part], start)
+                self._held = is_disturbed if not is_alone else None
+            effects = [] if is_alone else self._effects
+            return self._session.run((wanted, effects), self._feed(number, scale, change))[0]
         except tf.errors.OpError as error:
             raise GraphError(
                 f"a batch cannot be run ({_why(error.message)})",
@@ -96,6 +113,32 @@ class JointGraph:
     def read(self, wanted: Any) -> Any:
         """Fetches what depends on variables alone, such as they are after a batch."""
         return self._session.run(wanted)
+
+    def _parts(self, variables: Sequence[str]) -> Iterator[list[str]]:
+        """Some variables in parts, of which disturbed copies do not fill the memory."""
+        part: list[str] = []
+        held = 0
+        for node in variables:
+            part.append(node)
+            held += self._flat.variables[node].value.nbytes
+            if held > _MOST_COPIED:
+                yield part
+                part, held = [], 0
+        yield part
+
+    def _variables_behind(self, wanted: Any) -> list[str]:
+        """The variables that lead to some tensors, by values or by control, on any side."""
+        import tensorflow as tf
+
+        waiting = [tensor.op for tensor in tf.nest.flatten(wanted)]
+        found = set(waiting)
+        while waiting:
+            operation = waiting.pop()
+            fresh = {*(tensor.op for tensor in operation.inputs), *operation.control_inputs} - found
+            found |= fresh
+            waiting += fresh
+        names = {operation.name for operation in found}
+        return [node for node in self._flat.variables if any(f"{side}/{node}" in names for side in self._sides)]
 
     def _feed(self, number: int, scale: float, change: Any) -> dict[str, Any]:
         values = [*self._step.batches[number], *([np.float32(scale)] if self._step.is_scaled else [])]
@@ -139,10 +182,10 @@ class Form:
         results = self._joint.fetch(self._results, number, scale, is_disturbed=is_disturbed)
         change = _disturbed if is_disturbed else lambda value: value
         after = zip(self._written, self._joint.read(self._variables), strict=True)
-        return [*results, *(value - change(self._flat.variables[node].value) for node, value in after)]
+        return [*results, *(_minus(value, change(self._flat.variables[node].value)) for node, value in after)]
 
     def close(self) -> None:
-        """Gives the session's memory back. Idempotent."""
+        """Gives the session's memory back; the next run makes another. Idempotent."""
         self._joint.close()
 
 
@@ -215,6 +258,12 @@ def _read(variable: Any) -> Any:
     if variable.dtype != tf.resource:
         return tf.identity(variable)
     return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.float32)
+
+
+def _minus(value: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Their difference, in the place of the first where that is free: all variables of a model are as much again."""
+    difference: np.ndarray = np.subtract(value, other, out=value if value.ndim and value.flags.writeable else None)
+    return difference
 
 
 def _written(flat: FlatStep, *, of_all: bool = False) -> list[str]:

@@ -18,6 +18,8 @@ from amp_tf.comparing.progress import Progress
 from amp_tf.comparing.steps import Step
 from amp_tf.precision import Precision
 
+_AT_ONCE = 150  # nodes of a run: with all in one, tensors that wait for their reductions fill the memory
+
 
 @dataclasses.dataclass(frozen=True)
 class Looked:
@@ -124,18 +126,25 @@ def look(
     """
     progress("looking at each node: building the graph")
     joint = JointGraph(step, flat, {FLOAT32: flat.graph, AMP: rewritten})
+    found: list[Any] = []
+    sizes: dict[str, float] = {}
     with joint.graph.as_default():
         probes = probe(flat, rewritten, joint.graph, wanted)
         quick = _rows(probes, instruments.Calls(joint.graph, instruments.quick_row, precision.smallest))
         inputs = _largest_inputs(probes)
-    progress(f"looking at {len(probes)} nodes")
-    found, sizes = joint.fetch((quick, inputs), number, scale)
+    for start in range(0, len(probes), _AT_ONCE):
+        progress(f"looking at {len(probes)} nodes, from number {start + 1} on")
+        part = slice(start, start + _AT_ONCE)
+        read = {tensor.name for each in probes[part] for tensor in each.inputs} & (inputs.keys() - sizes.keys())
+        rows, more = joint.fetch((quick[part], {name: inputs[name] for name in read}), number, scale, is_alone=True)
+        found += rows
+        sizes.update(more)
     odd = [place for place, rows in enumerate(found) if not all(map(instruments.is_enough, rows))]
     found = [[instruments.settled(row) for row in rows] for rows in found]
     if odd:
         progress(f"looking at {len(odd)} nodes again, whose numbers are infinite, or very large or small")
         calls = instruments.Calls(joint.graph, instruments.thorough_row, precision.smallest)
-        again = joint.fetch(_rows([probes[place] for place in odd], calls), number, scale)
+        again = joint.fetch(_rows([probes[place] for place in odd], calls), number, scale, is_alone=True)
         thorough = dict(zip(odd, again, strict=True))
         found = [thorough.get(place, rows) for place, rows in enumerate(found)]
     joint.close()

@@ -154,6 +154,8 @@ class Work:
 
     def look(self, rewritten: Any, number: int, scale: float, nodes: str | None) -> list[Looked]:
         """What is measured at each node in one batch; the arguments are those of :func:`look`."""
+        if self._float32 is not None:
+            self._float32.close()  # its variables are as much as the model, and both sides have theirs
         return look(self.step, self.flat, rewritten, self.precision, number, scale, nodes, self._progress)
 
     def _form(self, graph: Any, what: str) -> Form:
