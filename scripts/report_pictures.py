@@ -2,8 +2,9 @@
 """Take the pictures of docs/report.md: scripts/report_pictures.py REPORTS.
 
 REPORTS is what ``python -m benchmarks.report_cost --keep REPORTS`` leaves: real runs of ResNet-50, BERT and an LSTM.
-Two small unchanged programs are run besides: one whose loss scale falls to its floor, and one whose graph TensorBoard
-colours. Needs Chromium with its driver, and TensorBoard.
+Small unchanged programs are run besides: one whose loss scale falls to its floor; one that is compiled by XLA; one that
+exports its model, which TensorBoard colours; one that trains in float32 and in bfloat16, whose times need a quiet
+machine. Needs Chromium with its driver, and TensorBoard.
 """
 
 from __future__ import annotations
@@ -53,6 +54,28 @@ layers = [
 model = keras.Sequential([keras.Input((28, 28, 1)), *layers], name="digits")
 model.compile("adam", "sparse_categorical_crossentropy")
 model.fit(x, np.arange(128) % 10, epochs=2, verbose=0, callbacks=[keras.callbacks.TensorBoard("logs/keras")])
+model.export("exported", verbose=False)
+"""
+COMPILED = """
+import keras
+import numpy as np
+
+x = np.random.default_rng(1).normal(size=(4096, 512)).astype("float32")
+layers = [keras.layers.Dense(1024, activation="relu"), keras.layers.LayerNormalization(), keras.layers.Dense(10)]
+model = keras.Sequential(layers)
+model.compile("adam", "mse", jit_compile=True)
+model.fit(x, np.zeros((4096, 10), "float32"), batch_size=128, epochs=3, verbose=0)
+"""
+TIMED = """
+import keras
+import numpy as np
+
+x = np.random.default_rng(1).random((512, 64, 64, 16), "float32")
+layers = [keras.layers.Conv2D(width, 3, activation="relu", padding="same") for width in (64, 64, 128)]
+model = keras.Sequential([*layers, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(10)])
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(x, np.arange(512) % 10, batch_size=16, epochs=2, verbose=0)
+model.predict(x, batch_size=16, verbose=0)
 """
 # TensorBoard's page is made of elements within elements, which one query does not find.
 FIND = """
@@ -92,14 +115,20 @@ def main() -> int:
         _take(page, "bert-ops", bert, 1000, part="ops")
         _take(page, "loss-scale", falling, 900, part="loss-scale")
         _search(page, bert)
+        _run(COMPILED, folder / "compiled", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs")
+        _take(page, "xla-phone", _page(folder / "compiled" / "logs", folder / "compiled.html"), 390)
+        _run(TIMED, folder / "timed", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs", AMP_TF_KEEP_FLOAT32=".")
+        _run(TIMED, folder / "timed", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs")
+        _take(page, "side-by-side", _page(folder / "timed" / "logs", folder / "timed.html"), 900)
         _run(COLOURED, folder / "coloured", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs")
+        _take(page, "saved-model", _page(folder / "coloured" / "exported", folder / "exported.html"), 1000)
         _tensorboard(page, folder / "coloured" / "logs")
     return 0
 
 
 def _run(program: str, folder: pathlib.Path, **variables: str) -> None:
     """Runs an unchanged program under amp_tf."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(program)
     switched_on = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "amp_tf", "train.py"]

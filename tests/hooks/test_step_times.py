@@ -127,7 +127,7 @@ def test_the_page_tells_what_was_measured_of_one_run_and_of_several_side_by_side
 
     page = html.page([document(12.0)])
     assert "measured, fit" in page
-    assert "12 ms a step" in page
+    assert "<dd>12 ms<small>a step, the median of 100</small></dd>" in page
     both = html.page([document(12.0), document(7.0)])
-    assert "<th scope='row'>measured, fit</th><td>12 ms a step</td><td>7 ms a step</td>" in both
+    assert "<th scope='row'>measured, a step of fit</th><td>12 ms</td><td>7 ms</td>" in both
     assert "measured, fit" not in html.page([document(12.0, steps=1)])  # which traced

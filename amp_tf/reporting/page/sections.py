@@ -106,11 +106,7 @@ def _measured(document: Document) -> list[tuple[str, str, str]]:
     rows = document.get("steps", [])  # reports of before have none
     longest = max((row["seconds"] for row in rows), default=0.0)
     return [
-        (
-            row["what"],
-            f"{milliseconds(row['median_ms'])} a step",
-            f"median of {count(row['steps'])}, of the program’s own",
-        )
+        (row["what"], milliseconds(row["median_ms"]), f"a step, the median of {count(row['steps'])}")
         for row in rows
         if row["steps"] > 1 and row["seconds"] >= _WORTH_TELLING * longest
     ][:_MOST_MEASURED]
@@ -343,7 +339,7 @@ def comparison(documents: Sequence[Document]) -> str:
     measured = [{name: taken for name, taken, _ in _measured(document)} for document in documents]
     rows = {
         **{
-            f"measured, {name}": [found.get(name, "–") for found in measured]
+            f"measured, a step of {name}": [found.get(name, "–") for found in measured]
             for name in dict.fromkeys(name for found in measured for name in found)
         },
         "products’ work in 16 bit": [share(found.get("products_share_f16")) for found in figures],
