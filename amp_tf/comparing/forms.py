@@ -6,7 +6,7 @@ the outputs of the step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from amp_tf.errors import GraphError
 from amp_tf.oplists.table import VARIABLE_READERS
 
 _LAST_BIT = 2.0**-23
-_MOST_COPIED = 2**26  # bytes of variables whose copies are held at once
 
 
 def output_names(step: Step, flat: FlatStep) -> list[tuple[str, str]]:
@@ -97,9 +96,8 @@ class JointGraph:
         try:
             if self._writes or self._held is not is_disturbed:
                 chosen = self._variables_behind(wanted) if is_alone else list(self._flat.variables)
-                for part in self._parts(chosen) if is_disturbed else [chosen]:
-                    start = {self._starts[node]: change(self._flat.variables[node].value) for node in part}
-                    self._session.run([self._resets[node] for node in part], start)
+                start = {self._starts[node]: change(self._flat.variables[node].value) for node in chosen}
+                self._session.run([self._resets[node] for node in chosen], start)
                 self._held = is_disturbed if not is_alone else None
             effects = [] if is_alone else self._effects
             return self._session.run((wanted, effects), self._feed(number, scale, change))[0]
@@ -113,18 +111,6 @@ class JointGraph:
     def read(self, wanted: Any) -> Any:
         """Fetches what depends on variables alone, such as they are after a batch."""
         return self._session.run(wanted)
-
-    def _parts(self, variables: Sequence[str]) -> Iterator[list[str]]:
-        """Some variables in parts, of which disturbed copies do not fill the memory."""
-        part: list[str] = []
-        held = 0
-        for node in variables:
-            part.append(node)
-            held += self._flat.variables[node].value.nbytes
-            if held > _MOST_COPIED:
-                yield part
-                part, held = [], 0
-        yield part
 
     def _variables_behind(self, wanted: Any) -> list[str]:
         """The variables that lead to some tensors, by values or by control, on any side."""
@@ -182,7 +168,7 @@ class Form:
         results = self._joint.fetch(self._results, number, scale, is_disturbed=is_disturbed)
         change = _disturbed if is_disturbed else lambda value: value
         after = zip(self._written, self._joint.read(self._variables), strict=True)
-        return [*results, *(_minus(value, change(self._flat.variables[node].value)) for node, value in after)]
+        return [*results, *(value - change(self._flat.variables[node].value) for node, value in after)]
 
     def close(self) -> None:
         """Gives the session's memory back; the next run makes another. Idempotent."""
@@ -258,12 +244,6 @@ def _read(variable: Any) -> Any:
     if variable.dtype != tf.resource:
         return tf.identity(variable)
     return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.float32)
-
-
-def _minus(value: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Their difference, in the place of the first where that is free: all variables of a model are as much again."""
-    difference: np.ndarray = np.subtract(value, other, out=value if value.ndim and value.flags.writeable else None)
-    return difference
 
 
 def _written(flat: FlatStep, *, of_all: bool = False) -> list[str]:

@@ -122,19 +122,26 @@ def _add(way: str, name: str, seconds: float, count: int) -> None:
 
 
 def _begin(kind: str, original: Any, self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    marks = _marks.setdefault(self, {})
-    if not batch or kind not in marks:
-        marks[kind] = (batch, time.perf_counter())
+    with _going_on():
+        marks = _marks.setdefault(self, {})
+        if not batch or kind not in marks:
+            marks[kind] = (batch, time.perf_counter())
     return original(self, batch, *args, **kwargs)
 
 
 def _end(kind: str, original: Any, self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
     result = original(self, batch, *args, **kwargs)
-    now = time.perf_counter()
-    first, since = _marks.setdefault(self, {}).get(kind, (batch, now))
-    _add(KERAS, _KINDS[kind], now - since, max(1, batch - first + 1))
-    _marks[self][kind] = (batch + 1, now)
+    with _going_on():
+        now = time.perf_counter()
+        first, since = _marks.setdefault(self, {}).get(kind, (batch, now))
+        _add(KERAS, _KINDS[kind], now - since, max(1, batch - first + 1))
+        _marks[self][kind] = (batch + 1, now)
     return result
+
+
+def _going_on() -> contextlib.suppress:
+    """The program goes on, whatever it hands over, such as a batch that is no number, which is then not measured."""
+    return contextlib.suppress(Exception)
 
 
 def _call(way: str, name_of: Callable[..., str], original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -147,7 +154,7 @@ def _call(way: str, name_of: Callable[..., str], original: Any, self: Any, *args
     finally:
         _here.is_inside = False
     seconds = time.perf_counter() - begin
-    with contextlib.suppress(Exception):  # whatever the program fetches, it goes on
+    with _going_on():
         _add(way, name_of(self, *args, **kwargs), seconds, 1)
     return result
 

@@ -66,6 +66,18 @@ def test_steps_of_a_program_that_calls_keras_batch_by_batch_are_counted(measured
     assert {key: row["steps"] for key, row in measured().items()} == {("Keras", "train_on_batch"): 3}
 
 
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_a_loop_that_calls_callbacks_with_something_else_than_numbers_goes_on(measured, library):
+    seen = []
+    callbacks = library.callbacks.CallbackList(
+        [library.callbacks.LambdaCallback(on_train_batch_end=lambda *a, **_: seen.append(a))]
+    )
+    callbacks.on_train_batch_begin("first")
+    callbacks.on_train_batch_end("first")
+    assert [batch for batch, *_ in seen] == ["first"]
+    assert measured() == {}
+
+
 def test_what_waits_for_data_is_in_the_step(measured):
     def slowly():
         for _ in range(8):

@@ -1,0 +1,37 @@
+"""The look at single nodes: in parts it says what it says of all at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from amp_tf.comparing import running
+from amp_tf.comparing.progress import silent
+from amp_tf.comparing.subjects import flat_step
+from amp_tf.config import AmpConfig
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.precision import Precision
+from amp_tf.rewriting.pipeline import rewrite
+
+
+def test_nodes_in_parts_are_nodes_all_at_once(monkeypatch):
+    weight = tf.Variable(np.random.default_rng(1).normal(size=(8, 8)).astype("float32"))
+
+    def layers(x):
+        for _ in range(3):
+            x = tf.tanh(x @ weight)
+        return tf.reduce_sum(x)
+
+    step, flat = flat_step(layers, [np.random.default_rng(2).normal(size=(4, 8)).astype("float32")], 1)
+    config = AmpConfig(precision="bfloat16", target="cpu")
+    rewritten = rewrite(flat.graph, config, preserve=flat.ends, hardware=Hardware(cpu_has_bf16=True)).graph
+
+    def looked():
+        found = running.look(step, flat, rewritten, Precision.BFLOAT16, 0, 1.0, None, silent)
+        return [(each.probe.name, each.accumulated, each.local, each.largest_input) for each in found]
+
+    whole = looked()
+    assert len(whole) > 4
+    assert any(accumulated.error > 0 for _, accumulated, _, _ in whole)
+    monkeypatch.setattr(running, "_AT_ONCE", 2)
+    assert looked() == whole
