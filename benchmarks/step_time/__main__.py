@@ -34,6 +34,9 @@ def new_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.6, help="length of a round")
+    parser.add_argument(
+        "--prepare", type=int, default=1, metavar="N", help="modes that trace at once; with 2, no times of first steps"
+    )
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--plot", type=Path, help="write a bar chart here (needs matplotlib)")
     parser.add_argument("--read", nargs="+", type=Path, metavar="JSON", help="show these figures, measure nothing")
@@ -53,7 +56,7 @@ def measure(asked: argparse.Namespace) -> results.Results:
     parts = [f"without {part}" for part in options.names_in(asked.without)]
     chosen = [available[name] for name in [*options.names_in(asked.modes), *parts]]
     ways = [WAYS[name] for name in options.names_in(asked.ways)]
-    settings = suite.Settings(asked.size, asked.precision, asked.rounds, asked.seconds)
+    settings = suite.Settings(asked.size, asked.precision, asked.rounds, asked.seconds, asked.prepare)
     found = results.Results(results.machine("python -m benchmarks.step_time"), asked.precision, ())
     begin = time.monotonic()
     for model in names(asked.models):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.step_time.modes import Mode, Way, environment
@@ -22,12 +23,15 @@ class Settings:
         precision: the 16-bit type of policy and TensorFlow's pass.
         rounds: rounds of each mode; modes take turns in each round.
         seconds: length of a round.
+        prepared_at_once: modes that trace and make their first steps at the same time; with more than one, the
+            times of first steps say nothing and are not kept.
     """
 
     size: str
     precision: str
     rounds: int
     seconds: float
+    prepared_at_once: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,24 +111,29 @@ class Worker:
 def measure(model: str, batch: int | None, modes: Sequence[Mode], ways: Sequence[Way], settings: Settings) -> list[Row]:
     """All modes of one model, in each of the ways.
 
-    The processes of all modes live at the same time; each prepares while the others sleep, then they take turns.
+    The processes of all modes live at the same time; they prepare, some at once, and then take turns.
     """
     rows = []
     workers: dict[str, Worker] = {}
+
+    def prepared(mode: Mode, way: Way) -> Row:
+        try:
+            if mode.name not in workers:
+                workers[mode.name] = Worker(model, mode, batch, settings)
+                workers[mode.name].ask(do="versions")  # its imports are over before the first step is timed
+            row = _prepared(workers[mode.name], model, way, mode)
+        except RuntimeError as error:
+            workers.pop(mode.name).close()
+            return Row(model, way.name, mode.name, error=str(error))
+        return row if settings.prepared_at_once == 1 else dataclasses.replace(row, first_step_s=0.0)
+
     try:
         for way in ways:
-            ready: dict[str, Row] = {}
-            for mode in modes:
-                if way.jit and not mode.reaches_xla:
-                    continue
-                try:
-                    if mode.name not in workers:
-                        workers[mode.name] = Worker(model, mode, batch, settings)
-                        workers[mode.name].ask(do="versions")  # its imports are over before the first step is timed
-                    ready[mode.name] = _prepared(workers[mode.name], model, way, mode)
-                except RuntimeError as error:
-                    workers.pop(mode.name).close()
-                    rows.append(Row(model, way.name, mode.name, error=str(error)))
+            reached = [mode for mode in modes if mode.reaches_xla or not way.jit]
+            with ThreadPoolExecutor(settings.prepared_at_once) as pool:
+                prepared_rows = list(pool.map(lambda mode, way=way: prepared(mode, way), reached))
+            ready = {row.mode: row for row in prepared_rows if not row.error}
+            rows += [row for row in prepared_rows if row.error]
             times: dict[str, list[float]] = {name: [] for name in ready}
             for _ in range(settings.rounds):
                 for name in ready:

@@ -142,7 +142,7 @@ def _subject_cells(by_mode: Mapping[str, Row]) -> list[str]:
         return ["–"] * 5
     difference, best = loss_difference(row, reference), best_other(by_mode)
     return [
-        f"{row.first_step_s / reference.first_step_s:.2f}",
+        f"{row.first_step_s / reference.first_step_s:.2f}" if reference.first_step_s else "–",
         f"{row.peak_mib / reference.peak_mib:.2f}",
         f"{row.converted} / {row.casts}",
         "–" if difference is None else f"{difference:.1e}",
