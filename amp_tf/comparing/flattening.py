@@ -126,7 +126,8 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
             captures[inner.op.name] = outer.numpy()
         elif id(outer) in of_handle:
             variable = of_handle[id(outer)]
-            value = aligned(variable.numpy())
+            # Its own memory on a CPU: who writes a variable that is read elsewhere takes other memory.
+            value = aligned(np.asarray(variable.read_value()))
             variables[inner.op.name] = Variable(variable.name.partition(":")[0], value, variable.dtype.as_datatype_enum)
         else:
             raise GraphError(

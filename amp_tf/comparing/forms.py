@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from amp_tf.comparing import instruments
-from amp_tf.comparing.flattening import FlatStep
+from amp_tf.comparing.flattening import FlatStep, aligned
 from amp_tf.comparing.joining import FLOAT32, feed_name, join, tensor_name
 from amp_tf.comparing.randomness import keeps_state
 from amp_tf.comparing.steps import UPDATE, Step
 from amp_tf.errors import GraphError
 from amp_tf.oplists.table import VARIABLE_READERS
 
-_LAST_BIT = 2.0**-23
+_CHANGES = np.array([1 - 2.0**-23, 1 + 2.0**-23], np.float32)  #: of a number by its last bit, down and up
+_AT_ONCE = 2**25  #: bytes of disturbed variables that wait to be set
 
 
 def output_names(step: Step, flat: FlatStep) -> list[tuple[str, str]]:
@@ -96,8 +97,9 @@ class JointGraph:
         try:
             if self._writes or self._held is not is_disturbed:
                 chosen = self._variables_behind(wanted) if is_alone else list(self._flat.variables)
-                start = {self._starts[node]: change(self._flat.variables[node].value) for node in chosen}
-                self._session.run([self._resets[node] for node in chosen], start)
+                for part in self._parts(chosen):
+                    start = {self._starts[node]: change(self._flat.variables[node].value) for node in part}
+                    self._session.run([self._resets[node] for node in part], start)
                 self._held = is_disturbed if not is_alone else None
             effects = [] if is_alone else self._effects
             return self._session.run((wanted, effects), self._feed(number, scale, change))[0]
@@ -111,6 +113,18 @@ class JointGraph:
     def read(self, wanted: Any) -> Any:
         """Fetches what depends on variables alone, such as they are after a batch."""
         return self._session.run(wanted)
+
+    def _parts(self, chosen: Sequence[str]) -> list[list[str]]:
+        """Variables of which so many are set at once that their disturbed copies take little room."""
+        parts: list[list[str]] = [[]]
+        waiting = 0
+        for node in chosen:
+            waiting += self._flat.variables[node].value.nbytes
+            if waiting > _AT_ONCE and parts[-1]:
+                parts.append([])
+                waiting = self._flat.variables[node].value.nbytes
+            parts[-1].append(node)
+        return parts
 
     def _variables_behind(self, wanted: Any) -> list[str]:
         """The variables that lead to some tensors, by values or by control, on any side."""
@@ -272,5 +286,9 @@ def _disturbed(value: np.ndarray) -> np.ndarray:
     """The same numbers, with the last bit of each float32 changed, up or down; whole ones, such as masks, are exact."""
     if value.dtype != np.float32:
         return value
-    signs = np.random.default_rng(value.size).choice([-1.0, 1.0], value.shape)
-    return np.where(value == np.rint(value), value, value * (1 + signs * _LAST_BIT)).astype(np.float32)
+    random = np.frombuffer(np.random.default_rng(value.size).bytes(-(-value.size // 8)), np.uint8)
+    is_up = np.unpackbits(random, count=value.size).reshape(value.shape)
+    changed = np.multiply(value, _CHANGES[is_up], out=np.empty_like(value))
+    np.copyto(changed, value, where=value == np.rint(value))
+    found: np.ndarray = aligned(changed)
+    return found

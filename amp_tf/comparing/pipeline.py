@@ -82,7 +82,7 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
     outputs = work.judge(measured, yardstick)
     is_healthy = all(output.is_good for output in outputs)
     looked: Sequence[Looked] = ()
-    found, is_cut = Diagnosis(), measured.is_cut
+    found, is_cut = Diagnosis(), measured.is_cut or yardstick.is_cut
 
     def with_patterns(patterns: tuple[str, ...]) -> AmpConfig:
         return dataclasses.replace(config, keep_float32=(*config.keep_float32, *patterns))

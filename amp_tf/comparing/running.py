@@ -52,8 +52,7 @@ class Measured:
 
     def pooled(self, numbers: Sequence[int] | None = None) -> list[Statistics]:
         """The statistics of each output, over some batches or all."""
-        chosen = [self.rows[number] for number in (self.rows if numbers is None else numbers)]
-        return [Statistics.of(rows) for rows in np.stack(chosen, axis=1)]
+        return pooled([self.rows[number] for number in (self.rows if numbers is None else numbers)])
 
     def furthest(self, count: int) -> list[int]:
         """The batches that are furthest off: in which most is not finite, and then by the errors' sum."""
@@ -65,6 +64,11 @@ class Measured:
         return sorted(self.rows, key=lambda number: (*(-figure for figure in off(number)), number))[:count]
 
 
+def pooled(batches: Sequence[np.ndarray]) -> list[Statistics]:
+    """The statistics of each output, over some batches' rows."""
+    return [Statistics.of(rows) for rows in np.stack(batches, axis=1)]
+
+
 def against(
     truth: Form,
     form: Form,
@@ -72,7 +76,6 @@ def against(
     numbers: Sequence[int],
     scale: float,
     *,
-    is_disturbed: bool = False,
     is_over: Callable[[np.ndarray], bool] = lambda _: False,
     tell: Callable[[int, int], None] = lambda *_: None,
 ) -> Measured:
@@ -84,7 +87,6 @@ def against(
         measure: gives a row for each output, from the form's and float32's.
         numbers: of the batches.
         scale: of the loss, where the step is scaled.
-        is_disturbed: whether the form gets inputs that differ in their last bit.
         is_over: whether a batch's rows make the next ones needless.
         tell: is called before each batch with its place, and how many there are.
     """
@@ -93,7 +95,8 @@ def against(
         for place, number in enumerate(numbers, 1):
             tell(place, len(numbers))
             right = truth.run(number, scale)
-            rows[number] = measure(form.run(number, scale, is_disturbed=is_disturbed), right)
+            rows[number] = measure(form.run(number, scale), right)
+            del right  # before the next batch has its own
             if is_over(rows[number]):
                 break
     except KeyboardInterrupt:
@@ -139,6 +142,7 @@ def look(
         rows, more = joint.fetch((quick[part], {name: inputs[name] for name in read}), number, scale, is_alone=True)
         found += rows
         sizes.update(more)
+        joint.close()  # a session keeps a graph of its own for each run of other nodes
     odd = [place for place, rows in enumerate(found) if not all(map(instruments.is_enough, rows))]
     found = [[instruments.settled(row) for row in rows] for rows in found]
     if odd:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from amp_tf.comparing.forms import Form, Ruler, output_names
 from amp_tf.comparing.instruments import Statistics
 from amp_tf.comparing.progress import Progress
 from amp_tf.comparing.randomness import by_python
-from amp_tf.comparing.running import Looked, Measured, against, look
+from amp_tf.comparing.running import Looked, Measured, against, look, pooled
 from amp_tf.comparing.steps import GRADIENT, Step
 from amp_tf.comparing.verdicts import NO_TRUTH, Output, judge
 from amp_tf.config import AmpConfig
@@ -34,7 +33,8 @@ _SCALES = (
     2.0**-5,
     2.0**-10,
 )  # as loss scaling finds its own, in larger steps
-_JUDGED = 8  # of so many batches one is judged: the yardstick costs some four more runs
+_IDEAL = "products alone in 16 bit"
+_JUDGED = 8  # of so many batches one is judged: the yardstick costs some three more runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +45,13 @@ class Yardstick:
         numbers: of the batches: those that are furthest off.
         ideal: how far off the ideal mixed program is, for each output.
         noise: how far float32 is with inputs that differ in their last bit.
+        is_cut: whether the user interrupted it, and batches are missing.
     """
 
     numbers: tuple[int, ...]
     ideal: Sequence[Statistics]
     noise: Sequence[Statistics]
+    is_cut: bool = False
 
 
 class Work:
@@ -120,11 +122,31 @@ class Work:
             GraphError: float32 itself gives other numbers each time.
         """
         numbers = measured.furthest(max(1, len(measured.rows) // _JUDGED))
+        noise: list[np.ndarray] = []
+        ideal: list[np.ndarray] = []
         assert self._float32 is not None
-        noise = self._against(self._float32, "float32, disturbed", numbers, scale, is_disturbed=True).pooled()
-        if any(one.distance > NO_TRUTH for one in noise):
-            self._check_again(numbers[:1], scale)
-        return Yardstick(tuple(numbers), self._ideal(numbers, config, scale), noise)
+        form = None
+        try:
+            for place, number in enumerate(numbers, 1):
+                self._progress(f"float32, disturbed: batch {place} of {len(numbers)}")
+                # Disturbed first: other numbers in all variables are gone when the next form needs the room.
+                disturbed = self._float32.run(number, scale, is_disturbed=True)
+                truth = self._float32.run(number, scale)
+                noise.append(self._measure(disturbed, truth))
+                del disturbed
+                if place == 1 and self._without_truth(noise[0]):
+                    self._check_again(number, scale, truth)
+                form = form or self._form(self.rewritten(_ideal(config)).graph, _IDEAL)
+                self._progress(f"{_IDEAL}: batch {place} of {len(numbers)}")
+                ideal.append(self._measure(form.run(number, scale), truth))
+        except KeyboardInterrupt:
+            if not ideal:
+                raise
+        finally:
+            if form is not None:
+                form.close()
+        done = len(ideal)
+        return Yardstick(tuple(numbers[:done]), pooled(ideal), pooled(noise[:done]), is_cut=done < len(numbers))
 
     def yardstick_of_trial(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
         """The yardstick for a trial: without the products that the trial mends, if one of these is not finite.
@@ -136,16 +158,12 @@ class Work:
         """
         if not any(one.nonfinite for one in yardstick.ideal):
             return yardstick
-        return dataclasses.replace(yardstick, ideal=self._ideal(yardstick.numbers, config, scale))
-
-    def _ideal(self, numbers: Sequence[int], config: AmpConfig, scale: float) -> Sequence[Statistics]:
-        """How far off the ideal mixed program is in some batches."""
-        what = "products alone in 16 bit"
-        form = self._form(self.rewritten(_ideal(config)).graph, what)
+        form = self._form(self.rewritten(_ideal(config)).graph, _IDEAL)
         try:
-            return self._against(form, what, numbers, scale).pooled()
+            ideal = self._against(form, _IDEAL, yardstick.numbers, scale).pooled()
         finally:
             form.close()
+        return dataclasses.replace(yardstick, ideal=ideal)
 
     def judge(self, measured: Measured, yardstick: Yardstick) -> list[Output]:
         """The verdict on each output."""
@@ -168,19 +186,26 @@ class Work:
 
         assert self._float32 is not None
         chosen = range(len(self.step.batches)) if numbers is None else numbers
-        measure = functools.partial(self._ruler.measure, kinds=[kind for kind, _ in self.names])
-        return against(self._float32, form, measure, chosen, scale, tell=tell, **settings)
+        return against(self._float32, form, self._measure, chosen, scale, tell=tell, **settings)
+
+    def _measure(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> np.ndarray:
+        """A row for each output."""
+        return self._ruler.measure(found, truth, [kind for kind, _ in self.names])
+
+    def _without_truth(self, rows: np.ndarray) -> list[str]:
+        """The outputs that float32 itself gives otherwise."""
+        found = zip(self.names, pooled([rows]), strict=True)
+        return [name for (_, name), one in found if one.distance > NO_TRUTH]
 
     def _overflows(self, *batches: np.ndarray) -> bool:
         gradients = [number for number, (kind, _) in enumerate(self.names) if kind == GRADIENT]
         return any(Statistics.of(rows[number : number + 1]).nonfinite for rows in batches for number in gradients)
 
-    def _check_again(self, numbers: Sequence[int], scale: float) -> None:
+    def _check_again(self, number: int, scale: float, truth: Sequence[np.ndarray]) -> None:
         """Sees that float32 says the same twice, where its last bits seem to matter."""
         assert self._float32 is not None
-        again = self._against(self._float32, "float32 once more", numbers, scale).pooled()
-        names = [name for (_, name), one in zip(self.names, again, strict=True) if one.distance > NO_TRUTH]
-        if names:
+        self._progress("float32 once more")
+        if names := self._without_truth(self._measure(self._float32.run(number, scale), truth)):
             python = by_python(self.flat.graph)
             who = f"node {python[0]!r}, which calls Python," if python else "something in the step"
             raise GraphError(

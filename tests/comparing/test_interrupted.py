@@ -22,7 +22,7 @@ def with_the_usual_handler():
     signal.signal(signal.SIGINT, before)
 
 
-def _compare(at=None):
+def _compare(at=None, batches=4):
     """Compares a program that goes wrong, and interrupts it where what is done begins with a text."""
     told = []
 
@@ -32,7 +32,8 @@ def _compare(at=None):
             os.kill(os.getpid(), signal.SIGINT)
 
     planted, rng = PLANTED["inputs"], np.random.default_rng(3)
-    return amp_tf.compare(planted.make(), [planted.batch(rng) for _ in range(4)], CONFIG, progress=progress), told
+    rows = [planted.batch(rng) for _ in range(batches)]
+    return amp_tf.compare(planted.make(), rows, CONFIG, steps=batches, progress=progress), told
 
 
 def test_progress_is_told():
@@ -50,6 +51,14 @@ def test_interrupted_between_batches_it_judges_those_that_ran():
     assert str(found).splitlines()[-2:] == [
         "What would mend it was not found out.",
         "Note: it was interrupted: not all batches, nodes or remedies were tried",
+    ]
+
+
+def test_interrupted_while_it_judges_it_has_the_batches_that_were_judged():
+    found, told = _compare("float32, disturbed: batch 2", batches=16)
+    assert (found.is_cut, found.batches, found.is_healthy, found.nodes) == (True, 16, False, ())
+    assert [text for text in told if text.startswith("products alone in 16 bit: batch")] == [
+        "products alone in 16 bit: batch 1 of 2"
     ]
 
 
