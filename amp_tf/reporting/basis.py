@@ -11,6 +11,7 @@ from amp_tf.graph.sizes import KnownShapes
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.changes import Change
+from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.outcome import Painting
 
 
@@ -42,6 +43,7 @@ class Basis:
         hoisted: reads of variables that were moved out of loops.
         paint: paints it again under a change, which does not touch the graph that runs.
         patterns: those of ``keep_float32``.
+        folded: the nodes that have another meaning since normalization was folded.
     """
 
     view: GraphView
@@ -51,6 +53,7 @@ class Basis:
     hoisted: int
     paint: Callable[[Change], Painting]
     patterns: tuple[str, ...] = ()
+    folded: Folded = NOTHING_FOLDED
 
 
 _is_wanted = contextvars.ContextVar("is_wanted", default=False)

@@ -98,10 +98,9 @@ def _figures(graphs: Sequence[Studied]) -> dict[str, Any]:
 
 def _times(graph: Studied) -> dict[str, float]:
     """What one run takes in ns: all of it in float32, as it is now without casts, and the casts."""
-    in_float32, in_f16 = figures.node_times(graph.basis, graph.figures)
+    before, now = figures.times_before_and_now(graph.basis, graph.figures, graph.is_f16)
     casts = sum(found for cast in graph.basis.casts if (found := _cast_time(graph, cast)) is not None)
-    now = np.where(graph.is_f16, in_f16, in_float32)
-    return {"float32": float(in_float32.sum()), "now": float(now.sum()) + casts, "casts": casts}
+    return {"float32": float(before.sum()), "now": float(now.sum()) + casts, "casts": casts}
 
 
 def _has_costs(graph: Studied) -> bool:

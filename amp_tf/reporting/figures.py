@@ -105,7 +105,10 @@ def products_share(report: RewriteReport) -> float | None:
 def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
     """What all runs of each node take in float32 and in 16 bit, in ns; what is not known counts as nothing."""
     in_float32, in_f16 = np.zeros((2, basis.view.node_count))
-    for node in np.flatnonzero(np.nan_to_num(figures.work) > 0).tolist():
+    measured = basis.resolution.costs.elements  # ops that only move values take time, too
+    is_measured = basis.view.of_kinds((kind.op in measured for kind in basis.view.of_kind), np.bool_)
+    is_timed = is_measured & (np.nan_to_num(figures.elements) > 0) | (np.nan_to_num(figures.work) > 0)
+    for node in np.flatnonzero(is_timed).tolist():
         if figures.is_product[node]:
             pair = basis.resolution.costs.of_product(
                 basis.view.ops[node], float(figures.operations[node]), float(np.nan_to_num(figures.elements[node]))
@@ -114,6 +117,25 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
             pair = basis.resolution.costs.of_op(basis.view.ops[node], float(figures.largest[node]))
         in_float32[node], in_f16[node] = pair
     return in_float32 * figures.runs, in_f16 * figures.runs
+
+
+def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[Any, Any]:
+    """What all runs of each node took in the program's own graph in float32, and take now, casts left out; in ns.
+
+    Where normalization was folded, its multiplication went over the convolution's result before; its sum and what
+    follows are one kernel with the convolution now.
+
+    Args:
+        is_f16: for each node, whether it computes in 16 bit.
+    """
+    before, in_f16 = node_times(basis, figures)
+    now = np.where(is_f16, in_f16, before)
+    now[list(basis.folded.fused)] = 0.0
+    for source, node in basis.view.edges.rows("src_node", "dst_node"):
+        if source in basis.folded.scales:
+            in_float32, _ = basis.resolution.costs.of_op(basis.view.ops[source], _result_elements(basis, node))
+            before[source] = in_float32 * figures.runs[source]
+    return before, now
 
 
 def cast_elements(basis: Basis, cast: InsertedCast) -> int | None:
@@ -126,6 +148,12 @@ def cast_time(basis: Basis, cast: InsertedCast, elements: int) -> float:
     """What a cast of so many elements takes, in ns."""
     table = basis.resolution.costs
     return (table.of_cast_to_f16 if cast.to_f16 else table.of_cast_to_float32)(elements)
+
+
+def _result_elements(basis: Basis, node: int) -> float:
+    """How many elements the first result of a node has, none where nobody can tell."""
+    shapes = basis.shapes.output_shapes(basis.view.names[node])
+    return float((element_count(shapes[0]) if shapes else None) or 0)
 
 
 def _computes(view: GraphView) -> Any:

@@ -51,6 +51,7 @@ def basis_of(form: Form, painting: Painting, casts: Edits, job: Job, function: A
         hoisted=sum(node.op in READ_OPS and SUFFIX in node.name for node in form.edits.new),
         paint=paint,
         patterns=tuple(job.config.keep_float32),
+        folded=form.folded,
     )
 
 

@@ -33,7 +33,7 @@ def saved_ms(report: Any) -> float:
 
     A graph that was rewritten several times, as those of the first steps are, counts once.
     """
-    from amp_tf.reporting.figures import cast_elements, cast_time, node_times
+    from amp_tf.reporting.figures import cast_elements, cast_time, times_before_and_now
     from amp_tf.reporting.studied import Studied
 
     saved: dict[tuple[int, int], float] = {}
@@ -41,8 +41,8 @@ def saved_ms(report: Any) -> float:
         if graph.basis is None:
             continue
         studied = Studied(graph)
-        in_float32, in_f16 = node_times(studied.basis, studied.figures)
-        time = float((in_float32 - in_f16)[studied.is_f16].sum())
+        before, now = times_before_and_now(studied.basis, studied.figures, studied.is_f16)
+        time = float((before - now).sum())
         for cast in studied.basis.casts:
             elements = cast_elements(studied.basis, cast) or 0
             time -= cast_time(studied.basis, cast, elements) * float(studied.figures.runs[cast.node])

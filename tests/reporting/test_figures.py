@@ -1,0 +1,33 @@
+"""What nodes take, before and now."""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+from amp_tf.reporting.figures import times_before_and_now
+from amp_tf.reporting.studied import Studied
+from tests.reporting.studied_graphs import reported, traced
+
+
+def _normalized(x, w, scale, shift):
+    """A convolution, normalized as Keras does it in inference."""
+    return tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME") * scale + shift)
+
+
+def test_folded_normalization_took_time_over_the_result_and_takes_it_over_the_filter():
+    shapes = (8, 64, 64, 64), (3, 3, 64, 64), (64,), (64,)
+    report = reported(traced(_normalized, *shapes), precision="auto", target="cpu", preserve=("Identity",))
+    (graph,) = report.graphs
+    assert graph.folded == 1
+    studied = Studied(graph)
+    before, now = times_before_and_now(studied.basis, studied.figures, studied.is_f16)
+    node_of = {op: node for node, op in enumerate(studied.view.ops)}
+    table = studied.basis.resolution.costs
+    result, kernel = math.prod(shapes[0]), math.prod(shapes[1])
+    assert before[node_of["Mul"]] == table.of_op("Mul", result)[0]
+    assert now[node_of["Mul"]] == table.of_op("Mul", kernel)[0]
+    assert [now[node_of[op]] for op in ("BiasAdd", "Relu")] == [0, 0]
+    assert before[node_of["Relu"]] == table.of_op("Relu", result)[0]
+    assert 0 < now[node_of["Conv2D"]] < before[node_of["Conv2D"]]
