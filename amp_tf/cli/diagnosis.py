@@ -226,7 +226,10 @@ def _autostarts(environ: Mapping[str, str]) -> bool:
     environ.pop(DISABLE_VAR, None)
     no_site = ["-S"] if sys.flags.no_site else []
     command = [sys.executable, *no_site, "-c", _ASK_AUTOSTART]
-    answer = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_PROBE_SECONDS)
+    try:
+        answer = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_PROBE_SECONDS)
+    except subprocess.TimeoutExpired:  # something at the start of Python, such as a sitecustomize, does not end
+        return False
     return answer.stdout.strip() == "True"
 
 

@@ -7,21 +7,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from amp_tf.comparing.comparison import Comparison, NodeError
-from amp_tf.comparing.findings import Diagnosis, find
+from amp_tf.comparing.findings import Diagnosis, Patterns, find
 from amp_tf.comparing.flattening import FlatStep
 from amp_tf.comparing.progress import Progress, silent
 from amp_tf.comparing.running import Looked, Measured
-from amp_tf.comparing.steps import name_of
+from amp_tf.comparing.steps import check_settings, name_of
 from amp_tf.comparing.subjects import flat_step
 from amp_tf.comparing.verdicts import LIMIT, Output, has_truth, roundoff
 from amp_tf.comparing.work import Work
-from amp_tf.config import AmpConfig, check_config
-from amp_tf.errors import ConfigError
+from amp_tf.config import AmpConfig
+from amp_tf.errors import ConfigError, GraphError
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import count_products, find_followers
 from amp_tf.rewriting.pipeline import RewriteResult
-from amp_tf.values import check_pattern
 
 
 def compare(
@@ -59,9 +58,9 @@ def compare(
 
     Raises:
         ConfigError: an argument is not what it should be, there are no batches, or nothing would be converted.
-        GraphError: the step cannot be traced or run, or returns no floating-point numbers.
+        GraphError: the step cannot be traced or run, or has no floating-point results and updates.
     """
-    config = _check(config, steps, nodes)
+    config = check_settings(config, steps, nodes)
     name = name_of(model_or_function)
     try:
         progress("tracing the step")
@@ -74,6 +73,12 @@ def compare(
 
 def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comparison:
     """What the traced step says."""
+    if not work.names:
+        raise GraphError(
+            "it returns no floating-point numbers and writes no variables of them, so there is nothing to compare",
+            where=name,
+            fix="Return what you want compared: the loss, gradients, predictions",
+        )
     result = work.rewritten(config)
     precision = _precision_of(result, name)
     work.begin(precision)
@@ -110,6 +115,11 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
     except KeyboardInterrupt:
         is_cut = True
     products = count_products(result.report)
+    kept = work.rewritten(with_patterns(found.patterns)) if found.patterns else result
+
+    def whole(patterns: Patterns) -> Patterns:  # the line takes the place of what is set now
+        return (*config.keep_float32, *patterns) if patterns else ()
+
     return Comparison(
         name=name,
         precision=precision,
@@ -119,26 +129,14 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         total=result.report.total,
         outputs=tuple(outputs),
         nodes=tuple(_node_error(node, precision) for node in looked),
-        findings=found.findings,
+        findings=tuple(dataclasses.replace(one, patterns=whole(one.patterns)) for one in found.findings),
         first_divergence=None if is_healthy else _first_divergence(looked, precision),
-        patterns=found.patterns,
+        patterns=whole(found.patterns),
         mends=found.mends,
         products=products,
-        products_kept=products - count_products(work.rewritten(with_patterns(found.patterns)).report),
+        products_kept=products - count_products(kept.report),
         is_cut=is_cut,
         notes=tuple(_notes(work.flat, measured, result)),
-    )
-
-
-def _check(config: AmpConfig | None, steps: int, nodes: str | None) -> AmpConfig:
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise ConfigError(f"{steps!r} is no number of batches", where="compare(steps=…)", fix="Write 1 or more")
-    if nodes is not None:
-        check_pattern(nodes, where="compare(nodes=…)")
-    if config is None:
-        return AmpConfig.from_env()
-    return check_config(
-        config, where="compare(config)", fix='Write for instance amp_tf.AmpConfig(precision="bfloat16")'
     )
 
 

@@ -119,7 +119,8 @@ def _again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -
         return None
     with graph.as_default():
         inputs = list(_rounded(exact.inputs, op.inputs, sources))
-        attributes = {key: op.node_def.attr[key] for key in op.node_def.attr if not key.startswith("_")}
+        given = op.node_def.attr  # is parsed anew each time it is asked for
+        attributes = {key: given[key] for key in given if not key.startswith("_")}
         types = [tensor.dtype for tensor in op.outputs]
         return graph.create_op(op.type, inputs, types, name=f"local/{name}", attrs=attributes).outputs[0]
 

@@ -18,7 +18,7 @@ from amp_tf.comparing.forms import JointGraph
 from amp_tf.comparing.joining import FLOAT32, feed_name
 from amp_tf.comparing.progress import Progress, silent
 from amp_tf.comparing.regions import nodes_run_once
-from amp_tf.comparing.steps import OWN_SCOPE, Step, name_of
+from amp_tf.comparing.steps import OWN_SCOPE, Step, check_settings, name_of
 from amp_tf.comparing.subjects import flat_step
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
@@ -130,7 +130,7 @@ def find_ranges(
     Raises:
         ConfigError, GraphError: as there.
     """
-    config = dataclasses.replace(AmpConfig.from_env() if config is None else config, precision="float16")
+    config = dataclasses.replace(check_settings(config, steps), precision="float16")
     try:
         progress("tracing the step")
         step, flat = flat_step(model_or_function, batches, steps)

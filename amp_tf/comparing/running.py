@@ -177,6 +177,6 @@ def _largest_inputs(probes: Sequence[Probe]) -> dict[str, Any]:
 
 def _looked(each: Probe, rows: Sequence[np.ndarray], known: Mapping[str, float]) -> Looked:
     local = None if each.local is None else Statistics.of(rows[1:2])
-    return Looked(
-        each, Statistics.of(rows[:1]), local, max((known[tensor.name] for tensor in each.inputs), default=0.0)
-    )
+    largest_input = max((known[tensor.name] for tensor in each.inputs), default=0.0)
+    without_graph = dataclasses.replace(each, truth=None, value=None, local=None, inputs=())  # trials need its memory
+    return Looked(without_graph, Statistics.of(rows[:1]), local, largest_input)

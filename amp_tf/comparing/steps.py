@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import ConfigError, GraphError
+from amp_tf.values import check_pattern
 
 LOSS = "loss"
 GRADIENT = "gradient"
@@ -38,6 +40,23 @@ class Step:
     is_scaled: bool = False
 
 
+def check_settings(config: AmpConfig | None, steps: int, nodes: str | None = None) -> AmpConfig:
+    """The configuration, the environment's by default.
+
+    Raises:
+        ConfigError: one of them is not what it should be.
+    """
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ConfigError(f"{steps!r} is no number of batches", where="compare(steps=…)", fix="Write 1 or more")
+    if nodes is not None:
+        check_pattern(nodes, where="compare(nodes=…)")
+    if config is None:
+        return AmpConfig.from_env()
+    return check_config(
+        config, where="compare(config)", fix='Write for instance amp_tf.AmpConfig(precision="bfloat16")'
+    )
+
+
 def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
     """Traces a Keras model's step, or a function.
 
@@ -53,7 +72,7 @@ def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
 
     Raises:
         ConfigError: there are no batches, or they cannot be fed.
-        GraphError: the step cannot be traced with them, or returns no floating-point numbers.
+        GraphError: the step cannot be traced with them.
     """
     import tensorflow as tf
 
@@ -90,12 +109,6 @@ def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
             f"the step cannot be traced with the batches ({why})", where=name_of(subject), fix=fix
         ) from error
     floats = tuple(number for number, result in enumerate(function.outputs) if result.dtype.is_floating)
-    if not floats:
-        raise GraphError(
-            "it returns no floating-point numbers, so there is nothing to compare",
-            where=name_of(subject),
-            fix="Return what you want compared: the loss, gradients, predictions",
-        )
     return Step(tuple(results), floats, rows, is_training), function
 
 

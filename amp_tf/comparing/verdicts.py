@@ -10,6 +10,7 @@ is above :data:`LOST`, or numbers are not finite, the products themselves do.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from amp_tf.comparing.instruments import Statistics
@@ -89,7 +90,7 @@ def _judge(
 ) -> Output:
     has_no_truth = noise.distance > NO_TRUTH
     allowed = max(unit, ideal.error, noise.error)
-    ratio = found.distance / allowed
+    ratio = found.distance / allowed if math.isfinite(allowed) else 1.0  # nothing is further off than the ideal
     if kind == UPDATE:  # Adam's first steps are signs, which may be far off; but they should be steps
         is_lost = everywhere.underflow > LOST
     else:

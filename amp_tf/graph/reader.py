@@ -56,7 +56,7 @@ def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[st
         names_before: names with which those of the nodes may begin; where they do, the view shares them.
     """
     found = nodes.layout.read()
-    names = _split_names(found, names_before)
+    names = _split_names(found, nodes, names_before)
     place = functools.partial(_place, "")
     if found.twin >= 0:
         raise _twin(names[found.twin], place)
@@ -238,16 +238,19 @@ def _boundary(arg: Any, op: str, function: str) -> Signature:
     )
 
 
-def _split_names(found: WireNodes, before: Sequence[str]) -> list[str]:
+def _split_names(found: WireNodes, nodes: NodeTable, before: Sequence[str]) -> list[str]:
     known = "".join([f"{name}\0" for name in before]).encode()
     is_known = found.names.startswith(known)
+    text = found.names[len(known) if is_known else 0 :]
     try:
-        new = found.names[len(known) if is_known else 0 :].decode().split("\0")[:-1]
-        names = [*before, *new] if is_known else new
+        new = text.decode().split("\0")[:-1]
     except UnicodeDecodeError as error:
-        raise GraphError(f"a node's name is no text ({error})", fix=BROKEN) from None
+        name = text[text.rfind(b"\0", 0, error.start) + 1 :].partition(b"\0")[0]
+        raise GraphError("its name is no text in UTF-8", where=f"node {name!r}", fix=BROKEN) from None
+    names = [*before, *new] if is_known else new
     if len(names) != len(found.kinds):
-        raise GraphError("a node's name has a NUL in it", fix=BROKEN)
+        name = next(node.name for node in nodes if "\0" in node.name)
+        raise GraphError("its name has a NUL in it", where=f"node {name!r}", fix=BROKEN)
     return names
 
 

@@ -121,7 +121,7 @@ def _add(way: str, name: str, seconds: float, count: int) -> None:
         _steps[way, name].add(seconds, count)
 
 
-def _begin(kind: str, original: Any, self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+def _begin(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwargs: Any) -> Any:
     with _going_on():
         marks = _marks.setdefault(self, {})
         if not batch or kind not in marks:
@@ -129,7 +129,7 @@ def _begin(kind: str, original: Any, self: Any, batch: Any, *args: Any, **kwargs
     return original(self, batch, *args, **kwargs)
 
 
-def _end(kind: str, original: Any, self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+def _end(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwargs: Any) -> Any:
     result = original(self, batch, *args, **kwargs)
     with _going_on():
         now = time.perf_counter()
@@ -144,7 +144,7 @@ def _going_on() -> contextlib.suppress:
     return contextlib.suppress(Exception)
 
 
-def _call(way: str, name_of: Callable[..., str], original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _call(way: str, name_of: Callable[..., str], original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
     if _here.is_inside or (way == FUNCTION and not _is_a_step(self)):
         return original(self, *args, **kwargs)
     _here.is_inside = True
@@ -171,11 +171,11 @@ def _always(name: str) -> Callable[..., str]:
     return lambda *_, **__: name
 
 
-def _name_of_function(function: Any, *_: Any, **__: Any) -> str:
+def _name_of_function(function: Any, /, *_: Any, **__: Any) -> str:
     return str(getattr(function, "__name__", "a function"))
 
 
-def _name_of_fetches(_: Any, fetches: Any = None, *__: Any, **___: Any) -> str:
+def _name_of_fetches(_: Any, /, fetches: Any = None, *__: Any, **___: Any) -> str:
     """The names of what is fetched, the first few."""
     if isinstance(fetches, dict):
         fetches = list(fetches.values())

@@ -53,7 +53,7 @@ class Memory:
         """Sets the scale from the next step on; in a TF1 graph a number alone, in the session that is the default.
 
         Raises:
-            ConfigError: it is a number that is not finite and above zero.
+            ConfigError: it is a number outside the range of scales, 2**-126 to 2**127.
             ValueError: there is no default session.
         """
         check_scale(value)

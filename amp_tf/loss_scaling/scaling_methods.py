@@ -25,11 +25,10 @@ class StateMethods:
     def loss_scale(self) -> Any:
         """The scale now, a float32 variable.
 
-        Assigning a number takes effect at the next step, also in traced ones; in a TF1 graph in the default session. A
-        traced loop may multiply its loss by it instead of calling :meth:`scale_loss`; eager ones may not.
+        Assigning a number takes effect at the next step, also in traced ones; in a TF1 graph in the default session.
 
         Raises:
-            ConfigError: it is set to a number that is not finite and above zero.
+            ConfigError: it is set to a number outside the range of scales, 2**-126 to 2**127.
         """
         self._scaler.usage.note_reading()
         return self._scaler.memory.scale
@@ -58,7 +57,10 @@ class StateMethods:
 
 
 class ScalingMethods(StateMethods):
-    """Comes before the class of the library, whose methods of the same names it stands for."""
+    """Comes before the class of the library, whose methods of the same names it stands for.
+
+    A traced loop may multiply its loss by :attr:`loss_scale` instead of calling :meth:`scale_loss`; eager ones may not.
+    """
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def scale_loss(self, loss: Any) -> Any:

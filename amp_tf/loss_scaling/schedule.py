@@ -257,17 +257,16 @@ def build_schedule(
     if not enabled:
         return NoScale()
     if not dynamic:
-        return FixedScale(initial_scale)
-    return DynamicScale(
-        initial_scale, dynamic_growth_steps, growth_factor, backoff_factor, hysteresis, min_scale, max_scale
-    )
+        return FixedScale(_plain(initial_scale))
+    first, least, most = map(_plain, (initial_scale, min_scale, max_scale))
+    return DynamicScale(first, dynamic_growth_steps, growth_factor, backoff_factor, hysteresis, least, most)
 
 
 def check_scale(value: object) -> None:
     """Refuses a number that no training can use as its loss scale; other things, such as tensors, pass.
 
     Raises:
-        ConfigError: it is zero, negative, infinite or NaN.
+        ConfigError: it is outside the range of scales, 2**-126 to 2**127.
     """
     if isinstance(value, numbers.Real) and not _is_usable(float(value)):
         raise invalid(value, f"{_WHERE}loss_scale", f"numbers from {_SMALLEST_NORMAL:g} to {DEFAULT_MAX_SCALE:g}")
@@ -293,6 +292,11 @@ def _move(state: State, scale: Any, maths: Maths) -> State:
     )
 
 
+def _plain(value: float) -> float:
+    """A number of numpy's as Python's own, which files of settings can hold."""
+    return float(value) if isinstance(value, numbers.Real) and not isinstance(value, int) else value
+
+
 def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not low <= value <= high:
         raise invalid(value, f"{_WHERE}{name}", f"numbers from {low:g} to {high:g}")

@@ -92,7 +92,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             name: of the operation.
 
         Returns:
-            The operation to run.
+            The operation to run; with eager execution, whether the step was taken.
 
         Raises:
             ValueError: not one of the gradients is there, or it is called outside a replica.

@@ -90,14 +90,24 @@ class Canvas:
             self.rule[painted] = rule
 
     def flood(
-        self, seeds: Iterable[Unit], enterable: Flags, *, forward: bool = False, backward: bool = False
+        self,
+        seeds: Iterable[Unit],
+        enterable: Flags,
+        *,
+        forward: bool = False,
+        backward: bool = False,
+        is_cause: bool = True,
     ) -> list[Unit]:
         """The units that can be reached from the seeds through enterable units, seeds not included.
 
-        Records for each unit reached the neighbour from which it was reached, as its cause.
+        Args:
+            seeds: where it begins.
+            enterable: the units that it may enter.
+            forward, backward: the ways that it goes.
+            is_cause: whether the neighbour from which a unit is reached is recorded as its cause.
         """
         open_units = bytearray(enterable.tobytes())
-        cause = self.cause
+        cause = self.cause if is_cause else self.cause[:]
         directions = [(self.edges.fanout_start, self.edges.fanout)] if forward else []
         if backward:
             directions.append((self.edges.fanin_start, self.edges.fanin))

@@ -135,14 +135,37 @@ class Painting:
         nodes = [node]
         if marks is None:
             return nodes
-        painted = (u for u in self.view.units(node) if marks.is_float32[u] and (marks.allow[u] or marks.deny[u]))
-        unit = next(painted, -1)
+        unit = next((unit for unit in self.view.units(node) if self._is_painted(unit)), -1)
         seen = set()
         while unit >= 0 and marks.cause[unit] != NO_CAUSE and unit not in seen and self._cause(unit):
             seen.add(unit)
             unit = marks.cause[unit]
             nodes.append(int(marks.node_of[unit]))
         return nodes
+
+    def origin(self, node: Node, known: dict[Unit, Unit]) -> Node:
+        """The last node of :meth:`way`, for many nodes.
+
+        Args:
+            node: one of the graph.
+            known: where the ways from units end, as found before; what is found now is added.
+        """
+        marks = self._marks
+        unit = -1 if marks is None else next((unit for unit in self.view.units(node) if self._is_painted(unit)), -1)
+        if marks is None or unit < 0:
+            return node
+        passed = []
+        while unit not in known:
+            passed.append(unit)
+            known[unit] = unit  # where it begins, or a circle closes
+            if marks.cause[unit] != NO_CAUSE and self._cause(unit):
+                unit = int(marks.cause[unit])
+        known.update(dict.fromkeys(passed, known[unit]))
+        return int(marks.node_of[known[unit]])
+
+    def _is_painted(self, unit: Unit) -> bool:
+        marks = self._marks
+        return marks is not None and bool(marks.is_float32[unit] and (marks.allow[unit] or marks.deny[unit]))
 
     def _rule(self, unit: Unit, node: Node) -> Rule:
         marks = self._marks

@@ -48,7 +48,7 @@ def spread_deny(canvas: Canvas) -> None:
         return
     sinks = canvas.on_deny | canvas.on_infer
     upstream = sinks.copy()
-    upstream[canvas.flood(units_of(sinks), canvas.on_clear, backward=True)] = 1
+    upstream[canvas.flood(units_of(sinks), canvas.on_clear, backward=True, is_cause=False)] = 1
     roots = units_of(canvas.on_deny & (canvas.deny ^ 1))
     canvas.paint_deny(roots, Rule.DENY_LIST)
     reached = canvas.flood(roots, upstream & (canvas.deny ^ 1), forward=True)
@@ -68,7 +68,7 @@ def paint_between_allow(canvas: Canvas) -> None:
     roots = units_of(canvas.on_allow & canvas.processable)
     passable = (canvas.on_infer | canvas.on_clear) & canvas.convertible & (canvas.deny ^ 1)
     downstream = np.zeros_like(passable)
-    downstream[canvas.flood(roots, passable, forward=True)] = 1
+    downstream[canvas.flood(roots, passable, forward=True, is_cause=False)] = 1
     canvas.paint_allow(canvas.flood(roots, downstream, backward=True), Rule.BETWEEN_ALLOW)
     # As in TensorFlow, allow-list nodes that lost their paint to a TensorList attract their neighbours all the same.
     canvas.paint_allow(roots, Rule.ALLOW_LIST)

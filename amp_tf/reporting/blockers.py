@@ -44,7 +44,7 @@ _KIND_OF = {
 }
 _ROWS_OF = {  # of painting.paint.RULES
     Rule.BEYOND_RANGE: ("extreme constants",),
-    Rule.COMPARED: ("stored maxima",),
+    Rule.COMPARED: ("maxima", "stored maxima"),
     Rule.WHOLE_NUMBERS: ("whole numbers",),
     Rule.AFTER_PRODUCTS: ("results",),
     Rule.RUNNING_SUM: ("running sums",),
@@ -232,7 +232,7 @@ def _root_of(studied: Studied, node: int) -> Root | None:
     rule = studied.reasons[node].rule
     if rule in _NO_ROOT:
         return None
-    origin = studied.graph.painting.way(node)[-1] if studied.reasons[node].cause else node
+    origin = studied.graph.painting.origin(node, studied.origins) if studied.reasons[node].cause else node
     rule = studied.reasons[origin].rule
     if rule in _ROWS_OF:
         return Root(ACCURACY, _ROWS_OF[rule][-1], _ROWS_OF[rule], rule.words.partition(", by {cause}")[0])

@@ -97,7 +97,7 @@ def _figures(graphs: Sequence[Studied]) -> dict[str, Any]:
 
 
 def _times(graph: Studied) -> dict[str, float]:
-    """What one run takes in ns: all of it in float32, as it is now without casts, and the casts."""
+    """What one run takes in ns: all of it in float32, as it is now, and the casts of that."""
     before, now = figures.times_before_and_now(graph.basis, graph.figures, graph.is_f16)
     casts = sum(found for cast in graph.basis.casts if (found := _cast_time(graph, cast)) is not None)
     return {"float32": float(before.sum()), "now": float(now.sum()) + casts, "casts": casts}

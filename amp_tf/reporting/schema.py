@@ -226,7 +226,9 @@ class RewriteReport:
         except ImportError as error:
             raise ImportError("RewriteReport.to_dataframe needs pandas: pip install pandas") from error
 
-        graphs = self.to_dict()["graphs"]
+        from amp_tf.reporting.document import make_document
+
+        graphs = make_document(self, seconds=0)["graphs"]  # no blockers are tried for it
         rows = [
             {"function": graph["function"], "way": graph["way"], **node} for graph in graphs for node in graph["nodes"]
         ]

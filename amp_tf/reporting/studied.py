@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from amp_tf.graph.indices import Unit
 from amp_tf.painting.changes import Change
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.basis import Basis
@@ -25,6 +26,7 @@ class Studied:
     def __init__(self, graph: GraphReport) -> None:
         self.graph = graph
         self.view = graph.painting.view
+        self.origins: dict[Unit, Unit] = {}  #: where decisions came from, as far as it was asked for
 
     @functools.cached_property
     def reasons(self) -> list[Reason]:

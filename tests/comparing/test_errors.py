@@ -48,7 +48,7 @@ def test_batches_of_a_compiled_model():
     ("subject", "words"),
     [
         (3, "expected a Keras model or a function, got int"),
-        (lambda x: tf.cast(x, tf.int32), "it returns no floating-point numbers"),
+        (lambda x: tf.cast(x, tf.int32), "it returns no floating-point numbers and writes no variables"),
         (lambda x: tf.linalg.inv(0 * tf.matmul(x, x, transpose_b=True)), "a batch cannot be run (Input is not invert"),
         (tf.exp, "nothing would be converted, so there is nothing to compare"),
     ],
@@ -94,3 +94,12 @@ def test_a_step_that_does_something_else_each_time():
     words = _error(noisy)
     assert "node 'drawn', which calls Python, does something else each time" in words
     assert words.endswith("Draw random numbers with tf.random, or feed them.")
+
+
+def test_settings_of_a_look_at_ranges_are_checked_too():
+    from amp_tf.comparing.ranges import find_ranges
+
+    with pytest.raises(amp_tf.ConfigError, match="is no number of batches"):
+        find_ranges(_square, [X], CONFIG, steps=0)
+    with pytest.raises(amp_tf.ConfigError):
+        find_ranges(_square, [X], config="float16")

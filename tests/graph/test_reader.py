@@ -4,6 +4,7 @@ import pytest
 
 from amp_tf.errors import GraphError
 from amp_tf.graph.reader import read_function, read_graph
+from amp_tf.graph.serialized import SerializedGraph
 from amp_tf.graph.templates import Templates
 from tests.small_graphs import function, graph
 
@@ -234,3 +235,12 @@ def test_an_argument_of_a_reference_type_or_of_none_is_refused():
         )
         with pytest.raises(GraphError, match=r"^node 'c': an argument or result of f has type"):
             read("x = Placeholder()\nc = f(x)", made)
+
+
+def test_a_name_that_is_no_text_is_told_with_its_bytes():
+    made = graph("first = Placeholder()\nsecond = Placeholder()")
+    proto, templates = made.SerializeToString(), Templates(made.library)
+    with pytest.raises(GraphError, match=r"node b'sec\\xffnd': its name is no text"):
+        read_graph(SerializedGraph(proto.replace(b"second", b"sec\xffnd")), templates)
+    with pytest.raises(GraphError, match=r"node 'sec\\x00nd': its name has a NUL in it"):
+        read_graph(SerializedGraph(proto.replace(b"second", b"sec\0nd")), templates)

@@ -143,3 +143,13 @@ def test_the_page_tells_what_was_measured_of_one_run_and_of_several_side_by_side
     both = html.page([document(12.0), document(7.0)])
     assert "<th scope='row'>measured, a step of fit</th><td>12 ms</td><td>7 ms</td>" in both
     assert "measured, fit" not in html.page([document(12.0, steps=1)])  # which traced
+
+
+def test_arguments_of_any_name_reach_the_function(measured):
+    @tf.function
+    def step(original, way, name_of, function):
+        return original + way + name_of + function
+
+    ones = dict.fromkeys(("original", "way", "name_of", "function"), tf.constant(1.0))
+    assert step(**ones) == 4
+    assert measured()["tf.function", "step"]["steps"] == 1

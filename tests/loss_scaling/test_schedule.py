@@ -172,3 +172,10 @@ def test_a_collapsed_scale_of_a_file_is_replaced_by_the_first_one():
     assert [usable_scale(scale, schedule) for scale in (0.0, float("inf"), float("nan"), 2.0**-30)] == [
         8.0, 8.0, 8.0, 2.0**-30
     ]  # fmt: skip
+
+
+def test_numbers_of_numpy_are_numbers():
+    schedule = build_schedule(np.float32(1024), max_scale=np.float64(2048))
+    assert schedule == DynamicScale(1024.0, max_scale=2048.0)
+    assert type(schedule.initial_scale) is float
+    assert build_schedule(np.float16(8), dynamic=False) == FixedScale(8.0)

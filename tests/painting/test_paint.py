@@ -142,3 +142,12 @@ def test_an_op_on_the_allow_list_whose_result_is_no_float_keeps_a_type_that_has_
     result = painted("x = Placeholder()\na = ApproximateEqual(x, x)\nm = MatMul(x, x)", allow_add=("ApproximateEqual",))
     assert result.f16_types == "m.T"
     assert result.why("a") == (Rule.NO_KERNEL, "")
+
+
+def test_an_origin_is_the_end_of_the_way():
+    painting = painted(CHAIN).painting
+    known = {}
+    nodes = range(painting.view.node_count)
+    assert [painting.origin(node, known) for node in nodes] == [painting.way(node)[-1] for node in nodes]
+    assert [painting.origin(node, known) for node in nodes] == [painting.way(node)[-1] for node in nodes]
+    assert any(painting.origin(node, known) != node for node in nodes)

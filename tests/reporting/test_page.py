@@ -195,3 +195,22 @@ def test_in_a_notebook_the_figures_stand_in_a_frame_of_their_own(page, document,
     shown = page.wait("document.querySelector('iframe').contentDocument.querySelector('.big')?.textContent")
     assert shown == words.share(document["figures"]["products_share_f16"])
     assert page.run("return getComputedStyle(document.querySelector('h1')).marginTop") != "0px"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(999.4e6, "999 MFLOP"), (999.6e6, "1 GFLOP"), (1e18, "1e+03 PFLOP"), (0.0, "0 FLOP")]
+)
+def test_what_is_rounded_to_a_thousand_has_the_next_prefix(value, expected):
+    assert words.operations(value) == expected
+
+
+def test_milliseconds_have_all_digits_of_a_whole_number():
+    assert [words.milliseconds(value) for value in (0.0123, 12.34, 999.7)] == ["0.0123 ms", "12.3 ms", "1,000 ms"]
+
+
+def test_a_function_without_a_name_cannot_break_the_page_of_several_runs(document):
+    step = {"way": "tf.function", "what": "<lambda>", "steps": 3, "seconds": 1.0}
+    times = {"first_ms": 5.0, "median_ms": 1.0, "fastest_ms": 1.0}
+    page = html.page([{**document, "steps": [{**step, **times}]}] * 2)
+    assert "<lambda>" not in page
+    assert "&lt;lambda&gt;" in page

@@ -174,7 +174,9 @@ def _is_mean(reduce_op: Any) -> bool:
 
 
 def _count(flat: list[Any], chosen: list[int]) -> None:
-    sizes = [tensor.shape.num_elements() or 0 if hasattr(tensor, "shape") else 0 for tensor in flat]
+    import tensorflow as tf
+
+    sizes = [tensor.shape.num_elements() or 0 if tf.is_tensor(tensor) else 0 for tensor in flat]
     with _lock:
         _elements["narrow"] += sum(sizes[number] for number in chosen)
         _elements["wide"] += sum(size for number, size in enumerate(sizes) if number not in chosen)

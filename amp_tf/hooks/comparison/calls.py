@@ -51,7 +51,8 @@ def kept(call: Call) -> Call:
 
 
 def _is_fed(leaf: Any) -> bool:
-    return hasattr(leaf, "numpy") or isinstance(leaf, (np.ndarray, np.generic))
+    is_tensor = hasattr(leaf, "numpy") and not hasattr(leaf, "assign")  # a variable is written to, and stays itself
+    return is_tensor or isinstance(leaf, (np.ndarray, np.generic))
 
 
 def _copy(leaf: Any) -> np.ndarray:
@@ -60,4 +61,8 @@ def _copy(leaf: Any) -> np.ndarray:
 
 def _are_same(one: Sequence[Any], other: Sequence[Any]) -> bool:
     pairs = zip(one, other, strict=False)
-    return len(one) == len(other) and all(a is b or (type(a) is type(b) and a == b) for a, b in pairs)
+    return len(one) == len(other) and all(a is b or _are_equal(a, b) for a, b in pairs)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and not hasattr(one, "assign") and bool(one == other)

@@ -61,6 +61,7 @@ class _Watched:
                 self._compare(iterator)
             self._again = _iterate(self._taken) if self._taken else None
         if not self._taken:
+            self._again = None
             return self._function(iterator)
         del self._taken[: _steps_a_call(self._model)]
         return self._function(self._again)

@@ -57,11 +57,11 @@ def patches(training: Training, library: str) -> list[_Row]:
 
 def compare_what_is_there(training: Training) -> None:
     """Compares the function that trains with the calls that there were, if there were any."""
-    if _seen.calls:
-        subject, batches = as_function(_name(_seen.function), _seen.function.python_function, _seen.calls)
-        note = (
-            f"{_name(_seen.function)} was compared with the variables as they are after {len(_seen.calls)} calls of it"
-        )
+    calls, _seen.calls = _seen.calls, []
+    if calls:
+        name = _name(_seen.function)
+        subject, batches = as_function(name, _seen.function.python_function, calls)
+        note = f"{name} was compared with the variables as they are after {len(calls)} calls of it"
         training.compare(subject, batches, (note,))
 
 
@@ -91,9 +91,12 @@ def _compare_with_elements(function: Any, call: Call, training: Training) -> Non
     function.get_concrete_function(*call[0], **call[1])
     if not _seen.has_gradients:
         return
-    inner, calls, taken = streams.with_elements(function.python_function, call, training.errand.steps)
     given = {id(value): value for value in (*call[0], *call[1].values())}
-    _seen.others = {number: streams.again(rows, given[number]) for number, rows in taken.items()}
+    taken: dict[int, list[Any]] = {}
+    try:
+        inner, calls = streams.with_elements(function.python_function, call, training.errand.steps, taken)
+    finally:  # the program gets them in any case
+        _seen.others = {number: streams.again(rows, given[number]) for number, rows in taken.items()}
     name = _name(function)
     note = f"{name} was compared with one element of its data a run"
     training.compare(*as_function(name, inner, calls), (note,))

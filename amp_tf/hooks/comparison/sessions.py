@@ -89,6 +89,7 @@ def compare_what_is_there(training: Training, session: Any = None) -> None:
     known = list(_kinds.values()) if session is None else [_kinds.get(session, {})]
     found = [kind for kinds in known for kind in kinds.values() if kind and kind.batches]
     if found:
+        _kinds.clear()  # each holds its session
         _compare(max(found, key=lambda kind: len(kind.batches)), training)
 
 
@@ -113,6 +114,7 @@ def _run(
         fed = [np.array(feeds[tensor.ref()]) for tensor in kind.fed]
         kind.batches.append((*fed, *results[len(fetches) :]))
         if len(kind.batches) >= training.errand.steps:
+            _kinds.clear()
             _compare(kind, training)
     return results[: len(fetches)]
 
@@ -132,8 +134,25 @@ def _kind_of(session: Any, targets: Sequence[Any], fetches: Sequence[Any], feeds
         needed = _needed([*targets, *(tensor.op for tensor in fetches)], {tensor.name for tensor in fed})
         trains = not _gradients[session.graph].isdisjoint(operation.name for operation in needed)
         given = [tensor for operation in needed if operation.type in DATA_SOURCES for tensor in operation.outputs]
+        if trains:
+            _check_fetchable(given)
         kinds[key] = _Kind(session, list(fetches), list(targets), given, fed, needed) if trains else None
     return kinds[key]
+
+
+def _check_fetchable(given: Sequence[Any]) -> None:
+    """Sees that what the data give can be fetched beside what the program fetches, and fed.
+
+    Raises:
+        GraphError: it is in a branch or loop, where it may be dead, or no array.
+    """
+    for tensor in given:
+        if tensor.op._get_control_flow_context() is not None or tensor.dtype.name in ("variant", "resource"):
+            raise GraphError(
+                f"its data come from {tensor.op.name!r}, in a branch or loop or as no arrays ({tensor.dtype.name})",
+                where="Session.run",
+                fix="Take the data outside of tf.cond and tf.while_loop, as dense tensors",
+            )
 
 
 def _needed(ends: Iterable[Any], fed: set[str]) -> list[Any]:

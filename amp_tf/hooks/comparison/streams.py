@@ -43,17 +43,18 @@ def holds_streams(call: Call) -> bool:
 
 
 def with_elements(
-    function: Callable[..., Any], call: Call, limit: int
-) -> tuple[Callable[..., Any], list[Call], dict[int, Sequence[Any]]]:
+    function: Callable[..., Any], call: Call, limit: int, taken: dict[int, list[Any]]
+) -> tuple[Callable[..., Any], list[Call]]:
     """A function of elements, and calls of it.
 
     Args:
         function: takes datasets or iterators.
         call: the arguments that it was called with.
         limit: how many elements are used.
+        taken: gets what was taken of each iterator, by its ``id``, also where an error is raised.
 
     Returns:
-        The function, the calls, and what was taken of each iterator, by its ``id``.
+        The function and the calls.
 
     Raises:
         GraphError: a dataset is empty.
@@ -62,9 +63,12 @@ def with_elements(
 
     args, kwargs = call
     given: dict[int | str, Any] = dict((*enumerate(args), *kwargs.items()))
-    taken = {key: list(itertools.islice(value, limit)) for key, value in given.items() if _is_stream(value)}
-    is_dataset = {key: isinstance(given[key], tf.data.Dataset) for key in taken}
-    if not all(taken.values()):
+    is_dataset = {key: isinstance(value, tf.data.Dataset) for key, value in given.items() if _is_stream(value)}
+    rows: dict[int | str, list[Any]] = {}
+    for key in is_dataset:
+        rows[key] = [] if is_dataset[key] else taken.setdefault(id(given[key]), [])
+        rows[key].extend(itertools.islice(given[key], limit))
+    if not all(rows.values()):
         raise GraphError(
             "a dataset that the function gets is empty",
             where=getattr(function, "__name__", "function"),
@@ -81,11 +85,10 @@ def with_elements(
         return function(*positional, **{key: stream(key, value) for key, value in kwargs.items()})
 
     def with_element(number: int) -> Call:
-        row = {key: taken[key][number] if key in taken else value for key, value in given.items()}
+        row = {key: rows[key][number] if key in rows else value for key, value in given.items()}
         return tuple(row[place] for place in range(len(args))), {key: row[key] for key in kwargs}
 
-    calls = [with_element(number) for number in range(min(map(len, taken.values())))]
-    return with_streams, calls, {id(given[key]): rows for key, rows in taken.items() if not is_dataset[key]}
+    return with_streams, [with_element(number) for number in range(min(map(len, rows.values())))]
 
 
 def again(taken: Sequence[Any], iterator: Any) -> Any:

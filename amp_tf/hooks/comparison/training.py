@@ -33,7 +33,9 @@ class Training:
         except Exception as error:
             self.is_awaited = False
             why = str(error) if isinstance(error, AmpError) else f"{type(error).__name__}: {error}"
-            self.errand.answer({"error": why})
+            with contextlib.suppress(OSError):  # a full disk, or the command has ended
+                if "comparison" not in (self.errand.read_answer() or {}):  # of another process
+                    self.errand.answer({"error": why})
             where, fix = "amp-tf compare", "The program goes on as it was; interrupt it if that is not wanted"
             notices.warn_once("comparison.failed", f"nothing is compared ({why.rstrip('.')})", where=where, fix=fix)
 
@@ -64,17 +66,7 @@ def _found(subject: Any, batches: Sequence[Any], errand: Errand, notes: Sequence
     from amp_tf.comparing.ranges import find_ranges
 
     hardware, progress = devices.hardware(), on_terminal()
+    asked: dict[str, Any] = {"steps": errand.steps, "hardware": hardware, "progress": progress, "notes": notes}
     if errand.float32_only:
-        return find_ranges(
-            subject, batches, errand.config, steps=errand.steps, hardware=hardware, progress=progress, notes=notes
-        )
-    return compare(
-        subject,
-        batches,
-        errand.config,
-        steps=errand.steps,
-        nodes=errand.nodes,
-        hardware=hardware,
-        progress=progress,
-        notes=notes,
-    )
+        return find_ranges(subject, batches, errand.config, **asked)
+    return compare(subject, batches, errand.config, nodes=errand.nodes, **asked)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -84,6 +83,9 @@ def _is_wrapped_here(optimizer: Any) -> bool:
     return optimizer is not None and _wrapped_here.get(id(optimizer)) is optimizer
 
 
+_CALLBACKS = 5  #: the place of callbacks among the arguments of ``fit`` behind the model, in both libraries
+
+
 def metadata_rows(module: str, registered_name: Callable[[type], str]) -> list[Patch]:
     """The patch of what .h5 files say of a model; none where a version of the library has no such module.
 
@@ -109,9 +111,8 @@ def _model_metadata(registered_name: Any, model_metadata: Any, model: Any, /, *a
 
 
 def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    position = list(inspect.signature(fit).parameters).index("callbacks") - 1  # after the model
-    if len(args) > position:
-        args = (*args[:position], _monitored(model, args[position]), *args[position + 1 :])
+    if len(args) > _CALLBACKS:
+        args = (*args[:_CALLBACKS], _monitored(model, args[_CALLBACKS]), *args[_CALLBACKS + 1 :])
     else:
         kwargs["callbacks"] = _monitored(model, kwargs.get("callbacks"))
     return fit(model, *args, **kwargs)

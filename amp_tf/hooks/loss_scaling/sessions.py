@@ -57,8 +57,8 @@ def _is_being_changed(graph: Any) -> bool:
 def _look(session: Any) -> None:
     for number, wrapper in getattr(session.graph, _ATTRIBUTE, ()):
         try:
-            status = wrapper.status(session)
+            status, name = wrapper.status(session), wrapper.inner_optimizer.get_name()
         except Exception:  # closed, broken or never initialized: there is nothing to tell
             continue
         if status.steps and (number not in _last_looks or status.steps >= _last_looks[number][1].steps):
-            _last_looks[number] = wrapper.inner_optimizer.get_name(), status
+            _last_looks[number] = name, status

@@ -92,7 +92,7 @@ def tiles(document: Document) -> str:
     hoisted = sum(graph["hoisted"] or 0 for graph in document["graphs"])
     found.append(("normalizations folded", count(folded), f"{count(hoisted)} reads moved out of loops"))
     for curve in document["loss_scales"]:
-        found.append((f"loss scale, {curve['label']}", f"{curve['scale']:,.4g}", f"{count(curve['skipped'])} skipped"))
+        found.append((f"loss scale, {curve['label']}", _scale(curve["scale"]), f"{count(curve['skipped'])} skipped"))
     cells = "".join(
         f"<div><dt>{text(name)}</dt><dd>{text(value)}<small>{text(more)}</small></dd></div>"
         for name, value, more in found
@@ -232,6 +232,10 @@ def _casts_of(layer: str, found: Sequence[Mapping[str, Any]], whole: float) -> s
     )
 
 
+def _scale(value: float) -> str:
+    return count(value) if value >= 1 else f"{value:.4g}"
+
+
 def _time(casts: Sequence[Mapping[str, Any]]) -> float:
     return float(sum(cast["estimated_ms"] or 0.0 for cast in casts))
 
@@ -258,6 +262,7 @@ def shapes(document: Document) -> str:
         "<p>All sizes work in 16 bit. Efficient on tensor cores are multiples of 8 from 64 on. "
         f"Work by grade: {grades}.</p>",
         _table(("Products", "Sizes", "Work", "Better"), rows) if rows else "",
+        _left(len(advice["rows"]) + advice["more"] - len(rows), "products"),
     )
 
 
@@ -352,7 +357,7 @@ def comparison(documents: Sequence[Document]) -> str:
     }
     links = [f'<a href="#run{place}">{text(title(one))}</a>' for place, one in enumerate(documents)]
     body = (
-        f"<tr><th scope='row'>{name}</th>{''.join(f'<td>{text(cell)}</td>' for cell in cells)}</tr>"
+        f"<tr><th scope='row'>{text(name)}</th>{''.join(f'<td>{text(cell)}</td>' for cell in cells)}</tr>"
         for name, cells in rows.items()
     )
     heading = f'<header><p class="brand">amp_tf report</p><h1>{len(documents)} runs side by side</h1></header>'

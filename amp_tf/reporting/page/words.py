@@ -22,6 +22,7 @@ def number(value: float | None, unit: str) -> str:
     """Three digits and a unit: ``907 MFLOP``; what is not known is said to be."""
     if value is None or math.isnan(value):
         return "unknown"
+    value = float(f"{value:.3g}")  # so that what is rounded up to a thousand gets the next prefix
     scale, prefix = next(((size, prefix) for size, prefix in _SCALES if abs(value) >= size), (1.0, ""))
     return f"{value / scale:.3g} {prefix}{unit}".rstrip()
 
@@ -49,7 +50,7 @@ def share(part: float | None) -> str:
 
 def milliseconds(value: float | None) -> str:
     """A time of some milliseconds."""
-    return "unknown" if value is None else f"{value:,.3g} ms" if value < 1000 else f"{value:,.0f} ms"
+    return "unknown" if value is None else f"{value:,.3g} ms" if value < 999.5 else f"{value:,.0f} ms"
 
 
 def plain_shape(sizes: dict[str, int]) -> str:

@@ -1,0 +1,42 @@
+"""Calls of a program's functions as batches."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.hooks.comparison.calls import as_function, kept
+from amp_tf.hooks.comparison.streams import again, with_elements
+
+CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
+X = np.random.default_rng(0).normal(size=(16, 16)).astype("float32")
+
+
+def test_a_variable_among_the_arguments_stays_a_variable():
+    weight, other = tf.Variable(tf.ones((16, 16))), tf.Variable(tf.ones((16, 16)))
+
+    def step(x, w):
+        w.assign_sub(0.1 * tf.matmul(x, x))
+        return tf.reduce_sum(tf.matmul(x, w))
+
+    calls = [kept((given, {})) for given in ((X, weight), (X, other), (tf.constant(X), weight))]
+    function, batches = as_function("step", step, calls)
+    assert len(batches) == 2  # the one with another variable is another step
+    found = amp_tf.compare(function, batches, CONFIG)
+    assert [(output.kind, output.name) for output in found.outputs if output.kind == "update"] == [
+        ("update", "Variable")
+    ]
+    np.testing.assert_array_equal(weight, np.ones((16, 16)))
+
+
+def test_what_was_taken_of_an_iterator_is_known_also_where_a_dataset_is_empty():
+    data = tf.data.Dataset.range(6)
+    iterator, empty, taken = iter(data), data.take(0), {}
+    with pytest.raises(amp_tf.GraphError, match="is empty"):
+        with_elements(lambda *_: None, ((iterator, empty), {}), 4, taken)
+    assert [int(one) for one in taken[id(iterator)]] == [0, 1, 2, 3]
+    assert [int(one) for one in itertools.islice(again(taken[id(iterator)], iterator), 9)] == list(range(6))
