@@ -13,7 +13,10 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.comparing.comparison import Comparison
+from amp_tf.comparing.instruments import Statistics
 from amp_tf.comparing.ranges import Ranges
+from amp_tf.comparing.verdicts import judge
+from amp_tf.precision import Precision
 from tests.comparing.planted import PLANTED
 
 BF16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
@@ -188,3 +191,32 @@ def test_as_json():
     assert data["findings"][0]["line"] == data["line"] == found.line
     assert data["findings"][0]["local_error"] == "inf"
     assert data["outputs"][0]["kind"] == "result"
+
+
+def test_the_line_keeps_what_the_user_keeps_already():
+    planted = PLANTED["inputs"]
+    batches = [planted.batch(np.random.default_rng(3))]
+    config = amp_tf.AmpConfig(precision="float16", target="cpu", keep_float32=("^mine$",))
+    found = amp_tf.compare(planted.make(), batches, config)
+    assert found.patterns[0] == "^mine$"
+    assert len(found.patterns) > 1
+    assert found.line.startswith("AMP_TF_KEEP_FLOAT32='^mine$,")
+    assert all(finding.patterns[0] == "^mine$" for finding in found.findings)
+
+
+def test_a_step_that_only_writes_variables_is_compared():
+    weight = tf.Variable(np.random.default_rng(1).normal(size=(16, 16)).astype("float32"), name="weight")
+
+    def step(x):
+        weight.assign_sub(1e-2 * tf.matmul(x, weight))
+
+    x = np.random.default_rng(2).normal(size=(16, 16)).astype("float32")
+    found = amp_tf.compare(step, [x], amp_tf.AmpConfig(precision="bfloat16", target="cpu"))
+    assert [(output.kind, output.name) for output in found.outputs] == [("update", "weight")]
+    assert found.is_healthy
+
+
+def test_where_the_ideal_is_as_far_off_there_is_no_more_to_ask():
+    right, off = (Statistics(32, error, 0.0, 0.0, 0.0, 0.0, np.inf) for error in (0.0, np.inf))
+    (output,) = judge([("result", "accuracy")], [off], [off], [right], [off], Precision.BFLOAT16)
+    assert output.ratio == 1

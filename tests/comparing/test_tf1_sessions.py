@@ -101,3 +101,29 @@ def test_runs_without_gradients_do_not_train(tmp_path):
     ended = compare(_written(tmp_path, text.format(behavior=REFERENCES, mean=0)), tmp_path)
     assert ended.status == 2
     assert "no run of a session that needs gradients" in ended.err
+
+
+BRANCHES = """
+def batches(rows):
+    return tf.data.make_one_shot_iterator(tf.data.Dataset.from_tensor_slices((rows, rows[:, :1])).repeat().batch(16))
+is_training = tf.placeholder(tf.bool, [], "is_training")
+first, second = batches(incomes), batches(incomes[:99])
+x, y = tf.cond(is_training, first.get_next, second.get_next)
+x, y = tf.reshape(x, [16, 8]), tf.reshape(y, [16, 1])
+loss = model(x, y)
+train = tf.train.AdamOptimizer(1e-3).minimize(loss, name="train")
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for turn in range(3):
+        session.run([train, loss], {{is_training: True}})
+print("done")
+"""
+
+
+def test_data_in_branches_are_told_and_the_program_goes_on(tmp_path):
+    behavior = f"{REFERENCES}; tf.disable_control_flow_v2()"
+    script = _written(tmp_path, (GRAPH + BRANCHES).format(behavior=behavior, mean=0))
+    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu")
+    assert ended.status == 2
+    assert "in a branch or loop" in ended.err
+    assert ended.out.endswith("done\n")

@@ -13,6 +13,7 @@ from typing import Any
 
 from amp_tf.hooks.comparison.calls import as_function
 from amp_tf.hooks.comparison.training import Training
+from amp_tf.hooks.patches import calling
 
 _ONE_REPLICA = "the first replica's part of each batch was run, on one device"
 _OWN_STEP = "the model's own train_step was run; its loss is multiplied by no loss scale here"
@@ -27,17 +28,14 @@ def patches(training: Training, library: str) -> list[tuple[Any, str, Callable[[
     """
     model = importlib.import_module(library).Model
     owner = next(base for base in model.__mro__ if "make_train_function" in vars(base))
-    return [(owner, "make_train_function", lambda original: _make_train_function(original, training, owner))]
+    return [(owner, "make_train_function", calling(_make_train_function, training, owner))]
 
 
-def _make_train_function(original: Any, training: Training, owner: Any) -> Any:
-    def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        if training.is_awaited and not isinstance(self.train_function, _Watched):
-            self.train_function = _Watched(self.train_function, self, training, owner)
-        return result if result is None else self.train_function  # tf_keras returns it, Keras does not
-
-    return make_train_function
+def _make_train_function(training: Training, owner: Any, original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    result = original(self, *args, **kwargs)
+    if training.is_awaited and not isinstance(self.train_function, _Watched):
+        self.train_function = _Watched(self.train_function, self, training, owner)
+    return result if result is None else self.train_function  # tf_keras returns it, Keras does not
 
 
 class _Watched:

@@ -13,6 +13,7 @@ from typing import Any
 from amp_tf.hooks.comparison import sessions, streams
 from amp_tf.hooks.comparison.calls import Call, as_function, kept
 from amp_tf.hooks.comparison.training import Training
+from amp_tf.hooks.patches import calling
 
 _Row = tuple[Any, str, Callable[[Any], Any]]
 
@@ -49,9 +50,9 @@ def patches(training: Training, library: str) -> list[_Row]:
     from tensorflow.python.ops import gradients_util
 
     return [
-        (polymorphic_function.Function, "__call__", lambda original: _call(original, training)),
-        (backprop.GradientTape, "gradient", _gradient),
-        (gradients_util, "_GradientsHelper", _gradient),
+        (polymorphic_function.Function, "__call__", calling(_call, training)),
+        (backprop.GradientTape, "gradient", calling(_gradient, training)),
+        (gradients_util, "_GradientsHelper", calling(_gradient, training)),
     ]
 
 
@@ -65,25 +66,22 @@ def compare_what_is_there(training: Training) -> None:
         training.compare(subject, batches, (note,))
 
 
-def _call(original: Any, training: Training) -> Any:
+def _call(training: Training, original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
     import tensorflow as tf
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = streams.replaced((args, kwargs), _seen.others)
-        if not training.is_awaited or not tf.executing_eagerly():
-            return original(self, *given[0], **given[1])
-        _seen.has_gradients = False
-        if streams.holds_streams(given):
-            with training.surviving():
-                _compare_with_elements(self, given, training)
-            given = streams.replaced(given, _seen.others)
-            return original(self, *given[0], **given[1])
-        result = original(self, *given[0], **given[1])
+    given = streams.replaced((args, kwargs), _seen.others)
+    if not training.is_awaited or not tf.executing_eagerly():
+        return original(self, *given[0], **given[1])
+    _seen.has_gradients = False
+    if streams.holds_streams(given):
         with training.surviving():
-            _note(self, given, training)
-        return result
-
-    return call
+            _compare_with_elements(self, given, training)
+        given = streams.replaced(given, _seen.others)
+        return original(self, *given[0], **given[1])
+    result = original(self, *given[0], **given[1])
+    with training.surviving():
+        _note(self, given, training)
+    return result
 
 
 def _compare_with_elements(function: Any, call: Call, training: Training) -> None:
@@ -111,16 +109,15 @@ def _note(function: Any, call: Call, training: Training) -> None:
             compare_what_is_there(training)
 
 
-def _gradient(original: Any) -> Any:
+def _gradient(training: Training, original: Any, /, *args: Any, **kwargs: Any) -> Any:
     import tensorflow as tf
 
-    def gradient(*args: Any, **kwargs: Any) -> Any:
-        _seen.has_gradients |= not tf.executing_eagerly()
-        result = original(*args, **kwargs)
-        sessions.note_gradients(result)
-        return result
-
-    return gradient
+    _seen.has_gradients |= not tf.executing_eagerly()
+    result = original(*args, **kwargs)
+    if training.is_awaited:
+        with training.surviving():
+            sessions.note_gradients(result)
+    return result
 
 
 def _name(function: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from amp_tf.hooks import notices
 from amp_tf.hooks.patches import Patches, calling
 
 _functions: Mapping[bytes, Any] = {}
@@ -33,7 +34,15 @@ def install(rewritten: Mapping[bytes, Any]) -> None:
 
 def _build_and_restore(build: Any, /, *args: Any, **kwargs: Any) -> Any:
     built = build(*args, **kwargs)
-    restore(built[0].graph_def.library)
+    try:
+        restore(built[0].graph_def.library)
+    except Exception as error:
+        notices.warn_once(
+            "saving",
+            f"functions for XLA are saved as they were rewritten, in 16 bit ({type(error).__name__}: {error})",
+            where="tf.saved_model.save",
+            fix="Save in a process with AMP_TF_DISABLE=1, and please report this",
+        )
     return built
 
 

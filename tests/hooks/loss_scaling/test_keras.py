@@ -196,3 +196,12 @@ def test_an_optimizer_that_overrides_apply_gradients_trains_as_without_us(librar
         wrapped = train()
     for actual, expected in zip(wrapped, train(), strict=True):
         np.testing.assert_array_equal(actual, expected)
+
+
+def test_fit_may_be_wrapped_by_a_function_that_names_no_arguments(library, monkeypatch):
+    original = library.Model.fit
+    monkeypatch.setattr(library.Model, "fit", lambda self, *args, **kwargs: original(self, *args, **kwargs))
+    with installed():
+        model = make_model(library)
+        model.compile("sgd", "mse")
+        assert set(model.fit(X, Y, None, 2, 0, [LossScaleMonitor()]).history) >= {"loss", "loss_scale"}
