@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -15,49 +15,6 @@ from amp_tf.loss_scaling.schedule import usable_scale
 
 # Keras' own wrapper writes these before the variables of its inner optimizer, the first two of them dead.
 _KERAS_WRAPPER = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
-
-
-class SavedState(NamedTuple):
-    """What a file holds of an optimizer.
-
-    Attributes:
-        inner: maps "0", "1", … to the arrays of the inner optimizer.
-        scale: the loss scale, if it stands among them.
-        good_steps: the growth tracker, likewise.
-    """
-
-    inner: dict[str, Any]
-    scale: Any = None
-    good_steps: Any = None
-
-
-def read_state(store: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies of the arrays in a store of Keras.
-
-    Args:
-        store: an open group of a file, or a dict.
-    """
-    return {key: store[key][()] for key in store.keys()}  # noqa: SIM118 - a store has keys() but is no mapping
-
-
-def match_state(arrays: dict[str, Any], expected: int) -> SavedState | None:
-    """Recognizes the layout: of an optimizer that was bare or wrapped by us, or of Keras' own wrapper.
-
-    Args:
-        arrays: maps "0", "1", … to arrays.
-        expected: how many variables the inner optimizer has.
-
-    Returns:
-        The state, or ``None`` if the file is of another optimizer.
-    """
-    if len(arrays) == expected:
-        return SavedState(arrays)
-    own = len(_KERAS_WRAPPER)
-    if len(arrays) != expected + own:
-        return None
-    inner = {str(i): arrays[str(i + own)] for i in range(expected)}
-    scale, good_steps = (arrays[str(_KERAS_WRAPPER.index(name))] for name in ("dynamic_scale", "step_counter"))
-    return SavedState(inner, scale, good_steps)
 
 
 class ScaleState(SavedScale, keras.losses.Loss):  # type: ignore[misc]
@@ -100,25 +57,27 @@ class Saving:
         Args:
             store: maps "0", "1", … to arrays. What has no variable yet waits for ``build``.
         """
-        arrays = read_state(store)
+        arrays = {key: store[key][()] for key in store.keys()}  # noqa: SIM118 - it has keys() but is no mapping
         if not arrays:
             return
         expected = len(self.inner_optimizer.variables)
         if not self.built and len(arrays) > expected:
             self._pending_weights = arrays
             return
-        saved = match_state(arrays, expected)
-        if saved is None:
+        of_wrapper = len(arrays) - expected  # those of Keras' own wrapper, if it was saved
+        if of_wrapper not in (0, len(_KERAS_WRAPPER)):
             warnings.warn(
                 f"amp_tf: optimizer '{self.name}': the file holds {len(arrays)} variables of an optimizer, not "
                 f"{expected}; its state is not loaded. Compile the model with the optimizer that was saved.",
                 stacklevel=2,
             )
             return
-        self.inner_optimizer.load_own_variables(saved.inner)
-        if saved.scale is not None:
-            self._scale.assign(usable_scale(float(saved.scale), self._scaler.schedule))
-            self._counters.assign([int(saved.good_steps), 0, 0, 0, 0, 0])
+        inner = {str(number): arrays[str(number + of_wrapper)] for number in range(expected)}
+        self.inner_optimizer.load_own_variables(inner)
+        if of_wrapper:
+            wrapper = {name: arrays[str(number)] for number, name in enumerate(_KERAS_WRAPPER)}
+            self._scale.assign(usable_scale(float(wrapper["dynamic_scale"]), self._scaler.schedule))
+            self._counters.assign([int(wrapper["step_counter"]), 0, 0, 0, 0, 0])
 
     def get_weights(self) -> list[Any]:
         """Copies of all ``variables`` as numpy arrays."""

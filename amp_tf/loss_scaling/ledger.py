@@ -86,23 +86,23 @@ def note_look(number: int | None, status: Status, label: str = "") -> None:
 
 def statuses() -> tuple[list[tuple[str, Status]], int]:
     """The label and the state of each scaler that made a step, the latest at the end, and how many more there were."""
-    with _lock:
-        entries, dropped = list(_entries.values()), _dropped
-    seen = [(entry.label, status) for entry in entries if (status := _look(entry)) is not None and status.steps]
-    return seen, dropped
+    return [(entry.label, status) for entry, status in _looks()], _dropped
 
 
 def curves() -> list[Curve]:
     """The loss scale of each scaler that made a step, from the looks of its monitor and as it is now."""
+    found = []
+    for entry, now in _looks():
+        points = sorted({*entry.points, (now.steps, now.scale, now.skipped)})
+        found.append(Curve(entry.label, now.scale, now.steps, now.skipped, points))
+    return found
+
+
+def _looks() -> list[tuple[_Entry, Status]]:
+    """The scalers that made a step, each with its state now."""
     with _lock:
         entries = list(_entries.values())
-    found = []
-    for entry in entries:
-        now = _look(entry)
-        if now is not None and now.steps:
-            points = sorted({*entry.points, (now.steps, now.scale, now.skipped)})
-            found.append(Curve(entry.label, now.scale, now.steps, now.skipped, points))
-    return found
+    return [(entry, status) for entry in entries if (status := _look(entry)) is not None and status.steps]
 
 
 def forget() -> None:

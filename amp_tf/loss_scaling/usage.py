@@ -114,7 +114,7 @@ class Usage:
         flag = finite.is_nonfinite(loss)
         earlier, known = self._take_note()
         flag = flag if earlier is None else tf.logical_or(flag, earlier)
-        self._losses.note = (_current_graph(), flag, [*known, *data])
+        self._losses.note = (places()[0], flag, [*known, *data])
 
     def note_unscaled_gradients(self) -> None:
         """The loop unscales its gradients itself, as loops written for tf_keras do."""
@@ -199,7 +199,7 @@ class Usage:
     def _take_note(self) -> tuple[Any, list[Any]]:
         graph, flag, data = getattr(self._losses, "note", (None, None, []))
         self._losses.note = (None, None, [])
-        return (flag, data) if graph is _current_graph() else (None, [])
+        return (flag, data) if graph is places()[0] else (None, [])
 
 
 _inner_calls = threading.local()
@@ -259,7 +259,3 @@ def places() -> list[Any]:
 def _gave_something(function: Any) -> bool:
     """Whether the graph of a function was traced to its end, with results or effects. They are noted last."""
     return bool(function.outputs or function.control_outputs)
-
-
-def _current_graph() -> Any:
-    return "eager" if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

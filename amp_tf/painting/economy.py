@@ -19,6 +19,7 @@ oneDNN computes both in one kernel.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -88,7 +89,8 @@ def drop_unprofitable(
     computed_with = fused_with_products(canvas)
     products = _products(canvas)
     ties = [*ties, *kernel_pairs(canvas), *computed_with.items(), *products.values()]
-    ties = [units for units in _merged(ties) if any(unit in sizes for unit in units)]
+    tied = _connected(dict.fromkeys(itertools.chain.from_iterable(ties)), ties)
+    ties = [sorted(units) for units in tied if any(unit in sizes for unit in units)]
     fused = [unit for node in folded.fused for unit in canvas.view.units(node) if canvas.allow[unit]]
     sizes.update(dict.fromkeys([*fused, *computed_with], 0.0))
     may_choose = sizes_are_known and "Enter" not in canvas.view.ops
@@ -155,15 +157,6 @@ def _free_products(
             free.update(dict.fromkeys(units, 0.0))
             free[units[0]] = pair[0] - pair[1]
     return free
-
-
-def _merged(groups: Iterable[Sequence[int]]) -> list[Sequence[int]]:
-    """The groups, those that share a unit joined into one."""
-    group_of: dict[int, set[int]] = {}
-    for group in groups:
-        joined = set(group).union(*(group_of[unit] for unit in group if unit in group_of))
-        group_of.update(dict.fromkeys(joined, joined))
-    return [sorted(group) for group in {id(group): group for group in group_of.values()}.values()]
 
 
 def _find_ports(canvas: Canvas, shapes: Shapes, runs: Runs) -> tuple[list[_Port], bool]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-Call = tuple[Sequence[Any], Mapping[str, Any]]
+Call = tuple[tuple[Any, ...], dict[str, Any]]  #: positional and named arguments
 
 
 def as_function(name: str, function: Callable[..., Any], calls: Sequence[Call]) -> tuple[Callable[..., Any], list[Any]]:
@@ -22,17 +22,17 @@ def as_function(name: str, function: Callable[..., Any], calls: Sequence[Call]) 
     import tensorflow as tf
 
     def parts(call: Call) -> tuple[list[Any], tuple[Any, ...]]:
-        leaves = tf.nest.flatten((tuple(call[0]), dict(call[1])))
+        leaves = tf.nest.flatten(call)
         fed = [leaf for leaf in leaves if _is_fed(leaf)]
         return fed, tuple(None if _is_fed(leaf) else leaf for leaf in leaves)
 
     fixed = parts(calls[0])[1]
-    is_fed = [_is_fed(leaf) for leaf in tf.nest.flatten((tuple(calls[0][0]), dict(calls[0][1])))]
+    is_fed = [_is_fed(leaf) for leaf in tf.nest.flatten(calls[0])]
 
     def call_with(*tensors: Any) -> Any:
         given = iter(tensors)
         leaves = [next(given) if fed else leaf for fed, leaf in zip(is_fed, fixed, strict=True)]
-        arguments, named = tf.nest.pack_sequence_as((tuple(calls[0][0]), dict(calls[0][1])), leaves)
+        arguments, named = tf.nest.pack_sequence_as(calls[0], leaves)
         return function(*arguments, **named)
 
     call_with.__name__ = name
@@ -44,9 +44,7 @@ def kept(call: Call) -> Call:
     """The call with copies of its tensors, which a program may write to afterwards."""
     import tensorflow as tf
 
-    args, kwargs = tf.nest.map_structure(
-        lambda leaf: _copy(leaf) if _is_fed(leaf) else leaf, (tuple(call[0]), dict(call[1]))
-    )
+    args, kwargs = tf.nest.map_structure(lambda leaf: _copy(leaf) if _is_fed(leaf) else leaf, call)
     return args, kwargs
 
 

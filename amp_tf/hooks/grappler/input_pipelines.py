@@ -24,7 +24,7 @@ _patches = Patches()
 _tracing = threading.local()  # .waits: the next graph made on this thread is that of an input pipeline's function
 
 
-def install(config: AmpConfig | None = None) -> None:
+def install(config: AmpConfig) -> None:
     """Marks, from now on, the functions of tf.data. Idempotent."""
     from tensorflow.python.data.ops import structured_function
     from tensorflow.python.framework import func_graph

@@ -38,6 +38,7 @@ def tensorflow_library() -> ctypes.CDLL:
 
     Raises:
         OSError: the running TensorFlow has no libtensorflow_cc.so.2 loaded.
+        AttributeError: it lacks one of the functions.
     """
     folder = os.path.dirname(str(sys.modules["tensorflow"].__file__))
     path = os.path.join(folder, "libtensorflow_cc.so.2")
@@ -47,16 +48,6 @@ def tensorflow_library() -> ctypes.CDLL:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
-
-
-def check_library() -> None:
-    """Loads what :func:`nodes_to_preserve` needs, so that trouble shows before the first graph.
-
-    Raises:
-        OSError: the library is not there.
-        AttributeError: it lacks one of the functions.
-    """
-    tensorflow_library()
 
 
 def nodes_to_preserve(item: int) -> frozenset[str]:

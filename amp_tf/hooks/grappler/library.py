@@ -43,7 +43,6 @@ class Shim:
     """
 
     def __init__(self, device_type: str, wait_ms: int = 0) -> None:
-        self.device_type = device_type
         self.path = FOLDER / f"amp_tf_{device_type.lower()}.so"
         self._library = ctypes.CDLL(str(self.path))
         self._emit = self._library.amp_tf_emit

@@ -107,16 +107,11 @@ def skipped() -> str:
     )
 
 
-def is_registered() -> bool:
-    """Whether TensorFlow has the optimizers; once true, true until the process ends."""
-    return bool(_shims)
-
-
 def _register() -> bool:
     from tensorflow.python.client import pywrap_tf_session
 
     try:
-        item.check_library()
+        item.tensorflow_library()  # so that trouble shows before the first graph
         shims = {device_type: Shim(device_type) for device_type in DEVICE_TYPES}
     except (OSError, AttributeError) as error:
         return _step_back(

@@ -46,17 +46,17 @@ _numbers = itertools.count()
 _rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()
 
 
-def install(config: AmpConfig | None = None) -> None:
+def install(config: AmpConfig) -> None:
     """Rewrites, from now on, each function that XLA will compile. A second call only changes the configuration.
 
     Args:
-        config: the settings; ``None`` takes them from the environment.
+        config: the settings.
     """
     from tensorflow.python.eager.polymorphic_function import atomic_function
 
     global _config
     with _lock:
-        _config = AmpConfig.from_env() if config is None else config
+        _config = config
         _patches.put(atomic_function, "from_func_graph", calling(_make_and_rewrite))
         saving.install(_rewritten)
 
