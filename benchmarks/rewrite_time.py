@@ -169,7 +169,7 @@ def synthetic(nodes: int) -> Graph:
         relu = add(f"relu{i}", "Relu", add(f"sum{i}", "AddV2", product, x))
         mean = add(f"mean{i}", "Mean", relu, "axis", T=1, Tidx=3)
         scale = add(f"scale{i}", "Exp", mean)
-        shifted = add(f"shifted{i}", "Sub", relu, scale)
+        shifted = add(f"shifted{i}", "Mul", relu, scale)
         mixed = add(f"mixed{i}", "Maximum", add(f"same{i}", "Identity", shifted, f"^{product}"), relu)
         x = mixed
     for node in graph.node:
