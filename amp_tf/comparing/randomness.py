@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amp_tf.oplists.table import PYTHON_CALLS, STATELESS_TWINS
+from amp_tf.oplists.table import PYTHON, STATELESS_TWINS
 
 _SEEDS = ("seed", "seed2")
 
@@ -51,7 +51,7 @@ def keeps_state(graph: Any) -> bool:
 def by_python(graph: Any) -> list[str]:
     """Names of the nodes that call Python, which may do something else each time."""
     nodes = (*graph.node, *(node for function in graph.library.function for node in function.node_def))
-    return [node.name for node in nodes if node.op in PYTHON_CALLS]
+    return [node.name for node in nodes if node.op in PYTHON]
 
 
 def _is_seeded(node: Any) -> bool:

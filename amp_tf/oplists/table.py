@@ -369,8 +369,6 @@ STATELESS_TWINS = {
     "RandomUniformInt": ("StatelessRandomUniformInt", 1),
     "Multinomial": ("StatelessMultinomial", 2),
 }
-#: Ops that call Python.
-PYTHON_CALLS = Trait("EagerPyFunc PyFunc PyFuncStateless")
 #: What hands a reference variable on.
 REFERENCE_READERS = Trait("Enter Identity")
 #: Ops that read a resource variable, or ask about it, and leave it as it is.

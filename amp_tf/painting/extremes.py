@@ -89,7 +89,7 @@ def _units_of(canvas: Canvas, nodes: Iterable[int]) -> list[int]:
 def _extreme_constants(canvas: Canvas) -> list[int]:
     """The Const nodes that the 16-bit type cannot hold; of each kind one node is looked at."""
     view, precision = canvas.view, canvas.target.precision
-    constants = np.asarray(view.nodes_where(lambda signature: signature.op == "Const"), np.int32)
+    constants = np.asarray(view.nodes_with(("Const",)), np.int32)
     kinds, first = np.unique(view.kinds[constants], return_index=True)
     extreme = [
         kind

@@ -14,7 +14,7 @@ from amp_tf.painting.reasons import Rule
 def recurrent_units(canvas: Canvas) -> Iterator[list[int]]:
     """For each NextIteration, the units that must have one type: its own, and those of the Merges that read it."""
     view = canvas.view
-    for node in view.nodes_where(lambda signature: signature.op == "NextIteration"):
+    for node in view.nodes_with(("NextIteration",)):
         slot = view.signatures[node].slot_of("T")
         assert slot is not None
         unit = view.base[node] + slot

@@ -11,7 +11,6 @@ import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.indices import Node
-from amp_tf.graph.templates import Signature
 from amp_tf.oplists.table import CASTS, FUSED_PRODUCTS, REFERENCE_READERS, REFERENCE_VARIABLES
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.eligibility import is_quantized
@@ -161,7 +160,7 @@ def retarget_casts(canvas: Canvas) -> None:
         allow1 = MatMul(cast1, x)                f16
     """
     view = canvas.view
-    for node in view.nodes_where(_is_cast):
+    for node in view.nodes_with(CASTS):
         slot = view.signatures[node].slot_of("DstT")
         unit = view.base[node] + (slot or 0)
         readers = canvas.edges.fanouts(unit)
@@ -186,7 +185,7 @@ def absorb_casts(canvas: Canvas) -> None:
     """
     view = canvas.view
     wanted = canvas.target.precision.data_type
-    for node in view.nodes_where(_is_cast):
+    for node in view.nodes_with(CASTS):
         signature, first = view.signatures[node], view.base[node]
         source, result = signature.slot_of("SrcT"), signature.slot_of("DstT")
         if source is None or result is None or view.dtypes[first + result] != wanted:
@@ -196,10 +195,6 @@ def absorb_casts(canvas: Canvas) -> None:
         free = canvas.is_float32[unit] and not canvas.locked[unit]
         if fanins and free and all(canvas.allow[fanin] and canvas.is_float32[fanin] for fanin in fanins):
             canvas.paint_allow([unit], Rule.CAST_REPEATS)
-
-
-def _is_cast(signature: Signature) -> bool:
-    return signature.op in CASTS
 
 
 def reference_readers(canvas: Canvas) -> list[int]:

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from amp_tf.painting.reasons import Reason, Rule
+from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
+
+if TYPE_CHECKING:
+    from amp_tf.reporting.schema import NodeReport
 
 # Of every graph, and of no interest: nodes that nobody thinks of converting.
 _SILENT = (Rule.NO_FLOAT32, Rule.NOT_LISTED)
 _OPS_SHOWN = 3
-
-
-class ShownNode(Protocol):
-    """What is shown of a node."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def op(self) -> str: ...
-    @property
-    def precision(self) -> Precision: ...
-    @property
-    def reason(self) -> Reason: ...
 
 
 def headline(graphs: int, converted: int, total: int, precisions: Iterable[Precision], casts: int) -> str:
@@ -39,7 +29,7 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def render(summary: str, nodes: Sequence[ShownNode]) -> str:
+def render(summary: str, nodes: Sequence[NodeReport]) -> str:
     """The summary, then a line for each op that was converted, and for each rule that left nodes in float32.
 
     Nodes without float32 values, and those whose op is on no list, are counted in the first line alone.
@@ -47,14 +37,14 @@ def render(summary: str, nodes: Sequence[ShownNode]) -> str:
     return "\n".join([summary, *_converted(nodes), *_left(nodes)])
 
 
-def _converted(nodes: Sequence[ShownNode]) -> list[str]:
+def _converted(nodes: Sequence[NodeReport]) -> list[str]:
     counts = collections.Counter(node.op for node in nodes if node.precision.is_f16)
     totals = collections.Counter(node.op for node in nodes)
     return [f"  {count:,} of {totals[op]:,} {op}" for op, count in counts.most_common()]
 
 
-def _left(nodes: Sequence[ShownNode]) -> list[str]:
-    by_rule: dict[Rule, list[ShownNode]] = {}
+def _left(nodes: Sequence[NodeReport]) -> list[str]:
+    by_rule: dict[Rule, list[NodeReport]] = {}
     for node in nodes:
         if not node.precision.is_f16 and node.reason.rule not in _SILENT:
             by_rule.setdefault(node.reason.rule, []).append(node)
@@ -62,7 +52,7 @@ def _left(nodes: Sequence[ShownNode]) -> list[str]:
     return ["left in float32:", *map(_group, groups)] if groups else []
 
 
-def _group(nodes: Sequence[ShownNode]) -> str:
+def _group(nodes: Sequence[NodeReport]) -> str:
     """Such as ``3 nodes (2 Mean, 1 Exp), such as 'loss': its op is on the deny list``."""
     counts = collections.Counter(node.op for node in nodes).most_common()
     ops = ", ".join(f"{count:,} {op}" for op, count in counts[:_OPS_SHOWN])
