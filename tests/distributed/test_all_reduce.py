@@ -161,3 +161,9 @@ def test_uninstall_puts_tensorflows_own_functions_back() -> None:
     all_reduce.install(AmpConfig())  # float32: as uninstall
     after = distribute_lib.ReplicaContextBase.all_reduce, distribute_lib.StrategyExtendedV2.batch_reduce_to
     assert after == before
+
+
+def test_arrays_among_tensors_are_no_gradients_and_counted_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(all_reduce, "_elements", {"narrow": 0, "wide": 0})
+    all_reduce._count([tf.ones((3, 4)), np.float32(1), tf.ones(5)], [0])
+    assert all_reduce._elements == {"narrow": 12, "wide": 5}
