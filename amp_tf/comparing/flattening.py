@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from amp_tf.comparing.randomness import set_seeds
+from amp_tf.comparing.randomness import every_node, set_seeds
 from amp_tf.comparing.steps import Step
 from amp_tf.errors import GraphError
 from amp_tf.rewriting.planning import CAST_SUFFIX
@@ -170,6 +170,6 @@ def _leave_xla_out(graph: Any) -> bool:
         is_compiled |= function.attr[_COMPILED].b if _COMPILED in function.attr else False
         for name in (_COMPILED, "_noinline", "api_implements"):
             function.attr.pop(name, None)
-    for node in (*graph.node, *(node for function in graph.library.function for node in function.node_def)):
+    for node in every_node(graph):
         node.attr.pop(_COMPILED, None)
     return is_compiled

@@ -5,6 +5,7 @@ Ops that have a twin without state become that twin. Of the others a session kee
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from amp_tf.oplists.table import PYTHON, STATELESS_TWINS
@@ -44,14 +45,19 @@ def make_stateless(graph: Any) -> None:
 
 def keeps_state(graph: Any) -> bool:
     """Whether random ops are left, in the graph or its functions, whose state a session keeps."""
-    nodes = (*graph.node, *(node for function in graph.library.function for node in function.node_def))
-    return any(_is_seeded(node) and not node.op.startswith("Stateless") for node in nodes)
+    return any(_is_seeded(node) and not node.op.startswith("Stateless") for node in every_node(graph))
 
 
 def by_python(graph: Any) -> list[str]:
     """Names of the nodes that call Python, which may do something else each time."""
-    nodes = (*graph.node, *(node for function in graph.library.function for node in function.node_def))
-    return [node.name for node in nodes if node.op in PYTHON]
+    return [node.name for node in every_node(graph) if node.op in PYTHON]
+
+
+def every_node(graph: Any) -> Iterator[Any]:
+    """The nodes of a GraphDef and of its functions."""
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
 
 
 def _is_seeded(node: Any) -> bool:

@@ -89,7 +89,6 @@ def compare_what_is_there(training: Training, session: Any = None) -> None:
     known = list(_kinds.values()) if session is None else [_kinds.get(session, {})]
     found = [kind for kinds in known for kind in kinds.values() if kind and kind.batches]
     if found:
-        _kinds.clear()  # each holds its session
         _compare(max(found, key=lambda kind: len(kind.batches)), training)
 
 
@@ -114,7 +113,6 @@ def _run(
         fed = [np.array(feeds[tensor.ref()]) for tensor in kind.fed]
         kind.batches.append((*fed, *results[len(fetches) :]))
         if len(kind.batches) >= training.errand.steps:
-            _kinds.clear()
             _compare(kind, training)
     return results[: len(fetches)]
 
@@ -169,6 +167,7 @@ def _needed(ends: Iterable[Any], fed: set[str]) -> list[Any]:
 
 
 def _compare(kind: _Kind, training: Training) -> None:
+    _kinds.clear()  # each holds its session and its batches, and nothing is compared after this
     if kind.session.sess_str:
         raise GraphError(
             "the session is one of a server", where="tf.compat.v1.Session", fix="Train in one process, without a target"
