@@ -85,7 +85,7 @@ def work(job: dict[str, Any]) -> None:
 
     mode = known_modes(job["precision"])[job["mode"]]
     worker.set_up(mode)
-    rewrites = watch_rewrites() if mode.variables else []
+    rewrites = watch_rewrites() if mode.is_ours else []
     if mode is PLUGIN:
         from amp_tf.hooks.grappler import plugin
 

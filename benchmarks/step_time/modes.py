@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
+from pathlib import Path
 
+from benchmarks.step_time import zentf
 from benchmarks.step_time.parts import PARTS
 
 _SWITCH = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
@@ -22,7 +25,10 @@ class Mode:
         policy: the Keras policy.
         graph_option: a switch of ``tf.config.optimizer.set_experimental_options``.
         reaches_xla: whether it changes anything in a function that XLA compiles.
+        reaches_training: whether it is meant for training, too.
         without: the part of the rewrite that is left out, of :data:`benchmarks.step_time.parts.PARTS`.
+        python: the Python that runs it.
+        made_by: the module that makes the environment of that Python.
     """
 
     name: str
@@ -31,7 +37,19 @@ class Mode:
     policy: str = "float32"
     graph_option: str | None = None
     reaches_xla: bool = True
+    reaches_training: bool = True
     without: str = ""
+    python: Path = Path(sys.executable)
+    made_by: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether amp_tf is at work."""
+        return _SWITCH.items() <= self.variables.items()
+
+    def reaches(self, way: Way) -> bool:
+        """Whether it changes anything in one way to run a model."""
+        return (self.reaches_xla or not way.jit) and (self.reaches_training or not way.trains)
 
 
 def modes(precision: str) -> dict[str, Mode]:
@@ -45,6 +63,15 @@ def modes(precision: str) -> dict[str, Mode]:
         Mode("amp_tf", "amp_tf", variables=_SWITCH),
         Mode("shipped", "amp_tf, shipped figures", variables={**_SWITCH, "XDG_CACHE_HOME": os.devnull}),
         Mode("all listed", f"amp_tf, AMP_TF_PRECISION={precision}", variables=forced),
+        Mode(
+            "zentf",
+            "AMD's zentf",
+            variables=zentf.VARIABLES,
+            reaches_xla=False,
+            reaches_training=False,
+            python=zentf.PYTHON,
+            made_by=zentf.__name__,
+        ),
         *(
             Mode(f"without {part.name}", f"amp_tf without {part.name}", variables=_SWITCH, without=part.name)
             for part in PARTS.values()
@@ -87,5 +114,5 @@ def environment(mode: Mode) -> dict[str, str]:
     foreign = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     # What a user sets for every amp_tf run, such as AMP_TF_PRECISION, is for the amp_tf mode alone.
-    own = {name: value for name, value in os.environ.items() if name.startswith(foreign)} if mode.variables else {}
+    own = {name: value for name, value in os.environ.items() if name.startswith(foreign)} if mode.is_ours else {}
     return {"TF_CPP_MIN_LOG_LEVEL": "3", **kept, **own, **mode.variables}

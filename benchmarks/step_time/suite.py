@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +62,11 @@ class Row:
 
 
 class Worker:
-    """One process. It is started at once and ends with :meth:`close`."""
+    """One process. It is started at once and ends with :meth:`close`.
+
+    Raises:
+        RuntimeError: the mode needs an environment that is not there.
+    """
 
     def __init__(self, model: str, mode: Mode, batch: int | None, settings: Settings) -> None:
         options = {
@@ -72,9 +76,13 @@ class Worker:
             "size": settings.size,
             "precision": settings.precision,
         }
+        if not mode.python.exists():
+            raise RuntimeError(
+                f"{mode.name} runs in {mode.python}, which is not there: python -m {mode.made_by} makes it"
+            )
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.step_time.worker", json.dumps(options)],
+            [str(mode.python), "-m", "benchmarks.step_time.worker", json.dumps(options)],
             env=environment(mode),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -83,13 +91,16 @@ class Worker:
         )
 
     def ask(self, **command: Any) -> dict[str, Any]:
-        """Sends a command and waits for its answer.
+        """Sends a command and waits for its answer; until the next one the process stands still.
+
+        Threads that wait for work in a busy loop, as OpenMP's may, would slow the other modes down.
 
         Raises:
             RuntimeError: the process ended; the message is the end of what it wrote to stderr.
         """
         assert self._process.stdin
         assert self._process.stdout
+        self._process.send_signal(signal.SIGCONT)
         try:
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
@@ -100,6 +111,7 @@ class Worker:
             self._process.wait()
             self._errors.seek(0)
             raise RuntimeError(self._errors.read().strip()[-600:])
+        self._process.send_signal(signal.SIGSTOP)
         return dict(json.loads(line))
 
     def close(self) -> None:
@@ -123,13 +135,14 @@ def measure(model: str, batch: int | None, modes: Sequence[Mode], ways: Sequence
                 workers[mode.name].ask(do="versions")  # its imports are over before the first step is timed
             row = _prepared(workers[mode.name], model, way, mode)
         except RuntimeError as error:
-            workers.pop(mode.name).close()
+            if mode.name in workers:
+                workers.pop(mode.name).close()
             return Row(model, way.name, mode.name, error=str(error))
         return row if settings.prepared_at_once == 1 else dataclasses.replace(row, first_step_s=0.0)
 
     try:
         for way in ways:
-            reached = [mode for mode in modes if mode.reaches_xla or not way.jit]
+            reached = [mode for mode in modes if mode.reaches(way)]
             with ThreadPoolExecutor(settings.prepared_at_once) as pool:
                 prepared_rows = list(pool.map(lambda mode, way=way: prepared(mode, way), reached))
             ready = {row.mode: row for row in prepared_rows if not row.error}

@@ -121,7 +121,7 @@ def new_runner(options: dict[str, Any], way: Way) -> Runner:
 
 def _conversions(options: dict[str, Any]) -> tuple[int, int]:
     """The nodes that amp_tf converted in this process so far, and the casts that it inserted."""
-    if not modes(options["precision"])[options["mode"]].variables:
+    if not modes(options["precision"])[options["mode"]].is_ours:
         return 0, 0
     from amp_tf.reporting import process
 

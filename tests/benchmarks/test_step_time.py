@@ -6,6 +6,8 @@ import dataclasses
 import math
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +50,40 @@ def test_worker_that_cannot_start_becomes_a_row_with_its_error():
     rows = suite.measure("no_such_model", None, [MODES["float32"]], [WAYS["fit"]], settings)
     assert len(rows) == 1
     assert "KeyError: 'no_such_model'" in rows[0].error
+
+
+def test_a_mode_whose_environment_is_missing_says_what_makes_it(tmp_path):
+    settings = suite.Settings("tiny", "bfloat16", rounds=1, seconds=0.01)
+    zentf = dataclasses.replace(MODES["zentf"], python=tmp_path / "python")
+    rows = suite.measure("wide_mlp", None, [zentf], [WAYS["predict"]], settings)
+    assert [row.error for row in rows] == [
+        f"zentf runs in {tmp_path}/python, which is not there: python -m benchmarks.step_time.zentf makes it"
+    ]
+
+
+@pytest.mark.parametrize(("mode", "reached"), [("amp_tf", 5), ("tf_pass", 3), ("zentf", 1)])
+def test_modes_are_measured_in_the_ways_that_they_are_for(mode, reached):
+    assert len([way for way in WAYS.values() if MODES[mode].reaches(way)]) == reached
+    assert MODES[mode].is_ours == (mode == "amp_tf")
+
+
+def test_a_process_stands_still_until_it_is_asked():
+    """Or threads of a peer that wait in a busy loop would slow the others down."""
+    worker = suite.Worker("wide_mlp", MODES["float32"], None, suite.Settings("tiny", "bfloat16", 1, 0.01))
+    try:
+        for _ in range(2):
+            worker.ask(do="versions")
+            deadline = time.monotonic() + 10
+            while (state := _state_of(worker)) != "T" and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert state == "T"
+    finally:
+        worker.close()
+
+
+def _state_of(worker):
+    """What Linux says that its process does: T for stopped."""
+    return Path(f"/proc/{worker._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_each_mode_sets_its_own_variables_and_no_others(monkeypatch):
