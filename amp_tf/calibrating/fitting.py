@@ -7,16 +7,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from amp_tf.oplists.cost_tables import ProductCost
+from amp_tf.oplists.cost_tables import FEW_OPERATIONS, ProductCost
 
 PRIOR_WEIGHT = 0.1  #: how much a figure that is ten times the shipped one counts, beside a product that is off by 90 %
 _LEAST_NS = 1e-9  # of an operation; a rate must be finite
+_LEAST_ELEMENT_NS = 1e-3  # that counts as prior where the shipped table has none
+_USUAL_SHARE = 0.5  # that computing alone adds to an operation; what is far from it is doubted where no table says so
 
 
 def fit(work: Sequence[tuple[float, float]], times: Sequence[float], shipped: ProductCost) -> ProductCost:
     """The figures by which the times are off least, relatively, of which none is negative.
 
-    Three figures from some twenty noisy times may fit in many ways: where the times do not tell, those of the shipped
+    Four figures from some twenty noisy times may fit in many ways: where the times do not tell, those of the shipped
     table, all made faster or slower alike, count.
 
     Args:
@@ -24,14 +26,15 @@ def fit(work: Sequence[tuple[float, float]], times: Sequence[float], shipped: Pr
         times: what each took, in ns.
         shipped: the figures of the shipped table.
     """
-    rows = np.array([(operations, elements, 1.0) for operations, elements in work])
+    rows = np.array([(operations, elements, 1.0, min(operations, FEW_OPERATIONS)) for operations, elements in work])
     expected = [shipped.of(operations, elements) for operations, elements in work]
     scale = float(np.median(np.divide(times, expected)))
-    prior = scale * np.array([1 / shipped.rate, shipped.ns, max(shipped.start, 1.0)])
+    alone = shipped.alone or _USUAL_SHARE / shipped.rate
+    prior = scale * np.array([1 / shipped.rate, max(shipped.ns, _LEAST_ELEMENT_NS), max(shipped.start, 1.0), alone])
     matrix = np.concatenate([rows / np.array(times)[:, None], PRIOR_WEIGHT * np.diag(1 / prior)])
-    wanted = np.concatenate([np.ones(len(rows)), np.full(3, PRIOR_WEIGHT)])
-    per_operation, per_element, start = _least_squares(matrix, wanted)
-    return ProductCost(1 / max(per_operation, _LEAST_NS), per_element, start)
+    wanted = np.concatenate([np.ones(len(rows)), PRIOR_WEIGHT * np.array([1, 1, 1, bool(shipped.alone)])])
+    per_operation, per_element, start, alone = _least_squares(matrix, wanted)
+    return ProductCost(1 / max(per_operation, _LEAST_NS), per_element, start, alone)
 
 
 def _least_squares(matrix: np.ndarray, wanted: np.ndarray) -> Sequence[float]:

@@ -114,7 +114,8 @@ def _table(
     fitted = {}
     for op, cases in by_op.items():
         work = [(case.operations, case.elements) for case in cases]
-        pair = (fit(work, [taken[case][index] for case in cases], shipped.products[op][index]) for index in (0, 1))
+        known = shipped.products.get(op) or shipped.products[op.partition(",")[0]]
+        pair = (fit(work, [taken[case][index] for case in cases], known[index]) for index in (0, 1))
         fitted[op] = (next(pair), next(pair))
     cached, in_memory = elements.SIZES
     names = {name for name, _ in of_ops if not name.startswith("Cast")}

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from amp_tf.oplists.cost_tables import CHANNELS_FIRST, TRANSPOSED
 from amp_tf.oplists.costs import VECTOR_TAPS
 
 Shape = tuple[int, ...]
@@ -19,7 +20,10 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """One product: ``run`` takes tensors of these shapes; ``operations`` counts an addition as one."""
+    """One product: ``run`` takes tensors of these shapes; ``operations`` counts an addition as one.
+
+    ``op`` is the name of its row in the table.
+    """
 
     op: str
     what: str
@@ -36,7 +40,7 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
-    """Input without channels, channels in and out, taps, stride and dilation; depthwise if ``out`` is 0."""
+    """Input without channels, channels in and out, taps, stride and dilation, layout; depthwise if ``out`` is 0."""
 
     batch: int
     sides: Shape
@@ -45,13 +49,20 @@ class Convolution:
     taps: Shape
     stride: int = 1
     dilation: int = 1
+    channels_first: bool = False
 
     @property
     def what(self) -> str:
         text = f"{self.batch}×{'×'.join(map(str, self.sides))}×{self.channels} → {self.out or self.channels}"
         text += f", {'×'.join(map(str, self.taps))}"
         text += f", stride {self.stride}" if self.stride > 1 else ""
-        return text + (f", dilation {self.dilation}" if self.dilation > 1 else "")
+        text += f", dilation {self.dilation}" if self.dilation > 1 else ""
+        return text + CHANNELS_FIRST * self.channels_first
+
+    def laid_out(self, sizes: Sequence[int]) -> list[int]:
+        """Batch, sides and channels in the order of its layout."""
+        batch, *sides, channels = sizes
+        return [batch, channels, *sides] if self.channels_first else [*sizes]
 
 
 CONVOLUTIONS = (
@@ -74,6 +85,12 @@ CONVOLUTIONS = (
     Convolution(2, (16, 16), 16, 16, (3, 3)),
     Convolution(4, (8, 8), 32, 32, (1, 1)),
     Convolution(8, (1, 1), 96, 24, (1, 1)),
+    Convolution(8, (56, 56), 64, 64, (3, 3), channels_first=True),
+    Convolution(8, (28, 28), 128, 128, (3, 3), channels_first=True),
+    Convolution(8, (14, 14), 1024, 256, (1, 1), channels_first=True),
+    Convolution(8, (64, 64), 3, 64, (3, 3), channels_first=True),
+    Convolution(16, (32, 32), 32, 64, (3, 3), 2, channels_first=True),
+    Convolution(16, (8, 8), 64, 64, (3, 3), channels_first=True),
 )
 VOLUMES = (
     Convolution(4, (16, 32, 32), 3, 32, (3, 3, 3)),
@@ -113,6 +130,9 @@ MATRICES = (
     (1, 64, 128, 768),
     (1, 64, 768, 768),
     (1, 32, 256, 768),
+    (1, 32, 128, 512),
+    (1, 32, 256, 1024),
+    (1, 64, 512, 2048),
     (1, 512, 128, 64),
     (1, 512, 64, 1),
     (1, 8, 1024, 10),
@@ -143,13 +163,21 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
     forward, *endings = _CONVOLUTION_OPS[len(case.sides)] if case.out else _DEPTHWISE_OPS
     strides = [1, *(case.stride if side > 1 else 1 for side in case.sides), 1]
     dilations = [1, *(case.dilation if side > 1 else 1 for side in case.sides), 1]
-    options: dict[str, Any] = {"strides": strides, "padding": "SAME", "dilations": dilations}
+    options: dict[str, Any] = {
+        "strides": case.laid_out(strides),
+        "padding": "SAME",
+        "dilations": case.laid_out(dilations),
+    }
+    if case.channels_first:
+        options["data_format"] = "NCHW"
     image = (case.batch, *case.sides, case.channels)
     kernel = (*case.taps, case.channels, case.out or 1)
     small = [-(-side // stride) for side, stride in zip(case.sides, strides[1:], strict=False)]
     result = (case.batch, *small, case.out or case.channels)
     operations = 2.0 * math.prod(result) * math.prod(case.taps) * (case.channels if case.out else 1)
     elements = float(sum(map(math.prod, (image, kernel, result))))
+    image, result = tuple(case.laid_out(image)), tuple(case.laid_out(result))
+    suffix = CHANNELS_FIRST * case.channels_first
     raw = tf.raw_ops
 
     def run(x: Any, w: Any) -> Any:
@@ -161,11 +189,11 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
     def run_filter(x: Any, dy: Any) -> Any:
         return getattr(raw, forward + endings[1])(input=x, filter_sizes=kernel, out_backprop=dy, **options)
 
-    yield Product(forward, case.what, (image, kernel), run, operations, elements)
+    yield Product(forward + suffix, case.what, (image, kernel), run, operations, elements)
     if case.out or case.stride == 1:
-        yield Product(forward + endings[0], case.what, (kernel, result), run_input, operations, elements)
+        yield Product(forward + endings[0] + suffix, case.what, (kernel, result), run_input, operations, elements)
     if case.out or math.prod(case.taps) <= VECTOR_TAPS:
-        yield Product(forward + endings[1], case.what, (image, result), run_filter, operations, elements)
+        yield Product(forward + endings[1] + suffix, case.what, (image, result), run_filter, operations, elements)
 
 
 def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Product]:
@@ -181,7 +209,7 @@ def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Pr
             return tf.matmul(a, b, transpose_a=left, transpose_b=right)
 
         what = f"{count}×" * batched + f"{rows}×{inner}×{columns}" + ", a transposed" * left + ", b transposed" * right
-        yield Product(op, what, shapes, run, 2.0 * count * rows * inner * columns, elements)
+        yield Product(op + TRANSPOSED * right, what, shapes, run, 2.0 * count * rows * inner * columns, elements)
 
 
 def all_products() -> Iterator[Product]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 INVALID = 0
 FLOAT = 1
 INT32 = 3
+INT64 = 9
 BFLOAT16 = 14
 HALF = 19
 RESOURCE = 20

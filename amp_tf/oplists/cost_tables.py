@@ -24,6 +24,10 @@ from amp_tf.oplists.costs import COSTS_AS, FREE
 VERSION = 1  #: of the files
 CACHED_ELEMENTS = 4_000_000  #: a larger float32 tensor does not stay in the caches until it is read again
 DISPATCH = 3_000.0  #: ns for each op that TensorFlow starts, whatever its size
+FEW_OPERATIONS = 8e6  #: so many of a product one thread computes; what is more is shared
+#: What stands after an op in rows of their own: for products that read their second matrix turned, which oneDNN's
+#: float32 kernel does slowly, and for convolutions in NCHW, which gain next to nothing.
+TRANSPOSED, CHANNELS_FIRST = ", second transposed", ", channels first"
 SHIPPED_FOLDER = Path(__file__).parent / "cpu_costs"
 
 Pair = tuple[float, float]  #: in float32 and in bfloat16
@@ -31,23 +35,27 @@ Pair = tuple[float, float]  #: in float32 and in bfloat16
 
 @dataclasses.dataclass(frozen=True)
 class ProductCost:
-    """What a product takes in one type: ``operations / rate + elements * ns + start``.
+    """What a product takes in one type: ``operations / rate + elements * ns + start``, and more while it is small.
 
     Convolutions of few channels or few taps, and depthwise ones, are bound by their tensors, not by their operations.
+    Products of the steps of recurrent layers are so small that one thread computes them.
 
     Attributes:
         rate: floating-point operations in a ns, two to a multiplication and addition.
         ns: for each element that it reads or writes.
         start: ns of its own.
+        alone: ns more for each of the first :data:`FEW_OPERATIONS`.
     """
 
     rate: float
     ns: float
     start: float
+    alone: float = 0.0
 
     def of(self, operations: float, elements: float) -> float:
         """The time in ns."""
-        return operations / self.rate + elements * self.ns + self.start
+        few = min(operations, FEW_OPERATIONS)
+        return operations / self.rate + elements * self.ns + self.start + few * self.alone
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,7 +66,7 @@ class CostTable:
         source: where the figures come from, for people.
         elements: ns for each element of the largest tensor of an op: in the caches, and in memory.
         other: the same for ops that are not in ``elements``.
-        products: for each product.
+        products: for each product; some again with :data:`TRANSPOSED` or :data:`CHANNELS_FIRST`.
         to_f16, to_float32: ns that a cast takes for each element: in the caches, in memory.
     """
 
@@ -76,15 +84,20 @@ class CostTable:
         in_float32, in_f16 = self.elements.get(op, self.other)[elements > CACHED_ELEMENTS]
         return in_float32 * elements, in_f16 * elements
 
-    def of_product(self, op: str, operations: float, elements: float) -> Pair:
+    def of_product(self, op: str, operations: float, elements: float, variant: str = "") -> Pair:
         """What a product takes in float32 and in 16 bit, in ns.
 
         Args:
             op: the op; one that is not in the table counts as a MatMul.
             operations: floating-point operations, two to a multiplication and addition.
             elements: of what it reads and writes.
+            variant: :data:`TRANSPOSED` or :data:`CHANNELS_FIRST`. Where the second has no row, nothing is gained.
         """
-        in_float32, in_f16 = self.products.get(COSTS_AS.get(op, op), self.products["MatMul"])
+        plain = COSTS_AS.get(op, op)
+        plain = plain if plain in self.products else "MatMul"
+        in_float32, in_f16 = self.products.get(plain + variant, self.products[plain])
+        if variant == CHANNELS_FIRST and plain + variant not in self.products:
+            in_f16 = in_float32
         return in_float32.of(operations, elements), in_f16.of(operations, elements)
 
     def of_cast_to_f16(self, elements: float) -> float:
@@ -112,7 +125,7 @@ class CostTable:
     def to_json(self) -> str:
         """As a file holds it: an op on each line."""
         fields = dataclasses.asdict(self)
-        fields["products"] = {op: [dataclasses.astuple(cost) for cost in pair] for op, pair in self.products.items()}
+        fields["products"] = {op: [_figures(cost) for cost in pair] for op, pair in self.products.items()}
         lines = [f'  "version": {VERSION}']
         for name, value in fields.items():
             if isinstance(value, dict):
@@ -159,10 +172,17 @@ def _pair(values: Any) -> Pair:
 
 
 def _product(values: Any) -> ProductCost:
-    rate, ns, start = map(float, values)
-    if not (math.isfinite(rate + ns + start) and rate > 0 and min(ns, start) >= 0):
+    cost = ProductCost(*map(float, values))
+    rate, *others = dataclasses.astuple(cost)
+    if not (math.isfinite(rate + sum(others)) and rate > 0 and min(others) >= 0):
         raise ValueError(f"{values} are no figures of a product")
-    return ProductCost(rate, ns, start)
+    return cost
+
+
+def _figures(cost: ProductCost) -> tuple[float, ...]:
+    """As a file holds them; the last only where it is known."""
+    figures = dataclasses.astuple(cost)
+    return figures if cost.alone else figures[:-1]
 
 
 SHIPPED = read_table(SHIPPED_FOLDER / "amd-zen5.json")  #: what counts where nobody says which CPU

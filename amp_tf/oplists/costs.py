@@ -41,6 +41,9 @@ CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {
         ((False, 0), (True, 2)),
     ),
 }
+#: The attributes by which products of matrices read their second one turned, and the layouts with channels first.
+TRANSPOSING = ("adj_y", "transpose_b")
+CHANNELS_FIRST_LAYOUTS = (b"NCHW", b"NCDHW")
 #: Products of many matrices at once.
 BATCHED = ("BatchMatMul", "BatchMatMulV2")
 #: Convolutions of which each output channel reads one input channel alone.

@@ -192,6 +192,9 @@ TENSOR_LIST_WRITERS = Trait(
     """TensorListFromTensor TensorListPushBack TensorListPushBackBatch TensorListScatter
     TensorListScatterIntoExistingList TensorListScatterV2 TensorListSetItem TensorListSplit"""
 )
+#: Ops that give one element of a list, and at which port; ops that add one, and at which input it comes.
+TENSOR_LIST_ELEMENTS = {"TensorListGetItem": 0, "TensorListPopBack": 1}
+TENSOR_LIST_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 #: Ops by which loops and branches keep values for their gradients.
 KEEPING = Trait("OptionalFromValue", TENSOR_LIST_WRITERS)
 #: Ops behind which a TensorList may have readers or writers that the graph does not show.
@@ -380,7 +383,21 @@ DATA_SOURCES = Trait(
 )
 #: Ops whose inputs belong to a loop or a branch, and whose results do not.
 WAYS_OUT = Trait("Exit Merge")
-#: What reads these is in one more or one less of the loops.
-DEEPER = {"Enter": 1, "Exit": -1}
+#: What a loop goes on by; what joins two conditions; where the values of its turns come together.
+LOOP_CONDITIONS = Trait("LoopCond")
+CONJUNCTIONS = Trait("LogicalAnd")
+LOOP_MERGES = Trait("Merge")
+#: Comparisons by which a counter stays on one side of a bound: whether it may reach the bound.
+BOUNDED = {"Less": False, "LessEqual": True, "Greater": False, "GreaterEqual": True, "NotEqual": False}
+#: Ops whose results have the shape of each of their inputs; that of all inputs together; that of all in a row; that of
+#: one of equal parts; that of a product of two matrices.
+ALIKE = Trait(
+    """AddN Enter Exit Identity Merge Neg NextIteration Relu ReluGrad Sigmoid SigmoidGrad Softplus SoftplusGrad Sqrt
+    Square Switch Tanh TanhGrad ZerosLike"""
+)
+BROADCASTING = Trait("Add AddV2 Maximum Minimum Mul RealDiv SelectV2 SquaredDifference Sub")
+JOINING = Trait("ConcatV2")
+PARTING = Trait("Split")
+MATRIX_PRODUCT = Trait("MatMul")
 #: What folding saves: a scale and a bias.
 FOLDED_AWAY = ("Mul", "AddV2")

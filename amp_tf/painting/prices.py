@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,11 +12,12 @@ import numpy as np
 from amp_tf.graph.frames import data_links, readers_of
 from amp_tf.graph.sizes import Shape, Shapes, element_count
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.cost_tables import CostTable, Pair
-from amp_tf.oplists.table import DEEPER
+from amp_tf.oplists.cost_tables import CHANNELS_FIRST, TRANSPOSED, CostTable, Pair
+from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS, TRANSPOSING
+from amp_tf.oplists.table import LOOP_ENTRIES, LOOP_EXITS
+from amp_tf.painting.turns import TYPICAL, Path, find_turns
 from amp_tf.painting.work import count_operations
 
-_TURNS = 10.0  # of a loop; nobody can tell, but most turn several times
 _MOST_LOOPS = 8  # in each other; in a broken graph there is no end to them
 
 
@@ -28,21 +31,40 @@ class Runs:
 
 def count_runs(view: GraphView) -> Runs:
     """How often each node is taken to run: more in a loop of graph nodes, the same for all elsewhere."""
-    ready = [node for node, op in enumerate(view.ops) if op == "Enter"]
-    if not ready:
+    if "Enter" not in view.ops:
         once = [1.0] * view.node_count
         return Runs(once, once)
-    depth = [0] * view.node_count
+    paths = _find_paths(view)
+    turns = find_turns(view, paths)
+
+    @functools.cache
+    def runs(path: Path) -> float:
+        return math.prod(turns.get(name, TYPICAL) for name in path)
+
+    behind = (_path_behind(view, node, path) for node, path in enumerate(paths))
+    return Runs([runs(path) for path in paths], [runs(path) for path in behind])
+
+
+def _find_paths(view: GraphView) -> list[Path]:
+    """The loops that each node runs in."""
+    paths: list[Path] = [()] * view.node_count
     readers = readers_of(view.node_count, data_links(view))
+    ready = view.nodes_with(LOOP_ENTRIES)
     while ready:
         node = ready.pop()
-        after = depth[node] + DEEPER.get(view.ops[node], 0)
+        after = _path_behind(view, node, paths[node])
         for reader in readers[node]:
-            if depth[reader] < after <= _MOST_LOOPS:
-                depth[reader] = after
+            if len(paths[reader]) < len(after) <= _MOST_LOOPS:
+                paths[reader] = after
                 ready.append(reader)
-    behind = (count + DEEPER.get(op, 0) for count, op in zip(depth, view.ops, strict=True))
-    return Runs([_TURNS**count for count in depth], [_TURNS**count for count in behind])
+    return paths
+
+
+def _path_behind(view: GraphView, node: int, path: Path) -> Path:
+    """The loops in which a node's readers run."""
+    if view.ops[node] in LOOP_ENTRIES:
+        return (*path, view.protos[node].attr["frame_name"].s)
+    return path[:-1] if view.ops[node] in LOOP_EXITS else path
 
 
 class Prices:
@@ -84,13 +106,23 @@ class Prices:
         if operations is None:
             return None
         tensors = (*input_shapes(view, node, shapes), *shapes.output_shapes(view.names[node]))
-        return self.table.of_product(view.ops[node], operations, sum(element_count(shape) or 0 for shape in tensors))
+        elements = sum(element_count(shape) or 0 for shape in tensors)
+        return self.table.of_product(view.ops[node], operations, elements, variant_of(view, node))
 
 
 def operations_of(view: GraphView, node: int, shapes: Shapes) -> float | None:
     """The floating-point operations of one run of a product, ``None`` where the shapes that tell are not known."""
     outputs = shapes.output_shapes(view.names[node])
     return count_operations(view.ops[node], input_shapes(view, node, shapes), outputs, equation_of(view, node))
+
+
+def variant_of(view: GraphView, node: int) -> str:
+    """What stands after the op of a product in the row of the table that tells its costs."""
+    attributes = view.protos[node].attr
+    if any((value := attributes.get(name)) is not None and value.b for name in TRANSPOSING):
+        return TRANSPOSED
+    layout = attributes.get("data_format")
+    return CHANNELS_FIRST if layout is not None and layout.s in CHANNELS_FIRST_LAYOUTS else ""
 
 
 def equation_of(view: GraphView, node: int) -> str:

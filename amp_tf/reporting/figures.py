@@ -20,7 +20,7 @@ from amp_tf.graph.sizes import Shapes, element_count
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, CPU, DENY, INFER, ROWS
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.prices import count_runs, operations_of
+from amp_tf.painting.prices import count_runs, operations_of, variant_of
 from amp_tf.reporting.basis import Basis, InsertedCast
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class Figures:
         operations: floating-point operations of one run; NaN where nobody can tell.
         elements: of its float32 tensors, read and written; NaN where nobody can tell.
         largest: elements of the largest of them.
-        runs: how often it runs while the graph runs once; a loop of graph nodes is taken to turn ten times.
+        runs: how often it runs while the graph runs once; a loop of graph nodes that does
+            not say how often it turns is taken to turn ten times.
     """
 
     is_product: Any
@@ -111,7 +112,10 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
     for node in np.flatnonzero(is_timed).tolist():
         if figures.is_product[node]:
             pair = basis.resolution.costs.of_product(
-                basis.view.ops[node], float(figures.operations[node]), float(np.nan_to_num(figures.elements[node]))
+                basis.view.ops[node],
+                float(figures.operations[node]),
+                float(np.nan_to_num(figures.elements[node])),
+                variant_of(basis.view, node),
             )
         else:
             pair = basis.resolution.costs.of_op(basis.view.ops[node], float(figures.largest[node]))

@@ -8,6 +8,7 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.edits import NO_EDITS, Edits
+from amp_tf.graph.list_shapes import ListShapes
 from amp_tf.graph.sizes import AttributeShapes, NoShapes, Shape, Shapes
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
@@ -83,7 +84,7 @@ class Job:
             raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
         if shapes is None:
             shapes = AttributeShapes(view.protos) if self.resolution.is_thrifty else NoShapes()
-        return Form(view, shapes)
+        return Form(view, ListShapes(view, shapes) if self.resolution.is_thrifty else shapes)
 
     def products(self) -> frozenset[str]:
         """The ops that become 16 bit by themselves, if amp_tf chooses the precision; else none."""

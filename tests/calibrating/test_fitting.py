@@ -20,6 +20,17 @@ def test_exact_times_give_their_figures_but_for_the_little_that_the_shipped_ones
     assert max(off(found)) < 0.03
 
 
+def test_small_products_may_take_more_for_each_operation():
+    """As on one thread: the times of products of all sizes are met, which the other three figures alone cannot."""
+    work = [(operations, 1e5) for operations in (1e6, 4e6, 8e6, 3e7, 1e8, 1e9)]
+    true = ProductCost(rate=180.0, ns=0.05, start=4_000.0, alone=0.005)
+    found = fit(work, [true.of(*pair) for pair in work], SHIPPED)
+    assert found.alone == pytest.approx(true.alone, rel=0.2)
+    assert max(abs(found.of(*pair) / true.of(*pair) - 1) for pair in work) < 0.05
+    again = fit(work, [true.of(*pair) for pair in work], found)
+    assert max(abs(again.of(*pair) / true.of(*pair) - 1) for pair in work) < 0.02
+
+
 def test_noisy_times_give_figures_that_are_off_by_less_than_the_noise():
     noise = np.random.default_rng(0).uniform(0.9, 1.1, len(WORK))
     found = fit(WORK, [TRUE.of(*pair) * factor for pair, factor in zip(WORK, noise, strict=True)], SHIPPED)

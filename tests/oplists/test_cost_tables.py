@@ -7,7 +7,16 @@ import pytest
 
 from amp_tf.errors import ConfigError
 from amp_tf.oplists import costs
-from amp_tf.oplists.cost_tables import DISPATCH, SHIPPED, SHIPPED_FOLDER, read_table
+from amp_tf.oplists.cost_tables import (
+    CHANNELS_FIRST,
+    DISPATCH,
+    FEW_OPERATIONS,
+    SHIPPED,
+    SHIPPED_FOLDER,
+    TRANSPOSED,
+    ProductCost,
+    read_table,
+)
 from amp_tf.oplists.table import ALLOW, CLEAR, CPU, INFER, ROWS
 
 SMALL, LARGE = 1_000_000, 10_000_000
@@ -23,11 +32,43 @@ def test_every_row_of_a_shipped_table_is_an_op_that_the_cpu_lists_leave_open(pat
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_product_of_the_cpu_lists_costs_as_one_that_was_measured(path):
-    measured = read_table(path).products.keys()
+    measured = {row.partition(",")[0] for row in read_table(path).products}
     products = {row.op for row in ROWS if row.table == CPU and row.op_list == ALLOW}
     assert products - (measured | costs.COSTS_AS.keys()) == {"FusedPadConv2D", "_FusedMatMul"}  # as a MatMul
     assert costs.COSTS_AS.keys() <= products
     assert set(costs.COSTS_AS.values()) <= measured <= products
+
+
+def test_a_product_that_reads_its_second_matrix_turned_costs_as_its_own_row_says_where_there_is_one():
+    plain, turned = ProductCost(100.0, 0.1, 1_000.0), ProductCost(50.0, 0.1, 1_000.0)
+    products = {"MatMul": (plain, plain), "MatMul" + TRANSPOSED: (turned, plain), "BatchMatMulV2": (plain, plain)}
+    table = dataclasses.replace(SHIPPED, products=products)
+    both = [table.of_product("_FusedMatMul", 1e9, 1e6, variant) for variant in ("", TRANSPOSED)]
+    assert both == [(plain.of(1e9, 1e6),) * 2, (turned.of(1e9, 1e6), plain.of(1e9, 1e6))]
+    assert table.of_product("Einsum", 1e9, 1e6, TRANSPOSED) == both[0]
+
+
+def test_a_convolution_with_channels_first_gains_nothing_where_nobody_has_measured_it():
+    cost = ProductCost(100.0, 0.1, 1_000.0)
+    fast = ProductCost(200.0, 0.1, 1_000.0)
+    table = dataclasses.replace(SHIPPED, products={"MatMul": (cost, fast), "Conv2D": (cost, fast)})
+    assert table.of_product("_FusedConv2D", 1e9, 1e6, CHANNELS_FIRST) == (cost.of(1e9, 1e6),) * 2
+    measured = dataclasses.replace(table, products={**table.products, "Conv2D" + CHANNELS_FIRST: (cost, fast)})
+    assert measured.of_product("Conv2D", 1e9, 1e6, CHANNELS_FIRST) == (cost.of(1e9, 1e6), fast.of(1e9, 1e6))
+
+
+def test_a_small_product_takes_more_for_each_operation():
+    cost = ProductCost(100.0, 0.1, 1_000.0, alone=0.01)
+    assert cost.of(FEW_OPERATIONS / 2, 0.0) == FEW_OPERATIONS / 2 * 0.02 + 1_000
+    assert cost.of(4 * FEW_OPERATIONS, 0.0) == 4 * FEW_OPERATIONS * 0.01 + FEW_OPERATIONS * 0.01 + 1_000
+
+
+def test_a_file_holds_what_a_small_product_takes_more_only_where_it_is_known(tmp_path):
+    products = {**SHIPPED.products, "MatMul": (ProductCost(1.0, 2.0, 3.0), ProductCost(1.0, 2.0, 3.0, 4.0))}
+    path = tmp_path / "costs.json"
+    path.write_text(dataclasses.replace(SHIPPED, products=products).to_json(), encoding="utf-8")
+    assert '"MatMul": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]]' in path.read_text(encoding="utf-8")
+    assert read_table(path).products["MatMul"] == products["MatMul"]
 
 
 def test_a_product_costs_by_its_operations_and_by_its_tensors():

@@ -99,9 +99,10 @@ def test_times_are_told_on_cpus_alone():
     assert {cast["estimated_ms"] for cast in gpu["graphs"][0]["inserted_casts"]} == {None}
 
 
-def test_loops_count_as_ten_turns():
+@pytest.mark.parametrize(("goes_on", "turns"), [(lambda i, y: i < 5, 5), (lambda i, y: tf.reduce_sum(y) < 5, 10)])
+def test_loops_count_as_many_turns_as_they_say_or_as_ten(goes_on, turns):
     def loop(x, w):
-        return tf.while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, tf.matmul(y, w)), (0, x))[1]
+        return tf.while_loop(goes_on, lambda i, y: (i + 1, tf.matmul(y, w)), (0, x))[1]
 
     with tf.Graph().as_default() as graph:
         tf.compat.v1.disable_control_flow_v2()
@@ -111,8 +112,8 @@ def test_loops_count_as_ten_turns():
             tf.compat.v1.enable_control_flow_v2()
         found = reported(graph.as_graph_def(add_shapes=True)).to_dict()
     (product,) = (node for node in found["graphs"][0]["nodes"] if node["op"] == "MatMul")
-    assert (product["operations"], product["runs"]) == (2 * 64**3, 10)
-    assert sum(found["figures"]["products"].values()) == 10 * 2 * 64**3
+    assert (product["operations"], product["runs"]) == (2 * 64**3, turns)
+    assert sum(found["figures"]["products"].values()) == turns * 2 * 64**3
 
 
 def test_sizes_that_are_slow_are_told_by_work_and_unknown_ones_as_unknown():

@@ -121,7 +121,7 @@ def _register() -> bool:
     if not all(shim.is_registered for shim in shims.values()):
         if others := conflicts.other_graph_plugins():
             return _step_back(
-                f"another graph optimizer plugin is loaded, and TensorFlow takes only one, so graphs stay in float32 "
+                f"another graph optimizer plugin is loaded, and TensorFlow takes only one, so amp_tf converts nothing "
                 f"({', '.join(others)})",
                 fix="Uninstall that plugin, or unset TF_PLUGGABLE_DEVICE_LIBRARY_PATH, to use amp_tf",
             )

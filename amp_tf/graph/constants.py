@@ -1,0 +1,28 @@
+"""The values of constants that say how a graph is made: sizes, axes, bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amp_tf.graph import datatypes
+
+_BYTES = {datatypes.INT32: 4, datatypes.INT64: 8}
+
+
+def whole_number(constant: Any) -> int | None:
+    """The value of a Const node that is one whole number, ``None`` for any other.
+
+    Args:
+        constant: its NodeDef.
+    """
+    value = constant.attr.get("value")  # a look-up by index would add what a broken graph lacks
+    if value is None or value.tensor.dtype not in _BYTES:
+        return None
+    tensor = value.tensor
+    if tensor.tensor_shape.unknown_rank or any(dim.size != 1 for dim in tensor.tensor_shape.dim):
+        return None
+    content = tensor.tensor_content
+    if content:
+        return int.from_bytes(content, "little", signed=True) if len(content) == _BYTES[tensor.dtype] else None
+    values = tensor.int_val or tensor.int64_val
+    return int(values[0]) if values else 0  # TensorFlow leaves zeros out
