@@ -71,8 +71,8 @@ def measure(job: dict[str, Any]) -> dict[str, Figure]:
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
-    command = [sys.executable, "-m", "benchmarks.step_time.profile", "--worker", json.dumps(job)]
     mode = modes(job["precision"])[job["mode"]]
+    command = [mode.python, "-m", "benchmarks.step_time.profile", "--worker", json.dumps(job)]
     done = subprocess.run(command, env=environment(mode), capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("figures:")]
     if not lines:
