@@ -97,6 +97,10 @@ class _Search:
         """The shapes of a node's data inputs."""
         return [self._of(source, port) for source, port in self._sources(node)]
 
+    def port_count(self, node: int) -> int:
+        """How many outputs a node has."""
+        return len(self._view.signatures[node].outputs)
+
     def number(self, node: int, position: int) -> int | None:
         """The whole number at one of a node's inputs, where it is a constant."""
         source, _ = self._sources(node)[position]
@@ -117,7 +121,7 @@ class _Search:
         view, pushed = self._view, set()
         ready, seen = [node], {node}
         while ready:
-            for source, _, unit in self._sources_with_units(ready.pop()):
+            for source, unit in view.edges.into(ready.pop()).rows("src_node", "src_unit"):
                 if view.dtypes[unit] != datatypes.VARIANT or source in seen:
                     continue
                 seen.add(source)
@@ -132,13 +136,7 @@ class _Search:
         return inputs[position] if position < len(inputs) else None
 
     def _sources(self, node: int) -> list[tuple[int, int]]:
-        return [(source, port) for source, port, _ in self._sources_with_units(node)]
-
-    def _sources_with_units(self, node: int) -> list[tuple[int, int, int]]:
-        edges = self._view.edges
-        ends = np.array((node, node + 1), edges.dst_node.dtype)  # of another type numpy would convert all edges
-        edges = edges.at(slice(*np.searchsorted(edges.dst_node, ends)))
-        return list(edges.rows("src_node", "src_port", "src_unit"))
+        return list(self._view.edges.into(node).rows("src_node", "src_port"))
 
     def _readers(self, node: int) -> list[int]:
         start, readers = self._by_source
@@ -159,8 +157,7 @@ def _is_open(shape: Shape | None) -> bool:
 
 def _as_any_input(search: _Search, node: int) -> list[Shape | None]:
     known = [shape for shape in search.inputs(node) if not _is_open(shape)]
-    ports = len(search._view.signatures[node].outputs)
-    return [known[0] if known else None] * ports
+    return [known[0] if known else None] * search.port_count(node)
 
 
 def _merged(search: _Search, node: int) -> list[Shape | None]:

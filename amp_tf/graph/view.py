@@ -56,6 +56,11 @@ class Edges:
         columns = self.src_node, self.src_port, self.dst_node, self.dst_position, self.src_unit, self.dst_unit
         return Edges(*(column[numbers] for column in columns))
 
+    def into(self, node: Node) -> Edges:
+        """Those that go to a node, in the order of its inputs."""
+        ends = np.array((node, node + 1), self.dst_node.dtype)  # of another type numpy would convert all edges
+        return self.at(slice(*np.searchsorted(self.dst_node, ends)))
+
     def rows(self, *columns: str) -> Iterator[Any]:
         """Some columns, row by row, as tuples of Python integers, which are faster to work with one by one."""
         return zip(*(getattr(self, column).tolist() for column in columns), strict=True)

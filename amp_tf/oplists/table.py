@@ -392,7 +392,7 @@ BOUNDED = {"Less": False, "LessEqual": True, "Greater": False, "GreaterEqual": T
 #: Ops whose results have the shape of each of their inputs; that of all inputs together; that of all in a row; that of
 #: one of equal parts; that of a product of two matrices.
 ALIKE = Trait(
-    """AddN Enter Exit Identity Merge Neg NextIteration Relu ReluGrad Sigmoid SigmoidGrad Softplus SoftplusGrad Sqrt
+    """AddN Enter Exit Identity Neg NextIteration Relu ReluGrad Sigmoid SigmoidGrad Softplus SoftplusGrad Sqrt
     Square Switch Tanh TanhGrad ZerosLike"""
 )
 BROADCASTING = Trait("Add AddV2 Maximum Minimum Mul RealDiv SelectV2 SquaredDifference Sub")

@@ -188,7 +188,7 @@ def match_maxima(canvas: Canvas) -> None:
     """
     view, edges = canvas.view, canvas.view.edges
     for node in view.nodes_with(COMPARING):
-        inputs = edges.at(slice(*np.searchsorted(edges.dst_node, (node, node + 1))))
+        inputs = edges.into(node)
         inputs = inputs.at(inputs.dst_position < 2)  # the values and the maximum, in one type
         unit = int(inputs.dst_unit[0]) if len(inputs) == 2 else NO_CAUSE  # a broken graph may lack one
         if unit == NO_CAUSE or canvas.allow[unit]:

@@ -7,8 +7,6 @@ import functools
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from amp_tf.graph.frames import data_links, readers_of
 from amp_tf.graph.sizes import Shape, Shapes, element_count
 from amp_tf.graph.view import GraphView
@@ -133,10 +131,8 @@ def equation_of(view: GraphView, node: int) -> str:
 
 def input_shapes(view: GraphView, node: int, shapes: Shapes) -> list[Shape | None]:
     """The shapes of a node's data inputs, in order."""
-    ends = np.array((node, node + 1), view.edges.dst_node.dtype)  # of another type numpy would convert all edges
-    edges = view.edges.at(slice(*np.searchsorted(view.edges.dst_node, ends)))
     inputs: list[Shape | None] = []
-    for source, port in edges.rows("src_node", "src_port"):
+    for source, port in view.edges.into(node).rows("src_node", "src_port"):
         told = shapes.output_shapes(view.names[source])
         inputs.append(told[port] if port < len(told) else None)
     return inputs

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from amp_tf.graph.constants import whole_number
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import (
@@ -125,6 +123,4 @@ class _Search:
 
     def _sources(self, node: int) -> list[int]:
         """Where the data inputs of a node come from."""
-        edges = self._view.edges
-        ends = np.array((node, node + 1), edges.dst_node.dtype)  # of another type numpy would convert all edges
-        return edges.src_node[slice(*np.searchsorted(edges.dst_node, ends))].tolist()  # type: ignore[no-any-return]
+        return self._view.edges.into(node).src_node.tolist()  # type: ignore[no-any-return]

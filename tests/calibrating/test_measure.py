@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.calibrating import elements, measure, products
-from amp_tf.oplists.cost_tables import CHANNELS_FIRST, SHIPPED, TRANSPOSED, read_table
+from amp_tf.oplists.cost_tables import SHIPPED, read_table
 
 OPS = ("Mul", "Tanh", "Reciprocal", "BiasAdd", "AddV2")
 
@@ -62,21 +62,3 @@ def test_all_ops_of_the_shipped_table_are_measured():
     named = elements.ops_on(elements.data_of(8)).keys() | elements.SAME_KERNEL.keys()
     assert named == SHIPPED.elements.keys()
     assert {product.op.partition(",")[0] for product in products.all_products()} == SHIPPED.products.keys()
-
-
-def test_products_that_read_a_matrix_turned_or_have_channels_first_have_rows_of_their_own():
-    rows = {product.op: product.what for product in products.all_products() if "," in product.op}
-    turned = {"MatMul" + TRANSPOSED, "BatchMatMulV2" + TRANSPOSED}
-    first = {op + CHANNELS_FIRST for op in ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter")}
-    assert rows.keys() == turned | first
-    for product in products.all_products():
-        assert ("b transposed" in product.what) == (product.op in turned)
-        assert ("channels first" in product.what) == (product.op in first)
-
-
-def test_no_product_is_measured_that_never_pays_anyway():
-    for product in products.all_products():
-        if product.op == "DepthwiseConv2dNativeBackpropInput":
-            assert "stride" not in product.what
-        if product.op == "DepthwiseConv2dNativeBackpropFilter":
-            assert "3×3" in product.what

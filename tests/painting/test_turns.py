@@ -85,20 +85,6 @@ def test_a_gradient_turns_as_often_as_its_loop():
     assert _runs(build) == [24, 24, 24]
 
 
-def test_a_loop_in_a_loop_runs_that_many_times_more():
-    def build():
-        def outer(i, y):
-            return i + 1, tf.while_loop(lambda j, _: j < 3, lambda j, z: (j + 1, tf.matmul(z, z)), (0, y))[1]
-
-        tf.while_loop(lambda i, _: i < 5, outer, (0, _placeholder(4, 4)))
-
-    assert _runs(build) == [15]
-
-
-def test_what_reads_a_loops_result_runs_once():
-    assert _runs(lambda: tf.matmul(_loop(lambda i, _: i < 8), _placeholder(4, 4))) == [8, 1]
-
-
 def test_a_condition_that_leads_back_to_itself_says_nothing():
     """Such a graph is broken; TensorFlow would not run it, and nothing hangs on it."""
     broken = graph("""

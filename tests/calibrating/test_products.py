@@ -1,0 +1,22 @@
+"""Which products are measured, and under which rows."""
+
+from amp_tf.calibrating import products
+from amp_tf.oplists.cost_tables import CHANNELS_FIRST, TRANSPOSED
+
+
+def test_products_that_read_a_matrix_turned_or_have_channels_first_have_rows_of_their_own():
+    rows = {product.op: product.what for product in products.all_products() if "," in product.op}
+    turned = {"MatMul" + TRANSPOSED, "BatchMatMulV2" + TRANSPOSED}
+    first = {op + CHANNELS_FIRST for op in ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter")}
+    assert rows.keys() == turned | first
+    for product in products.all_products():
+        assert ("b transposed" in product.what) == (product.op in turned)
+        assert ("channels first" in product.what) == (product.op in first)
+
+
+def test_no_product_is_measured_that_never_pays_anyway():
+    for product in products.all_products():
+        if product.op == "DepthwiseConv2dNativeBackpropInput":
+            assert "stride" not in product.what
+        if product.op == "DepthwiseConv2dNativeBackpropFilter":
+            assert "3×3" in product.what

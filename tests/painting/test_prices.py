@@ -1,0 +1,76 @@
+"""How often nodes run, and by which row of the table products cost."""
+
+import pytest
+import tensorflow as tf
+
+from amp_tf.graph.reader import read_graph
+from amp_tf.graph.templates import Templates
+from amp_tf.oplists.cost_tables import CHANNELS_FIRST, TRANSPOSED
+from amp_tf.painting.prices import count_runs, variant_of
+from tests.small_graphs import graph
+from tests.strategies import lowered_control_flow
+
+
+def _runs(build):
+    """How often the products of a graph run, in order."""
+    with tf.Graph().as_default() as built, lowered_control_flow():
+        build()
+    view = read_graph(built.as_graph_def(), Templates())
+    runs = count_runs(view).of_nodes
+    return [runs[node] for node in view.nodes_with(("MatMul",))]
+
+
+def _placeholder(*shape):
+    return tf.compat.v1.placeholder(tf.float32, shape)
+
+
+def test_a_loop_in_a_loop_runs_that_many_times_more():
+    def build():
+        def outer(i, y):
+            return i + 1, tf.while_loop(lambda j, _: j < 3, lambda j, z: (j + 1, tf.matmul(z, z)), (0, y))[1]
+
+        tf.while_loop(lambda i, _: i < 5, outer, (0, _placeholder(4, 4)))
+
+    assert _runs(build) == [15]
+
+
+def test_what_reads_a_loops_result_runs_once():
+    def build():
+        x = _placeholder(4, 4)
+        done = tf.while_loop(lambda i, _: i < 8, lambda i, y: (i + 1, tf.matmul(y, y)), (0, x))[1]
+        tf.matmul(done, x)
+
+    assert _runs(build) == [8, 1]
+
+
+@pytest.mark.parametrize(
+    ("line", "variant"),
+    [
+        ("MatMul(x, x)", ""),
+        ("MatMul(x, x) transpose_a=true", ""),
+        ("MatMul(x, x) transpose_b=true", TRANSPOSED),
+        ("BatchMatMulV2(x, x) adj_x=true", ""),
+        ("BatchMatMulV2(x, x) adj_y=true", TRANSPOSED),
+    ],
+)
+def test_a_product_of_matrices_costs_by_whether_it_reads_the_second_turned(line, variant):
+    view = read_graph(graph(f"x = Placeholder()\n y = {line}"), Templates())
+    assert variant_of(view, 1) == variant
+
+
+@pytest.mark.parametrize(
+    ("op", "layout", "variant"),
+    [
+        ("Conv2D", "NHWC", ""),
+        ("Conv2D", "NCHW", CHANNELS_FIRST),
+        ("Conv3D", "NDHWC", ""),
+        ("Conv3D", "NCDHW", CHANNELS_FIRST),
+    ],
+)
+def test_a_convolution_costs_by_its_layout(op, layout, variant):
+    rank = len(layout)
+    with tf.Graph().as_default() as built:
+        x, w = _placeholder(*[4] * rank), _placeholder(*[4] * rank)
+        getattr(tf.raw_ops, op)(input=x, filter=w, strides=[1] * rank, padding="SAME", data_format=layout)
+    view = read_graph(built.as_graph_def(), Templates())
+    assert [variant_of(view, node) for node in view.nodes_with((op,))] == [variant]
