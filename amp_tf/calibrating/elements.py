@@ -1,6 +1,7 @@
-"""The ops around products that are measured, on tensors that just fit the caches and on larger ones.
+"""The ops around products that are measured: on tensors of half a million elements, of two and of eight millions.
 
-An op is timed on tensors of 8 × size × size × 64: of size 64 they fit the caches, of size 128 they do not.
+An op is timed on tensors of 8 × size × size × 64: of size 64 they just fit the caches, of size 128 they do not. Those
+of size 32 are more like the ones of small models; TensorFlow gives casts of them to one thread.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-SIZES = (64, 128)
+SIZES = (32, 64, 128)
 BATCH, CHANNELS = 8, 64
 Op = Callable[..., Any]
 
@@ -27,11 +28,16 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, int]]:
     bias = tf.constant(np.linspace(0.1, 0.9, CHANNELS, dtype=np.float32))
     shape = data.shape.as_list()
     pool: dict[str, Any] = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "SAME"}
+    rows = tf.constant(np.random.default_rng(0).integers(0, shape[0] * shape[1], shape[0] * shape[1] * shape[2]))
+    blocks, none = {"block_shape": [2, 2]}, [[0, 0], [0, 0]]
     unary: dict[str, Op] = {
+        "Abs": tf.abs,
         "AvgPool": lambda x: raw.AvgPool(value=x, **pool),
         "BiasAdd": lambda x: tf.nn.bias_add(x, tf.cast(bias, x.dtype)),
+        "BatchToSpaceND": lambda x: raw.BatchToSpaceND(input=x, **blocks, crops=none),
         "BiasAddGrad": lambda x: raw.BiasAddGrad(out_backprop=x),
         "ConcatV2": lambda x: tf.concat([x, x], -1),
+        "DepthToSpace": lambda x: tf.nn.depth_to_space(x, 2),
         "Elu": tf.nn.elu,
         "Erf": tf.math.erf,
         "Erfc": tf.math.erfc,
@@ -41,10 +47,12 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, int]]:
         "FusedBatchNormV3": lambda x: raw.FusedBatchNormV3(
             x=x, scale=bias, offset=bias, mean=tf.zeros([0]), variance=tf.zeros([0]), is_training=True
         )[0],
+        "GatherV2": lambda x: tf.gather(tf.reshape(x, [-1, CHANNELS])[: shape[0] * shape[1]], rows),
         "LeakyRelu": tf.nn.leaky_relu,
         "Log": tf.math.log,
         "Log1p": tf.math.log1p,
         "MaxPool": lambda x: raw.MaxPool(input=x, **pool),
+        "Max": lambda x: tf.reduce_max(x, [1, 2]),
         "Mean": lambda x: tf.reduce_mean(x, [1, 2]),
         "Neg": tf.negative,
         "Pad": lambda x: tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]),
@@ -58,9 +66,11 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, int]]:
         "Softmax": tf.nn.softmax,
         "Softplus": tf.nn.softplus,
         "Softsign": tf.nn.softsign,
+        "SpaceToBatchND": lambda x: raw.SpaceToBatchND(input=x, **blocks, paddings=none),
         "Split": lambda x: tf.split(x, 2, -1)[0],
         "Sqrt": tf.sqrt,
         "Square": tf.square,
+        "StridedSlice": lambda x: x[:, 1:],
         "Sum": lambda x: tf.reduce_sum(x, [1, 2]),
         "Tanh": tf.tanh,
         "Tile": lambda x: tf.tile(x, [2, 1, 1, 1]),
@@ -94,7 +104,11 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, int]]:
 SAME_KERNEL = {"BiasAddV1": "BiasAdd", "Inv": "Reciprocal"}
 
 
+def shape_of(size: int) -> tuple[int, ...]:
+    """Of the tensors that the ops are measured on."""
+    return BATCH, size, size, CHANNELS
+
+
 def data_of(size: int) -> Any:
     """What the ops are measured on."""
-    random = np.random.default_rng(0)
-    return tf.constant(random.uniform(0.1, 0.9, (BATCH, size, size, CHANNELS)).astype(np.float32))
+    return tf.constant(np.random.default_rng(0).uniform(0.1, 0.9, shape_of(size)).astype(np.float32))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,11 +14,13 @@ import tensorflow as tf
 
 from amp_tf.calibrating import elements, products
 from amp_tf.calibrating.fitting import fit
-from amp_tf.calibrating.timing import TYPES, least_seconds
+from amp_tf.calibrating.timing import TYPES, least_seconds, run_each
 from amp_tf.oplists.cost_tables import CostTable, Pair
+from amp_tf.oplists.costs import COSTS_AS
 
 SECONDS = 70.0
-_RUNS = 4  # of an op that is no product, in one call
+_ELEMENTS = 8_000_000  # that an op which is no product computes in one call, so that the call itself takes little
+_COLD_ELEMENTS = 16_000_000  # of all tensors that are cast in turn: more than the caches hold
 _NS = 1e9
 
 
@@ -35,12 +39,13 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-    """Something to time, and where its times in seconds go."""
+    """Something to time, and where its times go, in ns of one run over ``per``."""
 
     name: str
     run: Callable[..., Any]
     inputs: Callable[[], Sequence[Any]]
     runs: int
+    per: float
     note: Callable[[Pair], None]
 
 
@@ -70,7 +75,8 @@ def measure(
                 progress(number, len(cases), case.name)
             now = time.monotonic()
             until = now + max(0.0, begin + seconds - now) / (len(cases) - number)
-            case.note(least_seconds(case.run, case.inputs(), case.runs, until))
+            in_float32, in_f16 = least_seconds(case.run, case.inputs(), case.runs, until)
+            case.note((_NS * in_float32 / case.per, _NS * in_f16 / case.per))
     finally:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
     return Measured(_table(shipped, source, taken, of_ops), taken)
@@ -83,26 +89,33 @@ def _product_cases(taken: dict[products.Product, Pair]) -> Iterator[_Case]:
         def inputs(product: products.Product = product) -> Sequence[Any]:
             return [tf.constant(random.standard_normal(shape, dtype=np.float32)) for shape in product.shapes]
 
-        def note(pair: Pair, product: products.Product = product) -> None:
-            taken[product] = (_NS * pair[0], _NS * pair[1])
-
-        yield _Case(f"{product.op} {product.what}", product.run, inputs, product.runs, note)
+        note = functools.partial(taken.__setitem__, product)
+        yield _Case(f"{product.op} {product.what}", product.run, inputs, product.runs, 1.0, note)
 
 
 def _element_cases(of_ops: dict[tuple[str, int], Pair]) -> Iterator[_Case]:
     for size in elements.SIZES:
         data = elements.data_of(size)
         count = float(np.prod(data.shape))
-        casts = {f"Cast to {kind.name}": (lambda x, kind=kind: tf.cast(x, kind), 1) for kind in TYPES}
-        for name, (op, tensors) in {**elements.ops_on(data), **casts}.items():
+        runs = max(4, round(_ELEMENTS / count))
+        for name, (op, tensors) in elements.ops_on(data).items():
+            note = functools.partial(of_ops.__setitem__, (name, size))
+            yield _Case(name, op, functools.partial(_same, data, tensors), runs, count, note)
+        turns = max(2, round(_COLD_ELEMENTS / count))
+        for kind in TYPES:
+            name = f"Cast to {kind.name}"
+            note = functools.partial(of_ops.__setitem__, (name, size))
+            run = run_each(functools.partial(tf.cast, dtype=kind))
+            yield _Case(name, run, functools.partial(_copies, data, turns), 1, turns * count, note)
 
-            def note(pair: Pair, key: tuple[str, int] = (name, size), count: float = count) -> None:
-                of_ops[key] = (_NS * pair[0] / count, _NS * pair[1] / count)
 
-            def inputs(data: Any = data, tensors: int = tensors) -> Sequence[Any]:
-                return [data] * tensors
+def _same(data: Any, count: int) -> Sequence[Any]:
+    return [data] * count
 
-            yield _Case(name, op, inputs, _RUNS, note)
+
+def _copies(data: Any, count: int) -> Sequence[Any]:
+    """As many tensors: what is cast in a step, weights above all, was not read just before."""
+    return [data + turn for turn in range(count)]
 
 
 def _table(
@@ -114,21 +127,23 @@ def _table(
     fitted = {}
     for op, cases in by_op.items():
         work = [(case.operations, case.elements) for case in cases]
-        known = shipped.products.get(op) or shipped.products[op.partition(",")[0]]
+        plain = op.partition(",")[0]
+        known = next(
+            shipped.products[name] for name in (op, plain, COSTS_AS.get(plain, "")) if name in shipped.products
+        )
         pair = (fit(work, [taken[case][index] for case in cases], known[index]) for index in (0, 1))
         fitted[op] = (next(pair), next(pair))
-    cached, in_memory = elements.SIZES
     names = {name for name, _ in of_ops if not name.startswith("Cast")}
-    rows = {name: (of_ops[name, cached], of_ops[name, in_memory]) for name in names}
+    rows = {name: tuple(of_ops[name, size] for size in elements.SIZES) for name in names}
     rows.update({name: rows[kernel] for name, kernel in elements.SAME_KERNEL.items()})
     # An op that is not known moves its tensors once, as a Mul does in float32; in 16 bit these are half as large.
-    (slow, _), (slow_in_memory, _) = rows["Mul"]
-    down, up = "Cast to bfloat16", "Cast to float32"
+    *cached, (in_memory, _) = rows["Mul"]
     return CostTable(
         source=source,
         elements=rows,
-        other=((slow, slow), (slow_in_memory, slow_in_memory / 2)),
+        other=(*((time, time) for time, _ in cached), (in_memory, in_memory / 2)),
         products=fitted,
-        to_f16=(of_ops[down, cached][0], of_ops[down, in_memory][0]),
-        to_float32=(of_ops[up, cached][1], of_ops[up, in_memory][1]),
+        to_f16=tuple(of_ops["Cast to bfloat16", size][0] for size in elements.SIZES),
+        to_float32=tuple(of_ops["Cast to float32", size][1] for size in elements.SIZES),
+        sizes=tuple(float(math.prod(elements.shape_of(size))) for size in elements.SIZES),
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.oplists.cost_tables import CHANNELS_FIRST, TRANSPOSED
+from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED
 from amp_tf.oplists.costs import VECTOR_TAPS
 
 Shape = tuple[int, ...]
@@ -59,6 +59,13 @@ class Convolution:
         text += f", dilation {self.dilation}" if self.dilation > 1 else ""
         return text + CHANNELS_FIRST * self.channels_first
 
+    @property
+    def variant(self) -> str:
+        """What stands after its op in the name of its row."""
+        if not self.channels_first:
+            return ""
+        return CHANNELS_FIRST if math.prod(self.taps) > 1 else POINTWISE_FIRST
+
     def laid_out(self, sizes: Sequence[int]) -> list[int]:
         """Batch, sides and channels in the order of its layout."""
         batch, *sides, channels = sizes
@@ -70,6 +77,7 @@ CONVOLUTIONS = (
     Convolution(8, (28, 28), 128, 128, (3, 3)),
     Convolution(8, (14, 14), 256, 256, (3, 3)),
     Convolution(8, (7, 7), 512, 512, (3, 3)),
+    Convolution(4, (96, 96), 64, 64, (3, 3)),
     Convolution(8, (56, 56), 64, 128, (3, 3), 2),
     Convolution(8, (14, 14), 1024, 256, (1, 1)),
     Convolution(8, (56, 56), 64, 256, (1, 1)),
@@ -88,6 +96,8 @@ CONVOLUTIONS = (
     Convolution(8, (56, 56), 64, 64, (3, 3), channels_first=True),
     Convolution(8, (28, 28), 128, 128, (3, 3), channels_first=True),
     Convolution(8, (14, 14), 1024, 256, (1, 1), channels_first=True),
+    Convolution(16, (16, 16), 64, 128, (1, 1), channels_first=True),
+    Convolution(8, (28, 28), 128, 128, (1, 1), channels_first=True),
     Convolution(8, (64, 64), 3, 64, (3, 3), channels_first=True),
     Convolution(16, (32, 32), 32, 64, (3, 3), 2, channels_first=True),
     Convolution(16, (8, 8), 64, 64, (3, 3), channels_first=True),
@@ -148,8 +158,20 @@ BATCHED = (
     (256, 16, 32, 16),
     (256, 7, 32, 7),
     (32, 24, 256, 96),
+    (1024, 16, 24, 16),
+    (512, 32, 32, 32),
+    (64, 128, 64, 128),
+    (32, 256, 64, 256),
+    (32, 256, 256, 64),
 )
-
+#: Attention as Keras writes it: examples, positions, heads, size of a head.
+ATTENTION = (
+    (8, 64, 4, 32),
+    (16, 128, 4, 32),
+    (8, 256, 4, 64),
+    (64, 16, 4, 24),
+    (8, 32, 4, 16),
+)
 
 _CONVOLUTION_OPS = {
     2: ("Conv2D", "BackpropInput", "BackpropFilter"),
@@ -177,7 +199,7 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
     operations = 2.0 * math.prod(result) * math.prod(case.taps) * (case.channels if case.out else 1)
     elements = float(sum(map(math.prod, (image, kernel, result))))
     image, result = tuple(case.laid_out(image)), tuple(case.laid_out(result))
-    suffix = CHANNELS_FIRST * case.channels_first
+    suffix = case.variant
     raw = tf.raw_ops
 
     def run(x: Any, w: Any) -> Any:
@@ -212,9 +234,40 @@ def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Pr
         yield Product(op + TRANSPOSED * right, what, shapes, run, 2.0 * count * rows * inner * columns, elements)
 
 
+#: Dense layers over several dimensions as Keras writes them: examples, positions, inputs, heads, size of a head.
+PROJECTIONS = ((8, 128, 256, 4, 64), (16, 64, 128, 4, 32), (8, 256, 512, 8, 64))
+
+
+def _of_attention(count: int, positions: int, heads: int, size: int) -> Iterator[Product]:
+    """The scores of attention, and the sum of values by their weights."""
+    values, weights = (count, positions, heads, size), (count, heads, positions, positions)
+    elements = float(2 * math.prod(values) + math.prod(weights))
+    operations = 2.0 * math.prod(weights) * size
+    for equation, shapes in (("bmhk,bnhk->bhmn", (values, values)), ("bhmn,bnhk->bmhk", (weights, values))):
+        yield _of_equation(equation, shapes, operations, elements)
+
+
+def _of_projection(count: int, positions: int, width: int, heads: int, size: int) -> Product:
+    image, kernel, result = (count, positions, width), (width, heads, size), (count, positions, heads, size)
+    elements = float(sum(map(math.prod, (image, kernel, result))))
+    return _of_equation("bmc,chk->bmhk", (image, kernel), 2.0 * math.prod(result) * width, elements)
+
+
+def _of_equation(equation: str, shapes: tuple[Shape, Shape], operations: float, elements: float) -> Product:
+    def run(a: Any, b: Any) -> Any:
+        return tf.einsum(equation, a, b)
+
+    what = f"{equation}, {' and '.join('×'.join(map(str, shape)) for shape in shapes)}"
+    return Product("Einsum", what, shapes, run, operations, elements)
+
+
 def all_products() -> Iterator[Product]:
     """Every product that is measured."""
     for case in (*CONVOLUTIONS, *VOLUMES, *DEPTHWISE):
         yield from _of_convolution(case)
     for sizes in (*MATRICES, *BATCHED):
         yield from _of_matrices(*sizes)
+    for sizes in ATTENTION:
+        yield from _of_attention(*sizes)
+    for projection in PROJECTIONS:
+        yield _of_projection(*projection)

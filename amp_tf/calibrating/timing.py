@@ -28,6 +28,19 @@ def run_many(op: Op, runs: int) -> Op:
     return run
 
 
+def run_each(op: Op) -> Op:
+    """The op on each of some tensors, one after the other."""
+
+    def run(*tensors: Any) -> Any:
+        results: list[Any] = []
+        for tensor in tensors:
+            with tf.control_dependencies(results[-1:]):
+                results.append(op(tensor))
+        return results[-1]
+
+    return run
+
+
 def least_seconds(op: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3) -> tuple[float, float]:
     """The least time of one run in float32 and in bfloat16, in seconds.
 

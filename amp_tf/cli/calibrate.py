@@ -106,11 +106,11 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
         files.write(path, measured.table.to_json())
     if args.details:
         _print_details(measured.times)
-    print(f"{'product':40}{'bfloat16 over float32':>22}")
+    print(f"{'product':48}{'bfloat16 over float32':>22}")
     for op, cases in _by_op(measured.times).items():
         gains = [in_float32 / in_f16 for in_float32, in_f16 in cases.values()]
         middle = statistics.geometric_mean(gains)
-        print(f"{op:40}{middle:>10.2f}   {min(gains):.2f} - {max(gains):.2f}")
+        print(f"{op:48}{middle:>10.2f}   {min(gains):.2f} - {max(gains):.2f}")
     print(f"{path}: {source}")
 
 

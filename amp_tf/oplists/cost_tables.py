@@ -5,16 +5,20 @@ value to float32 and back, so that a bfloat16 Sigmoid takes three times as long 
 follow each other, it pays to cast once, compute in float32, and cast back.
 
 ``amp-tf calibrate`` measures a table and keeps it for this machine (:mod:`amp_tf.oplists.machine`); those in the folder
-``cpu_costs`` are shipped. Only the ratios between the figures of a table matter. Figures from chains of ops in the
-caches and from tensors in memory each lost on some model, so both are kept, by size.
+``cpu_costs`` are shipped. Only the ratios between the figures of a table matter. What an element takes depends on how
+many there are: TensorFlow gives a small tensor to one thread, and a large one leaves the caches before it is read
+again. So figures are kept by size, and those of sizes between come from both neighbours.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import functools
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +26,16 @@ from amp_tf.errors import ConfigError
 from amp_tf.oplists.costs import COSTS_AS, FREE
 
 VERSION = 1  #: of the files
-CACHED_ELEMENTS = 4_000_000  #: a larger float32 tensor does not stay in the caches until it is read again
+CACHED_AND_IN_MEMORY = (2_097_152.0, 8_388_608.0)  #: elements of the tensors of tables that do not say
 DISPATCH = 3_000.0  #: ns for each op that TensorFlow starts, whatever its size
 FEW_OPERATIONS = 8e6  #: so many of a product one thread computes; what is more is shared
 #: What stands after an op in rows of their own: for products that read their second matrix turned, which oneDNN's
-#: float32 kernel does slowly, and for convolutions in NCHW, which gain next to nothing.
-TRANSPOSED, CHANNELS_FIRST = ", second transposed", ", channels first"
+#: float32 kernel does slowly, and for convolutions in NCHW, which gain next to nothing unless they have one tap.
+TRANSPOSED, CHANNELS_FIRST, POINTWISE_FIRST = ", second transposed", ", channels first", ", channels first, one tap"
 SHIPPED_FOLDER = Path(__file__).parent / "cpu_costs"
 
 Pair = tuple[float, float]  #: in float32 and in bfloat16
+Place = tuple[int, float]  #: between two sizes of a table: the number of the first, and how near the second is, of 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,24 +69,31 @@ class CostTable:
 
     Attributes:
         source: where the figures come from, for people.
-        elements: ns for each element of the largest tensor of an op: in the caches, and in memory.
+        elements: ns for each element of the largest tensor of an op, at each of the sizes.
         other: the same for ops that are not in ``elements``.
-        products: for each product; some again with :data:`TRANSPOSED` or :data:`CHANNELS_FIRST`.
-        to_f16, to_float32: ns that a cast takes for each element: in the caches, in memory.
+        products: for each product; some again with :data:`TRANSPOSED`, :data:`CHANNELS_FIRST` or
+            :data:`POINTWISE_FIRST`.
+        to_f16, to_float32: ns that a cast takes for each element, at each of the sizes.
+        sizes: elements of the tensors that were measured, from small to large.
     """
 
     source: str
-    elements: Mapping[str, tuple[Pair, Pair]]
-    other: tuple[Pair, Pair]
+    elements: Mapping[str, tuple[Pair, ...]]
+    other: tuple[Pair, ...]
     products: Mapping[str, tuple[ProductCost, ProductCost]]
-    to_f16: Pair
-    to_float32: Pair
+    to_f16: tuple[float, ...]
+    to_float32: tuple[float, ...]
+    sizes: tuple[float, ...] = CACHED_AND_IN_MEMORY
 
     def of_op(self, op: str, elements: float) -> Pair:
         """What an op that is no product takes in float32 and in 16 bit, in ns."""
         if op in FREE:
             return 0.0, 0.0
-        in_float32, in_f16 = self.elements.get(op, self.other)[elements > CACHED_ELEMENTS]
+        row = self.elements.get(op, self.other)
+        place, nearness = self._place(elements)
+        (first_float32, first_f16), (second_float32, second_f16) = row[place], row[place + 1]
+        in_float32 = first_float32 + nearness * (second_float32 - first_float32)
+        in_f16 = first_f16 + nearness * (second_f16 - first_f16)
         return in_float32 * elements, in_f16 * elements
 
     def of_product(self, op: str, operations: float, elements: float, variant: str = "") -> Pair:
@@ -91,22 +103,37 @@ class CostTable:
             op: the op; one that is not in the table counts as a MatMul.
             operations: floating-point operations, two to a multiplication and addition.
             elements: of what it reads and writes.
-            variant: :data:`TRANSPOSED` or :data:`CHANNELS_FIRST`. Where the second has no row, nothing is gained.
+            variant: what stands after its op in the name of its row. Channels first without a row gain nothing.
         """
-        plain = COSTS_AS.get(op, op)
-        plain = plain if plain in self.products else "MatMul"
+        plain = next((name for name in (op, COSTS_AS.get(op, op)) if name in self.products), "MatMul")
         in_float32, in_f16 = self.products.get(plain + variant, self.products[plain])
-        if variant == CHANNELS_FIRST and plain + variant not in self.products:
+        if variant in (CHANNELS_FIRST, POINTWISE_FIRST) and plain + variant not in self.products:
             in_f16 = in_float32
         return in_float32.of(operations, elements), in_f16.of(operations, elements)
 
     def of_cast_to_f16(self, elements: float) -> float:
         """What a cast to 16 bit takes, in ns."""
-        return DISPATCH + self.to_f16[elements > CACHED_ELEMENTS] * elements
+        return DISPATCH + self._between(self.to_f16, elements) * elements
 
     def of_cast_to_float32(self, elements: float) -> float:
         """What a cast to float32 takes, in ns."""
-        return DISPATCH + self.to_float32[elements > CACHED_ELEMENTS] * elements
+        return DISPATCH + self._between(self.to_float32, elements) * elements
+
+    def _between(self, figures: Sequence[float], elements: float) -> float:
+        """The figure for tensors of so many elements."""
+        place, nearness = self._place(elements)
+        return figures[place] + nearness * (figures[place + 1] - figures[place])
+
+    def _place(self, elements: float) -> Place:
+        """Where so many elements are between the sizes, by logarithms; smaller or larger than all is at an end."""
+        place = min(max(bisect.bisect(self.sizes, elements), 1), len(self.sizes) - 1) - 1
+        start, end = self._logarithms[place : place + 2]
+        nearness = (math.log(max(elements, 1.0)) - start) / (end - start)
+        return place, min(max(nearness, 0.0), 1.0)
+
+    @functools.cached_property
+    def _logarithms(self) -> Sequence[float]:
+        return [math.log(size) for size in self.sizes]
 
     def made_careful(self, source: str) -> CostTable:
         """A table for a CPU of which nothing is known: products gain the square root of what they gain in this one.
@@ -147,13 +174,17 @@ def read_table(path: Path) -> CostTable:
         fields = json.loads(path.read_text(encoding="utf-8"))
         if fields.pop("version") != VERSION:
             raise ValueError("it has another version")
+        sizes = _times(fields.get("sizes", CACHED_AND_IN_MEMORY))
+        if len(sizes) < 2 or any(size <= before for before, size in itertools.pairwise(sizes)):
+            raise ValueError(f"{sizes} are no sizes from small to large")
         table = CostTable(
             source=str(fields["source"]),
-            elements={op: (_pair(row[0]), _pair(row[1])) for op, row in fields["elements"].items()},
-            other=(_pair(fields["other"][0]), _pair(fields["other"][1])),
+            elements={op: _pairs(row, len(sizes)) for op, row in fields["elements"].items()},
+            other=_pairs(fields["other"], len(sizes)),
             products={op: (_product(row[0]), _product(row[1])) for op, row in fields["products"].items()},
-            to_f16=_pair(fields["to_f16"]),
-            to_float32=_pair(fields["to_float32"]),
+            to_f16=_times(fields["to_f16"], len(sizes)),
+            to_float32=_times(fields["to_float32"], len(sizes)),
+            sizes=sizes,
         )
         if "MatMul" not in table.products:
             raise ValueError("it has no MatMul")
@@ -164,11 +195,21 @@ def read_table(path: Path) -> CostTable:
     return table
 
 
-def _pair(values: Any) -> Pair:
-    first, second = map(float, values)
-    if not (math.isfinite(first) and math.isfinite(second) and min(first, second) > 0):
+def _pairs(row: Any, count: int) -> tuple[Pair, ...]:
+    if len(row) != count:
+        raise ValueError(f"{row} does not hold {count} sizes")
+    pairs = []
+    for values in row:
+        first, second = _times(values, 2)
+        pairs.append((first, second))
+    return tuple(pairs)
+
+
+def _times(values: Any, count: int | None = None) -> tuple[float, ...]:
+    times = tuple(map(float, values))
+    if not all(math.isfinite(time) and time > 0 for time in times) or count not in (None, len(times)):
         raise ValueError(f"{values} are no times")
-    return first, second
+    return times
 
 
 def _product(values: Any) -> ProductCost:

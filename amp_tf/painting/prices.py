@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from amp_tf.graph.frames import data_links, readers_of
 from amp_tf.graph.sizes import Shape, Shapes, element_count
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.cost_tables import CHANNELS_FIRST, TRANSPOSED, CostTable, Pair
-from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS, TRANSPOSING
+from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED, CostTable, Pair
+from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS, CONVOLUTIONS, TRANSPOSING
 from amp_tf.oplists.table import LOOP_ENTRIES, LOOP_EXITS
 from amp_tf.painting.turns import TYPICAL, Path, find_turns
-from amp_tf.painting.work import count_operations
+from amp_tf.painting.work import count_operations, filter_shape
 
 _MOST_LOOPS = 8  # in each other; in a broken graph there is no end to them
 
@@ -105,7 +105,7 @@ class Prices:
             return None
         tensors = (*input_shapes(view, node, shapes), *shapes.output_shapes(view.names[node]))
         elements = sum(element_count(shape) or 0 for shape in tensors)
-        return self.table.of_product(view.ops[node], operations, elements, variant_of(view, node))
+        return self.table.of_product(view.ops[node], operations, elements, variant_of(view, node, shapes))
 
 
 def operations_of(view: GraphView, node: int, shapes: Shapes) -> float | None:
@@ -114,13 +114,19 @@ def operations_of(view: GraphView, node: int, shapes: Shapes) -> float | None:
     return count_operations(view.ops[node], input_shapes(view, node, shapes), outputs, equation_of(view, node))
 
 
-def variant_of(view: GraphView, node: int) -> str:
+def variant_of(view: GraphView, node: int, shapes: Shapes) -> str:
     """What stands after the op of a product in the row of the table that tells its costs."""
     attributes = view.protos[node].attr
     if any((value := attributes.get(name)) is not None and value.b for name in TRANSPOSING):
         return TRANSPOSED
     layout = attributes.get("data_format")
-    return CHANNELS_FIRST if layout is not None and layout.s in CHANNELS_FIRST_LAYOUTS else ""
+    if layout is None or layout.s not in CHANNELS_FIRST_LAYOUTS:
+        return ""
+    kernel = None
+    if view.ops[node] in CONVOLUTIONS:
+        outputs = shapes.output_shapes(view.names[node])
+        kernel = filter_shape(view.ops[node], input_shapes(view, node, shapes), outputs)
+    return POINTWISE_FIRST if kernel is not None and math.prod(kernel[:-2]) == 1 else CHANNELS_FIRST
 
 
 def equation_of(view: GraphView, node: int) -> str:

@@ -115,7 +115,7 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
                 basis.view.ops[node],
                 float(figures.operations[node]),
                 float(np.nan_to_num(figures.elements[node])),
-                variant_of(basis.view, node),
+                variant_of(basis.view, node, basis.shapes),
             )
         else:
             pair = basis.resolution.costs.of_op(basis.view.ops[node], float(figures.largest[node]))

@@ -6,11 +6,15 @@ Takes the figures of ``python -m benchmarks.step_time --json wide.json``. For ea
 amp_tf in a process of its own and asks the cost model, for every graph that was rewritten, what the converted nodes
 take in both types and what the casts take. The gain that it expects is the time saved over float32's measured step:
 ``1 / (1 - saved / float32)``; measured is the ratio of medians, as in the suite's tables.
+
+Last comes by how much the model is off in each part: the factors of what it expects products and other ops to save, and
+casts to take, with which it would come nearest to the shares of a step that the choosing half saved (least squares).
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import statistics
@@ -21,6 +25,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from benchmarks.models import GROUPS
 from benchmarks.step_time import results
 from benchmarks.step_time.modes import WAYS, environment, modes
 from benchmarks.step_time.tables import REFERENCE, SUBJECT, by_key, median_ratio
@@ -28,8 +35,21 @@ from benchmarks.step_time.tables import REFERENCE, SUBJECT, by_key, median_ratio
 MARK = "saved:"
 
 
-def saved_ms(report: Any) -> float:
-    """Milliseconds that the cost model expects a step to be shorter, over all graphs of a report with its basis.
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """Milliseconds that the cost model expects products and other ops of a step to be shorter, and casts to take."""
+
+    products: float
+    others: float
+    casts: float
+
+    @property
+    def total(self) -> float:
+        return self.products + self.others - self.casts
+
+
+def saved_ms(report: Any) -> Saved:
+    """What the cost model expects to be saved in a step, over all graphs of a report with its basis.
 
     A step may run several graphs, as those of a recurrent layer of tf_keras; one that was traced or rewritten several
     times counts once.
@@ -37,18 +57,21 @@ def saved_ms(report: Any) -> float:
     from amp_tf.reporting.figures import cast_elements, cast_time, times_before_and_now
     from amp_tf.reporting.studied import Studied
 
-    saved: dict[tuple[int, int], float] = {}
+    saved: dict[tuple[int, int], tuple[float, float, float]] = {}
     for graph in report.graphs:
         if graph.basis is None or graph.is_revisit:
             continue
         studied = Studied(graph)
         before, now = times_before_and_now(studied.basis, studied.figures, studied.is_f16)
-        time = float((before - now).sum())
+        is_product = studied.figures.is_product
+        casts = 0.0
         for cast in studied.basis.casts:
             elements = cast_elements(studied.basis, cast) or 0
-            time -= cast_time(studied.basis, cast, elements) * float(studied.figures.runs[cast.node])
-        saved[studied.view.node_count, int(studied.is_f16.sum())] = time / 1e6
-    return sum(saved.values())
+            casts += cast_time(studied.basis, cast, elements) * float(studied.figures.runs[cast.node])
+        parts = float((before - now)[is_product].sum()), float((before - now)[~is_product].sum()), casts
+        saved[studied.view.node_count, int(studied.is_f16.sum())] = parts
+    products, others, casts = (sum(parts) / 1e6 for parts in zip(*saved.values(), strict=True)) if saved else (0.0,) * 3
+    return Saved(products, others, casts)
 
 
 def worker(job: dict[str, Any]) -> None:
@@ -59,11 +82,11 @@ def worker(job: dict[str, Any]) -> None:
     from amp_tf.reporting import process
 
     new_runner(job, WAYS[job["way"]]).steps(2)
-    print(MARK + json.dumps(saved_ms(process.report())), flush=True)
+    print(MARK + json.dumps(dataclasses.asdict(saved_ms(process.report()))), flush=True)
 
 
-def expect(model: str, way: str) -> float:
-    """Milliseconds that the cost model expects to be saved, from a process of its own.
+def expect(model: str, way: str) -> Saved:
+    """What the cost model expects to be saved, from a process of its own.
 
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
@@ -77,7 +100,7 @@ def expect(model: str, way: str) -> float:
     lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
     if not lines:
         raise RuntimeError(done.stderr[-1500:])
-    return float(json.loads(lines[0][len(MARK) :]))
+    return Saved(**json.loads(lines[0][len(MARK) :]))
 
 
 def gain(float32_ms: float, saved: float) -> float:
@@ -92,8 +115,6 @@ def summary(rows: Sequence[tuple[str, str, float, float]], worst: int = 10) -> s
         rows: model, way, expected gain, measured gain.
         worst: how many of them.
     """
-    from benchmarks.models import GROUPS
-
     lines = ["| model | way | half | expected | measured | measured / expected |", "|---|---|---|---:|---:|---:|"]
     furthest = sorted(rows, key=lambda row: -abs(math.log(row[3] / row[2])))
     for model, way, expected, measured in furthest[:worst]:
@@ -108,6 +129,19 @@ def summary(rows: Sequence[tuple[str, str, float, float]], worst: int = 10) -> s
     return "\n".join(lines)
 
 
+def off_by(rows: Sequence[tuple[Saved, float, float]]) -> tuple[float, ...]:
+    """The factors for products, other ops and casts that come nearest to what was saved.
+
+    Args:
+        rows: what is expected, float32's milliseconds of a step, and the measured gain.
+    """
+    shares = np.array([(saved.products, saved.others, -saved.casts) for saved, _, _ in rows])
+    steps = np.array([ms for _, ms, _ in rows])
+    measured = np.array([1 - 1 / gain for _, _, gain in rows])
+    found, *_ = np.linalg.lstsq(shares / steps[:, None], measured, rcond=None)
+    return tuple(map(float, found))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("measured", nargs="*", type=Path, help="files of python -m benchmarks.step_time --json")
@@ -119,19 +153,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         worker(json.loads(asked.worker))
         return 0
     known = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else {}
-    rows = []
+    rows, choosing = [], []
     for (model, way, _), by_mode in by_key(results.read(asked.measured).rows).items():
         if SUBJECT not in by_mode:
             continue
         key = f"{model} {way}"
         if key not in known:
-            known[key] = expect(model, way)
+            known[key] = dataclasses.asdict(expect(model, way))
             if asked.json:
                 asked.json.write_text(json.dumps(known, indent=1))
-        reference = by_mode[REFERENCE]
-        expected = gain(statistics.median(reference.ms), known[key])
-        rows.append((model, way, expected, median_ratio(by_mode[SUBJECT], reference)))
+        saved, reference = Saved(**known[key]), by_mode[REFERENCE]
+        float32_ms, measured = statistics.median(reference.ms), median_ratio(by_mode[SUBJECT], reference)
+        rows.append((model, way, gain(float32_ms, saved.total), measured))
+        if model in GROUPS["choosing"]:
+            choosing.append((saved, float32_ms, measured))
     print(summary(rows, asked.worst))
+    if len(choosing) > len(dataclasses.fields(Saved)):
+        products, others, casts = off_by(choosing)
+        print(f"\nfactors, choosing: products {products:.2f}, other ops {others:.2f}, casts {casts:.2f}")
     return 0
 
 

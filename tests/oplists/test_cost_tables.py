@@ -3,14 +3,17 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from amp_tf.errors import ConfigError
 from amp_tf.oplists import costs
 from amp_tf.oplists.cost_tables import (
+    CACHED_AND_IN_MEMORY,
     CHANNELS_FIRST,
     DISPATCH,
     FEW_OPERATIONS,
+    POINTWISE_FIRST,
     SHIPPED,
     SHIPPED_FOLDER,
     TRANSPOSED,
@@ -53,8 +56,17 @@ def test_a_convolution_with_channels_first_gains_nothing_where_nobody_has_measur
     fast = ProductCost(200.0, 0.1, 1_000.0)
     table = dataclasses.replace(SHIPPED, products={"MatMul": (cost, fast), "Conv2D": (cost, fast)})
     assert table.of_product("_FusedConv2D", 1e9, 1e6, CHANNELS_FIRST) == (cost.of(1e9, 1e6),) * 2
+    assert table.of_product("Conv2D", 1e9, 1e6, POINTWISE_FIRST) == (cost.of(1e9, 1e6),) * 2
     measured = dataclasses.replace(table, products={**table.products, "Conv2D" + CHANNELS_FIRST: (cost, fast)})
     assert measured.of_product("Conv2D", 1e9, 1e6, CHANNELS_FIRST) == (cost.of(1e9, 1e6), fast.of(1e9, 1e6))
+
+
+def test_an_op_that_runs_another_ones_kernel_costs_as_its_own_row_says_where_it_has_one():
+    cost, own = ProductCost(100.0, 0.1, 1_000.0), ProductCost(50.0, 0.4, 1_000.0)
+    table = dataclasses.replace(SHIPPED, products={"MatMul": (cost, cost), "BatchMatMulV2": (cost, cost)})
+    assert table.of_product("Einsum", 1e9, 1e6) == (cost.of(1e9, 1e6),) * 2
+    measured = dataclasses.replace(table, products={**table.products, "Einsum": (own, own)})
+    assert measured.of_product("Einsum", 1e9, 1e6) == (own.of(1e9, 1e6),) * 2
 
 
 def test_a_small_product_takes_more_for_each_operation():
@@ -84,9 +96,35 @@ def test_large_tensors_are_charged_as_tensors_in_memory():
     assert SHIPPED.of_op("Relu", LARGE) == pytest.approx((in_memory * LARGE, in_memory_f16 * LARGE))
 
 
+def test_what_is_between_two_measured_sizes_costs_as_both_say_by_how_near_it_is():
+    sizes = (1e4, 1e6, 1e8)
+    table = dataclasses.replace(
+        SHIPPED,
+        sizes=sizes,
+        elements={"Relu": ((1.0, 4.0), (3.0, 2.0), (5.0, 1.0))},
+        to_f16=(1.0, 3.0, 5.0),
+        to_float32=(4.0, 2.0, 1.0),
+    )
+    each = {1e3: (1.0, 4.0), 1e5: (2.0, 3.0), 1e6: (3.0, 2.0), 1e7: (4.0, 1.5), 1e9: (5.0, 1.0)}
+    for elements, pair in each.items():
+        assert np.array(table.of_op("Relu", elements)) / elements == pytest.approx(pair)
+        casts = table.of_cast_to_f16(elements), table.of_cast_to_float32(elements)
+        assert (np.array(casts) - DISPATCH) / elements == pytest.approx(pair)
+    assert table.of_op("Relu", 0) == (0, 0)
+
+
 def test_ops_that_move_nothing_save_nothing_and_a_cast_costs_its_start():
     assert SHIPPED.of_op("Reshape", LARGE) == (0, 0)
     assert SHIPPED.of_cast_to_f16(0) == SHIPPED.of_cast_to_float32(0) == DISPATCH
+
+
+def test_a_file_without_sizes_is_of_two(tmp_path):
+    """As those of the first release are."""
+    path = tmp_path / "costs.json"
+    fields = json.loads(SHIPPED.to_json())
+    del fields["sizes"]
+    path.write_text(json.dumps(fields), encoding="utf-8")
+    assert read_table(path).sizes == CACHED_AND_IN_MEMORY
 
 
 def test_a_table_comes_back_from_its_file(tmp_path):
@@ -103,6 +141,9 @@ def test_a_table_comes_back_from_its_file(tmp_path):
         ("no figures of a product", lambda fields: fields["products"].update(Conv2D=[[0, 1, 1], [1, 1, 1]])),
         ("no MatMul", lambda fields: fields["products"].pop("MatMul")),
         ("to_f16", lambda fields: fields.pop("to_f16")),
+        ("does not hold 2 sizes", lambda fields: fields["elements"].update(Mul=[[0.1, 0.1]])),
+        ("no sizes from small to large", lambda fields: fields.update(sizes=[2e6, 1e6])),
+        ("no times", lambda fields: fields.update(to_f16=[0.1])),
         ("no figures of a product", lambda fields: fields["products"].update(Conv2D=[[1, 1, float("nan")], [1, 1, 1]])),
     ],
 )

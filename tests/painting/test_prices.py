@@ -4,8 +4,9 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.graph.reader import read_graph
+from amp_tf.graph.sizes import KnownShapes, NoShapes
 from amp_tf.graph.templates import Templates
-from amp_tf.oplists.cost_tables import CHANNELS_FIRST, TRANSPOSED
+from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED
 from amp_tf.painting.prices import count_runs, variant_of
 from tests.small_graphs import graph
 from tests.strategies import lowered_control_flow
@@ -55,22 +56,28 @@ def test_what_reads_a_loops_result_runs_once():
 )
 def test_a_product_of_matrices_costs_by_whether_it_reads_the_second_turned(line, variant):
     view = read_graph(graph(f"x = Placeholder()\n y = {line}"), Templates())
-    assert variant_of(view, 1) == variant
+    assert variant_of(view, 1, NoShapes()) == variant
 
 
 @pytest.mark.parametrize(
-    ("op", "layout", "variant"),
+    ("op", "layout", "taps", "variant"),
     [
-        ("Conv2D", "NHWC", ""),
-        ("Conv2D", "NCHW", CHANNELS_FIRST),
-        ("Conv3D", "NDHWC", ""),
-        ("Conv3D", "NCDHW", CHANNELS_FIRST),
+        ("Conv2D", "NHWC", 3, ""),
+        ("Conv2D", "NHWC", 1, ""),
+        ("Conv2D", "NCHW", 3, CHANNELS_FIRST),
+        ("Conv2D", "NCHW", 1, POINTWISE_FIRST),
+        ("Conv2D", "NCHW", None, CHANNELS_FIRST),
+        ("Conv3D", "NDHWC", 3, ""),
+        ("Conv3D", "NCDHW", 3, CHANNELS_FIRST),
+        ("Conv3D", "NCDHW", 1, POINTWISE_FIRST),
     ],
 )
-def test_a_convolution_costs_by_its_layout(op, layout, variant):
+def test_a_convolution_costs_by_its_layout_and_in_some_by_whether_it_has_one_tap(op, layout, taps, variant):
     rank = len(layout)
     with tf.Graph().as_default() as built:
-        x, w = _placeholder(*[4] * rank), _placeholder(*[4] * rank)
-        getattr(tf.raw_ops, op)(input=x, filter=w, strides=[1] * rank, padding="SAME", data_format=layout)
+        x, w = _placeholder(*[4] * rank), _placeholder(*[taps] * (rank - 2), 4, 4)
+        result = getattr(tf.raw_ops, op)(input=x, filter=w, strides=[1] * rank, padding="SAME", data_format=layout)
     view = read_graph(built.as_graph_def(), Templates())
-    assert [variant_of(view, node) for node in view.nodes_with((op,))] == [variant]
+    kernel = None if taps is None else tuple(w.shape.as_list())
+    shapes = KnownShapes({x.op.name: [(4,) * rank], w.op.name: [kernel], result.op.name: [None]})
+    assert [variant_of(view, node, shapes) for node in view.nodes_with((op,))] == [variant]
