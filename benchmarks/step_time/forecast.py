@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("measured", nargs="*", type=Path, help="files of python -m benchmarks.step_time --json")
     parser.add_argument("--json", type=Path, help="keep what is expected here; what it has already is not asked again")
+    parser.add_argument("--at-once", type=int, default=1, help="models that are asked at a time")
     parser.add_argument("--worst", type=int, default=10)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
@@ -153,16 +155,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         worker(json.loads(asked.worker))
         return 0
     known = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else {}
-    rows, choosing = [], []
-    for (model, way, _), by_mode in by_key(results.read(asked.measured).rows).items():
-        if SUBJECT not in by_mode:
-            continue
-        key = f"{model} {way}"
-        if key not in known:
-            known[key] = dataclasses.asdict(expect(model, way))
+    measured_rows = {key: by for key, by in by_key(results.read(asked.measured).rows).items() if SUBJECT in by}
+    unknown = [(model, way) for model, way, _ in measured_rows if f"{model} {way}" not in known]
+    with ThreadPoolExecutor(asked.at_once) as pool:
+        for (model, way), saved in zip(unknown, pool.map(lambda pair: expect(*pair), unknown), strict=True):
+            known[f"{model} {way}"] = dataclasses.asdict(saved)
             if asked.json:
                 asked.json.write_text(json.dumps(known, indent=1))
-        saved, reference = Saved(**known[key]), by_mode[REFERENCE]
+    rows, choosing = [], []
+    for (model, way, _), by_mode in measured_rows.items():
+        saved, reference = Saved(**known[f"{model} {way}"]), by_mode[REFERENCE]
         float32_ms, measured = statistics.median(reference.ms), median_ratio(by_mode[SUBJECT], reference)
         rows.append((model, way, gain(float32_ms, saved.total), measured))
         if model in GROUPS["choosing"]:
