@@ -39,7 +39,13 @@ def new_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--plot", type=Path, help="write a bar chart here (needs matplotlib)")
-    parser.add_argument("--read", nargs="+", type=Path, metavar="JSON", help="show these figures, measure nothing")
+    parser.add_argument(
+        "--read",
+        nargs="+",
+        type=Path,
+        metavar="JSON",
+        help="show these figures, measure nothing; what several files measured has the rounds of all",
+    )
     return parser
 
 

@@ -4,8 +4,15 @@
 
 Takes the figures of ``python -m benchmarks.step_time --json wide.json``. For each model and way it runs two steps under
 amp_tf in a process of its own and asks the cost model, for every graph that was rewritten, what the converted nodes
-take in both types and what the casts take. The gain that it expects is the time saved over float32's measured step:
-``1 / (1 - saved / float32)``; measured is the ratio of medians, as in the suite's tables.
+take in both types and what the casts take. The gain that it expects comes from the time saved and the length of a step:
+``(step + saved / 2) / (step - saved / 2)``, where the step is the mean of float32's and amp_tf's medians; measured is
+the ratio of these medians, as in the suite's tables. With float32's step alone, ``1 / (1 - saved / float32)``, a row in
+which float32 was slow by chance would have a higher measured gain and a lower expected one; the correlation that this
+gives is printed, too.
+
+What was measured is noisy, so that a forecast without error would not reach 1: how near it would come follows from how
+the first half of the rounds agrees with the second (Spearman and Brown's formula, and the square root, as the
+correlation of a noisy measure with what it measures). Two files that measured the same, an hour apart, say it best.
 
 Last comes by how much the model is off in each part: the factors of what it expects products and other ops to save, and
 casts to take, with which it would come nearest to the shares of a step that the choosing half saved (least squares).
@@ -21,7 +28,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,9 +38,11 @@ import numpy as np
 from benchmarks.models import GROUPS
 from benchmarks.step_time import results
 from benchmarks.step_time.modes import WAYS, environment, modes
+from benchmarks.step_time.suite import Row
 from benchmarks.step_time.tables import REFERENCE, SUBJECT, by_key, median_ratio
 
 MARK = "saved:"
+LEAST_ROWS = 3  #: two points always correlate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +118,17 @@ def gain(float32_ms: float, saved: float) -> float:
     return 1 / max(0.05, 1 - saved / float32_ms)
 
 
+def expected_gain(by_mode: Mapping[str, Row], saved: float) -> float:
+    """The gain where both modes' steps together tell how long float32's is.
+
+    Args:
+        by_mode: float32's and amp_tf's rows.
+        saved: milliseconds of a step.
+    """
+    step = statistics.fmean(statistics.median(by_mode[mode].ms) for mode in (REFERENCE, SUBJECT))
+    return gain(step + saved / 2, saved)
+
+
 def summary(rows: Sequence[tuple[str, str, float, float]], worst: int = 10) -> str:
     """The correlation of the logarithms, and the rows that are furthest off.
 
@@ -123,11 +143,29 @@ def summary(rows: Sequence[tuple[str, str, float, float]], worst: int = 10) -> s
         lines.append(f"| {model} | {way} | {half} | {expected:.2f} | {measured:.2f} | {measured / expected:.2f} |")
     for title, names in (("all", None), *((half, GROUPS[half]) for half in ("choosing", "judging"))):
         logs = [(math.log(row[2]), math.log(row[3])) for row in rows if names is None or row[0] in names]
-        if len({first for first, _ in logs}) > 2:  # two points always correlate
+        if len({first for first, _ in logs}) >= LEAST_ROWS:
             lines.append(
                 f"\ncorrelation, {title}: {statistics.correlation(*zip(*logs, strict=True)):.3f} of {len(logs)}"
             )
     return "\n".join(lines)
+
+
+def reachable(rows: Sequence[Mapping[str, Row]]) -> float:
+    """How a forecast without error would correlate with what was measured, logarithms of gains.
+
+    Args:
+        rows: of each model and way, the modes by name, each with two rounds at least.
+    """
+    halves = []
+    for by_mode in rows:
+        middle = len(by_mode[SUBJECT].ms) // 2
+        parts = [
+            {mode: dataclasses.replace(row, ms=row.ms[part]) for mode, row in by_mode.items()}
+            for part in (slice(middle), slice(middle, None))
+        ]
+        halves.append([math.log(median_ratio(part[SUBJECT], part[REFERENCE])) for part in parts])
+    agreement = max(0.0, statistics.correlation(*zip(*halves, strict=True)))
+    return math.sqrt(2 * agreement / (1 + agreement))
 
 
 def off_by(rows: Sequence[tuple[Saved, float, float]]) -> tuple[float, ...]:
@@ -162,14 +200,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             known[f"{model} {way}"] = dataclasses.asdict(saved)
             if asked.json:
                 asked.json.write_text(json.dumps(known, indent=1))
-    rows, choosing = [], []
+    rows, by_float32, choosing = [], [], []
     for (model, way, _), by_mode in measured_rows.items():
         saved, reference = Saved(**known[f"{model} {way}"]), by_mode[REFERENCE]
         float32_ms, measured = statistics.median(reference.ms), median_ratio(by_mode[SUBJECT], reference)
-        rows.append((model, way, gain(float32_ms, saved.total), measured))
+        rows.append((model, way, expected_gain(by_mode, saved.total), measured))
+        by_float32.append((math.log(gain(float32_ms, saved.total)), math.log(measured)))
         if model in GROUPS["choosing"]:
             choosing.append((saved, float32_ms, measured))
     print(summary(rows, asked.worst))
+    if len(rows) >= LEAST_ROWS:
+        print(f"\nby float32's step alone: {statistics.correlation(*zip(*by_float32, strict=True)):.3f}")
+    if all(len(by_mode[SUBJECT].ms) > 1 for by_mode in measured_rows.values()) and len(rows) >= LEAST_ROWS:
+        print(f"\nwithout error it would be: {reachable(list(measured_rows.values())):.3f}")
     if len(choosing) > len(dataclasses.fields(Saved)):
         products, others, casts = off_by(choosing)
         print(f"\nfactors, choosing: products {products:.2f}, other ops {others:.2f}, casts {casts:.2f}")

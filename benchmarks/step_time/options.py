@@ -34,6 +34,12 @@ def add_ways(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument("--ways", default=default, help=f"of {', '.join(WAYS)}; {default} by default")
 
 
+def add_turns(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--turns`` and ``--seconds``, of what is profiled."""
+    parser.add_argument("--turns", type=int, default=5, help="of each mode; %(default)s by default")
+    parser.add_argument("--seconds", type=float, default=0.25, help="that each times, and profiles, in a turn")
+
+
 def names_in(text: str) -> list[str]:
     """The names in a comma-separated value."""
     return [name.strip() for name in text.split(",") if name.strip()]

@@ -2,29 +2,25 @@
 
     python -m benchmarks.step_time.profile mobilenetv2 --way fit --modes float32,tf_pass,amp_tf
 
-One process for each mode. A figure is the time inside the kernels of one op, summed over threads, in milliseconds of a
-step, with how many of them ran; so columns add up to more than the step where kernels run side by side, and a kernel
-that waits for the cores that another one uses counts twice. Find out what differs here; measure what it costs with
-``python -m benchmarks.step_time``.
+One process for each mode; they take turns, timing steps and then profiling as many, and medians over the turns count.
+A figure is the time inside the kernels of one op, summed over threads, in milliseconds of a step, with how many of them
+ran; so columns add up to more than the step where kernels run side by side, and a kernel that waits for the cores that
+another one uses counts twice. Below is the step by the clock, without the profiler.
+``python -m benchmarks.step_time.behind`` does it for the rows of a measurement in which amp_tf is behind.
 """
 
 from __future__ import annotations
 
-import argparse
-import collections
+import contextlib
 import dataclasses
-import json
-import subprocess
+import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from benchmarks.models import names
 from benchmarks.step_time import options
-from benchmarks.step_time.modes import COMPARED, WAYS, environment, modes
-from benchmarks.step_time.traces import Event, record
-
-STEPS = 6
+from benchmarks.step_time.modes import COMPARED, WAYS, Mode, modes
+from benchmarks.step_time.suite import Row, Settings, Worker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,66 +31,64 @@ class Figure:
     count: float
 
 
-def kernels(events: Iterable[Event]) -> Iterator[tuple[str, float]]:
-    """The kernels that the profiler saw, as (op, milliseconds)."""
-    from tensorflow.python.framework import op_def_registry
-
-    for event in events:
-        node, separator, op = event.name.rpartition(":")
-        if node and separator and op_def_registry.get(op) is not None:
-            yield op, event.ms
+NOTHING = Figure(0.0, 0.0)
 
 
-def profiled(run: Any) -> dict[str, Figure]:
-    """The ops of :data:`STEPS` steps, by name."""
-    total: dict[str, float] = collections.defaultdict(float)
-    count: dict[str, int] = collections.Counter()
-    for op, ms in kernels(record(lambda: run.steps(STEPS))):
-        total[op] += ms
-        count[op] += 1
-    return {op: Figure(total[op] / STEPS, count[op] / STEPS) for op in total}
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """One mode: its steps by the clock, and its ops by name."""
+
+    row: Row
+    ops: Mapping[str, Figure]
+
+    @property
+    def kernels_ms(self) -> float:
+        """Milliseconds of a step in all kernels."""
+        return sum(figure.ms for figure in self.ops.values())
 
 
-def worker(job: dict[str, Any]) -> None:
-    """Profiles one mode and prints the figures as one JSON line."""
-    from benchmarks.step_time.worker import prepare, set_up
-
-    set_up(modes(job["precision"])[job["mode"]])
-    runner, _ = prepare(job, WAYS[job["way"]])
-    figures = profiled(runner)
-    print("figures:" + json.dumps({op: dataclasses.astuple(figure) for op, figure in figures.items()}), flush=True)
-
-
-def measure(job: dict[str, Any]) -> dict[str, Figure]:
-    """The figures of one mode, from a process of its own.
+def measure(model: str, way: str, batch: int | None, chosen: Sequence[Mode], settings: Settings) -> dict[str, Profile]:
+    """The profiles of some modes, by their names.
 
     Raises:
-        RuntimeError: the process failed; the message is the end of what it wrote.
+        RuntimeError: a process failed; the message is the end of what it wrote.
     """
-    mode = modes(job["precision"])[job["mode"]]
-    command = [mode.python, "-m", "benchmarks.step_time.profile", "--worker", json.dumps(job)]
-    done = subprocess.run(command, env=environment(mode), capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("figures:")]
-    if not lines:
-        raise RuntimeError(done.stderr[-1500:])
-    return {op: Figure(*figure) for op, figure in json.loads(lines[0][len("figures:") :]).items()}
+    with contextlib.ExitStack() as stack:
+        workers = {}
+        for mode in chosen:
+            workers[mode.name] = worker = Worker(model, mode, batch, settings)
+            stack.callback(worker.close)
+            worker.ask(do="prepare", way=way)
+        times: dict[str, list[float]] = {name: [] for name in workers}
+        turns: dict[str, list[dict[str, tuple[float, float]]]] = {name: [] for name in workers}
+        for _ in range(settings.rounds):
+            for name, worker in workers.items():
+                times[name].append(worker.ask(do="round", seconds=settings.seconds)["ms"])
+            for name, worker in workers.items():
+                turns[name].append(worker.ask(do="profile", seconds=settings.seconds))
+    return {name: Profile(Row(model, way, name, ms=tuple(times[name])), _medians(turns[name])) for name in workers}
 
 
-def table(by_mode: dict[str, dict[str, Figure]], rows: int) -> str:
-    """The ops that take the most in any mode, as Markdown."""
-    most = {
-        op: max(figures.get(op, Figure(0, 0)).ms for figures in by_mode.values())
-        for op in set().union(*by_mode.values())
+def _medians(turns: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, Figure]:
+    ops = sorted(set().union(*turns))
+    return {
+        op: Figure(*map(statistics.median, zip(*(turn.get(op, (0, 0)) for turn in turns), strict=True))) for op in ops
     }
-    lines = ["| op | " + " | ".join(f"{mode} ms (kernels)" for mode in by_mode) + " |"]
-    lines.append("|---|" + "---:|" * len(by_mode))
+
+
+def table(profiles: Mapping[str, Profile], rows: int) -> str:
+    """The ops that take the most in any mode, all kernels, and the step, as Markdown."""
+    ops = set().union(*(profile.ops for profile in profiles.values()))
+    most = {op: max(profile.ops.get(op, NOTHING).ms for profile in profiles.values()) for op in ops}
+    lines = ["| op | " + " | ".join(f"{mode} ms (kernels)" for mode in profiles) + " |"]
+    lines.append("|---|" + "---:|" * len(profiles))
     for op in sorted(most, key=lambda op: -most[op])[:rows]:
-        cells = [
-            f"{figures[op].ms:.2f} ({figures[op].count:.0f})" if op in figures else "–" for figures in by_mode.values()
-        ]
+        figures = [profile.ops.get(op) for profile in profiles.values()]
+        cells = [f"{figure.ms:.2f} ({figure.count:.0f})" if figure else "–" for figure in figures]
         lines.append(f"| {op} | " + " | ".join(cells) + " |")
-    totals = [f"{sum(figure.ms for figure in figures.values()):.2f}" for figures in by_mode.values()]
-    return "\n".join([*lines, "| all | " + " | ".join(totals) + " |"])
+    lines.append("| all | " + " | ".join(f"{profile.kernels_ms:.2f}" for profile in profiles.values()) + " |")
+    steps = [f"{statistics.median(profile.row.ms):.2f}" for profile in profiles.values()]
+    return "\n".join([*lines, "| step, by the clock | " + " | ".join(steps) + " |"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,15 +96,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--way", default="fit", choices=WAYS)
     parser.add_argument("--batch", type=int)
     parser.add_argument("--rows", type=int, default=16)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options.add_turns(parser)
     asked = parser.parse_args(arguments)
-    if asked.worker:
-        worker(json.loads(asked.worker))
-        return 0
+    settings = Settings(asked.size, asked.precision, asked.turns, asked.seconds)
+    available = modes(asked.precision)
+    chosen = [available[name] for name in options.names_in(asked.modes)]
     for model in names(asked.models):
-        job = {"model": model, "size": asked.size, "batch": asked.batch, "way": asked.way, "precision": asked.precision}
-        by_mode = {mode: measure({**job, "mode": mode}) for mode in options.names_in(asked.modes)}
-        print(f"**{model}, {asked.way}**", "", table(by_mode, asked.rows), "", sep="\n", flush=True)
+        profiles = measure(model, asked.way, asked.batch, chosen, settings)
+        print(f"**{model}, {asked.way}**", "", table(profiles, asked.rows), "", sep="\n", flush=True)
     return 0
 
 

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,10 @@ class Results:
 def read(paths: Sequence[Path]) -> Results:
     """The figures of one file or several together; the facts are those of the first, with the commands of all.
 
+    What several files measured has the rounds of all of them.
+
     Raises:
-        ValueError: the files are of different 16-bit types.
+        ValueError: the files are of different 16-bit types, or one measured something in fewer modes than another.
     """
     files = [json.loads(path.read_text()) for path in paths]
     precisions = {file.get("precision", "bfloat16") for file in files}
@@ -55,7 +57,23 @@ def read(paths: Sequence[Path]) -> Results:
         raise ValueError(f"The files compare different 16-bit types ({', '.join(sorted(precisions))}); show one alone.")
     facts = {**files[0]["machine"], "command": "; ".join(file["machine"]["command"] for file in files)}
     rows = (Row(**{**row, "ms": tuple(row["ms"]), "losses": tuple(row["losses"])}) for f in files for row in f["rows"])
-    return Results(facts, precisions.pop(), tuple(rows))
+    return Results(facts, precisions.pop(), _joined(rows))
+
+
+def _joined(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Rows with the rounds of all that are of one model, way, mode and batch."""
+    found: dict[tuple[str, str, str, int], Row] = {}
+    for row in rows:
+        key = (row.model, row.way, row.mode, row.batch)
+        found[key] = dataclasses.replace(found[key], ms=found[key].ms + row.ms) if key in found else row
+    rounds: dict[tuple[str, str, int], int] = {}
+    for row in found.values():
+        if row.ms and rounds.setdefault((row.model, row.way, row.batch), len(row.ms)) != len(row.ms):
+            raise ValueError(
+                f"{row.model}, {row.way}: {row.mode} has {len(row.ms)} rounds, other modes have "
+                f"{rounds[row.model, row.way, row.batch]}; show files with other modes alone."
+            )
+    return tuple(found.values())
 
 
 def machine(command: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,16 @@ def record(run: Callable[[], object]) -> list[Event]:
             stack.callback(tf.profiler.experimental.stop)
             run()
         return sorted(_events(Path(folder)), key=lambda event: event.start_ps)
+
+
+def kernels(events: Iterable[Event]) -> Iterator[tuple[str, float]]:
+    """The kernels among the events, as (op, milliseconds)."""
+    from tensorflow.python.framework import op_def_registry
+
+    for event in events:
+        node, separator, op = event.name.rpartition(":")
+        if node and separator and op_def_registry.get(op) is not None:
+            yield op, event.ms
 
 
 def _events(folder: Path) -> Iterator[Event]:

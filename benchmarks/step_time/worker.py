@@ -1,11 +1,13 @@
 """One process of the suite: one model in one mode. It reads commands from stdin, JSON by line, and answers on stdout.
 
 ``{"do": "prepare", "way": …}`` builds the model and runs its first steps; ``{"do": "round", "seconds": …}`` times
-steps. Between commands it sleeps, so that the processes of all modes can be alive and take turns.
+steps, and ``{"do": "profile", "seconds": …}`` tells which kernels they ran. Between commands it sleeps, so that the
+processes of all modes can be alive and take turns.
 """
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import resource
@@ -14,7 +16,7 @@ import time
 from typing import Any
 
 from benchmarks.models import benchmark
-from benchmarks.step_time import parts
+from benchmarks.step_time import parts, traces
 from benchmarks.step_time.modes import WAYS, Mode, Way, modes
 
 FIRST_STEPS = 8
@@ -148,8 +150,23 @@ def prepare(options: dict[str, Any], way: Way) -> tuple[Runner, dict[str, Any]]:
 
 def timed_round(runner: Runner, seconds: float, step_s: float) -> dict[str, float]:
     """Mean milliseconds of a step over about so many seconds; the first step, which waits for data, does not count."""
-    clock = runner.steps(max(4, int(seconds / max(step_s, 1e-5)) + 1))
+    clock = runner.steps(_steps_in(seconds, step_s))
     return {"ms": (clock.ends[-1] - clock.ends[0]) / (len(clock.ends) - 1) * 1e3}
+
+
+def profiled_round(runner: Runner, seconds: float, step_s: float) -> dict[str, tuple[float, float]]:
+    """Of each op the milliseconds in its kernels and how many of them ran, both in a step."""
+    count = _steps_in(seconds, step_s)
+    total: dict[str, float] = collections.defaultdict(float)
+    kernels: dict[str, int] = collections.Counter()
+    for op, ms in traces.kernels(traces.record(lambda: runner.steps(count))):
+        total[op] += ms
+        kernels[op] += 1
+    return {op: (total[op] / count, kernels[op] / count) for op in total}
+
+
+def _steps_in(seconds: float, step_s: float) -> int:
+    return max(4, int(seconds / max(step_s, 1e-5)) + 1)
 
 
 def set_up(mode: Mode) -> None:
@@ -180,6 +197,8 @@ def main() -> int:
             step_s = timed_round(runner, 0.0, 1.0)["ms"] / 1e3
         elif command["do"] == "round" and runner is not None:
             answer = timed_round(runner, command["seconds"], step_s)
+        elif command["do"] == "profile" and runner is not None:
+            answer = profiled_round(runner, command["seconds"], step_s)
         else:
             answer = {"tensorflow": tf.__version__, "keras": keras.__version__}
         print(json.dumps(answer), file=answers, flush=True)

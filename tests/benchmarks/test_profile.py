@@ -7,11 +7,15 @@ import re
 import pytest
 
 from benchmarks.step_time import profile
+from benchmarks.step_time.modes import modes
+from benchmarks.step_time.suite import Settings
 
 
 def test_profile_shows_the_same_products_and_more_casts_where_amp_tf_converts(monkeypatch, capsys):
     monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
-    assert profile.main(["wide_mlp", "--size", "tiny", "--modes", "float32,amp_tf", "--rows", "100"]) == 0
+    assert (
+        profile.main(["wide_mlp", "--size", "tiny", "--modes", "float32,amp_tf", "--rows", "100", "--turns", "1"]) == 0
+    )
     lines = {line.split("|")[1].strip(): line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")}
     products = [line for op, line in lines.items() if op.endswith("MatMul")]
     counts = [[float(n) for n in re.findall(r"\((\d+)\)", line)] for line in products]
@@ -24,12 +28,5 @@ def test_profile_shows_the_same_products_and_more_casts_where_amp_tf_converts(mo
 def test_worker_that_fails_says_why():
     with pytest.raises(RuntimeError, match="no_such_model"):
         profile.measure(
-            {
-                "model": "no_such_model",
-                "size": "tiny",
-                "batch": None,
-                "way": "fit",
-                "precision": "bfloat16",
-                "mode": "float32",
-            }
+            "no_such_model", "fit", None, [modes("bfloat16")["float32"]], Settings("tiny", "bfloat16", 1, 0.0)
         )

@@ -164,6 +164,19 @@ def test_files_of_different_16_bit_types_are_not_shown_together(tmp_path):
         results.read([tmp_path / "bfloat16", tmp_path / "float16"])
 
 
+def test_what_two_files_measured_has_the_rounds_of_both(tmp_path):
+    rows = (made_up("float32", (10.0, 12.0)), made_up("amp_tf", (5.0, 6.0)))
+    slower = tuple(dataclasses.replace(row, ms=tuple(2 * ms for ms in row.ms)) for row in rows)
+    for name, which in (("first", rows), ("second", slower), ("fewer", slower[:1])):
+        results.Results({"command": name}, "bfloat16", which).write(tmp_path / name)
+    assert [row.ms for row in results.read([tmp_path / "first", tmp_path / "second"]).rows] == [
+        (10.0, 12.0, 20.0, 24.0),
+        (5.0, 6.0, 10.0, 12.0),
+    ]
+    with pytest.raises(ValueError, match="bert, fit: amp_tf has 2 rounds, other modes have 4"):
+        results.read([tmp_path / "first", tmp_path / "fewer"])
+
+
 def test_batches_are_those_named_or_the_models_sweep_or_its_own():
     asked = [new_parser().parse_args(text.split()) for text in ("", "--batches", "--batches 4 9")]
     assert [batches("convnet", options) for options in asked] == [(None,), (8, 16, 32, 64), [4, 9]]
