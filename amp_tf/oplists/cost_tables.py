@@ -126,10 +126,13 @@ class CostTable:
 
     def _place(self, elements: float) -> Place:
         """Where so many elements are between the sizes, by logarithms; smaller or larger than all is at an end."""
-        place = min(max(bisect.bisect(self.sizes, elements), 1), len(self.sizes) - 1) - 1
+        if elements <= self.sizes[0]:
+            return 0, 0.0
+        if elements >= self.sizes[-1]:
+            return len(self.sizes) - 2, 1.0
+        place = bisect.bisect(self.sizes, elements) - 1
         start, end = self._logarithms[place : place + 2]
-        nearness = (math.log(max(elements, 1.0)) - start) / (end - start)
-        return place, min(max(nearness, 0.0), 1.0)
+        return place, (math.log(elements) - start) / (end - start)
 
     @functools.cached_property
     def _logarithms(self) -> Sequence[float]:
