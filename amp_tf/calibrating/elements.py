@@ -1,42 +1,49 @@
-"""The ops around products that are measured: on tensors of half a million elements, of two and of eight millions.
+"""The ops around products that are measured, on tensors of 32 thousand to eight million elements.
 
-An op is timed on tensors of 8 × size × size × 64: of size 64 they just fit the caches, of size 128 they do not. Those
-of size 32 are more like the ones of small models; TensorFlow gives casts of them to one thread.
+One thread computes an op on the smallest. TensorFlow shares an op among threads where it expects 210,000 cycles or more
+(``TensorCostModel.numThreads`` of Eigen), and takes a copied byte for one: of 61,440 elements ConcatV2, GatherV2 and
+Pack are shared in float32 and not in 16 bit, and waking a thread takes longer than their copy. Two million elements
+just fit the caches, eight do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-SIZES = (32, 64, 128)
 BATCH, CHANNELS = 8, 64
+#: Of the largest tensor that an op reads or writes.
+SHAPES = tuple(
+    (BATCH, height, width, CHANNELS) for height, width in ((8, 8), (10, 12), (16, 16), (32, 32), (64, 64), (128, 128))
+)
 Op = Callable[..., Any]
 
 
-def ops_on(data: Any) -> Mapping[str, tuple[Op, int]]:
-    """The ops that are measured, each with the number of tensors of ``data``'s shape that it takes.
+def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
+    """The ops that are measured, each with what it takes.
 
     Args:
-        data: float32, of 8 × size × size × 64; its values lie between 0 and 1.
+        data: float32, of one of :data:`SHAPES`; its values lie between 0 and 1.
     """
+    half = data[: BATCH // 2]
     raw = tf.raw_ops
     mask = data > 0.5
-    bias = tf.constant(np.linspace(0.1, 0.9, CHANNELS, dtype=np.float32))
+    values = np.linspace(0.1, 0.9, CHANNELS, dtype=np.float32)
+    bias = tf.constant(values)
     shape = data.shape.as_list()
     pool: dict[str, Any] = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "SAME"}
-    rows = tf.constant(np.random.default_rng(0).integers(0, shape[0] * shape[1], shape[0] * shape[1] * shape[2]))
+    table = tf.reshape(data[:, :, 0], [-1, CHANNELS])
+    rows = tf.constant(np.random.default_rng(0).integers(0, len(table), np.prod(shape[:-1])))
     blocks, none = {"block_shape": [2, 2]}, [[0, 0], [0, 0]]
     unary: dict[str, Op] = {
         "Abs": tf.abs,
         "AvgPool": lambda x: raw.AvgPool(value=x, **pool),
-        "BiasAdd": lambda x: tf.nn.bias_add(x, tf.cast(bias, x.dtype)),
+        "BiasAdd": lambda x: tf.nn.bias_add(x, tf.constant(values, x.dtype)),
         "BatchToSpaceND": lambda x: raw.BatchToSpaceND(input=x, **blocks, crops=none),
         "BiasAddGrad": lambda x: raw.BiasAddGrad(out_backprop=x),
-        "ConcatV2": lambda x: tf.concat([x, x], -1),
         "DepthToSpace": lambda x: tf.nn.depth_to_space(x, 2),
         "Elu": tf.nn.elu,
         "Erf": tf.math.erf,
@@ -47,7 +54,6 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, int]]:
         "FusedBatchNormV3": lambda x: raw.FusedBatchNormV3(
             x=x, scale=bias, offset=bias, mean=tf.zeros([0]), variance=tf.zeros([0]), is_training=True
         )[0],
-        "GatherV2": lambda x: tf.gather(tf.reshape(x, [-1, CHANNELS])[: shape[0] * shape[1]], rows),
         "LeakyRelu": tf.nn.leaky_relu,
         "Log": tf.math.log,
         "Log1p": tf.math.log1p,
@@ -73,7 +79,6 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, int]]:
         "StridedSlice": lambda x: x[:, 1:],
         "Sum": lambda x: tf.reduce_sum(x, [1, 2]),
         "Tanh": tf.tanh,
-        "Tile": lambda x: tf.tile(x, [2, 1, 1, 1]),
         "Transpose": lambda x: tf.transpose(x, [0, 2, 1, 3]),
     }
     binary: dict[str, Op] = {
@@ -97,18 +102,20 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, int]]:
         "Sub": tf.subtract,
         "TanhGrad": lambda x, y: raw.TanhGrad(y=y, dy=x),
     }
-    return {**{name: (op, 1) for name, op in unary.items()}, **{name: (op, 2) for name, op in binary.items()}}
+    doubling: dict[str, Op] = {
+        "ConcatV2": lambda x: tf.concat([x, x], -1),
+        "Pack": lambda x: tf.stack([x, x], 1),
+        "Tile": lambda x: tf.tile(x, [2, 1, 1, 1]),
+    }
+    picking: dict[str, Op] = {"GatherV2": lambda x: tf.gather(x, rows)}
+    groups = ((unary, [data]), (binary, [data, data]), (doubling, [half]), (picking, [table]))
+    return {name: (op, inputs) for ops, inputs in groups for name, op in ops.items()}
 
 
 #: Ops that run another one's kernel.
 SAME_KERNEL = {"BiasAddV1": "BiasAdd", "Inv": "Reciprocal"}
 
 
-def shape_of(size: int) -> tuple[int, ...]:
-    """Of the tensors that the ops are measured on."""
-    return BATCH, size, size, CHANNELS
-
-
-def data_of(size: int) -> Any:
+def data_of(shape: Sequence[int]) -> Any:
     """What the ops are measured on."""
-    return tf.constant(np.random.default_rng(0).uniform(0.1, 0.9, shape_of(size)).astype(np.float32))
+    return tf.constant(np.random.default_rng(0).uniform(0.1, 0.9, shape).astype(np.float32))

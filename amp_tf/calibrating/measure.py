@@ -15,13 +15,16 @@ import tensorflow as tf
 from amp_tf.calibrating import elements, products
 from amp_tf.calibrating.fitting import fit
 from amp_tf.calibrating.timing import TYPES, least_seconds, run_each
-from amp_tf.oplists.cost_tables import CostTable, Pair
+from amp_tf.oplists.cost_tables import DISPATCH, CostTable, Pair
 from amp_tf.oplists.costs import COSTS_AS
 
 SECONDS = 70.0
 _ELEMENTS = 8_000_000  # that an op which is no product computes in one call, so that the call itself takes little
+_MOST_RUNS = 64  # in one call: what is traced takes time, too
 _COLD_ELEMENTS = 16_000_000  # of all tensors that are cast in turn: more than the caches hold
+_LEAST_CAST = 0.01  # ns for each element; a time must be positive
 _NS = 1e9
+Shape = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +68,7 @@ def measure(
     """
     begin = time.monotonic()
     taken: dict[products.Product, Pair] = {}
-    of_ops: dict[tuple[str, int], Pair] = {}
+    of_ops: dict[tuple[str, Shape], Pair] = {}
     cases = [*_product_cases(taken), *_element_cases(of_ops)]
     options = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
@@ -93,33 +96,36 @@ def _product_cases(taken: dict[products.Product, Pair]) -> Iterator[_Case]:
         yield _Case(f"{product.op} {product.what}", product.run, inputs, product.runs, 1.0, note)
 
 
-def _element_cases(of_ops: dict[tuple[str, int], Pair]) -> Iterator[_Case]:
-    for size in elements.SIZES:
-        data = elements.data_of(size)
-        count = float(np.prod(data.shape))
-        runs = max(4, round(_ELEMENTS / count))
-        for name, (op, tensors) in elements.ops_on(data).items():
-            note = functools.partial(of_ops.__setitem__, (name, size))
-            yield _Case(name, op, functools.partial(_same, data, tensors), runs, count, note)
-        turns = max(2, round(_COLD_ELEMENTS / count))
+def _element_cases(of_ops: dict[tuple[str, Shape], Pair]) -> Iterator[_Case]:
+    for shape in elements.SHAPES:
+        data = elements.data_of(shape)
+        count = float(math.prod(shape))
+        runs = min(_MOST_RUNS, max(4, round(_ELEMENTS / count)))
+        for name, (op, inputs) in elements.ops_on(data).items():
+            note = functools.partial(of_ops.__setitem__, (name, shape))
+            yield _Case(name, op, functools.partial(_itself, inputs), runs, count, note)
+        turns = min(_MOST_RUNS, max(2, round(_COLD_ELEMENTS / count)))
         for kind in TYPES:
             name = f"Cast to {kind.name}"
-            note = functools.partial(of_ops.__setitem__, (name, size))
+            note = functools.partial(of_ops.__setitem__, (name, shape))
             run = run_each(functools.partial(tf.cast, dtype=kind))
             yield _Case(name, run, functools.partial(_copies, data, turns), 1, turns * count, note)
 
 
-def _same(data: Any, count: int) -> Sequence[Any]:
-    return [data] * count
+def _itself(inputs: Sequence[Any]) -> Sequence[Any]:
+    return inputs
 
 
 def _copies(data: Any, count: int) -> Sequence[Any]:
-    """As many tensors: what is cast in a step, weights above all, was not read just before."""
+    """As many tensors: what is cast in a step, weights above all, was not read just before.
+
+    Large ones are in no cache then; small ones, as those of a small model, in the last.
+    """
     return [data + turn for turn in range(count)]
 
 
 def _table(
-    shipped: CostTable, source: str, taken: Mapping[products.Product, Pair], of_ops: Mapping[tuple[str, int], Pair]
+    shipped: CostTable, source: str, taken: Mapping[products.Product, Pair], of_ops: Mapping[tuple[str, Shape], Pair]
 ) -> CostTable:
     by_op: dict[str, list[products.Product]] = {}
     for product in taken:
@@ -134,16 +140,26 @@ def _table(
         pair = (fit(work, [taken[case][index] for case in cases], known[index]) for index in (0, 1))
         fitted[op] = (next(pair), next(pair))
     names = {name for name, _ in of_ops if not name.startswith("Cast")}
-    rows = {name: tuple(of_ops[name, size] for size in elements.SIZES) for name in names}
+    rows = {name: tuple(of_ops[name, shape] for shape in elements.SHAPES) for name in names}
     rows.update({name: rows[kernel] for name, kernel in elements.SAME_KERNEL.items()})
     # An op that is not known moves its tensors once, as a Mul does in float32; in 16 bit these are half as large.
     *cached, (in_memory, _) = rows["Mul"]
+    counts = [float(math.prod(shape)) for shape in elements.SHAPES]
+
+    def casts(kind: str, other: str, index: int) -> tuple[float, ...]:
+        """What a cast takes for each element, without its start and without what calling the function takes."""
+        times = []
+        for shape, count in zip(elements.SHAPES, counts, strict=True):
+            cast, none = (of_ops[f"Cast to {name}", shape][index] for name in (kind, other))
+            times.append(max(cast - none - DISPATCH / count, _LEAST_CAST))
+        return tuple(times)
+
     return CostTable(
         source=source,
         elements=rows,
         other=(*((time, time) for time, _ in cached), (in_memory, in_memory / 2)),
         products=fitted,
-        to_f16=tuple(of_ops["Cast to bfloat16", size][0] for size in elements.SIZES),
-        to_float32=tuple(of_ops["Cast to float32", size][1] for size in elements.SIZES),
-        sizes=tuple(float(math.prod(elements.shape_of(size))) for size in elements.SIZES),
+        to_f16=casts("bfloat16", "float32", 0),
+        to_float32=casts("float32", "bfloat16", 1),
+        sizes=tuple(counts),
     )

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import functools
 import itertools
 import json
 import math
@@ -35,7 +34,7 @@ TRANSPOSED, CHANNELS_FIRST, POINTWISE_FIRST = ", second transposed", ", channels
 SHIPPED_FOLDER = Path(__file__).parent / "cpu_costs"
 
 Pair = tuple[float, float]  #: in float32 and in bfloat16
-Place = tuple[int, float]  #: between two sizes of a table: the number of the first, and how near the second is, of 1
+Place = tuple[int, float, float]  #: the first of two sizes of a table, and the elements that count by each one's figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +89,9 @@ class CostTable:
         if op in FREE:
             return 0.0, 0.0
         row = self.elements.get(op, self.other)
-        place, nearness = self._place(elements)
-        (first_float32, first_f16), (second_float32, second_f16) = row[place], row[place + 1]
-        in_float32 = first_float32 + nearness * (second_float32 - first_float32)
-        in_f16 = first_f16 + nearness * (second_f16 - first_f16)
-        return in_float32 * elements, in_f16 * elements
+        size, first, second = self._place(elements)
+        (first_float32, first_f16), (second_float32, second_f16) = row[size], row[size + 1]
+        return first_float32 * first + second_float32 * second, first_f16 * first + second_f16 * second
 
     def of_product(self, op: str, operations: float, elements: float, variant: str = "") -> Pair:
         """What a product takes in float32 and in 16 bit, in ns.
@@ -113,30 +110,27 @@ class CostTable:
 
     def of_cast_to_f16(self, elements: float) -> float:
         """What a cast to 16 bit takes, in ns."""
-        return DISPATCH + self._between(self.to_f16, elements) * elements
+        return DISPATCH + self._time(self.to_f16, elements)
 
     def of_cast_to_float32(self, elements: float) -> float:
         """What a cast to float32 takes, in ns."""
-        return DISPATCH + self._between(self.to_float32, elements) * elements
+        return DISPATCH + self._time(self.to_float32, elements)
 
-    def _between(self, figures: Sequence[float], elements: float) -> float:
-        """The figure for tensors of so many elements."""
-        place, nearness = self._place(elements)
-        return figures[place] + nearness * (figures[place + 1] - figures[place])
+    def _time(self, figures: Sequence[float], elements: float) -> float:
+        size, first, second = self._place(elements)
+        return figures[size] * first + figures[size + 1] * second
 
     def _place(self, elements: float) -> Place:
-        """Where so many elements are between the sizes, by logarithms; smaller or larger than all is at an end."""
-        if elements <= self.sizes[0]:
-            return 0, 0.0
-        if elements >= self.sizes[-1]:
-            return len(self.sizes) - 2, 1.0
-        place = bisect.bisect(self.sizes, elements) - 1
-        start, end = self._logarithms[place : place + 2]
-        return place, (math.log(elements) - start) / (end - start)
-
-    @functools.cached_property
-    def _logarithms(self) -> Sequence[float]:
-        return [math.log(size) for size in self.sizes]
+        """Times between two sizes lie on the line between theirs; smaller or larger ones go by the nearest figure."""
+        sizes = self.sizes
+        if elements <= sizes[0]:
+            return 0, elements, 0.0
+        if elements >= sizes[-1]:
+            return len(sizes) - 2, 0.0, elements
+        place = bisect.bisect(sizes, elements) - 1
+        start, end = sizes[place : place + 2]
+        nearness = (elements - start) / (end - start)
+        return place, start * (1 - nearness), end * nearness
 
     def made_careful(self, source: str) -> CostTable:
         """A table for a CPU of which nothing is known: products gain the square root of what they gain in this one.

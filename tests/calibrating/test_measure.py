@@ -6,8 +6,9 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.calibrating import elements, measure, products
-from amp_tf.oplists.cost_tables import SHIPPED, SHIPPED_FOLDER, read_table
+from amp_tf.oplists.cost_tables import DISPATCH, SHIPPED, SHIPPED_FOLDER, read_table
 
+SMALL = (8, 8, 8, 64)
 OPS = ("Mul", "Tanh", "Reciprocal", "BiasAdd", "AddV2")
 
 
@@ -21,7 +22,7 @@ def few(monkeypatch):
     everything = elements.ops_on
     monkeypatch.setattr(products, "all_products", lambda: iter(smallest.values()))
     monkeypatch.setattr(elements, "ops_on", lambda data: {name: everything(data)[name] for name in OPS})
-    monkeypatch.setattr(elements, "SIZES", (8, 16))
+    monkeypatch.setattr(elements, "SHAPES", (SMALL, (8, 16, 16, 64)))
     return smallest
 
 
@@ -47,8 +48,7 @@ def test_the_graph_optimizers_are_as_before(few):
 
 def test_what_is_measured_runs_in_both_types_and_is_the_op_that_it_is_called():
     """Each product and op as it is traced, without running it."""
-    data = elements.data_of(8)
-    cases = {name: (op, [data] * count) for name, (op, count) in elements.ops_on(data).items()}
+    cases = dict(elements.ops_on(elements.data_of(SMALL)))
     for product in products.all_products():
         cases.setdefault(product.op, (product.run, [tf.zeros(shape) for shape in product.shapes]))
     for name, (op, inputs) in cases.items():
@@ -59,8 +59,31 @@ def test_what_is_measured_runs_in_both_types_and_is_the_op_that_it_is_called():
 
 
 def test_all_ops_of_the_shipped_tables_are_measured():
-    named = elements.ops_on(elements.data_of(8)).keys() | elements.SAME_KERNEL.keys()
+    named = elements.ops_on(elements.data_of(SMALL)).keys() | elements.SAME_KERNEL.keys()
     rows = {product.op for product in products.all_products()}
     tables = [read_table(path) for path in SHIPPED_FOLDER.glob("*.json")]
     assert all(table.elements.keys() <= named and table.products.keys() <= rows for table in tables)
     assert any(table.elements.keys() == named and table.products.keys() == rows for table in tables)
+
+
+def test_ops_read_or_write_no_tensor_that_is_larger_than_the_shape_that_they_are_measured_for():
+    data = elements.data_of(SMALL)
+    for name, (op, inputs) in elements.ops_on(data).items():
+        outputs = tf.nest.flatten(tf.function(op).get_concrete_function(*inputs).structured_outputs)
+        largest = max(math.prod(tensor.shape) for tensor in (*inputs, *outputs))
+        assert largest == math.prod(SMALL) or (name == "Pad" and largest < 2 * math.prod(SMALL)), name
+
+
+def test_what_calling_a_function_of_many_tensors_takes_is_no_part_of_a_cast(few):
+    """A cast to the type that a tensor has is no op: what it takes is the call's."""
+    call, to_f16, to_float32 = 5.0, 2.0, 1.0
+    of_ops = {
+        (name, shape): (1.0, 1.0) for name in elements.ops_on(elements.data_of(SMALL)) for shape in elements.SHAPES
+    }
+    for shape in elements.SHAPES:
+        start = DISPATCH / math.prod(shape)
+        of_ops["Cast to bfloat16", shape] = call + start + to_f16, call
+        of_ops["Cast to float32", shape] = call, call + start + to_float32
+    table = measure._table(SHIPPED, "here", dict.fromkeys(few.values(), (1e5, 1e5)), of_ops)
+    assert table.to_f16 == pytest.approx((to_f16, to_f16))
+    assert table.to_float32 == pytest.approx((to_float32, to_float32))
