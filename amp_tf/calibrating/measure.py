@@ -20,7 +20,7 @@ from amp_tf.oplists.costs import COSTS_AS
 
 SECONDS = 70.0
 _ELEMENTS = 8_000_000  # that an op which is no product computes in one call, so that the call itself takes little
-_MOST_RUNS = 64  # in one call: what is traced takes time, too
+_MOST_RUNS = 32  # in one call: what is traced takes time, too
 _COLD_ELEMENTS = 16_000_000  # of all tensors that are cast in turn: more than the caches hold
 _LEAST_CAST = 0.01  # ns for each element; a time must be positive
 _NS = 1e9

@@ -36,7 +36,7 @@ def test_what_is_measured_counts_until_it_is_forgotten(tmp_path):
     (path,) = (tmp_path / "amp_tf").iterdir()
     table = read_table(path)
     assert table.products.keys() >= SHIPPED.products.keys()
-    assert table.elements.keys() > SHIPPED.elements.keys()
+    assert table.elements.keys() >= SHIPPED.elements.keys()
     assert f"{path}: measured on {machine.cpu_name()}" in ended.stdout
     assert "256×2048×2048, b transposed" in ended.stdout
     assert run(tmp_path, "-c", SOURCE).stdout.strip() == table.source

@@ -21,7 +21,7 @@ from amp_tf.oplists.cost_tables import (
 )
 from amp_tf.oplists.table import ALLOW, CLEAR, CPU, INFER, ROWS
 
-SMALL, LARGE = 1_000_000, 10_000_000
+SMALL, LARGE = 10_000, 10_000_000
 FILES = sorted(SHIPPED_FOLDER.glob("*.json"))
 
 
@@ -85,13 +85,14 @@ def test_a_file_holds_what_a_small_product_takes_more_only_where_it_is_known(tmp
 def test_a_product_costs_by_its_operations_and_by_its_tensors():
     in_float32, in_f16 = SHIPPED.products["Conv2D"]
     found = SHIPPED.of_product("_FusedConv2D", 1e9, 1e6)
-    assert found[0] == pytest.approx(1e9 / in_float32.rate + 1e6 * in_float32.ns + in_float32.start)
-    assert found[1] == pytest.approx(1e9 / in_f16.rate + 1e6 * in_f16.ns + in_f16.start)
+    for time, cost in zip(found, (in_float32, in_f16), strict=True):
+        few = FEW_OPERATIONS * cost.alone
+        assert time == pytest.approx(1e9 / cost.rate + 1e6 * cost.ns + cost.start + few)
 
 
-def test_large_tensors_are_charged_as_tensors_in_memory():
-    (in_caches, in_caches_f16), (in_memory, in_memory_f16) = SHIPPED.elements["Relu"]
-    assert SHIPPED.of_op("Relu", SMALL) == pytest.approx((in_caches * SMALL, in_caches_f16 * SMALL))
+def test_small_tensors_are_charged_as_the_smallest_measured_and_large_ones_as_tensors_in_memory():
+    (smallest, smallest_f16), *_, (in_memory, in_memory_f16) = SHIPPED.elements["Relu"]
+    assert SHIPPED.of_op("Relu", SMALL) == pytest.approx((smallest * SMALL, smallest_f16 * SMALL))
     assert SHIPPED.of_op("Relu", LARGE) == pytest.approx((in_memory * LARGE, in_memory_f16 * LARGE))
 
 
@@ -128,7 +129,10 @@ def test_ops_that_move_nothing_save_nothing_and_a_cast_costs_its_start():
 def test_a_file_without_sizes_is_of_two(tmp_path):
     """As those of the first release are."""
     path = tmp_path / "costs.json"
-    fields = json.loads(SHIPPED.to_json())
+    table = dataclasses.replace(
+        SHIPPED, elements={"Relu": ((0.1, 0.2), (0.3, 0.4))}, other=((1, 1), (2, 1)), to_f16=(1, 2), to_float32=(1, 2)
+    )
+    fields = json.loads(table.to_json())
     del fields["sizes"]
     path.write_text(json.dumps(fields), encoding="utf-8")
     assert read_table(path).sizes == CACHED_AND_IN_MEMORY
@@ -144,11 +148,11 @@ def test_a_table_comes_back_from_its_file(tmp_path):
     ("what", "change"),
     [
         ("another version", lambda fields: fields.update(version=2)),
-        ("no times", lambda fields: fields["elements"].update(Mul=[[0.1, -0.1], [0.1, 0.1]])),
+        ("no times", lambda fields: fields["elements"].update(Mul=[[0.1, -0.1]] * 6)),
         ("no figures of a product", lambda fields: fields["products"].update(Conv2D=[[0, 1, 1], [1, 1, 1]])),
         ("no MatMul", lambda fields: fields["products"].pop("MatMul")),
         ("to_f16", lambda fields: fields.pop("to_f16")),
-        ("does not hold 2 sizes", lambda fields: fields["elements"].update(Mul=[[0.1, 0.1]])),
+        ("does not hold 6 sizes", lambda fields: fields["elements"].update(Mul=[[0.1, 0.1]])),
         ("no sizes from small to large", lambda fields: fields.update(sizes=[2e6, 1e6])),
         ("no times", lambda fields: fields.update(to_f16=[0.1])),
         ("no figures of a product", lambda fields: fields["products"].update(Conv2D=[[1, 1, float("nan")], [1, 1, 1]])),
@@ -169,6 +173,6 @@ def test_a_careful_table_halves_the_gain_of_products_and_leaves_the_rest():
     careful = SHIPPED.made_careful("for tests")
     large = 1e12  # operations: nothing else counts
     gain, careful_gain = (pair[0] / pair[1] for pair in (t.of_product("MatMul", large, 1) for t in (SHIPPED, careful)))
-    assert careful_gain == pytest.approx(gain**0.5)
+    assert careful_gain == pytest.approx(gain**0.5, rel=1e-4)
     assert careful.of_op("Relu", LARGE) == SHIPPED.of_op("Relu", LARGE)
     assert careful.source == "for tests"

@@ -14,7 +14,7 @@ class Model(tf.Module):
         self.first = tf.Variable(rng.normal(size=(512, 512)).astype("float32") / 23)
         self.second = tf.Variable(rng.normal(size=(512, 512)).astype("float32") / 23)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 512], tf.float32)])
+    @tf.function(input_signature=[tf.TensorSpec([128, 512], tf.float32)])
     def __call__(self, inputs):
         return tf.nn.relu(inputs @ self.first) @ self.second
 
