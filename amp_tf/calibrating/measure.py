@@ -132,7 +132,7 @@ def _table(
         by_op.setdefault(product.op, []).append(product)
     fitted = {}
     for op, cases in by_op.items():
-        work = [(case.operations, case.elements) for case in cases]
+        work = [(case.computed, case.elements) for case in cases]
         plain = op.partition(",")[0]
         known = next(
             shipped.products[name] for name in (op, plain, COSTS_AS.get(plain, "")) if name in shipped.products

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED
-from amp_tf.oplists.costs import VECTOR_TAPS
+from amp_tf.oplists.costs import VECTOR_TAPS, overhang
 
 Shape = tuple[int, ...]
 
@@ -22,7 +22,8 @@ Shape = tuple[int, ...]
 class Product:
     """One product: ``run`` takes tensors of these shapes; ``operations`` counts an addition as one.
 
-    ``op`` is the name of its row in the table.
+    ``op`` is the name of its row in the table. The kernel computes ``overhang`` times the operations
+    (:func:`amp_tf.oplists.costs.overhang`).
     """
 
     op: str
@@ -31,11 +32,17 @@ class Product:
     run: Callable[..., Any]
     operations: float
     elements: float
+    overhang: float = 1.0
+
+    @property
+    def computed(self) -> float:
+        """The operations that its kernel computes."""
+        return self.operations * self.overhang
 
     @property
     def runs(self) -> int:
         """How many to time in one call, so that a call takes some milliseconds."""
-        return max(2, min(40, int(4e8 / (self.operations + 50 * self.elements))))
+        return max(2, min(40, int(4e8 / (self.computed + 50 * self.elements))))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +94,8 @@ CONVOLUTIONS = (
     Convolution(8, (96, 96), 3, 32, (3, 3), 2),
     Convolution(8, (64, 64), 3, 64, (3, 3)),
     Convolution(8, (30, 30), 30, 50, (3, 3)),
+    Convolution(16, (32, 32), 32, 3, (3, 3)),
+    Convolution(8, (64, 64), 64, 1, (1, 1)),
     Convolution(32, (1, 512), 16, 64, (1, 5)),
     Convolution(16, (1, 512), 64, 64, (1, 2)),
     Convolution(8, (32, 32), 64, 64, (3, 3), 1, 4),
@@ -111,6 +120,7 @@ VOLUMES = (
     Convolution(4, (8, 14, 14), 32, 32, (1, 3, 3)),
     Convolution(4, (8, 14, 14), 32, 32, (3, 1, 1)),
     Convolution(2, (8, 32, 32), 16, 32, (3, 3, 3), 2),
+    Convolution(2, (16, 16, 16), 32, 3, (3, 3, 3)),
 )
 DEPTHWISE = (
     Convolution(16, (48, 48), 96, 0, (3, 3)),
@@ -199,7 +209,6 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
     operations = 2.0 * math.prod(result) * math.prod(case.taps) * (case.channels if case.out else 1)
     elements = float(sum(map(math.prod, (image, kernel, result))))
     image, result = tuple(case.laid_out(image)), tuple(case.laid_out(result))
-    suffix = case.variant
     raw = tf.raw_ops
 
     def run(x: Any, w: Any) -> Any:
@@ -211,11 +220,15 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
     def run_filter(x: Any, dy: Any) -> Any:
         return getattr(raw, forward + endings[1])(input=x, filter_sizes=kernel, out_backprop=dy, **options)
 
-    yield Product(forward + suffix, case.what, (image, kernel), run, operations, elements)
+    def product(op: str, shapes: tuple[Shape, Shape], run: Callable[..., Any]) -> Product:
+        more = 1.0 if case.channels_first else overhang(op, kernel)
+        return Product(op + case.variant, case.what, shapes, run, operations, elements, more)
+
+    yield product(forward, (image, kernel), run)
     if case.out or case.stride == 1:
-        yield Product(forward + endings[0] + suffix, case.what, (kernel, result), run_input, operations, elements)
+        yield product(forward + endings[0], (kernel, result), run_input)
     if case.out or math.prod(case.taps) <= VECTOR_TAPS:
-        yield Product(forward + endings[1] + suffix, case.what, (image, result), run_filter, operations, elements)
+        yield product(forward + endings[1], (image, result), run_filter)
 
 
 def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Product]:

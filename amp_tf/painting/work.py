@@ -46,11 +46,25 @@ def _count_product(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Sh
     """m·k, k·n and m·n elements make m·k·n multiplications: the root of the product of the three."""
     if len(inputs) < 2 or not outputs or outputs[0] is None:
         return None
+    if op in BATCHED:
+        return _count_batched(inputs[0], inputs[1], outputs[0])
     counts = [element_count(shape) for shape in (inputs[0], inputs[1], outputs[0])]
     if None in counts:
         return None
-    batch = element_count(outputs[0][:-2]) if op in BATCHED else 1
-    return 2.0 * math.sqrt(math.prod(count or 0 for count in counts) / (batch or 1))
+    return 2.0 * math.sqrt(math.prod(count or 0 for count in counts))
+
+
+def _count_batched(first: Shape | None, second: Shape | None, result: Shape) -> float | None:
+    """Each element of the result sums over the inner dimension, of which a matrix tells that has the others' size.
+
+    Matrices may have fewer leading dimensions than the result: all examples share the weight of a Dense layer.
+    """
+    count = element_count(result)
+    for shape, place in ((second, -1), (first, -2)):
+        matrix = (*(shape or ())[-2:], *result[place:][:1])
+        if count is not None and len(matrix) == 3 and min(matrix) > 0:
+            return 2.0 * count * matrix[0] * matrix[1] / matrix[2]
+    return None
 
 
 def _count_convolution(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> float | None:

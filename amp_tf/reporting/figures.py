@@ -20,7 +20,7 @@ from amp_tf.graph.sizes import Shapes, element_count
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, CPU, DENY, INFER, ROWS
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.prices import count_runs, operations_of, variant_of
+from amp_tf.painting.prices import count_runs, operations_of, price_of_product
 from amp_tf.reporting.basis import Basis, InsertedCast
 
 if TYPE_CHECKING:
@@ -111,11 +111,13 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
     is_timed = is_measured & (np.nan_to_num(figures.elements) > 0) | (np.nan_to_num(figures.work) > 0)
     for node in np.flatnonzero(is_timed).tolist():
         if figures.is_product[node]:
-            pair = basis.resolution.costs.of_product(
-                basis.view.ops[node],
+            pair = price_of_product(
+                basis.resolution.costs,
+                basis.view,
+                node,
+                basis.shapes,
                 float(figures.operations[node]),
                 float(np.nan_to_num(figures.elements[node])),
-                variant_of(basis.view, node, basis.shapes),
             )
         else:
             pair = basis.resolution.costs.of_op(basis.view.ops[node], float(figures.largest[node]))

@@ -176,3 +176,22 @@ def test_a_careful_table_halves_the_gain_of_products_and_leaves_the_rest():
     assert careful_gain == pytest.approx(gain**0.5, rel=1e-4)
     assert careful.of_op("Relu", LARGE) == SHIPPED.of_op("Relu", LARGE)
     assert careful.source == "for tests"
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "times"),
+    [
+        ("Conv2D", (3, 3, 64, 3), 16 / 3),
+        ("_FusedConv2D", (3, 3, 3, 64), 1),
+        ("_FusedConv3D", (3, 3, 3, 64, 24), 32 / 24),
+        ("Conv2DBackpropInput", (3, 3, 3, 64), 16 / 3),
+        ("Conv3DBackpropInputV2", (1, 1, 1, 32, 1), 1),
+        ("Conv2DBackpropFilter", (3, 3, 64, 1), 16),
+        ("DepthwiseConv2dNative", (3, 3, 64, 1), 1),
+        ("MatMul", (64, 1), 1),
+        ("Conv2D", (3, 3, 64, 0), 1),
+        ("Conv2D", (3, 3, 64, -1), 1),
+    ],
+)
+def test_a_convolution_computes_whole_vectors_of_its_results_channels(op, kernel, times):
+    assert costs.overhang(op, kernel) == pytest.approx(times)

@@ -6,8 +6,8 @@ import tensorflow as tf
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import KnownShapes, NoShapes
 from amp_tf.graph.templates import Templates
-from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED
-from amp_tf.painting.prices import count_runs, variant_of
+from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, SHIPPED, TRANSPOSED
+from amp_tf.painting.prices import Prices, count_runs, variant_of
 from tests.small_graphs import graph
 from tests.strategies import lowered_control_flow
 
@@ -81,3 +81,21 @@ def test_a_convolution_costs_by_its_layout_and_in_some_by_whether_it_has_one_tap
     kernel = None if taps is None else tuple(w.shape.as_list())
     shapes = KnownShapes({x.op.name: [(4,) * rank], w.op.name: [kernel], result.op.name: [None]})
     assert [variant_of(view, node, shapes) for node in view.nodes_with((op,))] == [variant]
+
+
+@pytest.mark.parametrize(
+    ("layout", "computed"),
+    [("NHWC", 2 * 8 * 8 * 8 * 4 * 16 * 3 * 3), ("NCHW", 2 * 8 * 8 * 8 * 4 * 3 * 3 * 3)],
+)
+def test_a_convolution_to_three_channels_costs_as_one_to_sixteen_where_channels_are_last(layout, computed):
+    image, result = ((8, 8, 8, 4), (8, 8, 8, 3)) if layout == "NHWC" else ((8, 4, 8, 8), (8, 3, 8, 8))
+    with tf.Graph().as_default() as built:
+        x, w = _placeholder(*image), _placeholder(3, 3, 4, 3)
+        y = tf.raw_ops.Conv2D(input=x, filter=w, strides=[1] * 4, padding="SAME", data_format=layout)
+    view = read_graph(built.as_graph_def(), Templates())
+    shapes = KnownShapes({x.op.name: [image], w.op.name: [(3, 3, 4, 3)], y.op.name: [result]})
+    (node,) = view.nodes_with(("Conv2D",))
+    elements = 8 * 8 * 8 * (4 + 3) + 3 * 3 * 4 * 3
+    variant = CHANNELS_FIRST if layout == "NCHW" else ""
+    expected = SHIPPED.of_product("Conv2D", computed, elements, variant)
+    assert Prices(view, shapes, SHIPPED).product(node) == pytest.approx(expected)

@@ -13,6 +13,12 @@ from amp_tf.painting.work import count_operations
         ("MatMul", [(-1, 5), (5, 7)], [(-1, 7)], 2 * NOMINAL_BATCH * 5 * 7),
         ("_FusedMatMul", [(3, 5), (5, 7), (7,)], [(3, 7)], 2 * 3 * 5 * 7),
         ("BatchMatMulV2", [(2, 4, 3, 5), (2, 4, 5, 7)], [(2, 4, 3, 7)], 2 * 8 * 3 * 5 * 7),
+        ("BatchMatMulV2", [(8, 3, 5), (5, 7)], [(8, 3, 7)], 2 * 8 * 3 * 5 * 7),  # a weight that all examples share
+        ("BatchMatMulV2", [(8, 3, 7), (5, 7)], [(8, 3, 5)], 2 * 8 * 3 * 5 * 7),  # turned, in its gradient
+        ("BatchMatMulV2", [(3, 5), (8, 5, 7)], [(8, 3, 7)], 2 * 8 * 3 * 5 * 7),
+        ("BatchMatMulV2", [(2, 1, 3, 5), (1, 4, 5, 7)], [(2, 4, 3, 7)], 2 * 8 * 3 * 5 * 7),
+        ("BatchMatMulV2", [(-1, 3, 5), (5, 7)], [(-1, 3, 7)], 2 * NOMINAL_BATCH * 3 * 5 * 7),
+        ("BatchMatMulV2", [(8, 3, 5), (-1, -1)], [(8, 3, 7)], 2 * 8 * 3 * 5 * 7),
         ("Conv2D", [(2, 9, 9, 3), (3, 3, 3, 8)], [(2, 7, 7, 8)], 2 * (2 * 7 * 7 * 8) * (3 * 3 * 3)),
         ("Conv2DBackpropInput", [(4,), (3, 3, 3, 8), (2, 7, 7, 8)], [(2, 9, 9, 3)], 2 * (2 * 7 * 7 * 8) * 27),
         ("Conv2DBackpropFilter", [(2, 9, 9, 3), (4,), (2, 7, 7, 8)], [(3, 3, 3, 8)], 2 * (2 * 7 * 7 * 8) * 27),
@@ -50,6 +56,8 @@ def test_an_ellipsis_counts_as_in_a_matrix_product():
         ("MatMul", [None, (5, 7)], [(3, 7)]),
         ("MatMul", [(-1, -1), (5, 7)], [(-1, 7)]),
         ("MatMul", [], []),
+        ("BatchMatMulV2", [(8, -1, 5), None], [(8, -1, 7)]),
+        ("BatchMatMulV2", [(8, 3, 5), (5, 7)], [()]),
         ("Conv2D", [(2, 9, 9, 3)], [(2, 7, 7, 8)]),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.errors import GraphError
+from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.reporting import files
 from amp_tf.reporting.facts import Curve, Facts
 from amp_tf.reporting.schema import RewriteReport
@@ -87,7 +88,7 @@ def test_casts_are_told_with_what_they_move(report):
     assert len(found["inserted_casts"]) == found["casts"]
     cast = next(cast for cast in found["inserted_casts"] if cast["node"] == "w")
     assert (cast["from"], cast["to"], cast["readers"], cast["bytes"]) == ("float32", "bfloat16", 2, 64 * 64 * 6)
-    assert cast["estimated_ms"] == pytest.approx((3000 + 0.1 * 64 * 64) / 1e6, rel=1e-9)
+    assert cast["estimated_ms"] == pytest.approx(SHIPPED.of_cast_to_f16(64 * 64) / 1e6, rel=1e-9)
 
 
 def test_times_are_told_on_cpus_alone():
