@@ -2,8 +2,8 @@
 
 One thread computes an op on the smallest. TensorFlow shares an op among threads where it expects 210,000 cycles or more
 (``TensorCostModel.numThreads`` of Eigen), and takes a copied byte for one: of 61,440 elements ConcatV2, GatherV2 and
-Pack are shared in float32 and not in 16 bit, and waking a thread takes longer than their copy. Two million elements
-just fit the caches, eight do not.
+Pack are shared in float32 and not in 16 bit, and waking a thread takes longer than their copy; sums and products of two
+tensors are shared from some 98,304 on. Two million elements just fit the caches, eight do not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import tensorflow as tf
 BATCH, CHANNELS = 8, 64
 #: Of the largest tensor that an op reads or writes.
 SHAPES = tuple(
-    (BATCH, height, width, CHANNELS) for height, width in ((8, 8), (10, 12), (16, 16), (32, 32), (64, 64), (128, 128))
+    (BATCH, height, width, CHANNELS)
+    for height, width in ((8, 8), (10, 12), (12, 16), (16, 16), (32, 32), (64, 64), (128, 128))
 )
 Op = Callable[..., Any]
 

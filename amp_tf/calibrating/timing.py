@@ -1,4 +1,4 @@
-"""Times one op in float32 and in bfloat16, in turns, on a machine that may be busy: the minimum counts."""
+"""Times one op in float32 and in bfloat16, in turns."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ def run_each(op: Op) -> Op:
     return run
 
 
-def least_seconds(op: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3) -> tuple[float, float]:
-    """The least time of one run in float32 and in bfloat16, in seconds.
+def take_times(
+    op: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3
+) -> tuple[Sequence[float], Sequence[float]]:
+    """What one run took in float32 and in bfloat16, in seconds: a figure for each call.
 
     Args:
         op: takes tensors; it is traced once for each type.
@@ -57,12 +59,10 @@ def least_seconds(op: Op, inputs: Sequence[Any], runs: int, until: float, repeat
         concrete = tf.function(run_many(op, runs)).get_concrete_function(*cast)
         concrete(*cast)
         calls.append((concrete, cast))
-    best = [float("inf")] * 2
-    done = 0
-    while done < repeats or time.monotonic() < until:
-        for index, (concrete, cast) in enumerate(calls):
+    taken: tuple[list[float], list[float]] = ([], [])
+    while len(taken[0]) < repeats or time.monotonic() < until:
+        for times, (concrete, cast) in zip(taken, calls, strict=True):
             begin = time.perf_counter()
             concrete(*cast)
-            best[index] = min(best[index], time.perf_counter() - begin)
-        done += 1
-    return best[0] / runs, best[1] / runs
+            times.append((time.perf_counter() - begin) / runs)
+    return taken

@@ -57,9 +57,9 @@ def test_an_interrupted_calibration_leaves_everything_as_it_was(tmp_path):
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's job may ignore it
         "from amp_tf.calibrating import measure\n"
-        "timed = measure.least_seconds\n"
+        "timed = measure.take_times\n"
         "def interrupted(*arguments):\n    signal.raise_signal(signal.SIGINT)\n    return timed(*arguments)\n"
-        "measure.least_seconds = interrupted\n"
+        "measure.take_times = interrupted\n"
         "from amp_tf.cli.main import main; sys.exit(main(['calibrate']))"
     )
     ended = run(tmp_path, "-c", code)
