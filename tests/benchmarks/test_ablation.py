@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -13,6 +14,7 @@ import amp_tf
 from amp_tf.hooks import devices
 from amp_tf.hooks.xla import functions as xla
 from amp_tf.oplists import costs
+from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting import economy, paint
 from amp_tf.reporting import process
@@ -167,14 +169,22 @@ def with_a_variable_in_a_loop():
         tf.compat.v1.enable_control_flow_v2()
 
 
-def converted(build, **settings):
+BF16_CPU = Hardware(cpu_has_bf16=True)
+#: A CPU on which the casts around a Tile take less than it gains.
+SLOW_TILES = dataclasses.replace(
+    SHIPPED,
+    elements={**SHIPPED.elements, "Tile": tuple((4 * in_float32, f16) for in_float32, f16 in SHIPPED.elements["Tile"])},
+)
+
+
+def converted(build, hardware=BF16_CPU, **settings):
     """What amp_tf makes of a graph: the number of casts, the nodes that are 16 bit and what each cast reads."""
     with tf.Graph().as_default() as graph:
         build()
     graph_def = graph.as_graph_def(add_shapes=True)
     left_out = () if settings else parts.CONTRACT  # small graphs end after a product or two
     with paint.without(left_out):
-        result = amp_tf.rewrite(graph_def, amp_tf.AmpConfig(**settings), hardware=Hardware(cpu_has_bf16=True))
+        result = amp_tf.rewrite(graph_def, amp_tf.AmpConfig(**settings), hardware=hardware)
     casts = sorted(f"{node.name}({node.input[0]})" for node in result.graph.node if node.op == "Cast")
     return casts, sorted(node.name for node in result.report.graphs[0].nodes if node.precision.value != "float32")
 
@@ -220,7 +230,7 @@ SHOWN = {
     "fused followers": lambda: converted(normalized),
     "absorbed casts": lambda: converted(with_casts_of_its_own),
     "retargeted casts": lambda: converted(with_casts_of_its_own),
-    "islands": lambda: converted(with_a_lone_tile),
+    "islands": lambda: converted(with_a_lone_tile, dataclasses.replace(BF16_CPU, costs=SLOW_TILES)),
     "loop entries": lambda: converted(with_a_loop),
     "hoisted reads": lambda: converted(with_a_variable_in_a_loop),
     "xla cost model": lambda: compiled(amp_tf.AmpConfig()),
