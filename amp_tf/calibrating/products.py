@@ -221,7 +221,7 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
         return getattr(raw, forward + endings[1])(input=x, filter_sizes=kernel, out_backprop=dy, **options)
 
     def product(op: str, shapes: tuple[Shape, Shape], run: Callable[..., Any]) -> Product:
-        more = 1.0 if case.channels_first else overhang(op, kernel)
+        more = overhang(op, kernel, case.variant)
         return Product(op + case.variant, case.what, shapes, run, operations, elements, more)
 
     yield product(forward, (image, kernel), run)

@@ -64,17 +64,19 @@ COSTS_AS = {
 }
 
 
-def overhang(op: str, kernel: Sequence[int]) -> float:
-    """How many times the operations that it is asked for a convolution with channels last computes.
+def overhang(op: str, kernel: Sequence[int] | None, variant: str = "") -> float:
+    """How many times the operations that it is asked for a product computes.
 
-    Its result's channels fill whole vectors. An input gradient of 3 channels counts 84 operations in a ns, where others
-    reach 500, because it computes 16. Depthwise ones and products of matrices do not show it.
+    The channels of a convolution's result fill whole vectors. An input gradient of 3 channels counts 84 operations in a
+    ns, where others reach 500, because it computes 16. With channels first, in depthwise ones and in products of
+    matrices it is not so.
 
     Args:
         op: a product.
         kernel: the shape of a convolution's filter: taps, channels in, channels out.
+        variant: what stands after its op in the name of its row.
     """
-    if op not in CONVOLUTIONS or op in DEPTHWISE:
+    if kernel is None or variant or op not in CONVOLUTIONS or op in DEPTHWISE:
         return 1.0
     channels = kernel[-2] if op in INPUT_GRADIENTS else kernel[-1]
     return math.ceil(channels / LANES) * LANES / channels if channels > 0 else 1.0

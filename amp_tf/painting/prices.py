@@ -122,8 +122,7 @@ def price_of_product(
         elements: of what it reads and writes.
     """
     op, variant = view.ops[node], variant_of(view, node, shapes)
-    kernel = _kernel(view, node, shapes)
-    computed = operations if variant or kernel is None else operations * overhang(op, kernel)
+    computed = operations * overhang(op, _kernel(view, node, shapes), variant)
     return table.of_product(op, computed, elements, variant)
 
 

@@ -17,6 +17,16 @@ def test_products_that_read_a_matrix_turned_or_have_channels_first_have_rows_of_
         assert (", 1×1" in product.what and product.op in first) == (product.op in one_tap)
 
 
+def test_operations_count_as_asked_for_and_as_computed():
+    few = [product for product in products.all_products() if product.what.startswith("16×32×32×32 → 3")]
+    assert {product.op: product.computed / product.operations for product in few} == {
+        "Conv2D": 16 / 3,
+        "Conv2DBackpropInput": 1,
+        "Conv2DBackpropFilter": 16 / 3,
+    }
+    assert all(product.overhang == 1 for product in products.all_products() if "," in product.op)
+
+
 def test_no_product_is_measured_that_never_pays_anyway():
     for product in products.all_products():
         if product.op == "DepthwiseConv2dNativeBackpropInput":

@@ -171,9 +171,9 @@ def test_a_file_that_is_no_table_says_so(tmp_path, what, change):
 
 def test_a_careful_table_halves_the_gain_of_products_and_leaves_the_rest():
     careful = SHIPPED.made_careful("for tests")
-    large = 1e12  # operations: nothing else counts
+    large = 1e18  # operations: nothing else counts
     gain, careful_gain = (pair[0] / pair[1] for pair in (t.of_product("MatMul", large, 1) for t in (SHIPPED, careful)))
-    assert careful_gain == pytest.approx(gain**0.5, rel=1e-4)
+    assert careful_gain == pytest.approx(gain**0.5)
     assert careful.of_op("Relu", LARGE) == SHIPPED.of_op("Relu", LARGE)
     assert careful.source == "for tests"
 
@@ -188,7 +188,7 @@ def test_a_careful_table_halves_the_gain_of_products_and_leaves_the_rest():
         ("Conv3DBackpropInputV2", (1, 1, 1, 32, 1), 1),
         ("Conv2DBackpropFilter", (3, 3, 64, 1), 16),
         ("DepthwiseConv2dNative", (3, 3, 64, 1), 1),
-        ("MatMul", (64, 1), 1),
+        ("MatMul", None, 1),
         ("Conv2D", (3, 3, 64, 0), 1),
         ("Conv2D", (3, 3, 64, -1), 1),
     ],

@@ -14,9 +14,13 @@ class Model(tf.Module):
         self.first = tf.Variable(rng.normal(size=(512, 512)).astype("float32") / 23)
         self.second = tf.Variable(rng.normal(size=(512, 512)).astype("float32") / 23)
 
-    @tf.function(input_signature=[tf.TensorSpec([128, 512], tf.float32)])
+    @tf.function(input_signature=[tf.TensorSpec([None, 512], tf.float32)])
     def __call__(self, inputs):
-        return tf.nn.relu(inputs @ self.first) @ self.second
+        hidden = tf.nn.relu(inputs @ self.first)
+        weight = tf.identity(self.second)  # read once, so that one cast serves several products and pays
+        for _ in range(3):
+            hidden = tf.nn.relu(hidden @ weight)
+        return hidden @ weight
 
 
 folder = tempfile.mkdtemp()
