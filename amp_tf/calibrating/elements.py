@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import op_def_library, op_def_registry
+
+from amp_tf.oplists.costs import SWISH
 
 BATCH, CHANNELS = 8, 64
 #: Of the largest tensor that an op reads or writes.
@@ -109,6 +112,8 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
         "Tile": lambda x: tf.tile(x, [2, 1, 1, 1]),
     }
     picking: dict[str, Op] = {"GatherV2": lambda x: tf.gather(x, rows)}
+    if op_def_registry.get(SWISH.op) is not None:
+        unary[SWISH.op] = lambda x: op_def_library.apply_op(SWISH.op, features=x, name="swish")
     groups = ((unary, [data]), (binary, [data, data]), (doubling, [half]), (picking, [table]))
     return {name: (op, inputs) for ops, inputs in groups for name, op in ops.items()}
 

@@ -92,3 +92,9 @@ def _rare_type(proto: Any, slot: Slot) -> int:
 
 _get_attr = attrgetter("attr")
 _get_reads = attrgetter("reads")
+
+
+def is_channels_last(node: Any) -> bool:
+    """Whether a node that has a layout counts channels along the last dimension."""
+    layout = node.attr.get("data_format")  # indexing would add it
+    return layout is None or layout.s in (b"", b"NHWC")

@@ -23,8 +23,28 @@ KERNEL_PAIRS: Mapping[str, tuple[str, int]] = {
 #: product, and the number of the product's input. Alone they would cost what the table says.
 FUSED_WITH: Mapping[str, tuple[str, int]] = {"BiasAddGrad": ("Conv2DBackpropFilter", 2)}
 
+
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """Two ops that TensorFlow's remapper, which runs after amp_tf, makes one of, if both have one type.
+
+    Attributes:
+        inner: the first, which nothing else may read.
+        outer: what multiplies its result with what it reads.
+        op: what becomes of both; what it takes is a row of the tables.
+    """
+
+    inner: str
+    outer: str
+    op: str
+
+
+#: A Sigmoid alone is slower in 16 bit; with its multiplication it is one kernel that takes the same in both types.
+SWISH = Joined("Sigmoid", "Mul", "_MklSwish")
+
 #: Ops that move no data: they cost nothing in either type.
 FREE = frozenset({"EnsureShape", "ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze", "StopGradient"})
+JOINED_AWAY = "Identity"  #: what the inner of two joined ops costs as
 
 #: Convolutions: op to where its filter is, as (is an input, number), and where the values of its output side are.
 CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {

@@ -118,6 +118,7 @@ _GROUPS = (
         Log1p LogSoftmax Mul Prod RealDiv Reciprocal Selu SeluGrad Sigmoid SigmoidGrad Softmax Softplus SoftplusGrad
         Softsign SoftsignGrad Sqrt Sub Tanh TanhGrad""",
     ),
+    _Group(INFER, "is a Sigmoid times its input, which TensorFlow's remapper made one op", "_MklSwish", (CPU,), AMP_TF),
     _Group(INFER, _ELEMENTWISE, "AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad"),
     _Group(
         INFER,
@@ -399,5 +400,8 @@ BROADCASTING = Trait("Add AddV2 Maximum Minimum Mul RealDiv SelectV2 SquaredDiff
 JOINING = Trait("ConcatV2")
 PARTING = Trait("Split")
 MATRIX_PRODUCT = Trait("MatMul")
+#: Ops that give another shape to what they read, and that add one value for each channel.
+RESHAPING = Trait("Reshape")
+BIASES = Trait("BiasAdd")
 #: What folding saves: a scale and a bias.
 FOLDED_AWAY = ("Mul", "AddV2")

@@ -1,22 +1,26 @@
-"""What folding (:mod:`amp_tf.rewriting.folding`) changed, as far as the painting must know."""
+"""What folding and lifting (:mod:`amp_tf.rewriting`) changed, as far as the painting must know."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True)
 class Folded:
-    """Nodes that have another meaning since normalization was folded into the convolutions before it.
+    """Nodes that have another meaning or place since the graph was prepared for the painting.
 
     Attributes:
         scales: multiplications that now scale a filter; they stay in float32, so that the filter is rounded once.
         fused: biases, residual sums and activations that TensorFlow's remapper, which runs after amp_tf, computes
             together with a convolution if both have one type. By themselves they cost nothing then.
+        lifted: biases and activations that now stand between a matrix product and its reshaping, and are computed with
+            it if they have its type, each with the product.
     """
 
     scales: frozenset[int] = frozenset()
     fused: frozenset[int] = frozenset()
+    lifted: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
 
 NOTHING_FOLDED = Folded()

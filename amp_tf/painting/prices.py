@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from amp_tf.graph.frames import data_links, readers_of
 from amp_tf.graph.sizes import Shape, Shapes, element_count
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED, CostTable, Pair
-from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS, CONVOLUTIONS, TRANSPOSING, overhang
+from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS, CONVOLUTIONS, JOINED_AWAY, SWISH, TRANSPOSING, overhang
 from amp_tf.oplists.table import LOOP_ENTRIES, LOOP_EXITS
 from amp_tf.painting.turns import TYPICAL, Path, find_turns
 from amp_tf.painting.work import count_operations, filter_shape
@@ -65,6 +67,30 @@ def _path_behind(view: GraphView, node: int, path: Path) -> Path:
     return path[:-1] if view.ops[node] in LOOP_EXITS else path
 
 
+def joined(view: GraphView) -> Iterator[tuple[int, int]]:
+    """The nodes that TensorFlow's remapper will compute as one, inner and outer (:data:`amp_tf.oplists.costs.SWISH`).
+
+    Source of the pattern: ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
+    """
+    if SWISH.inner not in view.ops:
+        return
+    ends = np.fromiter((op in (SWISH.inner, SWISH.outer) for op in view.ops), np.bool_, view.node_count)
+    reads: dict[int, list[tuple[int, int]]] = {}
+    for source, port, node in view.edges.at(ends[view.edges.dst_node]).rows("src_node", "src_port", "dst_node"):
+        reads.setdefault(node, []).append((source, port))
+    readers = np.bincount(view.edges.src_node, minlength=view.node_count)
+    for outer in (node for node in reads if view.ops[node] == SWISH.outer):
+        for inner, _ in reads[outer]:
+            has_one_reader = view.ops[inner] == SWISH.inner and readers[inner] == 1
+            if has_one_reader and sorted(reads[outer]) == sorted([*reads[inner], (inner, 0)]):
+                yield inner, outer
+
+
+def rows_of_joined(pairs: Iterable[tuple[int, int]]) -> Mapping[int, str]:
+    """The row of the table that tells what each of these nodes takes: one does the work of both."""
+    return {node: row for inner, outer in pairs for node, row in ((inner, JOINED_AWAY), (outer, SWISH.op))}
+
+
 class Prices:
     """What the nodes of a graph take on a CPU, as (in float32, in 16 bit), in ns.
 
@@ -75,11 +101,14 @@ class Prices:
 
     Attributes:
         runs: how many times each node is taken to run.
+        joined: the nodes that TensorFlow's remapper will compute as one, if both have one type.
     """
 
     def __init__(self, view: GraphView, shapes: Shapes, table: CostTable) -> None:
         self.table = table
         self.runs = count_runs(view)
+        self.joined = [*joined(view)]
+        self._rows = rows_of_joined(self.joined)
         self._view = view
         self._shapes = shapes
         self._found: dict[int, Pair | None] = {}
@@ -92,7 +121,7 @@ class Prices:
 
     def op(self, node: int, elements: float) -> Pair:
         """What one run of another node takes, by the elements of the largest tensor that it reads or writes."""
-        return self.table.of_op(self._view.ops[node], elements)
+        return self.table.of_op(self._rows.get(node, self._view.ops[node]), elements)
 
     def casts(self, elements: float) -> Pair:
         """What casts of so many elements take, to float32 and to 16 bit, in ns."""

@@ -20,7 +20,7 @@ from amp_tf.graph.sizes import Shapes, element_count
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, CPU, DENY, INFER, ROWS
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.prices import count_runs, operations_of, price_of_product
+from amp_tf.painting.prices import count_runs, joined, operations_of, price_of_product, rows_of_joined
 from amp_tf.reporting.basis import Basis, InsertedCast
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
     measured = basis.resolution.costs.elements  # ops that only move values take time, too
     is_measured = basis.view.of_kinds((kind.op in measured for kind in basis.view.of_kind), np.bool_)
     is_timed = is_measured & (np.nan_to_num(figures.elements) > 0) | (np.nan_to_num(figures.work) > 0)
+    rows = rows_of_joined(joined(basis.view))
     for node in np.flatnonzero(is_timed).tolist():
         if figures.is_product[node]:
             pair = price_of_product(
@@ -120,7 +121,8 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
                 float(np.nan_to_num(figures.elements[node])),
             )
         else:
-            pair = basis.resolution.costs.of_op(basis.view.ops[node], float(figures.largest[node]))
+            row = rows.get(node, basis.view.ops[node])
+            pair = basis.resolution.costs.of_op(row, float(figures.largest[node]))
         in_float32[node], in_f16[node] = pair
     return in_float32 * figures.runs, in_f16 * figures.runs
 
@@ -129,14 +131,14 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
     """What all runs of each node took in the program's own graph in float32, and take now, casts left out; in ns.
 
     Where normalization was folded, its multiplication went over the convolution's result before; its sum and what
-    follows are one kernel with the convolution now.
+    follows are one kernel with the convolution now, as what was lifted is with its product.
 
     Args:
         is_f16: for each node, whether it computes in 16 bit.
     """
     before, in_f16 = node_times(basis, figures)
     now = np.where(is_f16, in_f16, before)
-    now[list(basis.folded.fused)] = 0.0
+    now[[*basis.folded.fused, *basis.folded.lifted]] = 0.0
     for source, node in basis.view.edges.rows("src_node", "dst_node"):
         if source in basis.folded.scales:
             in_float32, _ = basis.resolution.costs.of_op(basis.view.ops[source], _result_elements(basis, node))

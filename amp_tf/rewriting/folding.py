@@ -31,11 +31,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.attributes import is_channels_last
 from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, attribute
 from amp_tf.graph.frames import control_links
 from amp_tf.graph.indices import Node, Port
@@ -141,7 +142,7 @@ class _Search:
             return
         if not _is_channel_vector(self._shape(*vector), result):
             return
-        if self._view.ops[kernel[0]] not in FILTER_SOURCES or not _is_channels_last(self._view.protos[product]):
+        if self._view.ops[kernel[0]] not in FILTER_SOURCES or not is_channels_last(self._view.protos[product]):
             return
         if not _pays(result, filter_shape):
             return
@@ -275,11 +276,6 @@ def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0)
     if shape is None or not _is_known(result, 4) or not 1 <= len(shape) <= 4:
         return False
     return shape[-1] == result[-1] and set(shape[:-1]) <= {1} and rank in (0, len(shape))
-
-
-def _is_channels_last(node: Any) -> bool:
-    layout = node.attr.get("data_format")  # indexing would add it
-    return layout is None or layout.s in (b"", b"NHWC")
 
 
 def _pays(result: Shape, filter_shape: Shape) -> bool:

@@ -1,4 +1,4 @@
-"""The rewrite: read, fold, paint, plan, apply, verify."""
+"""The rewrite: read, fold, lift, paint, plan, apply, verify."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from amp_tf.rewriting.arguments import check_arguments, graph_def_of, serialize
 from amp_tf.rewriting.folding import fold
 from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.hoisting import with_early_reads
+from amp_tf.rewriting.lifting import lift
 from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
 from amp_tf.rewriting.recording import basis_of
 from amp_tf.rewriting.run import Run
@@ -117,11 +118,11 @@ def rewrite_serialized(
 
 
 def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest: bytes) -> tuple[bytes, GraphReport]:
-    """Read, fold, paint, plan, apply, verify: the new nodes and what comes after them; nothing if no node changed."""
+    """Read, fold, lift, paint, plan, apply, verify: the new nodes and what follows them; nothing if no node changed."""
     view = read_graph(graph, job.templates)
     given = job.form(view, shapes)
-    folded = fold(given, job)
-    for candidate in (folded, given) if folded else (given,):  # folding is dropped where nothing becomes 16 bit
+    prepared = lift(fold(given, job) or given, job)
+    for candidate in (prepared, given) if prepared.edits else (given,):  # dropped where nothing becomes 16 bit
         form, painting = with_early_reads(candidate, job)
         if casts := plan_edits(painting):
             break

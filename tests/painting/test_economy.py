@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.oplists.cost_tables import SHIPPED
+from amp_tf.oplists.costs import SWISH
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Balance, Rule
 from tests.strategies import lowered_control_flow
@@ -43,6 +44,23 @@ def test_a_chain_that_is_slow_in_16_bit_stays_between_two_casts():
     rules = _reasons(_chain)
     assert rules["allow1"] is rules["allow2"] is Rule.ALLOW_LIST
     assert {rules[f"infer{number}"] for number in range(4)} == {Rule.DOES_NOT_PAY}
+
+
+@pytest.mark.parametrize(("gain", "is_f16"), [(1.0, True), (0.1, False)])
+def test_a_sigmoid_times_its_input_goes_as_the_one_op_that_tensorflow_makes_of_both(gain, is_f16):
+    """Alone a Sigmoid loses in 16 bit. Neither goes without the other, or TensorFlow could not join them."""
+
+    def build():
+        x, w = _placeholder(512, 512), _placeholder(512, 512)
+        h = tf.matmul(x, w)
+        tf.matmul(tf.multiply(h, tf.sigmoid(h, name="inner"), name="outer"), w)
+
+    row = tuple((0.5, 0.5 / gain) for _ in SHIPPED.sizes)
+    costs = dataclasses.replace(SHIPPED, elements={**SHIPPED.elements, SWISH.op: row})
+    reasons = _full_reasons(build, hardware=Hardware(cpu_has_bf16=True, costs=costs))
+    rules = {reasons[name].rule for name in ("inner", "outer")}
+    assert (rules == {Rule.DOES_NOT_PAY}) == (not is_f16)
+    assert (Rule.DOES_NOT_PAY in rules) == (not is_f16)
 
 
 def _faked(rate):

@@ -1,5 +1,7 @@
 """How often nodes run, and by which row of the table products cost."""
 
+import dataclasses
+
 import pytest
 import tensorflow as tf
 
@@ -7,7 +9,8 @@ from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import KnownShapes, NoShapes
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, SHIPPED, TRANSPOSED
-from amp_tf.painting.prices import Prices, count_runs, variant_of
+from amp_tf.oplists.costs import SWISH
+from amp_tf.painting.prices import Prices, count_runs, joined, variant_of
 from tests.small_graphs import graph
 from tests.strategies import lowered_control_flow
 
@@ -99,3 +102,28 @@ def test_a_convolution_to_three_channels_costs_as_one_to_sixteen_where_channels_
     variant = CHANNELS_FIRST if layout == "NCHW" else ""
     expected = SHIPPED.of_product("Conv2D", computed, elements, variant)
     assert Prices(view, shapes, SHIPPED).product(node) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_one"),
+    [
+        ("s = Sigmoid(x)\ny = Mul(s, x)", True),
+        ("s = Sigmoid(x)\ny = Mul(x, s)", True),
+        ("s = Sigmoid(x)\ny = Mul(s, z)", False),
+        ("s = Sigmoid(x)\ny = Mul(s, s)", False),
+        ("s = Sigmoid(x)\ny = AddV2(x, s)", False),
+        ("s = Sigmoid(x)\ny = Mul(x, s)\nt = Tanh(s)", False),
+        ("s = Tanh(x)\ny = Mul(x, s)", False),
+    ],
+)
+def test_a_sigmoid_and_what_multiplies_it_with_its_input_cost_as_the_one_op_that_tensorflow_makes_of_them(
+    lines, is_one
+):
+    view = read_graph(graph(f"x = Placeholder()\nz = Placeholder()\n{lines}"), Templates())
+    first, second = 2, 3
+    assert list(joined(view)) == [(first, second)] * is_one
+    row = (7.0, 5.0)
+    table = dataclasses.replace(SHIPPED, elements={**SHIPPED.elements, SWISH.op: (row,) * len(SHIPPED.sizes)})
+    prices = Prices(view, NoShapes(), table)
+    assert (prices.op(first, 10.0) == (0.0, 0.0)) == is_one
+    assert (prices.op(second, 10.0) == (70.0, 50.0)) == is_one

@@ -1,21 +1,24 @@
 from __future__ import annotations
 
-import collections
-
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
-from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from tests.rewriting.graph_shapes import GraphShapes
+from tests.rewriting.rewritten import (
+    AUTO,
+    BF16_CPU,
+    TOLERANCE,
+    check_agreement,
+    feeds,
+    ops,
+    rewrite,
+    run,
+    without_casts,
+)
 from tests.small_graphs import graph
-
-BF16_CPU = Hardware(cpu_has_bf16=True)
-AUTO = amp_tf.AmpConfig()
-TOLERANCE = 0.03  # of the largest value: two convolutions in bfloat16, which has 8 bits
 
 # Keras' batch normalization in inference: (y * s) + b. Shapes are small, so the products are not worth 16 bit by
 # themselves; what is folded does not depend on it.
@@ -51,45 +54,6 @@ DEPTHWISE = DEPTHWISE.replace(
     w2 = Placeholder() shape=[3, 3, 16, 64]
     act = Conv2D(relu6, w2) padding='SAME' strides=[1, 1, 1, 1]""",
 )
-
-
-def rewrite(proto, config=AUTO, preserve=("fetch",)):
-    return amp_tf.rewrite(proto, config, hardware=BF16_CPU, preserve=preserve, shapes=GraphShapes(proto))
-
-
-def feeds(proto):
-    rng = np.random.default_rng(0)
-    shapes = {n.name: [d.size for d in n.attr["shape"].shape.dim] for n in proto.node if n.op == "Placeholder"}
-    return {f"{name}:0": rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-def run(proto, values):
-    off = config_pb2.ConfigProto()
-    off.graph_options.rewrite_options.disable_meta_optimizer = True
-    with tf.Graph().as_default() as imported:
-        tf.import_graph_def(proto, name="")
-        with tf.compat.v1.Session(graph=imported, config=off) as session:
-            return session.run("fetch:0", values)
-
-
-def reads(proto, name):
-    return list(next(node for node in proto.node if node.name == name).input)
-
-
-def ops(proto):
-    return collections.Counter(node.op for node in proto.node if node.op not in ("Cast", "Placeholder", "Identity"))
-
-
-def without_casts(proto):
-    """What each node reads, casts skipped."""
-    behind = {node.name: node.input[0] for node in proto.node if node.op == "Cast"}
-    return {node.name: [behind.get(name, name) for name in node.input] for node in proto.node}
-
-
-def check_agreement(proto, result):
-    given = feeds(proto)
-    exact, found = run(proto, given), run(result.graph, given)
-    np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())
 
 
 @pytest.mark.parametrize(

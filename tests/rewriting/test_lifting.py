@@ -1,0 +1,100 @@
+"""Biases and activations are lifted over the reshaping that stands between them and their product."""
+
+from __future__ import annotations
+
+import pytest
+
+import amp_tf
+from tests.rewriting.rewritten import AUTO, BF16_CPU, check_agreement, ops, reads, rewrite, without_casts
+from tests.small_graphs import graph
+
+# Keras 3's Dense over sequences, large enough to pay in 16 bit.
+DENSE = """
+    x = Placeholder() shape=[16384, 512]
+    w = Placeholder() shape=[512, 128]
+    b = Placeholder() shape=[128]
+    sizes = Const() dtype=int32 value=int32[3]*128
+    product = MatMul(x, w)
+    back = Reshape(product, sizes)
+    biased = BiasAdd(back, b)
+    act = Relu(biased)
+    sum = AddV2(act, act)
+    fetch = Identity(sum)
+"""
+FLAT, BACK = [16384, 128], [128, 128, 128]
+
+
+def test_a_bias_and_its_activation_come_before_the_reshaping_and_are_16_bit_with_the_product():
+    result = rewrite(graph(DENSE))
+    read = without_casts(result.graph)
+    assert read["biased"] == ["product", "b"]
+    assert read["act"] == ["biased"]
+    assert read["back"] == ["act", "sizes"]
+    assert read["sum"] == ["back", "back"]
+    nodes = {node.name: node for node in result.report.nodes}
+    assert all(nodes[name].precision.is_f16 for name in ("product", "biased", "act"))
+
+
+def test_the_result_is_that_of_float32_with_the_same_nodes():
+    proto = graph(DENSE)
+    result = rewrite(proto)
+    assert ops(result.graph) == ops(proto)
+    check_agreement(proto, result)
+
+
+def test_what_reads_a_bias_besides_its_activation_reads_what_is_shaped_back():
+    proto = graph(DENSE.replace("AddV2(act, act)", "AddV2(act, biased)"))
+    result = rewrite(proto)
+    read = without_casts(result.graph)
+    assert (read["biased"], read["back"]) == (["product", "b"], ["biased", "sizes"])
+    assert (read["act"], read["sum"]) == (["back"], ["act", "back"])
+    check_agreement(proto, result)
+
+
+def test_a_fetched_activation_stays_behind_the_reshaping():
+    read = without_casts(rewrite(graph(DENSE), preserve=("fetch", "act")).graph)
+    assert (read["biased"], read["back"], read["act"]) == (["product", "b"], ["biased", "sizes"], ["back"])
+
+
+def test_a_second_rewrite_changes_nothing():
+    assert not rewrite(rewrite(graph(DENSE)).graph).changed
+
+
+KEPT = {
+    "another reader of the product": (DENSE + "    other = Relu(product)\n", {}),
+    "another reader of the reshaping": (DENSE + "    other = Relu(back)\n", {}),
+    "a control edge": (DENSE.replace("BiasAdd(back, b)", "BiasAdd(back, b) ^x"), {}),
+    "another layout": (DENSE.replace("BiasAdd(back, b)", "BiasAdd(back, b) data_format='NCHW'"), {}),
+    "another last dimension": (
+        DENSE.replace("[512, 128]", "[512, 256]").replace("shape=[16384", "shape=[8192"),
+        {},
+    ),
+    "an unknown last dimension": (
+        DENSE.replace("Const() dtype=int32 value=int32[3]*128", "Placeholder() dtype=int32 shape=[3]"),
+        {},
+    ),
+    "a fetched bias": (DENSE, {"preserve": ("fetch", "biased")}),
+    "a fetched reshaping": (DENSE, {"preserve": ("fetch", "back")}),
+    "the user's wish": (DENSE, {"config": amp_tf.AmpConfig(keep_float32=("biased",))}),
+    "a precision by name": (DENSE, {"config": amp_tf.AmpConfig(precision="bfloat16")}),
+    "nothing becomes 16 bit": (DENSE, {"config": amp_tf.AmpConfig(allow_remove=("MatMul",))}),
+}
+
+
+@pytest.mark.parametrize(("text", "options"), KEPT.values(), ids=KEPT)
+def test_what_must_stay_where_it_is_stays(text, options):
+    assert reads(rewrite(graph(text), **options).graph, "biased")[0].startswith("back")
+
+
+def test_shapes_that_nodes_carry_are_those_of_the_product_afterwards():
+    proto = graph(DENSE)
+    sizes = {"product": FLAT, "back": BACK, "biased": BACK, "act": BACK, "x": [16384, 512], "w": [512, 128]}
+    for node in proto.node:
+        if node.name in sizes:
+            shape = node.attr["_output_shapes"].list.shape.add()
+            for size in sizes[node.name]:
+                shape.dim.add().size = size
+    result = amp_tf.rewrite(proto, AUTO, hardware=BF16_CPU, preserve=("fetch",)).graph
+    told = {node.name: [d.size for d in s.dim] for node in result.node for s in node.attr["_output_shapes"].list.shape}
+    assert told["biased"] == told["act"] == FLAT
+    assert told["back"] == BACK
