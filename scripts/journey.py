@@ -38,6 +38,7 @@ def _stages() -> Iterator[str]:
     from amp_tf.oplists.hardware import Hardware
     from amp_tf.rewriting.folding import fold
     from amp_tf.rewriting.hoisting import with_early_reads
+    from amp_tf.rewriting.lifting import lift
     from amp_tf.rewriting.planning import plan_edits
     from amp_tf.rewriting.run import Run
 
@@ -53,9 +54,10 @@ def _stages() -> Iterator[str]:
     edges = zip(view.edges.src_unit.tolist(), view.edges.dst_unit.tolist(), strict=True)
     yield f"    edges {' '.join(f'{source}→{reader}' for source, reader in edges)}"
 
-    yield "fold:    form = fold(job.form(view, None), job)             the multiplication moves to the filter"
-    form = fold(job.form(view, None), job)
-    assert form is not None
+    yield "prepare: given = job.form(view, None)                       the multiplication moves to the filter,"
+    yield "         form = lift(fold(given, job) or given, job)        and there is no bias to lift"
+    given = job.form(view, None)
+    form = lift(fold(given, job) or given, job)
     yield from _edits(form.edits, form.view)
 
     yield "paint:   form, painting = with_early_reads(form, job)       no loop, so no early reads"

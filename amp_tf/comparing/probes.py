@@ -16,7 +16,7 @@ from amp_tf.comparing.flattening import FlatStep
 from amp_tf.comparing.joining import AMP, FLOAT32
 from amp_tf.comparing.regions import nodes_run_once
 from amp_tf.comparing.steps import OWN_SCOPE
-from amp_tf.oplists.table import WAYS_OUT
+from amp_tf.oplists.table import RESHAPING, WAYS_OUT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +77,8 @@ def _probe(name: str, before: set[str], after: Any, graph: Any, is_wanted: bool)
         return None
     is_f16 = op.outputs[0].dtype.size == 2
     sources = [_source(tensor, before) for tensor in op.inputs]
+    if [_origin(tensor, before) for tensor in exact.inputs] != [_origin(tensor, before) for tensor in op.inputs]:
+        return None  # folding or lifting gave it other values
     rounded = [source.op.name.removeprefix(f"{AMP}/") for source in sources if _is_f16(source)]
     if not (is_f16 or rounded or is_wanted):
         return None
@@ -95,9 +97,21 @@ def _probe(name: str, before: set[str], after: Any, graph: Any, is_wanted: bool)
 
 def _source(tensor: Any, before: set[str]) -> Any:
     """What a tensor was before the rewrite cast it."""
-    while tensor.op.type == "Cast" and tensor.op.name.removeprefix(f"{AMP}/") not in before:
+    while tensor.op.type == "Cast" and _name(tensor.op.name) not in before:
         tensor = tensor.op.inputs[0]
     return tensor
+
+
+def _origin(tensor: Any, before: set[str]) -> str:
+    """Which values a tensor has, whatever its shape: the name of the step's tensor that gives them."""
+    while (tensor := _source(tensor, before)).op.type in RESHAPING:
+        tensor = tensor.op.inputs[0]
+    return _name(tensor.name)
+
+
+def _name(name: str) -> str:
+    """What a node or tensor of one side is called in the step."""
+    return name.removeprefix(f"{AMP}/").removeprefix(f"{FLOAT32}/")
 
 
 def _is_f16(tensor: Any) -> bool:

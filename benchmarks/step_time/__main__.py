@@ -46,6 +46,7 @@ def new_parser() -> argparse.ArgumentParser:
         metavar="JSON",
         help="show these figures, measure nothing; what several files measured has the rounds of all",
     )
+    parser.add_argument("--only", default="", metavar="MODES", help="of what is read, these modes alone")
     return parser
 
 
@@ -80,7 +81,7 @@ def measure(asked: argparse.Namespace) -> results.Results:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = new_parser().parse_args(arguments)
-    found = results.read(asked.read) if asked.read else measure(asked)
+    found = results.read(asked.read, options.names_in(asked.only)) if asked.read else measure(asked)
     print(*(f"{key}: {value}" for key, value in found.facts.items()), "", sep="\n")
     print(tables.table(found.rows, found.modes))
     if asked.plot:

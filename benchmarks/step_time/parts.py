@@ -110,6 +110,12 @@ def _folding() -> None:
     folding.SCALABLE = {}
 
 
+def _lifting() -> None:
+    from amp_tf.rewriting import lifting
+
+    lifting.BIASES = frozenset()
+
+
 def _fused_followers() -> None:
     from amp_tf.painting import economy
 
@@ -182,6 +188,12 @@ PARTS = {
             "multiplies batch normalization into the filters of convolutions, for inference",
             _folding,
             (("resnet50", "predict"), ("mobilenetv2", "predict"), ("ssd", "predict")),
+        ),
+        Part(
+            "lifting",
+            "moves biases before the reshaping behind their product, so that they are computed with it",
+            _lifting,
+            (("bert", "predict"), ("gpt", "predict"), ("bert", "fit")),
         ),
         Part(
             "fused followers",

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,14 @@ class Results:
         path.write_text(json.dumps({"machine": self.facts, "precision": self.precision, "rows": rows}, indent=1))
 
 
-def read(paths: Sequence[Path]) -> Results:
+def read(paths: Sequence[Path], modes: Collection[str] = ()) -> Results:
     """The figures of one file or several together; the facts are those of the first, with the commands of all.
 
     What several files measured has the rounds of all of them.
+
+    Args:
+        paths: the files.
+        modes: the names of those that are wanted; all by default.
 
     Raises:
         ValueError: the files are of different 16-bit types, or one measured something in fewer modes than another.
@@ -57,6 +61,7 @@ def read(paths: Sequence[Path]) -> Results:
         raise ValueError(f"The files compare different 16-bit types ({', '.join(sorted(precisions))}); show one alone.")
     facts = {**files[0]["machine"], "command": "; ".join(file["machine"]["command"] for file in files)}
     rows = (Row(**{**row, "ms": tuple(row["ms"]), "losses": tuple(row["losses"])}) for f in files for row in f["rows"])
+    rows = (row for row in rows if not modes or row.mode in modes)
     return Results(facts, precisions.pop(), _joined(rows))
 
 

@@ -114,7 +114,22 @@ def _means(found: Mapping[Key, Mapping[str, Row]], others: Sequence[Mode]) -> li
             lines.append(_mean(f"{mode.title} over float32", ratios))
     ours = [median_ratio(by[SUBJECT], best_other(by)) for by in found.values() if SUBJECT in by]
     lines += [_mean(f"{SUBJECT} over the best other of each row", ours)] if ours else []
-    return [*lines, *_half_means(found)]
+    variants = [mode.name for mode in others if mode.is_ours and mode.name != SUBJECT]
+    return [*lines, *_half_means(found), *itertools.chain.from_iterable(_over_subject(found, name) for name in variants)]
+
+
+def _over_subject(found: Mapping[Key, Mapping[str, Row]], variant: str) -> list[str]:
+    """How another form of amp_tf compares with it, of each half and way, with the standard error of the mean."""
+    lines = []
+    ways = dict.fromkeys(way for _, way, _ in found)
+    for half, way in itertools.product(HALVES, ways):
+        rows = [by for (model, at, _), by in found.items() if model in GROUPS[half] and at == way and variant in by]
+        ratios = [median_ratio(by[variant], by[SUBJECT]) for by in rows if SUBJECT in by]
+        if len(ratios) > 1:
+            error = statistics.stdev(map(math.log, ratios)) / math.sqrt(len(ratios))
+            mean = geometric_mean(ratios)
+            lines.append(f"{half} half, {way}: {variant} over {SUBJECT} {mean:.3f} ± {error:.3f}, of {len(ratios)}")
+    return lines
 
 
 def _half_means(found: Mapping[Key, Mapping[str, Row]]) -> list[str]:

@@ -18,14 +18,14 @@ from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting import economy, paint
 from amp_tf.reporting import process
-from amp_tf.rewriting import folding, loop_reads, planning
+from amp_tf.rewriting import folding, lifting, loop_reads, planning
 from benchmarks.models import BENCHMARKS
 from benchmarks.step_time import ablation, parts
 from benchmarks.step_time.modes import WAYS
 from benchmarks.step_time.parts import PARTS
 from benchmarks.step_time.suite import Row
 
-MODULES = (costs, economy, folding, loop_reads, paint, planning, xla)
+MODULES = (costs, economy, folding, lifting, loop_reads, paint, planning, xla)
 
 
 def placeholder(*shape):
@@ -169,6 +169,12 @@ def with_a_variable_in_a_loop():
         tf.compat.v1.enable_control_flow_v2()
 
 
+def with_a_dense_layer_over_sequences():
+    """Its bias is added to what was shaped back."""
+    product = tf.matmul(placeholder(16384, 512), placeholder(512, 128))
+    tf.identity(tf.nn.bias_add(tf.reshape(product, (128, 128, 128)), placeholder(128)))
+
+
 BF16_CPU = Hardware(cpu_has_bf16=True)
 #: A CPU on which the casts around a Tile take less than it gains.
 SLOW_TILES = dataclasses.replace(
@@ -231,6 +237,7 @@ SHOWN = {
     "absorbed casts": lambda: converted(with_casts_of_its_own),
     "retargeted casts": lambda: converted(with_casts_of_its_own),
     "islands": lambda: converted(with_a_lone_tile, dataclasses.replace(BF16_CPU, costs=SLOW_TILES)),
+    "lifting": lambda: converted(with_a_dense_layer_over_sequences),
     "loop entries": lambda: converted(with_a_loop),
     "hoisted reads": lambda: converted(with_a_variable_in_a_loop),
     "xla cost model": lambda: compiled(amp_tf.AmpConfig()),

@@ -131,7 +131,7 @@ def test_noise_makes_the_best_of_many_no_better_where_other_rounds_choose_it():
 
 
 def test_amp_tf_by_other_names_is_not_among_the_others():
-    rows = {mode: made_up(mode, (ms,)) for mode, ms in (("float32", 3.0), ("policy", 2.0), ("shipped", 1.0))}
+    rows = {mode: made_up(mode, (ms,)) for mode, ms in (("float32", 3.0), ("policy", 2.0), ("calibrated", 1.0))}
     assert tables.best_other({**rows, "without cost model": made_up("without cost model", (1.0,))}).mode == "policy"
 
 
@@ -215,3 +215,26 @@ def test_the_wide_suites_halves_have_means_of_their_own():
     fair = "1.452 where other rounds choose the best"
     assert f"over the best other 1.414 by medians, {fair}, 1.414 by the fastest rounds, of 2" in text
     assert "choosing half" not in text
+
+
+def test_of_several_files_some_modes_can_be_shown_alone(tmp_path):
+    facts, paths = {"date": "2026-11-20", "command": "measure"}, [tmp_path / "one.json", tmp_path / "two.json"]
+    both = (made_up("float32", (10.0, 12.0)), made_up("amp_tf", (5.0, 6.0)))
+    for path, rows in zip(paths, (both, (*both, made_up("calibrated", (4.0, 6.0)))), strict=True):
+        results.Results(facts, "bfloat16", rows).write(path)
+    with pytest.raises(ValueError, match="calibrated has 2 rounds, other modes have 4"):
+        results.read(paths)
+    assert {row.mode: row.ms for row in results.read(paths, ["float32", "amp_tf"]).rows} == {
+        "float32": (10.0, 12.0, 10.0, 12.0),
+        "amp_tf": (5.0, 6.0, 5.0, 6.0),
+    }
+
+
+def test_another_form_of_amp_tf_is_compared_with_it_by_halves():
+    rows = []
+    for model, ms in (("vgg16", 2.0), ("resnet_v2", 8.0)):
+        row = {mode: dataclasses.replace(made_up(mode, (4.0, 4.0)), model=model) for mode in ("float32", "amp_tf")}
+        rows += [*row.values(), dataclasses.replace(row["amp_tf"], mode="calibrated", ms=(ms, ms))]
+    shown = tables.table(rows, [MODES[mode] for mode in ("float32", "amp_tf", "calibrated")])
+    way = rows[0].way
+    assert f"judging half, {way}: calibrated over amp_tf 1.000 ± 0.693, of 2" in shown.splitlines()
