@@ -35,7 +35,8 @@ _WITNESS = "MatMul"  # an op that every TensorFlow build with kernels for a devi
 _WITNESS_TYPES = (("T", (1,)),)  # float, in types.proto
 
 _WITHOUT_SOME_KERNEL = {
-    CPU: "AvgPool3D AvgPool3DGrad FusedBatchNormV3 MaxPool3D MaxPool3DGrad TopK _FusedBatchNormEx _FusedConv3D",
+    CPU: """AvgPool3D AvgPool3DGrad FusedBatchNormV3 MaxPool3D MaxPool3DGrad TopK _FusedBatchNormEx _FusedConv3D
+    _MklSwish""",
     CUDA: """CheckNumerics FusedBatchNormV3 MaxPool3DGrad Softplus Softsign TopK Where _FusedConv2D
     _FusedConv3D _FusedDepthwiseConv2dNative _FusedMatMul""",
 }

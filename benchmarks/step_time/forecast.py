@@ -193,7 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         worker(json.loads(asked.worker))
         return 0
     known = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else {}
-    measured_rows = {key: by for key, by in by_key(results.read(asked.measured).rows).items() if SUBJECT in by}
+    measured_rows = {
+        key: by for key, by in by_key(results.read(asked.measured, [REFERENCE, SUBJECT]).rows).items() if SUBJECT in by
+    }
     unknown = [(model, way) for model, way, _ in measured_rows if f"{model} {way}" not in known]
     with ThreadPoolExecutor(asked.at_once) as pool:
         for (model, way), saved in zip(unknown, pool.map(lambda pair: expect(*pair), unknown), strict=True):

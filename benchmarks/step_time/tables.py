@@ -115,7 +115,11 @@ def _means(found: Mapping[Key, Mapping[str, Row]], others: Sequence[Mode]) -> li
     ours = [median_ratio(by[SUBJECT], best_other(by)) for by in found.values() if SUBJECT in by]
     lines += [_mean(f"{SUBJECT} over the best other of each row", ours)] if ours else []
     variants = [mode.name for mode in others if mode.is_ours and mode.name != SUBJECT]
-    return [*lines, *_half_means(found), *itertools.chain.from_iterable(_over_subject(found, name) for name in variants)]
+    return [
+        *lines,
+        *_half_means(found),
+        *itertools.chain.from_iterable(_over_subject(found, name) for name in variants),
+    ]
 
 
 def _over_subject(found: Mapping[Key, Mapping[str, Row]], variant: str) -> list[str]:

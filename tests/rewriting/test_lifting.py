@@ -125,7 +125,7 @@ def _always_pays():
 
 
 def _random_graph(rng):
-    """Dense layers over sequences, with activations, readers in between and other shapes; what nobody reads is fetched."""
+    """Dense layers over sequences, with activations, readers in between, other shapes; what is unread is fetched."""
     unread = {}
 
     def take():
@@ -139,7 +139,9 @@ def _random_graph(rng):
         width = int(rng.choice([4, 8]))
         kernel = tf.constant(rng.standard_normal((x.shape[-1], width)) / 3, tf.float32)
         product = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), kernel)
-        sizes = [(*x.shape[:-1], width), (-1, width), (-1, 2, width), (-1, 2 * width)][rng.choice(4, p=[0.7, 0.1, 0.1, 0.1])]
+        sizes = [(*x.shape[:-1], width), (-1, width), (-1, 2, width), (-1, 2 * width)][
+            rng.choice(4, p=[0.7, 0.1, 0.1, 0.1])
+        ]
         back = tf.reshape(product, sizes)
         if rng.random() < 0.2:
             give([product, back][rng.integers(2)])
