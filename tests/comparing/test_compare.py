@@ -16,7 +16,6 @@ from amp_tf.comparing.comparison import Comparison
 from amp_tf.comparing.instruments import Statistics
 from amp_tf.comparing.ranges import Ranges
 from amp_tf.comparing.verdicts import judge
-from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from tests.comparing.planted import PLANTED
 
@@ -221,28 +220,3 @@ def test_where_the_ideal_is_as_far_off_there_is_no_more_to_ask():
     right, off = (Statistics(32, error, 0.0, 0.0, 0.0, 0.0, np.inf) for error in (0.0, np.inf))
     (output,) = judge([("result", "accuracy")], [off], [off], [right], [off], Precision.BFLOAT16)
     assert output.ratio == 1
-
-
-def _with_moves(kind):
-    """A model in which ``auto`` moves nodes, whose results are compared, and a batch."""
-    keras.utils.set_random_seed(0)
-    layers, random = keras.layers, keras.initializers.RandomNormal(stddev=1.0, seed=0)
-    if kind == "lifting":
-        x = keras.Input((128, 256))
-        y = layers.Dense(256)(layers.Dense(512, activation="relu", bias_initializer=random)(x))
-    else:
-        x = keras.Input((32, 32, 32))
-        y = layers.Conv2D(64, 3, use_bias=False)(x)
-        y = layers.BatchNormalization(gamma_initializer=random, beta_initializer=random)(y)
-        y = layers.Conv2D(64, 3)(layers.ReLU()(y))
-    return keras.Model(x, y), [np.random.default_rng(0).normal(size=(16, *x.shape[1:])).astype(np.float32)]
-
-
-@pytest.mark.parametrize("kind", ["lifting", "folding"])
-def test_a_node_that_gives_other_values_since_it_was_moved_is_not_compared(kind):
-    """Under ``auto`` a reshaping comes after its bias, and a filter is scaled."""
-    model, batches = _with_moves(kind)
-    found = amp_tf.compare(model, batches, amp_tf.AmpConfig(), hardware=Hardware(cpu_has_bf16=True))
-    assert found.is_healthy
-    assert len(found.nodes) >= 3
-    assert {node.name: node.accumulated for node in found.nodes if node.accumulated > 0.05} == {}
