@@ -1,10 +1,10 @@
-"""What a bias and an activation behind a product take, where TensorFlow's remapper fuses them with it and where not.
+"""What a bias and an activation take that TensorFlow computes in the kernel of the product before them.
 
     python benchmarks/fused_products.py [--seconds 1]
 
-Chains of eight layers of one size, in float32 and in bfloat16: products alone, with a bias and a Relu that the remapper
-computes in the product's kernel, and the same with the remapper off. Microseconds of a layer, medians; the three take
-turns. The cost model takes what is fused for free: *added* is by how much that is off, in shares of the product alone.
+Chains of eight layers of one size, in float32 and in bfloat16: products alone, and with a bias and a Relu that the
+remapper fuses with them. Microseconds of a layer, medians; both take turns. The cost model takes what is fused for
+free: *added* is by how much that is off, in shares of the product alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _chain(product: Callable[[Any], Any], bias: Any, is_followed: bool, x: Any) 
 
 
 def _calls(case: Sequence[int], dtype: tf.DType) -> dict[str, Call]:
-    """The three variants, traced and run once."""
+    """Both variants, traced and run once."""
     is_convolution = len(case) > 2
     channels, taps = case[3:] if is_convolution else (case[1], 1)
     kernel_shape = (taps, taps, channels, channels) if is_convolution else (channels, channels)
@@ -41,7 +41,7 @@ def _calls(case: Sequence[int], dtype: tf.DType) -> dict[str, Call]:
     kernel = tf.random.stateless_normal(kernel_shape, (0, 1), dtype=dtype) / (taps * channels**0.5)
     bias = tf.zeros(channels, dtype)
     calls = {}
-    for name, is_followed, is_remapped in (("alone", False, True), ("fused", True, True), ("apart", True, False)):
+    for name, is_followed in (("alone", False), ("fused", True)):
 
         def run(x: Any, kernel: Any, bias: Any, is_followed: bool = is_followed) -> Any:
             def product(x: Any) -> Any:
@@ -49,11 +49,9 @@ def _calls(case: Sequence[int], dtype: tf.DType) -> dict[str, Call]:
 
             return _chain(product, bias, is_followed, x)
 
-        tf.config.optimizer.set_experimental_options({"remapping": is_remapped})
         function = tf.function(run)
         function(x, kernel, bias)  # it is optimized now
         calls[name] = lambda function=function: function(x, kernel, bias)
-    tf.config.optimizer.set_experimental_options({"remapping": True})
     return calls
 
 
@@ -73,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1.0, help="for each product and type")
     asked = parser.parse_args(arguments)
-    names = "alone", "fused", "apart"
+    names = "alone", "fused"
     heads = [f"{dtype} {name}" for dtype in ("float32", "bfloat16") for name in (*names, "added")]
     print(f"| product | {' | '.join(heads)} | gain alone | gain fused |")
     print("|---|" + "---:|" * (len(heads) + 2))
