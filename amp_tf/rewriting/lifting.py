@@ -14,8 +14,8 @@ done only where amp_tf chooses the precision, only in GraphDefs, and dropped whe
 lifted costs nothing in the cost model and has the product's type, or the remapper cannot fuse. A second rewrite finds
 nothing to lift.
 
-Refused: another reader of the product or the reshaping, or a second one of a bias before its activation; control edges,
-preserved nodes, wishes of the user; a bias along another dimension; a last dimension that is unknown.
+Refused: another reader of the product or the reshaping; control edges, preserved nodes, wishes of the user; a bias
+along another dimension; a last dimension that is unknown. A bias that others read too is lifted without its activation.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def lift(form: Form, job: Job) -> Form:
         return form
     obstacles = job.obstacles(form.view)
     kept = {*obstacles.rule_of, *obstacles.forced}.union(*control_links(form.view))
-    found = [move for move in (_move(form.view, form.shapes, kept, *found) for found in candidates) if move]
-    if not found:
+    moves = [move for nodes in candidates if (move := _move(form.view, form.shapes, kept, *nodes))]
+    if not moves:
         return form
-    lifted = form.then(_edits(form.view, found), job.templates, _resized(form.view, form.shapes, found))
-    over = {node: move.product for move in found for node in move.followers}
+    lifted = form.then(_edits(form.view, moves), job.templates, _resized(form.view, form.shapes, moves))
+    over = {node: move.product for move in moves for node in move.followers}
     return dataclasses.replace(lifted, folded=dataclasses.replace(form.folded, lifted=over))
 
 
