@@ -31,6 +31,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
 ELSEWHERE = {
     "scripts/demo": "tests/scripts/test_demo.py",
     "scripts/test": "runs this test",
+    "scripts/test_plugin": "installs another TensorFlow and zentf",
     "pip install '.[cpu]'": "installs half a GB; scripts/test_wheel does it",
     "pip install '.[gpu]'": "installs several GB; docker/ does it",
     "pip install .": "tests/test_packaging.py",
