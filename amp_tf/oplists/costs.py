@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from amp_tf.oplists.table import CONVOLVED_ACTIVATIONS, FUSED_ACTIVATIONS, MATRIX_ACTIVATIONS
+
 #: Gradient ops that oneDNN computes from what their forward op left behind: the op, and the number of the input by
 #: which it reads its forward op. If the two differ in type, TensorFlow falls back to a kernel that is many times slower
 #: (MaxPoolGrad: 5.5 ns for each element).
@@ -22,6 +24,15 @@ KERNEL_PAIRS: Mapping[str, tuple[str, int]] = {
 #: Ops that oneDNN computes together with a product that reads the same tensor, if both have one type: the op, the
 #: product, and the number of the product's input. Alone they would cost what the table says.
 FUSED_WITH: Mapping[str, tuple[str, int]] = {"BiasAddGrad": ("Conv2DBackpropFilter", 2)}
+
+#: Products with which TensorFlow computes the bias behind them, with the activations that it computes then, too; and
+#: those whose bias may come behind a Squeeze, as that of a convolution over sequences does.
+WITH_BIAS: Sequence[tuple[frozenset[str], frozenset[str]]] = (
+    (frozenset({"DepthwiseConv2dNative"}), FUSED_ACTIVATIONS),
+    (frozenset({"Conv2D", "Conv3D"}), CONVOLVED_ACTIVATIONS),
+    (frozenset({"MatMul"}), MATRIX_ACTIVATIONS),
+)
+SQUEEZED = frozenset({"Conv2D"})
 
 
 @dataclasses.dataclass(frozen=True)

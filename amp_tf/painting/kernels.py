@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Iterator
 
 import numpy as np
 
+from amp_tf.graph.indices import Mask, Node
 from amp_tf.graph.sizes import Shape, Shapes
 from amp_tf.graph.view import Edges, GraphView
 from amp_tf.oplists import costs
+from amp_tf.oplists.table import BIASES, SQUEEZING
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.prices import input_shapes
 from amp_tf.painting.reasons import FORCED, Rule
@@ -58,26 +61,74 @@ def fused_with_products(canvas: Canvas) -> dict[int, int]:
 
     They cost nothing of their own, if both have one type.
     """
-    view = canvas.view
-    edges = _edges_into(view, {*costs.FUSED_WITH, *(product for product, _ in costs.FUSED_WITH.values())})
-    fused: list[tuple[int, int, int]] = []
-    read_by: dict[tuple[str, int, int, int], int] = {}
+    pairs = computed_with_products(canvas.view)
+    first = {node: next(iter(canvas.view.units(node))) for pair in pairs.items() for node in pair}
+    units = ((first[node], first[product]) for node, product in pairs.items())
+    return {unit: of_product for unit, of_product in units if canvas.allow[unit] and canvas.allow[of_product]}
+
+
+def computed_with_products(view: GraphView) -> dict[Node, Node]:
+    """The nodes that TensorFlow computes together with a product if both have one type, each with the product.
+
+    Those are bias gradients that read what a filter gradient reads, and biases and activations behind a product. Where
+    something else reads what lies between, they are computed alone.
+
+    Sources of the patterns (TensorFlow 2.21): ``MergeConv2DBackpropFilterWithBiasAddGrad`` of
+    core/common_runtime/mkl_layout_pass.cc; ``FindContractionWithBias``, ``FindContractionWithBiasAndActivation`` and
+    ``FindConv2DWithSqueezeAndBias`` of core/grappler/optimizers/remapper.cc.
+    """
+    return dict(itertools.chain(_beside_products(view), _behind_products(view)))
+
+
+def _beside_products(view: GraphView) -> Iterator[tuple[Node, Node]]:
+    """The nodes of :data:`costs.FUSED_WITH` and the products that read the same tensor."""
+    if not any(op in view.ops for op in costs.FUSED_WITH):
+        return
     products = set(costs.FUSED_WITH.values())
-    columns = "src_node", "src_port", "dst_node", "dst_position", "dst_unit"
-    for source, port, node, position, unit in edges.rows(*columns):
-        if not canvas.allow[unit]:
-            continue
+    edges = _edges_into(view, {*costs.FUSED_WITH, *(product for product, _ in products)})
+    read_by: dict[tuple[str, int, Node, int], Node] = {}
+    beside: list[tuple[Node, Node, int]] = []
+    for source, port, node, position in edges.rows("src_node", "src_port", "dst_node", "dst_position"):
         op = view.ops[node]
         if (op, position) in products:
-            read_by[op, position, source, port] = unit
+            read_by[op, position, source, port] = node
         elif op in costs.FUSED_WITH:
-            fused.append((unit, source, port))
-    node_of = canvas.node_of
-    keys = ((unit, (*costs.FUSED_WITH[view.ops[node_of[unit]]], source, port)) for unit, source, port in fused)
-    return {unit: read_by[key] for unit, key in keys if key in read_by}
+            beside.append((node, source, port))
+    for node, source, port in beside:
+        product = read_by.get((*costs.FUSED_WITH[view.ops[node]], source, port))
+        if product is not None:
+            yield node, product
+
+
+def _behind_products(view: GraphView) -> Iterator[tuple[Node, Node]]:
+    """Biases that are added to a product, and the activations of these, each with the product."""
+    if not any(op in view.ops for op in BIASES):
+        return
+    edges = view.edges.at((view.edges.dst_position == 0) & _has_one_reader(view)[view.edges.src_node])
+
+    def behind(sources: Container[Node], ops: Container[str]) -> dict[Node, Node]:
+        """The nodes of some ops that alone read one of the sources, each with it."""
+        rows = edges.at(_with(view, ops)[edges.dst_node]).rows("src_node", "dst_node")
+        return {node: source for source, node in rows if source in sources}
+
+    for products, activations in costs.WITH_BIAS:
+        biases = behind({*view.nodes_with(products)}, BIASES)
+        yield from biases.items()
+        yield from ((node, biases[bias]) for node, bias in behind(biases, activations).items())
+    squeezed = behind({*view.nodes_with(costs.SQUEEZED)}, SQUEEZING)
+    yield from ((bias, squeezed[squeeze]) for bias, squeeze in behind(squeezed, BIASES).items())
+
+
+def _with(view: GraphView, ops: Container[str]) -> Mask:
+    """The nodes of some ops."""
+    return view.of_kinds((kind.op in ops for kind in view.of_kind), np.bool_)
+
+
+def _has_one_reader(view: GraphView) -> Mask:
+    mask: Mask = np.bincount(view.edges.src_node, minlength=view.node_count) == 1
+    return mask
 
 
 def _edges_into(view: GraphView, ops: Container[str]) -> Edges:
     """The edges that go to nodes of some ops."""
-    is_wanted = np.fromiter((op in ops for op in view.ops), np.bool_, view.node_count)
-    return view.edges.at(is_wanted[view.edges.dst_node])
+    return view.edges.at(_with(view, ops)[view.edges.dst_node])

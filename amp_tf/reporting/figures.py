@@ -19,6 +19,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.sizes import Shapes, element_count
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, CPU, DENY, INFER, ROWS
+from amp_tf.painting.kernels import computed_with_products
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.prices import count_runs, joined, operations_of, price_of_product, rows_of_joined
 from amp_tf.reporting.basis import Basis, InsertedCast
@@ -130,7 +131,8 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
 def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[Any, Any]:
     """What all runs of each node took in the program's own graph in float32, and take now, casts left out; in ns.
 
-    Where normalization was folded, its multiplication went over the convolution's result before; its sum and what
+    What TensorFlow computes with a product (:func:`amp_tf.painting.kernels.computed_with_products`) takes no time of its
+    own. Where normalization was folded, its multiplication went over the convolution's result before; its sum and what
     follows are one kernel with the convolution now, as what was lifted is with its product.
 
     Args:
@@ -138,7 +140,12 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
     """
     before, in_f16 = node_times(basis, figures)
     now = np.where(is_f16, in_f16, before)
-    now[[*basis.folded.fused, *basis.folded.lifted]] = 0.0
+    moved = {*basis.folded.fused, *basis.folded.lifted}
+    now[[*moved]] = 0.0
+    for node, product in computed_with_products(basis.view).items():
+        if node not in moved:
+            before[node] = 0.0
+            now[node] *= is_f16[node] != is_f16[product]
     for source, node in basis.view.edges.rows("src_node", "dst_node"):
         if source in basis.folded.scales:
             in_float32, _ = basis.resolution.costs.of_op(basis.view.ops[source], _result_elements(basis, node))

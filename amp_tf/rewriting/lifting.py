@@ -32,7 +32,7 @@ from amp_tf.graph.frames import control_links
 from amp_tf.graph.indices import Node
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import BIASES, FUSED_ACTIVATIONS, MATRIX_PRODUCT, RESHAPING
+from amp_tf.oplists.table import BIASES, MATRIX_ACTIVATIONS, MATRIX_PRODUCT, RESHAPING
 from amp_tf.rewriting.form import Form, Job
 
 
@@ -96,7 +96,7 @@ def _move(
     if not before or not after or before[-1] != after[-1] or before[-1] <= 0 or not is_channels_last(view.protos[bias]):
         return None
     followers, readers = [bias], _readers(view, bias)
-    if len(readers) == 1 and view.ops[readers[0][0]] in FUSED_ACTIVATIONS and readers[0][0] not in kept:
+    if len(readers) == 1 and view.ops[readers[0][0]] in MATRIX_ACTIVATIONS and readers[0][0] not in kept:
         followers.append(readers[0][0])
         readers = _readers(view, followers[-1])
     return _Move(product, reshaping, followers, readers)

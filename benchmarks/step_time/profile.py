@@ -4,9 +4,9 @@
 
 One process for each mode; they take turns, first profiling steps and then timing as many, and medians over the turns
 count.
-A figure is the time inside the kernels of one op, summed over threads, in milliseconds of a step, with how many of them
-ran; so columns add up to more than the step where kernels run side by side, and a kernel that waits for the cores that
-another one uses counts twice. Below is the step by the clock, without the profiler.
+A figure is the time by the clock in the kernels of one op, in milliseconds of a step, with how many of them ran; what
+kernels share that run side by side counts in equal parts, so that columns add up to the time in which any kernel ran.
+Below is the step by the clock, without the profiler.
 ``python -m benchmarks.step_time.behind`` does it for the rows of a measurement in which amp_tf is behind.
 """
 

@@ -155,11 +155,12 @@ def timed_round(runner: Runner, seconds: float, step_s: float) -> dict[str, floa
 
 
 def profiled_round(runner: Runner, seconds: float, step_s: float) -> dict[str, tuple[float, float]]:
-    """Of each op the milliseconds in its kernels and how many of them ran, both in a step."""
+    """Of each op the milliseconds by the clock that are its kernels', and how many of them ran, both in a step."""
     count = _steps_in(seconds, step_s)
     total: dict[str, float] = collections.defaultdict(float)
     kernels: dict[str, int] = collections.Counter()
-    for op, ms in traces.kernels(traces.record(lambda: runner.steps(count))):
+    ran = [*traces.kernels(traces.record(lambda: runner.steps(count)))]
+    for (op, _), ms in zip(ran, traces.shares([event for _, event in ran]), strict=True):
         total[op] += ms
         kernels[op] += 1
     return {op: (total[op] / count, kernels[op] / count) for op in total}

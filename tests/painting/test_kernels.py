@@ -1,0 +1,94 @@
+"""Which ops are computed together with a product: as TensorFlow computes them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from amp_tf.graph.reader import read_graph
+from amp_tf.graph.templates import Templates
+from amp_tf.painting.kernels import computed_with_products
+
+CHANNELS = 16
+ACTIVATIONS = {
+    "Elu": tf.nn.elu,
+    "LeakyRelu": tf.nn.leaky_relu,
+    "Relu": tf.nn.relu,
+    "Relu6": tf.nn.relu6,
+    "Sigmoid": tf.sigmoid,
+    "Softplus": tf.nn.softplus,
+    "Tanh": tf.tanh,
+}
+#: How each product is asked for, with the shapes of what it reads.
+PRODUCTS = {
+    "MatMul": (tf.matmul, [32, CHANNELS], [CHANNELS, CHANNELS]),
+    "Conv1D": (lambda x, w: tf.nn.conv1d(x, w, 1, "SAME"), [2, 32, CHANNELS], [3, CHANNELS, CHANNELS]),
+    "Conv2D": (lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), [2, 8, 8, CHANNELS], [3, 3, CHANNELS, CHANNELS]),
+    "Conv3D": (lambda x, w: tf.nn.conv3d(x, w, [1] * 5, "SAME"), [2, 4, 4, 4, CHANNELS], [3, 3, 3, CHANNELS, CHANNELS]),
+    "DepthwiseConv2dNative": (
+        lambda x, w: tf.nn.depthwise_conv2d(x, w, [1] * 4, "SAME"),
+        [2, 8, 8, CHANNELS],
+        [3, 3, CHANNELS, 1],
+    ),
+    "BatchMatMulV2": (tf.matmul, [4, 32, CHANNELS], [4, CHANNELS, CHANNELS]),
+}
+
+
+def _told_and_done(function, *shapes, dtype=tf.float32):
+    """The ops that are computed with a product: those of which the project says so, and those of which none is left."""
+    graph = tf.Graph()
+    with graph.as_default(), graph.device("/cpu:0"):
+        inputs = [tf.cast(tf.compat.v1.placeholder(tf.float32, shape), dtype) for shape in shapes]
+        fetches = [tf.cast(result, tf.float32, name="wanted") for result in tf.nest.flatten(function(*inputs))]
+        view = read_graph(graph.as_graph_def(add_shapes=True), Templates())
+        told = sorted(view.ops[node] for node in computed_with_products(view))
+        metadata = tf.compat.v1.RunMetadata()
+        options = tf.compat.v1.RunOptions(output_partition_graphs=True)
+        fed = [op.outputs[0] for op in graph.get_operations() if op.type == "Placeholder"]
+        random = np.random.default_rng(0)
+        with tf.compat.v1.Session(graph=graph) as session:
+            feeds = {tensor: random.standard_normal(tensor.shape, np.float32) for tensor in fed}
+            session.run(fetches, feeds, options=options, run_metadata=metadata)
+    run = [node.op for partition in metadata.partition_graphs for node in partition.node]
+    asked = [op for op in view.ops if op in {"BiasAdd", "BiasAddGrad", *ACTIVATIONS}]
+    return told, sorted(op for op in asked if op not in run)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_biases_and_activations_are_computed_with_the_products_with_which_tensorflow_computes_them(
+    product, activation, dtype
+):
+    multiply, *shapes = PRODUCTS[product]
+
+    def function(x, w, b):
+        return ACTIVATIONS[activation](tf.nn.bias_add(multiply(x, w), b))
+
+    told, done = _told_and_done(function, *shapes, [CHANNELS], dtype=dtype)
+    assert told == done
+
+
+def test_what_something_else_reads_is_computed_alone():
+    def function(x, w, b):
+        product = tf.matmul(x, w)
+        biased = tf.nn.bias_add(product, b)
+        return tf.nn.relu(biased), tf.abs(biased), tf.matmul(tf.nn.relu(tf.nn.bias_add(product, b * 2)), w)
+
+    told, done = _told_and_done(function, *PRODUCTS["MatMul"][1:], [CHANNELS])
+    assert told == done == []
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda dtype: dtype.name)
+def test_bias_gradients_are_computed_with_filter_gradients(dtype):
+    def function(x, w, g):
+        shape = tf.constant(w.shape.as_list())
+        filters = tf.raw_ops.Conv2DBackpropFilter(
+            input=x, filter_sizes=shape, out_backprop=g, strides=[1] * 4, padding="SAME"
+        )
+        return filters, tf.raw_ops.BiasAddGrad(out_backprop=g)
+
+    image, kernel = PRODUCTS["Conv2D"][1:]
+    told, done = _told_and_done(function, image, kernel, image, dtype=dtype)
+    assert told == done == ["BiasAddGrad"]
