@@ -15,15 +15,14 @@ import tensorflow as tf
 
 from amp_tf.calibrating import elements, products
 from amp_tf.calibrating.fitting import fit
-from amp_tf.calibrating.timing import TYPES, run_each, take_times
+from amp_tf.calibrating.timing import TYPES, Op, run_many, take_times
 from amp_tf.oplists.cost_tables import DISPATCH, CostTable, Pair
 from amp_tf.oplists.costs import COSTS_AS
 
 SECONDS = 70.0
-_ELEMENTS = 8_000_000  # that an op which is no product computes in one call, so that the call itself takes little
-_MOST_RUNS = 32  # in one call: what is traced takes time, too
-_COLD_ELEMENTS = 16_000_000  # of all tensors that are cast in turn: more than the caches hold
-_LEAST_CAST = 0.01  # ns for each element; a time must be positive
+_MOST_RUNS = 16  # in one call: what is traced takes time, too
+_ELEMENTS = 16_000_000  # of all runs in one call, so that tensors read in turn are more than the caches hold
+_LEAST_NS = 0.01  # for each element; a time must be positive
 _NS = 1e9
 Shape = tuple[int, ...]
 
@@ -100,35 +99,53 @@ def _product_cases(taken: dict[products.Product, Pair]) -> Iterator[_Case]:
             return [tf.constant(random.standard_normal(shape, dtype=np.float32)) for shape in product.shapes]
 
         note = functools.partial(taken.__setitem__, product)
-        yield _Case(f"{product.op} {product.what}", product.run, inputs, product.runs, 1.0, note, min)
+        run = run_many(product.run, product.runs)
+        yield _Case(f"{product.op} {product.what}", run, inputs, product.runs, 1.0, note, min)
 
 
 def _element_cases(of_ops: dict[tuple[str, Shape], Pair]) -> Iterator[_Case]:
-    for shape in elements.SHAPES:
+    for number, shape in enumerate(elements.SHAPES):
         data = elements.data_of(shape)
-        count = float(math.prod(shape))
-        runs = min(_MOST_RUNS, max(4, round(_ELEMENTS / count)))
-        for name, (op, inputs) in elements.ops_on(data).items():
-            note = functools.partial(of_ops.__setitem__, (name, shape))
-            yield _Case(name, op, functools.partial(_itself, inputs), runs, count, note)
-        turns = min(_MOST_RUNS, max(2, round(_COLD_ELEMENTS / count)))
+        ops = {name: op for name, op in elements.ops_on(data).items() if number % 2 == 0 or name not in elements.SELDOM}
+        for name, (op, inputs) in ops.items():
+            yield _element_case(of_ops, name, op, inputs, len(inputs) - 1, shape)
+        for stacks in (0, 1):
+            yield _element_case(of_ops, _nothing(stacks), _first, [data], stacks, shape)
         for kind in TYPES:
-            name = f"Cast to {kind.name}"
-            note = functools.partial(of_ops.__setitem__, (name, shape))
-            run = run_each(functools.partial(tf.cast, dtype=kind))
-            yield _Case(name, run, functools.partial(_copies, data, turns), 1, turns * count, note)
+            yield _element_case(of_ops, _cast(kind), functools.partial(tf.cast, dtype=kind), [data], 1, shape)
 
 
-def _itself(inputs: Sequence[Any]) -> Sequence[Any]:
-    return inputs
+def _element_case(
+    of_ops: dict[tuple[str, Shape], Pair], name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: Shape
+) -> _Case:
+    """An op on tensors of a shape, of which so many of the last ones were not read just before.
 
-
-def _copies(data: Any, count: int) -> Sequence[Any]:
-    """As many tensors: what is cast in a step, weights above all, was not read just before.
-
-    Large ones are in no cache then; small ones, as those of a small model, in the last.
+    Large ones are in no cache then; small ones, as those of a small model, in the last. All that casts read is so,
+    weights above all.
     """
-    return [data + turn for turn in range(count)]
+    size = float(math.prod(shape))
+    runs = min(_MOST_RUNS, max(2, round(_ELEMENTS / size)))
+
+    def taken() -> Sequence[Any]:
+        same = len(inputs) - stacks
+        return [*inputs[:same], *(tf.repeat(tensor[None], runs, 0) for tensor in inputs[same:])]
+
+    note = functools.partial(of_ops.__setitem__, (name, shape))
+    return _Case(name, run_many(op, runs, stacks), taken, runs, size, note)
+
+
+def _cast(kind: Any) -> str:
+    """What casts to a type are called among the cases."""
+    return f"Cast to {kind.name}"
+
+
+def _nothing(stacks: int) -> str:
+    """What a call that takes tensors out of so many stacks is called among the cases."""
+    return f"Nothing of {stacks}"
+
+
+def _first(*inputs: Any) -> Any:
+    return inputs[0]
 
 
 def _table(
@@ -146,19 +163,17 @@ def _table(
         )
         pair = (fit(work, [taken[case][index] for case in cases], known[index]) for index in (0, 1))
         fitted[op] = (next(pair), next(pair))
-    names = {name for name, _ in of_ops if not name.startswith("Cast")}
-    rows = {name: tuple(of_ops[name, shape] for shape in elements.SHAPES) for name in names}
-    rows.update({name: rows[kernel] for name, kernel in elements.SAME_KERNEL.items()})
+    rows = _rows(of_ops)
     # An op that is not known moves its tensors once, as a Mul does in float32; in 16 bit these are half as large.
     *cached, (in_memory, _) = rows["Mul"]
     counts = [float(math.prod(shape)) for shape in elements.SHAPES]
 
-    def casts(kind: str, other: str, index: int) -> tuple[float, ...]:
+    def casts(kind: Any, index: int) -> tuple[float, ...]:
         """What a cast takes for each element, without its start and without what calling the function takes."""
         times = []
         for shape, count in zip(elements.SHAPES, counts, strict=True):
-            cast, none = (of_ops[f"Cast to {name}", shape][index] for name in (kind, other))
-            times.append(max(cast - none - DISPATCH / count, _LEAST_CAST))
+            cast, none = (of_ops[name, shape][index] for name in (_cast(kind), _nothing(1)))
+            times.append(max(cast - none - DISPATCH / count, _LEAST_NS))
         return tuple(times)
 
     return CostTable(
@@ -166,7 +181,34 @@ def _table(
         elements=rows,
         other=(*((time, time) for time, _ in cached), (in_memory, in_memory / 2)),
         products=fitted,
-        to_f16=casts("bfloat16", "float32", 0),
-        to_float32=casts("float32", "bfloat16", 1),
+        to_f16=casts(tf.bfloat16, 0),
+        to_float32=casts(tf.float32, 1),
         sizes=tuple(counts),
     )
+
+
+def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...]]:
+    """What ops take for each element, at each size, without what calls and taking inputs out of stacks take."""
+    stacks = {
+        name: len(inputs) - 1 for name, (_, inputs) in elements.ops_on(elements.data_of(elements.SHAPES[0])).items()
+    }
+
+    def taken(name: str, shape: Shape) -> Iterator[float]:
+        before = of_ops[elements.MEASURED_WITH.get(name, _nothing(stacks[name])), shape]
+        for ns, own in zip(of_ops[name, shape], before, strict=True):
+            yield max(ns - own, _LEAST_NS)
+
+    counts = [float(math.prod(shape)) for shape in elements.SHAPES]
+
+    def row(name: str) -> tuple[Pair, ...]:
+        """At sizes that were left out, times lie on the line between those of the neighbours."""
+        known = {
+            count: [each * count for each in taken(name, shape)]
+            for shape, count in zip(elements.SHAPES, counts, strict=True)
+            if (name, shape) in of_ops
+        }
+        times = (np.interp(counts, [*known], [pair[index] for pair in known.values()]) / counts for index in (0, 1))
+        return tuple(zip(*(array.tolist() for array in times), strict=True))
+
+    rows = {name: row(name) for name in stacks}
+    return {**rows, **{name: rows[kernel] for name, kernel in elements.SAME_KERNEL.items()}}

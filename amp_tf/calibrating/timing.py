@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,42 +13,37 @@ Op = Callable[..., Any]
 TYPES = (tf.float32, tf.bfloat16)
 
 
-def run_many(op: Op, runs: int) -> Op:
-    """The op as many times, one after the other, each reading the same inputs and writing to new memory.
+def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
+    """The op as many times, one after the other, each writing to new memory.
 
     So it is in training, where the activations are kept for the gradients; in a chain TensorFlow would write in place.
+
+    Args:
+        op: takes tensors.
+        runs: how many times.
+        stacks: how many of its inputs, counted from the last, are taken out of stacks of as many tensors, so that each
+            run reads others. A part of a stack is the stack's memory, and no copy.
     """
 
     def run(*inputs: Any) -> Any:
+        same = inputs[: len(inputs) - stacks]
+        others = zip(*map(tf.unstack, inputs[len(same) :]), strict=True) if stacks else itertools.repeat((), runs)
         results: list[Any] = []
-        for _ in range(runs):
+        for other in others:
             with tf.control_dependencies(results[-1:]):
-                results.append(op(*inputs))
-        return results[-1]
-
-    return run
-
-
-def run_each(op: Op) -> Op:
-    """The op on each of some tensors, one after the other."""
-
-    def run(*tensors: Any) -> Any:
-        results: list[Any] = []
-        for tensor in tensors:
-            with tf.control_dependencies(results[-1:]):
-                results.append(op(tensor))
+                results.append(op(*same, *other))
         return results[-1]
 
     return run
 
 
 def take_times(
-    op: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3
+    run: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """What one run took in float32 and in bfloat16, in seconds: a figure for each call.
+    """What one run of an op took in float32 and in bfloat16, in seconds: a figure for each call.
 
     Args:
-        op: takes tensors; it is traced once for each type.
+        run: takes tensors and runs the op some times; it is traced once for each type.
         inputs: float32 tensors.
         runs: of the op in each call.
         until: the value of ``time.monotonic()`` at which no more calls begin.
@@ -56,7 +52,7 @@ def take_times(
     calls = []
     for dtype in TYPES:
         cast = [tf.cast(tensor, dtype) for tensor in inputs]
-        concrete = tf.function(run_many(op, runs)).get_concrete_function(*cast)
+        concrete = tf.function(run, autograph=False).get_concrete_function(*cast)
         concrete(*cast)
         calls.append((concrete, cast))
     taken: tuple[list[float], list[float]] = ([], [])

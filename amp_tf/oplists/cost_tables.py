@@ -31,6 +31,8 @@ FEW_OPERATIONS = 8e6  #: so many of a product one thread computes; what is more 
 #: What stands after an op in rows of their own: for products that read their second matrix turned, which oneDNN's
 #: float32 kernel does slowly, and for convolutions in NCHW, which gain next to nothing unless they have one tap.
 TRANSPOSED, CHANNELS_FIRST, POINTWISE_FIRST = ", second transposed", ", channels first", ", channels first, one tap"
+#: What stands after an op of two tensors of which one is small, such as the scales of a normalization.
+BROADCAST = ", broadcast"
 SHIPPED_FOLDER = Path(__file__).parent / "cpu_costs"
 
 Pair = tuple[float, float]  #: in float32 and in bfloat16
@@ -84,11 +86,17 @@ class CostTable:
     to_float32: tuple[float, ...]
     sizes: tuple[float, ...] = CACHED_AND_IN_MEMORY
 
-    def of_op(self, op: str, elements: float) -> Pair:
-        """What an op that is no product takes in float32 and in 16 bit, in ns."""
+    def of_op(self, op: str, elements: float, variant: str = "") -> Pair:
+        """What an op that is no product takes in float32 and in 16 bit, in ns.
+
+        Args:
+            op: the op.
+            elements: of the largest tensor that it reads or writes.
+            variant: what stands after its op in the name of its row, if there is such a row.
+        """
         if op in FREE:
             return 0.0, 0.0
-        row = self.elements.get(op, self.other)
+        row = self.elements.get(op + variant) or self.elements.get(op, self.other)
         size, first, second = self._place(elements)
         (first_float32, first_f16), (second_float32, second_f16) = row[size], row[size + 1]
         return first_float32 * first + second_float32 * second, first_f16 * first + second_f16 * second

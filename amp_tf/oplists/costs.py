@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from amp_tf.oplists.table import CONVOLVED_ACTIVATIONS, FUSED_ACTIVATIONS, MATRIX_ACTIVATIONS
+from amp_tf.oplists.table import CONVOLVED_ACTIVATIONS, FUSED_ACTIVATIONS, MATRIX_ACTIVATIONS, Trait
 
 #: Gradient ops that oneDNN computes from what their forward op left behind: the op, and the number of the input by
 #: which it reads its forward op. If the two differ in type, TensorFlow falls back to a kernel that is many times slower
@@ -53,8 +53,12 @@ class Joined:
 #: A Sigmoid alone is slower in 16 bit; with its multiplication it is one kernel that takes the same in both types.
 SWISH = Joined("Sigmoid", "Mul", "_MklSwish")
 
-#: Ops that move no data: they cost nothing in either type.
-FREE = frozenset({"EnsureShape", "ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze", "StopGradient"})
+#: Ops that move no data: they cost nothing in either type. Those of TensorLists and loops hand tensors on.
+FREE = Trait(
+    """EnsureShape Enter Exit ExpandDims Identity IdentityN Merge NextIteration PreventGradient Rank Reshape Shape
+    ShapeN Snapshot Squeeze StatelessWhile StopGradient Switch TensorListGetItem TensorListPopBack
+    TensorListPushBack TensorListPushBackBatch TensorListSetItem While"""
+)
 JOINED_AWAY = "Identity"  #: what the inner of two joined ops costs as
 
 #: Convolutions: op to where its filter is, as (is an input, number), and where the values of its output side are.

@@ -12,12 +12,13 @@ import numpy as np
 from amp_tf.graph.frames import data_links, readers_of
 from amp_tf.graph.sizes import Shape, Shapes, element_count
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED, CostTable, Pair
+from amp_tf.oplists.cost_tables import BROADCAST, CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED, CostTable, Pair
 from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS, CONVOLUTIONS, JOINED_AWAY, SWISH, TRANSPOSING, overhang
-from amp_tf.oplists.table import LOOP_ENTRIES, LOOP_EXITS
+from amp_tf.oplists.table import BROADCASTING, LOOP_ENTRIES, LOOP_EXITS
 from amp_tf.painting.turns import TYPICAL, Path, find_turns
 from amp_tf.painting.work import count_operations, filter_shape
 
+_SMALL = 8  # times fewer elements: what reading them takes does not count
 _MOST_LOOPS = 8  # in each other; in a broken graph there is no end to them
 
 
@@ -121,7 +122,7 @@ class Prices:
 
     def op(self, node: int, elements: float) -> Pair:
         """What one run of another node takes, by the elements of the largest tensor that it reads or writes."""
-        return self.table.of_op(self._rows.get(node, self._view.ops[node]), elements)
+        return price_of_op(self.table, self._view, node, self._shapes, self._rows, elements)
 
     def casts(self, elements: float) -> Pair:
         """What casts of so many elements take, to float32 and to 16 bit, in ns."""
@@ -153,6 +154,33 @@ def price_of_product(
     op, variant = view.ops[node], variant_of(view, node, shapes)
     computed = operations * overhang(op, _kernel(view, node, shapes), variant)
     return table.of_product(op, computed, elements, variant)
+
+
+def price_of_op(
+    table: CostTable, view: GraphView, node: int, shapes: Shapes, joined_rows: Mapping[int, str], elements: float
+) -> Pair:
+    """What one run of a node that is no product takes in float32 and in 16 bit, in ns.
+
+    Args:
+        table: what ops take.
+        view: the graph.
+        node: the node.
+        shapes: the static shapes of its tensors.
+        joined_rows: the rows of nodes that are computed as one (:func:`rows_of_joined`).
+        elements: of the largest tensor that it reads or writes.
+    """
+    row = joined_rows.get(node)
+    if row is not None:
+        return table.of_op(row, elements)
+    op = view.ops[node]
+    return table.of_op(op, elements, BROADCAST if op in BROADCASTING and _is_broadcast(view, node, shapes) else "")
+
+
+def _is_broadcast(view: GraphView, node: int, shapes: Shapes) -> bool:
+    """Whether one of two tensors is known to be much smaller than the other."""
+    counts = [element_count(shape) for shape in input_shapes(view, node, shapes)]
+    known = [count for count in counts if count is not None]
+    return len(known) == len(counts) > 1 and min(known) * _SMALL <= max(known)
 
 
 def operations_of(view: GraphView, node: int, shapes: Shapes) -> float | None:

@@ -21,7 +21,7 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, CPU, DENY, INFER, ROWS
 from amp_tf.painting.kernels import computed_with_products
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.prices import count_runs, joined, operations_of, price_of_product, rows_of_joined
+from amp_tf.painting.prices import count_runs, joined, operations_of, price_of_op, price_of_product, rows_of_joined
 from amp_tf.reporting.basis import Basis, InsertedCast
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
                 float(np.nan_to_num(figures.elements[node])),
             )
         else:
-            row = rows.get(node, basis.view.ops[node])
-            pair = basis.resolution.costs.of_op(row, float(figures.largest[node]))
+            largest = float(figures.largest[node])
+            pair = price_of_op(basis.resolution.costs, basis.view, node, basis.shapes, rows, largest)
         in_float32[node], in_f16[node] = pair
     return in_float32 * figures.runs, in_f16 * figures.runs
 
@@ -131,9 +131,10 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
 def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[Any, Any]:
     """What all runs of each node took in the program's own graph in float32, and take now, casts left out; in ns.
 
-    What TensorFlow computes with a product (:func:`amp_tf.painting.kernels.computed_with_products`) takes no time of its
-    own. Where normalization was folded, its multiplication went over the convolution's result before; its sum and what
-    follows are one kernel with the convolution now, as what was lifted is with its product.
+    What TensorFlow computes with a product takes no time of its own
+    (:func:`amp_tf.painting.kernels.computed_with_products`). Where normalization was folded, its multiplication went
+    over the convolution's result before; its sum and what follows are one kernel with the convolution now, as what was
+    lifted is with its product.
 
     Args:
         is_f16: for each node, whether it computes in 16 bit.

@@ -6,6 +6,8 @@ import math
 import tensorflow as tf
 
 from amp_tf.calibrating import elements
+from amp_tf.oplists.costs import FREE
+from amp_tf.oplists.table import CLEAR, CPU, INFER, ROWS, Trait
 
 SMALL = (8, 8, 8, 64)
 
@@ -35,5 +37,17 @@ def test_ops_read_or_write_no_tensor_that_is_larger_than_the_shape_that_they_are
     data = elements.data_of(SMALL)
     for name, (op, inputs) in elements.ops_on(data).items():
         outputs = tf.nest.flatten(tf.function(op).get_concrete_function(*inputs).structured_outputs)
-        largest = max(math.prod(tensor.shape) for tensor in (*inputs, *outputs))
-        assert largest == math.prod(SMALL) or (name == "Pad" and largest < 2 * math.prod(SMALL)), name
+        largest = max(tensor.shape.num_elements() or 0 for tensor in (*inputs, *outputs))
+        grows = name in {"MirrorPad", "Pad"}
+        assert largest == math.prod(SMALL) or (grows and largest < 2 * math.prod(SMALL)), name
+
+
+def test_every_op_of_the_lists_has_a_row_or_costs_nothing_or_is_named_here():
+    """Those that are not measured: second gradients of poolings, and ops that are rare around products."""
+    unmeasured = Trait(
+        """MaxPoolGradGrad MaxPoolGradGradV2 TensorListConcatLists TensorListGather TensorListScatter
+        TensorListScatterIntoExistingList TensorListScatterV2 TensorListSplit Where _FusedBatchNormEx"""
+    )
+    rows = elements.ops_on(elements.data_of(SMALL)).keys() | elements.SAME_KERNEL.keys()
+    listed = {row.op for row in ROWS if row.table == CPU and row.op_list in (INFER, CLEAR)}
+    assert listed - rows - FREE == unmeasured

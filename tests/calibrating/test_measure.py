@@ -22,6 +22,7 @@ def few(monkeypatch):
     everything = elements.ops_on
     monkeypatch.setattr(products, "all_products", lambda: iter(smallest.values()))
     monkeypatch.setattr(elements, "ops_on", lambda data: {name: everything(data)[name] for name in OPS})
+    monkeypatch.setattr(elements, "SAME_KERNEL", {"BiasAddV1": "BiasAdd", "Inv": "Reciprocal"})
     monkeypatch.setattr(elements, "SHAPES", (SMALL, (8, 16, 16, 64)))
     return smallest
 
@@ -31,7 +32,7 @@ def test_a_table_has_every_product_and_op_that_was_measured(few, tmp_path):
     found = measure.measure(SHIPPED, "here", 1.0, lambda number, count, name: said.append((number, count, name)))
     table = found.table
     assert table.products.keys() == few.keys() >= SHIPPED.products.keys()
-    assert table.elements.keys() == {*OPS, "BiasAddV1", "Inv"}
+    assert table.elements.keys() == {*OPS, *elements.SAME_KERNEL}
     assert {product.op for product in found.times} == few.keys()
     assert all(0 < time < math.inf for pair in found.times.values() for time in pair)
     assert [number for number, _, _ in said] == list(range(said[0][1]))
@@ -66,16 +67,45 @@ def test_all_ops_of_the_shipped_tables_are_measured():
     assert any(table.elements.keys() == named and table.products.keys() == rows for table in tables)
 
 
-def test_what_calling_a_function_of_many_tensors_takes_is_no_part_of_a_cast(few):
-    """A cast to the type that a tensor has is no op: what it takes is the call's."""
-    call, to_f16, to_float32 = 5.0, 2.0, 1.0
-    of_ops = {
-        (name, shape): (1.0, 1.0) for name in elements.ops_on(elements.data_of(SMALL)) for shape in elements.SHAPES
-    }
+def _times(**special):
+    """What was timed, as the table is made from it: 5 ns for an element, 1 for a call and 1 more for a stack."""
+    of_ops = {}
     for shape in elements.SHAPES:
-        start = DISPATCH / math.prod(shape)
-        of_ops["Cast to bfloat16", shape] = call + start + to_f16, call
-        of_ops["Cast to float32", shape] = call, call + start + to_float32
-    table = measure._table(SHIPPED, "here", dict.fromkeys(few.values(), (1e5, 1e5)), of_ops)
+        of_ops.update(((name, shape), (5.0, 4.0)) for name in elements.ops_on(elements.data_of(SMALL)))
+        of_ops.update(((f"Nothing of {stacks}", shape), (1.0 + stacks, 1.0 + stacks)) for stacks in (0, 1))
+        of_ops.update(((f"Cast to {kind}", shape), (5.0, 5.0)) for kind in ("float32", "bfloat16"))
+        of_ops.update(((name, shape), value(shape)) for name, value in special.items())
+    return of_ops
+
+
+def _table(few, of_ops):
+    return measure._table(SHIPPED, "here", dict.fromkeys(few.values(), (1e5, 1e5)), of_ops)
+
+
+def test_what_calls_and_stacks_take_is_no_part_of_an_op_or_a_cast(few):
+    to_f16, to_float32 = 2.0, 1.0
+    casts = {
+        "Cast to bfloat16": lambda shape: (2 + DISPATCH / math.prod(shape) + to_f16, 2.0),
+        "Cast to float32": lambda shape: (2.0, 2 + DISPATCH / math.prod(shape) + to_float32),
+    }
+    table = _table(few, _times(**casts))
     assert table.to_f16 == pytest.approx((to_f16, to_f16))
     assert table.to_float32 == pytest.approx((to_float32, to_float32))
+    assert table.elements["Tanh"] == ((4, 3), (4, 3))
+    assert table.elements["Mul"] == ((3, 2), (3, 2))
+
+
+def test_what_a_gradient_is_measured_with_is_no_part_of_it(few, monkeypatch):
+    monkeypatch.setattr(elements, "MEASURED_WITH", {"AddV2": "Tanh"})
+    assert _table(few, _times(AddV2=lambda shape: (7.0, 6.5))).elements["AddV2"] == ((2, 2.5), (2, 2.5))
+
+
+def test_times_at_sizes_that_were_left_out_lie_on_a_line(few, monkeypatch):
+    """Of 100, 200 and 300 elements, the first and the last were measured."""
+    monkeypatch.setattr(elements, "SHAPES", ((100,), (200,), (300,)))
+    monkeypatch.setattr(elements, "data_of", lambda shape: tf.zeros(SMALL))
+    of_ops = _times(Tanh=lambda shape: (1 + 2.0, 1 + 1.0) if shape == (100,) else (1 + 4.0, 1 + 1.0))
+    del of_ops["Tanh", (200,)]
+    first, second, third = _table(few, of_ops).elements["Tanh"]
+    assert (first, third) == ((2, 1), (4, 1))
+    assert second == ((100 * 2 + 300 * 4) / 2 / 200, 1)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import KnownShapes, NoShapes
 from amp_tf.graph.templates import Templates
-from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, SHIPPED, TRANSPOSED
+from amp_tf.oplists.cost_tables import BROADCAST, CHANNELS_FIRST, POINTWISE_FIRST, SHIPPED, TRANSPOSED
 from amp_tf.oplists.costs import SWISH
 from amp_tf.painting.prices import Prices, count_runs, joined, variant_of
 from tests.small_graphs import graph
@@ -127,3 +127,23 @@ def test_a_sigmoid_and_what_multiplies_it_with_its_input_cost_as_the_one_op_that
     prices = Prices(view, NoShapes(), table)
     assert (prices.op(first, 10.0) == (0.0, 0.0)) == is_one
     assert (prices.op(second, 10.0) == (70.0, 50.0)) == is_one
+
+
+@pytest.mark.parametrize(
+    ("op", "other", "is_broadcast"),
+    [
+        ("Mul", [64], True),
+        ("AddV2", [4, 64], True),
+        ("Mul", [32, 64], False),
+        ("Mul", None, False),
+        ("Pow", [64], False),
+    ],
+)
+def test_an_op_of_a_large_and_a_small_tensor_has_a_row_of_its_own(op, other, is_broadcast):
+    view = read_graph(graph(f"x = Placeholder()\ny = Placeholder()\nz = {op}(x, y)"), Templates())
+    shapes = KnownShapes({"x": [(32, 64)], "y": [other], "z": [(32, 64)]})
+    rows = {op + BROADCAST: ((2.0, 1.0),) * len(SHIPPED.sizes), op: ((4.0, 3.0),) * len(SHIPPED.sizes)}
+    prices = Prices(view, shapes, dataclasses.replace(SHIPPED, elements=rows))
+    assert prices.op(2, 10.0) == ((20.0, 10.0) if is_broadcast else (40.0, 30.0))
+    del rows[op + BROADCAST]
+    assert prices.op(2, 10.0) == (40.0, 30.0)

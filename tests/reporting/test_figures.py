@@ -31,3 +31,15 @@ def test_folded_normalization_took_time_over_the_result_and_takes_it_over_the_fi
     assert [now[node_of[op]] for op in ("BiasAdd", "Relu")] == [0, 0]
     assert before[node_of["Relu"]] == table.of_op("Relu", result)[0]
     assert 0 < now[node_of["Conv2D"]] < before[node_of["Conv2D"]]
+
+
+def test_what_is_computed_with_a_product_takes_no_time_before_nor_now():
+    def dense(x, w, b):
+        return tf.nn.relu(tf.matmul(x, w) + 1.0), tf.nn.relu(tf.nn.bias_add(tf.matmul(x, w), b))
+
+    (graph,) = reported(traced(dense, (512, 512), (512, 512), (512,)), precision="auto", target="cpu").graphs
+    studied = Studied(graph)
+    before, now = times_before_and_now(studied.basis, studied.figures, studied.is_f16)
+    times = {name: (before[node], now[node]) for node, name in enumerate(studied.view.names)}
+    assert times["BiasAdd"] == times["Relu_1"] == (0, 0)
+    assert all(time > 0 for name in ("add", "Relu") for time in times[name])
