@@ -109,7 +109,8 @@ class Prices:
         self.table = table
         self.runs = count_runs(view)
         self.joined = [*joined(view)]
-        self._rows = rows_of_joined(self.joined)
+        self._joined_rows = rows_of_joined(self.joined)
+        self._rows: dict[int, tuple[str, str]] = {}
         self._view = view
         self._shapes = shapes
         self._found: dict[int, Pair | None] = {}
@@ -122,7 +123,10 @@ class Prices:
 
     def op(self, node: int, elements: float) -> Pair:
         """What one run of another node takes, by the elements of the largest tensor that it reads or writes."""
-        return price_of_op(self.table, self._view, node, self._shapes, self._rows, elements)
+        if node not in self._rows:
+            self._rows[node] = row_of(self._view, node, self._shapes, self._joined_rows)
+        op, variant = self._rows[node]
+        return self.table.of_op(op, elements, variant)
 
     def casts(self, elements: float) -> Pair:
         """What casts of so many elements take, to float32 and to 16 bit, in ns."""
@@ -156,24 +160,17 @@ def price_of_product(
     return table.of_product(op, computed, elements, variant)
 
 
-def price_of_op(
-    table: CostTable, view: GraphView, node: int, shapes: Shapes, joined_rows: Mapping[int, str], elements: float
-) -> Pair:
-    """What one run of a node that is no product takes in float32 and in 16 bit, in ns.
+def row_of(view: GraphView, node: int, shapes: Shapes, joined_rows: Mapping[int, str]) -> tuple[str, str]:
+    """The op and the variant of the row that tells what a node takes that is no product.
 
     Args:
-        table: what ops take.
         view: the graph.
         node: the node.
         shapes: the static shapes of its tensors.
         joined_rows: the rows of nodes that are computed as one (:func:`rows_of_joined`).
-        elements: of the largest tensor that it reads or writes.
     """
-    row = joined_rows.get(node)
-    if row is not None:
-        return table.of_op(row, elements)
-    op = view.ops[node]
-    return table.of_op(op, elements, BROADCAST if op in BROADCASTING and _is_broadcast(view, node, shapes) else "")
+    op = joined_rows.get(node, view.ops[node])
+    return op, BROADCAST if op in BROADCASTING and _is_broadcast(view, node, shapes) else ""
 
 
 def _is_broadcast(view: GraphView, node: int, shapes: Shapes) -> bool:

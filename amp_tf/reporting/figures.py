@@ -21,7 +21,7 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, CPU, DENY, INFER, ROWS
 from amp_tf.painting.kernels import computed_with_products
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.prices import count_runs, joined, operations_of, price_of_op, price_of_product, rows_of_joined
+from amp_tf.painting.prices import count_runs, joined, operations_of, price_of_product, row_of, rows_of_joined
 from amp_tf.reporting.basis import Basis, InsertedCast
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
     measured = basis.resolution.costs.elements  # ops that only move values take time, too
     is_measured = basis.view.of_kinds((kind.op in measured for kind in basis.view.of_kind), np.bool_)
     is_timed = is_measured & (np.nan_to_num(figures.elements) > 0) | (np.nan_to_num(figures.work) > 0)
-    rows = rows_of_joined(joined(basis.view))
+    joined_rows = rows_of_joined(joined(basis.view))
     for node in np.flatnonzero(is_timed).tolist():
         if figures.is_product[node]:
             pair = price_of_product(
@@ -122,8 +122,8 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
                 float(np.nan_to_num(figures.elements[node])),
             )
         else:
-            largest = float(figures.largest[node])
-            pair = price_of_op(basis.resolution.costs, basis.view, node, basis.shapes, rows, largest)
+            op, variant = row_of(basis.view, node, basis.shapes, joined_rows)
+            pair = basis.resolution.costs.of_op(op, float(figures.largest[node]), variant)
         in_float32[node], in_f16[node] = pair
     return in_float32 * figures.runs, in_f16 * figures.runs
 

@@ -414,3 +414,18 @@ def test_an_existing_cast_to_16_bit_takes_a_converted_value_as_it_is(config, exp
     rules = _reasons(build, config)
     assert rules["down"] is expected
     assert rules["of_float32"] is Rule.NOT_LISTED
+
+
+def test_a_bias_and_its_activation_go_with_the_product_that_tensorflow_computes_them_with():
+    """Alone, a Sigmoid loses in 16 bit; so it does where something else reads the bias."""
+
+    def build():
+        x, w, b = _placeholder(512, 512), _placeholder(512, 512), _placeholder(512)
+        biased = tf.nn.bias_add(tf.matmul(x, w, name="product"), b, name="bias")
+        h = tf.matmul(tf.sigmoid(biased, name="activation"), w)
+        read_twice = tf.nn.bias_add(h, b)
+        tf.matmul(tf.sigmoid(read_twice, name="alone"), read_twice)
+
+    rules = _reasons(build)
+    assert Rule.DOES_NOT_PAY not in {rules[name] for name in ("product", "bias", "activation")}
+    assert rules["alone"] is Rule.DOES_NOT_PAY
