@@ -69,7 +69,7 @@ def drop_unprofitable(
         shapes: the static shapes of the graph's tensors.
         table: what ops take.
         ties: sets of units that must have one type, such as those of the nodes that share a TensorList.
-        folded: the nodes that TensorFlow will compute together with a product since the graph was prepared.
+        folded: the nodes that TensorFlow will compute together with a convolution since the graph was prepared.
 
     Example (auto)::
 
@@ -86,7 +86,7 @@ def drop_unprofitable(
     prices = Prices(canvas.view, shapes, table)
     ports, sizes_are_known = _find_ports(canvas, shapes, prices.runs)
     sizes = _unit_sizes(canvas, ports)
-    computed_with = {**fused_with_products(canvas), **_lifted(canvas, folded)}
+    computed_with = fused_with_products(canvas)
     products = _products(canvas)
     ties = [*ties, *kernel_pairs(canvas), *computed_with.items(), *products.values(), *_joined(canvas, prices)]
     tied = _connected(dict.fromkeys(itertools.chain.from_iterable(ties)), ties)
@@ -137,13 +137,6 @@ def _products(canvas: Canvas) -> dict[int, list[int]]:
     for unit in units_of(canvas.allow & canvas.on_allow):
         units_of_node.setdefault(canvas.node_of[unit], []).append(unit)
     return units_of_node
-
-
-def _lifted(canvas: Canvas, folded: Folded) -> dict[int, int]:
-    """The painted units of what was lifted to a painted product, each with the product's."""
-    first = {node: next(iter(canvas.view.units(node))) for pair in folded.lifted.items() for node in pair}
-    pairs = ((first[node], first[product]) for node, product in folded.lifted.items())
-    return {unit: of_product for unit, of_product in pairs if canvas.allow[unit] and canvas.allow[of_product]}
 
 
 def _joined(canvas: Canvas, prices: Prices) -> Iterator[list[int]]:
