@@ -115,7 +115,7 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
         "Tanh": tf.tanh,
         "TopKV2": lambda x: tf.math.top_k(x, 4)[0],
         "Transpose": lambda x: tf.transpose(x, [0, 2, 1, 3]),
-        "Unpack": lambda x: tf.identity_n(tf.unstack(x, axis=1))[0],  # it writes what is read alone
+        "Unpack": lambda x: tf.identity_n(tf.unstack(x, axis=1))[0],  # it writes only outputs that are read
         "ZerosLike": lambda x: raw.ZerosLike(x=x),
     }
     binary: dict[str, Op] = {

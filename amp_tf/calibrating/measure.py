@@ -109,7 +109,7 @@ def _element_cases(of_ops: dict[tuple[str, Shape], Pair]) -> Iterator[_Case]:
         ops = {name: op for name, op in elements.ops_on(data).items() if number % 2 == 0 or name not in elements.SELDOM}
         for name, (op, inputs) in ops.items():
             yield _element_case(of_ops, name, op, inputs, len(inputs) - 1, shape)
-        for stacks in (0, 1):
+        for stacks in sorted({1, *(len(inputs) - 1 for _, inputs in ops.values())}):
             yield _element_case(of_ops, _nothing(stacks), _first, [data], stacks, shape)
         for kind in TYPES:
             yield _element_case(of_ops, _cast(kind), functools.partial(tf.cast, dtype=kind), [data], 1, shape)
@@ -194,9 +194,11 @@ def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...
     }
 
     def taken(name: str, shape: Shape) -> Iterator[float]:
-        before = of_ops[elements.MEASURED_WITH.get(name, _nothing(stacks[name])), shape]
-        for ns, own in zip(of_ops[name, shape], before, strict=True):
-            yield max(ns - own, _LEAST_NS)
+        calls = of_ops[_nothing(stacks[name]), shape]
+        forward = elements.MEASURED_WITH.get(name)
+        before = [*taken(forward, shape)] if forward else [0.0, 0.0]
+        for ns, call, own in zip(of_ops[name, shape], calls, before, strict=True):
+            yield max(ns - call - own, _LEAST_NS)
 
     counts = [float(math.prod(shape)) for shape in elements.SHAPES]
 

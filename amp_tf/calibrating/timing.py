@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,11 +26,10 @@ def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
 
     def run(*inputs: Any) -> Any:
         same = inputs[: len(inputs) - stacks]
-        others = zip(*map(tf.unstack, inputs[len(same) :]), strict=True) if stacks else itertools.repeat((), runs)
         results: list[Any] = []
-        for other in others:
+        for _, *others in zip(range(runs), *map(tf.unstack, inputs[len(same) :]), strict=True):
             with tf.control_dependencies(results[-1:]):
-                results.append(op(*same, *other))
+                results.append(op(*same, *others))
         return results[-1]
 
     return run

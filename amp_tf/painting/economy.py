@@ -12,8 +12,8 @@ only the first question is asked.
 
 It runs only where amp_tf chooses the precision: naming one means all that the lists convert. The exact cut of
 ResNet-50's training graph takes 70 ms in plain Python. Gradient ops that oneDNN computes from what their forward op
-left behind must have its type, and a bias gradient goes with the filter gradient that reads the same tensor, because
-oneDNN computes both in one kernel.
+left behind must have its type. A bias gradient goes with the filter gradient that reads the same tensor, and a bias
+and its activation with the product before them, because TensorFlow computes them in one kernel.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ def drop_unprofitable(
     """Takes allow paint off units that are cheaper in float32.
 
     Three kinds stay as they are in the first step. Products whose shapes nobody knows, and all where there are loops of
-    graph nodes; ops that TensorFlow computes together with a product, and that product; and the entries and exits of
-    loops: a cast of a value that does not change belongs outside. What the user forces stays in any case.
+    graph nodes; what was folded into a convolution, and that convolution; and the entries and exits of loops: a cast of
+    a value that does not change belongs outside. What TensorFlow computes together with another product is chosen with
+    it. What the user forces stays in any case.
 
     Args:
         canvas: the painted canvas.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,12 +14,12 @@ class Folded:
         fused: biases, residual sums and activations that TensorFlow's remapper, which runs after amp_tf, computes
             together with a convolution if both have one type. By themselves they cost nothing then.
         lifted: biases and activations that now stand between a matrix product and its reshaping, and are computed with
-            it if they have its type, each with the product.
+            it if they have its type.
     """
 
     scales: frozenset[int] = frozenset()
     fused: frozenset[int] = frozenset()
-    lifted: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    lifted: frozenset[int] = frozenset()
 
 
 NOTHING_FOLDED = Folded()

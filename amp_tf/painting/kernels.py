@@ -7,9 +7,10 @@ from collections.abc import Container, Iterator
 
 import numpy as np
 
+from amp_tf.graph.frames import control_links
 from amp_tf.graph.indices import Mask, Node
 from amp_tf.graph.sizes import Shape, Shapes
-from amp_tf.graph.view import Edges, GraphView
+from amp_tf.graph.view import Edges, GraphView, as_integers
 from amp_tf.oplists import costs
 from amp_tf.oplists.table import BIASES, SQUEEZING
 from amp_tf.painting.canvas import Canvas
@@ -57,54 +58,70 @@ def drop_lone_halves(canvas: Canvas) -> None:
 
 
 def fused_with_products(canvas: Canvas) -> dict[int, int]:
-    """The painted units of ops that oneDNN computes together with a painted product, each with a unit of the product.
+    """The painted units of ops that TensorFlow computes together with a painted product, each with one of the product.
 
     They cost nothing of their own, if both have one type.
     """
-    pairs = computed_with_products(canvas.view)
-    first = {node: next(iter(canvas.view.units(node))) for pair in pairs.items() for node in pair}
-    units = ((first[node], first[product]) for node, product in pairs.items())
-    return {unit: of_product for unit, of_product in units if canvas.allow[unit] and canvas.allow[of_product]}
+    view = canvas.view
+    is_f16 = np.zeros(view.node_count, np.bool_)
+    is_f16[as_integers(canvas.node_of)[np.flatnonzero(canvas.allow)]] = True
+    pairs = computed_with_products(view, is_f16)
+    first = {node: next(iter(view.units(node))) for pair in pairs.items() for node in pair if is_f16[node]}
+    return {first[node]: first[product] for node, product in pairs.items() if node in first}
 
 
-def computed_with_products(view: GraphView) -> dict[Node, Node]:
-    """The nodes that TensorFlow computes together with a product if both have one type, each with the product.
+def computed_with_products(view: GraphView, is_f16: Mask) -> dict[Node, Node]:
+    """The nodes that TensorFlow computes together with a product, each with the product.
 
     Those are bias gradients that read what a filter gradient reads, and biases and activations behind a product. Where
-    something else reads what lies between, they are computed alone.
+    something else reads what lies between, where something waits for one of them, and where they do not have one type,
+    they are computed alone.
+
+    Args:
+        view: the graph.
+        is_f16: the nodes that are 16 bit.
 
     Sources of the patterns (TensorFlow 2.21): ``MergeConv2DBackpropFilterWithBiasAddGrad`` of
     core/common_runtime/mkl_layout_pass.cc; ``FindContractionWithBias``, ``FindContractionWithBiasAndActivation`` and
     ``FindConv2DWithSqueezeAndBias`` of core/grappler/optimizers/remapper.cc.
     """
-    return dict(itertools.chain(_beside_products(view), _behind_products(view)))
+    return dict(itertools.chain(_beside_products(view, is_f16), _behind_products(view, is_f16)))
 
 
-def _beside_products(view: GraphView) -> Iterator[tuple[Node, Node]]:
+def _beside_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
     """The nodes of :data:`costs.FUSED_WITH` and the products that read the same tensor."""
     if not any(op in view.ops for op in costs.FUSED_WITH):
         return
     products = set(costs.FUSED_WITH.values())
     edges = _edges_into(view, {*costs.FUSED_WITH, *(product for product, _ in products)})
-    read_by: dict[tuple[str, int, Node, int], Node] = {}
+    read_by: dict[tuple[str, int, Node, int, bool], Node] = {}
     beside: list[tuple[Node, Node, int]] = []
     for source, port, node, position in edges.rows("src_node", "src_port", "dst_node", "dst_position"):
         op = view.ops[node]
         if (op, position) in products:
-            read_by[op, position, source, port] = node
+            read_by[op, position, source, port, is_f16[node]] = node
         elif op in costs.FUSED_WITH:
             beside.append((node, source, port))
     for node, source, port in beside:
-        product = read_by.get((*costs.FUSED_WITH[view.ops[node]], source, port))
+        product = read_by.get((*costs.FUSED_WITH[view.ops[node]], source, port, is_f16[node]))
         if product is not None:
             yield node, product
 
 
-def _behind_products(view: GraphView) -> Iterator[tuple[Node, Node]]:
+def _behind_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
     """Biases that are added to a product, and the activations of these, each with the product."""
     if not any(op in view.ops for op in BIASES):
         return
-    edges = view.edges.at((view.edges.dst_position == 0) & _has_one_reader(view)[view.edges.src_node])
+    edges = view.edges
+    waiting = [node for pair in control_links(view) for node in pair]
+    may_lie_between = np.bincount(edges.src_node, minlength=view.node_count) == 1
+    may_lie_between[waiting] = False
+    may_follow = np.ones(view.node_count, np.bool_)
+    may_follow[waiting] = False
+    has_one_type = is_f16[edges.src_node] == is_f16[edges.dst_node]
+    edges = edges.at(
+        (edges.dst_position == 0) & may_lie_between[edges.src_node] & may_follow[edges.dst_node] & has_one_type
+    )
 
     def behind(sources: Container[Node], ops: Container[str]) -> dict[Node, Node]:
         """The nodes of some ops that alone read one of the sources, each with it."""
@@ -122,11 +139,6 @@ def _behind_products(view: GraphView) -> Iterator[tuple[Node, Node]]:
 def _with(view: GraphView, ops: Container[str]) -> Mask:
     """The nodes of some ops."""
     return view.of_kinds((kind.op in ops for kind in view.of_kind), np.bool_)
-
-
-def _has_one_reader(view: GraphView) -> Mask:
-    mask: Mask = np.bincount(view.edges.src_node, minlength=view.node_count) == 1
-    return mask
 
 
 def _edges_into(view: GraphView, ops: Container[str]) -> Edges:

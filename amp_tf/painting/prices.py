@@ -174,10 +174,11 @@ def row_of(view: GraphView, node: int, shapes: Shapes, joined_rows: Mapping[int,
 
 
 def _is_broadcast(view: GraphView, node: int, shapes: Shapes) -> bool:
-    """Whether one of two tensors is known to be much smaller than the other."""
-    counts = [element_count(shape) for shape in input_shapes(view, node, shapes)]
-    known = [count for count in counts if count is not None]
-    return len(known) == len(counts) > 1 and min(known) * _SMALL <= max(known)
+    """Whether a tensor that it reads is known to be much smaller than its result."""
+    outputs = shapes.output_shapes(view.names[node])
+    result = element_count(outputs[0]) if outputs else None
+    counts = (element_count(shape) for shape in input_shapes(view, node, shapes))
+    return result is not None and any(count is not None and count * _SMALL <= result for count in counts)
 
 
 def operations_of(view: GraphView, node: int, shapes: Shapes) -> float | None:

@@ -141,12 +141,10 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
     """
     before, in_f16 = node_times(basis, figures)
     now = np.where(is_f16, in_f16, before)
-    moved = {*basis.folded.fused, *basis.folded.lifted}
-    now[[*moved]] = 0.0
-    for node, product in computed_with_products(basis.view).items():
-        if node not in moved:
-            before[node] = 0.0
-            now[node] *= is_f16[node] != is_f16[product]
+    now[[*basis.folded.fused, *computed_with_products(basis.view, is_f16)]] = 0.0
+    all_float32 = np.zeros_like(is_f16)
+    moved = basis.folded.fused | basis.folded.lifted
+    before[[node for node in computed_with_products(basis.view, all_float32) if node not in moved]] = 0.0
     for source, node in basis.view.edges.rows("src_node", "dst_node"):
         if source in basis.folded.scales:
             in_float32, _ = basis.resolution.costs.of_op(basis.view.ops[source], _result_elements(basis, node))

@@ -53,7 +53,7 @@ def lift(form: Form, job: Job) -> Form:
     if not moves:
         return form
     lifted = form.then(_edits(form.view, moves), job.templates, _resized(form.view, form.shapes, moves))
-    over = {node: move.product for move in moves for node in move.followers}
+    over = frozenset(node for move in moves for node in move.followers)
     return dataclasses.replace(lifted, folded=dataclasses.replace(form.folded, lifted=over))
 
 

@@ -5,8 +5,8 @@
 Takes the figures of ``python -m benchmarks.step_time --json judging.json``. Each row in which amp_tf is behind the best
 other mode by more than asked for is profiled (:mod:`benchmarks.step_time.profile`): both modes in processes of their
 own, in turns. *Again* is the ratio of the steps by the clock in these turns, a second measurement that had no part in
-choosing the row: what was behind by chance is not behind again. *Kernels* is how many times the time in kernels of the
-best other amp_tf's is, so above 1 where amp_tf's kernels take longer. Then come the ops that differ most, in
+choosing the row: what was behind by chance is not behind again. *Kernels* is how many times the time by the clock
+in kernels of the best other amp_tf's is, so above 1 where amp_tf's kernels take longer. Then come the ops that differ most, in
 milliseconds of a step, amp_tf's less the other's, whatever the library that computes them (``_MklNativeFusedMatMul``
 and ``_ZenFusedMatMul`` are both a ``MatMul``).
 """

@@ -117,8 +117,10 @@ def _lifting() -> None:
 
 
 def _fused_followers() -> None:
+    from amp_tf.oplists import costs
     from amp_tf.painting import economy
 
+    costs.WITH_BIAS, costs.SQUEEZED = (), frozenset()
     weighed = economy.drop_unprofitable
     economy.drop_unprofitable = lambda canvas, shapes, table, ties=(), folded=None: weighed(canvas, shapes, table, ties)
 
@@ -197,7 +199,7 @@ PARTS = {
         ),
         Part(
             "fused followers",
-            "counts biases, sums and activations behind a folded convolution as free, so that they are fused with it",
+            "counts biases, sums and activations behind a product as free, so that they are fused with it",
             _fused_followers,
             (("resnet50", "predict"), ("mobilenetv2", "predict")),
         ),

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
+from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.kernels import computed_with_products
+from tests.small_graphs import graph
 
+needs_bf16 = pytest.mark.skipif(not Hardware.detect_cpu().cpu_has_bf16, reason="nothing is 16 bit on this CPU")
+TYPES = pytest.mark.parametrize(
+    "dtype", [tf.float32, pytest.param(tf.bfloat16, marks=needs_bf16)], ids=["float32", "bfloat16"]
+)
 CHANNELS = 16
 ACTIVATIONS = {
     "Elu": tf.nn.elu,
@@ -36,13 +44,13 @@ PRODUCTS = {
 
 
 def _told_and_done(function, *shapes, dtype=tf.float32):
-    """The ops that are computed with a product: those of which the project says so, and those of which none is left."""
+    """The ops that are computed with a product: those of which the project says so, and those that do not run alone."""
     graph = tf.Graph()
     with graph.as_default(), graph.device("/cpu:0"):
         inputs = [tf.cast(tf.compat.v1.placeholder(tf.float32, shape), dtype) for shape in shapes]
         fetches = [tf.cast(result, tf.float32, name="wanted") for result in tf.nest.flatten(function(*inputs))]
         view = read_graph(graph.as_graph_def(add_shapes=True), Templates())
-        told = sorted(view.ops[node] for node in computed_with_products(view))
+        told = sorted(view.ops[node] for node in computed_with_products(view, np.zeros(view.node_count, np.bool_)))
         metadata = tf.compat.v1.RunMetadata()
         options = tf.compat.v1.RunOptions(output_partition_graphs=True)
         fed = [op.outputs[0] for op in graph.get_operations() if op.type == "Placeholder"]
@@ -50,12 +58,12 @@ def _told_and_done(function, *shapes, dtype=tf.float32):
         with tf.compat.v1.Session(graph=graph) as session:
             feeds = {tensor: random.standard_normal(tensor.shape, np.float32) for tensor in fed}
             session.run(fetches, feeds, options=options, run_metadata=metadata)
-    run = [node.op for partition in metadata.partition_graphs for node in partition.node]
-    asked = [op for op in view.ops if op in {"BiasAdd", "BiasAddGrad", *ACTIVATIONS}]
-    return told, sorted(op for op in asked if op not in run)
+    run = collections.Counter(node.op for partition in metadata.partition_graphs for node in partition.node)
+    asked = collections.Counter(op for op in view.ops if op in {"BiasAdd", "BiasAddGrad", *ACTIVATIONS})
+    return told, sorted((asked - run).elements())
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda dtype: dtype.name)
+@TYPES
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_biases_and_activations_are_computed_with_the_products_with_which_tensorflow_computes_them(
@@ -80,7 +88,35 @@ def test_what_something_else_reads_is_computed_alone():
     assert told == done == []
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("waiting", ["product", "bias", "activation"])
+def test_what_waits_for_something_is_computed_alone(waiting):
+    def function(x, w, b):
+        checked = tf.debugging.Assert(tf.reduce_all(x < 1e9), [x])
+
+        def after(name):
+            return tf.control_dependencies([checked] if name == waiting else [])
+
+        with after("product"):
+            product = tf.matmul(x, w)
+        with after("bias"):
+            biased = tf.nn.bias_add(product, b)
+        with after("activation"):
+            return tf.nn.relu(biased)
+
+    told, done = _told_and_done(function, *PRODUCTS["MatMul"][1:], [CHANNELS])
+    assert told == done == (["BiasAdd"] if waiting == "activation" else [])
+
+
+def test_what_has_another_type_than_its_product_is_computed_alone():
+    view = read_graph(
+        graph("x = Placeholder()\np = MatMul(x, x)\nb = BiasAdd(p, x)\nr = Relu(b)\ng = Identity(r)"), Templates()
+    )
+    for converted, expected in (([], [2, 3]), ([1, 2, 3], [2, 3]), ([1, 2], [2]), ([1], []), ([1, 3], [])):
+        is_f16 = np.isin(np.arange(view.node_count), converted)
+        assert [*computed_with_products(view, is_f16)] == expected
+
+
+@TYPES
 def test_bias_gradients_are_computed_with_filter_gradients(dtype):
     def function(x, w, g):
         shape = tf.constant(w.shape.as_list())
@@ -92,3 +128,16 @@ def test_bias_gradients_are_computed_with_filter_gradients(dtype):
     image, kernel = PRODUCTS["Conv2D"][1:]
     told, done = _told_and_done(function, image, kernel, image, dtype=dtype)
     assert told == done == ["BiasAddGrad"]
+
+
+def test_a_bias_gradient_is_computed_with_the_filter_gradient_of_its_type():
+    filters = "Conv2DBackpropFilter(x, s, g) strides=[1, 1, 1, 1] padding='SAME'"
+    view = read_graph(
+        graph(
+            f"x = Placeholder()\ns = Const() dtype=int32 value=int32[4]*1\ng = Placeholder()\nf = {filters}\n"
+            f"h = {filters}\nb = BiasAddGrad(g)"
+        ),
+        Templates(),
+    )
+    for converted, expected in (([3, 5], {5: 3}), ([4, 5], {5: 4}), ([3, 4], {})):
+        assert computed_with_products(view, np.isin(np.arange(view.node_count), converted)) == expected

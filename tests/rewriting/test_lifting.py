@@ -11,6 +11,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.table import MATRIX_ACTIVATIONS
 from tests.rewriting.graph_shapes import GraphShapes
 from tests.rewriting.rewritten import (
     AUTO,
@@ -42,8 +43,9 @@ DENSE = """
 FLAT, BACK = [16384, 128], [128, 128, 128]
 
 
-def test_a_bias_and_its_activation_come_before_the_reshaping_and_are_16_bit_with_the_product():
-    result = rewrite(graph(DENSE))
+@pytest.mark.parametrize("activation", sorted(MATRIX_ACTIVATIONS))
+def test_a_bias_and_its_activation_come_before_the_reshaping_and_are_16_bit_with_the_product(activation):
+    result = rewrite(graph(DENSE.replace("Relu", activation)))
     read = without_casts(result.graph)
     assert read["biased"] == ["product", "b"]
     assert read["act"] == ["biased"]
