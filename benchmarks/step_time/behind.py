@@ -6,9 +6,9 @@ Takes the figures of ``python -m benchmarks.step_time --json judging.json``. Eac
 other mode by more than asked for is profiled (:mod:`benchmarks.step_time.profile`): both modes in processes of their
 own, in turns. *Again* is the ratio of the steps by the clock in these turns, a second measurement that had no part in
 choosing the row: what was behind by chance is not behind again. *Kernels* is how many times the time by the clock
-in kernels of the best other amp_tf's is, so above 1 where amp_tf's kernels take longer. Then come the ops that differ most, in
-milliseconds of a step, amp_tf's less the other's, whatever the library that computes them (``_MklNativeFusedMatMul``
-and ``_ZenFusedMatMul`` are both a ``MatMul``).
+in kernels of the best other amp_tf's is, so above 1 where amp_tf's kernels take longer. Then come the ops that differ
+most, in milliseconds of a step, amp_tf's less the other's, whatever the library that computes them
+(``_MklNativeFusedMatMul`` and ``_ZenFusedMatMul`` are both a ``MatMul``).
 """
 
 from __future__ import annotations
