@@ -39,7 +39,7 @@ from amp_tf.oplists.table import (
 )
 from amp_tf.oplists.targets import CPU_DEVICE
 from amp_tf.painting.canvas import NO_CAUSE, Canvas
-from amp_tf.painting.kernels import fused_with_products
+from amp_tf.painting.kernels import fused_with_gradients
 from amp_tf.painting.reasons import FORCED, Rule
 from amp_tf.precision import Precision
 
@@ -101,7 +101,7 @@ def drop_narrow_sums(canvas: Canvas) -> None:
     """
     if canvas.target.lists.table == CPU and canvas.target.precision is Precision.BFLOAT16:
         units = [unit for unit in _units_of_ops(canvas, SUMS_IN_BFLOAT16) if canvas.allow[unit]]
-        fused = fused_with_products(canvas) if units else set()
+        fused = fused_with_gradients(canvas) if units else set()
         lone = [unit for unit in units if unit not in fused and canvas.rule[unit] not in FORCED]
         canvas.unpaint_allow(lone, Rule.SUMS)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 
 import numpy as np
 
 from amp_tf.graph.frames import control_links
 from amp_tf.graph.indices import Mask, Node
 from amp_tf.graph.sizes import Shape, Shapes
-from amp_tf.graph.view import Edges, GraphView, as_integers
+from amp_tf.graph.view import Edges, GraphView
 from amp_tf.oplists import costs
 from amp_tf.oplists.table import BIASES, SQUEEZING
 from amp_tf.painting.canvas import Canvas
@@ -62,10 +62,19 @@ def fused_with_products(canvas: Canvas) -> dict[int, int]:
 
     They cost nothing of their own, if both have one type.
     """
+    return _painted(canvas, computed_with_products)
+
+
+def fused_with_gradients(canvas: Canvas) -> dict[int, int]:
+    """Those of them that are computed with the gradient of a filter."""
+    return _painted(canvas, lambda view, is_f16: dict(_beside_products(view, is_f16)))
+
+
+def _painted(canvas: Canvas, find: Callable[[GraphView, Mask], Mapping[Node, Node]]) -> dict[int, int]:
     view = canvas.view
     is_f16 = np.zeros(view.node_count, np.bool_)
-    is_f16[as_integers(canvas.node_of)[np.flatnonzero(canvas.allow)]] = True
-    pairs = computed_with_products(view, is_f16)
+    is_f16[np.asarray(canvas.node_of, np.int32)[np.flatnonzero(canvas.allow)]] = True
+    pairs = find(view, is_f16)
     first = {node: next(iter(view.units(node))) for pair in pairs.items() for node in pair if is_f16[node]}
     return {first[node]: first[product] for node, product in pairs.items() if node in first}
 
@@ -113,15 +122,14 @@ def _behind_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node
     if not any(op in view.ops for op in BIASES):
         return
     edges = view.edges
-    waiting = [node for pair in control_links(view) for node in pair]
     may_lie_between = np.bincount(edges.src_node, minlength=view.node_count) == 1
-    may_lie_between[waiting] = False
-    may_follow = np.ones(view.node_count, np.bool_)
-    may_follow[waiting] = False
     has_one_type = is_f16[edges.src_node] == is_f16[edges.dst_node]
-    edges = edges.at(
-        (edges.dst_position == 0) & may_lie_between[edges.src_node] & may_follow[edges.dst_node] & has_one_type
-    )
+    edges = edges.at((edges.dst_position == 0) & may_lie_between[edges.src_node] & has_one_type)
+    if not _with(view, BIASES)[edges.dst_node].any():
+        return
+    waits = np.zeros(view.node_count, np.bool_)
+    waits[[node for pair in control_links(view) for node in pair]] = True
+    edges = edges.at(~(waits[edges.src_node] | waits[edges.dst_node]))
 
     def behind(sources: Container[Node], ops: Container[str]) -> dict[Node, Node]:
         """The nodes of some ops that alone read one of the sources, each with it."""
