@@ -31,7 +31,7 @@ FEW_OPERATIONS = 8e6  #: so many of a product one thread computes; what is more 
 #: What stands after an op in rows of their own: for products that read their second matrix turned, which oneDNN's
 #: float32 kernel does slowly, and for convolutions in NCHW, which gain next to nothing unless they have one tap.
 TRANSPOSED, CHANNELS_FIRST, POINTWISE_FIRST = ", second transposed", ", channels first", ", channels first, one tap"
-#: What stands after an op of two tensors of which one is small, such as the scales of a normalization.
+#: What stands after an op of which a tensor is much smaller than its result, as the scales of a normalization are.
 BROADCAST = ", broadcast"
 SHIPPED_FOLDER = Path(__file__).parent / "cpu_costs"
 
