@@ -1,12 +1,30 @@
-"""The values of constants that say how a graph is made: sizes, axes, bounds."""
+"""The values of constants."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from amp_tf.graph import datatypes
 
 _BYTES = {datatypes.INT32: 4, datatypes.INT64: 8}
+
+
+def floats(constant: Any) -> npt.NDArray[np.float32]:
+    """The float32 values of a Const node, a repeated one once; none of any other node.
+
+    Args:
+        constant: its NodeDef.
+    """
+    value = constant.attr.get("value")  # a look-up by index would add what a broken graph lacks
+    if value is None or value.tensor.dtype != datatypes.FLOAT:
+        return np.zeros(0, np.float32)
+    content = value.tensor.tensor_content
+    if content:
+        return np.frombuffer(content, "<f4", count=len(content) // 4)
+    return np.asarray(value.tensor.float_val, np.float32)
 
 
 def whole_number(constant: Any) -> int | None:

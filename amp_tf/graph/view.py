@@ -20,7 +20,7 @@ import numpy.typing as npt
 from amp_tf.graph.attributes import read_signatures, read_types
 from amp_tf.graph.editor import EditedNodes
 from amp_tf.graph.edits import Edits
-from amp_tf.graph.indices import Indices, Node, Port, Unit
+from amp_tf.graph.indices import Indices, Mask, Node, Port, Unit
 from amp_tf.graph.serialized import Nodes
 from amp_tf.graph.templates import Signature, Slot, Templates
 
@@ -253,7 +253,11 @@ class GraphView:
 
     def nodes_with(self, trait: Container[str]) -> list[Node]:
         """The nodes whose ops have a trait (:class:`amp_tf.oplists.table.Trait`), in order."""
-        return self.nodes_where(lambda signature: signature.op in trait)
+        return np.flatnonzero(self.mask_with(trait)).tolist()  # type: ignore[no-any-return]
+
+    def mask_with(self, trait: Container[str]) -> Mask:
+        """Of each node, whether its op has a trait."""
+        return self.of_kinds((kind.op in trait for kind in self.of_kind), np.bool_)
 
     def of_kinds(self, values: Iterable[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array with one entry a node from one value a kind."""

@@ -148,7 +148,7 @@ def keep_stored_maxima(canvas: Canvas) -> None:
         allow2 = MatMul(max1, x)                                f16
     """
     view, edges = canvas.view, canvas.view.edges
-    is_keeping = view.of_kinds((signature.op in KEEPING for signature in view.of_kind), np.bool_)
+    is_keeping = view.mask_with(KEEPING)
     keeping = edges.at(is_keeping[edges.dst_node] & canvas.is_float32.astype(np.bool_)[edges.src_unit])
     if not len(keeping):
         return
@@ -159,7 +159,7 @@ def keep_stored_maxima(canvas: Canvas) -> None:
         between = [unit for node in chain[:-1] for unit in view.units(node)]
         kept.setdefault(chain[-1], []).extend([unit, *between])
     ways: dict[int, list[int]] = {}  # by what is compared: the units between
-    compared = edges.at(view.of_kinds((op.op in COMPARING for op in view.of_kind), np.bool_)[edges.dst_node])
+    compared = edges.at(view.mask_with(COMPARING)[edges.dst_node])
     for source in compared.src_node.tolist():
         chain = _unchanged_from(canvas, source, first_source)
         ways.setdefault(chain[-1], []).extend(unit for node in chain[:-1] for unit in view.units(node))
@@ -248,7 +248,7 @@ def _unchanged_from(canvas: Canvas, node: int, first_source: dict[int, int]) -> 
 def _first_sources(canvas: Canvas, ops: Collection[str]) -> dict[int, int]:
     """Where the first input of each node of some ops comes from."""
     view, edges = canvas.view, canvas.view.edges
-    is_wanted = view.of_kinds((signature.op in ops for signature in view.of_kind), np.bool_)
+    is_wanted = view.mask_with(ops)
     chosen = edges.at(is_wanted[edges.dst_node] & (edges.dst_position == 0))
     return dict(chosen.rows("dst_node", "src_node"))
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.constants import floats
 from amp_tf.oplists.table import CARRIERS, EXTREME_SOURCES, RANGING, RANGING_GRADIENTS, RECIPROCALS
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.contract import Flow
@@ -94,7 +95,7 @@ def _extreme_constants(canvas: Canvas) -> list[int]:
     extreme = [
         kind
         for kind, node in zip(kinds, constants[first], strict=True)
-        if not _holds(precision, _values(view.protos[node]))
+        if not _holds(precision, floats(view.protos[node]))
     ]
     return constants[np.isin(view.kinds[constants], extreme)].tolist()  # type: ignore[no-any-return]
 
@@ -108,14 +109,3 @@ def _holds(precision: Precision, values: Any) -> bool:
     if sizes.size == 1 and sizes[0] != 1 and precision.rounds_to_one(float(sizes[0])):
         return False
     return bool(not sizes.size or (precision.smallest / 2 < sizes.max() <= precision.max_finite))
-
-
-def _values(constant: Any) -> Any:
-    """The float32 values of a constant, a repeated one once; none of any other constant."""
-    value = constant.attr.get("value")  # a look-up by index would add what a broken graph lacks
-    if value is None or value.tensor.dtype != datatypes.FLOAT:
-        return np.zeros(0, np.float32)
-    content = value.tensor.tensor_content
-    if content:
-        return np.frombuffer(content, "<f4", count=len(content) // 4)
-    return np.asarray(value.tensor.float_val, np.float32)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from amp_tf.errors import GraphError
+from amp_tf.oplists.table import LOOP_MERGES
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.reasons import Rule
 
@@ -81,7 +80,7 @@ def match_entries(canvas: Canvas) -> None:
         allow2 = MatMul(done, x)                                  f16
     """
     view = canvas.view
-    is_merge = view.of_kinds((signature.op == "Merge" for signature in view.of_kind), np.bool_)
+    is_merge = view.mask_with(LOOP_MERGES)
     edges = view.edges.at(is_merge[view.edges.dst_node])
     columns = (column.tolist() for column in (edges.src_node, edges.src_unit, edges.dst_unit))
     for source, enter, merge in zip(*columns, strict=True):

@@ -80,7 +80,7 @@ def prepare(view: GraphView, target: Target, obstacles: Obstacles, assumed: froz
 def _units_that_may_change(view: GraphView, ops: frozenset[str]) -> npt.NDArray[np.intp]:
     """The float32 units of some ops whose type is none that the op's definition fixes."""
     is_free = view.of_slots(np.array([not slot.is_fixed for kind in view.of_kind for slot in kind.slots], np.bool_))
-    of_ops = view.spread(view.of_kinds((kind.op in ops for kind in view.of_kind), np.bool_))
+    of_ops = view.spread(view.mask_with(ops))
     return np.flatnonzero(of_ops & is_free & (np.asarray(view.dtypes) == datatypes.FLOAT))
 
 

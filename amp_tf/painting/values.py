@@ -64,8 +64,7 @@ class Values:
 
     def nodes_of(self, ops: Iterable[str]) -> Mask:
         """The nodes of some ops."""
-        wanted = frozenset(ops)
-        return self.view.of_kinds((signature.op in wanted for signature in self.view.of_kind), np.bool_)
+        return self.view.mask_with(frozenset(ops))
 
     def count_inputs(self) -> npt.NDArray[np.int64]:
         """How many values each node reads."""

@@ -108,7 +108,7 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
     """What all runs of each node take in float32 and in 16 bit, in ns; what is not known counts as nothing."""
     in_float32, in_f16 = np.zeros((2, basis.view.node_count))
     measured = basis.resolution.costs.elements  # ops that only move values take time, too
-    is_measured = basis.view.of_kinds((kind.op in measured for kind in basis.view.of_kind), np.bool_)
+    is_measured = basis.view.mask_with(measured)
     is_timed = is_measured & (np.nan_to_num(figures.elements) > 0) | (np.nan_to_num(figures.work) > 0)
     joined_rows = rows_of_joined(joined(basis.view))
     for node in np.flatnonzero(is_timed).tolist():
