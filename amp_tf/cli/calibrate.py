@@ -81,7 +81,7 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 
-    from amp_tf.calibrating.measure import measure
+    from amp_tf.calibrating.measure import by_op, measure
 
     with contextlib.suppress(RuntimeError):  # it has looked for devices before
         tf.config.set_visible_devices([], "GPU")
@@ -105,24 +105,19 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
     with files.told(path):
         files.write(path, measured.table.to_json())
     if args.details:
-        _print_details(measured.times)
-    print(f"{'product':48}{'bfloat16 over float32':>22}")
-    for op, cases in _by_op(measured.times).items():
+        _print_details(by_op(measured.times))
+    print(f"{'':48}{'':24}the table is off by, %")
+    print(f"{'product':48}{'bfloat16 over float32':24}{'float32':>9}{'bfloat16':>10}{'gain':>6}")
+    for op, cases in by_op(measured.times).items():
         gains = [in_float32 / in_f16 for in_float32, in_f16 in cases.values()]
-        middle = statistics.geometric_mean(gains)
-        print(f"{op:48}{middle:>10.2f}   {min(gains):.2f} - {max(gains):.2f}")
+        spread = f"{statistics.geometric_mean(gains):6.2f}   {min(gains):.2f} - {max(gains):.2f}"
+        in_float32, in_f16, gain = (100 * part for part in measured.misfit(op))
+        print(f"{op:48}{spread:24}{in_float32:9.0f}{in_f16:10.0f}{gain:6.0f}")
     print(f"{path}: {source}")
 
 
-def _by_op(times: Mapping[Product, Pair]) -> dict[str, dict[Product, Pair]]:
-    found: dict[str, dict[Product, Pair]] = {}
-    for product, pair in times.items():
-        found.setdefault(product.op, {})[product] = pair
-    return found
-
-
-def _print_details(times: Mapping[Product, Pair]) -> None:
-    for op, cases in _by_op(times).items():
+def _print_details(times: Mapping[str, Mapping[Product, Pair]]) -> None:
+    for op, cases in times.items():
         print(f"{op:52}{'float32 µs':>12}{'bfloat16':>10}{'gain':>7}   operations in a ns")
         for product, (in_float32, in_f16) in cases.items():
             rates = f"{product.operations / in_float32:8.0f}{product.operations / in_f16:8.0f}"

@@ -41,6 +41,17 @@ def test_a_table_has_every_product_and_op_that_was_measured(few, tmp_path):
     assert read_table(path).source == "here"  # which refuses what is no time
 
 
+def test_how_far_the_table_is_off_is_told_of_times_and_of_gains():
+    cases = [product for product in products.all_products() if product.op == "MatMul"]
+    exact = {
+        case: tuple(cost.of(case.computed, case.elements) for cost in SHIPPED.products["MatMul"]) for case in cases
+    }
+    assert measure.Measured(SHIPPED, exact).misfit("MatMul") == pytest.approx((0, 0, 0))
+    slower = {case: (1.1 * in_float32, 1.1 * 1.1 * in_f16) for case, (in_float32, in_f16) in exact.items()}
+    once = math.log(1.1)
+    assert measure.Measured(SHIPPED, slower).misfit("MatMul") == pytest.approx((once, 2 * once, once))
+
+
 def test_the_graph_optimizers_are_as_before(few):
     before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
     measure.measure(SHIPPED, "here", 0.0)

@@ -39,6 +39,8 @@ def test_what_is_measured_counts_until_it_is_forgotten(tmp_path):
     assert table.elements.keys() >= SHIPPED.elements.keys()
     assert f"{path}: measured on {machine.cpu_name()}" in ended.stdout
     assert "256×2048×2048, b transposed" in ended.stdout
+    (row,) = (line for line in ended.stdout.splitlines() if line.startswith("MatMul  ") and " - " in line)
+    assert all(0 <= int(percent) < 100 for percent in row.split()[-3:]), row  # how far the table is off
     assert run(tmp_path, "-c", SOURCE).stdout.strip() == table.source
     assert f"costs of ops    {table.source}" in amp_tf(tmp_path, "doctor", "--no-trials").stdout
 
