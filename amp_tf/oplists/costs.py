@@ -34,6 +34,21 @@ WITH_BIAS: Sequence[tuple[frozenset[str], frozenset[str]]] = (
 )
 SQUEEZED = frozenset({"Conv2D"})
 
+#: The Gelus that TensorFlow's remapper computes with a product and its bias, as they stand when amp_tf sees them: what
+#: they compute of the biased value ``x``, with constants to three digits and the terms of sums and products in order;
+#: each with the op that ``x`` must be. The remapper has run once by then, and runs once more: an exact one that it
+#: could take is taken, with its bias; one that approximates is taken only once the bias is.
+GELUS: Mapping[str, str] = {
+    # TensorFlow 2.16 writes an exact one with Erf
+    "Mul(Mul(0.5, AddV2(1, Erf(Mul(0.707, x)))), x)": "BiasAdd",
+    "Mul(AddV2(1, Erf(RealDiv(x, 1.41))), Mul(0.5, x))": "BiasAdd",
+    "Mul(Mul(0.5, Erfc(Mul(0.707, Neg(x)))), x)": "BiasAdd",
+    "Mul(Erfc(Mul(0.707, Neg(x))), Mul(0.5, x))": "BiasAdd",
+    "Mul(Mul(0.5, AddV2(1, Tanh(Mul(0.798, AddV2(Mul(0.0447, Mul(Square(x), x)), x))))), x)": "_FusedMatMul",
+}
+GELU_CORES = frozenset({"Erf", "Erfc", "Tanh"})  #: of which each has one
+GELU_PARTS = GELU_CORES | {"AddV2", "Mul", "Neg", "RealDiv", "Square"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Joined:

@@ -406,5 +406,7 @@ MATRIX_PRODUCT = Trait("MatMul")
 RESHAPING = Trait("Reshape")
 SQUEEZING = Trait("Squeeze")
 BIASES = Trait("BiasAdd")
+#: Ops of which the order of the inputs does not matter.
+COMMUTATIVE = Trait("AddV2 Mul")
 #: What folding saves: a scale and a bias.
 FOLDED_AWAY = ("Mul", "AddV2")

@@ -12,8 +12,9 @@ from amp_tf.graph.indices import Mask, Node
 from amp_tf.graph.sizes import Shape, Shapes
 from amp_tf.graph.view import Edges, GraphView
 from amp_tf.oplists import costs
-from amp_tf.oplists.table import BIASES, SQUEEZING
+from amp_tf.oplists.table import BIASES, MATRIX_PRODUCT, SQUEEZING
 from amp_tf.painting.canvas import Canvas
+from amp_tf.painting.gelus import find_gelus
 from amp_tf.painting.prices import input_shapes
 from amp_tf.painting.reasons import FORCED, Rule
 from amp_tf.painting.work import filter_shape
@@ -92,8 +93,8 @@ def computed_with_products(view: GraphView, is_f16: Mask) -> dict[Node, Node]:
         is_f16: the nodes that are 16 bit.
 
     Sources of the patterns (TensorFlow 2.21): ``MergeConv2DBackpropFilterWithBiasAddGrad`` of
-    core/common_runtime/mkl_layout_pass.cc; ``FindContractionWithBias``, ``FindContractionWithBiasAndActivation`` and
-    ``FindConv2DWithSqueezeAndBias`` of core/grappler/optimizers/remapper.cc.
+    core/common_runtime/mkl_layout_pass.cc; ``FindContractionWithBias``, ``FindContractionWithBiasAndActivation``,
+    ``FindMatMulBiasAddAndGelu`` and ``FindConv2DWithSqueezeAndBias`` of core/grappler/optimizers/remapper.cc.
     """
     return dict(itertools.chain(_beside_products(view, is_f16), _behind_products(view, is_f16)))
 
@@ -120,6 +121,7 @@ def _beside_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node
 
 def _behind_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
     """Biases that are added to a product, and the activations of these, each with the product."""
+    yield from _gelus(view, is_f16)
     if not any(op in view.ops for op in BIASES):
         return
     edges = view.edges
@@ -127,13 +129,11 @@ def _behind_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node
     has_one_type = is_f16[edges.src_node] == is_f16[edges.dst_node]
     edges = edges.at((edges.dst_position == 0) & may_lie_between[edges.src_node] & has_one_type)
 
-    @functools.cache
-    def waits(node: Node) -> bool:
-        return any(name.startswith("^") for name in view.protos[node].input)
+    waits = functools.cache(functools.partial(_waits, view))
 
     def behind(sources: Container[Node], ops: Container[str]) -> dict[Node, Node]:
         """The nodes of some ops that alone read one of the sources, each with it."""
-        rows = edges.at(_with(view, ops)[edges.dst_node]).rows("src_node", "dst_node")
+        rows = edges.at(view.mask_with(ops)[edges.dst_node]).rows("src_node", "dst_node")
         found = ((source, node) for source, node in rows if source in sources)
         return {node: source for source, node in found if not (waits(source) or waits(node))}
 
@@ -145,11 +145,26 @@ def _behind_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node
     yield from ((bias, squeezed[squeeze]) for bias, squeeze in behind(squeezed, BIASES).items())
 
 
-def _with(view: GraphView, ops: Container[str]) -> Mask:
-    """The nodes of some ops."""
-    return view.of_kinds((kind.op in ops for kind in view.of_kind), np.bool_)
+def _gelus(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
+    """The nodes of Gelus behind a product of matrices and its bias, each with the product."""
+    for gelu in find_gelus(view):
+        product = gelu.biased
+        if view.ops[product] in BIASES:
+            product = int(view.edges.into(product).src_node[0])
+            is_alone = np.count_nonzero(view.edges.src_node == product) == 1
+            fits = is_alone and view.ops[product] in MATRIX_PRODUCT
+        else:
+            fits = view.protos[product].attr["fused_ops"].list.s == [b"BiasAdd"]
+        nodes = [product, gelu.biased, *gelu.nodes]
+        if fits and is_f16[nodes].min() == is_f16[nodes].max() and not any(_waits(view, node) for node in nodes):
+            yield from ((node, product) for node in gelu.nodes)
+
+
+def _waits(view: GraphView, node: Node) -> bool:
+    """Whether a node waits for something besides what it reads."""
+    return any(name.startswith("^") for name in view.protos[node].input)
 
 
 def _edges_into(view: GraphView, ops: Container[str]) -> Edges:
     """The edges that go to nodes of some ops."""
-    return view.edges.at(_with(view, ops)[view.edges.dst_node])
+    return view.edges.at(view.mask_with(ops)[view.edges.dst_node])

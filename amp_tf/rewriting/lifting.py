@@ -8,6 +8,9 @@ benchmarks.step_time.profile mlp_mixer --way predict``).
     before:  MatMul → Reshape → BiasAdd → Relu → …
     after:   MatMul → BiasAdd → Relu → Reshape → …
 
+An exact Gelu (:mod:`amp_tf.painting.gelus`), five nodes that all keep the shape, goes with its bias as an activation
+does.
+
 A reshaping that keeps the last dimension and a bias along that dimension may change places: each value gets what it
 got. No node comes or goes, and none changes its name, type or op. As folding (:mod:`amp_tf.rewriting.folding`) it is
 done only where amp_tf chooses the precision, only in GraphDefs, and dropped where nothing becomes 16 bit. What was
@@ -21,9 +24,7 @@ along another dimension; a last dimension that is unknown. A bias that others re
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterator, Sequence
-
-import numpy as np
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import is_channels_last
@@ -33,6 +34,7 @@ from amp_tf.graph.indices import Node
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import BIASES, MATRIX_ACTIVATIONS, MATRIX_PRODUCT, RESHAPING
+from amp_tf.painting.gelus import find_gelus
 from amp_tf.rewriting.form import Form, Job
 
 
@@ -47,9 +49,10 @@ def lift(form: Form, job: Job) -> Form:
     candidates = _find_candidates(form.view)
     if not candidates:
         return form
+    gelus = {gelu.biased: gelu.nodes for gelu in find_gelus(form.view)}
     obstacles = job.obstacles(form.view)
     kept = {*obstacles.rule_of, *obstacles.forced}.union(*control_links(form.view))
-    moves = [move for nodes in candidates if (move := _move(form.view, form.shapes, kept, *nodes))]
+    moves = [move for nodes in candidates if (move := _move(form.view, form.shapes, kept, gelus, *nodes))]
     if not moves:
         return form
     lifted = form.then(_edits(form.view, moves), job.templates, _resized(form.view, form.shapes, moves))
@@ -59,7 +62,10 @@ def lift(form: Form, job: Job) -> Form:
 
 @dataclasses.dataclass(frozen=True)
 class _Move:
-    """A product, the reshaping behind it, and the bias, perhaps with an activation, that will stand between them."""
+    """A product, the reshaping behind it, and the bias, perhaps with an activation, that will stand between them.
+
+    Nothing but the followers reads a follower, but for the last.
+    """
 
     product: Node
     reshaping: Node
@@ -70,11 +76,7 @@ class _Move:
 def _find_candidates(view: GraphView) -> list[tuple[Node, Node, Node]]:
     """Products, reshapings that read them, and biases that are added to these."""
     edges = view.edges
-    of_op = [
-        view.of_kinds((kind.op in trait for kind in view.of_kind), np.bool_)
-        for trait in (MATRIX_PRODUCT, RESHAPING, BIASES)
-    ]
-    is_product, is_reshaping, is_bias = of_op
+    is_product, is_reshaping, is_bias = map(view.mask_with, (MATRIX_PRODUCT, RESHAPING, BIASES))
     first = edges.dst_position == 0
     behind = edges.at(first & is_product[edges.src_node] & is_reshaping[edges.dst_node])
     product_of = {reshaping: product for product, reshaping in behind.rows("src_node", "dst_node")}
@@ -84,7 +86,13 @@ def _find_candidates(view: GraphView) -> list[tuple[Node, Node, Node]]:
 
 
 def _move(
-    view: GraphView, shapes: Shapes, kept: Container[Node], product: Node, reshaping: Node, bias: Node
+    view: GraphView,
+    shapes: Shapes,
+    kept: Container[Node],
+    gelus: Mapping[Node, Sequence[Node]],
+    product: Node,
+    reshaping: Node,
+    bias: Node,
 ) -> _Move | None:
     nodes = (product, reshaping, bias)
     before, after = (_shape(view, shapes, node) for node in (product, reshaping))
@@ -95,11 +103,13 @@ def _move(
         return None
     if not before or not after or before[-1] != after[-1] or before[-1] <= 0 or not is_channels_last(view.protos[bias]):
         return None
-    followers, readers = [bias], _readers(view, bias)
-    if len(readers) == 1 and view.ops[readers[0][0]] in MATRIX_ACTIVATIONS and readers[0][0] not in kept:
-        followers.append(readers[0][0])
-        readers = _readers(view, followers[-1])
-    return _Move(product, reshaping, followers, readers)
+    readers = _readers(view, bias)
+    is_activation = len(readers) == 1 and view.ops[readers[0][0]] in MATRIX_ACTIVATIONS
+    activation = [readers[0][0]] if is_activation else gelus.get(bias, [])
+    if any(node in kept for node in activation):
+        activation = []
+    followers = [bias, *activation]
+    return _Move(product, reshaping, followers, _readers(view, followers[-1]))
 
 
 def _edits(view: GraphView, moves: Sequence[_Move]) -> Edits:

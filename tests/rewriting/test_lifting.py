@@ -40,6 +40,30 @@ DENSE = """
     sum = AddV2(act, act)
     fetch = Identity(sum)
 """
+# The same with tf.nn.gelu, before another product.
+GELU = """
+    x = Placeholder() shape=[16384, 512]
+    w = Placeholder() shape=[512, 128]
+    v = Placeholder() shape=[128, 128]
+    b = Placeholder() shape=[128]
+    sizes = Const() dtype=int32 value=int32[3]*128
+    flat = Const() dtype=int32 value=int32[2]*128
+    half = Const() value=float32[]*0.5
+    root = Const() value=float32[]*0.70710678
+    product = MatMul(x, w)
+    back = Reshape(product, sizes)
+    biased = BiasAdd(back, b)
+    minus = Neg(biased)
+    scaled = Mul(root, minus)
+    core = Erfc(scaled)
+    halved = Mul(core, half)
+    gelu = Mul(halved, biased)
+    mean = Max(gelu, axis)
+    axis = Const() dtype=int32 value=int32[]*0
+    last = MatMul(mean, v)
+    fetch = Identity(last)
+"""
+OF_GELU = ("minus", "scaled", "core", "halved", "gelu")
 FLAT, BACK = [16384, 128], [128, 128, 128]
 
 
@@ -55,6 +79,28 @@ def test_a_bias_and_its_activation_come_before_the_reshaping_and_are_16_bit_with
     # What gives other values than zero and what it reads stays in float32 behind the last product.
     follows = ["act"] * (activation in BOUNDING)
     assert all(nodes[name].precision.is_f16 for name in ("product", "biased", *follows))
+
+
+def test_a_gelu_comes_with_its_bias_and_has_the_type_of_its_product():
+    proto = graph(GELU)
+    result = rewrite(proto)
+    read = without_casts(result.graph)
+    assert read["biased"] == ["product", "b"]
+    assert read["gelu"] == ["halved", "biased"]
+    assert (read["back"], read["mean"]) == (["gelu", "sizes"], ["back", "axis"])
+    nodes = {node.name: node for node in result.report.nodes}
+    assert all(nodes[name].precision.is_f16 for name in ("product", "biased", *OF_GELU))
+    check_agreement(proto, result)
+
+
+@pytest.mark.parametrize("read", ["biased", "core"])
+def test_a_gelu_of_which_something_else_reads_a_part_stays_behind_the_reshaping(read):
+    proto = graph(GELU + f"    other = Softmax({read})\n")
+    result = rewrite(proto, preserve=("fetch", "other"))
+    found = without_casts(result.graph)
+    assert (found["biased"], found["back"]) == (["product", "b"], ["biased", "sizes"])
+    assert (found["minus"], found["gelu"]) == (["back"], ["halved", "back"])
+    check_agreement(proto, result)
 
 
 def test_the_result_is_that_of_float32_with_the_same_nodes():
