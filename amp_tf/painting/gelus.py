@@ -1,9 +1,9 @@
 """Gelus: the ops that TensorFlow writes for one, and computes in one kernel with the product and the bias before them.
 
-``tf.nn.gelu`` makes five nodes (with Erf in TensorFlow 2.16, with Erfc later), or nine where it approximates. Left in float32 behind a 16-bit product they cost casts
-and as many passes over its result; with the product's type they cost nothing, and oneDNN's kernel computes them in
-float32, before it rounds once. They have it where the products around them are 16 bit; without oneDNN, or with the
-remapper off, they round five or nine times instead.
+``tf.nn.gelu`` makes five nodes (with an Erf in TensorFlow 2.16, with an Erfc later), or nine where it approximates.
+Left in float32 behind a 16-bit product they cost casts and as many passes over its result; with the product's type they
+cost nothing, and oneDNN's kernel computes them in float32, before it rounds once. They have it where the products
+around them are 16 bit; without oneDNN, or with the remapper off, they round five or nine times instead.
 """
 
 from __future__ import annotations
