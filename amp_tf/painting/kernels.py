@@ -154,7 +154,10 @@ def _gelus(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
             is_alone = np.count_nonzero(view.edges.src_node == product) == 1
             fits = is_alone and view.ops[product] in MATRIX_PRODUCT
         else:
-            fits = view.protos[product].attr["fused_ops"].list.s == [b"BiasAdd"]
+            fused = view.protos[product].attr.get("fused_ops")  # which a broken graph may lack
+            fits = fused is not None and fused.list.s == [b"BiasAdd"]
+        turned = view.protos[product].attr.get("transpose_a")  # with which TensorFlow has no such kernel
+        fits = fits and not (turned is not None and turned.b)
         nodes = [product, gelu.biased, *gelu.nodes]
         if fits and is_f16[nodes].min() == is_f16[nodes].max() and not any(_waits(view, node) for node in nodes):
             yield from ((node, product) for node in gelu.nodes)

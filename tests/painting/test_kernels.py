@@ -93,6 +93,15 @@ def test_an_exact_gelu_is_computed_with_a_matrix_product(product):
     assert ERFS.isdisjoint(told) == (product != "MatMul")
 
 
+@pytest.mark.parametrize("turned", ["transpose_a", "transpose_b"])
+def test_a_gelu_is_computed_with_a_product_of_turned_matrices_as_tensorflow_does(turned):
+    def function(x, w, b):
+        return tf.nn.gelu(tf.nn.bias_add(tf.matmul(x, w, **{turned: True}), b))
+
+    told, done = _told_and_done(function, [CHANNELS, CHANNELS], [CHANNELS, CHANNELS], [CHANNELS])
+    assert told == done
+
+
 def test_a_gelu_of_what_something_else_reads_is_computed_alone():
     def function(x, w, b):
         biased = tf.nn.bias_add(tf.matmul(x, w), b)
