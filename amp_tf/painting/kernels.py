@@ -152,14 +152,18 @@ def _gelus(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
         if view.ops[product] in BIASES:
             product = int(view.edges.into(product).src_node[0])
             is_alone = np.count_nonzero(view.edges.src_node == product) == 1
-            fits = is_alone and view.ops[product] in MATRIX_PRODUCT
-        else:
-            fused = view.protos[product].attr.get("fused_ops")  # which a broken graph may lack
-            fits = fused is not None and fused.list.s == [b"BiasAdd"]
-        turned = view.protos[product].attr.get("transpose_a")  # with which TensorFlow has no such kernel
-        fits = fits and not (turned is not None and turned.b)
+            if (
+                not is_alone or view.ops[product] not in MATRIX_PRODUCT
+            ):  # it may be an argument, which has no attributes
+                continue
+        attributes = view.protos[product].attr
+        fused, turned = attributes.get("fused_ops"), attributes.get("transpose_a")
+        if fused is not None and fused.list.s != [b"BiasAdd"]:
+            continue
+        if turned is not None and turned.b:  # TensorFlow has no such kernel
+            continue
         nodes = [product, gelu.biased, *gelu.nodes]
-        if fits and is_f16[nodes].min() == is_f16[nodes].max() and not any(_waits(view, node) for node in nodes):
+        if is_f16[nodes].min() == is_f16[nodes].max() and not any(_waits(view, node) for node in nodes):
             yield from ((node, product) for node in gelu.nodes)
 
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp_tf.graph.reader import read_graph
+from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.gelus import find_gelus
 from amp_tf.painting.kernels import computed_with_products
+from tests.small_graphs import function as small_function
 from tests.small_graphs import graph
 
 needs_bf16 = pytest.mark.skipif(not Hardware.detect_cpu().cpu_has_bf16, reason="nothing is 16 bit on this CPU")
@@ -100,6 +102,24 @@ def test_a_gelu_is_computed_with_a_product_of_turned_matrices_as_tensorflow_does
 
     told, done = _told_and_done(function, [CHANNELS, CHANNELS], [CHANNELS, CHANNELS], [CHANNELS])
     assert told == done
+
+
+def test_a_gelu_of_a_biased_argument_is_computed_alone():
+    text = """
+        function f(x: float32, b: float32) -> (y: float32)
+        half = Const() dtype=float32 value=float32[]*0.5
+        root = Const() dtype=float32 value=float32[]*0.70710678
+        biased = BiasAdd(x, b)
+        minus = Neg(biased:output:0)
+        scaled = Mul(root:output:0, minus:y:0)
+        core = Erfc(scaled:z:0)
+        halved = Mul(core:y:0, half:output:0)
+        out = Mul(halved:z:0, biased:output:0)
+        return y = out:z:0
+    """
+    view = read_function(small_function(text), Templates())
+    assert len([*find_gelus(view)]) == 1
+    assert computed_with_products(view, np.zeros(view.node_count, np.bool_)) == {}
 
 
 def test_a_gelu_of_what_something_else_reads_is_computed_alone():
