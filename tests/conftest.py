@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from amp_tf.config import ENV_VARS
+from tests.tiers import starts_process
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {
@@ -28,6 +29,26 @@ def pytest_configure() -> None:
         command = [sys.executable, "setup.py", "-q", "build_native", "--inplace"]
         if subprocess.run(command, cwd=ROOT).returncode != 0:
             pytest.exit("amp_tf's libraries are not built; pip install --no-deps -e . builds them", returncode=1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="the quick tier: see tests/tiers.py")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the tests that start processes, leaves out what the quick tier does, and puts the longest files first.
+
+    Two workers share the files; a long one at the end would keep one of them waiting for the other.
+    """
+    for item in items:
+        if isinstance(item, pytest.Function) and starts_process(item):
+            item.add_marker("process")
+    if config.getoption("quick"):
+        kept = [item for item in items if item.get_closest_marker("quick") or not item.get_closest_marker("process")]
+        config.hook.pytest_deselected(items=[*set(items).difference(kept)])
+        items[:] = kept
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)
 
 
 def _is_newer(file: Path, other: Path) -> bool:

@@ -35,6 +35,7 @@ ELSEWHERE = {
     "pip install '.[cpu]'": "installs half a GB; scripts/test_wheel does it",
     "pip install '.[gpu]'": "installs several GB; docker/ does it",
     "pip install .": "tests/test_packaging.py",
+    "scripts/test --all": "runs this test",
     "scripts/test -q tests/painting": "runs tests",
     ".venv/test/bin/pip install --no-deps -e .": "changes the environment of the tests; scripts/test does it",
     ".ci/run": "runs this test",

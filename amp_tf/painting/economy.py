@@ -96,12 +96,12 @@ def drop_unprofitable(
     sizes.update(dict.fromkeys([*fused, *computed_with], 0.0))
     may_choose = sizes_are_known and "Enter" not in canvas.view.ops
     free = _free_products(canvas, products, prices, {*fused}) if may_choose else {}
-    left = _cut(canvas, ports, sizes, ties, free, {*fused}, prices)
+    left = find_cheaper_in_float32(canvas, ports, sizes, ties, free, {*fused}, prices)
     canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
     groups = _connected(left, [(port.source, *port.readers) for port in ports])
     _note(canvas, groups, _balances(canvas, groups, ports, sizes, prices))
     if sizes_are_known:
-        islands = _find_islands(canvas, ports, ties)
+        islands = find_islands(canvas, ports, ties)
         for island, balance in zip(islands, _balances(canvas, islands, ports, sizes, prices), strict=True):
             has_product = any(canvas.on_allow[unit] for unit in island)
             pays = balance.in_f16 < balance.in_float32
@@ -215,7 +215,7 @@ def _saved(canvas: Canvas, unit: int, sizes: Mapping[int, float], prices: Prices
     return in_float32 - in_f16
 
 
-def _cut(
+def find_cheaper_in_float32(
     canvas: Canvas,
     ports: list[_Port],
     sizes: dict[int, float],
@@ -279,7 +279,7 @@ def _add_port(network: Network, source: int, readers: list[int], casts: Pair) ->
             network.add_edge(reader, shared, UNBOUNDED)
 
 
-def _find_islands(canvas: Canvas, ports: Iterable[_Port], ties: Iterable[Sequence[int]]) -> list[list[int]]:
+def find_islands(canvas: Canvas, ports: Iterable[_Port], ties: Iterable[Sequence[int]]) -> list[list[int]]:
     """The sets of painted units that are connected by 16-bit edges, by belonging to one product, or by ties."""
     by_edges = [(port.source, *port.readers) for port in ports if canvas.allow[port.source]]
     return _connected(units_of(canvas.allow), [*by_edges, *_products(canvas).values(), *ties])

@@ -33,7 +33,7 @@ def plan_edits(painting: Painting) -> Edits:
     view = painting.view
     rewires: list[Rewire] = []
     casts: list[NewNode] = []
-    for number, (cast, readers) in enumerate(_plan_casts(view, painting.dtypes_after()), view.node_count):
+    for number, (cast, readers) in enumerate(plan_casts(view, painting.dtypes_after()), view.node_count):
         casts.append(cast)
         rewires += [Rewire(node, position, number, 0) for node, position in readers]
     return Edits(
@@ -55,7 +55,7 @@ def _plan_reops(view: GraphView, painting: Painting) -> Iterator[Reop]:
             yield Reop(node, signature.op, {added: attribute(type=datatypes.FLOAT)})
 
 
-def _plan_casts(view: GraphView, after: np.ndarray) -> Iterator[tuple[NewNode, Sequence[tuple[int, int]]]]:
+def plan_casts(view: GraphView, after: np.ndarray) -> Iterator[tuple[NewNode, Sequence[tuple[int, int]]]]:
     """The casts, each with (node, number of its data input) of all readers that need the other type."""
     edges = view.edges
     source_types, wanted_types = after[edges.src_unit], after[edges.dst_unit]

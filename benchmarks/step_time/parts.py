@@ -4,7 +4,7 @@ Parts that are data are emptied; the others are replaced by a form that does wit
 :mod:`benchmarks.step_time.ablation` measures them.
 
 So the package needs no switch that only a benchmark uses; ``tests/benchmarks/test_ablation.py`` fails by the part's
-name if a private name that it replaces moves.
+name if a function that it replaces moves.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ _CONTRACT_SHOWN_BY = tuple(
 def _placement() -> None:
     from amp_tf.painting import economy
 
-    economy._cut = lambda *arguments: []
+    economy.find_cheaper_in_float32 = lambda *arguments: []
 
 
 def _islands() -> None:
     from amp_tf.painting import economy
 
-    economy._find_islands = lambda *arguments: []
+    economy.find_islands = lambda *arguments: []
 
 
 def _slow_kernels() -> None:
@@ -93,7 +93,7 @@ def _fused_gradients() -> None:
 def _shared_casts() -> None:
     from amp_tf.rewriting import planning
 
-    shared = planning._plan_casts
+    shared = planning.plan_casts
 
     def one_for_each_reader(*arguments: Any) -> Iterator[Any]:
         for cast, readers in shared(*arguments):
@@ -101,7 +101,7 @@ def _shared_casts() -> None:
                 name = cast.name if not number else f"{cast.name}-{number}"
                 yield cast._replace(name=name), [reader]
 
-    planning._plan_casts = one_for_each_reader
+    planning.plan_casts = one_for_each_reader
 
 
 def _folding() -> None:

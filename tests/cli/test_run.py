@@ -203,6 +203,7 @@ def test_a_command_runs_where_there_is_no_output(target: Path) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("way", ["python -m amp_tf", "amp-tf run"])
 def test_training_is_converted(way: str, target: Path) -> None:
     program = str(PROGRAMS / "custom_loop.py")

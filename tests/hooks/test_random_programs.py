@@ -26,6 +26,7 @@ def steps_of(block: Block) -> Iterator[Step]:
 SEEDS = {"matrices": (258, 306, *range(12)), "convolutions": (0, 1, 3, 6, 13, 14, 19, 20, 24, 25, 26, 38)}
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("kind", KINDS)
 def test_results_and_variables_are_those_of_the_eager_program(kind: str, site_folder: Path) -> None:
     seeds = SEEDS[kind]

@@ -41,6 +41,7 @@ def in_float32(site_folder: Path) -> dict[str, dict[str, Any]]:
     return {way: json.loads(line) for way, line in zip(WAYS, lines, strict=True)}
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("way", WAYS)
 def test_program_is_converted_and_agrees_with_float32(
     way: str, in_float32: dict[str, dict[str, Any]], site_folder: Path

@@ -17,7 +17,7 @@ from tests.truth.runner import Row
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = (sys.executable, "-m", "tests.truth.worker")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.quick]
 
 
 @pytest.fixture(scope="module")

@@ -63,6 +63,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("program", "expected"),
     [

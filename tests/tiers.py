@@ -1,0 +1,50 @@
+"""Which tests start processes of their own, found by what they call, and which of them the quick tier keeps.
+
+A program in a process of its own takes 5 to 60 seconds, most of it TensorFlow's import. ``scripts/test`` leaves such
+tests to ``scripts/test --all``, but for those that are marked ``quick``: one way in of each kind, and what judges
+numbers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STARTERS = frozenset({subprocess.run, subprocess.Popen, subprocess.check_output, subprocess.check_call})
+_TESTS = str(Path(__file__).resolve().parent)
+
+
+def starts_process(item: pytest.Function) -> bool:
+    """Whether a test or one of its fixtures calls, itself or through other functions of the tests, what starts one."""
+    fixtures = item._fixtureinfo.name2fixturedefs.values()  # pytest has no public name for it
+    functions = [item.function, *(definitions[-1].func for definitions in fixtures)]
+    seen: set[Any] = set()
+    return any(_reaches(inspect.unwrap(function), seen) for function in functions)
+
+
+def _reaches(function: Any, seen: set[Any]) -> bool:
+    if function in STARTERS:
+        return True
+    is_ours = isinstance(function, types.FunctionType) and function.__code__.co_filename.startswith(_TESTS)
+    if function in seen or not is_ours:
+        return False
+    seen.add(function)
+    return any(_reaches(called, seen) for called in _named(function.__code__, function.__globals__))
+
+
+def _named(code: types.CodeType, names: dict[str, Any]) -> Iterator[Any]:
+    """What the names in a function's code stand for: functions, and attributes of modules."""
+    known = [names[name] for name in code.co_names if name in names]
+    modules = [value for value in known if isinstance(value, types.ModuleType)]
+    for value in [*known, *(getattr(module, name, None) for module in modules for name in code.co_names)]:
+        if callable(value) and getattr(value, "__hash__", None):
+            yield value
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):  # a function or comprehension inside
+            yield from _named(constant, names)
