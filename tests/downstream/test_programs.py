@@ -23,8 +23,8 @@ RELATIVE, ABSOLUTE = 0.05, 0.03
 # The precision is said, because these programs are small: auto would leave in float32 what does not pay.
 ON = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
 
-# In the order in which they share a process: later ones change settings of the whole process. Deterministic cross entropy
-# makes a NaN on purpose, so the numeric checks need a process of their own.
+# In the order in which they share a process: later ones change settings of the whole process. Deterministic cross
+# entropy makes a NaN on purpose, so the numeric checks need a process of their own.
 TOGETHER = (
     "custom_train_step",
     "gan",

@@ -1,6 +1,6 @@
 """3,000 random graphs, each in every mode: every type and the number of added nodes as in the C++ pass.
 
-The examples are the same in every run, so that CI judges the change and not the dice; ``scripts/fuzz_parity`` rolls new
+The quick tier takes 300. The examples are the same in every run, so that CI judges the change and not the dice; ``scripts/fuzz_parity`` rolls new
 ones.
 """
 
@@ -19,11 +19,12 @@ from tests.strategies import random_graphs
 
 
 @pytest.mark.slow
-def test_every_type_and_the_number_of_casts_are_the_originals() -> None:
+def test_every_type_and_the_number_of_casts_are_the_originals(request: pytest.FixtureRequest) -> None:
+    graphs = 300 if request.config.getoption("quick") else 3000
     compared: collections.Counter[Mode] = collections.Counter()
 
     @settings(
-        max_examples=3000,
+        max_examples=graphs,
         deadline=None,
         derandomize=True,
         database=None,
@@ -40,7 +41,7 @@ def test_every_type_and_the_number_of_casts_are_the_originals() -> None:
 
     compare_in_every_mode()
     # A tenth of the graphs ask for UNSAFE_FORCE_ALL, where the original mostly gives up.
-    assert all(compared[mode] > 2400 for mode in MODES), compared
+    assert all(compared[mode] > 0.8 * graphs for mode in MODES), compared
 
 
 @pytest.mark.parametrize("seed", [42969, 210100])
