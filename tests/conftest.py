@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amp_tf.config import ENV_VARS
-from tests.tiers import starts_process
+from tests.tiers import is_quick, starts_process
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if isinstance(item, pytest.Function) and starts_process(item):
             item.add_marker("process")
     if config.getoption("quick"):
-        kept = [item for item in items if item.get_closest_marker("quick") or not item.get_closest_marker("process")]
+        kept = [item for item in items if is_quick(item)]
         config.hook.pytest_deselected(items=[*set(items).difference(kept)])
         items[:] = kept
     long = {item.path for item in items if item.get_closest_marker("slow")}

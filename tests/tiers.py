@@ -1,8 +1,8 @@
-"""Which tests start processes of their own, found by what they call, and which of them the quick tier keeps.
+"""Which tests start processes of their own, found by what they call, and which tests the quick tier keeps.
 
 A program in a process of its own takes 5 to 60 seconds, most of it TensorFlow's import. ``scripts/test`` leaves such
-tests to ``scripts/test --all``, but for those that are marked ``quick``: one way in of each kind, and what judges
-numbers.
+tests, and others that are marked ``slow``, to ``scripts/test --all``, but for those that are marked ``quick``: one way
+in of each kind, and what judges numbers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ import pytest
 
 STARTERS = frozenset({subprocess.run, subprocess.Popen, subprocess.check_output, subprocess.check_call})
 _TESTS = str(Path(__file__).resolve().parent)
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Whether a test, once marked, belongs to the quick tier."""
+    marks = {mark.name for mark in item.iter_markers()}
+    return "quick" in marks or marks.isdisjoint({"process", "slow"})
 
 
 def starts_process(item: pytest.Function) -> bool:

@@ -117,6 +117,7 @@ def test_preserved_nodes_keep_their_types(graph: RandomGraph, mode: Mode) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.quick
 @examples
 @given(runnable_graphs(), st.sampled_from([mode for mode in MODES if can_run(mode)]))
 def test_the_rewritten_graph_runs_and_agrees_with_float32(graph: RunnableGraph, mode: Mode) -> None:

@@ -1,7 +1,7 @@
 """3,000 random graphs, each in every mode: every type and the number of added nodes as in the C++ pass.
 
-The quick tier takes 300. The examples are the same in every run, so that CI judges the change and not the dice; ``scripts/fuzz_parity`` rolls new
-ones.
+The quick tier takes 300. The examples are the same in every run, so that CI judges the change and not the dice;
+``scripts/fuzz_parity`` rolls new ones.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tests.strategies import random_graphs
 
 
 @pytest.mark.slow
+@pytest.mark.quick
 def test_every_type_and_the_number_of_casts_are_the_originals(request: pytest.FixtureRequest) -> None:
     graphs = 300 if request.config.getoption("quick") else 3000
     compared: collections.Counter[Mode] = collections.Counter()
