@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 STARTERS = frozenset({subprocess.run, subprocess.Popen, subprocess.check_output, subprocess.check_call})
-_TESTS = str(Path(__file__).resolve().parent)
+_ROOT = Path(__file__).resolve().parents[1]
+_OURS = tuple(f"{_ROOT / folder}/" for folder in ("tests", "benchmarks", "scripts"))
 
 
 def is_quick(item: pytest.Item) -> bool:
@@ -27,7 +28,7 @@ def is_quick(item: pytest.Item) -> bool:
 
 
 def starts_process(item: pytest.Function) -> bool:
-    """Whether a test or one of its fixtures calls, itself or through other functions of the tests, what starts one."""
+    """Whether a test or one of its fixtures calls, itself or through our own functions, what starts one."""
     fixtures = item._fixtureinfo.name2fixturedefs.values()  # pytest has no public name for it
     functions = [item.function, *(definitions[-1].func for definitions in fixtures)]
     seen: set[Any] = set()
@@ -37,7 +38,11 @@ def starts_process(item: pytest.Function) -> bool:
 def _reaches(function: Any, seen: set[Any]) -> bool:
     if function in STARTERS:
         return True
-    is_ours = isinstance(function, types.FunctionType) and function.__code__.co_filename.startswith(_TESTS)
+    if isinstance(function, type):  # making an object counts as calling its methods
+        return any(
+            _reaches(method, seen) for method in vars(function).values() if isinstance(method, types.FunctionType)
+        )
+    is_ours = isinstance(function, types.FunctionType) and function.__code__.co_filename.startswith(_OURS)
     if function in seen or not is_ours:
         return False
     seen.add(function)

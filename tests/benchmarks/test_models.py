@@ -7,6 +7,7 @@ import pytest
 from benchmarks.models import BENCHMARKS, SIZES, names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_each_model_learns_from_its_data_at_the_tiny_size(name):
     import keras
@@ -16,7 +17,9 @@ def test_each_model_learns_from_its_data_at_the_tiny_size(name):
     model = workload.model()
     x, y = workload.data(8 * workload.batch, 0)
     model.compile(optimizer=workload.optimizer(), loss=workload.loss, jit_compile=False)
-    losses = model.fit(x, y, batch_size=workload.batch, epochs=12, verbose=0).history["loss"]
+    losses = []
+    while len(losses) < 2 or (losses[-1] >= 0.97 * losses[0] and len(losses) < 12):
+        losses += model.fit(x, y, batch_size=workload.batch, verbose=0).history["loss"]
     assert np.isfinite(losses).all()
     assert losses[-1] < 0.97 * losses[0]
 
