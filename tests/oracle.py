@@ -4,6 +4,9 @@
 ``RewriterConfig.optimizers``, over a MetaGraphDef, without a session and without a GPU. The pass takes its settings
 from the environment at every call; :func:`run_original` sets them for the one call. One Grappler cluster is made per
 process and kept: making one starts a session (seconds), while a call on a small graph takes a millisecond.
+
+The bfloat16 mode does nothing where oneDNN has no bfloat16 kernels. There TensorFlow is told that it has
+(:mod:`tests.as_cpu.onednn`), so that the pass judges on every CPU as on one with avx512.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from tensorflow.core.framework import graph_pb2  # noqa: E402  the variable abov
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2  # noqa: E402
 from tensorflow.python.framework import errors_impl, kernels, versions  # noqa: E402
 from tensorflow.python.grappler import cluster, tf_optimizer  # noqa: E402
+
+from tests.as_cpu import onednn  # noqa: E402
 
 DT_FLOAT, DT_HALF, DT_BFLOAT16 = 1, 19, 14
 
@@ -134,7 +139,8 @@ def run_original(
     variables = (knobs or Knobs()).as_environment()
     if mode is Mode.CUDA:  # in the CPU modes a simulated GPU would attract the nodes without a device
         variables[f"{_PREFIX}SIMULATE_GPU"] = "1"
-    with _environment(variables):
+    judging_bfloat16 = onednn.told(bfloat16=True) if mode is Mode.BFLOAT16 else contextlib.nullcontext()
+    with _environment(variables), judging_bfloat16:
         graph, seconds = _optimize(graph_def, ((mode or Mode.CUDA).value,), preserve)
     return outcome(graph_def, graph, seconds)
 

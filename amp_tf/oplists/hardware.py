@@ -14,6 +14,9 @@ MIN_COMPUTE_CAPABILITY = (7, 0)  # the first NVIDIA GPUs with tensor cores (Volt
 BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # the last is Arm's name
 # With AVX-512 FP16 or AMX FP16 oneDNN multiplies float16 in hardware; Arm's half-precision arithmetic is asimdhp.
 F16_CPU_FLAGS = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
+# The CPUs on which TensorFlow turns oneDNN on by itself: x86 with one of these, and Arm's Neoverse V1 (part 0xd40).
+ONEDNN_CPU_FLAGS = frozenset({"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16"})
+_ONEDNN_ARM_PART = "0xd40"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Hardware:
         cpu_has_avx512: the CPU has AVX-512, with which oneDNN runs bfloat16 kernels where there is no such hardware.
         is_xla: XLA compiles what runs here, with its own kernels.
         costs: what ops take on the CPU; ``None`` for the table that is shipped.
+        has_onednn: TensorFlow computes with oneDNN where that has a kernel; else Eigen's kernels run, which keep sums in
+            bfloat16.
     """
 
     gpu_capabilities: tuple[tuple[int, int], ...] = ()
@@ -33,6 +38,7 @@ class Hardware:
     cpu_has_avx512: bool = False
     is_xla: bool = False
     costs: CostTable | None = None
+    has_onednn: bool = True
 
     def __post_init__(self) -> None:
         pairs: tuple[tuple[object, object], ...] = ((None, None),)
@@ -54,6 +60,7 @@ class Hardware:
             cpu_has_bf16=not BF16_CPU_FLAGS.isdisjoint(flags),
             cpu_has_avx512="avx512f" in flags,
             costs=machine.costs_here(),
+            has_onednn=has_onednn(flags, machine.cpu_info().get("CPU part", ""), machine.onednn_setting()),
         )
 
     @property
@@ -70,6 +77,20 @@ def cpu_flags() -> frozenset[str]:
     """What this CPU can do, by /proc/cpuinfo; Arm calls them features."""
     info = machine.cpu_info()
     return frozenset((info.get("flags") or info.get("Features", "")).split())
+
+
+def has_onednn(flags: Set[str], arm_part: str, setting: str) -> bool:
+    """Whether TensorFlow computes with oneDNN, as ``IsMklEnabled`` of its core/util/port.cc decides.
+
+    Args:
+        flags: of /proc/cpuinfo.
+        arm_part: its "CPU part", which x86 has not.
+        setting: of ``TF_ENABLE_ONEDNN_OPTS``; empty where it is not set.
+    """
+    said = {"1": True, "true": True, "0": False, "false": False}.get(setting.lower())
+    if said is not None:
+        return said
+    return not ONEDNN_CPU_FLAGS.isdisjoint(flags) or arm_part == _ONEDNN_ARM_PART
 
 
 def has_fast_float16(flags: Set[str]) -> bool:

@@ -55,9 +55,14 @@ def identity() -> str:
     """The machine that a table of costs is measured on, and with what: one line for people and for the file's name."""
     info = cpu_info()
     kind = " ".join(info.get(key, "") for key in ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part"))
-    onednn = os.environ.get("TF_ENABLE_ONEDNN_OPTS") or "by default"
+    onednn = onednn_setting() or "by default"
     cores = len(os.sched_getaffinity(0))
     return f"{cpu_name()} ({kind.strip()}), {cores} cores, TensorFlow {_tensorflow()}, oneDNN {onednn}"
+
+
+def onednn_setting() -> str:
+    """What the user says of oneDNN to TensorFlow; empty for nothing."""
+    return os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
 
 
 def cache_file() -> Path:

@@ -219,9 +219,11 @@ CARRIERS = Trait(
 EXTREME_SOURCES = Trait("ComputeAccidentalHits UnsortedSegmentMax UnsortedSegmentMin")
 #: Ops of the clear list that add values up in the type that they have: the gradient of a gather, for one.
 SUMS_IN_ITS_TYPE = Trait("ScatterNd")
-#: Ops whose float16 kernel on CPUs keeps a sum of many values in float16: the mean of four times 30,000 is infinite.
-SUMS_IN_FLOAT16 = Trait("AvgPool")
-#: Ops whose bfloat16 kernel on CPUs keeps a sum of many values in bfloat16.
+#: Ops whose kernel of Eigen, on CPUs, keeps a sum of many values in its type, where oneDNN's keeps it in float32 and is
+#: for bfloat16 alone: the mean of four times 30,000 is infinite in float16, that of 1,024 numbers
+#: between 0 and 1 is 1 in bfloat16.
+SUMS_IN_EIGEN = Trait("AvgPool")
+#: Ops whose bfloat16 kernel on CPUs keeps a sum of many values in bfloat16, unless oneDNN computes them with a product.
 SUMS_IN_BFLOAT16 = Trait("BiasAddGrad")
 #: Ops that write a value, or its sum with the old one, to a variable.
 STORING = Trait(

@@ -35,11 +35,14 @@ class Target:
         device_type: ``"GPU"`` or ``"CPU"``.
         precision: the 16-bit type.
         lists: the op lists that decide.
+        adds_in_float32: on CPUs, kernels of the 16-bit type keep their sums in float32: oneDNN's and XLA's do, Eigen's,
+            which run otherwise, do not.
     """
 
     device_type: str
     precision: Precision
     lists: OpLists
+    adds_in_float32: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +95,10 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
     if precision is None:
         return Resolution(None, default_device, why_none)
     lists = build_lists(_table(device_type, precision), config)
-    if not _runs_fused_products(device_type, precision, hardware):
+    uses_onednn = _uses_onednn(device_type, precision, hardware)
+    if device_type == CPU_DEVICE and not uses_onednn:
+        # On CPUs the fused products of TensorFlow's remapper are registered as placeholders, which oneDNN replaces for
+        # types that it computes. The others end in "Missing 0-th output" when the graph runs.
         lists = lists.without(FUSED_PRODUCTS)
     if hardware.is_xla:
         lists = lists.without(FLOAT32_ONLY_IN_XLA)
@@ -106,7 +112,8 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
     if asked is not None and not (asked or config.force_f16):
         return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/xla_cpu_ops.py
     costs = hardware.costs or cost_tables.SHIPPED
-    return Resolution(Target(device_type, precision, lists), default_device, "", is_thrifty, asked, costs)
+    target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla)
+    return Resolution(target, default_device, "", is_thrifty, asked, costs)
 
 
 def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, Precision | None, str]:
@@ -127,15 +134,10 @@ def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, P
     return CPU_DEVICE, chosen, ""
 
 
-def _runs_fused_products(device_type: str, precision: Precision, hardware: Hardware) -> bool:
-    """Whether the fused products that TensorFlow's remapper makes can run in 16 bit.
-
-    On CPUs they are registered as placeholders, which oneDNN replaces only for types that it computes on this CPU. The
-    others end in "Missing 0-th output" when the graph runs.
-    """
-    if device_type == GPU_DEVICE:
-        return True
-    return precision is Precision.BFLOAT16 and (hardware.cpu_has_bf16 or hardware.cpu_has_avx512)
+def _uses_onednn(device_type: str, precision: Precision, hardware: Hardware) -> bool:
+    """Whether oneDNN computes in the precision: as ``IsDataTypeSupportedByOneDNNOnThisCPU`` of TensorFlow decides."""
+    on_cpu = device_type == CPU_DEVICE and hardware.has_onednn
+    return on_cpu and precision is Precision.BFLOAT16 and (hardware.cpu_has_bf16 or hardware.cpu_has_avx512)
 
 
 def _table(device_type: str, precision: Precision) -> str:

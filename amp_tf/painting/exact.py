@@ -7,7 +7,7 @@ bfloat16. And the gradient of a maximum looks for the maximum among the values t
 found once it is rounded and they are not.
 
 TensorFlow's CPU kernel of BiasAddGrad adds row after row in bfloat16; oneDNN's fused one does not, so which bias
-gradients stay is decided last. Elu and Selu compute exp(x) - 1 in 16 bit; of the other elementwise kernels, compared
+gradients stay is decided last, and on CPUs where oneDNN does not run none does. Elu and Selu compute exp(x) - 1 in 16 bit; of the other elementwise kernels, compared
 with the rounded float32 result over nine decades, none is off by more than 8 units on CPUs except where the result
 cancels. AvgPoolGrad and ResizeNearestNeighborGrad add in their own type as well, up to 3 units off on average for
 windows of 16 × 16, and stay as they are.
@@ -33,7 +33,7 @@ from amp_tf.oplists.table import (
     MAXIMA,
     MAXIMA_GRADIENTS,
     SUMS_IN_BFLOAT16,
-    SUMS_IN_FLOAT16,
+    SUMS_IN_EIGEN,
     SUMS_IN_ITS_TYPE,
     UNCHANGED,
 )
@@ -50,7 +50,7 @@ def take_sums_off_lists(canvas: Canvas) -> None:
     """Ops that add many values in their own type are on no list.
 
     Difference "narrow-sum": TensorFlow has ScatterNd among the ops that move values, and AvgPool on its infer list. On
-    CPUs the kernel of AvgPool has a sum of float32 for bfloat16, but not for float16.
+    CPUs the kernel of AvgPool has a sum of float32 where it is oneDNN's: for bfloat16, and on some CPUs alone.
 
     Example (bfloat16)::
 
@@ -62,8 +62,8 @@ def take_sums_off_lists(canvas: Canvas) -> None:
     """
     if canvas.target.device_type != CPU_DEVICE:
         return
-    is_float16 = canvas.target.precision is Precision.FLOAT16
-    units = _units_of_ops(canvas, {*SUMS_IN_ITS_TYPE, *(SUMS_IN_FLOAT16 if is_float16 else ())})
+    narrow = {*SUMS_IN_ITS_TYPE, *(() if canvas.target.adds_in_float32 else SUMS_IN_EIGEN)}
+    units = _units_of_ops(canvas, narrow)
     units = [unit for unit in units if canvas.on_clear[unit] or canvas.on_infer[unit]]
     for listed in (canvas.on_clear, canvas.on_infer):
         listed[units] = 0
@@ -101,7 +101,7 @@ def drop_narrow_sums(canvas: Canvas) -> None:
     """
     if canvas.target.lists.table == CPU and canvas.target.precision is Precision.BFLOAT16:
         units = [unit for unit in _units_of_ops(canvas, SUMS_IN_BFLOAT16) if canvas.allow[unit]]
-        fused = fused_with_gradients(canvas) if units else set()
+        fused = fused_with_gradients(canvas) if units and canvas.target.adds_in_float32 else {}
         lone = [unit for unit in units if unit not in fused and canvas.rule[unit] not in FORCED]
         canvas.unpaint_allow(lone, Rule.SUMS)
 

@@ -7,6 +7,7 @@ import pytest
 from amp_tf.errors import ConfigError
 from amp_tf.oplists import hardware, machine
 from amp_tf.oplists.hardware import Hardware
+from tests.as_cpu import onednn
 
 
 @pytest.fixture
@@ -47,6 +48,31 @@ def test_this_machine_agrees_with_its_own_flags():
     machine.cpu_info.cache_clear()
     assert Hardware.detect_cpu().cpu_has_bf16 == bool(words & hardware.BF16_CPU_FLAGS)
     assert Hardware.detect_cpu().gpu_capabilities == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "arm_part", "setting", "expected"),
+    [
+        ("avx2 fma", "", "", False),
+        ("avx2 avx512f", "", "", False),
+        ("avx2 avx_vnni", "", "", True),
+        ("avx512f avx512_bf16", "", "", True),
+        ("avx512f avx512_bf16", "", "0", False),
+        ("avx512f avx512_bf16", "", "False", False),
+        ("avx2", "", "1", True),
+        ("avx2", "", "true", True),
+        ("avx2", "", "yes", False),
+        ("asimd bf16", "0xd40", "", True),
+        ("asimd bf16", "0xd4f", "", False),
+    ],
+)
+def test_onednn_is_on_where_tensorflow_turns_it_on(flags, arm_part, setting, expected):
+    assert hardware.has_onednn(frozenset(flags.split()), arm_part, setting) == expected
+
+
+def test_onednn_is_on_where_this_tensorflow_says_so():
+    machine.cpu_info.cache_clear()
+    assert Hardware.detect_cpu().has_onednn == onednn.is_on()
 
 
 @pytest.mark.parametrize(

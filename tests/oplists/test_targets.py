@@ -115,6 +115,7 @@ def test_a_node_without_a_device_is_on_the_default_one():
         ("bfloat16", Hardware(cpu_has_bf16=True), True),
         ("bfloat16", Hardware(cpu_has_avx512=True), True),
         ("bfloat16", Hardware(), False),
+        ("bfloat16", Hardware(cpu_has_bf16=True, cpu_has_avx512=True, has_onednn=False), False),
         ("float16", Hardware(cpu_has_bf16=True, cpu_has_avx512=True), False),
         ("float16", Hardware(gpu_capabilities=((8, 0),)), True),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,16 +15,18 @@ from tests.painting.painted import painted
 
 v1 = tf.compat.v1
 BF16_CPU = Hardware(cpu_has_bf16=True)
+PLAIN_CPU = Hardware(has_onednn=False)
+HERE = Hardware.detect_cpu()  # for tests that look at values: they are those of the kernels that this machine has
 rng = np.random.default_rng(0)
 
 
-def rewritten(build, **settings):
+def rewritten(build, hardware=BF16_CPU, **settings):
     """Builds a graph and rewrites it; the graph, what it became, and the decisions by name."""
     settings.setdefault("precision", "bfloat16")
     with tf.Graph().as_default() as graph:
         build()
     graph_def = graph.as_graph_def(add_shapes=True)
-    result = amp_tf.rewrite(graph_def, amp_tf.AmpConfig(**settings), preserve=["fetch"], hardware=BF16_CPU)
+    result = amp_tf.rewrite(graph_def, amp_tf.AmpConfig(**settings), preserve=["fetch"], hardware=hardware)
     return graph_def, result.graph, {node.name: node for node in result.report.nodes}
 
 
@@ -58,9 +62,16 @@ def convolution_gradients(with_filter=True):
     tf.identity(tf.raw_ops.BiasAddGrad(out_backprop=back, name="bias_gradient"), name="fetch")
 
 
-def test_the_bias_gradient_of_a_convolution_is_computed_with_the_filters():
-    old, new, nodes = rewritten(convolution_gradients)
-    assert nodes["bias_gradient"].precision.is_f16
+def test_onednn_computes_the_bias_gradient_of_a_convolution_with_the_filters():
+    assert rewritten(convolution_gradients)[2]["bias_gradient"].precision.is_f16
+    for hardware in (PLAIN_CPU, Hardware(), dataclasses.replace(BF16_CPU, has_onednn=False)):
+        nodes = rewritten(convolution_gradients, hardware)[2]
+        assert nodes["bias_gradient"].reason.rule is Rule.SUMS
+        assert nodes["filter_gradient"].precision.is_f16
+
+
+def test_the_bias_gradient_of_a_convolution_is_that_of_float32():
+    old, new, _ = rewritten(convolution_gradients, HERE)
     # the filter gradient must run for oneDNN to compute both; eight bits of each value
     expected, got = run(old, "fetch", "filter_gradient"), run(new, "fetch", "filter_gradient")
     np.testing.assert_allclose(got[0], expected[0], rtol=2e-2)
@@ -100,6 +111,21 @@ def test_pools_of_large_averages_are_summed_in_float32_where_float16_would_be_in
         _, new, nodes = rewritten(build, precision=precision)
         assert nodes["pool"].reason.rule is rule
         np.testing.assert_allclose(run(new, "fetch")[0], 30000 * 2.0**-15, rtol=2**-7)
+
+
+def test_pools_are_summed_in_float32_unless_onednn_computes_them():
+    """Eigen's kernel counts what it adds in bfloat16, too, up to 256: the mean of more numbers below 1 is 1."""
+
+    def build():
+        x = tf.constant(rng.uniform(size=(1, 32, 32, 8)).astype("float32"))
+        y = tf.nn.conv2d(x, tf.fill((1, 1, 8, 8), 0.125), 1, "SAME")
+        pooled = tf.nn.avg_pool2d(y, 32, 1, "VALID", name="pool")
+        tf.identity(tf.nn.conv2d(pooled, tf.fill((1, 1, 8, 4), 0.125), 1, "SAME"), name="fetch")
+
+    for hardware, rule in ((BF16_CPU, Rule.BETWEEN_ALLOW), (PLAIN_CPU, Rule.SUMS)):
+        assert rewritten(build, hardware)[2]["pool"].reason.rule is rule
+    old, new, _ = rewritten(build, HERE)
+    np.testing.assert_allclose(run(new, "fetch")[0], run(old, "fetch")[0], rtol=2**-6)
 
 
 def test_scattered_values_are_summed_in_float32():

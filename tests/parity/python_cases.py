@@ -262,7 +262,7 @@ CASES = (
         "conv3d",
         conv3d,
         ("Conv3D", "gradients/Conv3D_grad/Conv3DBackpropInputV2", "gradients/Conv3D_grad/Conv3DBackpropFilterV2"),
-        tolerance=2e-3,
+        tolerance=4e-3,  # Eigen, which computes it where oneDNN does not, adds the 27 products in bfloat16
     ),
     PythonCase(
         "conv_bn_dropout",

@@ -1,0 +1,47 @@
+"""TensorFlow's graph passes as on a CPU for which oneDNN is made: they are told so, while no such kernel runs."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.platform import sysconfig
+
+from tests.as_cpu import overwriting
+
+
+def is_on() -> bool:
+    """Whether TensorFlow computes with oneDNN: by default so on CPUs with instructions for neural networks."""
+    return bool(overwriting.function(_framework(), overwriting.ONEDNN_IS_ON)())
+
+
+@functools.cache
+def computes_bfloat16() -> bool:
+    """Whether it computes bfloat16 with oneDNN."""
+    has_kernels = overwriting.function(_framework(), overwriting.ONEDNN_HAS_KERNELS)
+    return is_on() and bool(has_kernels(ctypes.byref(ctypes.c_int(types_pb2.DT_BFLOAT16))))
+
+
+@contextlib.contextmanager
+def told(*, bfloat16: bool) -> Iterator[None]:
+    """TensorFlow takes oneDNN for on and, if asked, for able to compute bfloat16. The test skips where that cannot be."""
+    names = [] if is_on() else [overwriting.ONEDNN_IS_ON]
+    if bfloat16 and not computes_bfloat16():
+        names.append(overwriting.ONEDNN_HAS_KERNELS)
+    with contextlib.ExitStack() as stack:
+        try:
+            for name in names:
+                stack.enter_context(overwriting.answering(_framework(), name, True))
+        except overwriting.OverwritingError as error:
+            pytest.skip(f"TensorFlow decides here for a CPU without oneDNN, and {error}")
+        yield
+
+
+@functools.cache
+def _framework() -> ctypes.CDLL:
+    return overwriting.library(Path(sysconfig.get_lib()))
