@@ -11,7 +11,7 @@ import ctypes
 import functools
 import mmap
 import platform
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 ONEDNN_HAS_KERNELS = "_ZN10tensorflow36IsDataTypeSupportedByOneDNNOnThisCPUERKNS_8DataTypeE"
@@ -97,3 +97,10 @@ def answering(of: ctypes.CDLL, name: str, value: bool) -> Iterator[None]:
         yield
     finally:
         overwrite(of, name, before)
+
+
+def hide_features(of: ctypes.CDLL, hidden: Container[int]) -> None:
+    """The CPU lacks some features of tsl/platform/cpu_info.h, in this process and from now on. x86-64 alone."""
+    has_feature = function(of, HAS_FEATURE)
+    left = sum(1 << feature for feature in range(64) if feature not in hidden and has_feature(feature))
+    overwrite(of, HAS_FEATURE, bits(left))

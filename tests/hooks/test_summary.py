@@ -8,6 +8,7 @@ import pytest
 
 import amp_tf
 from amp_tf.hooks import evidence, summary
+from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import process
 from amp_tf.reporting.process import Totals
 from amp_tf.reporting.schema import RewriteReport
@@ -57,6 +58,7 @@ def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "_seen", evidence.Evidence())
     monkeypatch.setattr(process, "_ledger", process.Ledger())
     monkeypatch.setattr(summary, "_parts", [])
+    monkeypatch.setattr(summary, "_has_xla_functions", lambda: False)  # those of other tests may be alive
 
 
 @pytest.mark.usefixtures("nothing_seen")
@@ -89,7 +91,8 @@ def test_the_report_tells_failures_hooks_that_are_missing_and_what_else_the_line
 
 @pytest.mark.usefixtures("nothing_seen")
 def test_graphs_that_were_seen_before_amp_tf_was_turned_off_keep_their_own_reason() -> None:
-    process.record(rewrite(graph("x = Placeholder()\ne = Exp(x)")).report, way="grappler")
+    seen = rewrite(graph("x = Placeholder()\ne = Exp(x)"), hardware=Hardware(cpu_has_bf16=True))
+    process.record(seen.report, way="grappler")
     evidence.note(off="amp_tf is off: amp_tf.disable() was called")
     assert summary.line() == (
         "1 graph, 0 of 2 nodes converted, 0 casts: the graph has no node that the allow list converts; by now amp_tf "
@@ -112,6 +115,7 @@ def test_after_a_traceback_of_the_program_the_line_comes_only_if_something_was_d
     assert ("amp_tf: " in ended.err) is is_told
 
 
+@pytest.mark.usefixtures("nothing_seen")
 @pytest.mark.parametrize(
     ("graphs", "seen", "reason"),
     [

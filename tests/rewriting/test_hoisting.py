@@ -234,7 +234,9 @@ def test_it_comes_after_all_that_the_loop_comes_after():
     )
     result = rewrite(proto, amp_tf.AmpConfig(keep_float32=("much", "again")))
     assert list(nodes(result.graph)[EARLY].input) == ["w", "^written"]
-    np.testing.assert_allclose(run(result.graph), run(proto), rtol=2**-6)  # two roundings to 8 bits, three products
+    # Three products: two roundings to 8 bits each, and those of their sums where Eigen computes them. An old value of w
+    # would be off by far more.
+    np.testing.assert_allclose(run(result.graph), run(proto), rtol=2**-5)
 
 
 def test_who_waits_for_the_late_read_waits_for_the_early_one():

@@ -1,0 +1,43 @@
+"""Every Python that has this folder on its PYTHONPATH finds a CPU with AVX2 and nothing newer: ``scripts/test --as-cpu avx2``.
+
+TensorFlow's own question, of which oneDNN being on and its types follow, is overwritten before the first of its modules
+is loaded; /proc/cpuinfo, which amp_tf reads, is masked. oneDNN and XLA obey their variables, which the script sets.
+Eigen's kernels ask nobody.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+HIDDEN = ("avx512", "avx_", "amx_")  # flags that begin so
+HIDDEN_FEATURES = range(27, 48)  # of tsl/platform/cpu_info.h: AVX512F to AVX_VNNI_INT8
+
+_open = io.open
+_overwritten: list[Path] = []
+
+
+def _masked_open(file: Any, *arguments: Any, **options: Any) -> IO[Any]:
+    if str(file) != "/proc/cpuinfo":
+        return _open(file, *arguments, **options)
+    with _open(file, encoding="utf-8", errors="replace") as real:
+        lines = [" ".join(word for word in line.split(" ") if not word.startswith(HIDDEN)) for line in real]
+    return io.StringIO("\n".join(line.rstrip("\n") for line in lines) + "\n")
+
+
+def _before_import(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "import" or _overwritten or "/tensorflow/" not in str(arguments[1]):
+        return
+    from overwriting import hide_features, library
+
+    before, _, _ = str(arguments[1]).rpartition("/tensorflow/python/")
+    if before:
+        _overwritten.append(Path(before, "tensorflow"))
+        hide_features(library(_overwritten[0]), HIDDEN_FEATURES)
+
+
+io.open = builtins.open = _masked_open  # type: ignore[assignment]
+sys.addaudithook(_before_import)

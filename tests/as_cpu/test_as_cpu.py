@@ -1,0 +1,80 @@
+"""A process that is told of another CPU finds that one, and so do those that it starts."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tensorflow.python.platform import sysconfig
+
+from tests.as_cpu import overwriting
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="the features that are hidden are those of x86-64"
+)
+HERE = Path(__file__).resolve().parent
+AVX, AVX2, FMA = 12, 14, 15
+WITH_TENSORFLOW = """
+import subprocess, sys
+if sys.argv[1:]:
+    sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]]).returncode)
+import tensorflow as tf
+from amp_tf.oplists.hardware import Hardware, cpu_flags
+from tests.as_cpu import onednn, overwriting
+has_feature = overwriting.function(onednn._framework(), overwriting.HAS_FEATURE)
+print([feature for feature in range(64) if has_feature(feature)])
+print(onednn.is_on(), onednn.computes_bfloat16(), *sorted(cpu_flags()))
+print(tf.reduce_sum(tf.matmul(tf.ones((2, 3)), tf.ones((3, 2)))).numpy())
+print(Hardware.detect_cpu().has_onednn)
+"""
+
+
+def _lines(code: str, *arguments: str, path: str = "") -> list[str]:
+    environ = {"PYTHONPATH": f"{path}:{HERE.parents[1]}", "PATH": "/usr/bin:/bin", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=environ, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+def test_features_are_hidden_and_the_others_stay() -> None:
+    code = (
+        "from pathlib import Path\nfrom tests.as_cpu import overwriting as o\n"
+        f"of = o.library(Path({sysconfig.get_lib()!r}))\nhas = o.function(of, o.HAS_FEATURE)\n"
+        "before = [f for f in range(64) if has(f)]\n"
+        f"o.hide_features(of, [{FMA}])\nprint(before)\nprint([f for f in range(64) if has(f)])"
+    )
+    before, after = map(eval, _lines(code))
+    assert {AVX, AVX2, FMA} <= set(before)
+    assert after == [feature for feature in before if feature != FMA]
+
+
+def test_a_process_and_its_children_find_a_cpu_without_avx512_and_its_kin() -> None:
+    for arguments in ((), (WITH_TENSORFLOW,)):
+        features, flags, product, detected = _lines(WITH_TENSORFLOW, *arguments, path=str(HERE))
+        assert AVX2 in eval(features)
+        assert max(eval(features)) < 27
+        is_on, computes_bfloat16, *names = flags.split()
+        assert (is_on, computes_bfloat16, detected) == ("False", "False", "False")
+        assert "avx2" in names
+        assert not [name for name in names if name.startswith(("avx512", "amx", "avx_"))]
+        assert product == "12.0"
+
+
+def test_what_an_overwritten_function_answers_ends_with_the_block() -> None:
+    of = overwriting.library(Path(sysconfig.get_lib()))
+    is_on = overwriting.function(of, overwriting.ONEDNN_IS_ON)
+    before = is_on()
+    for value in (True, False):
+        with overwriting.answering(of, overwriting.ONEDNN_IS_ON, value):
+            assert is_on() is value
+        assert is_on() is before
+
+
+def test_a_function_that_is_not_there_is_named() -> None:
+    with pytest.raises(overwriting.OverwritingError, match=r"^this TensorFlow exports no nothing$"):
+        overwriting.overwrite(overwriting.library(Path(sysconfig.get_lib())), "nothing", b"")
