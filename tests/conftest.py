@@ -55,6 +55,23 @@ def _is_newer(file: Path, other: Path) -> bool:
     return file.exists() and file.stat().st_mtime >= other.stat().st_mtime
 
 
+#: The files whose tests decide or compute otherwise on another CPU; ``scripts/test --as-cpu avx2 -m cpu_dependent``.
+CPU_DEPENDENT = (
+    *("as_cpu/test_as_cpu.py", "calibrating/test_measure.py", "hooks/test_hoisted_reads.py", "hooks/test_summary.py"),
+    *("hooks/test_switch.py", "oplists/test_hardware.py", "painting/test_exact.py", "painting/test_kernels.py"),
+    *("parity/test_cpp_cases.py", "parity/test_deliberate_differences.py", "parity/test_forced_types.py"),
+    *("parity/test_functions.py", "parity/test_python_cases.py", "rewriting/test_hoisting.py"),
+    "truth/fuzzing/test_fuzzing.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Path(__file__).resolve().parent
+    for item in items:
+        if item.path.is_relative_to(tests) and item.path.relative_to(tests).as_posix() in CPU_DEPENDENT:
+            item.add_marker(pytest.mark.cpu_dependent)
+
+
 @pytest.fixture(autouse=True)
 def unset_variables(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The developer's settings and calibration must not decide a test; subprocesses inherit this environment too."""
@@ -63,6 +80,15 @@ def unset_variables(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Te
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     monkeypatch.setenv("PIP_CACHE_DIR", os.environ.get("PIP_CACHE_DIR") or os.path.join(caches, "pip"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_cluster_left() -> Iterator[None]:
+    """A process has one Grappler cluster at a time: what comes after the oracle's tests makes its own."""
+    yield
+    oracle = sys.modules.get("tests.oracle")
+    if oracle is not None:
+        oracle._cluster.cache_clear()
 
 
 FOLLOWING_VALUES = (

@@ -29,8 +29,8 @@ class Hardware:
         cpu_has_avx512: the CPU has AVX-512, with which oneDNN runs bfloat16 kernels where there is no such hardware.
         is_xla: XLA compiles what runs here, with its own kernels.
         costs: what ops take on the CPU; ``None`` for the table that is shipped.
-        has_onednn: TensorFlow computes with oneDNN where that has a kernel; else Eigen's kernels run, which keep sums in
-            bfloat16.
+        has_onednn: TensorFlow computes with oneDNN where that has a kernel; else Eigen's kernels run, which keep sums
+            in bfloat16.
     """
 
     gpu_capabilities: tuple[tuple[int, int], ...] = ()

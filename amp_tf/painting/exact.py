@@ -7,9 +7,9 @@ bfloat16. And the gradient of a maximum looks for the maximum among the values t
 found once it is rounded and they are not.
 
 TensorFlow's CPU kernel of BiasAddGrad adds row after row in bfloat16; oneDNN's fused one does not, so which bias
-gradients stay is decided last, and on CPUs where oneDNN does not run none does. Elu and Selu compute exp(x) - 1 in 16 bit; of the other elementwise kernels, compared
-with the rounded float32 result over nine decades, none is off by more than 8 units on CPUs except where the result
-cancels. AvgPoolGrad and ResizeNearestNeighborGrad add in their own type as well, up to 3 units off on average for
+gradients become 16 bit is decided last, and none does where oneDNN does not run. Elu and Selu compute exp(x) - 1 in 16
+bit; of the other elementwise kernels, compared with the rounded float32 result over nine decades, none is off by more
+than 8 units on CPUs except where the result cancels. AvgPoolGrad and ResizeNearestNeighborGrad add in their own type as well, up to 3 units off on average for
 windows of 16 × 16, and stay as they are.
 """
 
@@ -90,7 +90,7 @@ def take_inaccurate_off_lists(canvas: Canvas) -> None:
 def drop_narrow_sums(canvas: Canvas) -> None:
     """Takes the paint off sums whose bfloat16 kernel keeps the sum in bfloat16, if nothing better computes them.
 
-    oneDNN computes the bias gradient of a convolution with its filter's, and keeps the sum in float32. So this comes
+    Where oneDNN runs, it computes the bias gradient of a convolution with its filter's, in float32. So this comes
     last, when it is known which nodes have one type. Difference "narrow-sum": TensorFlow has BiasAddGrad on its infer
     list, and the bias gradient of a dense layer over 16,384 rows of ones is 512.
 

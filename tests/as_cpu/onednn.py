@@ -29,7 +29,10 @@ def computes_bfloat16() -> bool:
 
 @contextlib.contextmanager
 def told(*, bfloat16: bool) -> Iterator[None]:
-    """TensorFlow takes oneDNN for on and, if asked, for able to compute bfloat16. The test skips where that cannot be."""
+    """TensorFlow takes oneDNN for on and, if asked, for able to compute bfloat16.
+
+    The test skips where that cannot be.
+    """
     names = [] if is_on() else [overwriting.ONEDNN_IS_ON]
     if bfloat16 and not computes_bfloat16():
         names.append(overwriting.ONEDNN_HAS_KERNELS)

@@ -1,7 +1,8 @@
-"""Functions of TensorFlow's library whose answer is overwritten, in this process: what a CPU of another kind would say.
+"""Functions of TensorFlow's library whose answer is overwritten, in this process, with that of another kind of CPU.
 
-TensorFlow asks a few exported functions what the CPU can do, and decides by their answers. Their first bytes are replaced
-by machine code that returns another answer. Only the standard library is imported: this runs while TensorFlow is loaded.
+TensorFlow asks a few exported functions what the CPU can do, and decides by their answers. Their first bytes are
+replaced by machine code that returns another answer. Only the standard library is imported: this runs while TensorFlow
+is loaded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every Python that has this folder on its PYTHONPATH finds a CPU with AVX2 and nothing newer: ``scripts/test --as-cpu avx2``.
+"""Every Python that has this folder on its PYTHONPATH finds a CPU with AVX2 and nothing newer (scripts/test --as-cpu).
 
 TensorFlow's own question, of which oneDNN being on and its types follow, is overwritten before the first of its modules
 is loaded; /proc/cpuinfo, which amp_tf reads, is masked. oneDNN and XLA obey their variables, which the script sets.

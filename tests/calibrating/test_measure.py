@@ -7,9 +7,14 @@ import tensorflow as tf
 
 from amp_tf.calibrating import elements, measure, products
 from amp_tf.oplists.cost_tables import DISPATCH, SHIPPED, SHIPPED_FOLDER, read_table
+from tests.as_cpu import onednn
 
 SMALL = (8, 8, 8, 64)
 OPS = ("Mul", "Tanh", "Reciprocal", "BiasAdd", "AddV2")
+
+needs_onednn = pytest.mark.skipif(
+    not onednn.is_on(), reason="TensorFlow has kernels for convolutions with channels first in oneDNN alone, off here"
+)
 
 
 @pytest.fixture
@@ -27,6 +32,7 @@ def few(monkeypatch):
     return smallest
 
 
+@needs_onednn
 def test_a_table_has_every_product_and_op_that_was_measured(few, tmp_path):
     said = []
     found = measure.measure(SHIPPED, "here", 1.0, lambda number, count, name: said.append((number, count, name)))
@@ -52,6 +58,7 @@ def test_how_far_the_table_is_off_is_told_of_times_and_of_gains():
     assert measure.Measured(SHIPPED, slower).misfit("MatMul") == pytest.approx((once, 2 * once, once))
 
 
+@needs_onednn
 def test_the_graph_optimizers_are_as_before(few):
     before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
     measure.measure(SHIPPED, "here", 0.0)

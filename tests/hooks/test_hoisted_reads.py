@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.as_cpu import onednn
 from tests.hooks import running
 
 LOOPS = running.PROGRAMS / "loops.py"
@@ -49,8 +50,10 @@ def test_results_and_variables_are_bit_for_bit_those_without_the_move(found: dic
 
 
 def test_they_are_those_of_float32_but_for_rounding(found: dict[str, dict[str, object]]) -> None:
-    # Up to eight products with 8 significant bits, each off by at most 2**-8 of the largest value.
-    assert {name: told["off"] for name, told in found.items() if not told["off"] <= 8 * 2**-8} == {}  # type: ignore[operator]
+    # Up to eight products with 8 significant bits, each off by at most 2**-8 of the largest value, and by as much again
+    # where Eigen computes them, which adds in bfloat16.
+    limit = (8 if onednn.computes_bfloat16() else 16) * 2**-8
+    assert {name: told["off"] for name, told in found.items() if not told["off"] <= limit} == {}  # type: ignore[operator]
 
 
 def test_only_where_the_loop_itself_writes_a_variable_nothing_moves(found: dict[str, dict[str, object]]) -> None:

@@ -1,4 +1,4 @@
-"""Which ops are computed together with a product: as TensorFlow computes them with oneDNN, which is on where 16 bit pays.
+"""Which ops are computed together with a product: as TensorFlow does it with oneDNN, which is on where 16 bit pays.
 
 On other CPUs TensorFlow is told that it is, and has bfloat16; what it would compute then is not computed, because it
 lies in a branch that is not taken.
