@@ -9,8 +9,8 @@ found once it is rounded and they are not.
 TensorFlow's CPU kernel of BiasAddGrad adds row after row in bfloat16; oneDNN's fused one does not, so which bias
 gradients become 16 bit is decided last, and none does where oneDNN does not run. Elu and Selu compute exp(x) - 1 in 16
 bit; of the other elementwise kernels, compared with the rounded float32 result over nine decades, none is off by more
-than 8 units on CPUs except where the result cancels. AvgPoolGrad and ResizeNearestNeighborGrad add in their own type as well, up to 3 units off on average for
-windows of 16 × 16, and stay as they are.
+than 8 units on CPUs except where the result cancels. AvgPoolGrad and ResizeNearestNeighborGrad add in their own type as
+well, up to 3 units off on average for windows of 16 × 16, and stay as they are.
 """
 
 from __future__ import annotations
