@@ -16,6 +16,14 @@ SOURCES = {
     "amp_tf/hooks/grappler/amp_tf_cpu.so": "amp_tf/hooks/grappler/shim.c",
     "amp_tf/graph/amp_tf_wire.so": "amp_tf/graph/wire.c",
 }
+#: The files whose tests decide or compute otherwise on another CPU; ``scripts/test --as-cpu avx2 -m cpu_dependent``.
+CPU_DEPENDENT = (
+    *("as_cpu/test_as_cpu.py", "calibrating/test_measure.py", "hooks/test_hoisted_reads.py", "hooks/test_summary.py"),
+    *("hooks/test_switch.py", "oplists/test_hardware.py", "painting/test_exact.py", "painting/test_kernels.py"),
+    *("parity/test_cpp_cases.py", "parity/test_deliberate_differences.py", "parity/test_forced_types.py"),
+    *("parity/test_functions.py", "parity/test_python_cases.py", "rewriting/test_hoisting.py"),
+    "truth/fuzzing/test_fuzzing.py",
+)
 
 
 def pytest_configure() -> None:
@@ -36,13 +44,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests that start processes, leaves out what the quick tier does, and puts the longest files first.
+    """Marks tests that start processes or differ by CPU, leaves out what the quick tier does, puts long files first.
 
     Two workers share the files; a long one at the end would keep one of them waiting for the other.
     """
+    tests = Path(__file__).resolve().parent
     for item in items:
         if isinstance(item, pytest.Function) and starts_process(item):
             item.add_marker("process")
+        if item.path.is_relative_to(tests) and item.path.relative_to(tests).as_posix() in CPU_DEPENDENT:
+            item.add_marker("cpu_dependent")
     if config.getoption("quick"):
         kept = [item for item in items if is_quick(item)]
         config.hook.pytest_deselected(items=[*set(items).difference(kept)])
@@ -53,23 +64,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_newer(file: Path, other: Path) -> bool:
     return file.exists() and file.stat().st_mtime >= other.stat().st_mtime
-
-
-#: The files whose tests decide or compute otherwise on another CPU; ``scripts/test --as-cpu avx2 -m cpu_dependent``.
-CPU_DEPENDENT = (
-    *("as_cpu/test_as_cpu.py", "calibrating/test_measure.py", "hooks/test_hoisted_reads.py", "hooks/test_summary.py"),
-    *("hooks/test_switch.py", "oplists/test_hardware.py", "painting/test_exact.py", "painting/test_kernels.py"),
-    *("parity/test_cpp_cases.py", "parity/test_deliberate_differences.py", "parity/test_forced_types.py"),
-    *("parity/test_functions.py", "parity/test_python_cases.py", "rewriting/test_hoisting.py"),
-    "truth/fuzzing/test_fuzzing.py",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    tests = Path(__file__).resolve().parent
-    for item in items:
-        if item.path.is_relative_to(tests) and item.path.relative_to(tests).as_posix() in CPU_DEPENDENT:
-            item.add_marker(pytest.mark.cpu_dependent)
 
 
 @pytest.fixture(autouse=True)
