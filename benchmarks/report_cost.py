@@ -67,7 +67,6 @@ def work(job: dict[str, Any]) -> None:
     report_files.write()
     written = time.thread_time() - start
     folder = process_facts.settings().report_path
-    process_facts.note_settings(dataclasses.replace(process_facts.settings(), report_path=None))  # it is written
     files = list(Path(folder).glob("*.json")) if folder else []
     newest = max(files, key=lambda file: file.stat().st_mtime, default=None)
     nodes, size = (json.loads(newest.read_text())["total"], newest.stat().st_size) if newest else (0, 0)

@@ -3,17 +3,15 @@
 Where TensorBoard's files are in that folder, its scalars are written beside them, as a run of the report's name.
 
 Python's own exit covers an error that nobody caught. By default SIGTERM ends a process without it, so where the program
-has no handler of its own the report is written first. Nothing can be written after a crash of the interpreter itself or
-a SIGKILL.
+has no handler of its own the report is written first, wherever the program is just then. Nothing can be written after a
+crash of the interpreter itself or a SIGKILL.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import os
-import signal
 import socket
 import sys
 import tempfile
@@ -23,11 +21,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import notices, process_facts
+from amp_tf.hooks import notices, process_facts, sigterm
 
 VARIABLE = "AMP_TF_REPORT"
-_SIGTERM_WAIT = 20.0  # seconds
+_SIGTERM_WAIT, _SIGTERM_FIGURES = 8.0, 3.0  # seconds, of the ten that containers are given to end in
 _LEAST_SECONDS, _SHARE = 0.4, 0.005  # of the run, for the report
+_lock = threading.Lock()
+_is_written = False
 
 
 def install(config: AmpConfig) -> None:
@@ -36,37 +36,47 @@ def install(config: AmpConfig) -> None:
     if config.report_path and (before is None or before.report_path != config.report_path):
         _check_folder(config.report_path)
     if config.report_path:
-        _catch_sigterm()
+        sigterm.watch(_end_by_sigterm)
 
 
 def uninstall() -> None:
     """Leaves SIGTERM alone again; what was rewritten so far is still reported. Idempotent."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _on_sigterm:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sigterm.unwatch()
 
 
-def write() -> None:
-    """Writes the file, if a folder was named; trouble is one line. Never raises."""
+def write(most_seconds: float = float("inf")) -> None:
+    """Writes the file, if a folder was named, and once; trouble is one line. Never raises.
+
+    Args:
+        most_seconds: for the figures of the report that are tried.
+    """
+    global _is_written
+    with _lock:
+        if not _is_written:
+            _is_written = True
+            _try_to_write(most_seconds)
+
+
+def _try_to_write(most_seconds: float) -> None:
     folder = process_facts.settings().report_path
     if not folder:
         return
     try:
         with _no_garbage_collection():
-            _write(folder)
+            _write(folder, min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_facts.seconds())))
     except OSError as error:
         _tell(folder, error)
     except Exception as error:  # this is the end of somebody else's program
         print(f"amp_tf: no report: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def _write(folder: str) -> None:
+def _write(folder: str, seconds: float) -> None:
     import json
 
     from amp_tf.hooks import summary
     from amp_tf.reporting import events, files
     from amp_tf.reporting.document import make_document
 
-    seconds = max(_LEAST_SECONDS, _SHARE * process_facts.seconds())
     report = summary.report()
     document = make_document(report, seconds=seconds)
     name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
@@ -105,33 +115,9 @@ def _tell(folder: str, error: OSError) -> None:
     )
 
 
-def _catch_sigterm() -> None:
-    """Only where SIGTERM has its default meaning, which is kept: the process ends by the signal."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _on_sigterm)
-        _watch_forks()
-
-
-@functools.cache
-def _watch_forks() -> None:
-    """A child, such as a worker of a pool, is no run of its own: it is born with SIGTERM as it was.
-
-    Before the fork, because Python drops a signal that comes before the child is ready for its handlers.
-    """
-    os.register_at_fork(before=uninstall, after_in_parent=_after_fork, after_in_child=uninstall)
-
-
-def _after_fork() -> None:
-    if process_facts.settings().report_path:
-        _catch_sigterm()
-
-
-def _on_sigterm(number: int, frame: object) -> None:
-    """The main thread may hold any lock just now, so another one writes, and is not waited for without end."""
+def _end_by_sigterm() -> None:
+    """On a thread of its own: the program's threads may hold any lock just now, so it is not waited for without end."""
     process_facts.note_end("by SIGTERM")
-    writer = threading.Thread(target=write, name="amp_tf report", daemon=True)
+    writer = threading.Thread(target=write, args=(_SIGTERM_FIGURES,), name="amp_tf report", daemon=True)
     writer.start()
     writer.join(_SIGTERM_WAIT)
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)

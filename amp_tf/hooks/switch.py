@@ -278,3 +278,4 @@ def _at_exit() -> None:
     if not is_child and is_due:
         summary.log()
         report_files.write()
+    report_files.uninstall()  # a signal from now on ends the process at once

@@ -86,26 +86,73 @@ def test_a_program_that_an_error_ends_leaves_its_report(site_folder, tmp_path):
     assert found["converted"] > 0
 
 
-@pytest.mark.parametrize("has_handler", [False, True])
-def test_sigterm_leaves_a_report_and_means_what_it_meant(has_handler, site_folder, tmp_path):
-    own = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))" if has_handler else ""
-    code = f"{own}\n{PRODUCT}\nprint('ready', flush=True)\nimport time\ntime.sleep(100)"
+# Each waits, after saying that it is ready, in a way in which Python's own handler does or does not run.
+SLEEPS = "print('ready', flush=True); import time; time.sleep(100)"
+JOINS = "server = tf.distribute.Server.create_local_server(); print('ready', flush=True); server.join()"
+DEQUEUES = """
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    empty = tf.queue.FIFOQueue(1, tf.float32).dequeue()
+    print('ready', flush=True)
+    session.run(empty)
+"""
+MAIN_DONE = f"import threading; threading.Thread(target=exec, args=({SLEEPS!r},)).start()"
+OWN = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))"
+ASYNCIO = """
+import asyncio, signal, sys
+async def main():
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    print('ready', flush=True)
+    await ended.wait()
+asyncio.run(main())
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "has_handler"),
+    [
+        pytest.param(f"{PRODUCT}\n{SLEEPS}", False, id="sleeping"),
+        pytest.param(f"{PRODUCT}\n{JOINS}", False, id="in the server's join"),
+        pytest.param(f"{PRODUCT}\n{DEQUEUES}", False, id="in a session"),
+        pytest.param(f"{PRODUCT}\n{MAIN_DONE}", False, id="its main thread is done"),
+        pytest.param(f"{OWN}\n{PRODUCT}\n{SLEEPS}", True, id="a handler before TensorFlow"),
+        pytest.param(f"{PRODUCT}\n{OWN}\n{SLEEPS}", True, id="a handler after it"),
+        pytest.param(f"{PRODUCT}\n{ASYNCIO}", True, id="a handler of asyncio's"),
+    ],
+)
+def test_sigterm_leaves_a_report_and_means_what_it_meant(code, has_handler, site_folder, tmp_path):
     variables = {**running.switched_on(), **KEPT, "AMP_TF_REPORT": str(tmp_path / "out")}
     environ = running.environment(site_folder, variables)
     with subprocess.Popen([sys.executable, "-c", code], env=environ, cwd=site_folder, stdout=subprocess.PIPE) as child:
         assert child.stdout.readline() == b"ready\n"
         child.send_signal(signal.SIGTERM)
-        assert child.wait(60) == (7 if has_handler else -signal.SIGTERM)
+        try:
+            assert child.wait(60) == (7 if has_handler else -signal.SIGTERM)
+        finally:
+            child.kill()
     found = one_report(tmp_path / "out")
     assert found["process"]["ended"] == ("" if has_handler else "by SIGTERM")
     assert found["converted"] > 0
 
 
-def test_a_forked_child_leaves_none(site_folder, tmp_path):
-    code = (
-        f"{PRODUCT}\nimport os, signal, time\nchild = os.fork()\nif not child: time.sleep(100)\n"
-        "os.kill(child, signal.SIGTERM)\nassert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM"
-    )
+def test_children_leave_none_and_have_sigterm_as_it_was(site_folder, tmp_path):
+    code = f"""
+{PRODUCT}
+import os, signal, subprocess, time
+def end(child, wait):
+    os.kill(child, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(wait(child)) == -signal.SIGTERM
+for seconds in (0, 0, 0, 0, 1):
+    child = os.fork()
+    if not child:
+        time.sleep(100)
+    time.sleep(seconds)
+    end(child, lambda child: os.waitpid(child, 0)[1])
+sleeping = subprocess.Popen(["sleep", "100"])
+sleeping.terminate()
+assert sleeping.wait(60) == -signal.SIGTERM
+"""
     variables = {**running.switched_on(), **KEPT, "AMP_TF_REPORT": str(tmp_path / "out")}
     ended = running.run(["-c", code], site_folder, variables)
     assert ended.status == 0, ended.err
