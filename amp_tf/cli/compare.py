@@ -22,6 +22,7 @@ from amp_tf.comparing.ranges import Ranges, find_ranges
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, GraphError
 from amp_tf.offline.saved_model import read_saved_model
+from amp_tf.reporting import files
 
 _DEFAULT = "serving_default"
 _STDOUT = "-"
@@ -87,10 +88,12 @@ def run(args: argparse.Namespace) -> int:
 def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int:
     data = json.dumps(found, indent=1)
     print(data if args.json == _STDOUT else text)
-    if args.json not in (None, _STDOUT):
-        Path(args.json).write_text(data + "\n")
+    written = {} if args.json in (None, _STDOUT) else {args.json: f"{data}\n"}
     if args.html is not None:
-        Path(args.html).write_text(page(found, text), encoding="utf-8")
+        written[args.html] = page(found, text)
+    for path, content in written.items():
+        with files.told(path):
+            files.write(path, content)
     return 0 if found["is_healthy"] else 1
 
 

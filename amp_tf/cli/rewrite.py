@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     report = _rewrite_model(args, config) if is_model else _rewrite_file(args, config)
     if args.report:
         with files.told(args.report):
-            Path(args.report).write_text(json.dumps(report.to_dict(), indent=1), encoding="utf-8")
+            files.write(args.report, json.dumps(report.to_dict(), indent=1))
     print(report)
     if report.unmatched:
         print(f"No node's name matches: {', '.join(report.unmatched)}", file=sys.stderr)
@@ -101,9 +101,9 @@ def _check_result(source: str, result: str | None, is_forced: bool) -> None:
 
 
 def _check_report(path: Path) -> None:
-    if path.exists():
+    if path.is_file():
         path.open("ab").close()
-    else:
+    elif not path.exists():
         tempfile.TemporaryFile(dir=path.parent).close()
 
 

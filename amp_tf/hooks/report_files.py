@@ -81,7 +81,7 @@ def _write(folder: str, seconds: float) -> None:
     document = make_document(report, seconds=seconds)
     name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
     Path(folder).mkdir(parents=True, exist_ok=True)
-    files.write(Path(folder) / f"{name}.json", json.dumps(document))
+    files.put(Path(folder) / f"{name}.json", json.dumps(document))
     if events.holds_logs(Path(folder)):
         events.write(document, Path(folder) / name, report)
 

@@ -1,7 +1,7 @@
 """Converts a SavedModel on disk: the copy computes in mixed precision in any TensorFlow, with or without amp_tf.
 
 Only graphs change. Signatures keep their names and types, variables and assets are copied as they are, so weights stay
-float32 on disk and in memory.
+float32 on disk and in memory. Links stay links; a model with links that lead out of it is refused.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os.path
 import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import ConfigError, GraphError
 from amp_tf.offline.live_model import saved_model_of
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.reporting import files
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 
 MODEL_FILE = "saved_model.pb"
 TEXT_MODEL_FILE = "saved_model.pbtxt"  # read where there is no binary one, as TensorFlow does
 _FINGERPRINT_FILE = "fingerprint.pb"  # a hash of the graph, which is another one now
+_REWRITTEN = frozenset({MODEL_FILE, TEXT_MODEL_FILE, _FINGERPRINT_FILE})  # what is not copied
 _SPLIT_MODEL_FILE = "saved_model.cpb"  # what TensorFlow writes beyond protobuf's 2 GiB, where it is told to
 
 
@@ -53,8 +55,8 @@ def convert_saved_model(
         The report of all graphs and functions of the model.
 
     Raises:
-        GraphError: ``src`` is no model, its graph is broken or a file of it cannot be read, or ``dst`` is not
-            empty, lies in ``src`` or cannot be written.
+        GraphError: ``src`` is no model, its graph is broken, a file of it cannot be read or is a link that leads out of
+            it, or ``dst`` is not empty, lies in ``src`` or cannot be written.
         OpListError: a change of the lists names an op that TensorFlow does not know.
         ConfigError: ``config`` is none, or ``dst`` no path.
     """
@@ -70,6 +72,7 @@ def convert_saved_model(
         if not is_saved_model(source):
             raise _no_model(source)
         _check_target(source, target, is_replaced)
+        _check_links(source)
         model, report = rewrite_saved_model(source, config, hardware=hardware)
         data = model.SerializeToString(deterministic=True)
         (_replace if is_replaced else _write)(source, target, data)
@@ -171,10 +174,38 @@ def _check_target(source: Path, target: Path, is_replaced: bool) -> None:
         raise GraphError("the folder is not empty", where=str(target), fix=fix)
 
 
+def _check_links(source: Path) -> None:
+    """Sees that all links of a model stay in it: they are kept as links, and no file from elsewhere joins the copy."""
+    root = os.path.realpath(source)
+    for folder, folders, names in os.walk(root):
+        for name in (*folders, *names):
+            path = os.path.join(folder, name)
+            is_copied = folder != root or name not in _REWRITTEN
+            if is_copied and os.path.islink(path) and not _stays_in(root, path):
+                raise GraphError(
+                    f"is a link to {os.readlink(path)!r}, outside of the model",
+                    where=path,
+                    fix="Make a copy of the model that holds the files themselves (cp -rL); nothing was written",
+                )
+
+
+def _stays_in(root: str, link: str) -> bool:
+    """Whether a link leads, in the model and in a copy of it, to a place in the model."""
+    target = os.readlink(link)
+    by_name = os.path.normpath(os.path.join(os.path.relpath(os.path.dirname(link), root), target))
+    leads_out = os.path.isabs(target) or by_name.split(os.sep)[0] == os.pardir
+    return not leads_out and os.path.commonpath((root, os.path.realpath(link))) == root
+
+
+def _skipped_in(source: Path) -> Callable[[str, list[str]], set[str]]:
+    """For ``shutil.copytree``: a model inside the model, such as an asset, is copied whole."""
+    return lambda folder, names: set(_REWRITTEN & {*names}) if folder == os.fspath(source) else set()
+
+
 def _replace(source: Path, target: Path, model: bytes) -> None:
     """Puts the copy in the place of a model once it is complete."""
     target = Path(os.path.realpath(target))
-    staged, old = (target.with_name(f"{target.name}.{os.getpid()}.{kind}") for kind in ("tmp", "old"))
+    staged, old = files.temporary_name(target), files.temporary_name(target)
     _write(source, staged, model)
     try:
         target.rename(old)
@@ -191,12 +222,11 @@ def _replace(source: Path, target: Path, model: bytes) -> None:
 
 def _write(source: Path, target: Path, model: bytes) -> None:
     """Writes the copy, or leaves the target as it was."""
-    skipped = shutil.ignore_patterns(MODEL_FILE, TEXT_MODEL_FILE, _FINGERPRINT_FILE)
     was_there = os.path.lexists(target)
     try:
-        shutil.copytree(source, target, dirs_exist_ok=True, ignore=skipped)
+        shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=_skipped_in(source))
         target.chmod(target.stat().st_mode | stat.S_IWUSR)  # a copy of a read-only folder is read-only
-        (target / MODEL_FILE).write_bytes(model)
+        files.put(target / MODEL_FILE, model)
     except BaseException as error:  # Ctrl-C, too
         _clear(target, was_there)
         if isinstance(error, shutil.Error):  # all that could not be copied, once it is known

@@ -48,7 +48,7 @@ def write(document: Mapping[str, Any], folder: Path, report: RewriteReport | Non
     from tensorflow.core.framework.summary_pb2 import Summary
     from tensorflow.core.util.event_pb2 import Event
 
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True)  # a new one, so that no link is in it
     now = time.time()
     try:
         with tf.io.TFRecordWriter(str(folder / f"{_FILE}{now:.0f}.amp_tf")) as file:

@@ -38,24 +38,43 @@ def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: b
 
 
 def write(path: str | Path, content: str | bytes) -> None:
-    """Puts a file in the place of another only once it is complete; pipes and devices are written to.
+    """Puts a file that the user named in the place of another only once it is complete.
+
+    What a link points to is replaced; pipes and devices are written to.
 
     Raises:
         OSError: it cannot be written.
     """
-    path = Path(os.path.realpath(path))
-    data = content.encode() if isinstance(content, str) else content
-    if path.exists() and not path.is_file():
-        path.write_bytes(data)
-        return
-    staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    if os.path.exists(path) and not os.path.isfile(path):
+        Path(path).write_bytes(_encoded(content))
+    else:
+        put(Path(os.path.realpath(path)), content)
+
+
+def put(path: Path, content: str | bytes) -> None:
+    """Does the same under a name of our own: a link or a pipe that lies there is replaced, not written to.
+
+    Raises:
+        OSError: it cannot be written; nothing of it is there.
+    """
+    staged = temporary_name(path)
     try:
-        staged.write_bytes(data)
-        if path.exists():
+        with staged.open("xb") as file:
+            file.write(_encoded(content))
+        if path.is_file() and not path.is_symlink():
             shutil.copymode(path, staged)
         staged.replace(path)
     finally:
         staged.unlink(missing_ok=True)
+
+
+def temporary_name(path: Path) -> Path:
+    """A name beside a file or folder that nobody can have put a link at."""
+    return path.with_name(f".amp_tf-{os.urandom(8).hex()}.tmp")
+
+
+def _encoded(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
 
 
 @contextlib.contextmanager

@@ -11,9 +11,11 @@ from __future__ import annotations
 import collections
 import contextlib
 import contextvars
+import errno
 import functools
 import itertools
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -91,18 +93,14 @@ class Log:
         self._add_to_index("", "", "failed", "failed", "failed")
 
     def _add_to_index(self, *columns: object) -> None:
-        """In one write each, because processes share the file."""
         if not self._path:
             return
         line = "\t".join(map(str, (self._stamp, _way.get(), *columns)))
-        file = Path(self._path) / INDEX
-        try:
-            with contextlib.suppress(FileExistsError), file.open("x", encoding="utf-8") as new:
-                new.write("\t".join(_COLUMNS) + "\n")
-            with file.open("a", encoding="utf-8") as index:
-                index.write(f"{line}\n")
-        except OSError as error:
-            _warn_once(self._path, error.strerror or str(error))
+        with _warned_of(self._path):
+            file = Path(self._path) / INDEX
+            with contextlib.suppress(FileExistsError):
+                _append(file, "\t".join(_COLUMNS), os.O_EXCL)
+            _append(file, line)
 
     def _write_graph(self, tag: str, read: Callable[[], Any]) -> None:
         if not self._path:
@@ -114,14 +112,32 @@ class Log:
     def _write(self, stem: str, suffix: str, make: Callable[[], str | bytes]) -> None:
         if not self._path:
             return
+        from amp_tf.reporting import files  # where a folder is named, as nothing else of a rewrite needs it
+
         content = make()
-        try:
+        with _warned_of(self._path):
             folder = Path(self._path)
             folder.mkdir(parents=True, exist_ok=True)
-            data = content.encode() if isinstance(content, str) else content
-            (folder / f"{stem}_{self._stamp}{suffix}").write_bytes(data)
-        except OSError as error:
-            _warn_once(self._path, error.strerror or str(error))
+            files.put(folder / f"{stem}_{self._stamp}{suffix}", content)
+
+
+def _append(file: Path, line: str, *flags: int) -> None:
+    """In one write, because processes share the file; not through a link, nor to a pipe on which nobody may read."""
+    descriptor = os.open(
+        file, sum(flags, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK), 0o666
+    )
+    with os.fdopen(descriptor, "ab", buffering=0) as opened:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, f"{INDEX} is no file", str(file))
+        opened.write(f"{line}\n".encode())
+
+
+@contextlib.contextmanager
+def _warned_of(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _warn_once(path, error.strerror or str(error))
 
 
 @functools.lru_cache(maxsize=64)

@@ -217,12 +217,58 @@ def test_the_copy_of_a_read_only_model_can_be_written_by_its_owner(folders, tmp_
 
 
 def test_a_file_that_cannot_be_copied_is_named(folders, tmp_path):
-    broken = tmp_path / "model" / "assets" / "broken"
+    pipe = tmp_path / "model" / "assets" / "pipe"
     shutil.copytree(folders[0], tmp_path / "model")
-    broken.symlink_to("nowhere")
-    with pytest.raises(amp_tf.GraphError, match=rf"^{broken}: cannot be copied to '{tmp_path / 'amp'}' \(\[Errno 2\]"):
+    os.mkfifo(pipe)
+    with pytest.raises(amp_tf.GraphError, match=rf"^{pipe}: cannot be copied to '{tmp_path / 'amp'}' \(.*named pipe"):
         convert_saved_model(tmp_path / "model", tmp_path / "amp", CONFIG)
     assert not (tmp_path / "amp" / "saved_model.pb").exists()  # half a model does not load
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("assets/secret", "{outside}/secret"),
+        ("assets/secret", "../../secret"),
+        ("assets/up", "../.."),
+        ("up", ".."),
+        ("assets/itself", "../../model/assets"),  # which a copy of another name would not hold
+        ("assets/folder", "{outside}"),
+        ("assets/broken", "{outside}/nowhere"),
+    ],
+)
+def test_a_link_that_leads_out_of_the_model_is_refused(name, target, folders, tmp_path):
+    (tmp_path / "secret").write_text("of somebody else")
+    shutil.copytree(folders[0], tmp_path / "model")
+    link = tmp_path / "model" / name
+    link.symlink_to(target.format(outside=tmp_path))
+    with pytest.raises(amp_tf.GraphError, match=rf"^{link}: is a link to .* outside of the model\. Make a copy"):
+        convert_saved_model(tmp_path / "model", tmp_path / "amp", CONFIG)
+    assert not (tmp_path / "amp").exists()
+
+
+def test_links_in_the_model_stay_links_as_kubernetes_and_caches_lay_them(folders, tmp_path):
+    shutil.copytree(folders[0], tmp_path / "model")
+    (tmp_path / "model" / "variables").rename(tmp_path / "model" / "..2026")
+    (tmp_path / "model" / "..data").symlink_to("..2026")
+    (tmp_path / "model" / "variables").symlink_to("..data")
+    (tmp_path / "model" / "assets" / "up").symlink_to("..")
+    (tmp_path / "model" / "assets" / "up again").symlink_to("..")
+    (tmp_path / "model" / "saved_model.pb").rename(tmp_path / "graph")
+    (tmp_path / "model" / "saved_model.pb").symlink_to(tmp_path / "graph")  # is read, and not copied
+    convert_saved_model(tmp_path / "model", tmp_path / "amp", CONFIG)
+    assert os.readlink(tmp_path / "amp" / "variables") == "..data"
+    assert os.readlink(tmp_path / "amp" / "assets" / "up") == ".."
+    assert not (tmp_path / "amp" / "saved_model.pb").is_symlink()
+    tf.saved_model.load(tmp_path / "amp")
+
+
+def test_a_model_among_the_assets_is_copied_whole(folders, tmp_path):
+    shutil.copytree(folders[0], tmp_path / "model")
+    shutil.copytree(folders[0], tmp_path / "model" / "assets" / "inner")
+    convert_saved_model(tmp_path / "model", tmp_path / "amp", CONFIG)
+    kept = [tmp_path / name / "assets" / "inner" / "saved_model.pb" for name in ("model", "amp")]
+    assert kept[0].read_bytes() == kept[1].read_bytes()
 
 
 @pytest.mark.parametrize(

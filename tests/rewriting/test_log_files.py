@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import pytest
 from google.protobuf import text_format
@@ -165,3 +166,19 @@ def test_a_folder_that_cannot_be_written_is_one_warning_and_the_rewrite_goes_on(
         f"{str(blocked / 'logs')!r} (Not a directory). "
         "Rewrites go on without log files; name a folder that can be written."
     ]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_the_index_is_not_written_through_a_link_and_no_pipe_stops_the_program(kind, tmp_path, caplog):
+    (tmp_path / "victim").write_text("kept")
+    log_files._warn_once.cache_clear()
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    if kind == "link":
+        (folder / log_files.INDEX).symlink_to(tmp_path / "victim")
+    else:
+        os.mkfifo(folder / log_files.INDEX)
+    assert rewrite(graph(TEXT), folder).changed
+    assert (tmp_path / "victim").read_text() == "kept"
+    assert "graphdef_preop.pb" in files(folder)
+    assert "LOG_PATH: cannot write to" in caplog.text

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.config import AmpConfig
+from amp_tf.reporting import files
 
 VARIABLE = "_AMP_TF_COMPARE"  #: names the folder; of this project alone, so it is in no table of variables
 PYTHON = "python"  #: the mark of a Python that found amp_tf
@@ -69,9 +70,7 @@ class Errand:
         Args:
             found: the comparison's data as ``comparison`` and its text as ``text``; or ``error``, why there is none.
         """
-        unfinished = self.folder / f"{_ANSWER}.{os.getpid()}"
-        unfinished.write_text(json.dumps(dict(found)))
-        unfinished.replace(self.folder / _ANSWER)
+        files.put(self.folder / _ANSWER, json.dumps(dict(found)))
 
     def read_answer(self) -> dict[str, Any] | None:
         """What was found; ``None`` as long as there is nothing."""

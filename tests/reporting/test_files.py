@@ -1,0 +1,71 @@
+"""Files are written whole or not at all, and not through what somebody else laid in their way."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from amp_tf.errors import GraphError
+from amp_tf.reporting import files
+
+
+def test_no_temporary_name_can_be_known_before(tmp_path: Path) -> None:
+    assert files.temporary_name(tmp_path / "out") != files.temporary_name(tmp_path / "out")
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    for kind in ("tmp", "old"):
+        (tmp_path / f"out.{os.getpid()}.{kind}").symlink_to(victim)
+    files.write(tmp_path / "out", "new")
+    assert ((tmp_path / "out").read_text(), victim.read_text()) == ("new", "kept")
+
+
+def test_what_a_link_of_the_users_points_to_is_replaced_and_has_the_mode_that_it_had(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "file").chmod(0o640)
+    (tmp_path / "link").symlink_to("file")
+    files.write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "new"
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("kind", ["link", "broken link", "pipe"])
+def test_under_a_name_of_ours_links_and_pipes_are_replaced(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("kept")
+    ours = tmp_path / "ours"
+    if kind == "pipe":
+        os.mkfifo(ours)
+    else:
+        ours.symlink_to("victim" if kind == "link" else "nowhere")
+    files.put(ours, "new")
+    assert not ours.is_symlink()
+    assert (ours.read_text(), (tmp_path / "victim").read_text()) == ("new", "kept")
+    assert stat.S_IMODE(ours.stat().st_mode) == stat.S_IMODE((tmp_path / "victim").stat().st_mode)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ours", "victim"]
+
+
+def test_a_pipe_of_the_shells_is_written_to() -> None:
+    reading, writing = os.pipe()
+    files.write(f"/dev/fd/{writing}", "text")
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        assert pipe.read() == "text"
+
+
+def test_where_there_is_no_room_nothing_is_left(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    signal = pytest.importorskip("signal")
+    (tmp_path / "old").write_text("old")
+    before, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        for name in ("new", "old"):
+            with pytest.raises(GraphError, match=f"{name}: cannot be written"), files.told(tmp_path / name):
+                files.write(tmp_path / name, "x" * 2000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old", "old")]
