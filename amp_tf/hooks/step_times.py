@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig
+from amp_tf.hooks import collecting
 from amp_tf.hooks.patches import Patches, calling
 
 KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
@@ -80,6 +81,7 @@ def install(config: AmpConfig) -> None:
     """Measures from now on, in the libraries that are imported, if the configuration asks for reports. Idempotent."""
     if not config.report_path:
         return
+    collecting.watch()
     with _lock:
         for library, home in _CALLBACKS.items():
             if hasattr(sys.modules.get(library), "Model"):
@@ -145,7 +147,7 @@ def _going_on() -> contextlib.suppress:
 
 
 def _call(way: str, name_of: Callable[..., str], original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    if _here.is_inside or (way == FUNCTION and not _is_a_step(self)):
+    if _here.is_inside or collecting.is_running() or (way == FUNCTION and not _is_a_step(self)):
         return original(self, *args, **kwargs)
     _here.is_inside = True
     begin = time.perf_counter()

@@ -62,10 +62,9 @@ def enter(label: str, read: Callable[[], Status]) -> int:
     with _lock:
         number = next(_numbers)
         _entries[number] = _Entry(label, read)
-        if len(_entries) > _MOST:
-            del _entries[next(iter(_entries))]
-            _dropped += 1
-        return number
+        oldest = _entries.pop(next(iter(_entries))) if len(_entries) > _MOST else None
+        _dropped += oldest is not None
+    return number  # what the oldest held ends now, without the lock
 
 
 def note_look(number: int | None, status: Status, label: str = "") -> None:

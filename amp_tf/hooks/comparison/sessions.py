@@ -16,6 +16,7 @@ import numpy as np
 
 from amp_tf.comparing.sessions import SessionRuns
 from amp_tf.errors import GraphError
+from amp_tf.hooks import collecting
 from amp_tf.hooks.comparison.training import Training
 from amp_tf.hooks.patches import calling
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
@@ -59,6 +60,7 @@ def patches(training: Training, library: str) -> list[_Row]:
     """
     from tensorflow.python.client import session
 
+    collecting.watch()
     return [
         (session.BaseSession, "_do_run", calling(_run, training)),
         (session.BaseSession, "close", calling(_close, training)),
@@ -103,7 +105,7 @@ def _run(
     *rest: Any,
 ) -> Any:
     kind = None
-    if training.is_awaited and handle is None and _gradients.get(session.graph):
+    if training.is_awaited and handle is None and not collecting.is_running() and _gradients.get(session.graph):
         with training.surviving():
             kind = _kind_of(session, targets, fetches, feeds)
     if kind is None:
@@ -118,7 +120,7 @@ def _run(
 
 
 def _close(training: Training, original: Any, session: Any) -> None:
-    if training.is_awaited:
+    if training.is_awaited and not collecting.is_running():
         with training.surviving():
             compare_what_is_there(training, session)
     original(session)

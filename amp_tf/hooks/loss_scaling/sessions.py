@@ -1,6 +1,7 @@
 """What loss scaling did in TF1 sessions, for the line at exit: each session is asked when it closes.
 
-Keras' models are watched by a callback. A session has none, and once it is closed its variables are gone.
+Keras' models are watched by a callback. A session has none, and once it is closed its variables are gone. One that the
+garbage collector closes is not asked: that takes a run.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from amp_tf.hooks import collecting
 from amp_tf.loss_scaling.diagnosis import Status
 
 _ATTRIBUTE = "_amp_tf_loss_scales"  # of a graph: its wrappers, numbered
-_CHANGING = 0  # _MUTATION_LOCK_GROUP of tensorflow/python/framework/ops.py
-_PATIENCE_S = 0.1  # other threads hold the inner lock for microseconds
 _numbers = itertools.count()
 _last_looks: dict[int, tuple[str, Status]] = {}
 
 
 def watch(graph: Any, wrapper: Any) -> None:
     """Notes that a ``tf.Graph`` holds the variables of a wrapper."""
+    collecting.watch()
     setattr(graph, _ATTRIBUTE, (*getattr(graph, _ATTRIBUTE, ()), (next(_numbers), wrapper)))
 
 
@@ -31,27 +32,9 @@ def statuses() -> list[tuple[str, Status]]:
 def look_and_close(close: Callable[[Any], None], session: Any) -> None:
     """In place of a session's ``close``."""
     # A remote server may be gone by now, and nobody would want to wait for it.
-    if not session.sess_str and not _is_being_changed(session.graph):
+    if not session.sess_str and not collecting.is_running():
         _look(session)
     close(session)
-
-
-def _is_being_changed(graph: Any) -> bool:
-    """Whether any thread makes an operation in a graph: a session would wait for its end.
-
-    The garbage collector closes sessions at any moment, also while this thread itself makes one; to wait would be for
-    ever. TensorFlow's lock is asked without taking it; the lock inside that one may be this thread's, too.
-    """
-    lock = getattr(graph, "_group_lock", None)
-    ready, members = getattr(lock, "_ready", None), getattr(lock, "_group_member_counts", None)
-    if ready is None or not members:
-        return False  # a TensorFlow that has no such lock
-    if not ready.acquire(timeout=_PATIENCE_S):
-        return True
-    try:
-        return bool(members[_CHANGING])
-    finally:
-        ready.release()
 
 
 def _look(session: Any) -> None:

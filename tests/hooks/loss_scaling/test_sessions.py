@@ -1,5 +1,6 @@
 """The loss scale of TF1 sessions in the line at exit."""
 
+import gc
 import threading
 
 import numpy as np
@@ -87,10 +88,12 @@ def test_a_session_that_the_collector_closes_while_its_graph_is_locked_does_not_
 
         def train():
             session = v1.Session(graph=training.graph)
+            session.itself = session
             session.run(training.initialize)
             session.run(training.step, {training.x: BATCHES[0]})
+            del session
             with lock_of(training.graph):
-                session.close()
+                gc.collect()
 
         thread = threading.Thread(target=train, daemon=True)
         thread.start()
@@ -99,6 +102,16 @@ def test_a_session_that_the_collector_closes_while_its_graph_is_locked_does_not_
         assert loss_scaling.describe() == ""
         training.train(BATCHES)
     assert loss_scaling.describe() == "loss scale 2^15, 0 of 5 steps skipped"
+
+
+def test_a_session_that_nobody_closes_is_asked_when_its_owner_lets_it_go():
+    with installed():
+        training = Session()
+        session = v1.Session(graph=training.graph)
+        session.run(training.initialize)
+        session.run(training.step, {training.x: BATCHES[0]})
+        del session
+    assert loss_scaling.describe() == "loss scale 2^15, 0 of 1 steps skipped"
 
 
 def test_a_remote_session_is_not_asked():
