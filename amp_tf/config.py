@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, get_args
@@ -234,14 +235,15 @@ def deciding_switch() -> tuple[str, str]:
 def find_unknown_variables(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
     """Variables that look like amp_tf's and are none, each with the closest name, empty where none is close."""
     environ = os.environ if environ is None else environ
-    known = [row.name for row in ENV_VARS]
-    found = []
-    for name in sorted(set(environ).difference(known, _OF_THE_BUILD)):
-        is_ours = name.startswith("AMP_TF_")  # the other names are TensorFlow's own, which has more of them
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.8 if is_ours else 0.95)
-        if is_ours or close:
-            found.append((name, "".join(close)))
-    return found
+    unknown = sorted(set(environ).difference((row.name for row in ENV_VARS), _OF_THE_BUILD))
+    return [(name, close) for name in unknown if (close := _closest(name)) or name.startswith("AMP_TF_")]
+
+
+@functools.lru_cache(maxsize=1024)  # of a whole environment, at each enable
+def _closest(name: str) -> str:
+    """The variable that is meant by a name; empty where none is close."""
+    cutoff = 0.8 if name.startswith("AMP_TF_") else 0.95  # the other names are TensorFlow's own, which has more of them
+    return "".join(difflib.get_close_matches(name, [row.name for row in ENV_VARS], n=1, cutoff=cutoff))
 
 
 def is_disabled(environ: Mapping[str, str] | None = None) -> bool:

@@ -3,7 +3,7 @@
 A step of Keras lasts from the end of the one before to its own end, so it holds what waits for data and what callbacks
 do; the first one of an epoch lasts from its beginning. A call of a ``tf.function`` or a session's run lasts until it
 returns, which on a GPU may be before the work is done, unless the program looks at a result. Functions that another one
-calls, and those of Keras' own steps, are not counted again.
+calls, and those of Keras' own steps, are not counted again. Of very many kinds the shortest are forgotten.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
 _CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_keras.src.callbacks"}
 _KINDS = {"train": "fit", "test": "evaluate", "predict": "predict"}  # as callbacks call them, and as users do
 _KEPT, _TOLD, _NAMED = 1000, 20, 3  # last steps of each kind; kinds in a report; fetches that name a run
+_MOST_KINDS = 200  # a program may make functions without end
 _patches = Patches()
 _lock = threading.Lock()
 
@@ -121,6 +122,8 @@ def reset() -> None:
 def _add(way: str, name: str, seconds: float, count: int) -> None:
     with _lock:
         _steps[way, name].add(seconds, count)
+        if len(_steps) > _MOST_KINDS:
+            del _steps[min(_steps, key=lambda kind: _steps[kind].total)]
 
 
 def _begin(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwargs: Any) -> Any:

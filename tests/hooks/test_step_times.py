@@ -153,3 +153,10 @@ def test_arguments_of_any_name_reach_the_function(measured):
     ones = dict.fromkeys(("original", "way", "name_of", "function"), tf.constant(1.0))
     assert step(**ones) == 4
     assert measured()["tf.function", "step"]["steps"] == 1
+
+
+def test_of_very_many_functions_the_shortest_are_forgotten(measured):
+    for number in range(1000):
+        step_times._add(step_times.FUNCTION, f"f{number}", 5.0 if number == 7 else 1.0, 1)
+    assert len(step_times._steps) <= step_times._MOST_KINDS
+    assert ("tf.function", "f7") in measured()

@@ -55,8 +55,8 @@ class Shim:
         addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
         self._library.amp_tf_set_gil.argtypes = [_Gil, ctypes.c_int]
         self._library.amp_tf_set_gil(_Gil(*addresses), wait_ms)
-        # Every callback ever set stays alive: a thread of TensorFlow may be about to call it.
-        self._kept: list[object] = []
+        self._callback: GraphCallback | None = None
+        self._native = _CALLBACK(self._on_graph)  # one for good: a thread of TensorFlow may be about to call it
 
     @property
     def is_registered(self) -> bool:
@@ -70,9 +70,11 @@ class Shim:
 
     def set_callback(self, callback: GraphCallback) -> None:
         """Hands every graph from now on to a function, which runs on threads of the shim's own, with the GIL."""
-        native = _CALLBACK(callback)
-        self._kept.append(native)
-        self._set_callback(native, 0)
+        self._callback = callback
+        self._set_callback(self._native, 0)
+
+    def _on_graph(self, *visit: int) -> int:
+        return DONE if self._callback is None else self._callback(*visit)
 
     def clear_callback(self, wait_ms: int = 0) -> int:
         """Makes the optimizer the identity.

@@ -134,8 +134,6 @@ def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]
 def describe() -> str:
     """The part of the line at exit about loss scaling; empty where no loss was scaled. Several models are named."""
     seen, more = ledger.statuses()
-    if "amp_tf.hooks.loss_scaling.sessions" in sys.modules:
-        seen = [*seen, *sys.modules["amp_tf.hooks.loss_scaling.sessions"].statuses()]
     more += len(seen[:-_MODELS_SHOWN])
     is_alone = len(seen) == 1 and not more
     parts = [

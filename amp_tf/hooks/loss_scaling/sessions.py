@@ -6,42 +6,62 @@ garbage collector closes is not asked: that takes a run.
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from amp_tf.hooks import collecting
+from amp_tf.loss_scaling import ledger
 from amp_tf.loss_scaling.diagnosis import Status
 
-_ATTRIBUTE = "_amp_tf_loss_scales"  # of a graph: its wrappers, numbered
-_numbers = itertools.count()
-_last_looks: dict[int, tuple[str, Status]] = {}
+_ATTRIBUTE = "_amp_tf_loss_scales"  # of a graph: what is watched
+
+
+@dataclasses.dataclass
+class _Watched:
+    """A wrapper whose variables a graph holds.
+
+    Attributes:
+        wrapper: of an optimizer.
+        number: in the ledger, once a session made a step.
+        steps: how many the session made that made the most.
+    """
+
+    wrapper: Any
+    number: int | None = None
+    steps: int = 1
 
 
 def watch(graph: Any, wrapper: Any) -> None:
     """Notes that a ``tf.Graph`` holds the variables of a wrapper."""
     collecting.watch()
-    setattr(graph, _ATTRIBUTE, (*getattr(graph, _ATTRIBUTE, ()), (next(_numbers), wrapper)))
-
-
-def statuses() -> list[tuple[str, Status]]:
-    """The name of each wrapper's optimizer, and what its session said that made the most steps."""
-    return list(_last_looks.values())
+    setattr(graph, _ATTRIBUTE, (*getattr(graph, _ATTRIBUTE, ()), _Watched(wrapper)))
 
 
 def look_and_close(close: Callable[[Any], None], session: Any) -> None:
     """In place of a session's ``close``."""
     # A remote server may be gone by now, and nobody would want to wait for it.
     if not session.sess_str and not collecting.is_running():
-        _look(session)
+        for watched in getattr(session.graph, _ATTRIBUTE, ()):
+            with contextlib.suppress(Exception):  # closed, broken or never initialized: there is nothing to tell
+                _look(session, watched)
     close(session)
 
 
-def _look(session: Any) -> None:
-    for number, wrapper in getattr(session.graph, _ATTRIBUTE, ()):
-        try:
-            status, name = wrapper.status(session), wrapper.inner_optimizer.get_name()
-        except Exception:  # closed, broken or never initialized: there is nothing to tell
-            continue
-        if status.steps and (number not in _last_looks or status.steps >= _last_looks[number][1].steps):
-            _last_looks[number] = name, status
+def _look(session: Any, watched: _Watched) -> None:
+    status = watched.wrapper.status(session)
+    if status.steps >= watched.steps:
+        if watched.number is None:
+            watched.number = ledger.enter(watched.wrapper.inner_optimizer.get_name(), _is_closed)
+        watched.steps = status.steps
+        ledger.note_look(watched.number, status)
+
+
+def _is_closed() -> Status:
+    """What the ledger would read now.
+
+    Raises:
+        RuntimeError: always; the last look counts.
+    """
+    raise RuntimeError("the session is closed")

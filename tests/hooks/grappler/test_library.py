@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,17 @@ def test_graph_is_unchanged_when_the_callback_gives_nothing_or_is_removed(shim: 
     shim.set_callback(emits_new(shim))
     shim.clear_callback()
     assert registered.optimize(b"graph") == b"graph"
+
+
+def test_a_callback_that_was_replaced_is_let_go(shim: Shim) -> None:
+    first = emits_new(shim)
+    gone = weakref.ref(first)
+    shim.set_callback(first)
+    del first
+    shim.clear_callback()
+    shim.set_callback(emits_new(shim))
+    assert gone() is None
+    assert Registered(shim.path).optimize(b"graph") == b"new"
 
 
 def test_last_graph_that_is_emitted_counts(shim: Shim) -> None:

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.hooks.loss_scaling import automatic as loss_scaling
-from amp_tf.hooks.loss_scaling import sessions as loss_scaling_sessions
 from amp_tf.loss_scaling import ledger
 from tests.hooks.loss_scaling.setup import installed
 from tests.hooks.loss_scaling.test_v1 import BATCHES, NANS, Session
@@ -17,8 +16,7 @@ v1 = tf.compat.v1
 
 
 @pytest.fixture(autouse=True)
-def looks(monkeypatch):
-    monkeypatch.setattr(loss_scaling_sessions, "_last_looks", {})
+def forgotten():
     ledger.forget()
 
 
@@ -112,6 +110,22 @@ def test_a_session_that_nobody_closes_is_asked_when_its_owner_lets_it_go():
         session.run(training.step, {training.x: BATCHES[0]})
         del session
     assert loss_scaling.describe() == "loss scale 2^15, 0 of 1 steps skipped"
+
+
+def test_of_very_many_graphs_the_oldest_are_counted_alone(monkeypatch):
+    monkeypatch.setattr(ledger, "_MOST", 3)
+    with installed():
+        for _ in range(5):
+            Session().train(BATCHES[:1])
+    seen, more = ledger.statuses()
+    assert (len(seen), more) == (3, 2)
+
+
+def test_a_session_that_was_closed_is_a_curve_of_the_report():
+    with installed():
+        Session().train([*BATCHES, NANS])
+    (curve,) = ledger.curves()
+    assert (curve.steps, curve.skipped, curve.points) == (6, 1, [(6, 2.0**14, 1)])
 
 
 def test_a_remote_session_is_not_asked():
