@@ -29,6 +29,8 @@ DISABLE = "AMP_TF_DISABLE"
 SETTINGS = (  # of config.ENV_VARS
     *("AMP_TF_PRECISION", "AMP_TF_KEEP_FLOAT32", "AMP_TF_FORCE_F16", "AMP_TF_ALLREDUCE", "AMP_TF_REPORT"),
 )
+OF_THE_BUILD = ("AMP_TF_BANNER", "AMP_TF_IMAGE", "AMP_TF_WHEEL_ARCH")  # the images' and setup.py's
+_PREFIXES = ("AMP_TF_", "TF_ENABLE_AUTO", "TF_AUTO_MIX")  # of their names, misspelt or not
 LIBRARIES = ("tensorflow", "keras", "tf_keras")
 
 _ENVIRON = os._Environ  # programs and tests put a plain dict in the place of os.environ, which cannot be wrapped
@@ -122,15 +124,29 @@ def _on_tensorflow(name: str) -> None:
 
 
 def _tell_idle_at_exit() -> None:
-    """Settings without the switch, in a program that does not ask for amp_tf by itself either, are told at exit."""
+    """Settings without the switch, in a program that does not ask for amp_tf by itself either, are told at exit.
+
+    So are names that look misspelt: one of them may be the switch.
+    """
     names, process = [name for name in SETTINGS if os.environ.get(name)], os.getpid()
-    if not names:
+    known = (*SWITCHES, *SETTINGS, DISABLE, *OF_THE_BUILD)
+    odd = [name for name in os.environ if name.startswith(_PREFIXES) and name not in known]
+    if not (names or odd):
         return
     import atexit
 
     def tell() -> None:
-        if os.getpid() == process and "amp_tf.config" not in sys.modules:
+        if os.getpid() != process or "amp_tf.config" in sys.modules:
+            return
+        if names:
             print(f"amp_tf: {', '.join(names)} alone converts nothing: set {SWITCHES[0]}=1, too.", file=sys.stderr)
+        if odd:
+            try:
+                from amp_tf.hooks import switch
+
+                switch.tell_unknown_variables()
+            except Exception as error:
+                _say(error)
 
     atexit.register(tell)
 

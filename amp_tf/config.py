@@ -20,6 +20,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 from amp_tf.errors import ConfigError, OpListError
 from amp_tf.values import (
+    SHORT_NAMES,
     check_choice,
     check_names,
     check_path,
@@ -28,6 +29,7 @@ from amp_tf.values import (
     invalid,
     read_bool,
     read_choice,
+    read_dtype,
     read_names,
     read_patterns,
     read_text,
@@ -59,9 +61,9 @@ class AmpConfig:
     """What to convert, to which precision, and what to leave alone.
 
     Attributes:
-        precision: ``"auto"``, ``"float16"`` or ``"bfloat16"``, or a dtype such as ``tf.bfloat16``. ``auto`` is float16
-            on GPUs of compute capability 7.0 and newer, bfloat16 on CPUs with avx512_bf16, amx_bf16 or Arm's bf16, and
-            nothing elsewhere.
+        precision: ``"auto"``, ``"float16"`` (``"fp16"``) or ``"bfloat16"`` (``"bf16"``), or a dtype such as
+            ``tf.bfloat16``. ``auto`` is float16 on GPUs of compute capability 7.0 and newer, bfloat16 on CPUs with
+            avx512_bf16, amx_bf16 or Arm's bf16, and nothing elsewhere.
         level: ``"DEFAULT"``, ``"UNSAFE_FORCE_ALL"``, ``"TREAT_INFER_AS_DENY"`` or ``"TENSOR_CORES_ONLY"``, as in
             TensorFlow's own pass.
         target: ``"auto"``, ``"gpu"`` or ``"cpu"``: the device type of nodes that carry no device.
@@ -127,18 +129,14 @@ class AmpConfig:
             without: fields whose variables are not looked at, whatever they say.
 
         Raises:
-            ConfigError: a variable has a value that means nothing; the message names the variable, the value and all
-                valid values.
+            ConfigError: variables have values that mean nothing; the message names each, its value and all valid ones.
         """
-        environ, without = (os.environ if environ is None else environ), frozenset(without)
+        without = {None, *without}
         values: dict[str, Any] = {}
-        for row in ENV_VARS:
-            if row.field is None or row.field in without or not environ.get(row.name, ""):
-                continue
-            value = row.read(environ[row.name], row.name)
+        for row, value in _read(environ, (row for row in ENV_VARS if row.field not in without)):
             if isinstance(value, tuple):  # an old and a new name may both be set: both count
                 value = (*values.get(row.field, ()), *value)
-            values[row.field] = value
+            values[str(row.field)] = value
         return cls(**values)
 
 
@@ -230,6 +228,15 @@ def deciding_switch() -> tuple[str, str]:
     """The switch by which the graph rewrite is on or off, and its value; the value is empty where none is set."""
     name = GRAPH_REWRITE_VAR if os.environ.get(GRAPH_REWRITE_VAR) else ENABLE_VAR
     return name, os.environ.get(name, "")
+
+
+def check_environment(environ: Mapping[str, str] | None = None) -> None:
+    """Sees that every variable has a value that means something, the switches and the settings.
+
+    Raises:
+        ConfigError: some have not; the message names each, its value and all valid ones.
+    """
+    _read(environ, ENV_VARS)
 
 
 def find_unknown_variables(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
@@ -327,6 +334,29 @@ def _check_lists(config: AmpConfig) -> None:
             )
 
 
+def _read(environ: Mapping[str, str] | None, rows: Iterable[EnvVar]) -> list[tuple[EnvVar, Any]]:
+    """The values of the variables that are set. All that are wrong are told in one error."""
+    environ = os.environ if environ is None else environ
+    found, wrong = [], []
+    for row in rows:
+        if text := environ.get(row.name, ""):
+            try:
+                found.append((row, row.read(text, row.name)))
+            except ConfigError as error:
+                wrong.append(error)
+    if len(wrong) > 1:
+        raise ConfigError(" ".join(map(str, wrong)).rstrip("."))
+    if wrong:
+        raise wrong[0]
+    return found
+
+
+def _of_types(names: Iterable[str]) -> str:
+    """Names of types for people, each with the short one that it also has."""
+    short = {name: alias for alias, name in SHORT_NAMES.items()}
+    return ", ".join(f"{name} ({short[name]})" if name in short else name for name in names)
+
+
 def _switch(environ: Mapping[str, str], name: str) -> bool:
     return read_bool(environ.get(name, ""), name)
 
@@ -361,8 +391,8 @@ ENV_VARS: tuple[EnvVar, ...] = (
     EnvVar(
         "AMP_TF_PRECISION",
         "precision",
-        read_choice(PRECISIONS, str.lower),
-        ", ".join(PRECISIONS),
+        read_dtype(PRECISIONS),
+        _of_types(PRECISIONS),
         "the 16-bit type; auto: float16 on GPUs (compute capability 7.0+), bfloat16 on CPUs that have it in hardware, "
         "else nothing is converted",
     ),
@@ -383,8 +413,8 @@ ENV_VARS: tuple[EnvVar, ...] = (
     EnvVar(
         ALLREDUCE_VAR,
         "allreduce",
-        read_choice(ALLREDUCE, str.lower),
-        ", ".join(ALLREDUCE),
+        read_dtype(ALLREDUCE),
+        _of_types(ALLREDUCE),
         "the type in which gradients are summed over replicas (MirroredStrategy, MultiWorkerMirroredStrategy)",
     ),
     EnvVar(

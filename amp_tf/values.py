@@ -13,6 +13,8 @@ from typing import Any
 from amp_tf.errors import ConfigError
 from amp_tf.precision import Precision
 
+SHORT_NAMES = {"fp16": "float16", "bf16": "bfloat16"}  #: as other frameworks and many flags call the two types
+
 # Escaped characters and whole character classes, whose brackets and commas mean nothing; then those that do.
 _PATTERN_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[(){},]", re.DOTALL)
 
@@ -23,7 +25,9 @@ def invalid(value: object, where: str, valid: str) -> ConfigError:
 
 
 def dtype_name(value: object) -> object:
-    """The name of a dtype (``tf.bfloat16``, ``np.float16``, ``Precision.FLOAT16``); anything else as it is."""
+    """The name of a dtype (``tf.bfloat16``, ``np.float16``, ``Precision.FLOAT16``, ``"bf16"``); else the value."""
+    if isinstance(value, str):
+        return SHORT_NAMES.get(value, value)
     if isinstance(value, Precision):
         return value.value
     if isinstance(value, type):  # NumPy's scalar types
@@ -84,6 +88,11 @@ def read_bool(text: str, name: str) -> bool:
     if lowered in ("0", "false", ""):
         return False
     raise invalid(text, name, "1, true, 0, false")
+
+
+def read_dtype(valid: tuple[str, ...]) -> Callable[[str, str], str]:
+    """Reads the name of a type, of which :data:`SHORT_NAMES` are others."""
+    return read_choice(valid, lambda text: SHORT_NAMES.get(text.lower(), text.lower()))
 
 
 def read_choice(valid: tuple[str, ...], normalise: Callable[[str], str]) -> Callable[[str, str], str]:

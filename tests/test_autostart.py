@@ -62,6 +62,24 @@ def test_settings_that_somebody_reads_are_not_told_as_idle(code: str, site_folde
     assert (ended.status, "alone converts nothing" in ended.err) == (0, False)
 
 
+def test_misspelt_names_are_told_where_the_switch_is_one_of_them(site_folder: Path) -> None:
+    misspelt = {"TF_ENABLE_AUTO_MIXED_PRECISON": "1", "AMP_TF_PRECISON": "bf16", "AMP_TF_IMAGE": "1"}
+    ended = running.run(["-c", "import tensorflow"], site_folder, misspelt)
+    assert [line for line in ended.err.splitlines() if "amp_tf" in line] == [
+        f"WARNING:absl:amp_tf: {name}: this is no variable of amp_tf's. Write {meant}, if that is meant."
+        for name, meant in (("AMP_TF_PRECISON", "AMP_TF_PRECISION"), ("TF_ENABLE_AUTO_MIXED_PRECISON", running.SWITCH))
+    ]
+
+
+def test_values_and_names_that_are_wrong_are_told_together(site_folder: Path) -> None:
+    wrong = {running.SWITCH: "on", "AMP_TF_PRECISION": "fp8", "AMP_TF_PRECISON": "bf16"}
+    ended = running.run(["-c", "import tensorflow"], site_folder, wrong)
+    name, values = [line for line in ended.err.splitlines() if "amp_tf" in line]
+    assert "AMP_TF_PRECISON: this is no variable" in name
+    assert f"{running.SWITCH}: 'on' is not a valid value" in values
+    assert "AMP_TF_PRECISION: 'fp8' is not a valid value" in values
+
+
 @pytest.mark.parametrize("module", ["typing", "dataclasses", "inspect"])
 def test_start_is_light(module: str, site_folder: Path) -> None:
     """What is loaded when the import of TensorFlow is noticed."""
@@ -122,6 +140,7 @@ def test_it_knows_every_switch() -> None:
     assert _amp_tf_start.DISABLE == config.DISABLE_VAR
     ours = [row.name for row in config.ENV_VARS if row.name.startswith("AMP_TF_") and row.field]
     assert list(_amp_tf_start.SETTINGS) == ours
+    assert _amp_tf_start.OF_THE_BUILD == config._OF_THE_BUILD
 
 
 FINDERS = "import sys; print([type(finder).__name__ for finder in sys.meta_path].count('AmpTfStart'))"

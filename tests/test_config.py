@@ -48,6 +48,9 @@ def test_an_empty_variable_counts_as_unset():
     [
         *(("AMP_TF_PRECISION", value, "precision", value) for value in PRECISIONS),
         ("AMP_TF_PRECISION", " BFloat16 ", "precision", "bfloat16"),
+        ("AMP_TF_PRECISION", "FP16", "precision", "float16"),
+        ("AMP_TF_PRECISION", "bf16", "precision", "bfloat16"),
+        ("AMP_TF_ALLREDUCE", "bf16", "allreduce", "bfloat16"),
         *(("AMP_TF_ALLREDUCE", value, "allreduce", value) for value in ALLREDUCE),
         *((f"{PREFIX}LEVEL", value, "level", value) for value in LEVELS),
         (f"{PREFIX}LEVEL", "unsafe_force_all", "level", "UNSAFE_FORCE_ALL"),
@@ -86,7 +89,7 @@ def test_each_list_can_be_added_to_and_removed_from():
 @pytest.mark.parametrize(
     ("name", "value", "valid"),
     [
-        ("AMP_TF_PRECISION", "fp16", PRECISIONS),
+        ("AMP_TF_PRECISION", "fp8", PRECISIONS),
         ("AMP_TF_PRECISION", "float32", PRECISIONS),
         (f"{PREFIX}LEVEL", "unsafe_force_some", LEVELS),
         (f"{PREFIX}IGNORE_PERFORMANCE", "yes", ("1", "true", "0", "false")),
@@ -100,6 +103,15 @@ def test_a_bad_value_is_refused_with_variable_value_and_all_valid_values(name, v
     message = str(caught.value)
     assert message.startswith(f"{name}: {value!r} is not a ")
     assert message.endswith(f"Valid values: {', '.join(valid)}.")
+
+
+def test_all_bad_values_are_told_at_once():
+    with pytest.raises(ConfigError) as caught:
+        AmpConfig.from_env({"AMP_TF_PRECISION": "fp8", f"{PREFIX}LEVEL": "much", "AMP_TF_KEEP_FLOAT32": "loss"})
+    assert str(caught.value) == (
+        f"AMP_TF_PRECISION: 'fp8' is not a valid value. Valid values: {', '.join(PRECISIONS)}. {PREFIX}LEVEL: 'much' "
+        f"is not a valid value. Valid values: {', '.join(LEVELS)}."
+    )
 
 
 @pytest.mark.parametrize(

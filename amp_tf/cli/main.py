@@ -11,7 +11,6 @@ import sys
 from typing import Any
 
 import amp_tf
-from amp_tf.cli.doctor import no_tensorflow
 from amp_tf.errors import AmpError
 
 COMMANDS = ("run", "rewrite", "explain", "compare", "report", "calibrate", "doctor")
@@ -31,24 +30,28 @@ def main(arguments: list[str] | None = None) -> int:
         and without TensorFlow; as in a shell, 130 where the user interrupted it and 141 where nobody reads its output
         any more.
     """
-    args = parser().parse_args(arguments)
-    try:
+    name = "amp-tf"
+    try:  # from the first import on, which a user may interrupt as well
+        args = parser().parse_args(arguments)
+        name = f"amp-tf {args.command_name}"
         status = int(args.run(args))
         print(end="", flush=True)  # here, where trouble can be told
         return status
     except KeyboardInterrupt:
-        print(f"amp-tf {args.command_name}: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
         return _KILLED + signal.SIGINT
     except BrokenPipeError:
         _drop_output()
         return _KILLED + signal.SIGPIPE
     except ImportError as error:
-        print(f"amp-tf {args.command_name}: {no_tensorflow(error)}", file=sys.stderr)
+        from amp_tf.cli.doctor import no_tensorflow
+
+        print(f"{name}: {no_tensorflow(error)}", file=sys.stderr)
         return 2
     except (AmpError, OSError) as error:
         if isinstance(error, OSError):
             _drop_output()
-        print(f"amp-tf {args.command_name}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 1
     finally:
         _leave_summary_out()

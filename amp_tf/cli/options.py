@@ -12,11 +12,12 @@ from amp_tf.config import LEVELS, LIST_NAMES, PRECISIONS, TARGETS, AmpConfig
 from amp_tf.errors import GraphError
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.rewriting.node_names import missing_node
+from amp_tf.values import dtype_name
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options; those that are not given leave the environment's settings as they are."""
-    parser.add_argument("--precision", choices=PRECISIONS, help="the 16-bit type")
+    parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help="the 16-bit type")
     parser.add_argument("--target", choices=TARGETS, help="the device type of nodes that carry no device")
     parser.add_argument("--level", choices=LEVELS, type=str.upper, help="how much is converted")
     parser.add_argument("--keep-float32", action="append", metavar="REGEX", help="nodes that stay in float32")

@@ -70,6 +70,9 @@ def _line(document: dict[str, Any]) -> str:
 
 
 def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    if not os.path.exists(source):
+        fix = "Name a report, or a folder of them, a model, a graph or a log folder"
+        raise GraphError("there is no such file or folder", where=source, fix=fix)
     if os.path.isfile(source) and not is_keras_file(source) and not source.endswith(_GRAPHS):
         return files.read(source)
     if os.path.isdir(source) and not is_saved_model(source):

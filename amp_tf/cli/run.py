@@ -17,6 +17,7 @@ from typing import Any
 
 from amp_tf.config import ENABLE_VAR, PRECISIONS, Switches
 from amp_tf.errors import ConfigError
+from amp_tf.values import dtype_name
 
 _BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # the exit statuses of a shell
@@ -30,7 +31,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         description="Runs a command with amp_tf on in every Python below it, also where .pth files are not read.",
         usage="amp-tf run [--precision auto|float16|bfloat16] -- command [argument ...]",
     )
-    parser.add_argument("--precision", choices=PRECISIONS, help="sets AMP_TF_PRECISION for the command")
+    about = "sets AMP_TF_PRECISION for the command"
+    parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help=about)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments, after --")
     return parser
 

@@ -24,6 +24,7 @@ from amp_tf.config import (
     AmpConfig,
     Switches,
     check_config,
+    check_environment,
     deciding_switch,
     find_unknown_variables,
     is_disabled,
@@ -64,6 +65,16 @@ class Handle:
 
     def __init__(self, active: _Active) -> None:
         self._active = active
+
+    def __repr__(self) -> str:
+        """What was turned on and whether it is, such as ``<amp_tf.Handle(precision='bfloat16'), on>``."""
+        if _active is self._active:
+            state = "on"
+        else:
+            state = "under later settings" if any(active is self._active for active in _below) else "off"
+        fields = ((field, getattr(self.config, field.name)) for field in dataclasses.fields(AmpConfig))
+        settings = ", ".join(f"{field.name}={value!r}" for field, value in fields if value != field.default)
+        return f"<amp_tf.Handle({settings}), {state}>"
 
     @property
     def config(self) -> AmpConfig:
@@ -113,7 +124,7 @@ def enable(config: AmpConfig | None = None, **settings: Unpack[Settings]) -> Han
     """
     fix = 'Write amp_tf.enable(precision="bfloat16"), or amp_tf.enable(amp_tf.AmpConfig(precision="bfloat16"))'
     if config is None:
-        _tell_unknown_variables()
+        tell_unknown_variables()
     base = AmpConfig.from_env() if config is None else check_config(config, where="amp_tf.enable(config)", fix=fix)
     wanted = _Active(with_settings(base, settings, where="amp_tf.enable"), EVERYTHING)
     if is_disabled():
@@ -168,6 +179,7 @@ def _follow_environment(*, is_asked_first: bool = False) -> None:
         asked, reason = _asked_by_environment()
     except ConfigError as error:
         if str(error) != _refused:  # it is told once while it is why amp_tf is off
+            tell_unknown_variables()
             notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
         _turn_off(f"amp_tf is off: {str(error).rstrip('.')}")
         _refused = str(error)
@@ -177,12 +189,13 @@ def _follow_environment(*, is_asked_first: bool = False) -> None:
         _is_off_by_program = not is_disabled()
         _speak_at_exit()
     elif asked is not None and asked != _active:
-        _tell_unknown_variables()
+        tell_unknown_variables()
         _below.clear()
         _turn_on(asked)
 
 
-def _tell_unknown_variables() -> None:
+def tell_unknown_variables() -> None:
+    """Warns of each variable that looks like amp_tf's and is none, once."""
     for name, close in find_unknown_variables():
         fix = f"Write {close}, if that is meant" if close else "docs/variables.md lists the variables"
         notices.warn_once(f"variable.{name}", "this is no variable of amp_tf's", where=name, fix=fix)
@@ -193,9 +206,13 @@ def _asked_by_environment() -> tuple[_Active | None, str]:
 
     It did ask when the program began, or nobody would look: many of NVIDIA's own scripts set the variable.
     """
-    switches = Switches.from_env()
-    if switches.any:
-        return _Active(AmpConfig.from_env(), switches, by_environment=True), ""
+    try:
+        switches = Switches.from_env()
+        if switches.any:
+            return _Active(AmpConfig.from_env(), switches, by_environment=True), ""
+    except ConfigError:
+        check_environment()  # which tells what else is wrong
+        raise
     if is_disabled():
         return None, BY_VARIABLE
     name, value = deciding_switch()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import types
@@ -82,6 +83,31 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word_and_with_the_sta
 def test_an_interrupted_command_says_so_and_ends_with_the_status_of_a_shell() -> None:
     ended = run("raise KeyboardInterrupt")
     assert (ended.returncode, ended.stderr) == (130, "amp-tf fake: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "said"),
+    [
+        ("numpy", ["--help"], "amp-tf: interrupted\n"),
+        ("tensorflow", ["explain", "g.pb", "m"], "amp-tf explain: interrupted\n"),
+    ],
+)
+def test_an_import_that_is_interrupted_ends_likewise(
+    module: str, arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    """As if the user pressed Ctrl-C while the command loads itself, or TensorFlow."""
+    (tmp_path / f"{module}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    (tmp_path / "g.pb").write_bytes(b"\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "amp_tf.cli.main", *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(amp_tf.__file__).parents[1])])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
+    assert (ended.returncode, ended.stderr) == (130, said)
 
 
 @pytest.mark.parametrize("arguments", [["rewrite", "g.pb", "out.pb"], ["explain", "g.pb", "m"], ["doctor"]])

@@ -32,6 +32,10 @@ def test_options_win_and_lists_add_up(monkeypatch):
     )
 
 
+def test_short_names_of_the_types_are_taken():
+    assert _config("--precision", "bf16") == AmpConfig(precision="bfloat16")
+
+
 def test_a_bad_pattern_is_refused():
     with pytest.raises(ConfigError, match="is not a regular expression"):
         _config("--force-f16", "(")

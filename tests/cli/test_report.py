@@ -74,5 +74,7 @@ def test_what_cannot_be_read_or_written_is_told(graph_file, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert main(["report", str(tmp_path / "empty")]) == 1
     assert "holds no report, model or log files of amp_tf" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "nothere")]) == 1
+    assert f"{tmp_path / 'nothere'}: there is no such file or folder. Name a report" in capsys.readouterr().err
     assert main(["report", str(FIRST), "--html", str(tmp_path / "none" / "page.html")]) == 1
     assert "page.html: cannot be written (No such file or directory)" in capsys.readouterr().err

@@ -137,6 +137,12 @@ def test_a_script_that_never_trains_is_told(text, words, tmp_path):
     assert words in last
 
 
+def test_a_script_that_is_interrupted_ends_without_a_traceback(tmp_path):
+    text = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), 2)"
+    ended = compare(_script(tmp_path, text), tmp_path)
+    assert (ended.status, ended.err) == (130, "amp-tf compare: interrupted\n")
+
+
 def test_a_command_that_is_no_python_is_told(tmp_path):
     assert compare("nothing", tmp_path, command=("true",)).err.strip().endswith("Install amp_tf in that environment.")
     ended = compare("nothing", tmp_path, command=("no_such_command",))

@@ -13,8 +13,8 @@ from tests.hooks import running
 # A good value and a bad one for each kind of variable; op names and folders take any text.
 BAD_VALUES: dict[str, str | None] = {
     "1, 0": "maybe",
-    "auto, float16, bfloat16": "float8",
-    "float32, float16, bfloat16": "float8",
+    "auto, float16 (fp16), bfloat16 (bf16)": "float8",
+    "float32, float16 (fp16), bfloat16 (bf16)": "float8",
     "regular expressions, comma-separated": "(",
     ", ".join(config.LEVELS): "EVERYTHING",
     "op names, comma-separated": None,
@@ -61,6 +61,20 @@ def test_enable_raises_on_a_bad_value(monkeypatch: pytest.MonkeyPatch) -> None:
 def off_afterwards() -> Iterator[None]:
     yield
     switch.disable()
+
+
+@pytest.mark.usefixtures("off_afterwards")
+def test_a_handle_says_what_it_turned_on_and_whether_it_is_on() -> None:
+    first = switch.enable(precision="bfloat16", keep_float32=["loss"])
+    settings = "precision='bfloat16', keep_float32=('loss',)"
+    assert repr(first) == f"<amp_tf.Handle({settings}), on>"
+    second = switch.enable(precision="fp16")
+    assert (repr(first), repr(second)) == (
+        f"<amp_tf.Handle({settings}), under later settings>",
+        "<amp_tf.Handle(precision='float16'), on>",
+    )
+    second.uninstall()
+    assert (repr(first)[-4:], repr(second)[-5:]) == (" on>", " off>")
 
 
 @pytest.mark.parametrize("wrong", ["bfloat16", {"precision": "bfloat16"}, 1, config.Switches(), False], ids=repr)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from amp_tf.hooks import imports
+
+TYPE_CHECKING = False  # the name that type checkers know; importing typing costs every start
+if TYPE_CHECKING:
+    from types import TracebackType
 
 VARIABLE = "_AMP_TF_COMPARE"  # errand's, which would import more
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
@@ -16,9 +21,16 @@ def install() -> None:
     if not os.path.isdir(folder):
         return
     open(os.path.join(folder, "python"), "a").close()
+    sys.excepthook = _except_interrupts
     imports.watch("keras", "tf_keras")  # Keras imports TensorFlow, so its own import has begun by then
     for library in _LIBRARIES:
         imports.after_import(library, _on_import)
+
+
+def _except_interrupts(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The command itself says that it was interrupted; where the program was then helps nobody."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
 
 
 def _on_import(library: str) -> None:
