@@ -131,12 +131,13 @@ class AmpConfig:
         Raises:
             ConfigError: variables have values that mean nothing; the message names each, its value and all valid ones.
         """
-        without = {None, *without}
+        without = frozenset(without)
         values: dict[str, Any] = {}
-        for row, value in _read(environ, (row for row in ENV_VARS if row.field not in without)):
+        for row, value in _read(environ, (row for row in ENV_VARS if row.field and row.field not in without)):
+            field = str(row.field)
             if isinstance(value, tuple):  # an old and a new name may both be set: both count
-                value = (*values.get(row.field, ()), *value)
-            values[str(row.field)] = value
+                value = (*values.get(field, ()), *value)
+            values[field] = value
         return cls(**values)
 
 

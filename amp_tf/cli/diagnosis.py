@@ -20,6 +20,7 @@ import amp_tf
 from amp_tf.cli.trial import Trial, run_trials
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, AmpConfig, Switches, find_unknown_variables
 from amp_tf.errors import ConfigError
+from amp_tf.hooks.summary import ON_GPU
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.machine import DISTRIBUTIONS, cpu_name
@@ -355,7 +356,10 @@ def _check_hardware(facts: Facts) -> Finding | None:
     why = resolve_target(AmpConfig(), facts.hardware).why_none
     if not why:
         return None
-    fix = "AMP_TF_PRECISION=bfloat16 converts all the same, for instance to look at accuracy, but it is slower"
+    fix = (
+        "AMP_TF_PRECISION=bfloat16 converts all the same, for instance to look at accuracy, but it is slower; how a "
+        f"training would fare on a GPU: {ON_GPU}"
+    )
     return Finding("hardware", False, f"precision auto converts nothing here: {why}", fix)
 
 

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config
+from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config, tell_target
 from amp_tf.config import AmpConfig
 from amp_tf.errors import GraphError
 from amp_tf.offline.explain import explain
 from amp_tf.offline.graph_file import read_graphs
-from amp_tf.reporting.schema import GraphReport
+from amp_tf.reporting.schema import GraphReport, RewriteReport
 from amp_tf.rewriting.node_names import closest, missing_node
 from amp_tf.rewriting.pipeline import rewrite
 
@@ -78,6 +78,7 @@ def _print_all(graphs: Iterable[tuple[Any, set[str]]], args: argparse.Namespace,
         check_preserved(args.preserve, graph)
         preserve = (*args.preserve, *named)
         reports += rewrite(graph, config, preserve=preserve, hardware=hardware_for(config)).report.graphs
+    tell_target(RewriteReport(tuple(reports)))
     nodes = (node for report in reports for node in report.nodes)
     rows = [
         {"precision": node.precision.value, "op": node.op, "function": node.function, "name": node.name}

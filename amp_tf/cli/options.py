@@ -5,20 +5,28 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 from amp_tf.config import LEVELS, LIST_NAMES, PRECISIONS, TARGETS, AmpConfig
 from amp_tf.errors import GraphError
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
+from amp_tf.painting.reasons import Rule
+from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.node_names import missing_node
 from amp_tf.values import dtype_name
+
+_PRECISION = "the 16-bit type; auto, the default, converts nothing on a CPU without bfloat16 arithmetic"
+_TARGET = "the device type of nodes that carry no device; gpu needs none on this machine"
+#: What to add where nothing is converted because no device of this machine is.
+NAME_A_TARGET = "--precision float16 --target gpu is what a GPU would run; --precision bfloat16 converts for this CPU"
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options; those that are not given leave the environment's settings as they are."""
-    parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help="the 16-bit type")
-    parser.add_argument("--target", choices=TARGETS, help="the device type of nodes that carry no device")
+    parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help=_PRECISION)
+    parser.add_argument("--target", choices=TARGETS, help=_TARGET)
     parser.add_argument("--level", choices=LEVELS, type=str.upper, help="how much is converted")
     parser.add_argument("--keep-float32", action="append", metavar="REGEX", help="nodes that stay in float32")
     parser.add_argument("--force-f16", action="append", metavar="REGEX", help="nodes that are converted if they can be")
@@ -64,6 +72,12 @@ def check_preserved(names: Iterable[str], graph: Any) -> None:
                 fix=f"Keep it in float32 with --keep-float32 '^{re.escape(name)}$'",
             )
         raise missing_node(name, present, "--preserve")
+
+
+def tell_target(report: RewriteReport) -> None:
+    """Says on stderr which options would convert, where nothing is because no device of this machine is."""
+    if report.why_nothing is not None and report.why_nothing.rule is Rule.NO_TARGET:
+        print(f"{NAME_A_TARGET}.", file=sys.stderr)
 
 
 def hardware_for(config: AmpConfig) -> Hardware:

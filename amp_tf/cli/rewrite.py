@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config
+from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config, tell_target
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.offline.graph_file import read_graph_file, write_graph_file
@@ -69,6 +69,10 @@ def run(args: argparse.Namespace) -> int:
         with files.told(args.report):
             files.write(args.report, json.dumps(report.to_dict(), indent=1))
     print(report)
+    if not report.converted:
+        is_or_would = "would be" if args.dry_run else "is"
+        print(f"{args.result or 'The result'} {is_or_would} an unconverted copy of {args.source}.", file=sys.stderr)
+    tell_target(report)
     if report.unmatched:
         print(f"No node's name matches: {', '.join(report.unmatched)}", file=sys.stderr)
     return 0

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from amp_tf.comparing.comparison import Comparison, NodeError
+from amp_tf.comparing.default_target import choose_target
 from amp_tf.comparing.findings import Diagnosis, Patterns, find
 from amp_tf.comparing.flattening import FlatStep
 from amp_tf.comparing.progress import Progress, silent
@@ -48,7 +49,8 @@ def compare(
             whose results and whose updates of variables are.
         batches: a row of batches: ``(x, y)`` or ``(x, y, sample_weight)`` for a compiled model; tuples of arguments,
             mappings of named ones, or single arguments for functions.
-        config: what to convert; the environment's settings by default.
+        config: what to convert; the environment's settings by default. Where they convert nothing on this machine,
+            what a GPU would run in float16 is compared.
         steps: how many batches are run at most; each begins with the variables' present values.
         nodes: a regular expression, searched in node names, for nodes to be looked at besides those that are 16 bit or
             read 16 bit.
@@ -60,13 +62,13 @@ def compare(
         ConfigError: an argument is not what it should be, there are no batches, or nothing would be converted.
         GraphError: the step cannot be traced or run, or has no floating-point results and updates.
     """
-    config = check_settings(config, steps, nodes)
+    config, hardware, default = choose_target(check_settings(config, steps, nodes), hardware)
     name = name_of(model_or_function)
     try:
         progress("tracing the step")
         with Work(*flat_step(model_or_function, batches, steps), hardware, progress) as work:
             found = _answer(name, work, config, nodes)
-            return dataclasses.replace(found, notes=(*notes, *found.notes))
+            return dataclasses.replace(found, notes=(*default, *notes, *found.notes))
     finally:
         progress("")
 

@@ -25,6 +25,7 @@ NO_PLUGIN = "no graph of TensorFlow's reached amp_tf"
 ONLY_XLA = (
     "all the work is in functions compiled by XLA (jit_compile=True), which TensorFlow's graph optimizers never see"
 )
+ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: looks at a GPU's accuracy without one
 _PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled by XLA are seen
 
 _parts: list[Callable[[], str]] = []
@@ -69,8 +70,8 @@ def line() -> str:
     if seen.off is None and not totals.graphs:
         seen = dataclasses.replace(seen, off=_why_never_on())
     text = headline(sum(totals.graphs.values()), totals.converted, totals.total, totals.precisions, totals.casts)
-    if not totals.converted:
-        text += f": {why_nothing(report, totals, seen)}"
+    why = "" if totals.converted else why_nothing(report, totals, seen)
+    text += f": {why}" if why else ""
     if seen.off and totals.graphs:
         text += f"; by now {seen.off}"
     if totals.unmatched:
@@ -79,7 +80,10 @@ def line() -> str:
         text += f"; {plural(seen.failures, 'rewrite')} failed, and the graphs stayed in float32 ({seen.first_failure})"
     if seen.not_installed:
         text += f"; not installed: {', '.join(f'{home} ({why})' for home, why in seen.not_installed.items())}"
-    return "; ".join([text, *filter(None, (part() for part in _parts))])
+    parts = [text, *filter(None, (part() for part in _parts))]
+    if why and why == _why_no_target(report):
+        parts.append(f"how it would fare on a GPU: {ON_GPU}")
+    return "; ".join(parts)
 
 
 def report() -> RewriteReport:
@@ -110,6 +114,12 @@ def why_nothing(report: RewriteReport, totals: Totals, seen: evidence.Evidence) 
     if seen.policy and (reason is None or reason.rule.name == "NOTHING_TO_CONVERT"):
         return f"Keras' own policy {seen.policy!r} has its layers compute in 16 bit, and left nothing to convert"
     return str(reason or "no node of any graph is one that 16 bit is for")
+
+
+def _why_no_target(report: RewriteReport) -> str:
+    """Why no device of this machine is converted, where that is why nothing was; else empty."""
+    reason = report.why_nothing
+    return str(reason) if reason is not None and reason.rule.name == "NO_TARGET" else ""
 
 
 def _why_never_on() -> str:

@@ -29,6 +29,10 @@ from amp_tf.rewriting.pipeline import rewrite
 
 BIAS_OP = "BiasAdd"  #: what folding makes of the sum behind a convolution
 _PATTERN_FIELDS = {Rule.KEPT_BY_NAME: "keep_float32", Rule.FORCED_BY_NAME: "force_f16"}
+_NAME_A_TARGET = (
+    "Nothing is converted here unless it is named. Explain it with --precision float16 --target gpu, as a GPU would "
+    "run it, or with --precision bfloat16, as this CPU would."
+)
 _SCOPES = (Rule.KEPT_BY_SCOPE, Rule.FORCED_BY_SCOPE)
 
 
@@ -63,12 +67,15 @@ class Explanation:
     matches: int = 1
 
     def __str__(self) -> str:
-        listed = f"on the {self.op_list} list" if self.op_list else "on no list"
+        is_without_target = self.reason.rule is Rule.NO_TARGET  # so that no lists count
+        listed = "" if is_without_target else f", on the {self.op_list} list" if self.op_list else ", on no list"
         op = self.op if self.new_op == self.op else f"{self.op}, folded to {self.new_op}"
         # An integer, or a type of 16 bit that somebody chose before us: what it computes in is not ours to say.
         is_other = self.reason.rule is Rule.NO_FLOAT32
         state = "is left as it is" if is_other else f"computes in {self.precision.value}"
-        lines = [f"{self.name} ({op}, {listed}) {state}: {self.reason}."]
+        lines = [f"{self.name} ({op}{listed}) {state}: {self.reason}."]
+        if is_without_target:
+            return "\n".join([*lines, _NAME_A_TARGET])
         if self.reason.balance is not None:
             lines.append(_weighing(self.reason.balance))
         if len(self.trail) > 1:
@@ -141,6 +148,7 @@ def explain(
             return False
 
     target = resolve_target(config, hardware).target
+    can_turn = turns if target else lambda change: False
     list_of: Mapping[str, str] = target.lists.list_of if target else {}
     trail, op, reason = painting.trail(node), view.ops[node], painting.reason(node)
     ops = dict.fromkeys([op, *(view.ops[view.names.index(name)] for name in reversed(trail))])
@@ -155,8 +163,8 @@ def explain(
         reason=reason,
         trail=tuple(trail),
         patterns=_patterns(config, reason.rule, node_name),
-        own_change=_first(turns, [own]),
-        change=_first(turns, _candidates(list(ops), list_of, is_f16)),
+        own_change=_first(can_turn, [own]),
+        change=_first(can_turn, _candidates(list(ops), list_of, is_f16)),
         matches=sum(re.search(names, name) is not None for name in view.names),
     )
 

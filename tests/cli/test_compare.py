@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.cli.main import main
+from amp_tf.oplists.hardware import Hardware
 
 ARGUMENTS = ("--precision", "float16", "--target", "cpu")
 
@@ -52,6 +53,20 @@ def test_one_that_goes_wrong_has_status_1_and_the_line(model, tmp_path, capsys):
     assert found["mends"]
     patterns = [text for pattern in found["patterns"] for text in ("--keep-float32", pattern)]
     assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, *patterns]) == 0
+
+
+def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Hardware, "detect_cpu", classmethod(lambda cls: cls()))  # without 16-bit arithmetic
+    inputs = _inputs(tmp_path, 1)
+    assert main(["compare", model, "--inputs", inputs]) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert "healthy in float16" in first
+    assert last.startswith(
+        "Note: compared in float16 for a GPU (--precision float16 --target gpu), because auto conver"
+    )
+    for named in (ARGUMENTS, ["--precision", "bfloat16"], ["--target", "gpu"]):
+        assert main(["compare", model, "--inputs", inputs, *named]) == 0
+        assert "Note: " not in capsys.readouterr().out
 
 
 def test_as_a_page(model, tmp_path, capsys):

@@ -9,6 +9,7 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from amp_tf.cli.main import main
 from amp_tf.offline.graph_file import write_graph_file
+from amp_tf.oplists.hardware import Hardware
 
 
 @pytest.fixture
@@ -26,6 +27,23 @@ def test_explain_answers_in_words(graph_file, capsys):
         "r (Relu, on the clear list) computes in bfloat16: "
         "it only moves values and is connected to the converted node 'm'."
     )
+
+
+@pytest.fixture
+def without_bfloat16(monkeypatch):
+    """This CPU has no 16-bit arithmetic."""
+    monkeypatch.setattr(Hardware, "detect_cpu", classmethod(lambda cls: cls()))
+
+
+@pytest.mark.usefixtures("without_bfloat16")
+def test_where_nothing_is_converted_the_options_that_would_are_named(graph_file, capsys):
+    named = "--precision float16 --target gpu"
+    assert main(["explain", str(graph_file), "m"]) == 0
+    assert named in capsys.readouterr().out
+    assert main(["explain", str(graph_file), "--all"]) == 0
+    assert capsys.readouterr().err.startswith(f"{named} is what a GPU would run; ")
+    assert main(["explain", str(graph_file), "--all", *named.split()]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_explain_finds_a_node_inside_a_function(tmp_path, capsys):

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from amp_tf.cli.main import main
 from amp_tf.offline.graph_file import read_graph_file, write_graph_file
+from amp_tf.oplists.hardware import Hardware
 
 
 @pytest.fixture
@@ -45,8 +46,24 @@ def test_rewrite_says_why_nothing_was_converted(graph_file, tmp_path, capsys):
         main(["rewrite", str(graph_file), str(tmp_path / "o.pb"), "--keep-float32", ".*", "--precision", "bfloat16"])
         == 0
     )
-    first = capsys.readouterr().out.splitlines()[0]
-    assert first == "1 graph, 0 of 4 nodes converted, 0 casts: its name matches a keep_float32 rule"
+    told = capsys.readouterr()
+    assert told.out.splitlines()[0] == "1 graph, 0 of 4 nodes converted, 0 casts: its name matches a keep_float32 rule"
+    assert told.err == f"{tmp_path / 'o.pb'} is an unconverted copy of {graph_file}.\n"
+
+
+def test_a_result_in_which_nothing_is_converted_is_told_to_be_a_copy(graph_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Hardware, "detect_cpu", classmethod(lambda cls: cls()))  # without 16-bit arithmetic
+    out = tmp_path / "o.pb"
+    options = "--precision float16 --target gpu is what a GPU would run; --precision bfloat16 converts for this CPU.\n"
+    assert main(["rewrite", str(graph_file), str(out)]) == 0
+    assert capsys.readouterr().err == f"{out} is an unconverted copy of {graph_file}.\n{options}"
+    assert read_graph_file(out) == read_graph_file(graph_file)
+    assert main(["rewrite", str(graph_file), "--dry-run"]) == 0
+    assert capsys.readouterr().err == f"The result would be an unconverted copy of {graph_file}.\n{options}"
+    for named in (["--precision", "bfloat16"], ["--precision", "float16", "--target", "gpu"]):
+        assert main(["rewrite", str(graph_file), str(out), "--force", *named]) == 0
+        assert "copy" not in capsys.readouterr().err
+        assert read_graph_file(out) != read_graph_file(graph_file)
 
 
 def test_a_name_rule_that_matches_nothing_is_told(graph_file, tmp_path, capsys):
@@ -123,4 +140,4 @@ def test_a_result_whose_type_changed_is_told_until_it_is_preserved(graph_file, t
     main(command)
     assert capsys.readouterr().err == "Results of 16 bit: m. With --preserve NODE a node stays float32.\n"
     main([*command, "--preserve", "m"])
-    assert capsys.readouterr().err == ""
+    assert "Results of 16 bit" not in capsys.readouterr().err

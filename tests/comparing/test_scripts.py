@@ -110,6 +110,21 @@ def test_a_healthy_script_ends_with_status_0_and_the_answer_last(tmp_path):
     assert "amp-tf compare" not in ended.err
 
 
+WITHOUT_BFLOAT16 = """
+from amp_tf.oplists.hardware import Hardware
+Hardware.detect_cpu = classmethod(lambda cls: cls())
+"""
+
+
+def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(tmp_path):
+    script = _script(tmp_path, FIT.format(more=WITHOUT_BFLOAT16, loss="'mse'", calls=1))
+    ended = compare(script, tmp_path, "--steps", "2")
+    assert ended.status == 0, ended.err
+    assert "sequential: healthy in float16" in ended.out
+    assert "\nNote: compared in float16 for a GPU (--precision float16 --target gpu), because auto" in ended.out
+    assert "trained on" not in ended.out
+
+
 @pytest.mark.parametrize("calls", [1, 2])
 def test_where_the_comparison_fails_the_program_goes_on_as_it_was(calls, tmp_path):
     script = _script(tmp_path, FIT.format(more=TABLE, loss="loss", calls=calls))

@@ -105,6 +105,20 @@ def test_graphs_that_were_seen_before_amp_tf_was_turned_off_keep_their_own_reaso
     )
 
 
+@pytest.mark.usefixtures("nothing_seen")
+def test_where_no_device_is_converted_the_line_ends_with_the_command_that_looks_at_a_gpu() -> None:
+    product = rewrite(graph("x = Placeholder()\nm = MatMul(x, x)"), hardware=Hardware()).report
+    process.record(product, way="grappler")
+    evidence.note(off="")
+    summary.add_part(lambda: "loss scale 32,768")
+    assert summary.line().endswith(
+        "TensorFlow sees no GPU); loss scale 32,768; how it would fare on a GPU: amp-tf compare --precision float16 "
+        "--target gpu -- python train.py"
+    )
+    evidence.note(idle="another plugin is loaded")
+    assert "amp-tf compare" not in summary.line()
+
+
 @pytest.mark.parametrize(("code", "is_told"), [("", False), (f"{PRODUCT}; ", True)])
 def test_after_a_traceback_of_the_program_the_line_comes_only_if_something_was_done(
     code: str, is_told: bool, site_folder: Path

@@ -79,6 +79,15 @@ def test_the_words(graph):
     ]
 
 
+def test_where_no_device_is_converted_no_list_is_spoken_of_and_the_options_are_named(graph):
+    assert str(explain(graph, "allow1", amp_tf.AmpConfig(), hardware=Hardware())).splitlines() == [
+        "allow1 (MatMul) computes in float32: no device of this machine is converted (this CPU has neither "
+        "avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU).",
+        "Nothing is converted here unless it is named. Explain it with --precision float16 --target gpu, as a GPU "
+        "would run it, or with --precision bfloat16, as this CPU would.",
+    ]
+
+
 @pytest.mark.parametrize("name", ["deny1", "clr1", "infer1", "allow1", "infer2", "unlisted1"])
 def test_the_named_pattern_turns_the_node_alone(graph, name):
     explanation = _explain(graph, name)
