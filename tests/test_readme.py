@@ -50,6 +50,10 @@ IN_SENTENCES = {
     "amp-tf calibrate": ("tests/cli/test_calibrate.py", '"calibrate"'),
     "amp-tf calibrate --forget": ("tests/cli/test_calibrate.py", '"--forget"'),
     "amp-tf compare": ("docs/compare.md", "amp-tf compare saved_model_folder"),
+    "amp-tf compare --precision float16 --target gpu -- python train.py": (
+        "tests/scripts/test_demo.py",
+        "healthy in float16",
+    ),
     "amp-tf compare -- python train.py": ("tests/comparing/test_scripts.py", '"compare"'),
     "amp-tf doctor": ("tests/cli/test_doctor.py", "doctor"),
     "amp-tf explain": ("README.md", "amp-tf explain model_folder"),
