@@ -6,7 +6,8 @@ warn where it cannot (``tests/loss_scaling/test_autograph.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -94,6 +95,19 @@ class ScalingMethods(StateMethods):
             grads: tensors, ``tf.IndexedSlices`` or ``None``.
         """
         return self._scaler.unscale_for_loop(grads)
+
+
+def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
+    """Those of the keyword arguments that a method takes: a user's class may leave out what its base class takes.
+
+    Args:
+        method: of the optimizer inside a wrapper. Libraries call it by keywords, so its arguments may have any order.
+        **keywords: what the base class's method takes beside the gradients.
+    """
+    parameters = inspect.signature(method).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return keywords
+    return {name: value for name, value in keywords.items() if name in parameters}
 
 
 class InnerSettings:

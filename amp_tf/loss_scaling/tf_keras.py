@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
 
 import tensorflow as tf
 import tf_keras
@@ -14,7 +15,7 @@ from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.misuse import check_in_replica, check_not_scaled
 from amp_tf.loss_scaling.saved_scale import SavedScale
 from amp_tf.loss_scaling.scaler import Memory, Scaler
-from amp_tf.loss_scaling.scaling_methods import InnerSettings, ScalingMethods
+from amp_tf.loss_scaling.scaling_methods import InnerSettings, ScalingMethods, accepted
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
     DEFAULT_INITIAL_SCALE,
@@ -68,6 +69,7 @@ class _Scaling(ScalingMethods):
 
     _optimizer: Any
     _settings: dict[str, Any]
+    _sums: ClassVar[tuple[str, ...]]  #: the methods by which an optimizer sums gradients over replicas
 
     def get_config(self) -> dict[str, Any]:
         """The settings, from which ``from_config`` makes the same optimizer."""
@@ -83,20 +85,46 @@ class _Scaling(ScalingMethods):
         pairs = list(optimizer_utils.filter_empty_gradients(pairs))
         return self._scaler.unscaled_pairs(pairs, where=f"{type(self._optimizer).__name__} optimizer")
 
-    def _decide(self, pairs: list[tuple[Any, Any]], apply: Callable[[Any], Any]) -> Any:
-        """Checks aggregated gradients and takes the step or skips it; ``apply(pairs)`` is the inner step."""
+    def _decide(self, pairs: list[tuple[Any, Any]], name: str | None) -> Any:
+        """Checks gradients that are summed over replicas, and takes the inner optimizer's step or skips it."""
+        method = self._optimizer.apply_gradients
         variables = [variable for _, variable in pairs]
         self._scaler.culprits.watch(variables)
 
         def take(gradients: Any) -> Any:
-            return apply(list(zip(gradients, variables, strict=True)))
+            return method(list(zip(gradients, variables, strict=True)), **accepted(method, name=name))
+
+        def on_each(strategy: Any, gradients: Any) -> Any:
+            with _handing_on(self._optimizer, self._sums):
+                return replicas.on_each(strategy, take, gradients)
 
         return self._scaler.step(
             [gradient for gradient, _ in pairs],
-            lambda strategy, grads: replicas.on_each(strategy, take, grads),
+            on_each,
             norm_clip=finite.NormClip.of([self._optimizer]),
             variables=variables,
         )
+
+
+@contextlib.contextmanager
+def _handing_on(optimizer: Any, methods: Iterable[str]) -> Iterator[None]:
+    """For a while, methods of an optimizer hand gradients on as they are, because they were called already.
+
+    Its ``apply_gradients`` may be a user's, which takes no argument that says so, or keeps it to itself.
+
+    Args:
+        optimizer: the inner one.
+        methods: their names; each takes and returns pairs of gradient and variable.
+    """
+    own = vars(optimizer)
+    before = {name: own[name] for name in methods if name in own}
+    own.update(dict.fromkeys(methods, lambda pairs: pairs))
+    try:
+        yield
+    finally:
+        for name in methods:
+            del own[name]
+        own.update(before)
 
 
 @tf_keras.saving.register_keras_serializable(package="amp_tf")
@@ -116,6 +144,7 @@ class LossScaleOptimizer(_Scaling, InnerSettings, keras_wrappers.LossScaleOptimi
     """
 
     _inner = "_optimizer"
+    _sums = ("aggregate_gradients",)
 
     def build(self, var_list: Iterable[Any]) -> None:
         """Creates all variables before the first step, which TensorFlow would trace twice otherwise."""
@@ -129,12 +158,17 @@ class LossScaleOptimizer(_Scaling, InnerSettings, keras_wrappers.LossScaleOptimi
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(
-        self, grads_and_vars: Iterable[tuple[Any, Any]], skip_gradients_aggregation: bool = False, **kwargs: Any
+        self,
+        grads_and_vars: Iterable[tuple[Any, Any]],
+        name: str | None = None,
+        skip_gradients_aggregation: bool = False,
+        **kwargs: Any,
     ) -> Any:
         """Applies one step, or skips it.
 
         Args:
             grads_and_vars: pairs of gradient and variable.
+            name: of the operation; second, as on the bare optimizer, whose place the wrapper takes by itself.
             skip_gradients_aggregation: whether the gradients are summed over replicas already.
             **kwargs: ``experimental_aggregate_gradients``, the older opposite of it.
 
@@ -145,21 +179,24 @@ class LossScaleOptimizer(_Scaling, InnerSettings, keras_wrappers.LossScaleOptimi
         if not pairs:
             return self.iterations
         aggregate = not skip_gradients_aggregation and kwargs.pop("experimental_aggregate_gradients", True)
+        method = self._optimizer.apply_gradients
         if not self.schedule.skips_nonfinite:
-            return self._optimizer.apply_gradients(pairs, skip_gradients_aggregation=not aggregate)
+            return method(pairs, **accepted(method, name=name, skip_gradients_aggregation=not aggregate))
         with tf.init_scope():
             self.build([variable for _, variable in pairs])
         pairs = self._prepare(pairs)
         if aggregate and not (self._optimizer._run_with_dtensor or self._optimizer._mesh):
             # Before the check: a nonfinite gradient of one replica, or their sum, is then seen by all.
             pairs = list(self._optimizer.aggregate_gradients(pairs))
-        self._decide(pairs, lambda mine: self._optimizer.apply_gradients(mine, skip_gradients_aggregation=True))
+        self._decide(pairs, name)
         return self.iterations
 
 
 @tf_keras.saving.register_keras_serializable(package="amp_tf")
 class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # type: ignore[misc]
     """As :class:`LossScaleOptimizer`, for ``tf_keras.optimizers.legacy`` optimizers; works in TF1 graphs too."""
+
+    _sums = ("_transform_unaggregated_gradients", "_aggregate_gradients")
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(
@@ -180,16 +217,15 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
         """
         inner = self._optimizer
         if not self.schedule.skips_nonfinite:
-            return inner.apply_gradients(grads_and_vars, name, experimental_aggregate_gradients)
+            how = {"name": name, "experimental_aggregate_gradients": experimental_aggregate_gradients}
+            return inner.apply_gradients(grads_and_vars, **accepted(inner.apply_gradients, **how))
         pairs = self._prepare(list(grads_and_vars))
         if experimental_aggregate_gradients:
             pairs = list(inner._aggregate_gradients(inner._transform_unaggregated_gradients(pairs)))
         with tf.init_scope():  # slots may not be born inside a condition
             _ = inner.iterations
             inner._create_all_weights([variable for _, variable in pairs])
-        taken = self._decide(
-            pairs, lambda mine: inner.apply_gradients(mine, name, experimental_aggregate_gradients=False)
-        )
+        taken = self._decide(pairs, name)
         return tf.group(taken) if not tf.executing_eagerly() else inner.iterations
 
 

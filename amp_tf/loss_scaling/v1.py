@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +12,7 @@ import tensorflow as tf
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.misuse import check_in_replica, check_not_scaled
 from amp_tf.loss_scaling.scaler import Memory, Scaler
-from amp_tf.loss_scaling.scaling_methods import ScalingMethods
+from amp_tf.loss_scaling.scaling_methods import ScalingMethods, accepted
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, build_schedule
 from amp_tf.loss_scaling.usage import inner_call
 from amp_tf.loss_scaling.v1_variables import ScaleVariables
@@ -78,7 +79,9 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             loss: a scalar tensor, or a callable that returns one.
             *args, **kwargs: of ``tf.compat.v1.train.Optimizer.compute_gradients``.
         """
-        pairs = self._call_inner("compute_gradients", self.get_scaled_loss(loss), *args, **kwargs)
+        scaled = self.get_scaled_loss(loss)
+        with inner_call():
+            pairs = self._inner_method("compute_gradients")(scaled, *args, **kwargs)
         gradients = self.get_unscaled_gradients([gradient for gradient, _ in pairs])
         return list(zip(gradients, [variable for _, variable in pairs], strict=True))
 
@@ -99,12 +102,12 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         """
         check_in_replica("apply_gradients")
         if not self.schedule.skips_nonfinite:
-            return self._call_inner("apply_gradients", grads_and_vars, global_step, name)
+            return self._apply(grads_and_vars, global_step=global_step, name=name)
         pairs = self._take_pairs(grads_and_vars)
         variables = [variable for _, variable in pairs]
 
         def step(gradients: Any) -> Any:
-            return self._call_inner("apply_gradients", list(zip(gradients, variables, strict=True)), global_step)
+            return self._apply(list(zip(gradients, variables, strict=True)), global_step=global_step)
 
         scope = "" if tf.executing_eagerly() else _v1.get_default_graph().get_name_scope()
 
@@ -143,7 +146,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         taken = self._scaler.step(given, lambda *_: None, headroom=replicas.count())
         gradients = [finite.zero_if(tf.logical_not(taken), gradient) for gradient in given]
         variables = [variable for _, variable in pairs]
-        return tf.group(self._call_inner("apply_gradients", list(zip(gradients, variables, strict=True))), taken)
+        return tf.group(self._apply(list(zip(gradients, variables, strict=True))), taken)
 
     def get_slot(self, var: Any, name: str) -> Any:
         """The inner optimizer's slot."""
@@ -167,11 +170,16 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         pairs = [pair for pair in grads_and_vars if pair[0] is not None]
         return self._scaler.unscaled_pairs(pairs, where=self.get_name(), fix=_COMPUTE)
 
-    def _call_inner(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def _apply(self, pairs: Any, **keywords: Any) -> Any:
+        method = self._inner_method("apply_gradients")
         with inner_call():
-            if name in self._base_methods:
-                return self._base_methods[name](self._optimizer, *args, **kwargs)
-            return getattr(self._optimizer, name)(*args, **kwargs)
+            return method(pairs, **accepted(method, **keywords))
+
+    def _inner_method(self, name: str) -> Callable[..., Any]:
+        """A method of the inner optimizer's."""
+        if name in self._base_methods:
+            return functools.partial(self._base_methods[name], self._optimizer)
+        return getattr(self._optimizer, name)  # type: ignore[no-any-return]
 
     def _doing_dynamic_loss_scaling(self) -> bool:
         return self.schedule.skips_nonfinite

@@ -1,9 +1,12 @@
 """Cases 16 to 19, K1, K7 and K8: all replicas decide together. Each program is a process of its own."""
 
+import itertools
+
 import pytest
 
 from tests.loss_scaling.processes import finish, free_ports, start, start_workers
 from tests.loss_scaling.programs import mirrored_options
+from tests.loss_scaling.programs.own_steps import OWN
 from tests.loss_scaling.steps import KERAS
 
 
@@ -30,6 +33,7 @@ def test_case_16_to_18_k01_and_k07_an_infinity_on_one_replica_is_skipped_by_all(
         ("tf_keras_legacy", "plain"),
         ("tf_keras_legacy", "clipnorm"),
         ("v1", "plain"),
+        *itertools.product(["tf_keras_new", "tf_keras_legacy"], OWN),
     ],
 )
 def test_case_16_holds_for_tf_keras_and_tf1(mirrored, library, option, bad):

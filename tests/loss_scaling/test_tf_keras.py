@@ -10,6 +10,7 @@ import tf_keras
 
 import amp_tf
 from amp_tf.errors import ConfigError
+from tests.loss_scaling.programs.own_steps import OWN
 
 X = np.random.RandomState(0).randn(64, 4).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -230,3 +231,30 @@ def test_the_variable_with_a_nonfinite_gradient_is_named_where_another_has_none(
     optimizer.scale_loss(tf.constant(1.0))
     optimizer.apply_gradients(zip([None, tf.constant([1.0]), tf.constant([np.nan])], weights, strict=True))
     assert optimizer.status().nonfinite_variables == ("c:0",)
+
+
+@pytest.mark.parametrize("settings", [{}, {"enabled": False}])
+@pytest.mark.parametrize("own", OWN)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_users_apply_gradients_is_called_with_what_it_takes(family, own, settings):
+    """Under a strategy: test_distribution."""
+    weight = tf.Variable([1.0])
+    optimizer = amp_tf.LossScaleOptimizer(OWN[own](FAMILIES[family].SGD)(0.5), 4.0, **settings)
+    for poison in (0.0, np.nan) if not settings else (0.0,):
+        gradient = optimizer.scale_loss(tf.constant([1.0 + poison]))
+        optimizer.apply_gradients([(gradient, weight)])
+        assert weight.numpy().tolist() == [0.5]
+
+
+def test_the_name_is_the_second_argument_as_on_the_bare_optimizer():
+    weight, seen = tf.Variable([1.0]), []
+
+    class Own(tf_keras.optimizers.SGD):
+        def apply_gradients(self, grads_and_vars, name=None, **kwargs):
+            seen.append((name, kwargs))
+            return super().apply_gradients(grads_and_vars, name, **kwargs)
+
+    optimizer = amp_tf.LossScaleOptimizer(Own(0.5))
+    optimizer.scale_loss(tf.constant(1.0))
+    optimizer.apply_gradients([(tf.constant([1.0]), weight)], "step")
+    assert seen == [("step", {})]

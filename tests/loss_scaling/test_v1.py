@@ -1,11 +1,14 @@
 """Case 14 and 31 for ``tf.compat.v1.train`` optimizers: sessions, MonitoredSession, Saver, eager execution."""
 
+import inspect
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import amp_tf
 from amp_tf.errors import ConfigError
+from tests.loss_scaling.programs.own_steps import OWN
 
 v1 = tf.compat.v1
 GOOD = [np.random.RandomState(i).randn(4, 3).astype("float32") for i in range(6)]
@@ -148,3 +151,26 @@ def test_the_scale_refuses_to_work_in_another_wrapper():
     wrapped = amp_tf.LossScaleOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
     with pytest.raises(amp_tf.ConfigError, match=r"only inside amp_tf's own wrapper. Wrap the optimizer with amp_tf"):
         wrapped._loss_scale.update([])
+
+
+SGD = v1.train.GradientDescentOptimizer
+
+
+class InAnotherOrder(SGD):
+    def apply_gradients(self, grads_and_vars, name=None, global_step=None):
+        return super().apply_gradients(grads_and_vars, global_step=global_step, name=name)
+
+
+@pytest.mark.parametrize("settings", [{}, {"enabled": False}])
+@pytest.mark.parametrize("own", [InAnotherOrder, *(OWN[name](SGD) for name in ("pairs_alone", "without_name"))])
+def test_a_users_apply_gradients_is_called_with_what_it_takes(own, settings):
+    with tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("w", initializer=1.0)
+        count = v1.train.get_or_create_global_step()
+        optimizer = amp_tf.LossScaleOptimizer(own(0.5), **settings)
+        takes_more = len(inspect.signature(own.apply_gradients).parameters) > 2
+        counted = {"global_step": count} if takes_more else {}
+        step = optimizer.apply_gradients(optimizer.compute_gradients(2.0 * weight), **counted)
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        assert session.run([weight, count]) == [0.0, len(counted)]

@@ -110,7 +110,7 @@ def _override(context: Context, apply_gradients: Any, optimizer: Any, /, *args: 
         return apply_gradients(optimizer, *args, **kwargs)
     others = {name: value for name, value in kwargs.items() if name != "grads_and_vars"}
 
-    def apply(inner: Any, pairs: Any, *_: Any) -> Any:
+    def apply(inner: Any, pairs: Any, **_: Any) -> Any:
         return apply_gradients(inner, pairs, *args[1:], **others)
 
     wrapper.stand_below({**_base_methods, "apply_gradients": apply})

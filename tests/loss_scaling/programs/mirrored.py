@@ -3,6 +3,7 @@
 Its own process, because logical devices are chosen before TensorFlow starts.
 """
 
+import functools
 import json
 import sys
 
@@ -13,6 +14,7 @@ import tf_keras
 
 import amp_tf
 from tests.loss_scaling.programs.mirrored_options import OPTIONS
+from tests.loss_scaling.programs.own_steps import OWN
 
 STEPS, POISONED = 5, (1, 3)
 
@@ -34,16 +36,16 @@ def keras3(options):
         return weights, [w.value for w in weights], keras.optimizers.SGD(0.125, momentum=0.5, **options)
 
 
-def tf_keras_new(options):
+def tf_keras_new(options, own=lambda base: base):
     with strategy.scope():
         weights = [tf.Variable(np.ones((3,), "float32")), tf.Variable(np.ones((2, 2), "float32"))]
-        return weights, weights, tf_keras.optimizers.SGD(0.125, momentum=0.5, jit_compile=False, **options)
+        return weights, weights, own(tf_keras.optimizers.SGD)(0.125, momentum=0.5, jit_compile=False, **options)
 
 
-def tf_keras_legacy(options):
+def tf_keras_legacy(options, own=lambda base: base):
     weights, values, _ = tf_keras_new({})
     with strategy.scope():
-        return weights, values, tf_keras.optimizers.legacy.SGD(0.125, momentum=0.5, **options)
+        return weights, values, own(tf_keras.optimizers.legacy.SGD)(0.125, momentum=0.5, **options)
 
 
 def v1(options):
@@ -150,6 +152,9 @@ def main():
     others = {tf_keras_new: ("plain", "global_clipnorm"), tf_keras_legacy: ("plain", "clipnorm"), v1: ("plain",)}
     for make, names in others.items():
         results[make.__name__] = {name: compare(make, name, True) for name in names}
+    for make in (tf_keras_new, tf_keras_legacy):
+        rows = {name: compare(functools.partial(make, own=own), "plain", True) for name, own in OWN.items()}
+        results[make.__name__].update(rows)
     json.dump(results, sys.stdout)
 
 
