@@ -1,9 +1,10 @@
 """The patches for loops without an optimizer that amp_tf knows: who writes variables by unscaled gradients is warned.
 
-Where a graph asks for gradients is noted (``GradientTape.gradient``, ``tf.gradients``). When a variable is written, the
-value is followed back through what the graph has computed since: if it comes from such a gradient, the graph trains.
-If that gradient depends on no scalar float variable that is not trained itself, no loss scale was read. The walk stops
-at operations older than the first gradient, so that statistics of the forward pass cost nothing.
+Where a graph asks for gradients of variables is noted (``GradientTape.gradient``, ``tf.gradients``); gradients of inputs
+are parts of a loss, as in a gradient penalty. When a variable is written, the value is followed back through what the
+graph has computed since: if it comes from a gradient and, unlike a metric, has the rank of one, the graph trains. If
+that gradient depends on no scalar float variable that is not trained itself, no loss scale was read. The walk stops at
+operations older than the first gradient, so that statistics of the forward pass cost nothing.
 
 Which values are written to variables is known only where they are written, so the ops that write are wrapped, in
 Python, and only graphs that asked for gradients are looked at. The scalar variable may be a weight of the loss instead
@@ -37,6 +38,7 @@ class _Noted:
     Attributes:
         names: of the tensors that are gradients.
         first: the number of the oldest operation of one of them.
+        ranks: of the tensors; ``None`` for one that is not known.
         trained: the handles of the variables that they are for: eager ones, or what names those of a TF1 graph, which
             would keep the graph alive.
         scaled: of the gradients that depend on a loss scale, those that somebody asked for.
@@ -45,6 +47,7 @@ class _Noted:
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.first = math.inf
+        self.ranks: set[int | None] = set()
         self.trained: dict[Any, Any] = {}
         self.scaled: set[str] = set()
 
@@ -89,13 +92,19 @@ def note_gradients(result: Any, sources: Any) -> None:
         result: a nest of tensors, ``tf.IndexedSlices`` and ``None``.
         sources: a nest of what they are for.
     """
-    around = usage.places()
-    handles = [handle for source in tf.nest.flatten(sources) for handle in _handles(source)]
+    handles, values = [], []
+    for leaf, source in zip(tf.nest.flatten(result), tf.nest.flatten(sources), strict=False):
+        if found := list(_handles(source)):
+            handles += found
+            values.append(leaf.values if isinstance(leaf, tf.IndexedSlices) else leaf)
+    if not handles:
+        return
     trained = {_key(handle): handle if hasattr(handle, "numpy") else None for handle in handles}
-    for graph in around:  # a loop's body hands its gradients to the graph around it
-        _noted.setdefault(graph, _Noted()).trained.update(trained)
-    for leaf in tf.nest.flatten(result):
-        value = leaf.values if isinstance(leaf, tf.IndexedSlices) else leaf
+    for graph in usage.places():  # a loop's body hands its gradients to the graph around it
+        noted = _noted.setdefault(graph, _Noted())
+        noted.trained.update(trained)
+        noted.ranks.update(value.shape.rank for value in values if tf.is_tensor(value))
+    for value in values:
         if tf.is_tensor(value) and getattr(value, "graph", None) in _noted:
             noted = _noted[value.graph]
             noted.names.add(value.name)
@@ -109,7 +118,9 @@ def look_at_write(values: Iterable[Any], context: Context) -> None:
     around = usage.places()
     if not any(graph in _noted for graph in around) or usage.is_scaled_step() or usage.is_inner_call():
         return
-    gradients = [gradient for value in lineage.tensors_in(list(values)) for gradient in _gradients_behind(value)]
+    ranks = {rank for graph in around if graph in _noted for rank in _noted[graph].ranks}
+    may_train = [v for v in lineage.tensors_in(list(values)) if v.shape.rank in ranks or None in (v.shape.rank, *ranks)]
+    gradients = [gradient for value in may_train for gradient in _gradients_behind(value)]
     if gradients and not _depend_on_scale(gradients, around):
         functions = [graph.name for graph in around if hasattr(graph, "name")]  # the graph around all has none
         context.warn_bare_loop(where=f"function {functions[-1]!r}" if functions else "a TF1 graph")
@@ -170,7 +181,9 @@ def _is_float_scalar(handle: Any) -> bool:
 
 
 def _handles(source: Any) -> Iterator[Any]:
-    """The handles of a variable, of a Keras variable, or of one of several replicas; of a tensor none."""
+    """The handles of a variable, of a Keras variable, or of one of several replicas; of another tensor none."""
+    if tf.is_tensor(source) and (source.dtype == tf.resource or source.dtype._is_ref_dtype):
+        yield source
     variable = source if isinstance(source, tf.Variable) else getattr(source, "value", None)
     if isinstance(variable, tf.Variable):
         yield from lineage.handles_of(variable)

@@ -1,5 +1,7 @@
 """Loops that write variables by gradients themselves: in float16 without a loss scale they are told what to write."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -164,9 +166,85 @@ def statistics(weight):
     return step
 
 
+def penalized_by(weight, scaler):
+    """The loss of a WGAN-GP's critic, which holds a gradient that nothing scales."""
+    x = tf.ones((2, 4))
+    with tf.GradientTape() as tape:
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            score = tf.reduce_sum(tf.tanh(tf.matmul(x, weight)))
+        norm = tf.norm(inner.gradient(score, x), axis=1)
+        loss = score + tf.reduce_mean((norm - 1.0) ** 2)
+        scaled = scaler(loss)
+    return loss, tape.gradient(scaled, weight)
+
+
+def with_a_penalty(weight):
+    scaler, shown = amp_tf.LossScaler(), tf.Variable(0.0)
+
+    def step():
+        loss, gradient = penalized_by(weight, scaler.scale)
+        scaler.step(weight.assign_sub, scaler.unscale(gradient))
+        shown.assign(loss)
+
+    return step
+
+
+def scaled_around_an_inner_step(weight):
+    """As in meta-learning: the loss, which a metric holds, comes from a gradient of a variable."""
+    scaler, shown = amp_tf.LossScaler(), tf.Variable(0.0)
+
+    def step():
+        with tf.GradientTape() as tape:
+            fast = weight - 0.1 * gradient_of(weight)
+            loss = tf.reduce_mean(tf.matmul(tf.ones((2, 4)), fast) ** 2)
+            scaled = scaler.scale(loss)
+        shown.assign(loss)
+        scaler.step(weight.assign_sub, scaler.unscale(tape.gradient(scaled, weight)))
+
+    return step
+
+
+def with_a_penalty_and_the_two_lines(library):
+    def make(weight):
+        optimizer, shown = amp_tf.LossScaleOptimizer(library.optimizers.Adam()), tf.Variable(0.0)
+        optimizer.build([weight])
+
+        def step():
+            loss, gradient = penalized_by(weight, optimizer.scale_loss)
+            optimizer.apply_gradients([(gradient, weight)])
+            shown.assign(loss)
+
+        return step
+
+    return make
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_nothing_is_said_of_a_gradient_penalty_with_the_two_lines(library, replicated, log):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if replicated else tf.distribute.get_strategy()
+    with installed(), strategy.scope() if replicated else contextlib.nullcontext():
+        step = with_a_penalty_and_the_two_lines(library)(tf.Variable(tf.ones((4, 4))))
+        tf.function(lambda: strategy.run(step))()
+    assert not log("amp_tf")
+
+
+def test_a_gradient_penalty_in_a_loop_that_scales_nothing_is_told(weight, log):
+    with installed():
+        tf.function(lambda: weight.assign_sub(penalized_by(weight, lambda loss: loss)[1]))()
+    assert len(log(WARNING)) == 1
+
+
 @pytest.mark.parametrize(
     "make",
-    [scaled_by_us, scaled_by_the_program, scaled_in_keras_own_wrapper, statistics],
+    [
+        scaled_by_us,
+        scaled_by_the_program,
+        scaled_in_keras_own_wrapper,
+        statistics,
+        with_a_penalty,
+        scaled_around_an_inner_step,
+    ],
     ids=lambda make: make.__name__,
 )
 def test_nothing_is_said_where_a_scale_was_read_or_no_gradient_is_written(make, weight, log):
