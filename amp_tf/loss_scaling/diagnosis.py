@@ -17,6 +17,7 @@ from typing import NamedTuple
 from amp_tf.errors import AmpError
 
 DEFAULT_MAX_SKIPS = 100
+_MOST_AT_FLOOR = 10  # skipped steps in a row: it takes a few bad batches alone to bring the scale there
 
 TWO_LINES = (
     "scaled_loss = optimizer.scale_loss(loss)              # inside the GradientTape\n"
@@ -109,8 +110,13 @@ class Status:
 
     @property
     def is_at_floor(self) -> bool:
-        """Whether the scale cannot back off further."""
-        return self.scale <= self.min_scale
+        """Whether the scale cannot back off further, and a step was made with it."""
+        return self.scale <= self.min_scale and self.steps > self.last_change
+
+    @property
+    def skipped_at_floor(self) -> int:
+        """How many steps in a row were skipped although the scale was at its floor."""
+        return min(self.skipped_in_row, self.steps - self.last_change) if self.is_at_floor else 0
 
     @property
     def cause(self) -> Cause | None:
@@ -147,8 +153,7 @@ def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScal
         status: the wrapper's state now.
         max_skips: how many skipped steps in a row are too many; at least 1.
     """
-    at_floor = status.is_at_floor and status.skipped_in_row > 1
-    if status.skipped_in_row < max_skips and not at_floor:
+    if status.skipped_in_row < max_skips and status.skipped_at_floor < _MOST_AT_FLOOR:
         return None
     cause = status.cause
     names = status.nonfinite_variables

@@ -10,6 +10,13 @@ The dynamic algorithm, after Micikevicius et al., Mixed Precision Training, ICLR
     finite step      good_steps += 1; after growth_steps of them: scale = min(scale * growth, max_scale)
     nonfinite step   the step is skipped; from the hysteresis-th in a row on: scale = max(scale * backoff, min_scale)
 
+A scale that is far too large would cost a skipped step for each factor of two. So from the third back-off in a row on,
+one counts for 4, 16 and then 64; what that overshoots is made up for, one back-off with each finite step, until the
+next nonfinite one. Steps with a scale that is too small for a while lose little; skipped ones are lost. From 2^15 to
+any scale down to the floor of 2^-24 at most six steps are skipped; by one factor of two each it would be up to 39. A
+scale that is near is found as ever. ``good_steps`` is below zero meanwhile, so that checkpoints hold what they always
+held.
+
 The scale may go below 1: where the unscaled gradients themselves leave float16, a floor of 1 skips every step for ever.
 """
 
@@ -33,6 +40,8 @@ DEFAULT_MAX_SCALE = 2.0**127
 _SMALLEST_NORMAL = 2.0**-126  # below it processors may flush to zero, and a scale of zero turns gradients into 0/0
 
 
+# From which back-off in a row on one counts for how many: after two the scale is not near to what is needed.
+_BACKOFFS = ((1, 1), (3, 4), (4, 16), (5, 64))
 _WHERE = "loss scaling, "
 
 
@@ -53,7 +62,8 @@ class State(NamedTuple):
 
     Attributes:
         scale: the factor on the loss; float32.
-        good_steps: finite steps since the scale last changed or a step was skipped (the growth tracker); int64.
+        good_steps: finite steps since the scale last changed or a step was skipped (the growth tracker); below zero,
+            how many back-offs are to be made up for; int64.
         skipped: skipped steps in all; int64.
         skipped_in_row: skipped steps since the last finite one; int64.
         steps: steps in all, skipped ones included; int64.
@@ -210,24 +220,38 @@ class DynamicScale(Schedule):
         return State(scale=PYTHON.float32(self.initial_scale))
 
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
-        """Counts the step; every ``growth_steps`` in a row the scale grows, up to the ceiling."""
+        """Counts the step; every ``growth_steps`` in a row the scale grows, up to the ceiling.
+
+        A back-off that is to be made up for is taken back in each step.
+        """
         counted = super().after_finite(state, maths)
         is_due = counted.good_steps >= self.growth_steps
-        grown = maths.minimum(
-            maths.float32(state.scale * PYTHON.float32(self.growth_factor)), PYTHON.float32(self.max_scale)
-        )
-        moved = _move(counted, maths.where(is_due, grown, state.scale), maths)
-        return moved._replace(good_steps=maths.where(is_due, 0, counted.good_steps))
+        by_growth = maths.float32(state.scale * PYTHON.float32(self.growth_factor))
+        by_making_up = maths.float32(state.scale * PYTHON.float32(1.0 / self.backoff_factor))
+        grown = maths.minimum(maths.where(is_due, by_growth, by_making_up), PYTHON.float32(self.max_scale))
+        scale = maths.where(is_due, grown, maths.where(state.good_steps < 0, grown, state.scale))
+        return _move(counted, scale, maths)._replace(good_steps=maths.where(is_due, 0, counted.good_steps))
 
     def after_nonfinite(self, state: State, maths: Maths = PYTHON, is_loss_nonfinite: Any = False) -> State:
-        """Counts the skipped step; from the ``hysteresis``-th in a row on the scale backs off, down to the floor."""
+        """Counts the skipped step; from the ``hysteresis``-th in a row on the scale backs off, down to the floor.
+
+        The third back-off in a row counts for several, and each after it for more, unless the loss itself is nonfinite:
+        no scale helps there.
+        """
         counted = super().after_nonfinite(state, maths, is_loss_nonfinite)
-        is_due = counted.skipped_in_row >= self.hysteresis
-        lowered = maths.minimum(
-            maths.float32(state.scale * PYTHON.float32(self.backoff_factor)), PYTHON.float32(self.max_scale)
-        )
+        place = counted.skipped_in_row - self.hysteresis + 1  # of the back-off, in its row
+        place = maths.where(is_loss_nonfinite, maths.minimum(place, 1), place)
+        lowered, to_make_up = state.scale, counted.good_steps
+        for first, times in _BACKOFFS:
+            factor = PYTHON.float32(max(self.backoff_factor**times, _SMALLEST_NORMAL))
+            lowered = maths.where(place >= first, maths.float32(state.scale * factor), lowered)
+            if times > 1:
+                to_make_up = maths.where(place >= first, state.good_steps - times, to_make_up)
+        lowered = maths.minimum(lowered, PYTHON.float32(self.max_scale))
         lowered = maths.maximum(lowered, PYTHON.float32(self.min_scale))
-        return _move(counted, maths.where(is_due, lowered, state.scale), maths)
+        moved = _move(counted, maths.where(place > 0, lowered, state.scale), maths)
+        is_at_floor = maths.equal(moved.scale, state.scale)
+        return moved._replace(good_steps=maths.where(is_at_floor, maths.minimum(state.good_steps, 0), to_make_up))
 
 
 def build_schedule(

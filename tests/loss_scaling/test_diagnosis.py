@@ -28,12 +28,17 @@ def test_the_cause_tells_overflow_from_nan_in_the_gradients_and_in_the_loss(chan
 
 def test_there_is_no_trouble_while_steps_are_taken_now_and_then():
     assert diagnosis.find_trouble(stuck(skipped_in_row=99)) is None
-    assert diagnosis.find_trouble(stuck(skipped_in_row=1, scale=FLOOR)) is None
+    assert diagnosis.find_trouble(stuck(skipped_in_row=9, scale=FLOOR)) is None
+    assert diagnosis.find_trouble(stuck(skipped_in_row=20, scale=FLOOR, last_change=391)) is None  # 9 at the floor
 
 
 def test_a_fixed_number_of_skips_in_a_row_is_trouble_and_so_is_the_floor():
     assert diagnosis.find_trouble(stuck(skipped_in_row=3), max_skips=3) is not None
-    assert diagnosis.find_trouble(stuck(skipped_in_row=2, scale=FLOOR)) is not None
+    assert diagnosis.find_trouble(stuck(skipped_in_row=10, scale=FLOOR)) is not None
+
+
+def test_the_step_that_brings_the_scale_to_its_floor_says_nothing_of_the_floor():
+    assert stuck(skipped_in_row=5, scale=FLOOR, last_change=400).cause is Cause.OVERFLOW
 
 
 def test_a_fixed_scale_that_is_too_large_is_told_as_that_and_not_as_a_floor():

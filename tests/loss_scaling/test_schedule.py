@@ -18,7 +18,7 @@ def walk(schedule, trace):
 
 def oracle(trace, *, start, steps, growth, backoff, hysteresis, floor, ceiling):
     """The rules again, from the whole history instead of a state: a second opinion that shares no code."""
-    scale, scales, changed_at, since = np.float32(start), [np.float32(start)], 0, 0
+    scale, scales, changed_at, since, owed = np.float32(start), [np.float32(start)], 0, 0, 0
     for now in range(1, len(trace) + 1):
         past = trace[since:now]
         run_of_good = len(past) - max((i + 1 for i, ok in enumerate(past) if not ok), default=0)
@@ -26,12 +26,18 @@ def oracle(trace, *, start, steps, growth, backoff, hysteresis, floor, ceiling):
         while run_of_bad < now and not trace[now - 1 - run_of_bad]:
             run_of_bad += 1
         new = scale
-        if trace[now - 1] and run_of_good == steps:
+        if trace[now - 1] and owed:
+            owed, since = owed - 1, now
+            new = min(np.float32(scale * np.float32(1 / backoff)), np.float32(ceiling))
+        elif trace[now - 1] and run_of_good == steps:
             since = now
             with np.errstate(over="ignore"):
                 new = min(np.float32(scale * np.float32(growth)), np.float32(ceiling))
         elif run_of_bad >= hysteresis:
-            new = max(np.float32(scale * np.float32(backoff)), np.float32(floor))
+            times = {0: 1, 1: 1, 2: 4, 3: 16}.get(run_of_bad - hysteresis, 64)
+            new = max(np.float32(scale * np.float32(backoff**times)), np.float32(floor))
+            if new != scale:
+                owed = owed + times if times > 1 else 0
         if new != scale:
             changed_at = now
         scale = new
@@ -97,9 +103,49 @@ def test_case_06_after_300_overflows_the_scale_is_at_its_floor_and_recovers():
     schedule = build_schedule(dynamic_growth_steps=10)
     state = walk(schedule, [False] * 300)[-1]
     assert state.scale == 2.0**-24
+    scales = []
     for _ in range(10):
         state = schedule.after_finite(state)
-    assert state.scale == 2.0**-23
+        scales.append(state.scale)
+    assert scales == [2.0 ** (n - 23) for n in range(10)]
+
+
+def find(schedule, needed):
+    """(skipped steps, all steps) until a scale is found above which gradients overflow, and the scale."""
+    state, found = schedule.initial_state(), (0, 0)
+    for _ in range(100):
+        is_finite = state.scale <= needed
+        state = schedule.after_finite(state) if is_finite else schedule.after_nonfinite(state)
+        found = found if is_finite else (state.skipped, state.steps)
+    return found, state.scale
+
+
+@pytest.mark.parametrize("start", [15, 30])
+@pytest.mark.parametrize("needed", range(-24, 15))
+def test_any_scale_is_found_in_at_most_six_skipped_steps(start, needed):
+    (skipped, steps), scale = find(build_schedule(2.0**start, hysteresis=1), 2.0**needed)
+    assert scale == 2.0**needed
+    assert skipped <= 6
+    assert steps <= 70
+
+
+def test_a_scale_that_is_near_is_found_as_before():
+    assert [find(build_schedule(), 2.0**needed)[0] for needed in (15, 14, 13)] == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_a_row_of_bad_batches_costs_two_back_offs_however_long_it_is():
+    for bad in (3, 4):
+        states = walk(build_schedule(), [True] * 5 + [False] * bad + [True] * 30)
+        assert (states[-1].scale, states[-1].skipped) == (2.0**13, bad)
+    assert states[-1].good_steps == 10  # 20 back-offs were made up for
+
+
+def test_where_the_loss_itself_is_nonfinite_the_scale_is_not_searched_for():
+    schedule = build_schedule()
+    state = schedule.initial_state()
+    for _ in range(6):
+        state = schedule.after_nonfinite(state, is_loss_nonfinite=True)
+    assert (state.scale, state.good_steps) == (2.0**9, 0)
 
 
 def test_case_07_the_scale_stays_finite_from_1e38_with_factor_16():
