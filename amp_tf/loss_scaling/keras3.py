@@ -136,7 +136,8 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
             return
         if trainable_variables is not None and not self.built:
             self.build(list(trainable_variables))
-        if not self.schedule.skips_nonfinite or (trainable_variables is None and not self.built):
+        where = f"optimizer '{self.inner_optimizer.name}'"
+        if not self._scaler.decides(where) or (trainable_variables is None and not self.built):
             if method == "apply" or trainable_variables is None:
                 with scaled_step():
                     self.inner_optimizer.apply(grads, trainable_variables)
@@ -151,7 +152,7 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
             variables,
             lambda place: not getattr(variables[place], "overwrite_with_gradient", False),
             by_hand=Gradients.SCALED,
-            where=f"optimizer '{self.name}'",
+            where=where,
         )
         inner = self.inner_optimizer
         self._scaler.step(

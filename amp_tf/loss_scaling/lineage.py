@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from amp_tf.oplists.table import CALLS
 
+_FLOAT = 1  # DT_FLOAT
+
 
 def depends_on(tensors: Any, variable: Any) -> bool:
     """Whether any of the tensors was computed from the variable.
@@ -33,6 +35,19 @@ def depends_on(tensors: Any, variable: Any) -> bool:
 def handles_of(variable: Any) -> list[Any]:
     """The handle of a resource variable, or those of a variable of several replicas."""
     return [component.handle for component in getattr(variable, "values", None) or [variable]]
+
+
+def key_of(handle: Any) -> Any:
+    """What names a handle: a graph's tensor has several objects, and would keep the graph alive."""
+    return id(handle) if hasattr(handle, "numpy") else handle.name
+
+
+def is_float_scalar(handle: Any) -> bool:
+    """Whether it is the handle of a scalar float32 variable, of either kind that TensorFlow has."""
+    if handle.dtype != tf.resource:
+        return not hasattr(handle, "numpy") and handle.op.type == "VariableV2" and handle.shape.rank == 0
+    parts = list(getattr(getattr(handle, "_handle_data", None), "shape_and_type", []))
+    return len(parts) == 1 and parts[0].dtype == _FLOAT and not (parts[0].shape.dim or parts[0].shape.unknown_rank)
 
 
 def tensors_in(nest: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from amp_tf.loss_scaling.misuse import check_any, check_in_replica
 from amp_tf.loss_scaling.scaler import Memory, Scaler
 from amp_tf.loss_scaling.scaling_methods import StateMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, Settings, build_schedule
+from amp_tf.loss_scaling.usage import inner_call
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it without its being installed
@@ -128,7 +129,8 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
 
         def run(handed: Any) -> list[Any]:
             grads, (more, named) = handed
-            return _operations(apply(tf.nest.pack_sequence_as(gradients, grads), *more, **named))
+            with inner_call():
+                return _operations(apply(tf.nest.pack_sequence_as(gradients, grads), *more, **named))
 
         def take(strategy: Any, handed: Any) -> Any:
             done = replicas.on_each(strategy, run, handed)

@@ -15,7 +15,7 @@ from amp_tf.loss_scaling import finite, ledger, replicas
 from amp_tf.loss_scaling.diagnosis import Facts, Status
 from amp_tf.loss_scaling.misuse import check_any
 from amp_tf.loss_scaling.schedule import Schedule, State, check_scale
-from amp_tf.loss_scaling.usage import Gradients, Usage
+from amp_tf.loss_scaling.usage import Gradients, Usage, is_inner_call, note_scale, scaled_step
 from amp_tf.loss_scaling.witness import Culprits, data_of, find_facts, make_variable
 
 
@@ -138,8 +138,23 @@ class Scaler:
         if not self.schedule.skips_nonfinite:
             return loss
         self._enter()
+        note_scale(loss, self.memory)
         self.usage.note_scaled_loss(loss, data_of(loss) if self.memory.last_skip is not None else [])
         return finite.scale_loss(loss, self.memory.read_scale())
+
+    def decides(self, where: str) -> bool:
+        """Whether a step is to be checked, or skipped, here: not where nothing is scaled, or another scaler decides.
+
+        Args:
+            where: names the optimizer.
+
+        Raises:
+            CallOrderError: another scaler decides, and this one has scaled the loss, too.
+        """
+        if is_inner_call():
+            self.usage.check_alone(where)
+            return False
+        return self.schedule.skips_nonfinite
 
     def unscale(self, gradients: Iterable[Any], is_scaled: Callable[[int], bool] = lambda place: True) -> list[Any]:
         """Gradients divided by the scale.
@@ -174,7 +189,7 @@ class Scaler:
             **judging: ``by_hand``, ``where`` and ``fix``.
         """
         given = [finite.as_tensor(gradient, v) for gradient, v in zip(gradients, variables, strict=True)]
-        kind = self.usage.judge(given, self.memory.scale, **judging)
+        kind = self.usage.judge(given, self.memory.scale, variables=variables, **judging)
         if kind is not Gradients.NEVER_SCALED:
             self._enter()
         return self.unscale(given, is_scaled) if kind is Gradients.SCALED else given
@@ -232,7 +247,8 @@ class Scaler:
 
         is_loss_nonfinite, data = self.usage.take_loss()
         found = replicas.Nonfinite(finite.find_nonfinite(present, norm_clip, headroom), is_loss_nonfinite)
-        return replicas.decide_together(found, [present, arguments, data], take=taken, skip=skipped)
+        with scaled_step():
+            return replicas.decide_together(found, [present, arguments, data], take=taken, skip=skipped)
 
     def _note_facts(self, strategy: Any, handed: Any) -> list[Any]:
         """Writes down what explains a skipped step; ``handed`` is each replica's gradients, arguments and data."""

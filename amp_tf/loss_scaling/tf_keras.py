@@ -79,11 +79,16 @@ class _Scaling(ScalingMethods):
         # tf_keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
         return sorted(set(super().__dir__()) - {"inner_optimizer", "_optimizer", "_trackable"})
 
+    @property
+    def _place(self) -> str:
+        """Names the user's optimizer."""
+        return f"{type(self._optimizer).__name__} optimizer"
+
     def _prepare(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         check_in_replica("apply_gradients")
         keras_wrappers._raise_if_strategy_unsupported()
         pairs = list(optimizer_utils.filter_empty_gradients(pairs))
-        return self._scaler.unscaled_pairs(pairs, where=f"{type(self._optimizer).__name__} optimizer")
+        return self._scaler.unscaled_pairs(pairs, where=self._place)
 
     def _decide(self, pairs: list[tuple[Any, Any]], name: str | None) -> Any:
         """Checks gradients that are summed over replicas, and takes the inner optimizer's step or skips it."""
@@ -180,7 +185,7 @@ class LossScaleOptimizer(_Scaling, InnerSettings, keras_wrappers.LossScaleOptimi
             return self.iterations
         aggregate = not skip_gradients_aggregation and kwargs.pop("experimental_aggregate_gradients", True)
         method = self._optimizer.apply_gradients
-        if not self.schedule.skips_nonfinite:
+        if not self._scaler.decides(self._place):
             return method(pairs, **accepted(method, name=name, skip_gradients_aggregation=not aggregate))
         with tf.init_scope():
             self.build([variable for _, variable in pairs])
@@ -216,7 +221,7 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
             In a TF1 graph the operation to run.
         """
         inner = self._optimizer
-        if not self.schedule.skips_nonfinite:
+        if not self._scaler.decides(self._place):
             how = {"name": name, "experimental_aggregate_gradients": experimental_aggregate_gradients}
             return inner.apply_gradients(grads_and_vars, **accepted(inner.apply_gradients, **how))
         pairs = self._prepare(list(grads_and_vars))

@@ -21,6 +21,9 @@ means SCALED in Keras 3, and UNSCALED_BY_LOOP in tf_keras and TF1, as each libra
 scaled: a step that is too large shows at once and comes with a warning, while gradients divided by a scale that never
 multiplied them stop the training in silence.
 
+*Two scalers*, as where a loop has a ``LossScaler`` and its optimizer was wrapped by itself: what is made inside the
+step of one is decided, and the other one takes it as it comes. Where both multiply the loss, it is refused.
+
 The power of the scale is asked for only where the loop read the scale, or mixed ``scale_loss`` with
 ``get_unscaled_gradients``; where it is neither 0 nor 1, the calls alone decide. What a While or an If returns counts as
 computed from all that it is given.
@@ -39,10 +42,16 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from amp_tf.errors import CallOrderError
 from amp_tf.loss_scaling import finite, lineage, powers
 from amp_tf.loss_scaling.diagnosis import TWO_LINES
 
-_TWO_LINES = f"Add two lines to the training step:\n    {TWO_LINES}"
+_TWO_LINES = (
+    f"Add two lines to the training step:\n    {TWO_LINES}\n"
+    "Where the loop is a library's, hand it a loss that is optimizer.scale_loss(loss), or set "
+    "AMP_TF_PRECISION=bfloat16, which needs no loss scale"
+)
+_ONE_OF_THEM = "Leave out one of them: either the LossScaler or the optimizer's scale_loss"
 
 
 class Gradients(enum.Enum):
@@ -126,7 +135,15 @@ class Usage:
         self._kind = Gradients.SCALED
         self._note(_Call.SCALE_ALONE)
 
-    def judge(self, gradients: Any, scale: Any, by_hand: Gradients, where: str, fix: str = _TWO_LINES) -> Gradients:
+    def judge(
+        self,
+        gradients: Any,
+        scale: Any,
+        by_hand: Gradients,
+        where: str,
+        variables: Sequence[Any] = (),
+        fix: str = _TWO_LINES,
+    ) -> Gradients:
         """What the gradients are that arrive now; warns once if no loss was ever scaled.
 
         Args:
@@ -134,12 +151,13 @@ class Usage:
             scale: the variable that holds the loss scale.
             by_hand: what gradients of a loss that the loop multiplied by the variable are.
             where: names the optimizer in the warning.
+            variables: what the gradients are for.
             fix: what the warning tells people to do.
         """
         kind = self._find_kind(gradients, scale, by_hand)
         self._note_applied()
         self._is_scaled_by_hand |= kind is not Gradients.NEVER_SCALED
-        if kind is Gradients.NEVER_SCALED and not self._has_warned:
+        if kind is Gradients.NEVER_SCALED and not self._has_warned and not _scaled_by_others(gradients, variables):
             self._has_warned = True
             logging.warning(
                 "amp_tf: %s: apply_gradients was called but the loss was never scaled, so small gradients are lost in "
@@ -187,6 +205,22 @@ class Usage:
         self._handed_over = self._handed_over or any(map(_gave_something, functions))
         return self._handed_over or len(elsewhere) > len(functions)  # what is eager, or a graph of TF1, never ends
 
+    def check_alone(self, where: str) -> None:
+        """Refuses a step inside another scaler's of a loss that this one scaled, too.
+
+        Args:
+            where: names the optimizer.
+
+        Raises:
+            CallOrderError: its loss was scaled here, and no gradients were applied yet.
+        """
+        if any(place in self._open for place in places()):
+            raise CallOrderError(
+                "the loss is scaled twice, by this optimizer and by the LossScaler whose step calls it",
+                where=where,
+                fix=_ONE_OF_THEM,
+            )
+
     def take_loss(self) -> tuple[Any, list[Any]]:
         """Whether a loss scaled since the last call, in the same graph, was nonfinite, and its data.
 
@@ -202,12 +236,45 @@ class Usage:
         return (flag, data) if graph is places()[0] else (None, [])
 
 
+# The scales that multiplied a loss, by the graphs in which they did; weak, because graphs outlive scalers.
+_scales: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
+
+
+def note_scale(loss: Any, memory: Any) -> None:
+    """A traced loss is multiplied by a scale.
+
+    Args:
+        loss: a (nest of) tensor before that.
+        memory: holds the variable of the scale.
+
+    Raises:
+        CallOrderError: another scale has multiplied it already.
+    """
+    if tf.executing_eagerly():
+        return
+    others = {other for place in places() for other in _scales.get(place, ()) if other is not memory}
+    if any(powers.power_of(loss, other.scale) == 1.0 for other in others):
+        raise CallOrderError("the loss is scaled twice, by two scalers", where="scale_loss", fix=_ONE_OF_THEM)
+    for place in places():
+        _scales.setdefault(place, weakref.WeakSet()).add(memory)
+
+
+def _scaled_by_others(gradients: Any, variables: Sequence[Any]) -> bool:
+    """Whether gradients were computed from a scalar float variable that they are not for: a scale of the program's."""
+    if tf.executing_eagerly():
+        return False
+    own = [v if isinstance(v, tf.Variable) else getattr(v, "value", None) for v in variables]
+    trained = {lineage.key_of(handle) for v in own if isinstance(v, tf.Variable) for handle in lineage.handles_of(v)}
+    sources = lineage.sources(lineage.tensors_in(gradients))
+    return any(lineage.key_of(source) not in trained and lineage.is_float_scalar(source) for source in sources)
+
+
 _inner_calls = threading.local()
 
 
 @contextlib.contextmanager
 def inner_call() -> Iterator[None]:
-    """Marks a call from a wrapper to its own inner optimizer, so that an automatic wrapping lets it through."""
+    """Marks a call from a scaler's step to what makes it: an optimizer that scales the loss, too, lets it through."""
     before = is_inner_call()
     _inner_calls.active = True
     try:

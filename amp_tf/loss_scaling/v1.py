@@ -101,7 +101,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             ValueError: not one of the gradients is there, or it is called outside a replica.
         """
         check_in_replica("apply_gradients")
-        if not self.schedule.skips_nonfinite:
+        if not self._scaler.decides(self._optimizer.get_name()):
             return self._apply(grads_and_vars, global_step=global_step, name=name)
         pairs = self._take_pairs(grads_and_vars)
         variables = [variable for _, variable in pairs]
@@ -168,7 +168,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
     def _take_pairs(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:
         """The pairs that have a gradient, which is not scaled any more."""
         pairs = [pair for pair in grads_and_vars if pair[0] is not None]
-        return self._scaler.unscaled_pairs(pairs, where=self.get_name(), fix=_COMPUTE)
+        return self._scaler.unscaled_pairs(pairs, where=self._optimizer.get_name(), fix=_COMPUTE)
 
     def _apply(self, pairs: Any, **keywords: Any) -> Any:
         method = self._inner_method("apply_gradients")

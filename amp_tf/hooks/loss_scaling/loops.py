@@ -1,6 +1,6 @@
 """The patches for loops without an optimizer that amp_tf knows: who writes variables by unscaled gradients is warned.
 
-Where a graph asks for gradients of variables is noted (``GradientTape.gradient``, ``tf.gradients``); gradients of inputs
+Where a graph asks for gradients of variables is noted (``GradientTape.gradient``, ``tf.gradients``); those of inputs
 are parts of a loss, as in a gradient penalty. When a variable is written, the value is followed back through what the
 graph has computed since: if it comes from a gradient and, unlike a metric, has the rank of one, the graph trains. If
 that gradient depends on no scalar float variable that is not trained itself, no loss scale was read. The walk stops at
@@ -25,7 +25,6 @@ from amp_tf.hooks.loss_scaling.automatic import Context, Patch, survive
 from amp_tf.hooks.patches import calling
 from amp_tf.loss_scaling import lineage, usage
 
-_FLOAT = 1  # DT_FLOAT
 _BODIES = ("f", "body", "then_branch", "else_branch")  # attributes of calls, loops and branches that name functions
 _VARIABLE_OPS = ("assign_variable_op", "assign_add_variable_op", "assign_sub_variable_op")
 _SCATTER_OPS = ("resource_scatter_add", "resource_scatter_sub", "resource_scatter_update")
@@ -99,7 +98,7 @@ def note_gradients(result: Any, sources: Any) -> None:
             values.append(leaf.values if isinstance(leaf, tf.IndexedSlices) else leaf)
     if not handles:
         return
-    trained = {_key(handle): handle if hasattr(handle, "numpy") else None for handle in handles}
+    trained = {lineage.key_of(handle): handle if hasattr(handle, "numpy") else None for handle in handles}
     for graph in usage.places():  # a loop's body hands its gradients to the graph around it
         noted = _noted.setdefault(graph, _Noted())
         noted.trained.update(trained)
@@ -165,32 +164,23 @@ def _depend_on_scale(gradients: list[Any], around: list[Any]) -> bool:
     if any(gradient.name in _noted[gradient.graph].scaled for gradient in gradients):
         return True
     trained = {key for graph in around if graph in _noted for key in _noted[graph].trained}
-    found = any(_key(source) not in trained and _is_float_scalar(source) for source in lineage.sources(gradients))
+    found = any(
+        lineage.key_of(source) not in trained and lineage.is_float_scalar(source)
+        for source in lineage.sources(gradients)
+    )
     if found:  # an optimizer asks this for each of its variables and slots
         for gradient in gradients:
             _noted[gradient.graph].scaled.add(gradient.name)
     return found
 
 
-def _is_float_scalar(handle: Any) -> bool:
-    """Whether it is the handle of a scalar float32 variable, of either kind that TensorFlow has."""
-    if handle.dtype != tf.resource:
-        return not hasattr(handle, "numpy") and handle.op.type == "VariableV2" and handle.shape.rank == 0
-    parts = list(getattr(getattr(handle, "_handle_data", None), "shape_and_type", []))
-    return len(parts) == 1 and parts[0].dtype == _FLOAT and not (parts[0].shape.dim or parts[0].shape.unknown_rank)
-
-
 def _handles(source: Any) -> Iterator[Any]:
     """The handles of a variable, of a Keras variable, or of one of several replicas; of another tensor none."""
-    if tf.is_tensor(source) and (source.dtype == tf.resource or source.dtype._is_ref_dtype):
+    if isinstance(source, tf.Tensor) and (source.dtype == tf.resource or source.dtype._is_ref_dtype):
         yield source
     variable = source if isinstance(source, tf.Variable) else getattr(source, "value", None)
     if isinstance(variable, tf.Variable):
         yield from lineage.handles_of(variable)
-
-
-def _key(handle: Any) -> Any:
-    return id(handle) if hasattr(handle, "numpy") else handle.name
 
 
 def _number(operation: Any) -> float:
