@@ -89,6 +89,13 @@ class Canvas:
             self.allow[painted] = 0
             self.rule[painted] = rule
 
+    def keep_allowed(self, units: Iterable[Unit], rule: Rule) -> None:
+        """Takes units off the allow list, where no user forced them, and paints them deny."""
+        kept = [unit for unit in units if self.on_allow[unit] and self.rule[unit] == Rule.ALLOW_LIST]
+        self.unpaint_allow(kept, rule)
+        self.on_allow[kept] = 0
+        self.paint_deny(kept, rule)
+
     def flood(
         self,
         seeds: Iterable[Unit],

@@ -292,8 +292,4 @@ class _Terms:
 def _keep_products(canvas: Canvas, nodes: Mask) -> None:
     if not nodes.any():
         return
-    is_kept = canvas.view.spread(nodes) & canvas.on_allow.astype(np.bool_) & (canvas.rule == Rule.ALLOW_LIST)
-    units = units_of(is_kept)
-    canvas.unpaint_allow(units, Rule.DIFFERENCE)
-    canvas.on_allow[units] = 0
-    canvas.paint_deny(units, Rule.DIFFERENCE)
+    canvas.keep_allowed(units_of(canvas.view.spread(nodes)), Rule.DIFFERENCE)

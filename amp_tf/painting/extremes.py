@@ -20,7 +20,7 @@ import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.constants import floats
-from amp_tf.oplists.table import CARRIERS, EXTREME_SOURCES, RANGING, RANGING_GRADIENTS, RECIPROCALS
+from amp_tf.oplists.table import CARRIERS, EXTREME_SOURCES, KEEPING_SIZE, RANGING, RANGING_GRADIENTS, RECIPROCALS
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.contract import Flow
 from amp_tf.painting.reasons import Rule
@@ -29,6 +29,8 @@ from amp_tf.precision import Precision
 
 def keep_extremes(canvas: Canvas) -> None:
     """What reads a constant that 16 bit cannot hold is painted deny, and what uses its values, up to the next product.
+
+    That product is, too, if nothing but moves and multiplications lies between: ``matmul(ones * -1e9, pad)``.
 
     Difference "extreme-constant": TensorFlow's pass looks at no values.
 
@@ -44,9 +46,23 @@ def keep_extremes(canvas: Canvas) -> None:
     passable = (canvas.on_infer | canvas.on_clear) & (canvas.deny ^ 1)
     passable[_units_of(canvas, view.nodes_with(CARRIERS))] = 1
     passable &= canvas.allow ^ 1  # carriers that the user forces
-    sources = [*_extreme_constants(canvas), *view.nodes_with(EXTREME_SOURCES)]
-    readers = canvas.flood(_units_of(canvas, sources), passable, forward=True)
+    constants = _extreme_constants(canvas)
+    precision = canvas.target.precision
+    sized = [node for node in constants if not _is_nearly_one(precision, np.abs(floats(view.protos[node])).ravel())]
+    products = _keep_products(canvas, sized)  # 0.9999999 is 1 to a product
+    sources = _units_of(canvas, [*constants, *view.nodes_with(EXTREME_SOURCES)])
+    readers = canvas.flood([*sources, *products], passable, forward=True)
     canvas.paint_deny(readers, Rule.BEYOND_RANGE)
+
+
+def _keep_products(canvas: Canvas, constants: Iterable[int]) -> list[int]:
+    """Keeps the products in float32 that constants reach as large, or as small, as they are; returns their units."""
+    passable = canvas.on_allow & (canvas.deny ^ 1)
+    passable[_units_of(canvas, canvas.view.nodes_with(KEEPING_SIZE))] = 1
+    reached = canvas.flood(_units_of(canvas, constants), passable, forward=True)
+    products = [unit for unit in reached if canvas.on_allow[unit]]
+    canvas.keep_allowed(_units_of(canvas, {canvas.node_of[unit] for unit in products}), Rule.BEYOND_RANGE)
+    return [unit for unit in products if canvas.deny[unit]]
 
 
 def keep_in_range(canvas: Canvas, flow: Flow) -> None:
@@ -100,12 +116,16 @@ def _extreme_constants(canvas: Canvas) -> list[int]:
     return constants[np.isin(view.kinds[constants], extreme)].tolist()  # type: ignore[no-any-return]
 
 
+def _is_nearly_one(precision: Precision, sizes: Any) -> bool:
+    return bool(sizes.size == 1 and sizes[0] != 1 and precision.rounds_to_one(float(sizes[0])))
+
+
 def _holds(precision: Precision, values: Any) -> bool:
     """Whether no finite value would be infinite, not all that are not zero would be zero, and a single one not one.
 
     Some of the many values of a table of weights are always too small, and lost without harm.
     """
     sizes = np.abs(values[np.isfinite(values) & (values != 0)])
-    if sizes.size == 1 and sizes[0] != 1 and precision.rounds_to_one(float(sizes[0])):
+    if _is_nearly_one(precision, sizes):
         return False
     return bool(not sizes.size or (precision.smallest / 2 < sizes.max() <= precision.max_finite))

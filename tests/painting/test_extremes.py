@@ -247,3 +247,85 @@ def test_a_sampled_softmax_with_accidental_hits_is_no_nan(precision):
     assert result.report.converted > 0
     # Logits of this size are rounded to 2^-9 (bfloat16) of themselves.
     np.testing.assert_allclose(run(result.graph), run(graph.as_graph_def()), rtol=0.02, atol=0.02)
+
+
+def into_a_product(make):
+    """A product of what a constant makes, and one behind an addition."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (64, 64), name="x")
+        first = tf.matmul(*make(x), name="first")
+        tf.matmul(tf.nn.relu(first) + 1.0, tf.fill((64, 64), 0.5), name="second")
+        tf.identity(first, name="result")
+    return graph.as_graph_def(add_shapes=True)
+
+
+INTO_PRODUCTS = {
+    "a constant": lambda x: (x, np.full((64, 64), -1e9, "float32")),
+    "a fill": lambda x: (tf.fill(tf.shape(x), -1e9), x),
+    "ones times it": lambda x: (tf.ones_like(x) * -1e9, x),
+    "a broadcast": lambda x: (tf.broadcast_to(-1e9, (64, 64)), tf.transpose(x)),
+    "data times it": lambda x: (x, tf.reshape(x * 1e-8, (64, 64))),
+    "one of two": lambda x: (tf.where(x > 0.5, 0.0, 1e9), x),
+    "a part": lambda x: (x, tf.concat([x[:32], tf.fill((32, 64), -1e9)], axis=0)),
+}
+
+
+def run_with(graph, x):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.import_graph_def(graph, name="")
+        return session.run("result:0", {"x:0": x})
+
+
+@pytest.mark.parametrize("make", INTO_PRODUCTS.values(), ids=INTO_PRODUCTS)
+def test_a_constant_beyond_the_range_that_goes_straight_into_a_product_keeps_it(make):
+    graph_def = into_a_product(make)
+    converted, found = nodes(graph_def, precision="float16", ignore_performance=True)
+    assert found["first"].reason.rule is Rule.BEYOND_RANGE
+    assert found["second"].reason.rule is Rule.ALLOW_LIST
+    x = np.random.default_rng(0).uniform(size=(64, 64)).astype("float32")
+    expected = run_with(graph_def, x)
+    assert expected.any()
+    np.testing.assert_array_equal(run_with(converted.graph, x), expected)
+
+
+def test_what_a_product_makes_of_such_a_constant_keeps_its_readers():
+    """An attention bias by a product: float16 makes the softmax of a row that allows nothing NaN."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (64, 64), name="x")
+        bias = tf.matmul(tf.ones((64, 64)) * -1e9, x, name="bias")
+        scores = tf.add(tf.matmul(x, x, name="scores"), bias, name="masked")
+        tf.matmul(tf.nn.softmax(scores, name="softmax"), x, name="values")
+    _, found = nodes(graph.as_graph_def(add_shapes=True), precision="float16", ignore_performance=True)
+    rules = {name: found[name].reason.rule for name in ("bias", "scores", "masked", "softmax", "values")}
+    assert rules["scores"] is rules["values"] is Rule.ALLOW_LIST
+    assert {rules["bias"], rules["masked"], rules["softmax"]} == {Rule.BEYOND_RANGE}
+
+
+def test_a_guard_that_is_added_or_a_bound_keeps_no_product():
+    def guarded_by(x):
+        return tf.maximum(x, 1e-8) + 1e-8, x * (1 - 1e-7)
+
+    _, found = nodes(into_a_product(guarded_by), precision="float16", ignore_performance=True)
+    assert found["first"].reason.rule is Rule.ALLOW_LIST
+
+
+def test_a_product_that_the_user_forces_is_converted_all_the_same():
+    graph_def = into_a_product(INTO_PRODUCTS["a constant"])
+    _, found = nodes(graph_def, precision="float16", ignore_performance=True, force_f16=("first",))
+    assert found["first"].reason.rule is Rule.FORCED_BY_NAME
+
+
+def test_such_a_product_in_a_loop_is_kept():
+    @tf.function
+    def step(x):
+        for _ in tf.range(3):
+            x = tf.nn.sigmoid(tf.matmul(tf.ones((64, 64)) * -1e9, x, name="bias") + tf.matmul(x, x, name="scores"))
+        return x
+
+    graph_def = step.get_concrete_function(tf.TensorSpec((64, 64))).graph.as_graph_def(add_shapes=True)
+    _, found = nodes(graph_def, precision="float16", ignore_performance=True)
+    products = [node for node in found.values() if node.op == "MatMul"]
+    assert {node.name.rpartition("/")[2]: node.reason.rule.converts for node in products} == {
+        "bias": False,
+        "scores": True,
+    }

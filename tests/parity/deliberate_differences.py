@@ -96,7 +96,8 @@ DELIBERATE_DIFFERENCES = (
         "extreme-constant",
         "TensorFlow looks at no values. A constant that 16 bit cannot hold, such as the -1e9 of a mask in float16, "
         "becomes infinite there, and a softmax over a row that allows nothing NaN; 1e-8 becomes zero. In amp_tf what "
-        "uses such a constant, or an op that makes such values, stays in float32, up to the next product.",
+        "uses such a constant, or an op that makes such values, stays in float32, up to the next product, and so "
+        "does a product that reads the constant as it is, or multiplied.",
         "amp_tf runs without this rule",
     ),
     DeliberateDifference(

@@ -209,6 +209,14 @@ def test_extreme_constant(mode: Mode, lowest: float) -> None:
     assert {"allow1", "masked", "infer1", "allow2"} <= original
     assert ours & {"allow1", "masked", "infer1", "allow2"} == {"allow1", "allow2"}
 
+    def build_product() -> None:
+        bias = matmul(constant("input") * lowest, "allow1")
+        tf.identity(matmul(tf.tanh(bias), "allow2"), name="fetch")
+
+    original, ours = both(graph_of(build_product), mode)
+    assert {"allow1", "allow2"} <= original
+    assert ours & {"allow1", "allow2"} == {"allow2"}
+
 
 @pytest.mark.parametrize("mode", [FP16, BF16])
 def test_outer_product(mode: Mode) -> None:
