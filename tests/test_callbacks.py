@@ -105,8 +105,8 @@ def test_skips_are_logged_but_not_more_often_than_the_limit_allows(log):
         monitor.look(optimizer)
     lines = log("amp_tf: skipped")
     assert len(lines) == 3  # at 0, what happened until 20, and what happened until 40
-    assert lines[0].startswith("amp_tf: skipped 1 step (1 of 1 in all)")
-    assert "skipped 4 steps (5 of 21 in all)" in lines[1]
+    assert lines[0].startswith("amp_tf: skipped 1 step (1 of 1 so far)")
+    assert "skipped 4 steps (5 of 21 so far)" in lines[1]
     assert lines[1].endswith("loss scale 2^14 -> 2^-8")  # by way of 2^-24
     assert lines[2].endswith("loss scale 2^-8 -> 2^0")
 
@@ -115,7 +115,7 @@ def test_the_line_on_a_skip_tells_its_cause_also_when_good_steps_came_after_it(l
     x = poisoned([1])
     make_model(library).fit(x, Y, batch_size=8, verbose=0, shuffle=False, callbacks=[LossScaleMonitor(every=10)])
     (line,) = log("amp_tf: skipped")
-    assert "skipped 1 step (1 of 10 in all): the input data or the labels hold NaN or infinities" in line
+    assert "skipped 1 step (1 of 10 so far): the input data or the labels hold NaN or infinities" in line
 
 
 def test_k12_nan_in_the_data_ends_training_and_is_told_from_an_overflow(library):

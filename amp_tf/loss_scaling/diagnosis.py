@@ -141,7 +141,7 @@ def describe_backoff(before: Status, now: Status) -> str:
     skipped = now.skipped - before.skipped
     steps = "1 step" if skipped == 1 else f"{skipped} steps"
     return (
-        f"skipped {steps} ({now.skipped} of {now.steps} in all): {now.last_cause.value}; loss scale "
+        f"skipped {steps} ({now.skipped} of {now.steps} so far): {now.last_cause.value}; loss scale "
         f"{format_scale(before.scale)} -> {format_scale(now.scale)}"
     )
 

@@ -65,7 +65,7 @@ def test_the_error_says_what_happened_where_and_what_to_do():
 
 def test_a_backoff_is_told_in_one_line():
     line = diagnosis.describe_backoff(Status(32768.0, skipped=1, steps=9), stuck(skipped=3, scale=8192.0, steps=12))
-    assert line == ("skipped 2 steps (3 of 12 in all): the scaled gradients overflow float16; loss scale 2^15 -> 2^13")
+    assert line == ("skipped 2 steps (3 of 12 so far): the scaled gradients overflow float16; loss scale 2^15 -> 2^13")
 
 
 @pytest.mark.parametrize(

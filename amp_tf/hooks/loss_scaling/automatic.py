@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.hooks import devices, notices, summary
 from amp_tf.hooks.patches import Patches
 from amp_tf.loss_scaling import diagnosis, is_loss_scaled, ledger
+from amp_tf.loss_scaling.diagnosis import Status
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 
@@ -136,12 +138,20 @@ def describe() -> str:
     seen, more = ledger.statuses()
     more += len(seen[:-_MODELS_SHOWN])
     is_alone = len(seen) == 1 and not more
+    seen = _told_apart(seen)
     parts = [
         f"{'' if is_alone else f'{label}: '}loss scale {diagnosis.format_scale(status.scale)}, "
         f"{status.skipped:,} of {status.steps:,} steps skipped"
         for label, status in seen[-_MODELS_SHOWN:]
     ]
     return "; ".join([*parts, *([f"{more:,} more model{'s' * (more > 1)}"] if more else [])])
+
+
+def _told_apart(seen: Sequence[tuple[str, Status]]) -> list[tuple[str, Status]]:
+    """With a number behind each label that several have, in the order in which they scaled their losses."""
+    labels = [label for label, _ in seen]
+    numbers = {label: itertools.count(1) for label in labels if labels.count(label) > 1}
+    return [(f"{label} {next(numbers[label])}" if label in numbers else label, status) for label, status in seen]
 
 
 def uninstall() -> None:

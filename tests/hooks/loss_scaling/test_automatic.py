@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import amp_tf
 from amp_tf.config import AmpConfig
 from amp_tf.hooks.loss_scaling import automatic as loss_scaling
 from amp_tf.loss_scaling import is_loss_scaled, ledger
@@ -83,3 +84,17 @@ def test_the_line_at_exit_tells_the_scale_and_the_skipped_steps():
         model.compile("sgd", "mse")
         model.fit(np.concatenate([X, X * np.nan]), np.concatenate([Y, Y]), verbose=0, shuffle=False)
     assert "loss scale 2^14, 1 of 2 steps skipped" in loss_scaling.describe()
+
+
+def test_the_line_at_exit_tells_two_optimizers_of_one_name_apart():
+    ledger.forget()
+    with installed():
+        for scale in (2.0, 4.0):
+            optimizer, weight = (
+                amp_tf.LossScaleOptimizer(keras.optimizers.SGD(name="sgd"), scale),
+                keras.Variable([1.0]),
+            )
+            optimizer.apply([optimizer.scale_loss(tf.constant([1.0]))], [weight])
+    assert loss_scaling.describe() == (
+        "sgd 1: loss scale 2^1, 0 of 1 steps skipped; sgd 2: loss scale 2^2, 0 of 1 steps skipped"
+    )
