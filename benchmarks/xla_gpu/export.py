@@ -22,11 +22,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu import steps
 from benchmarks.models import BENCHMARKS, SIZES, names
 from benchmarks.xla_gpu.stablehlo import count_casts, count_products
-
-FIRST_LOSS_SCALE = 2.0**10
-"""The loss scale of the float16 variants: low enough that the first step is not a skipped one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,21 +79,10 @@ def export(model_name: str, size: str, batch: int | None, variant: Variant, out:
         xla.install(AmpConfig(precision=variant.amp, target="gpu"))
     workload = BENCHMARKS[model_name].workload(size)
     batch = batch or workload.batch
-    model, optimizer = workload.model(), _optimizer(workload, variant)
+    model, optimizer = workload.model(), steps.optimizer(workload, variant.loss_scaling)
     optimizer.build(model.trainable_variables)
-
-    @tf.function(jit_compile=True)
-    def step(*parts: Any) -> Any:
-        x, y = parts[:-1] if len(parts) > 2 else parts[0], parts[-1]
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(workload.loss(y, model(x, training=True)))
-            scaled = optimizer.scale_loss(loss)
-        weights = [weight.value for weight in model.trainable_variables]
-        optimizer.apply(tape.gradient(scaled, weights), model.trainable_variables)
-        return loss
-
-    samples = tf.nest.flatten(workload.data(4, 0))
-    inputs = [tf.TensorSpec((batch, *sample.shape[1:]), sample.dtype) for sample in samples]
+    step = steps.step(workload, model, optimizer, jit_compile=True)
+    samples, inputs = tf.nest.flatten(workload.data(4, 0)), steps.specs(workload, batch)
     begin = time.perf_counter()
     text = step.experimental_get_compiler_ir(*inputs)(stage="stablehlo")
     products = count_products(text)
@@ -133,18 +120,6 @@ def refuse_unconverted(variant: Variant, products: Mapping[str, int]) -> None:
     """
     if variant.amp and not any("f16" in kind for kind in products):
         raise RuntimeError(f"variant {variant.name}: no product is in 16 bit; see amp_tf's warning above")
-
-
-def _optimizer(workload: Any, variant: Variant) -> Any:
-    if variant.loss_scaling == "keras":
-        import keras
-
-        return keras.optimizers.LossScaleOptimizer(workload.optimizer(), initial_scale=FIRST_LOSS_SCALE)
-    if variant.loss_scaling == "amp_tf":
-        import amp_tf
-
-        return amp_tf.LossScaleOptimizer(workload.optimizer(), initial_scale=FIRST_LOSS_SCALE)
-    return workload.optimizer()
 
 
 def _arguments(concrete: Any, samples: Any, inputs: Any, model: Any, optimizer: Any) -> list[dict[str, Any]]:

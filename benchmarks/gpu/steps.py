@@ -1,0 +1,60 @@
+"""The training step that is judged: forward, backward and the optimizer, with loss scaling as a program has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.models import Workload
+
+FIRST_LOSS_SCALE = 2.0**10
+"""The loss scale of the float16 variants: low enough that the first step is not a skipped one."""
+
+
+def optimizer(workload: Workload, loss_scaling: str | None) -> Any:
+    """The workload's optimizer, in Keras' or amp_tf's loss scaling.
+
+    Args:
+        workload: the model.
+        loss_scaling: ``"keras"``, ``"amp_tf"`` or ``None``.
+    """
+    if loss_scaling == "keras":
+        import keras
+
+        return keras.optimizers.LossScaleOptimizer(workload.optimizer(), initial_scale=FIRST_LOSS_SCALE)
+    if loss_scaling == "amp_tf":
+        import amp_tf
+
+        return amp_tf.LossScaleOptimizer(workload.optimizer(), initial_scale=FIRST_LOSS_SCALE)
+    return workload.optimizer()
+
+
+def step(workload: Workload, model: Any, optimizer: Any, *, jit_compile: bool) -> Any:
+    """One training step as a ``tf.function`` of the inputs and the target.
+
+    Args:
+        workload: what the model is trained for.
+        model: a model of its.
+        optimizer: from :func:`optimizer`, built.
+        jit_compile: whether XLA compiles it.
+    """
+    import tensorflow as tf
+
+    @tf.function(jit_compile=jit_compile)
+    def step(*parts: Any) -> Any:
+        x, y = parts[:-1] if len(parts) > 2 else parts[0], parts[-1]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(workload.loss(y, model(x, training=True)))
+            scaled = optimizer.scale_loss(loss)
+        weights = [weight.value for weight in model.trainable_variables]
+        optimizer.apply(tape.gradient(scaled, weights), model.trainable_variables)
+        return loss
+
+    return step
+
+
+def specs(workload: Workload, batch: int) -> list[Any]:
+    """What the step takes: the inputs and the target of so many examples."""
+    import tensorflow as tf
+
+    samples = tf.nest.flatten(workload.data(4, 0))
+    return [tf.TensorSpec((batch, *sample.shape[1:]), sample.dtype) for sample in samples]
