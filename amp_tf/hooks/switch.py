@@ -153,7 +153,8 @@ def obey_environment(changed: str | None = None) -> None:
 def disable() -> None:
     """Turns amp_tf off for graphs that TensorFlow optimizes from now on. Idempotent.
 
-    What cannot be undone: the optimizer stays registered with TensorFlow, as the identity; functions and sessions that
+    What cannot be undone: the optimizer stays registered with TensorFlow, as the identity, and TensorFlow's layout
+    optimizer stays off (:mod:`amp_tf.hooks.grappler.plugin` says why); functions and sessions that
     ran already keep their converted graphs; optimizers that were wrapped for loss scaling stay wrapped.
     """
     with _lock:

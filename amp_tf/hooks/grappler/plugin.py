@@ -11,6 +11,13 @@ device types are always registered: which GPUs exist must not be asked when Tens
 before the first graph takes the callback over: no visit in its parent can have left a lock taken. After one,
 TensorFlow's own threads are missing in the child, too.
 
+TensorFlow's layout optimizer is off while the plugin is registered. It runs once, before any plugin, and moves float32
+convolutions on GPUs to NCHW; those that then become 16 bit would stay there, between Transposes, where tensor cores
+want NHWC. TensorFlow's own pass runs before it, which no plugin can. The price is paid by convolutions that stay in
+float32 on GPUs before Ampere, or without TF32: their kernels transpose, one by one. From Ampere on kernels compute
+float32 in NHWC, too (``ComputeInNhwcEnabled`` in tensorflow/core/kernels). The toggle is read at the registration, when
+nobody knows the GPUs yet, and is not undone by :func:`uninstall`. With ``AMP_TF_DISABLE`` nothing is registered.
+
 Each visit of a graph runs on a thread of the shim's own, for which TensorFlow's thread waits 5 seconds until it has
 Python's lock: some calls, TFLite's converter among them, hold the lock while they wait for graphs that TensorFlow
 optimizes on its own threads, and would wait for ever. Nothing in CPython tells who holds the lock and waits for what.

@@ -37,6 +37,13 @@ typedef struct {
   int toggles[19]; /* TF_TriState each; 0 leaves TensorFlow's own optimizers as the user configured them */
 } TP_OptimizerConfigs;
 
+/* Of the toggles: on GPUs, TensorFlow's layout optimizer moves convolutions to NCHW where they are float32, and it runs
+ * once, before any plugin. What becomes 16 bit afterwards wants NHWC, as tensor cores do, and would keep NCHW and the
+ * Transposes around it. So it is off. TensorFlow copies the toggles when it registers the plugin, before anybody may ask
+ * which GPUs there are, and keeps them as long as the process lives. Both device types have the same, or TensorFlow
+ * warns at each graph with nodes on both; for nodes on CPUs it does nothing unless it is told to. */
+enum { LAYOUT_OPTIMIZER = 12, TF_TriState_Off = 1 };
+
 typedef struct {
   size_t struct_size;
   void *ext;
@@ -269,5 +276,6 @@ EXPORT void TF_InitGraph(TP_OptimizerRegistrationParams *params, TF_Status *stat
   params->optimizer->create_func = NULL;
   params->optimizer->optimize_func = optimize;
   params->optimizer->destroy_func = NULL;
+  params->optimizer_configs->toggles[LAYOUT_OPTIMIZER] = TF_TriState_Off;
   atomic_store(&registered, 1);
 }

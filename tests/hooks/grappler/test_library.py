@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
+import re
 import shutil
 import signal
 import threading
@@ -110,7 +112,19 @@ def test_registration_fills_what_tensorflow_checks(device_type: str, tmp_path: P
     registered = Registered(copy)
     assert registered.params.device_type == device_type.encode()
     assert registered.optimizer.optimize_func
-    assert list(registered.configs.toggles) == [0] * 19
+
+
+@pytest.mark.parametrize("device_type", library.DEVICE_TYPES)  # where they differ, TensorFlow warns at each graph
+def test_registration_turns_the_layout_optimizer_off_and_nothing_else(device_type: str, tmp_path: Path) -> None:
+    registered = Registered(Path(shutil.copy(library.FOLDER / f"amp_tf_{device_type.lower()}.so", tmp_path)))
+    package = importlib.util.find_spec("tensorflow")
+    assert package is not None and package.origin is not None
+    header = Path(package.origin).parent / "include" / "tensorflow" / "c" / "experimental" / "grappler" / "grappler.h"
+    text = header.read_text()
+    names = re.findall(r"^ *TF_TriState (\w+);", text, re.MULTILINE)
+    off = re.findall(r"TF_TriState_\w+", text[text.index("typedef enum TF_TriState") :]).index("TF_TriState_Off")
+    found = dict(zip(names, registered.configs.toggles, strict=True))
+    assert {name: value for name, value in found.items() if value} == {"layout_optimizer": off}
 
 
 @pytest.mark.parametrize("change", [{"version": (0, 1, 0)}, {"params_size": 64}])
