@@ -141,7 +141,7 @@ def _xla_cost_model() -> None:
     from amp_tf.hooks import devices
     from amp_tf.hooks.xla import functions as xla
 
-    xla.hardware = devices.hardware  # as Grappler sees it
+    xla.hardware = lambda: devices.hardware()  # as Grappler sees it, at any time
 
 
 PARTS = {
