@@ -244,3 +244,29 @@ def test_case_28_and_k05_a_bare_loop_after_fit_is_not_divided_but_told(library, 
     (tf.function(step) if traced else step)()
     np.testing.assert_allclose(weight.numpy(), before - 0.5, rtol=1e-6)
     assert len(log("never scaled")) == 1
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_gradient_that_is_clipped_inside_the_network_is_clipped_alike_by_the_pattern_of_the_limits(scaled, log):
+    weight, optimizer = tf.Variable(tf.ones((4, 4))), keras.optimizers.SGD(1.0)
+    optimizer = amp_tf.LossScaleOptimizer(optimizer) if scaled else optimizer
+    optimizer.build([weight])
+
+    @tf.custom_gradient
+    def clipped(x):
+        def gradient(d):
+            s = optimizer.loss_scale if scaled else 1.0
+            return tf.clip_by_norm(d / s, 0.125) * s
+
+        return tf.identity(x), gradient
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_sum(clipped(tf.ones((2, 4)) @ weight) ** 2))
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+
+    step()
+    # Eight gradients of one size have the norm 0.125, and each weight gets two of them.
+    np.testing.assert_allclose(weight.numpy(), 1 - 2 * 0.125 / 8**0.5, rtol=1e-6)
+    assert not log("amp_tf")
