@@ -54,7 +54,7 @@ def _named(code: types.CodeType, names: dict[str, Any]) -> Iterator[Any]:
     known = [names[name] for name in code.co_names if name in names]
     modules = [value for value in known if isinstance(value, types.ModuleType)]
     for value in [*known, *(getattr(module, name, None) for module in modules for name in code.co_names)]:
-        if callable(value) and getattr(value, "__hash__", None):
+        if isinstance(value, (types.FunctionType, type)):
             yield value
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):  # a function or comprehension inside
