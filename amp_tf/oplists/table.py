@@ -247,6 +247,8 @@ DECOMPOSING = Trait(
 LOG_VALUES = Trait("Log LogSoftmax")
 #: Ops that add or average many values.
 TOTALS = Trait("Mean Sum")
+#: Ops that give values without their sign.
+UNSIGNED = Trait("Abs Square SquaredDifference")
 #: Ops that take a root, which ends a norm.
 ROOTS = Trait("Rsqrt Sqrt")
 #: Ops that give the larger or smaller of two values.
@@ -275,8 +277,11 @@ FOLLOWING = Trait("BiasAdd BiasAddV1 LeakyRelu Relu Relu6")
 #: Ops that XLA compiles in float32 alone. It registers its kernels when it first compiles, which is after functions are
 #: rewritten, so they cannot be asked for; a test asks the installed TensorFlow.
 FLOAT32_ONLY_IN_XLA = Trait("MaxPoolGradGrad MaxPoolGradGradV2 MaxPool3DGradGrad")
-#: Ops of which one input, by its number, decides only which values of the other go on.
-MASKED = {"LeakyReluGrad": 1, "Relu6Grad": 1, "ReluGrad": 1}
+#: Ops of which some inputs, by their numbers, decide only which values of the other go on.
+MASKED = {
+    **dict.fromkeys(Trait("LeakyReluGrad Relu6Grad ReluGrad"), (1,)),
+    **dict.fromkeys(Trait("MaxPool3DGrad MaxPoolGrad MaxPoolGradV2"), (0, 1)),
+}
 #: Ops that give values as they came, or zero, or a bound.
 BOUNDING = Trait("Relu Relu6 Relu6Grad ReluGrad")
 #: Products of two matrices, or of stacks of them, by their two last axes.

@@ -33,6 +33,7 @@ from amp_tf.oplists.table import (
     SUBTRACTING,
     SUMS_IN_BFLOAT16,
     TOTALS,
+    UNSIGNED,
 )
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.contract import Flow, deny, nodes_of_units
@@ -56,8 +57,10 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
     x - mean(x), they share its rounding. So is the product of a prediction whose kernel adds the bias.
 
     A difference that no product uses changes nothing of what products use. Where an optimizer divides gradient minus
-    momentum, the gradient's way back to the layer may be 16 bit, but not what a loss takes logarithms of. What gives a
-    product's values on as they are may be 16 bit, too.
+    momentum, the gradient's way back to the layer may be 16 bit, but not what a loss takes logarithms of. A sum after
+    the last product ends the search, too, unless its terms lost their signs: the roundings in it have either sign. So the
+    gradient of a bias may be divided by a loss scale or a norm. What gives a product's values on as they are may be 16
+    bit.
 
     Difference "difference": TensorFlow converts them where they lie between or follow products.
 
@@ -214,9 +217,16 @@ class _Terms:
         products = self.flow.products
         fresh = values.downstream(products, through=self.computing & ~differences)
         joined = self.adding & values.readers_of(fresh | products) & ~differences
-        left = values.downstream(differences, through=self.computing & ~joined) | differences
+        left = values.downstream(differences, through=self.computing & ~joined & ~self._averaged()) | differences
         shown = values.nodes_of(MAGNIFYING) | self.divided
         return found | (self.divided & left) | values.upstream(shown, through=left)
+
+    def _averaged(self) -> Mask:
+        """Sums after the last product whose terms have either sign, so that roundings cancel: gradients of biases."""
+        values, results = self.values, self.flow.results
+        unsigned = values.squares() | values.nodes_of(UNSIGNED)
+        unsigned |= values.downstream(unsigned, through=self.computing)
+        return values.nodes_of({*TOTALS, *SUMS_IN_BFLOAT16}) & results & ~unsigned
 
     def read_as_they_are(self, differences: Mask) -> Mask:
         """Logarithms and decompositions, and differences of logarithms."""

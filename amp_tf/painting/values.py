@@ -1,7 +1,7 @@
 """Where values go: the graph at the level of nodes, for rules that follow a value further than paint spreads.
 
 Edges of whole numbers, truth values and resources are left out: what is compared or counted carries no rounding on.
-So may those be by which a gradient sees where its activation was zero.
+So may those be by which a gradient sees where its activation was zero, or which value its pooling chose.
 """
 
 from __future__ import annotations
@@ -56,9 +56,12 @@ class Values:
         base_types = np.where(dtypes > datatypes.LAST_BASE, dtypes - datatypes.LAST_BASE, dtypes)
         carries = np.isin(base_types, sorted(datatypes.CARRYING))
         if not masks:
-            position = view.of_kinds((MASKED.get(signature.op, -1) for signature in view.of_kind), np.int32)
             edges = view.edges
-            carries[: len(edges)] &= position[edges.dst_node] != edges.dst_position
+            for position in sorted({position for positions in MASKED.values() for position in positions}):
+                masked = view.of_kinds(
+                    (position in MASKED.get(signature.op, ()) for signature in view.of_kind), np.bool_
+                )
+                carries[: len(edges)] &= ~(masked[edges.dst_node] & (edges.dst_position == position))
         self.sources, self.readers = nodes[src[carries]], nodes[dst[carries]]
         self._links = Adjacency(self.sources, self.readers, view.node_count)
 

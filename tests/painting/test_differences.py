@@ -157,6 +157,38 @@ def test_an_optimizers_difference_does_not_reach_the_way_back_to_the_layer(setti
     assert not {"moved", "step"} & set(result.f16.split())
 
 
+BIAS = """
+    a = MatMul(x, y)
+    g = MatMul(a, y)
+    slope = Mul(g, a)
+    turned = Neg(slope)
+    through = Mul(g, y)
+    back = AddN(turned, through) N=2
+    b = MatMul(back, y)
+    axis = Const() dtype=int32 value=int32[]*0
+    {total}
+    step = RealDiv(total, y)
+    out = Identity(step)
+"""
+
+
+@both
+@pytest.mark.parametrize("total", ["total = BiasAddGrad(back)", "total = Sum(back, axis)"])
+def test_the_gradient_of_a_bias_may_be_divided(total, settings):
+    """As loss scaling does: the roundings of what a sum after the last product adds have either sign."""
+    result = painted(INPUT + BIAS.format(total=total), **settings)
+    assert {"a", "g", "b"} <= set(result.f16.split())
+    assert result.rule("back") is not Rule.DIFFERENCE
+
+
+@both
+@pytest.mark.parametrize("term", ["Square(back)", "Abs(back)", "SquaredDifference(back, a)"])
+def test_a_total_of_differences_without_their_signs_shows_them(term, settings):
+    result = painted(INPUT + BIAS.format(total=f"term = {term}\ntotal = Sum(term, axis)"), **settings)
+    assert result.rule("back") is Rule.DIFFERENCE
+    assert not {"a", "g"} & set(result.f16.split())
+
+
 @both
 def test_what_is_logged_is_float32(settings):
     result = painted(INPUT + "a = MatMul(x, y)\np = Sigmoid(a)\nl = Log(p)\nb = MatMul(l, y)", **settings)
@@ -227,6 +259,27 @@ def test_what_gives_a_products_values_on_as_they_are_is_converted(settings):
     )
     assert {"r", "back"} <= set(result.f16.split())
     assert not {"mean", "d", "q"} & set(result.f16.split())
+
+
+@both
+def test_what_a_pooling_chose_by_is_no_part_of_its_gradient(settings):
+    pooling = "ksize=[1, 2, 2, 1] padding='SAME' strides=[1, 2, 2, 1]"
+    result = painted(
+        INPUT
+        + f"""
+        a = Conv2D(x, y) padding='SAME' strides=[1, 1, 1, 1]
+        negative = Neg(a)
+        d = AddV2(negative, y)
+        r = Relu(d)
+        m = MaxPool(r) {pooling}
+        b = Conv2D(m, y) padding='SAME' strides=[1, 1, 1, 1]
+        back = MaxPoolGrad(r, m, b) {pooling}
+        q = RealDiv(back, y)
+        c = Conv2D(q, y) padding='SAME' strides=[1, 1, 1, 1]
+        """,
+        **settings,
+    )
+    assert {"r", "m", "back"} <= set(result.f16.split())
 
 
 # ---------------------------------------------------------------- centred values

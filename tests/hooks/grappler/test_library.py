@@ -118,8 +118,8 @@ def test_registration_fills_what_tensorflow_checks(device_type: str, tmp_path: P
 def test_registration_turns_the_layout_optimizer_off_and_nothing_else(device_type: str, tmp_path: Path) -> None:
     registered = Registered(Path(shutil.copy(library.FOLDER / f"amp_tf_{device_type.lower()}.so", tmp_path)))
     package = importlib.util.find_spec("tensorflow")
-    assert package
-    assert package.origin
+    assert package is not None
+    assert package.origin is not None
     header = Path(package.origin).parent / "include" / "tensorflow" / "c" / "experimental" / "grappler" / "grappler.h"
     text = header.read_text()
     names = re.findall(r"^ *TF_TriState (\w+);", text, re.MULTILINE)
