@@ -198,6 +198,9 @@ class _Changes:
                 proto.input.append(f"^{tensors.names[edit.after]}")
             elif isinstance(edit, Reop):
                 _reop(proto, edit)
+                if edit.inputs is not None:
+                    controls = [text for text in proto.input if text.startswith("^")]
+                    proto.input[:] = [*(tensors.text(*source) for source in edit.inputs), *controls]
             elif edit.place < 0:
                 proto.attr[edit.attribute].type = edit.data_type
             else:

@@ -69,16 +69,18 @@ class Retype(NamedTuple):
 
 
 class Reop(NamedTuple):
-    """A node gets another op, or the same, and other attributes.
+    """A node gets another op, or the same, other attributes, and perhaps other data inputs.
 
     Attributes:
         node, op: which node, and its op from then on.
         attributes: what is set; a name with ``None`` is taken away. Others stay.
+        inputs: all data inputs from then on; ``None`` for those that it has.
     """
 
     node: Node
     op: str
     attributes: Mapping[str, Any]
+    inputs: tuple[Tensor, ...] | None = None
 
 
 class Rewire(NamedTuple):
@@ -113,6 +115,19 @@ class NewNode(NamedTuple):
     inputs: tuple[Tensor, ...]
     after: tuple[int, ...]
     attributes: Any
+
+    @classmethod
+    def having(
+        cls,
+        name: str,
+        op: str,
+        device: str,
+        inputs: tuple[Tensor, ...],
+        after: tuple[int, ...],
+        attributes: Mapping[str, Any],
+    ) -> NewNode:
+        """Any node; its attributes by name."""
+        return cls(name, op, device, inputs, after, _having(**attributes))
 
     @classmethod
     def cast(cls, name: str, source: Tensor, device: str, *, of: int, to: int) -> NewNode:
@@ -151,7 +166,8 @@ class NewNode(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Edits:
-    """All edits of one graph or function. A node's are made in this order: op, types, inputs, what it waits for.
+    """All edits of one graph or function. A node's are made in this order: op, types, inputs, what it waits for; so a
+    Reop with other inputs must come before what changes single ones.
 
     Attributes:
         reops, retypes, rewires, waits: what changes; of two edits of one thing the later counts.
@@ -191,7 +207,8 @@ class Edits:
         Args:
             node_count: of the graph before.
         """
-        links = [(rewire.src_node, rewire.node) for rewire in self.rewires]
+        links = [(source, reop.node) for reop in self.reops for source, _ in reop.inputs or ()]
+        links += [(rewire.src_node, rewire.node) for rewire in self.rewires]
         links += [(wait.after, wait.node) for wait in self.waits]
         for number, node in enumerate(self.new, node_count):
             links += [(source, number) for source, _ in node.inputs]

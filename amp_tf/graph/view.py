@@ -333,14 +333,21 @@ class GraphView:
     def _edges_after(self, edits: Edits, ports: Ports) -> Edges:
         """The data edges once the edits are made; their units are those of the new ports."""
         edges = self.edges
+        replaced = {reop.node: reop.inputs for reop in edits.reops if reop.inputs is not None}
+        if replaced:
+            edges = edges.at(~np.isin(edges.dst_node, list(replaced)))
+        given = {**replaced, **{number: node.inputs for number, node in enumerate(edits.new, self.node_count)}}
         new = [
-            (*source, number, position)
-            for number, node in enumerate(edits.new, self.node_count)
-            for position, source in enumerate(node.inputs)
+            (*source, number, position) for number, inputs in given.items() for position, source in enumerate(inputs)
         ]
         added = np.array(new, np.int32).reshape(-1, 4).T
         before = edges.src_node, edges.src_port, edges.dst_node, edges.dst_position
         src_node, src_port, dst_node, dst_position = map(np.concatenate, zip(before, added, strict=True))
+        if replaced:
+            order = np.argsort(dst_node, kind="stable")
+            src_node, src_port, dst_node, dst_position = (
+                column[order] for column in (src_node, src_port, dst_node, dst_position)
+            )
         for rewire in edits.rewires:
             place = np.searchsorted(dst_node, rewire.node) + rewire.position
             src_node[place], src_port[place] = rewire.src_node, rewire.src_port

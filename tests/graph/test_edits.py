@@ -28,6 +28,20 @@ FOLD = Edits(
     new=(NewNode.shape("shape", (1, 3), "", ()), NewNode.reshape("vector", (S, 0), 6, "")),
 )
 
+SPLITTING = """
+    x = Placeholder()
+    y = Placeholder()
+    z = Placeholder()
+    early = Relu(whole)
+    whole = AddN(x, y, z) N=3 ^x
+    late = Relu(whole)
+"""
+WHOLE, PART = 4, 6
+PARTED = Edits(
+    reops=(Reop(WHOLE, "AddV2", {"N": None}, ((PART, 0), (2, 0))),),
+    new=(NewNode.having("part", "AddV2", "", ((0, 0), (1, 0)), (0,), {"T": attribute(type=FLOAT)}),),
+)
+
 HOISTING = """
     w = VarHandleOp() dtype=float32 shape=[4, 4]
     x = Placeholder() shape=[4, 4]
@@ -108,6 +122,18 @@ def test_folded_nodes_read_what_was_planned():
     assert find_violation(view, read_graph(proto, Templates()), FOLD, Templates()) == ""
 
 
+def test_a_split_node_has_other_data_inputs_and_waits_as_before():
+    view, proto = written(SPLITTING, PARTED)
+    assert [(node.op, list(node.input)) for node in proto.node[WHOLE:]] == [
+        ("AddV2", ["part", "z", "^x"]),
+        ("Relu", ["whole"]),
+        ("AddV2", ["x", "y", "^x"]),
+    ]
+    assert "N" not in proto.node[WHOLE].attr
+    assert find_violation(view, read_graph(proto, Templates()), PARTED, Templates()) == ""
+    assert sorted(PARTED.links(PART)) == [(0, PART), (0, PART), (1, PART), (2, WHOLE), (PART, WHOLE)]
+
+
 def test_a_new_read_and_its_enter_are_those_of_the_loop_elsewhere():
     edits = hoist()
     view, proto = written(HOISTING, edits)
@@ -130,7 +156,11 @@ def test_new_edges_are_told_with_control_edges():
     )
 
 
-@pytest.mark.parametrize(("text", "edits"), [(FOLDING, FOLD), (HOISTING, hoist())], ids=["folding", "hoisting"])
+@pytest.mark.parametrize(
+    ("text", "edits"),
+    [(FOLDING, FOLD), (SPLITTING, PARTED), (HOISTING, hoist())],
+    ids=["folding", "splitting", "hoisting"],
+)
 def test_the_view_after_edits_is_that_of_the_graph_when_it_is_written(text, edits):
     view, proto = written(text, edits)
     check_same(view.after(edits, Templates()), read_graph(proto, Templates()))

@@ -16,9 +16,13 @@ from tests.graph.test_edits import (
     FOLD,
     FOLDING,
     HOISTING,
+    PART,
+    PARTED,
     READ,
     SCALED,
     SHIFTED,
+    SPLITTING,
+    WHOLE,
     X,
     hoist,
     written,
@@ -197,6 +201,19 @@ def test_what_was_not_planned_is_found_after_hoisting(tamper, found):
     check_found(HOISTING, hoist(), tamper, found)
 
 
+@pytest.mark.parametrize(
+    ("tamper", "found"),
+    [
+        (lambda nodes: nodes[WHOLE].input.__setitem__(0, "x"), "inputs kept: input 0 of 'whole'"),
+        (lambda nodes: nodes[WHOLE].input.remove("^x"), "rest kept: .* of 'whole' changed"),
+        (lambda nodes: nodes[PART].input.__setitem__(1, "z"), "inputs kept: input 1 of 'part'"),
+        (lambda nodes: setattr(nodes[PART], "op", "Mul"), "ops kept: the op of 'part' changed"),
+    ],
+)
+def test_what_was_not_planned_is_found_after_splitting(tamper, found):
+    check_found(SPLITTING, PARTED, tamper, found)
+
+
 def check_found(text, edits, tamper, found):
     before, proto = written(text, edits)
     assert find_violation(before, read_graph(proto, Templates()), edits, Templates()) == ""
@@ -208,9 +225,12 @@ def check_found(text, edits, tamper, found):
     assert re.search(found, violation)
 
 
-@pytest.mark.parametrize("text", [FOLDING, HOISTING], ids=["folding", "hoisting"])
-def test_a_graph_in_which_nothing_was_edited_is_not_the_planned_one(text):
-    edits = FOLD if text == FOLDING else hoist()
+@pytest.mark.parametrize(
+    ("text", "edits"),
+    [(FOLDING, FOLD), (SPLITTING, PARTED), (HOISTING, hoist())],
+    ids=["folding", "splitting", "hoisting"],
+)
+def test_a_graph_in_which_nothing_was_edited_is_not_the_planned_one(text, edits):
     assert find_violation(view(text), view(text), edits, Templates())
 
 
