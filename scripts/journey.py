@@ -41,6 +41,7 @@ def _stages() -> Iterator[str]:
     from amp_tf.rewriting.lifting import lift
     from amp_tf.rewriting.planning import plan_edits
     from amp_tf.rewriting.run import Run
+    from amp_tf.rewriting.splitting import split
 
     graph_def = make_graph()
     graph = SerializedGraph(graph_def.SerializeToString())
@@ -55,9 +56,11 @@ def _stages() -> Iterator[str]:
     yield f"    edges {' '.join(f'{source}→{reader}' for source, reader in edges)}"
 
     yield "prepare: given = job.form(view, None)                       the multiplication moves to the filter,"
-    yield "         form = lift(fold(given, job) or given, job)        and there is no bias to lift"
+    yield "         whole = split(given, job)                          nothing is fused yet, and"
+    yield "         form = lift(fold(whole, job) or whole, job)        there is no bias to lift"
     given = job.form(view, None)
-    form = lift(fold(given, job) or given, job)
+    whole = split(given, job)
+    form = lift(fold(whole, job) or whole, job)
     yield from _edits(form.edits, form.view)
 
     yield "paint:   form, painting = with_early_reads(form, job)       no loop, so no early reads"

@@ -37,12 +37,14 @@ class Target:
         lists: the op lists that decide.
         adds_in_float32: on CPUs, kernels of the 16-bit type keep their sums in float32: oneDNN's and XLA's do, Eigen's,
             which run otherwise, do not.
+        without_kernel: ops whose 16-bit kernels are registered, but do not run there.
     """
 
     device_type: str
     precision: Precision
     lists: OpLists
     adds_in_float32: bool = True
+    without_kernel: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,10 +98,9 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
         return Resolution(None, default_device, why_none)
     lists = build_lists(_table(device_type, precision), config)
     uses_onednn = _uses_onednn(device_type, precision, hardware)
-    if device_type == CPU_DEVICE and not uses_onednn:
-        # On CPUs the fused products of TensorFlow's remapper are registered as placeholders, which oneDNN replaces for
-        # types that it computes. The others end in "Missing 0-th output" when the graph runs.
-        lists = lists.without(FUSED_PRODUCTS)
+    # On CPUs the fused products of TensorFlow's remapper are registered as placeholders, which oneDNN replaces for types
+    # that it computes. The others end in "Missing 0-th output" when the graph runs.
+    without_kernel = FUSED_PRODUCTS if device_type == CPU_DEVICE and not uses_onednn else frozenset()
     if hardware.is_xla:
         lists = lists.without(FLOAT32_ONLY_IN_XLA)
     is_thrifty = (
@@ -112,7 +113,7 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
     if asked is not None and not (asked or config.force_f16):
         return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/xla_cpu_ops.py
     costs = hardware.costs or cost_tables.SHIPPED
-    target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla)
+    target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla, without_kernel)
     return Resolution(target, default_device, "", is_thrifty, asked, costs)
 
 

@@ -19,6 +19,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import nodes_with
 from amp_tf.graph.indices import Flags, Mask, Node
+from amp_tf.graph.names import SPLIT_SUFFIX, whole_of
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import kernels
@@ -63,6 +64,7 @@ def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, p
             forced[node] = Rule.FORCED_BY_SCOPE
     if view.function:  # its arguments and results keep their types
         rule_of.update((node, Rule.PRESERVED) for node, proto in enumerate(view.protos) if proto is None)
+    parts = {node: whole_of(name) for node, name in enumerate(view.names) if name.endswith(SPLIT_SUFFIX)}
     unmatched = []
     for patterns, found, rule in (
         (config.force_f16, forced, Rule.FORCED_BY_NAME),
@@ -70,7 +72,9 @@ def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, p
     ):
         for pattern in patterns:
             search = re.compile(pattern).search
-            matches = [node for node, name in enumerate(view.names) if search(name)]
+            matches = [
+                node for node, name in enumerate(view.names) if search(name) or (node in parts and search(parts[node]))
+            ]
             found.update((node, rule) for node in matches)
             if not matches:
                 unmatched.append(pattern)
@@ -129,7 +133,7 @@ def _find_by_kind(view: GraphView, target: Target, nodes: Mask, together: bool) 
         )
         for position in for_definition:
             allowed[first + position] = 1
-        for position in for_kernel:
+        for position in () if signature.op in target.without_kernel else for_kernel:
             runnable[first + position] = 1
     return allowed, runnable
 

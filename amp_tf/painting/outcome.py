@@ -12,7 +12,7 @@ from amp_tf.graph.indices import Flags, Indices, Node, Unit
 from amp_tf.graph.view import GraphView, compact
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
 from amp_tf.painting.eligibility import Obstacles
-from amp_tf.painting.reasons import Balance, Reason, Rule
+from amp_tf.painting.reasons import IMPOSSIBLE, Balance, Reason, Rule
 from amp_tf.precision import Precision
 
 _NO_OBSTACLES = Obstacles({}, {}, ())
@@ -106,6 +106,11 @@ class Painting:
         if self._marks is None:
             return []
         return np.unique(self._marks.node_of[self.converted]).tolist()  # type: ignore[no-any-return]
+
+    def count(self, rule: Rule) -> int:
+        """How many nodes a rule left its mark on."""
+        marks = self._marks
+        return 0 if marks is None else len(np.unique(marks.node_of[marks.rule == rule]))
 
     def reason(self, node: Node) -> Reason:
         """Why a node has its precision: the rule for the type of its result, or else for its first float32 type."""
@@ -205,5 +210,5 @@ def _why_nothing(canvas: Canvas, obstacles: Obstacles) -> Rule:
 
 def _flagged(canvas: Canvas) -> Flags:
     """Units that lost their place on the allow list because they cannot be 16 bit."""
-    flagged: Flags = ((canvas.rule == Rule.NO_KERNEL) | (canvas.rule == Rule.TYPE_NOT_ALLOWED)).astype(np.uint8)
+    flagged: Flags = np.isin(canvas.rule, list(IMPOSSIBLE)).astype(np.uint8)
     return flagged

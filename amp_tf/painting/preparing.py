@@ -110,6 +110,8 @@ def _drop_allow_without_kernel(canvas: Canvas) -> None:
         node = canvas.node_of[unit]
         first, end = view.base[node], view.base[node + 1]
         rule = Rule.NO_KERNEL if canvas.type_allowed[unit] else Rule.TYPE_NOT_ALLOWED
+        if view.ops[node] in canvas.target.without_kernel:
+            rule = Rule.NO_FUSED_KERNEL
         is_result = unit - first in view.signatures[node].outputs[:1]
         if is_result and not (view.slot(node, unit).is_fixed and convertible[first:end].any()):
             canvas.on_allow[first:end] = 0

@@ -55,6 +55,7 @@ class Rule(enum.IntEnum):
     CARRIED = 130
     CENTRED = 131
     NORM = 132
+    NO_FUSED_KERNEL = 133
 
     @property
     def converts(self) -> bool:
@@ -69,6 +70,8 @@ class Rule(enum.IntEnum):
 
 #: The rules by which a user converts nodes: no other rule takes their paint off but where 16 bit cannot be.
 FORCED = frozenset({Rule.FORCED_BY_LEVEL, Rule.FORCED_BY_NAME, Rule.FORCED_BY_SCOPE})
+#: The rules by which a product cannot be 16 bit.
+IMPOSSIBLE = frozenset({Rule.NO_FUSED_KERNEL, Rule.NO_KERNEL, Rule.TYPE_NOT_ALLOWED})
 #: The rules by which what a node computes is float32 because 16 bit would not hold what matters of it.
 KEPT = frozenset({Rule.CENTRED, Rule.DIFFERENCE, Rule.NORM, Rule.RUNNING_SUM})
 
@@ -96,6 +99,7 @@ _WORDS = {
     Rule.KEPT_BY_SCOPE: 'it was made inside amp_tf.scope("float32")',
     Rule.TYPE_NOT_ALLOWED: "the definition of its op does not allow the 16-bit type",
     Rule.NO_KERNEL: "TensorFlow has no 16-bit kernel of its op for its device",
+    Rule.NO_FUSED_KERNEL: "TensorFlow fused it with what follows, and the fused kernel has no 16-bit form here",
     Rule.QUANTIZED: "it works on quantized values",
     Rule.REFERENCE_VARIABLE: "it reads a reference variable",
     Rule.CALLS_FUNCTION: "its types belong to the functions that it calls",

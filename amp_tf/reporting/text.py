@@ -6,6 +6,7 @@ import collections
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from amp_tf.oplists.fusions import SPLIT_PRODUCTS
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
 
@@ -32,15 +33,21 @@ def plural(count: int, noun: str) -> str:
 def render(summary: str, nodes: Sequence[NodeReport]) -> str:
     """The summary, then a line for each op that was converted, and for each rule that left nodes in float32.
 
-    Nodes without float32 values, and those whose op is on no list, are counted in the first line alone.
+    Fused products count as their product. Nodes without float32 values, and those whose op is on no list, are counted
+    in the first line alone.
     """
     return "\n".join([summary, *_converted(nodes), *_left(nodes)])
 
 
 def _converted(nodes: Sequence[NodeReport]) -> list[str]:
-    counts = collections.Counter(node.op for node in nodes if node.precision.is_f16)
-    totals = collections.Counter(node.op for node in nodes)
+    counts = collections.Counter(_kind(node) for node in nodes if node.precision.is_f16)
+    totals = collections.Counter(map(_kind, nodes))
     return [f"  {count:,} of {totals[op]:,} {op}" for op, count in counts.most_common()]
+
+
+def _kind(node: NodeReport) -> str:
+    """The op; of a fused product the op of its product, or what stays in float32 would not be counted beside it."""
+    return SPLIT_PRODUCTS[node.op].op if node.op in SPLIT_PRODUCTS else node.op
 
 
 def _left(nodes: Sequence[NodeReport]) -> list[str]:

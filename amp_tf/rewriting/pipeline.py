@@ -1,4 +1,4 @@
-"""The rewrite: read, fold, lift, paint, plan, apply, verify."""
+"""The rewrite: read, split, fold, lift, paint, plan, apply, verify."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from amp_tf.rewriting.lifting import lift
 from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
 from amp_tf.rewriting.recording import basis_of
 from amp_tf.rewriting.run import Run
+from amp_tf.rewriting.splitting import split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,10 +119,11 @@ def rewrite_serialized(
 
 
 def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest: bytes) -> tuple[bytes, GraphReport]:
-    """Read, fold, lift, paint, plan, apply, verify: the new nodes and what follows them; nothing if no node changed."""
+    """Read, split, fold, lift, paint, plan, apply, verify: the new nodes and what follows; nothing if none changed."""
     view = read_graph(graph, job.templates)
     given = job.form(view, shapes)
-    prepared = lift(fold(given, job) or given, job)
+    whole = split(given, job)
+    prepared = lift(fold(whole, job) or whole, job)
     for candidate in (prepared, given) if prepared.edits else (given,):  # dropped where nothing becomes 16 bit
         form, painting = with_early_reads(candidate, job)
         if casts := plan_edits(painting):

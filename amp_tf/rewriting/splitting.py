@@ -1,0 +1,182 @@
+"""Splits products that TensorFlow fused with what follows, where the fused kernel has no 16-bit form.
+
+TensorFlow's remapper runs before amp_tf looks: MatMul, BiasAdd and Relu are a ``_FusedMatMul`` by then. On CPUs without
+avx512, and in float16 on all, its kernel exists in float32 alone, and the forward half of a model would stay there. So
+the fused product becomes what it was made of, and the product is converted as any other.
+
+    before:  dense/Relu = _FusedMatMul(x, w, bias) fused_ops=[BiasAdd, Relu]
+    after:   dense/Relu-MatMul-0-AmpTfSplit = MatMul(x, w)
+             dense/Relu-BiasAdd-0-AmpTfSplit = BiasAdd(…, bias)
+             dense/Relu = Relu(…)
+
+The last node keeps the fused product's name: readers find it, and fetches and feeds. What the others were called is not
+known any more; they are named after it, and the user's patterns find them by its name too
+(:func:`amp_tf.graph.names.whole_of`). TensorFlow's remapper, which runs once more, fuses 16-bit products only where it
+has the kernel.
+
+It is done where a precision is named; where amp_tf chooses, for nodes alone that the user forces. It is dropped where
+nothing becomes 16 bit. Only in GraphDefs: TensorFlow hands over the bodies of functions as such, and its remapper has
+seen no FunctionDef. A second rewrite finds nothing to split.
+
+Refused: nodes that the user keeps in float32 or that are on another device; steps and attributes that
+:mod:`amp_tf.oplists.fusions` has no row for, Gelus among them; an op that the user took off the lists; channels first
+and what else oneDNN alone computes on CPUs, because without it the product would end in an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from amp_tf.graph import datatypes
+from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute
+from amp_tf.graph.indices import Node
+from amp_tf.graph.names import SPLIT_SUFFIX, FreshNames, whole_of
+from amp_tf.graph.sizes import SHAPES_ATTR, Shape
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS
+from amp_tf.oplists.fusions import (
+    FILTER_LAYOUT,
+    HOLDING_MORE,
+    SPLIT_PRODUCTS,
+    SPLIT_STEPS,
+    SPLITTABLE,
+    WIDE_BIAS,
+    Step,
+)
+from amp_tf.oplists.table import ALLOW, BIASES, CONSTANTS, FUSED_PRODUCTS, NORMALIZING
+from amp_tf.oplists.targets import CPU_DEVICE, Target
+from amp_tf.painting.eligibility import SCOPE_ATTR
+from amp_tf.painting.reasons import Rule
+from amp_tf.rewriting.form import Form, Job
+
+_OF_PRODUCTS = 2  # inputs
+_KERNEL_LABEL = "_kernel"
+_TO_BE_MADE = (SHAPES_ATTR, "_input_shapes")  # a node with other inputs or results has others
+
+
+def split(form: Form, job: Job) -> Form:
+    """Splits all fused products whose product can be 16 bit where they cannot; the form itself where there is none."""
+    target = job.resolution.target
+    candidates = form.view.nodes_with(SPLITTABLE)
+    if target is None or target.device_type != CPU_DEVICE or not candidates:
+        return form
+    obstacles = job.obstacles(form.view)
+    nodes = [node for node in candidates if obstacles.rule_of.get(node) in (None, Rule.PRESERVED)]
+    if job.resolution.is_thrifty:
+        nodes = [node for node in nodes if node in obstacles.forced]
+    nodes = [node for node in nodes if _is_stuck(form.view.ops[node], target, node in obstacles.forced)]
+    chains = {node: parts for node in nodes if (parts := _parts(form, node))}
+    if not chains:
+        return form
+    edits = _edits(form.view, chains)
+    return form.then(edits, job.templates, _sizes(form, edits))
+
+
+class _Part(NamedTuple):
+    """A node that a fused product is split into.
+
+    Attributes:
+        step: what it computes.
+        inputs: the tensors that it reads beside the result of the part before.
+    """
+
+    step: Step
+    inputs: Sequence[Tensor]
+
+
+def _is_stuck(op: str, target: Target, is_forced: bool) -> bool:
+    """Whether a fused product cannot be 16 bit although its product can, by lists that the user may have changed."""
+    if op in FUSED_PRODUCTS and op not in target.without_kernel:
+        return False
+    list_of, own_list = target.lists.list_of, ALLOW if op in FUSED_PRODUCTS else None
+    return is_forced or (list_of.get(SPLIT_PRODUCTS[op].op) == ALLOW and list_of.get(op) == own_list)
+
+
+def _parts(form: Form, node: Node) -> list[_Part]:
+    """The parts of a fused product, none where something about it is not known."""
+    view, proto = form.view, form.view.protos[node]
+    product = SPLIT_PRODUCTS[view.ops[node]]
+    types = {view.dtypes[unit] for unit in view.units(node) if not view.slot(node, unit).is_fixed}
+    if types != {datatypes.FLOAT} or not _runs_alone(proto, product):
+        return []
+    fused = proto.attr.get("fused_ops")
+    names = [name.decode() for name in fused.list.s] if fused else []
+    if not names or any(name not in SPLIT_STEPS for name in names):
+        return []
+    steps = [product, *map(SPLIT_STEPS.__getitem__, names)]
+    inputs = list(view.edges.into(node).rows("src_node", "src_port"))
+    taken = [_OF_PRODUCTS, *(step.arguments for step in steps[1:])]
+    if sum(taken) != len(inputs):
+        return []
+    left = iter(inputs)
+    parts = [_Part(step, [next(left) for _ in range(count)]) for step, count in zip(steps, taken, strict=True)]
+    return [part._replace(step=WIDE_BIAS) if _is_wide_bias(form, part) else part for part in parts]
+
+
+def _runs_alone(proto: Any, product: Step) -> bool:
+    """Whether a fused product holds nothing but what its steps say, and has a product that runs without oneDNN."""
+
+    def value(name: str) -> Any:
+        return proto.attr.get(name) or attribute()  # indexing would add it
+
+    if _KERNEL_LABEL in proto.attr or value("data_format").s in CHANNELS_FIRST_LAYOUTS:
+        return False
+    if value("filter_format").s not in (b"", FILTER_LAYOUT):
+        return False
+    if any(size != 1 for name in product.all_ones for size in value(name).list.i):
+        return False
+    return not any(value(name).i or value(name).list.i for name in HOLDING_MORE)
+
+
+def _is_wide_bias(form: Form, part: _Part) -> bool:
+    """Whether a bias may have more dimensions than one: then it is added as the sum that oneDNN took it from.
+
+    With channels last that is right for one dimension as well, so it is what is done where nothing is known.
+    """
+    if part.step.op not in BIASES:
+        return False
+    node, port = part.inputs[0]
+    value = form.view.protos[node].attr.get("value") if form.view.ops[node] in CONSTANTS else None
+    if value:
+        return len(value.tensor.tensor_shape.dim) != 1
+    shapes = form.shapes.output_shapes(form.view.names[node])
+    shape = shapes[port] if port < len(shapes) else None
+    return shape is None or len(shape) != 1
+
+
+def _edits(view: GraphView, chains: Mapping[Node, Sequence[_Part]]) -> Edits:
+    fresh = FreshNames(view.names, SPLIT_SUFFIX)
+    number_of = {name: number for number, name in enumerate(view.names)}
+    reops: list[Reop] = []
+    new: list[NewNode] = []
+    for node, parts in chains.items():
+        proto = view.protos[node]
+        waits = tuple(number_of[text[1:]] for text in proto.input if text.startswith("^"))
+        before: tuple[Tensor, ...] = ()
+        for part in parts:
+            op, inputs, attributes = part.step.op, (*before, *part.inputs), _attributes(part.step, proto)
+            if part is parts[-1]:
+                gone = dict.fromkeys(name for name in proto.attr if name[:1] != "_" or name in _TO_BE_MADE)
+                reops.append(Reop(node, op, {**gone, **attributes}, inputs))
+                break
+            before = ((view.node_count + len(new), 0),)
+            name = fresh.make(f"{view.names[node]}-{op}")
+            new.append(NewNode.having(name, op, view.devices[node], inputs, waits, attributes))
+    return Edits(tuple(reops), new=tuple(new))
+
+
+def _attributes(step: Step, proto: Any) -> dict[str, Any]:
+    """The attributes of a part of a fused product."""
+    found = {name: proto.attr[source] for name, source in step.attributes.items() if source in proto.attr}
+    if SCOPE_ATTR in proto.attr:
+        found[SCOPE_ATTR] = proto.attr[SCOPE_ATTR]
+    if SHAPES_ATTR in proto.attr and step.op not in NORMALIZING:  # these have further results
+        found[SHAPES_ATTR] = proto.attr[SHAPES_ATTR]
+    fixed = {name: attribute(**value) for name, value in step.fixed.items()}
+    return {**found, **fixed, "T": attribute(type=datatypes.FLOAT)}
+
+
+def _sizes(form: Form, edits: Edits) -> dict[str, Sequence[Shape | None]]:
+    """The shapes of the new nodes: each step keeps that of the product."""
+    return {node.name: form.shapes.output_shapes(whole_of(node.name)) for node in edits.new}

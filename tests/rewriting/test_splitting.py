@@ -1,0 +1,180 @@
+"""Products that TensorFlow fused are split again where the fused kernel has no 16-bit form."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+
+import amp_tf
+from amp_tf.graph.sizes import KnownShapes
+from amp_tf.oplists.fusions import SPLIT_PRODUCTS
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Rule
+from tests.hooks import running
+from tests.rewriting.fused_graphs import KINDS, dense, made, remapped
+from tests.rewriting.rewritten import feeds, run
+
+PLAIN_CPU = Hardware()  # neither bf16 nor avx512
+BFLOAT16 = amp_tf.AmpConfig(precision="bfloat16")
+BIAS_SHAPE = KnownShapes({"Placeholder_2": ((64,),)})  # of :func:`dense`; the hooks have all shapes from TensorFlow
+# Of the largest value, for one product. At most 0.026 and 0.004 were measured, where activations clip.
+TOLERANCES = {"bfloat16": 0.05, "float16": 0.006}
+# TensorFlow's remapper fuses these in the two ways of a CPU; the others with oneDNN alone.
+ALWAYS_FUSED = [kind for kind in KINDS if kind.startswith(("MatMul", "Conv2D"))]
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """What becomes of each kind, without oneDNN and with it; a process for each, when it is asked for."""
+
+    @functools.cache
+    def ask(onednn):
+        variables = {"TF_ENABLE_ONEDNN_OPTS": str(int(onednn)), "PYTHONPATH": str(running.ROOT)}
+        ended = running.run(["-m", "tests.rewriting.split_judging"], tmp_path_factory.mktemp("judging"), variables)
+        assert ended.status == 0, ended.err
+        return ended.result
+
+    return ask
+
+
+@pytest.mark.parametrize("precision", TOLERANCES)
+@pytest.mark.parametrize(
+    ("onednn", "kind"), [*((False, kind) for kind in ALWAYS_FUSED), *((True, kind) for kind in KINDS)]
+)
+def test_what_tensorflow_fuses_is_split_and_converted_and_the_result_is_that_of_float32(
+    judged, onednn, kind, precision
+):
+    found = judged(onednn)[kind][precision]
+    assert found["fused"][0] in SPLIT_PRODUCTS
+    assert found["left"] == []
+    assert found["types"] == [True]
+    assert found["kept"]
+    assert not found["again"]
+    assert found["as unfused"]  # to the last bit
+    assert found["split"] <= TOLERANCES[precision]
+    assert found["iterated"] <= TOLERANCES[precision]
+
+
+def test_the_last_node_keeps_the_name_and_the_others_are_named_after_it():
+    fused = remapped(made(lambda: dense(tf.nn.relu, name="dense")))
+    (whole,) = (node for node in fused.node if node.op == "_FusedMatMul")
+    result = _rewrite(fused)
+    ops = {node.name: node.op for node in result.graph.node}
+    assert ops[whole.name] == "Relu"
+    assert ops[f"{whole.name}-MatMul-0-AmpTfSplit"] == "MatMul"
+    assert ops[f"{whole.name}-BiasAdd-0-AmpTfSplit"] == "BiasAdd"
+
+
+@pytest.mark.parametrize(("shape", "op"), [([64], "BiasAdd"), ([1, 64], "AddV2"), (None, "AddV2")])
+def test_a_bias_that_may_have_more_dimensions_than_one_is_added(shape, op):
+    given = made(lambda: dense(tf.nn.relu))
+    values = feeds(given)
+    exact = run(given, values)
+    fused = remapped(given)
+    bias = next(node for node in fused.node if node.name == "Placeholder_2")
+    if shape:
+        bias.attr["shape"].CopyFrom(_shape(shape))
+        values["Placeholder_2:0"] = values["Placeholder_2:0"].reshape(shape)
+    shapes = KnownShapes({"Placeholder_2": (tuple(shape),)} if shape else {})
+    result = _rewrite(fused, shapes=shapes)
+    assert op in {node.op for node in result.graph.node}
+    np.testing.assert_allclose(run(result.graph, values), exact, rtol=0, atol=TOLERANCES["bfloat16"] * exact.max())
+
+
+def test_a_preserved_product_keeps_its_name_and_its_result_float32():
+    fused, name = _dense()
+    result = _rewrite(fused, preserve=("fetch", name))
+    nodes = {node.name: node for node in result.graph.node}
+    assert nodes[name].attr["T"].type == tf.float32.as_datatype_enum
+    assert nodes[f"{name}-MatMul-0-AmpTfSplit"].attr["T"].type == tf.bfloat16.as_datatype_enum
+
+
+def test_a_pattern_that_matches_the_fused_product_keeps_it():
+    fused, name = _dense()
+    result = _rewrite(fused, amp_tf.AmpConfig(precision="bfloat16", keep_float32=(f"^{name}$",)))
+    assert not result.changed
+
+
+def test_where_amp_tf_chooses_only_what_the_user_forces_is_split():
+    fused = remapped(made(lambda: dense(tf.nn.relu, name="first") + dense(tf.nn.relu, name="second")))
+    first, second = sorted(node.name for node in fused.node if node.op == "_FusedMatMul")
+    hardware = Hardware(cpu_has_avx512=False)
+    assert not amp_tf.rewrite(fused, amp_tf.AmpConfig(), hardware=hardware, preserve=["fetch"]).changed
+    config = amp_tf.AmpConfig(target="cpu", force_f16=(f"^{first}$",))
+    result = amp_tf.rewrite(fused, config, hardware=hardware, preserve=["fetch"])
+    assert [node.name for node in result.graph.node if node.op == "_FusedMatMul"] == [second]
+    products = [node for node in result.graph.node if node.op == "MatMul"]
+    assert [(node.name, node.attr["T"].type) for node in products] == [
+        (f"{first}-MatMul-0-AmpTfSplit", tf.bfloat16.as_datatype_enum)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "hardware"),
+    [
+        (amp_tf.AmpConfig(precision="bfloat16", allow_remove=("MatMul",)), PLAIN_CPU),
+        (amp_tf.AmpConfig(precision="bfloat16", allow_remove=("_FusedMatMul",)), PLAIN_CPU),
+        (amp_tf.AmpConfig(precision="bfloat16", force_f16=("Relu",)), Hardware(cpu_has_bf16=True)),
+        (BFLOAT16, Hardware(cpu_has_bf16=True)),
+        (BFLOAT16, Hardware(cpu_has_avx512=True)),
+    ],
+    ids=["product off the list", "fused product off the list", "bf16, forced", "bf16", "avx512"],
+)
+def test_nothing_is_split_where_its_product_stays_float32_or_the_fused_kernel_runs(config, hardware):
+    fused, name = _dense()
+    result = amp_tf.rewrite(fused, config, hardware=hardware, preserve=["fetch"])
+    assert next(node.op for node in result.graph.node if node.name == name) == "_FusedMatMul"
+    assert len(result.graph.node) - len(fused.node) == result.report.casts
+
+
+@pytest.mark.parametrize("steps", [("BiasAdd", "GeluExact"), ("BiasAdd", "_MklSwish"), ("SomethingNew",), ()])
+def test_what_is_not_known_stays_whole_and_the_report_says_why(steps):
+    fused, name = _dense()
+    node = next(node for node in fused.node if node.name == name)
+    node.attr["fused_ops"].list.s[:] = [step.encode() for step in steps]
+    result = _rewrite(fused)
+    assert not result.changed
+    assert _rule(result.report, name) is Rule.NO_FUSED_KERNEL
+    assert f"1 node (1 _FusedMatMul), such as {name!r}: {Rule.NO_FUSED_KERNEL.words}" in str(result.report)
+
+
+def test_the_report_counts_what_stays_fused_beside_what_is_converted():
+    fused = remapped(made(lambda: dense(tf.nn.relu, name="first") + dense(tf.nn.relu, name="second")))
+    node = next(node for node in fused.node if node.op == "_FusedMatMul")
+    node.attr["fused_ops"].list.s[:] = [b"BiasAdd", b"GeluExact"]
+    text = str(_rewrite(fused).report)
+    assert "1 of 2 MatMul" in text
+    assert Rule.NO_FUSED_KERNEL.words in text
+
+
+def test_a_split_product_waits_for_what_the_fused_one_waited_for():
+    fused, name = _dense()
+    node = next(node for node in fused.node if node.name == name)
+    waited = next(other.name for other in fused.node if other.op == "Placeholder" and other.name not in node.input)
+    node.input.append(f"^{waited}")
+    nodes = {node.name: node for node in _rewrite(fused).graph.node}
+    for part in (name, f"{name}-MatMul-0-AmpTfSplit", f"{name}-BiasAdd-0-AmpTfSplit"):
+        assert f"^{waited}" in nodes[part].input
+
+
+def _dense():
+    """A graph with a fused product and another placeholder, and that product's name."""
+    fused = remapped(made(lambda: dense(tf.nn.relu) + tf.compat.v1.placeholder(tf.float32, (8, 64))))
+    (name,) = (node.name for node in fused.node if node.op == "_FusedMatMul")
+    return fused, name
+
+
+def _rewrite(graph, config=BFLOAT16, preserve=("fetch",), shapes=BIAS_SHAPE):
+    return amp_tf.rewrite(graph, config, hardware=PLAIN_CPU, preserve=preserve, shapes=shapes)
+
+
+def _rule(report, name):
+    return next(node.reason.rule for node in report.nodes if node.name == name)
+
+
+def _shape(sizes):
+    return attr_value_pb2.AttrValue(shape=tf.TensorShape(sizes).as_proto())
