@@ -26,6 +26,7 @@ ONLY_XLA = (
     "all the work is in functions compiled by XLA (jit_compile=True), which TensorFlow's graph optimizers never see"
 )
 ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: looks at a GPU's accuracy without one
+FUSED = "TensorFlow fused them with what follows, and the fused kernels have no 16-bit form here"
 _PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled by XLA are seen
 
 _parts: list[Callable[[], str]] = []
@@ -72,6 +73,8 @@ def line() -> str:
     text = headline(sum(totals.graphs.values()), totals.converted, totals.total, totals.precisions, totals.casts)
     why = "" if totals.converted else why_nothing(report, totals, seen)
     text += f": {why}" if why else ""
+    if totals.converted and totals.fused:
+        text += f"; {plural(totals.fused, 'product')} left in float32: {FUSED}"
     if seen.off and totals.graphs:
         text += f"; by now {seen.off}"
     if totals.unmatched:

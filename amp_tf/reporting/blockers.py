@@ -35,6 +35,7 @@ _KIND_OF = {
     Rule.DENY_LIST: DENY,
     Rule.NOT_LISTED: NO_LIST,
     Rule.NO_KERNEL: KERNEL,
+    Rule.NO_FUSED_KERNEL: KERNEL,
     Rule.TYPE_NOT_ALLOWED: KERNEL,
     Rule.KEPT_BY_NAME: NAME,
     Rule.KEPT_BY_SCOPE: SCOPE,
@@ -85,7 +86,7 @@ class Root:
             danger = f", but it {_DANGER_OF[self.what]}" if self.what in _DANGER_OF else ""
             return f"{_variable(f'{_home(self.what)}_add')}={shlex.quote(self.what)}{danger}"
         return {
-            KERNEL: f"none here: TensorFlow has no 16-bit kernel of {self.what}; use another op in the model",
+            KERNEL: _why_no_kernel(self.what),
             NAME: f"drop {' and '.join(map(repr, self.rules))} from {_variable('keep_float32')}",
             SCOPE: f'take {self.what or "it"} out of amp_tf.scope("float32") in the model',
             DEVICE: f"take it off {self.what} in the model (tf.device)",
@@ -106,12 +107,10 @@ class Root:
             return Change(op_lists=((self.what, _home(self.what)),))
         if self.kind in (SCOPE, DEVICE, FETCHED):
             return Change(nodes=frozenset(studied.view.names[node] for node in nodes))
-        ops = (
-            {studied.view.ops[node] for node in nodes} & PRODUCTS if self.kind == COST else {self.what} & FUSED_PRODUCTS
-        )
-        unlisted = tuple((op, ALLOW) for op in sorted(ops.difference(studied.list_of)))
+        products = {studied.view.ops[node] for node in nodes} & PRODUCTS
+        unlisted = tuple((op, ALLOW) for op in sorted(products.difference(studied.list_of)))
         return {
-            KERNEL: Change(kernels=frozenset({self.what}), op_lists=unlisted),
+            KERNEL: Change(kernels=frozenset({self.what})),
             NAME: Change(patterns=frozenset(self.rules)),
             COST: Change(rules=frozenset({"cost model"}), op_lists=unlisted),
             SHAPE: Change(shapes=True),
@@ -238,8 +237,6 @@ def _root_of(studied: Studied, node: int) -> Root | None:
         return Root(ACCURACY, _ROWS_OF[rule][-1], _ROWS_OF[rule], rule.words.partition(", by {cause}")[0])
     kind = _KIND_OF.get(rule, STRUCTURE)
     name, op = studied.view.names[origin], studied.view.ops[origin]
-    if kind is NO_LIST and op in FUSED_PRODUCTS:  # off the lists where oneDNN has no kernel
-        kind = KERNEL
     if kind is COST and math.isnan(studied.figures.elements[origin]):
         kind = SHAPE
     if kind is NAME:
@@ -258,6 +255,12 @@ def _describe(root: Root, places: Places, graphs: Sequence[Studied]) -> Blocker:
     work = _work(root, places, graphs)
     _, number, node = max(work)
     return Blocker(root, len(work), sum(entry[0] for entry in work), graphs[number].view.names[node])
+
+
+def _why_no_kernel(op: str) -> str:
+    if op in FUSED_PRODUCTS:
+        return f"none here: TensorFlow fused products with what follows, and {op} has no 16-bit kernel on this CPU"
+    return f"none here: TensorFlow has no 16-bit kernel of {op} on this device"
 
 
 def _home(op: str) -> str:

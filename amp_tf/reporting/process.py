@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import threading
 
+from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 
@@ -30,6 +31,7 @@ class Totals:
         casts: casts inserted.
         precisions: the 16-bit types in use.
         unmatched: name rules that matched no node of any graph.
+        fused: products that stay in float32 because TensorFlow fused them.
     """
 
     graphs: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -38,6 +40,7 @@ class Totals:
     casts: int = 0
     precisions: tuple[Precision, ...] = ()
     unmatched: tuple[str, ...] = ()
+    fused: int = 0
 
     def plus(self, graph: GraphReport) -> Totals:
         """The totals with one graph more."""
@@ -48,6 +51,7 @@ class Totals:
             converted=self.converted + graph.converted,
             casts=self.casts + graph.casts,
             precisions=tuple(dict.fromkeys(used)),
+            fused=self.fused + graph.painting.count(Rule.NO_FUSED_KERNEL),
             unmatched=tuple(rule for rule in graph.unmatched if rule in self.unmatched or not self.graphs),
         )
 

@@ -9,6 +9,7 @@ import pytest
 import amp_tf
 from amp_tf.hooks import evidence, summary
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import process
 from amp_tf.reporting.process import Totals
 from amp_tf.reporting.schema import RewriteReport
@@ -38,6 +39,35 @@ def test_nothing_converted_comes_with_the_reason(case: str, site_folder: Path) -
     assert ended.converted == 0
     assert reason in ended.summary[6]
     assert ended.warnings == []
+
+
+# oneDNN fuses a swish with a convolution, and of that node amp_tf does not know the parts. No CPU has a fused kernel in
+# float16.
+SWISH = """
+def swish(x):
+    biased = tf.nn.bias_add(tf.nn.conv2d(x, tf.ones((3, 3, 8, 8)) / 72, 1, "SAME"), tf.ones(8))
+    return biased * tf.sigmoid(biased)
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "is_converted", "text"),
+    [
+        ("swish(x)", False, f": {Rule.NO_FUSED_KERNEL.words}"),
+        ("tf.reshape(swish(x), (64, 8)) @ tf.ones((8, 8))", True, f"; 1 product left in float32: {summary.FUSED}"),
+    ],
+)
+def test_fused_products_that_are_left_are_counted_with_the_reason(
+    result: str, is_converted: bool, text: str, site_folder: Path
+) -> None:
+    code = f"import tensorflow as tf{SWISH}tf.function(lambda x: tf.exp({result}))(tf.random.normal((1, 8, 8, 8)))"
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "TF_ENABLE_ONEDNN_OPTS": "1"}
+    ended = running.run(["-c", f"{code}; import amp_tf; print(amp_tf.report())"], site_folder, variables)
+    assert ended.status == 0, ended.err
+    assert (ended.converted > 0) is is_converted
+    assert text in ended.summary[6]
+    assert "1 node (1 _FusedConv2D)" in ended.out
+    assert Rule.NO_FUSED_KERNEL.words in ended.out
 
 
 def test_a_process_without_tensorflow_says_nothing(site_folder: Path) -> None:

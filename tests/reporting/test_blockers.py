@@ -7,6 +7,7 @@ import amp_tf
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting import paint
 from tests.reporting.studied_graphs import BF16_CPU, reported, traced
+from tests.small_graphs import graph
 
 KEEP = "^kept/"
 SHAPES = ((2, 8, 8, 8, 64), (3, 3, 3, 64, 64))
@@ -137,6 +138,24 @@ def test_a_product_that_the_user_took_off_its_list_is_put_back_there():
     assert row["kind"] == "no list"
     assert row["remedy"] == "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD=Conv3D"
     assert row["gain"] == in_f16(found_in(keep_float32=()))
+
+
+def test_a_fused_product_without_a_kernel_is_a_blocker_and_no_other_op_would_help():
+    """A step that amp_tf does not know keeps it whole."""
+    proto = graph("""
+        x = Placeholder() shape=[64, 64]
+        b = Placeholder() shape=[64]
+        fused = _FusedMatMul(x, x, b) num_args=1 fused_ops=['BiasAdd', 'GeluExact']
+        product = MatMul(fused, fused)
+    """)
+    for node, shape in zip(proto.node, ([64, 64], [64], [64, 64], [64, 64]), strict=True):
+        node.attr["_output_shapes"].list.shape.add().CopyFrom(tf.TensorShape(shape).as_proto())
+    report = reported(proto, precision="float16", hardware=Hardware())
+    (row,) = (row for row in report.to_dict()["blockers"] if row["what"] == "_FusedMatMul")
+    assert row["kind"] == "no kernel"
+    assert row["gain"] == in_f16(report) == 2 * 64**3
+    assert "has no 16-bit kernel on this CPU" in row["remedy"]
+    assert "1 of 2 MatMul" in str(report)
 
 
 def test_what_does_not_pay_gains_what_a_named_precision_converts():
