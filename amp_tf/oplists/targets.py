@@ -98,8 +98,8 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
         return Resolution(None, default_device, why_none)
     lists = build_lists(_table(device_type, precision), config)
     uses_onednn = _uses_onednn(device_type, precision, hardware)
-    # On CPUs the fused products of TensorFlow's remapper are registered as placeholders, which oneDNN replaces for types
-    # that it computes. The others end in "Missing 0-th output" when the graph runs.
+    # On CPUs the fused products of TensorFlow's remapper are registered as placeholders, which oneDNN replaces for
+    # types that it computes. The others end in "Missing 0-th output" when the graph runs.
     without_kernel = FUSED_PRODUCTS if device_type == CPU_DEVICE and not uses_onednn else frozenset()
     if hardware.is_xla:
         lists = lists.without(FLOAT32_ONLY_IN_XLA)
