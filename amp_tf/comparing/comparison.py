@@ -7,8 +7,9 @@ import json
 import math
 from typing import Any
 
-from amp_tf.comparing.findings import CANCELLATION, OVERFLOW, UNDERFLOW, Finding, Patterns, keep_line
-from amp_tf.comparing.verdicts import LIMIT, Output, roundoff
+from amp_tf.comparing.findings import CANCELLATION, OVERFLOW, UNDERFLOW, Finding, keep_line, worth_alone
+from amp_tf.comparing.suspects import Patterns
+from amp_tf.comparing.verdicts import Output, limit, roundoff
 from amp_tf.precision import Precision
 
 SCHEMA_VERSION = 1
@@ -56,8 +57,10 @@ class Comparison:
         findings: where it goes wrong, ranked by what each does to the outputs; none where it is healthy.
         first_divergence: the first node whose result is further off than its inputs' roundings can explain; ``None``
             where the model is healthy.
-        patterns: for ``AmpConfig.keep_float32``: those of the findings that make the outputs better together.
-        mends: whether with these patterns all outputs are good; this was tried.
+        patterns: for ``AmpConfig.keep_float32``: with these all outputs are good on all batches, which was tried; none
+            where nothing does that.
+        mends: whether there are such patterns.
+        trials: how often the step was run with patterns to find them.
         products: matrix products and convolutions in 16 bit, which is where the speed comes from.
         products_kept: how many of them would stay in float32 with the patterns.
         is_cut: whether the user interrupted it: not all batches, nodes or remedies were tried.
@@ -76,6 +79,7 @@ class Comparison:
     first_divergence: NodeError | None = None
     patterns: Patterns = ()
     mends: bool = False
+    trials: int = 0
     products: int = 0
     products_kept: int = 0
     is_cut: bool = False
@@ -99,7 +103,7 @@ class Comparison:
 
     @property
     def line(self) -> str:
-        """The environment variable to set; empty where nothing is to be set, or nothing helps."""
+        """The environment variable to set; empty where nothing is to be set, or nothing mends all outputs."""
         return keep_line(self.patterns)
 
     def to_dict(self) -> dict[str, Any]:
@@ -136,10 +140,9 @@ class Comparison:
 
     def _healthy(self) -> list[str]:
         output = self.worst_output
-        lines = [
-            f"The furthest from float32 is the {_title(output)}: error {figure(output.error)} of its norm, "
-            f"{output.ratio:.1f} times what is allowed; {LIMIT:g} times would be too much."
-        ]
+        most = limit(output, self.precision)
+        bound = f"up to {figure(most)} is healthy" if math.isfinite(most) else "float32 itself is no more exact there"
+        lines = [f"The furthest from float32 is the {title(output)}: off by {figure(output.error)}; {bound}."]
         if worst := self.worst:
             unit = figure(roundoff(self.precision))
             lines.append(
@@ -153,7 +156,7 @@ class Comparison:
         lines = ["", f"{'error':>9} {'products':>9} {'noise':>9} {'ratio':>7}  output"]
         for output in bad[:_SHOWN]:
             figures = (figure(value) for value in (output.error, output.ideal, output.noise))
-            lines.append(" ".join([*(f"{text:>9}" for text in figures), f"{output.ratio:7.3g}", f" {_title(output)}"]))
+            lines.append(" ".join([*(f"{text:>9}" for text in figures), f"{output.ratio:7.3g}", f" {title(output)}"]))
         if len(bad) > _SHOWN:
             lines.append(f"{'':39}and {len(bad) - _SHOWN} more")
         if first := self.first_divergence:
@@ -163,13 +166,22 @@ class Comparison:
         return [*lines, "", *self._advice()]
 
     def _advice(self) -> list[str]:
-        if not self.patterns and self.is_cut:
+        if self.line:
+            return [f"What to write ({self.worth}):", f"  {self.line}"]
+        if self.is_cut:
             return ["What would mend it was not found out."]
-        if not self.patterns:
-            return ["Keeping single nodes or layers in float32 does not mend it."]
-        effect = "mends all outputs" if self.mends else "makes it better, some outputs stay wrong"
+        return [
+            f"No line mends it: with all nodes in float32 that become {self.precision.value}, some outputs stay wrong."
+        ]
+
+    @property
+    def worth(self) -> str:
+        """What the line does, and what it costs, for people; empty where there is none."""
+        if not self.line:
+            return ""
         price = f"{self.products_kept} of {self.products} products in float32"
-        return [f"What to write ({effect}; {price}):", f"  {self.line}"]
+        all_kept = ", so that 16 bit gains nothing" if self.products_kept == self.products else ""
+        return f"mends all outputs; {price}{all_kept}"
 
 
 def figure(value: float) -> str:
@@ -179,24 +191,25 @@ def figure(value: float) -> str:
     return f"{value:.2%}" if value >= 1e-4 or not value else f"{value:.0e}"
 
 
-def _title(output: Output) -> str:
+def title(output: Output) -> str:
+    """What an output is called, for people."""
     return output.name if output.kind == output.name else f"{output.kind} {output.name}"
 
 
 def _describe(number: int, finding: Finding, precision: Precision) -> list[str]:
     layer = f", layer {finding.layer}" if finding.layer else ""
     forced = f"; it is 16 bit because {finding.forced_by!r} of force_f16 matches" if finding.forced_by else ""
-    state = "mends all outputs" if finding.mends else "alone, some outputs stay wrong"
     errors = figure(finding.local_error), figure(finding.accumulated_error)
     return [
         f"{number}. {finding.kind}: {finding.node} ({finding.op}{layer})",
-        f"   {_why(finding, precision)}",
+        f"   {why(finding, precision)}",
         f"   adds {errors[0]} by itself; is off by {errors[1]} in the run{forced}",
-        f"   {finding.line}: {state}, worst ratio {finding.ratio:.2g}",
+        f"   {finding.line}: {worth_alone(finding)}",
     ]
 
 
-def _why(finding: Finding, precision: Precision) -> str:
+def why(finding: Finding, precision: Precision) -> str:
+    """What goes wrong at a finding's node, for people."""
     if finding.kind == OVERFLOW:
         largest = max(finding.largest, finding.largest_input)
         return (

@@ -8,13 +8,15 @@ from typing import Any
 
 from amp_tf.comparing.comparison import Comparison, NodeError
 from amp_tf.comparing.default_target import choose_target
-from amp_tf.comparing.findings import Diagnosis, Patterns, find
+from amp_tf.comparing.findings import Diagnosis, find
 from amp_tf.comparing.flattening import FlatStep
 from amp_tf.comparing.progress import Progress, silent
 from amp_tf.comparing.running import Looked, Measured
 from amp_tf.comparing.steps import check_settings, name_of
 from amp_tf.comparing.subjects import flat_step
-from amp_tf.comparing.verdicts import LIMIT, Output, has_truth, roundoff
+from amp_tf.comparing.suspects import Patterns
+from amp_tf.comparing.trials import Trials
+from amp_tf.comparing.verdicts import LIMIT, has_truth, roundoff
 from amp_tf.comparing.work import Work
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError, GraphError
@@ -90,34 +92,18 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
     is_healthy = all(output.is_good for output in outputs)
     looked: Sequence[Looked] = ()
     found, is_cut = Diagnosis(), measured.is_cut or yardstick.is_cut
-
-    def with_patterns(patterns: tuple[str, ...]) -> AmpConfig:
-        return dataclasses.replace(config, keep_float32=(*config.keep_float32, *patterns))
-
-    def trial(patterns: tuple[str, ...], is_last: bool = False) -> Sequence[Output]:
-        numbers = None if is_last else yardstick.numbers
-        what = f"a trial with {', '.join(patterns)} in float32"
-        kept = with_patterns(patterns)
-        tried, its_scale = work.measure(work.rewritten(kept).graph, what, numbers)
-        if tried.is_cut:
-            raise KeyboardInterrupt
-        return work.judge(tried, work.yardstick_of_trial(yardstick, kept, its_scale))
-
+    trials = Trials(work, config, yardstick)
     try:
         if not is_cut:
             looked = work.look(result.graph, yardstick.numbers[0], scale, nodes)
             if not is_healthy:
-                found = find(
-                    looked, outputs, precision, tuple(config.force_f16), find_followers(work.flat.graph), trial
-                )
+                followers = find_followers(work.flat.graph)
+                found = find(looked, outputs, precision, tuple(config.force_f16), followers, trials)
         is_cut = is_cut or found.is_cut
-        if found.mends and not is_cut and len(measured.rows) > len(yardstick.numbers):
-            mends = all(output.is_good for output in trial(found.patterns, is_last=True))
-            found = dataclasses.replace(found, mends=mends)
     except KeyboardInterrupt:
         is_cut = True
     products = count_products(result.report)
-    kept = work.rewritten(with_patterns(found.patterns)) if found.patterns else result
+    kept = work.rewritten(trials.config(found.patterns)) if found.patterns else result
 
     def whole(patterns: Patterns) -> Patterns:  # the line takes the place of what is set now
         return (*config.keep_float32, *patterns) if patterns else ()
@@ -134,7 +120,8 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         findings=tuple(dataclasses.replace(one, patterns=whole(one.patterns)) for one in found.findings),
         first_divergence=None if is_healthy else _first_divergence(looked, precision),
         patterns=whole(found.patterns),
-        mends=found.mends,
+        mends=bool(found.patterns),
+        trials=found.trials,
         products=products,
         products_kept=products - count_products(kept.report),
         is_cut=is_cut,

@@ -12,7 +12,6 @@ import numpy as np
 
 from amp_tf.comparing import instruments
 from amp_tf.comparing.comparison import without_infinities
-from amp_tf.comparing.findings import layer_of
 from amp_tf.comparing.flattening import FlatStep
 from amp_tf.comparing.forms import JointGraph
 from amp_tf.comparing.joining import FLOAT32, feed_name
@@ -20,6 +19,7 @@ from amp_tf.comparing.progress import Progress, silent
 from amp_tf.comparing.regions import nodes_run_once
 from amp_tf.comparing.steps import OWN_SCOPE, Step, check_settings, name_of
 from amp_tf.comparing.subjects import flat_step
+from amp_tf.comparing.suspects import layer_of
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision

@@ -70,6 +70,14 @@ def judge(
     return [_judge(kind, name, one, least, wander, every, unit) for (kind, name), one, least, wander, every in rows]
 
 
+def limit(output: Output, precision: Precision) -> float:
+    """The error up to which an output is good; infinite where float32 itself keeps no two digits."""
+    if output.noise > NO_TRUTH:
+        return math.inf
+    most = LIMIT * max(roundoff(precision), output.ideal, output.noise)
+    return most if output.kind == UPDATE else min(most, LOST_GRADIENT if output.kind == GRADIENT else LOST)
+
+
 def roundoff(precision: Precision) -> float:
     """The most that one rounding changes a value, relatively."""
     return float(2.0**-precision.significant_bits)

@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.comparing.comparison import Comparison
+from amp_tf.comparing.comparison import Comparison, figure, title
 from amp_tf.comparing.instruments import Statistics
 from amp_tf.comparing.ranges import Ranges
-from amp_tf.comparing.verdicts import judge
+from amp_tf.comparing.verdicts import judge, limit
 from amp_tf.precision import Precision
 from tests.comparing.planted import PLANTED
 
@@ -50,7 +50,8 @@ def test_a_healthy_model_is_healthy_ten_times_of_ten(seed):
     assert worst.ratio <= 4
     assert {output.kind for output in found.outputs} == {"loss", "gradient", "result"}
     assert f"healthy in {found.precision.value}" in str(found).splitlines()[0]
-    assert f"{worst.ratio:.1f} times what is allowed" in str(found)
+    most = figure(limit(worst, found.precision))
+    assert f" is the {title(worst)}: off by {figure(worst.error)}; up to {most} is healthy." in str(found)
 
 
 @pytest.mark.parametrize(("config", "dtype"), [(BF16, ml_dtypes.bfloat16), (F16, np.float16)])

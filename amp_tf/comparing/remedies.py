@@ -1,0 +1,136 @@
+"""The patterns that make all outputs right on all batches: a set grows until it does, and is then reduced.
+
+It begins with the suspects of the batch that is judged. Where they do not suffice, the nodes are looked at once more
+with them in float32, in the batch that is furthest off then, and what is suspect there is added; in the end all that is
+16 bit is, layer by layer. What suffices is reduced by Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input,
+2002). A set that was reduced on the batches that are watched is tried on all of them before it is believed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+from amp_tf.comparing.running import Looked
+from amp_tf.comparing.suspects import Patterns, layer_pattern, narrow, suspects
+from amp_tf.comparing.trials import Trials
+from amp_tf.precision import Precision
+from amp_tf.rewriting.fused_names import Followers
+
+_LOOKS = 4  # each costs a graph in which float32 and 16 bit run beside each other
+_REDUCTIONS = 3  # each of which all batches may refute
+_TRIALS = 12  # of one reduction
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Some of the patterns, and the node for which they are there; ``None`` where it is for a whole layer."""
+
+    patterns: Patterns
+    looked: Looked | None = None
+
+    @property
+    def name(self) -> str:
+        """The node's, or the layer's pattern."""
+        return self.patterns[0] if self.looked is None else self.looked.probe.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Remedy:
+    """What makes all outputs right.
+
+    Attributes:
+        parts: whose patterns do so together, as was tried on all batches; none where nothing does.
+        is_cut: whether the user interrupted the search.
+    """
+
+    parts: tuple[Part, ...] = ()
+    is_cut: bool = False
+
+
+def find_remedy(first: Sequence[Part], precision: Precision, followers: Followers, trials: Trials) -> Remedy:
+    """Searches for the patterns.
+
+    Args:
+        first: what to begin with, the most helpful first.
+        precision: the 16-bit type.
+        followers: what may be fused with each product.
+        trials: run the step with patterns.
+    """
+    parts: tuple[Part, ...] = ()
+    try:
+        parts = _grow(first, precision, followers, trials)
+        return Remedy(_reduced(parts, trials))
+    except KeyboardInterrupt:
+        return Remedy(parts, is_cut=True)
+
+
+def patterns_of(parts: Sequence[Part]) -> Patterns:
+    """All patterns of some parts, each once."""
+    return tuple(dict.fromkeys(pattern for part in parts for pattern in part.patterns))
+
+
+def _grow(first: Sequence[Part], precision: Precision, followers: Followers, trials: Trials) -> tuple[Part, ...]:
+    """Parts that suffice on all batches; none where not even all nodes in float32 do."""
+    parts = tuple(first)
+    for _ in range(_LOOKS):
+        if trials.holds(patterns_of(parts)):
+            return parts
+        nodes = suspects(trials.look(patterns_of(parts)), precision, followers)
+        if not nodes:
+            break
+        parts += tuple(Part(narrow(looked, followers), looked) for looked in nodes)
+    if trials.holds(patterns_of(parts)):
+        return parts
+    layers = dict.fromkeys(layer_pattern(name) for name in trials.converted(()))
+    everything = tuple(Part((layer,)) for layer in layers)
+    return everything if trials.holds(patterns_of(everything)) else ()
+
+
+def _reduced(parts: tuple[Part, ...], trials: Trials) -> tuple[Part, ...]:
+    """As few patterns of parts that suffice as the trials find."""
+    needed = patterns_of(parts)
+    for _ in range(_REDUCTIONS):
+        fewer = reduce(needed, trials.is_right, _TRIALS)
+        if trials.holds(fewer):
+            needed = fewer
+            break
+    return tuple(_left_of(parts, needed))
+
+
+def _left_of(parts: Sequence[Part], needed: Patterns) -> Iterator[Part]:
+    """The parts of which some patterns are needed, each pattern with the first one, and each node once."""
+    left = dict.fromkeys(needed)
+    for name in dict.fromkeys(part.name for part in parts):
+        same = [part for part in parts if part.name == name]
+        own = tuple(pattern for pattern in patterns_of(same) if pattern in left)
+        for pattern in own:
+            del left[pattern]
+        if own:
+            yield dataclasses.replace(same[0], patterns=own)
+
+
+def reduce(items: Patterns, suffices: Callable[[Patterns], bool], most: int) -> Patterns:
+    """Leaves out ever smaller runs of items, the last ones first, as long as the others suffice.
+
+    Args:
+        items: which suffice together, the most helpful first.
+        suffices: tells it of some of them.
+        most: how often it may be asked; with fewer questions more items are left than are needed.
+    """
+    count = 2
+    while len(items) > 1:
+        size = -(-len(items) // count)
+        for start in reversed(range(0, len(items), size)):
+            if not most:
+                return items
+            most -= 1
+            rest = (*items[:start], *items[start + size :])
+            if suffices(rest):
+                items, count = rest, max(count - 1, 2)
+                break
+        else:
+            if size == 1:
+                break
+            count = min(2 * count, len(items))
+    return items

@@ -1,0 +1,109 @@
+"""Which nodes may be what goes wrong, and the patterns that keep them in float32.
+
+Suspects are the nodes that add most by themselves: first those that make numbers infinite that are finite in float32,
+in the order of the graph, then by local error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from amp_tf.comparing.running import Looked
+from amp_tf.comparing.verdicts import has_truth, roundoff
+from amp_tf.precision import Precision
+from amp_tf.rewriting.fused_names import PRODUCTS, Followers, pattern
+
+SUSPICIOUS = 4.0  #: times the roundoff; a product of a healthy model adds about one
+_MOST = 8  # each costs a rewrite and a run of the batches, or a few
+_GRADIENT_SCOPES = ("gradient_tape/", "gradients/")
+_GRADIENT_OP = re.compile(r"(\w+?)Grad(V\d)?(_\d+)?")
+
+Patterns = tuple[str, ...]
+
+
+def suspects(nodes: Sequence[Looked], precision: Precision, followers: Followers) -> list[Looked]:
+    """The nodes that add more by themselves than products of a healthy model do, or else anything; the worst first.
+
+    A node that may be fused with a product that is worse is left out: the product's pattern keeps both in float32.
+
+    Args:
+        nodes: what was measured, sources before their readers.
+        precision: the 16-bit type.
+        followers: what may be fused with each product.
+    """
+    local = [looked for looked in nodes if looked.local is not None and has_truth(looked.local, precision)]
+    worst = [looked for looked in local if is_suspicious(looked, precision)] or local
+    order = sorted((looked for looked in worst if _added(looked)), key=lambda looked: -_added(looked))  # stable
+    chosen: dict[Patterns, Looked] = {}
+    fused: set[str] = set()
+    for looked in order:
+        own = _own(looked)
+        if own and not fused.issuperset(own):
+            chosen.setdefault(own, looked)
+            fused.update(*(followers.get(name, ()) for name in own))
+    return list(chosen.values())[:_MOST]
+
+
+def is_suspicious(looked: Looked, precision: Precision) -> bool:
+    """Whether a node adds more by itself than a product of a healthy model does."""
+    return _added(looked) > SUSPICIOUS * roundoff(precision)
+
+
+def narrow(looked: Looked, followers: Followers) -> Patterns:
+    """What keeps least in float32 so that nothing is lost at a node."""
+    return tuple(pattern(name, followers) for name in _own(looked))
+
+
+def choices(looked: Looked, known: Mapping[str, Looked], followers: Followers) -> Iterator[Patterns]:
+    """What may be kept in float32 for a node, each more than the one before.
+
+    The node, or what gives it 16-bit values; all that leads there from the products behind it, these included; its
+    layer.
+
+    Args:
+        looked: the node.
+        known: all nodes, by name.
+        followers: what may be fused with each product.
+    """
+    yield narrow(looked, followers)
+    own = _own(looked)
+    chain, waiting = dict.fromkeys(own), list(own)
+    while waiting:
+        name = waiting.pop()
+        sources = known[name].probe.rounded if name in known and known[name].probe.op not in PRODUCTS else ()
+        waiting += [source for source in sources if source not in chain]
+        chain.update(dict.fromkeys(sources))
+    yield tuple(pattern(name, followers) for name in chain)
+    if layer_of(looked.probe.name):
+        yield (layer_pattern(looked.probe.name),)
+
+
+def layer_pattern(node: str) -> str:
+    """A regular expression for all nodes of a node's layer; for the node alone where it is in none."""
+    scope = layer_of(node)
+    return f"(^|/){re.escape(scope)}/" if scope else f"^{re.escape(node)}$"
+
+
+def layer_of(node: str) -> str:
+    """The name scope of a node; of a gradient's node that of what it is the gradient of."""
+    for scope in _GRADIENT_SCOPES:
+        inner = node.partition(scope)[2]
+        if inner:
+            above, _, name = inner.rpartition("/")
+            outer, _, forward = above.rpartition("/")
+            grad = _GRADIENT_OP.fullmatch(name)
+            # dense/MatMul/MatMul_1 and dense/BiasAdd/BiasAddGrad lie below the forward node, dense/TanhGrad beside it.
+            is_beside = grad is not None and not re.fullmatch(rf"{re.escape(grad[1])}(_\d+)?", forward)
+            return above if is_beside else outer or above
+    return node.rpartition("/")[0]
+
+
+def _own(looked: Looked) -> Patterns:
+    """What to keep in float32 so that nothing is lost at a node: itself, or what gives it 16-bit values."""
+    return (looked.probe.name,) if looked.probe.is_f16 else looked.probe.rounded
+
+
+def _added(looked: Looked) -> float:
+    """What a node adds by itself."""
+    return 0.0 if looked.local is None else looked.local.distance
