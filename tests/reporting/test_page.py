@@ -10,7 +10,7 @@ from tensorflow.core.framework import graph_pb2
 
 from amp_tf.reporting import files
 from amp_tf.reporting.document import make_document
-from amp_tf.reporting.page import charts, html, words
+from amp_tf.reporting.page import charts, html, sections, words
 from amp_tf.reporting.schema import RewriteReport
 from tests.reporting import browser
 from tests.reporting.studied_graphs import reported
@@ -214,3 +214,18 @@ def test_a_function_without_a_name_cannot_break_the_page_of_several_runs(documen
     page = html.page([{**document, "steps": [{**step, **times}]}] * 2)
     assert "<lambda>" not in page
     assert "&lt;lambda&gt;" in page
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ((None, None), None),
+        ((0.0, 0.0), "Nothing becomes 16 bit if one of them alone is taken away."),
+        ((0.0, None), "Nothing becomes 16 bit if one of those that were tried alone is taken away."),
+    ],
+)
+def test_that_a_blocker_alone_gains_nothing_is_said_of_those_that_were_tried(document, gains, said):
+    first = document["blockers"][0]
+    document = {**document, "blockers": [{**first, "gain": gain} for gain in gains]}
+    section = sections.blockers(document)
+    assert (said in section) if said else ("Nothing becomes" not in section)

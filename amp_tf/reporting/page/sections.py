@@ -127,10 +127,19 @@ def blockers(document: Document) -> str:
         "What keeps work in float32",
         "<p>Found by deciding again without each, alone. 16 bit is no aim in itself: what is kept for accuracy is kept "
         "for a reason.</p>",
-        table if gaining else "<p>Nothing becomes 16 bit if one of them alone is taken away.</p>",
+        table if gaining else _nothing_gained(rows),
         _together(document["together"]),
         _without_gain(others),
     )
+
+
+def _nothing_gained(rows: Sequence[Mapping[str, Any]]) -> str:
+    """That no blocker that was tried is worth anything; nothing where none was."""
+    tried = sum(row["gain"] is not None for row in rows)
+    if not tried:
+        return ""
+    which = "one of them" if tried == len(rows) else "one of those that were tried"
+    return f"<p>Nothing becomes 16 bit if {which} alone is taken away.</p>"
 
 
 def _blocker(row: Mapping[str, Any], whole: float) -> str:
