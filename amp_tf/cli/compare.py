@@ -6,13 +6,14 @@ import argparse
 import dataclasses
 import json
 import os
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from amp_tf.cli.compared_script import compare_script
+from amp_tf.cli.compared_script import NOT_COMPARED, compare_script
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.comparing.comparison import Comparison
 from amp_tf.comparing.page import page
@@ -37,8 +38,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "       amp-tf compare [options] MODEL --inputs FILE",
         description="Runs a step in float32 and as amp_tf rewrites it, and says where it goes wrong and what to write "
         "so that it does not: the first training of a script, which ends then; or a signature of a SavedModel. Status "
-        "0 where it is healthy, 1 where it is not.",
+        "0 where it is healthy, 1 where it is not, 2 where nothing was compared (a wrong option, model or file of "
+        "inputs; a script that trains nothing).",
     )
+    parser.set_defaults(error_status=NOT_COMPARED)
     parser.add_argument("subject", nargs="+", help="the command that trains, after --; or a SavedModel's folder")
     parser.add_argument(
         "--inputs", metavar="FILE", help="a .npz file with an array for each argument of the signature, under its name"
@@ -133,7 +136,7 @@ def _read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it holds one array, without a name")
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:  # empty, or cut off
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise AmpError(f"cannot be read ({why})", where=path, fix=_how(wanted)) from None
     if sorted(arrays) != sorted(wanted):

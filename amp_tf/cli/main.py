@@ -26,13 +26,14 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: what follows ``amp-tf``; by default that of this process.
 
     Returns:
-        The exit status: that of the subcommand, 1 after an error that was told on stderr, 2 for a wrong command line
-        and without TensorFlow; as in a shell, 130 where the user interrupted it and 141 where nobody reads its output
+        The exit status: that of the subcommand, 1 after an error that was told on stderr (2 where 1 is an answer:
+        ``error_status`` of its parser), 2 for a wrong command line and without TensorFlow; as in a shell, 130 where the user interrupted it and 141 where nobody reads its output
         any more.
     """
     name = "amp-tf"
+    args = argparse.Namespace()
     try:  # from the first import on, which a user may interrupt as well
-        args = parser().parse_args(arguments)
+        parser().parse_args(arguments, args)
         name = f"amp-tf {args.command_name}"
         status = int(args.run(args))
         print(end="", flush=True)  # here, where trouble can be told
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(error, OSError):
             _drop_output()
         print(f"{name}: {error}", file=sys.stderr)
-        return 1
+        return int(getattr(args, "error_status", 1))
     finally:
         _leave_summary_out()
 

@@ -81,17 +81,45 @@ def test_as_a_page(model, tmp_path, capsys):
 
 
 def test_a_model_without_inputs_and_inputs_without_a_model_are_told(model, tmp_path, capsys):
-    assert main(["compare", model]) == 1
+    assert main(["compare", model]) == 2
     assert "there is no file of inputs. Name it with --inputs, or write --" in capsys.readouterr().err
-    assert main(["compare", model, "more", "--inputs", _inputs(tmp_path, 1)]) == 1
+    assert main(["compare", model, "more", "--inputs", _inputs(tmp_path, 1)]) == 2
     assert "expected one SavedModel" in capsys.readouterr().err
 
 
 def test_wrong_inputs_are_told(model, tmp_path, capsys):
     wrong = _inputs(tmp_path, 1, z=np.ones(3))
-    assert main(["compare", model, "--inputs", wrong]) == 1
+    assert main(["compare", model, "--inputs", wrong]) == 2
     assert "expected the arrays x, got z. Write it with numpy.savez('inputs.npz', x=…)." in capsys.readouterr().err
-    assert main(["compare", model, "--inputs", str(tmp_path / "none.npz")]) == 1
+    assert main(["compare", model, "--inputs", str(tmp_path / "none.npz")]) == 2
     assert "cannot be read (No such file or directory)" in capsys.readouterr().err
-    assert main(["compare", model, "--inputs", wrong, "--signature", "other"]) == 1
+    assert main(["compare", model, "--inputs", wrong, "--signature", "other"]) == 2
     assert "the model has no signature 'other'. Choose with --signature: serving_default." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"no arrays"])
+def test_files_that_are_no_inputs_are_told(model, tmp_path, capsys, content):
+    (tmp_path / "in.npz").write_bytes(content)
+    assert main(["compare", model, "--inputs", str(tmp_path / "in.npz")]) == 2
+    assert "in.npz: cannot be read (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--steps", "0"], "0 is no number of batches"),
+        (["--batch-size", "0"], "--batch-size: 0 is no number of rows"),
+        (["--nodes", "("], "nodes"),
+        (["--precision", "float16", "--target", "cpu", "--infer-remove", "Relux"], "Relux"),
+        (["--html", "nowhere/page.html", *ARGUMENTS], "nowhere/page.html"),
+    ],
+)
+def test_misuse_has_another_status_than_a_model_that_goes_wrong(model, tmp_path, capsys, options, why):
+    assert main(["compare", model, "--inputs", _inputs(tmp_path, 1e5), *options]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_arrays_that_the_model_cannot_take_are_misuse_too(model, tmp_path, capsys):
+    inputs = _inputs(tmp_path, 1, x=np.ones((2, 5), np.float32))
+    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS]) == 2
+    assert "amp-tf compare: " in capsys.readouterr().err
