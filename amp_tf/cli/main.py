@@ -26,9 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: what follows ``amp-tf``; by default that of this process.
 
     Returns:
-        The exit status: that of the subcommand, 1 after an error that was told on stderr (2 where 1 is an answer:
-        ``error_status`` of its parser), 2 for a wrong command line and without TensorFlow; as in a shell, 130 where the user interrupted it and 141 where nobody reads its output
-        any more.
+        The exit status: that of the subcommand; after an error that was told on stderr 1, or the subcommand's
+        ``error_status`` where 1 is an answer; 2 for a wrong command line and without TensorFlow; as in a shell, 130
+        where the user interrupted it and 141 where nobody reads its output any more.
     """
     name = "amp-tf"
     args = argparse.Namespace()

@@ -115,7 +115,16 @@ class Comparison:
             **dataclasses.asdict(self),
             "precision": self.precision.value,
             "line": self.line,
-            "findings": [{**dataclasses.asdict(finding), "line": finding.line} for finding in self.findings],
+            "worth": self.worth,
+            "findings": [
+                {
+                    **dataclasses.asdict(finding),
+                    "line": finding.line,
+                    "why": why(finding, self.precision),
+                    "worth": worth_alone(finding),
+                }
+                for finding in self.findings
+            ],
         }
         plain: dict[str, Any] = without_infinities(found)
         return plain
@@ -123,6 +132,12 @@ class Comparison:
     def to_json(self) -> str:
         """The comparison as JSON; what is infinite is the text ``"inf"`` there, because JSON has no such number."""
         return json.dumps(self.to_dict(), indent=1)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page."""
+        from amp_tf.comparing.page import fragment
+
+        return fragment(self.to_dict(), str(self))
 
     def __str__(self) -> str:
         """One screen: the verdict, the outputs that are wrong, the findings, and what to write."""
@@ -142,7 +157,8 @@ class Comparison:
         output = self.worst_output
         most = limit(output, self.precision)
         bound = f"up to {figure(most)} is healthy" if math.isfinite(most) else "float32 itself is no more exact there"
-        lines = [f"The furthest from float32 is the {title(output)}: off by {figure(output.error)}; {bound}."]
+        name = title(output.kind, output.name)
+        lines = [f"The furthest from float32 is the {name}: off by {figure(output.error)}; {bound}."]
         if worst := self.worst:
             unit = figure(roundoff(self.precision))
             lines.append(
@@ -156,7 +172,11 @@ class Comparison:
         lines = ["", f"{'error':>9} {'products':>9} {'noise':>9} {'ratio':>7}  output"]
         for output in bad[:_SHOWN]:
             figures = (figure(value) for value in (output.error, output.ideal, output.noise))
-            lines.append(" ".join([*(f"{text:>9}" for text in figures), f"{output.ratio:7.3g}", f" {title(output)}"]))
+            lines.append(
+                " ".join(
+                    [*(f"{text:>9}" for text in figures), f"{output.ratio:7.3g}", f" {title(output.kind, output.name)}"]
+                )
+            )
         if len(bad) > _SHOWN:
             lines.append(f"{'':39}and {len(bad) - _SHOWN} more")
         if first := self.first_divergence:
@@ -191,9 +211,9 @@ def figure(value: float) -> str:
     return f"{value:.2%}" if value >= 1e-4 or not value else f"{value:.0e}"
 
 
-def title(output: Output) -> str:
+def title(kind: str, name: str) -> str:
     """What an output is called, for people."""
-    return output.name if output.kind == output.name else f"{output.kind} {output.name}"
+    return name if kind == name else f"{kind} {name}"
 
 
 def _describe(number: int, finding: Finding, precision: Precision) -> list[str]:

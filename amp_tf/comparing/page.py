@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from amp_tf.comparing.comparison import figure
-from amp_tf.reporting.page.html import head
+from amp_tf.comparing.comparison import figure, title
+from amp_tf.reporting.page.html import framed, head
 from amp_tf.reporting.page.words import path, text
 
 _NODES = 100  # the JSON has them all
@@ -20,28 +20,36 @@ def page(document: Mapping[str, Any], summary: str) -> str:
         document: what :meth:`Comparison.to_dict` or :meth:`Ranges.to_dict` gave.
         summary: the text for the terminal, whose first line is the heading.
     """
+    return f"{head('amp_tf: ' + document['name'])}<body><main>{_article(document, summary)}</main></body></html>\n"
+
+
+def fragment(document: Mapping[str, Any], summary: str) -> str:
+    """The page for a notebook, in a frame of its own, so that its style stays there."""
+    return framed("amp_tf comparison", _article(document, summary))
+
+
+def _article(document: Mapping[str, Any], summary: str) -> str:
     heading = text(summary.splitlines()[0])
-    parts = _compared(document) if "outputs" in document else [_ranges(document)]
+    parts = _compared(document, summary) if "outputs" in document else [_ranges(document)]
     notes = "".join(f'<p class="note">{text(note)}</p>' for note in document["notes"])
     return (
-        f"{head('amp_tf: ' + document['name'])}<body><main><article><header>"
-        f'<p class="brand">amp_tf comparison</p><h1 class="title">{heading}</h1></header>{"".join(parts)}{notes}'
-        "</article></main></body></html>\n"
+        f'<article><header><p class="brand">amp_tf comparison</p><h1 class="title">{heading}</h1></header>'
+        f"{''.join(parts)}{notes}</article>"
     )
 
 
-def _compared(document: Mapping[str, Any]) -> list[str]:
+def _compared(document: Mapping[str, Any], summary: str) -> list[str]:
     outputs = sorted(document["outputs"], key=lambda output: (output["is_good"], -_number(output["ratio"])))
     nodes = [node for node in document["nodes"] if node["local"] is not None and node["has_truth"]]
     nodes.sort(key=lambda node: -_number(node["local"]))
     rows = [
-        [f"{output['kind']} {output['name']}", *(_error(output[key]) for key in ("error", "ideal", "noise")),
+        [title(output["kind"], output["name"]), *(_error(output[key]) for key in ("error", "ideal", "noise")),
          f"{_number(output['ratio']):.3g}", "yes" if output["is_good"] else "no"]
         for output in outputs
     ]  # fmt: skip
     findings = [
-        [finding["kind"], finding["node"], finding["op"], _error(finding["local_error"]),
-         _error(finding["accumulated_error"]), finding["line"]]
+        [f"{finding['kind']}: {finding['node']} ({finding['op']})", finding["why"], _error(finding["local_error"]),
+         _error(finding["accumulated_error"]), finding["worth"], finding["line"]]
         for finding in document["findings"]
     ]  # fmt: skip
     looked = [
@@ -50,11 +58,27 @@ def _compared(document: Mapping[str, Any]) -> list[str]:
         for node in nodes[:_NODES]
     ]  # fmt: skip
     return [
-        _section("What to write", f"<pre>{text(document['line'])}</pre>") if document["line"] else "",
-        _table("Findings", ("kind", "node", "op", "adds", "in the run", "alone"), findings),
+        *([_advice(document, summary)] if not document["is_healthy"] else []),
+        _first_divergence(document["first_divergence"]),
+        _table("Findings", ("where", "why", "adds", "in the run", "alone", "line"), findings),
         _table("Outputs", ("output", "error", "products", "noise", "ratio", "good"), rows),
         _table("Nodes, by what each adds", ("node", "op", "result", "adds", "in the run"), looked),
     ]
+
+
+def _advice(document: Mapping[str, Any], summary: str) -> str:
+    """The line and what it is worth; where there is none, the terminal's words for that."""
+    if document["line"]:
+        return _section("What to write", f"<p>It {text(document['worth'])}.</p><pre>{text(document['line'])}</pre>")
+    said = next(line for line in summary.splitlines() if line.startswith(("No line", "What would")))
+    return _section("What to write", f"<p>{text(said)}</p>")
+
+
+def _first_divergence(node: Mapping[str, Any] | None) -> str:
+    if node is None:
+        return ""
+    told = f"{path(node['name'])} ({text(node['op'])}), error {_error(node['accumulated'])} in the run"
+    return _section("First divergence", f"<p>{told}</p>")
 
 
 def _ranges(document: Mapping[str, Any]) -> str:
@@ -70,10 +94,17 @@ def _ranges(document: Mapping[str, Any]) -> str:
 def _table(heading: str, heads: Iterable[str], rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return ""
+    heads = tuple(heads)
     top = "".join(f"<th>{name}</th>" for name in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{path(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    table = f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-    return _section(heading, table)
+    body = "".join(f"<tr>{''.join(map(_cell, heads, row))}</tr>" for row in rows)
+    table = f'<table class="wide labelled"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
+    return _section(heading, f'<div class="scroll">{table}</div>')
+
+
+def _cell(head: str, value: str) -> str:
+    """A cell with the head of its column, which stands beside it on narrow screens."""
+    inside = f"<code>{text(value)}</code>" if head == "line" else path(value)
+    return f'<td data-head="{text(head)}">{inside}</td>'
 
 
 def _section(heading: str, inside: str) -> str:

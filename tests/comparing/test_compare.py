@@ -51,7 +51,8 @@ def test_a_healthy_model_is_healthy_ten_times_of_ten(seed):
     assert {output.kind for output in found.outputs} == {"loss", "gradient", "result"}
     assert f"healthy in {found.precision.value}" in str(found).splitlines()[0]
     most = figure(limit(worst, found.precision))
-    assert f" is the {title(worst)}: off by {figure(worst.error)}; up to {most} is healthy." in str(found)
+    name = title(worst.kind, worst.name)
+    assert f" is the {name}: off by {figure(worst.error)}; up to {most} is healthy." in str(found)
 
 
 @pytest.mark.parametrize(("config", "dtype"), [(BF16, ml_dtypes.bfloat16), (F16, np.float16)])
@@ -174,7 +175,7 @@ def test_the_schemas_are_schemas_that_say_all_that_is_written(name):
     found = schema(name)
     jsonschema.Draft202012Validator.check_schema(found)
     kind = {"comparison-1.schema.json": Comparison, "ranges-1.schema.json": Ranges}[name]
-    own = {"schema", "schema_version", "is_healthy"} | ({"line"} if kind is Comparison else set())
+    own = {"schema", "schema_version", "is_healthy"} | ({"line", "worth"} if kind is Comparison else set())
     assert found["properties"].keys() == {field.name for field in dataclasses.fields(kind)} | own
 
 

@@ -34,8 +34,13 @@ def fragment(document: Document) -> str:
     """
     top = "".join(part(document) for part in (sections.hero, sections.tiles, sections.blockers))
     still = re.sub(r"<button[^>]*>(.*?)</button>", r"<code>\1</code>", top)
-    inside = f"{head('amp_tf report')}<body><main><article>{still}</article></main></body></html>"
-    return f'<iframe srcdoc="{text(inside)}" title="amp_tf report" style="{_FRAME}"></iframe>'
+    return framed("amp_tf report", f"<article>{still}</article>")
+
+
+def framed(title: str, inside: str) -> str:
+    """A part of a page for a notebook, in a frame of its own."""
+    whole = f"{head(title)}<body><main>{inside}</main></body></html>"
+    return f'<iframe srcdoc="{text(whole)}" title="{text(title)}" style="{_FRAME}"></iframe>'
 
 
 def head(title: str) -> str:

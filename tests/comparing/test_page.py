@@ -1,0 +1,62 @@
+"""The page of a comparison, and its view for notebooks."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.comparing.page import page
+from tests.reporting import browser
+
+
+@pytest.fixture(scope="module")
+def found():
+    def product(x):
+        w = tf.constant(np.ones((6, 6), np.float32))
+        with tf.name_scope("a_layer_of_a_very_long_name" * 4):
+            return tf.matmul(x, w, name="beyond_the_range")
+
+    x = np.full((4, 6), 5e4, np.float32)
+    return amp_tf.compare(product, [x], amp_tf.AmpConfig(precision="float16", target="cpu"))
+
+
+def test_the_page_has_the_verdicts_the_first_divergence_and_what_the_line_is_worth(found):
+    text = page(found.to_dict(), str(found))
+    plain = html.unescape(text.replace("<wbr>", ""))
+    assert found.line
+    assert f"<p>It {found.worth}.</p><pre>{found.line}</pre>" in plain
+    assert "16 bit gains nothing" in found.worth
+    assert f"First divergence</h2><p>{found.first_divergence.name} (MatMul), error inf in the run</p>" in plain
+    assert "float16 ends at 65504" in plain
+    assert "alone, it mends all outputs of the batches that were judged</td>" in plain
+    assert '<td data-head="output">result</td>' in plain
+
+
+def test_where_nothing_mends_it_the_page_says_so(found):
+    without = dataclasses.replace(found, patterns=(), mends=False)
+    text = page(without.to_dict(), str(without))
+    assert "<h2>What to write</h2><p>No line mends it: " in text
+    assert "<pre>" not in text
+
+
+def test_a_notebook_shows_the_page_in_a_frame(found):
+    view = found._repr_html_()
+    assert view.startswith("<iframe srcdoc=")
+    assert found.worth in html.unescape(view)
+
+
+@pytest.mark.skipif(bool(browser.MISSING), reason=browser.MISSING)
+def test_no_column_is_cut_on_a_narrow_screen(found, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(page(found.to_dict(), str(found)))
+    with browser.browser() as shown:
+        shown.open(path)
+        for width in (400, 1000):
+            shown.look(width)
+            right = "Math.max(...[...document.querySelectorAll('td, pre')].map(e => e.getBoundingClientRect().right))"
+            assert shown.run(f"return {right}") <= width
