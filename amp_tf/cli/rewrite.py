@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os.path
 import sys
@@ -105,6 +106,8 @@ def _check_result(source: str, result: str | None, is_forced: bool) -> None:
 
 
 def _check_report(path: Path) -> None:
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if path.is_file():
         path.open("ab").close()
     elif not path.exists():

@@ -1,7 +1,7 @@
 """The products that TensorFlow's remapper fuses with what follows them, and what each of them computes.
 
 A fused product names its steps in the attribute ``fused_ops``; their further inputs follow those of the product, in the
-order of the steps. What the attributes may hold was read from the op definitions of TensorFlow 2.16 to 2.21 and from
+order of the steps. What the attributes may hold was read from the op definitions of TensorFlow 2.21 and from
 the nodes that ``core/grappler/optimizers/remapper.cc`` makes, with oneDNN and without.
 """
 
