@@ -14,6 +14,8 @@ from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling.diagnosis import LossScaleError
 from tests import absl_log
 
+pytestmark = pytest.mark.slow
+
 X = np.random.RandomState(0).randn(80, 4).astype("float32")
 Y = X.sum(1, keepdims=True)
 LIBRARIES = {"keras": keras, "tf_keras": tf_keras}
@@ -199,13 +201,11 @@ def test_an_optimizer_of_somebody_else_that_has_a_status_is_left_alone(library):
 
 
 @pytest.fixture
-def nothing_scaled_yet(monkeypatch):
+def nothing_scaled_yet():
     """Other tests of this process trained models and ran sessions; the line at exit tells of all of them."""
-    from amp_tf.hooks.loss_scaling import sessions as loss_scaling_sessions
     from amp_tf.loss_scaling import ledger
 
     ledger.forget()
-    monkeypatch.setattr(loss_scaling_sessions, "_last_looks", {})
 
 
 def test_the_line_at_exit_tells_of_the_last_models_only_and_names_them(nothing_scaled_yet):

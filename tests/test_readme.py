@@ -65,6 +65,7 @@ IN_SENTENCES = {
     "pip install .": ("tests/test_packaging.py", '"install"'),
     "pip uninstall amp-tf": ("tests/test_packaging.py", '"uninstall"'),
     "python -m benchmarks.report_cost": ("tests/benchmarks/test_report_cost.py", "benchmarks.report_cost"),
+    "python -m benchmarks.gpu grappler": ("tests/benchmarks/test_gpu.py", '"benchmarks.gpu", "grappler"'),
     "python -m benchmarks.compare_cost": ("tests/benchmarks/test_compare_cost.py", "benchmarks.compare_cost"),
     "python scripts/train_distributed.py --workers 2": ("tests/distributed/test_workers.py", "train_distributed.py"),
     "scripts/demo": ("tests/scripts/test_demo.py", "scripts/demo"),

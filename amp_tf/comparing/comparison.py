@@ -9,7 +9,7 @@ from typing import Any
 
 from amp_tf.comparing.findings import CANCELLATION, OVERFLOW, UNDERFLOW, Finding, keep_line, worth_alone
 from amp_tf.comparing.suspects import Patterns
-from amp_tf.comparing.verdicts import Output, limit, roundoff
+from amp_tf.comparing.verdicts import Output, figure, limit, roundoff, title
 from amp_tf.precision import Precision
 
 SCHEMA_VERSION = 1
@@ -202,18 +202,6 @@ class Comparison:
         price = f"{self.products_kept} of {self.products} products in float32"
         all_kept = ", so that 16 bit gains nothing" if self.products_kept == self.products else ""
         return f"mends all outputs; {price}{all_kept}"
-
-
-def figure(value: float) -> str:
-    """A relative error for people."""
-    if not math.isfinite(value):
-        return "inf"
-    return f"{value:.2%}" if value >= 1e-4 or not value else f"{value:.0e}"
-
-
-def title(kind: str, name: str) -> str:
-    """What an output is called, for people."""
-    return name if kind == name else f"{kind} {name}"
 
 
 def _describe(number: int, finding: Finding, precision: Precision) -> list[str]:

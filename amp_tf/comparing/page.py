@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from amp_tf.comparing.comparison import figure, title
+from amp_tf.comparing.verdicts import figure, title
 from amp_tf.reporting.page.html import framed, head
 from amp_tf.reporting.page.words import path, text
 

@@ -107,3 +107,15 @@ def _judge(
         ratio, is_lost = 0.0, False
     is_good = ratio <= LIMIT and not is_lost and not everywhere.nonfinite
     return Output(kind, name, found.distance, ideal.distance, noise.distance, ratio, is_good)
+
+
+def figure(value: float) -> str:
+    """A relative error for people."""
+    if not math.isfinite(value):
+        return "inf"
+    return f"{value:.2%}" if value >= 1e-4 or not value else f"{value:.0e}"
+
+
+def title(kind: str, name: str) -> str:
+    """What an output is called, for people."""
+    return name if kind == name else f"{kind} {name}"

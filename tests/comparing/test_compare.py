@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.comparing.comparison import Comparison, figure, title
+from amp_tf.comparing.comparison import Comparison
 from amp_tf.comparing.instruments import Statistics
 from amp_tf.comparing.ranges import Ranges
-from amp_tf.comparing.verdicts import judge, limit
+from amp_tf.comparing.verdicts import figure, judge, limit, title
 from amp_tf.precision import Precision
 from tests.comparing.planted import PLANTED
 

@@ -13,6 +13,8 @@ import amp_tf
 from tests.loss_scaling.steps import assert_same, gradients, make_step, poisoned, since_keras_3_1, values, variables
 from tests.loss_scaling.test_state import everything, make_model, train
 
+pytestmark = pytest.mark.slow
+
 TRACE = [gradients(0), poisoned(gradients(1), 0, float("nan")), gradients(2)]
 WAYS = {"deepcopy": copy.deepcopy, "pickle": lambda thing: pickle.loads(pickle.dumps(thing))}
 

@@ -8,6 +8,8 @@ import tensorflow as tf
 import amp_tf
 from tests.loss_scaling.steps import MODES, assert_same, gradients, make_step, poisoned, run, variables
 
+pytestmark = pytest.mark.slow
+
 TRACE = [gradients(0), poisoned(gradients(1), 0, np.nan), gradients(2), poisoned(gradients(3), 2, np.inf), gradients(4)]
 
 

@@ -62,6 +62,7 @@ def machines(draw):
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=10_000, deadline=None)
 @given(machines(), st.lists(st.booleans(), max_size=40))
 def test_case_10_ten_thousand_random_traces_equal_an_independent_oracle(machine, trace):
