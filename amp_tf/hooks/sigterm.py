@@ -31,7 +31,8 @@ def watch(ending: Callable[[], None]) -> None:
     with _lock:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             faulthandler.unregister(signal.SIGTERM)  # the program may have had a handler, and have none now
-            faulthandler.register(signal.SIGTERM, file=_writing_end(ending), all_threads=False)
+            # Of all threads: of one that Python does not know, such as a server's, nothing would be written.
+            faulthandler.register(signal.SIGTERM, file=_writing_end(ending), all_threads=True)
 
 
 def unwatch() -> None:
@@ -56,8 +57,9 @@ def _wait(pipe: int, ending: Callable[[], None]) -> None:
     try:
         ending()
     finally:
-        unwatch()
-        os.kill(os.getpid(), signal.SIGTERM)
+        with _lock:  # or a graph that is rewritten just now would have the signal watched again
+            unwatch()
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 @functools.cache

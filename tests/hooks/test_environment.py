@@ -149,16 +149,16 @@ print(os.environ["TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL"])
 def test_a_bad_value_that_is_mended_turns_it_on_again(site_folder: Path) -> None:
     code = """
 os.environ["AMP_TF_PRECISION"] = "bfloat16"; say()
-os.environ["AMP_TF_PRECISION"] = "fp16"; say()
+os.environ["AMP_TF_PRECISION"] = "half"; say()
 os.environ["AMP_TF_PRECISION"] = "float16"; say()
-os.environ["AMP_TF_PRECISION"] = "fp16"; say()
+os.environ["AMP_TF_PRECISION"] = "half"; say()
 del os.environ["AMP_TF_PRECISION"]; say()
-os.environ["AMP_TF_PRECISION"] = "fp16"; say()
+os.environ["AMP_TF_PRECISION"] = "half"; say()
 import amp_tf
 amp_tf.disable()
 os.environ["AMP_TF_PRECISION"] = "float16"; say()
 """
-    words, err = said(code, site_folder, ON | {"AMP_TF_PRECISION": "bf16"})
+    words, err = said(code, site_folder, ON | {"AMP_TF_PRECISION": "brain16"})
     assert words == ["bfloat16", "None", "float16", "None", "auto", "None", "None"]
     assert err.count("amp_tf: stays off, the program runs in float32: AMP_TF_PRECISION") == 4
 
