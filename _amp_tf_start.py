@@ -145,6 +145,8 @@ def _tell_idle_at_exit() -> None:
                 from amp_tf.hooks import switch
 
                 switch.tell_unknown_variables()
+            except ImportError:  # nothing is on, so a package that is gone is not missed
+                pass
             except Exception as error:
                 _say(error)
 
