@@ -26,10 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import models
-from benchmarks.memory_peak import COMPARED, find_peak
+from benchmarks.memory_peak import COMPARED, find_peak, record_memory
 from benchmarks.step_time import worker
 from benchmarks.step_time.modes import WAYS, Mode, environment, modes
-from benchmarks.step_time.traces import record
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 3
@@ -69,7 +68,7 @@ def work(options: dict[str, Any]) -> tuple[float, float]:
     Path("/proc/self/clear_refs").write_text("5")
     runner.steps(STEPS)
     taken = resident("VmHWM") - before
-    return taken, find_peak(record(lambda: runner.steps(STEPS))).alive
+    return taken, find_peak(record_memory(lambda: runner.steps(STEPS))).alive
 
 
 def measure(model: str, size: str, precision: str, mode: Mode, batch: int) -> tuple[float, float]:

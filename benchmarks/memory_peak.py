@@ -2,10 +2,11 @@
 
     python -m benchmarks.memory_peak convnet --batch 64 [--modes float32,policy,amp_tf] [--rows 8]
 
-From TensorFlow's profiler, which notes each block of 256 KiB or more that the CPU's allocator gives and takes back,
-with the node that it is for. *Alive* is the sum of what the nodes asked for, counted from the beginning of the steps,
-so without weights and optimizer slots: it hardly differs between runs. *Given* is the size of the blocks: the allocator
-does not split a block for a small rest, so this depends on which blocks happened to be free. The resident memory
+From TensorFlow's profiler, which notes each block that the CPU's allocator gives and takes back, with the node that it
+is for; where TensorFlow computes with oneDNN, blocks of 256 KiB or more. *Alive* is the sum of what the nodes asked
+for, counted from the beginning of the steps, so without weights and optimizer slots: it hardly differs between runs.
+*Given* is the size of the blocks: oneDNN's allocator does not split a block for a small rest, so this depends on which
+blocks happened to be free; the other one gives what is asked for. The resident memory
 (``python -m benchmarks.memory``) wanders even more: the process keeps what was given back, and two threads ask in
 another order each time.
 
@@ -15,11 +16,12 @@ Resident memory still decides what fits, so the search for the largest batch use
 from __future__ import annotations
 
 import argparse
+import ctypes
 import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.models import BENCHMARKS, names
@@ -64,15 +66,31 @@ def find_peak(events: Iterable[Event]) -> Peak:
     for event in events:
         if event.name == "MemoryAllocation":
             block = living[event.details["addr"]] = event.details
-            alive, given = alive + block["requested_bytes"], given + block["allocation_bytes"]
+            alive, given = alive + block["requested_bytes"], given + _given(block)
         elif event.name == "MemoryDeallocation" and event.details["addr"] in living:
             block = living.pop(event.details["addr"])
-            alive, given = alive - block["requested_bytes"], given - block["allocation_bytes"]
+            alive, given = alive - block["requested_bytes"], given - _given(block)
         if alive > most_alive:
             most_alive, at_peak = alive, list(living.values())
         most_given = max(most_given, given)
     tensors = sorted(map(_tensor, at_peak), key=lambda tensor: -tensor.mib)
     return Peak(most_alive / MIB, most_given / MIB, tuple(tensors))
+
+
+def _given(block: dict[str, Any]) -> int:
+    return int(block["allocation_bytes"] or block["requested_bytes"])  # 0 where the system's malloc does not tell
+
+
+def record_memory(run: Callable[[], object]) -> list[Event]:
+    """Runs something under the profiler, its allocations told on every CPU.
+
+    The allocator that TensorFlow has without oneDNN tells them only if it is asked to; no Python function does that.
+    """
+    from tensorflow.python.platform import sysconfig
+
+    framework = ctypes.CDLL(f"{sysconfig.get_lib()}/libtensorflow_framework.so.2")
+    framework._ZN3tsl23EnableCPUAllocatorStatsEv()
+    return record(run)
 
 
 def _tensor(block: dict[str, Any]) -> Tensor:
@@ -89,7 +107,7 @@ def work(job: dict[str, Any]) -> Peak:
 
     worker.set_up(modes(job["precision"])[job["mode"]])
     runner, _ = worker.prepare(job, WAYS["fit"])
-    return find_peak(record(lambda: runner.steps(STEPS)))
+    return find_peak(record_memory(lambda: runner.steps(STEPS)))
 
 
 def measure(job: dict[str, Any]) -> Peak:

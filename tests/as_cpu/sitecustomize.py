@@ -1,8 +1,9 @@
 """Every Python that has this folder on its PYTHONPATH finds a CPU with AVX2 and nothing newer (scripts/test --as-cpu).
 
-TensorFlow's own question, of which oneDNN being on and its types follow, is overwritten before the first of its modules
-is loaded; /proc/cpuinfo, which amp_tf reads, is masked. oneDNN and XLA obey their variables, which the script sets.
-Eigen's kernels ask nobody.
+Two of TensorFlow's own questions are overwritten before the first of its modules is loaded: which features the CPU has,
+of which oneDNN's types follow, and whether oneDNN is on, which it has asked while its library was loaded.
+/proc/cpuinfo, which amp_tf reads, is masked. oneDNN and XLA obey their variables, which the script sets. Eigen's
+kernels ask nobody.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ def _masked_open(file: Any, *arguments: Any, **options: Any) -> IO[Any]:
 def _before_import(event: str, arguments: tuple[Any, ...]) -> None:
     if event != "import" or _overwritten or "/tensorflow/" not in str(arguments[1]):
         return
-    from overwriting import hide_features, library
+    from overwriting import ONEDNN_IS_ON, answer, hide_features, library, overwrite
 
     before, _, _ = str(arguments[1]).rpartition("/tensorflow/python/")
     if before:
         _overwritten.append(Path(before, "tensorflow"))
-        hide_features(library(_overwritten[0]), HIDDEN_FEATURES)
+        framework = library(_overwritten[0])
+        hide_features(framework, HIDDEN_FEATURES)
+        overwrite(framework, ONEDNN_IS_ON, answer(ONEDNN_IS_ON, False))
 
 
 io.open = builtins.open = _masked_open  # type: ignore[assignment]
