@@ -15,7 +15,7 @@ from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.node_names import missing_node
-from amp_tf.values import dtype_name
+from amp_tf.values import dtype_name, read_names, read_patterns
 
 _PRECISION = "the 16-bit type; auto, the default, converts nothing on a CPU without bfloat16 arithmetic"
 _TARGET = "the device type of nodes that carry no device; gpu needs none on this machine"
@@ -28,8 +28,8 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help=_PRECISION)
     parser.add_argument("--target", choices=TARGETS, help=_TARGET)
     parser.add_argument("--level", choices=LEVELS, type=str.upper, help="how much is converted")
-    parser.add_argument("--keep-float32", action="append", metavar="REGEX", help="nodes that stay in float32")
-    parser.add_argument("--force-f16", action="append", metavar="REGEX", help="nodes that are converted if they can be")
+    parser.add_argument("--keep-float32", action="append", metavar="REGEXES", help="nodes that stay in float32")
+    parser.add_argument("--force-f16", action="append", metavar="REGEXES", help="nodes converted if they can be")
     lists = parser.add_argument_group("op lists", "Ops, comma-separated. An op that joins a list leaves its own.")
     for name in LIST_NAMES:
         for action, verb in (("add", "join"), ("remove", "leave")):
@@ -48,8 +48,11 @@ def read_config(args: argparse.Namespace) -> AmpConfig:
     config = AmpConfig.from_env(without=[name for name in given if not is_list[name]])
     changes: dict[str, object] = {}
     for name, value in given.items():
-        items = [item for part in value.split(",") if (item := part.strip())] if isinstance(value, str) else value
-        changes[name] = (*getattr(config, name), *items) if is_list[name] else value
+        if is_list[name]:
+            texts, read = ([value], read_names) if isinstance(value, str) else (value, read_patterns)
+            changes[name] = (*getattr(config, name), *(item for text in texts for item in read(text, name)))
+        else:
+            changes[name] = value
     return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
 
 

@@ -51,7 +51,7 @@ def test_results_and_variables_are_bit_for_bit_those_without_the_move(found: dic
 
 def test_they_are_those_of_float32_but_for_rounding(found: dict[str, dict[str, object]]) -> None:
     # Up to eight products with 8 significant bits, each off by at most 2**-8 of the largest value, and by as much again
-    # where Eigen computes them, which adds in bfloat16.
+    # where Eigen computes them, which rounds more often.
     limit = (8 if onednn.computes_bfloat16() else 16) * 2**-8
     assert {name: told["off"] for name, told in found.items() if not told["off"] <= limit} == {}  # type: ignore[operator]
 
