@@ -1,7 +1,8 @@
 """Every Python that has this folder on its PYTHONPATH finds a CPU with AVX2 and nothing newer (scripts/test --as-cpu).
 
 Two of TensorFlow's own questions are overwritten before the first of its modules is loaded: which features the CPU has,
-of which oneDNN's types follow, and whether oneDNN is on, which it has asked while its library was loaded.
+of which oneDNN's types follow, and whether oneDNN is on, which it has asked while its library was loaded and which
+TF_ENABLE_ONEDNN_OPTS=1 decides as ever.
 /proc/cpuinfo, which amp_tf reads, is masked. oneDNN and XLA obey their variables, which the script sets. Eigen's
 kernels ask nobody.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import os
 import sys
 from pathlib import Path
 from typing import IO, Any
@@ -39,7 +41,8 @@ def _before_import(event: str, arguments: tuple[Any, ...]) -> None:
         _overwritten.append(Path(before, "tensorflow"))
         framework = library(_overwritten[0])
         hide_features(framework, HIDDEN_FEATURES)
-        overwrite(framework, ONEDNN_IS_ON, answer(ONEDNN_IS_ON, False))
+        if os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "1":
+            overwrite(framework, ONEDNN_IS_ON, answer(ONEDNN_IS_ON, False))
 
 
 io.open = builtins.open = _masked_open  # type: ignore[assignment]

@@ -1,4 +1,7 @@
-"""A named precision on any CPU: the products of the graphs that TensorFlow runs in the end, by their types."""
+"""A named precision without 16-bit hardware: the products of the graphs that TensorFlow runs in the end, by their types.
+
+Where the CPU computes bfloat16, a fused product may stay in float32 as a whole, because a difference takes its result.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import as_cpu
 from tests.hooks import running
 
 PROGRAM = running.PROGRAMS / "fused_layers.py"
@@ -47,7 +51,7 @@ print(json.dumps(found | {{"report": str(amp_tf.report())}}))
 
 @pytest.fixture(scope="module")
 def in_float32(site_folder: Path) -> dict[str, list[float]]:
-    ended = running.run([str(PROGRAM)], site_folder, {})
+    ended = running.run([str(PROGRAM)], site_folder, as_cpu.variables())
     assert ended.status == 0, ended.err
     return ended.result
 
@@ -56,7 +60,7 @@ def in_float32(site_folder: Path) -> dict[str, list[float]]:
 def named(request: pytest.FixtureRequest, site_folder: Path) -> tuple[str, dict[str, list]]:
     # The loop and the session have no optimizer that could scale their loss.
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": request.param, f"{running.SWITCH}_LOSS_SCALING": "0"}
-    ended = running.run(["-c", WATCHED], site_folder, variables)
+    ended = running.run(["-c", WATCHED], site_folder, as_cpu.variables() | variables)
     assert ended.status == 0, ended.err
     assert ended.warnings == []
     return request.param, ended.result
