@@ -1,4 +1,4 @@
-"""A named precision without 16-bit hardware: the products of the graphs that TensorFlow runs in the end, by their types.
+"""A named precision without 16-bit hardware: the products of the graphs that TensorFlow runs, by their types.
 
 Where the CPU computes bfloat16, a fused product may stay in float32 as a whole, because a difference takes its result.
 """
