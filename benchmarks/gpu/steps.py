@@ -1,4 +1,6 @@
-"""The training step that is judged: forward, backward and the optimizer, with loss scaling as a program has it."""
+"""The steps that are judged. A training step is forward, backward and the optimizer, with loss scaling as a program has it; an
+inference step is the model alone.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +52,17 @@ def step(workload: Workload, model: Any, optimizer: Any, *, jit_compile: bool) -
         return loss
 
     return step
+
+
+def inference(model: Any, *, jit_compile: bool) -> Any:
+    """What the model gives for its inputs, as a ``tf.function`` of these."""
+    import tensorflow as tf
+
+    @tf.function(jit_compile=jit_compile)
+    def predict(*parts: Any) -> Any:
+        return model(list(parts) if len(parts) > 1 else parts[0], training=False)
+
+    return predict
 
 
 def specs(workload: Workload, batch: int) -> list[Any]:
