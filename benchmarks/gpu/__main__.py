@@ -6,9 +6,9 @@ import argparse
 import os
 import sys
 
-from benchmarks.gpu import compiled, export, grappler
+from benchmarks.gpu import compiled, export, grappler, run
 
-COMMANDS = {"export": export, "compile": compiled, "grappler": grappler}
+COMMANDS = {"export": export, "compile": compiled, "run": run, "grappler": grappler}
 
 
 def main() -> int:

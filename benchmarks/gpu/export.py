@@ -189,7 +189,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", default="all", help="names, comma-separated, or all")
     parser.add_argument("--size", default="wide", choices=SIZES)
     parser.add_argument("--ways", default=",".join(WAYS), help="names, comma-separated")
-    parser.add_argument("--variants", default=",".join(COMPARED), help=f"names, comma-separated, of {', '.join(VARIANTS)}")
+    parser.add_argument(
+        "--variants", default=",".join(COMPARED), help=f"names, comma-separated, of {', '.join(VARIANTS)}"
+    )
     parser.add_argument("--out", type=Path, default=Path("exported"), help="the folder of the steps")
     parser.add_argument("--here", action="store_true", help="no process for each variant (one variant)")
 
