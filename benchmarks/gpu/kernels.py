@@ -1,11 +1,11 @@
 """The kernels of an optimized HLO module: products by type, casts that are kernels of their own, bytes, a roofline.
 
 What one instruction of the entry, of a loop's body or of a branch does is a kernel; a fusion is one kernel. A loop's
-kernels run as often as XLA says that its body does. XLA does not say it of a backward loop, which runs as often as the
-forward loop has counted: as often as the loops whose results it takes. Of a branch's ways the one that moves most is
-taken (the update of a step whose gradients are finite). A kernel reads its operands and writes its results once; of a buffer that it takes
-or puts a slice of, the slice. Its time on the roofline is the larger of bytes by bandwidth and FLOPs by the peak for
-the type that it multiplies.
+kernels run as often as XLA says that its body does. XLA does not say it of a backward loop, which runs as often as
+the forward loop has counted: as often as the loops whose results it takes. Of a branch's ways the one that moves most
+is taken (the update of a step whose gradients are finite). A kernel reads its operands and writes its results once;
+of a buffer that it takes or puts a slice of, the slice. Its time on the roofline is the larger of bytes by bandwidth
+and FLOPs by the peak for the type that it multiplies.
 """
 
 from __future__ import annotations
@@ -19,12 +19,9 @@ from collections.abc import Iterable, Iterator
 from benchmarks.gpu.hlo import Array, Computation, Instruction, Module
 from benchmarks.gpu.targets import Target
 
-_FREE = frozenset(
-    "parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id opt-barrier".split()
-) | {"copy-done", "async-done", "async-update"}
-_MOVES = frozenset(
-    "parameter convert copy transpose bitcast reshape tuple get-tuple-element constant broadcast".split()
-)
+_NAMES = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast"})
+_FREE = _NAMES | {"after-all", "partition-id", "replica-id", "opt-barrier", "copy-done", "async-done", "async-update"}
+_MOVES = _NAMES | {"fusion", "convert", "copy", "transpose", "reshape", "broadcast"}
 _FLOATS = frozenset({"f32", "f16", "bf16"})
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 
@@ -187,7 +184,7 @@ def _inside(module: Module, instruction: Instruction) -> Iterator[tuple[Computat
 def _is_cast(inside: Iterable[tuple[Computation, Instruction]]) -> bool:
     is_cast = False
     for where, one in inside:
-        if one.op not in _MOVES | {"fusion"}:
+        if one.op not in _MOVES:
             return False
         if one.op == "convert":
             is_cast |= {one.results[0].element, where[one.operands[0]].results[0].element} <= _FLOATS

@@ -1,5 +1,6 @@
-"""The steps that are judged. A training step is forward, backward and the optimizer, with loss scaling as a program has it; an
-inference step is the model alone.
+"""The steps that are judged: of training, forward, backward and the optimizer; of inference, the model alone.
+
+In float16 the optimizer scales the loss, as a program has it.
 """
 
 from __future__ import annotations
