@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    environment.prepare()
+    environment.COMPILER.prepare()
     failed = 0
     found = read(options.json) if options.json and options.json.exists() else []
     if not options.exported:
@@ -59,11 +59,11 @@ def compile_model(model: str, target: str, options: argparse.Namespace) -> tuple
     files = [path for stem in stems if (path := options.out / f"{stem}.mlir.gz").exists()]
     if not files:
         return [], 1
-    command = [environment.PYTHON, "-m", "benchmarks.gpu.compiler", "--targets", target]
+    command = [environment.COMPILER.python, "-m", "benchmarks.gpu.compiler", "--targets", target]
     command += ["--hlo"] if options.hlo else []
     ended = subprocess.run(
         [*command, *(path.absolute() for path in files)],
-        env=environment.variables(),
+        env=environment.compiler_variables(),
         cwd=environment.ROOT,
         stdout=subprocess.PIPE,
         text=True,

@@ -19,7 +19,8 @@ class Counted:
     """What a graph computes.
 
     Attributes:
-        convolutions, products: how many of each type; of convolutions with the layout, such as ``float16 NHWC``.
+        convolutions, products: how many of each type; of convolutions with the layout, such as ``float16 NHWC``, and
+            a recurrent layer by cuDNN is a product.
         transposes: how many Transposes.
         casts: how many Casts between floating-point types.
     """
@@ -70,6 +71,8 @@ def count(graph: Any) -> Counted:
             convolutions[f"{kind} {node.attr['data_format'].s.decode()}"] += 1
         elif "MatMul" in node.op or node.op == "Einsum":
             products[kind] += 1
+        elif "CudnnRNN" in node.op:
+            products[f"{kind} CudnnRNN"] += 1
         elif node.op == "Transpose":
             transposes += 1
         elif node.op == "Cast":
