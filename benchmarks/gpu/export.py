@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import steps
+from benchmarks.gpu import steps, virtual
 from benchmarks.gpu.cases import CASES, SIZES, names
 from benchmarks.gpu.stablehlo import count_casts, count_products
 
@@ -76,6 +76,7 @@ def prepare(variant: Variant) -> None:
         from amp_tf.config import AmpConfig
         from amp_tf.hooks.xla import functions as xla
 
+        virtual.pretend("9.0")
         xla.install(AmpConfig(precision=variant.amp, target="gpu"))
 
 

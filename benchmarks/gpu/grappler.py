@@ -96,21 +96,11 @@ def rows(mode_name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         virtual.place(graph)
         for capability in options.capabilities.split(","):
             if mode_name == "amp_tf":
-                pretend(capability)
+                virtual.pretend(capability)
             counted = virtual.count(virtual.optimize(graph, ends, capability, own_pass=mode.own_pass))
             row = {"model": name, "capability": capability, "mode": mode_name, "precision": options.precision}
             found.append(row | dataclasses.asdict(counted))
     return found
-
-
-def pretend(capability: str) -> None:
-    """Makes amp_tf see a GPU of this compute capability, as it would on a machine with one."""
-    from amp_tf.hooks import devices
-    from amp_tf.oplists.hardware import Hardware
-
-    major, minor = map(int, capability.split("."))
-    seen = dataclasses.replace(Hardware.detect_cpu(), gpu_capabilities=((major, minor),))
-    devices.hardware = lambda: seen
 
 
 def read(path: Path) -> list[dict[str, Any]]:

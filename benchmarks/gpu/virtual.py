@@ -80,6 +80,16 @@ def count(graph: Any) -> Counted:
     return Counted(dict(sorted(convolutions.items())), dict(sorted(products.items())), transposes, casts)
 
 
+def pretend(capability: str) -> None:
+    """Makes amp_tf see a GPU of this compute capability, as it would on a machine with one."""
+    from amp_tf.hooks import devices
+    from amp_tf.oplists.hardware import Hardware
+
+    major, minor = map(int, capability.split("."))
+    seen = dataclasses.replace(Hardware.detect_cpu(), gpu_capabilities=((major, minor),))
+    devices.hardware = lambda: seen
+
+
 def every_node(graph: Any) -> Iterator[Any]:
     return itertools.chain(graph.node, *(function.node_def for function in graph.library.function))
 
