@@ -5,22 +5,24 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 
-from benchmarks.gpu import compiled, export, grappler, run
+from benchmarks.gpu import compiled, export, grappler, judge, run
 
-COMMANDS = {"export": export, "compile": compiled, "run": run, "grappler": grappler}
+COMMANDS = {"export": export, "compile": compiled, "run": run, "grappler": grappler, "judge": judge}
 
 
-def main() -> int:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    parser = argparse.ArgumentParser(description=__doc__)
+def run_command(arguments: Sequence[str] | None = None) -> int:
+    """Runs one of :data:`COMMANDS` with its arguments, by default this process'; its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, module in COMMANDS.items():
         about = {"description": module.__doc__, "formatter_class": argparse.RawDescriptionHelpFormatter}
         module.add_arguments(commands.add_parser(name, help=str(module.__doc__).splitlines()[0], **about))
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     return COMMANDS[options.command].main(options)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.exit(run_command())
