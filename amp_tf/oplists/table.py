@@ -376,6 +376,11 @@ WITHOUT_FACTOR = Trait("Merge ZerosLike")
 IDENTITIES = Trait("IdentityN")
 #: Ops that raise e to a value.
 EXPONENTIALS = Trait("Exp Expm1")
+#: Ops that hand what they get to the functions that they name, from an input on, and on what these give.
+HANDING_OVER = {
+    **dict.fromkeys(Trait("StatelessWhile While", CALLS), 0),
+    **dict.fromkeys(Trait("Case If StatelessCase StatelessIf"), 1),
+}
 #: Random ops with a twin without state, and where the twin's seed stands among its inputs.
 STATELESS_TWINS = {
     "RandomUniform": ("StatelessRandomUniform", 1),
