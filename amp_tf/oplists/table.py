@@ -193,6 +193,8 @@ TENSOR_LIST_WRITERS = Trait(
     """TensorListFromTensor TensorListPushBack TensorListPushBackBatch TensorListScatter
     TensorListScatterIntoExistingList TensorListScatterV2 TensorListSetItem TensorListSplit"""
 )
+#: Ops that make a list of no values.
+TENSOR_LIST_MAKERS = Trait("EmptyTensorList TensorListReserve")
 #: Ops that give one element of a list, and at which port; ops that add one, and at which input it comes.
 TENSOR_LIST_ELEMENTS = {"TensorListGetItem": 0, "TensorListPopBack": 1}
 TENSOR_LIST_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}

@@ -26,6 +26,7 @@ from amp_tf.rewriting.folding import fold
 from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.hoisting import with_early_reads
 from amp_tf.rewriting.lifting import lift
+from amp_tf.rewriting.list_makers import part_lists
 from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
 from amp_tf.rewriting.recording import basis_of
 from amp_tf.rewriting.run import Run
@@ -156,7 +157,7 @@ def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest
     """Read, split, fold, lift, paint, plan, apply, verify: the new nodes and what follows; nothing if none changed."""
     view = read_graph(graph, job.templates)
     given = job.form(view, shapes)
-    whole = split(given, job)
+    whole = part_lists(split(given, job), job)
     prepared = lift(fold(whole, job) or whole, job)
     for candidate in (prepared, given) if prepared.edits else (given,):  # dropped where nothing becomes 16 bit
         form, painting = with_early_reads(candidate, job)
