@@ -1,10 +1,11 @@
 """What amp_tf must reach on GPUs beside its peers, judged on tiny forms of a few models, both ways.
 
-    python -m benchmarks.gpu judge
+    python -m benchmarks.gpu judge                        makes the rows anew, in both environments, and judges them
+    python -m benchmarks.gpu judge FILE.json …            says what the rows of ``compile`` and ``grappler`` miss
 
-Compiles and optimizes them anew (some minutes and both environments), writes the rows to ``tiny_compiled.json`` and
-``tiny_grappler.json`` here, and says what is missed. Tests judge these files. What is missed and known stands in
-:data:`KNOWN` with its figure: neither may it get worse, nor stay there when it is mended.
+The rows of the tiny forms are in ``tiny_compiled.json`` and ``tiny_grappler.json`` here, and tests judge these files.
+What is missed and known stands in :data:`KNOWN` with its figure: neither may it get worse, nor stay there when it is
+mended.
 """
 
 from __future__ import annotations
@@ -116,11 +117,15 @@ def disagreements(found: Mapping[str, float], known: Mapping[str, float]) -> lis
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--as-they-are", action="store_true", help="judge the files, make none")
+    parser.add_argument("files", type=Path, nargs="*", help="say what the rows in these miss, and make none")
 
 
 def main(options: argparse.Namespace) -> int:
-    if not options.as_they_are and (status := _make()):
+    if options.files:
+        for path in options.files:
+            print(*(f"- {name}: {figure}" for name, figure in misses(compiled.read(path)).items()), sep="\n")
+        return 0
+    if status := _make():
         return status
     found = misses(compiled.read(COMPILED)) | misses(grappler.read(GRAPPLED))
     wrong = disagreements(found, KNOWN)
