@@ -398,6 +398,20 @@ def test_list_of_lists() -> None:
     run(run_ours(graph_def, BF16, ("fetch",)).graph, ("fetch",), {})
 
 
+@pytest.mark.parametrize("mode", [FP16, BF16])
+def test_bounded_exponential(mode: Mode) -> None:
+    def build() -> None:
+        x = constant("input")
+        bounded = tf.exp(-tf.square(x), name="deny1")
+        gradient = raw.AddV2(x=raw.Mul(x=matmul(x, "allow1"), y=bounded, name="infer1"), y=x, name="infer2")
+        tf.identity(matmul(gradient, "allow2"), name="fetch")
+
+    names = {"deny1", "infer1", "infer2"}
+    original, ours = both(graph_of(build), mode)
+    assert not names & original - {"infer2"}
+    assert ours & names == {"infer1", "infer2"}
+
+
 def test_shared_maker() -> None:
     def build() -> None:
         shape = tf.constant([32, 32])
