@@ -39,7 +39,7 @@ def _stages() -> Iterator[str]:
     from amp_tf.rewriting.folding import fold
     from amp_tf.rewriting.hoisting import with_early_reads
     from amp_tf.rewriting.lifting import lift
-from amp_tf.rewriting.list_makers import part_lists
+    from amp_tf.rewriting.list_makers import part_lists
     from amp_tf.rewriting.planning import plan_edits
     from amp_tf.rewriting.run import Run
     from amp_tf.rewriting.splitting import split
