@@ -20,6 +20,7 @@ import amp_tf
 from amp_tf.cli.trial import Trial, run_trials
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, AmpConfig, Switches, find_unknown_variables
 from amp_tf.errors import ConfigError
+from amp_tf.hooks.devices import uses_tf32
 from amp_tf.hooks.summary import ON_GPU
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
@@ -62,7 +63,8 @@ class Facts:
     Attributes:
         environ: the environment.
         versions: name to version of Python, amp_tf and the libraries; ``""`` where it is not installed.
-        devices: what TensorFlow can compute on: name, description, 16-bit types in hardware.
+        devices: what TensorFlow can compute on: name, description, 16-bit types in hardware; of a GPU whether float32
+            products are computed in TF32, ``None`` where it has none.
         hardware: the same for the rewrite.
         keras: Keras' backend, dtype policy and, where it cannot be imported, the error.
         auto_clustering: whether XLA clusters operations by itself in this process.
@@ -191,7 +193,8 @@ def _devices(tf: Any) -> list[dict[str, Any]]:
         capability = tuple(details.get("compute_capability", ()))
         types = (["float16"] if capability >= (7, 0) else []) + (["bfloat16"] if capability >= (8, 0) else [])
         name = f"{details.get('device_name', 'GPU')}, compute capability {'.'.join(map(str, capability)) or 'unknown'}"
-        found.append({"name": f"GPU:{number}", "description": name, "fast_in": types})
+        device = {"name": f"GPU:{number}", "description": name, "fast_in": types, "tf32": uses_tf32(capability)}
+        found.append(device)
     return found
 
 
@@ -374,6 +377,18 @@ def _check_gpu(facts: Facts) -> Finding | None:
     return Finding("gpu", False, what, fix)
 
 
+def _check_tf32(facts: Facts) -> Finding | None:
+    names = [device["name"] for device in facts.devices if device.get("tf32")]
+    if not names:
+        return None
+    what = f"{', '.join(names)}: products that stay in float32 are computed in TF32, which rounds as float16 does"
+    fix = (
+        "Where they must be exact, write tf.config.experimental.enable_tensor_float_32_execution(False); "
+        "amp-tf compare does so meanwhile"
+    )
+    return Finding("tf32", False, what, fix)
+
+
 def _check_trials(facts: Facts) -> Finding | None:
     failed = [trial for trial in facts.trials if trial.failure]
     if not failed:
@@ -398,5 +413,6 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     _check_auto_clustering,
     _check_hardware,
     _check_gpu,
+    _check_tf32,
     _check_trials,
 )

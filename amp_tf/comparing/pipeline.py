@@ -11,7 +11,7 @@ from amp_tf.comparing.default_target import choose_target
 from amp_tf.comparing.findings import Diagnosis, find
 from amp_tf.comparing.flattening import FlatStep
 from amp_tf.comparing.progress import Progress, silent
-from amp_tf.comparing.running import Looked, Measured
+from amp_tf.comparing.running import Looked, Measured, exact_products
 from amp_tf.comparing.steps import check_settings, name_of
 from amp_tf.comparing.subjects import flat_step
 from amp_tf.comparing.suspects import Patterns
@@ -26,6 +26,7 @@ from amp_tf.rewriting.fused_names import count_products, find_followers
 from amp_tf.rewriting.pipeline import RewriteResult
 
 
+@exact_products()
 def compare(
     model_or_function: Any,
     batches: Iterable[Any],
@@ -42,8 +43,8 @@ def compare(
     One step is traced and run in float32 and as amp_tf rewrites it, with the same inputs, variables and seeds. One
     batch of four, those that are furthest off, are run again as the ideal mixed program (products alone in 16 bit) and
     in float32 with inputs that differ in their last bit, and judged; single nodes are looked at in the furthest one.
-    The model's own variables are not changed. Nothing is compiled by XLA. Interrupted by the user (Ctrl-C), it says
-    what is known by then.
+    The model's own variables are not changed. Nothing is compiled by XLA, and TF32 is off meanwhile. Interrupted by the
+    user (Ctrl-C), it says what is known by then.
 
     Args:
         model_or_function: a compiled Keras model, whose loss and gradients are compared (in float16 with a loss scale);

@@ -17,6 +17,7 @@ from amp_tf.comparing.forms import JointGraph
 from amp_tf.comparing.joining import FLOAT32, feed_name
 from amp_tf.comparing.progress import Progress, silent
 from amp_tf.comparing.regions import nodes_run_once
+from amp_tf.comparing.running import exact_products
 from amp_tf.comparing.steps import OWN_SCOPE, Step, check_settings, name_of
 from amp_tf.comparing.subjects import flat_step
 from amp_tf.comparing.suspects import layer_of
@@ -109,6 +110,7 @@ class Ranges:
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
 
+@exact_products()
 def find_ranges(
     model_or_function: Any,
     batches: Iterable[Any],

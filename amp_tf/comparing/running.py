@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,23 @@ class Measured:
             return sum(one.nonfinite for one in found), sum(min(one.error, 1e9) for one in found)
 
         return sorted(self.rows, key=lambda number: (*(-figure for figure in off(number)), number))[:count]
+
+
+@contextlib.contextmanager
+def exact_products() -> Iterator[None]:
+    """Products of float32 values are computed in float32 inside the block, also by GPUs that have TF32.
+
+    TensorFlow lets GPUs from Ampere on round the operands of such products to TF32, which has float16's mantissa: a
+    reference so made would be as far off as what is compared with it. It is a setting of the process.
+    """
+    from tensorflow.config.experimental import enable_tensor_float_32_execution, tensor_float_32_execution_enabled
+
+    before = tensor_float_32_execution_enabled()
+    enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        enable_tensor_float_32_execution(before)
 
 
 def pooled(batches: Sequence[np.ndarray]) -> list[Statistics]:

@@ -150,10 +150,12 @@ class NewNode(NamedTuple):
         return cls(name, "Reshape", device, (source, (shape, 0)), (), types)
 
     @classmethod
-    def like(cls, name: str, view: GraphView, model: int, source: Tensor, after: tuple[int, ...]) -> NewNode:
-        """Does what another node does, on its device, but reads one other tensor and waits for other nodes."""
+    def like(
+        cls, name: str, view: GraphView, model: int, inputs: tuple[Tensor, ...], after: tuple[int, ...]
+    ) -> NewNode:
+        """Does what another node does, on its device, with these inputs and waiting for these nodes."""
         attributes = _having(**view.protos[model].attr)
-        return cls(name, view.ops[model], view.devices[model], (source,), after, attributes)
+        return cls(name, view.ops[model], view.devices[model], inputs, after, attributes)
 
     @classmethod
     def enter(cls, name: str, view: GraphView, model: int, source: Tensor, after: tuple[int, ...]) -> NewNode:

@@ -7,6 +7,8 @@ import functools
 
 from amp_tf.oplists.hardware import Hardware
 
+HAS_TF32 = (8, 0)  #: the compute capability from which GPUs have it, Ampere's
+
 
 @functools.cache
 def hardware() -> Hardware:
@@ -18,6 +20,17 @@ def hardware() -> Hardware:
     Source of the compute capabilities: ``tf.config.experimental.get_device_details``.
     """
     return dataclasses.replace(Hardware.detect_cpu(), gpu_capabilities=_gpu_capabilities())
+
+
+def uses_tf32(capability: tuple[int, ...]) -> bool | None:
+    """Whether TensorFlow lets a GPU compute float32 products in TF32; ``None`` where it cannot.
+
+    Args:
+        capability: its compute capability.
+    """
+    import tensorflow as tf
+
+    return tf.config.experimental.tensor_float_32_execution_enabled() if capability >= HAS_TF32 else None
 
 
 def _gpu_capabilities() -> tuple[tuple[int, int], ...]:

@@ -94,7 +94,8 @@ def _devices(has_graphs: bool) -> list[dict[str, Any]]:
     found = devices.hardware() if has_graphs else Hardware.detect_cpu()
     table = found.costs or SHIPPED
     cpu = {"type": "CPU", "bfloat16": found.cpu_has_bf16, "avx512": found.cpu_has_avx512, "costs": table.source}
-    return [cpu, *({"type": "GPU", "compute_capability": list(pair)} for pair in found.gpu_capabilities)]
+    gpus = ({"compute_capability": list(pair), "tf32": devices.uses_tf32(pair)} for pair in found.gpu_capabilities)
+    return [cpu, *({"type": "GPU", **gpu} for gpu in gpus)]
 
 
 def _steps() -> list[dict[str, Any]]:

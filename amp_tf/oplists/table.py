@@ -193,6 +193,8 @@ TENSOR_LIST_WRITERS = Trait(
     """TensorListFromTensor TensorListPushBack TensorListPushBackBatch TensorListScatter
     TensorListScatterIntoExistingList TensorListScatterV2 TensorListSetItem TensorListSplit"""
 )
+#: Ops that make a list of no values.
+TENSOR_LIST_MAKERS = Trait("EmptyTensorList TensorListReserve")
 #: Ops that give one element of a list, and at which port; ops that add one, and at which input it comes.
 TENSOR_LIST_ELEMENTS = {"TensorListGetItem": 0, "TensorListPopBack": 1}
 TENSOR_LIST_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
@@ -376,6 +378,11 @@ WITHOUT_FACTOR = Trait("Merge ZerosLike")
 IDENTITIES = Trait("IdentityN")
 #: Ops that raise e to a value.
 EXPONENTIALS = Trait("Exp Expm1")
+#: Ops that hand what they get to the functions that they name, from an input on, and on what these give.
+HANDING_OVER = {
+    **dict.fromkeys(Trait("StatelessWhile While", CALLS), 0),
+    **dict.fromkeys(Trait("Case If StatelessCase StatelessIf"), 1),
+}
 #: Random ops with a twin without state, and where the twin's seed stands among its inputs.
 STATELESS_TWINS = {
     "RandomUniform": ("StatelessRandomUniform", 1),

@@ -90,7 +90,7 @@ def drop_unprofitable(
     computed_with = fused_with_products(canvas)
     products = _products(canvas)
     ties = [*ties, *kernel_pairs(canvas), *computed_with.items(), *products.values(), *_joined(canvas, prices)]
-    tied = _connected(dict.fromkeys(itertools.chain.from_iterable(ties)), ties)
+    tied = connected(dict.fromkeys(itertools.chain.from_iterable(ties)), ties)
     ties = [sorted(units) for units in tied if any(unit in sizes for unit in units)]
     fused = [unit for node in folded.fused for unit in canvas.view.units(node) if canvas.allow[unit]]
     sizes.update(dict.fromkeys([*fused, *computed_with], 0.0))
@@ -98,7 +98,7 @@ def drop_unprofitable(
     free = _free_products(canvas, products, prices, {*fused}) if may_choose else {}
     left = find_cheaper_in_float32(canvas, ports, sizes, ties, free, {*fused}, prices)
     canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
-    groups = _connected(left, [(port.source, *port.readers) for port in ports])
+    groups = connected(left, [(port.source, *port.readers) for port in ports])
     _note(canvas, groups, _balances(canvas, groups, ports, sizes, prices))
     if sizes_are_known:
         islands = find_islands(canvas, ports, ties)
@@ -282,10 +282,10 @@ def _add_port(network: Network, source: int, readers: list[int], casts: Pair) ->
 def find_islands(canvas: Canvas, ports: Iterable[_Port], ties: Iterable[Sequence[int]]) -> list[list[int]]:
     """The sets of painted units that are connected by 16-bit edges, by belonging to one product, or by ties."""
     by_edges = [(port.source, *port.readers) for port in ports if canvas.allow[port.source]]
-    return _connected(units_of(canvas.allow), [*by_edges, *_products(canvas).values(), *ties])
+    return connected(units_of(canvas.allow), [*by_edges, *_products(canvas).values(), *ties])
 
 
-def _connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list[int]]:
+def connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list[int]]:
     """The units in sets: those that a link names are in one; a link may name others, which do not count."""
     root_of = {unit: unit for unit in units}
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from amp_tf.graph.indices import Flags, Indices, Node, Unit
+from amp_tf.graph import datatypes
+from amp_tf.graph.indices import Flags, Indices, Mask, Node, Unit
 from amp_tf.graph.view import GraphView, compact
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
 from amp_tf.painting.eligibility import Obstacles
@@ -89,6 +90,28 @@ class Painting:
             ),
             _obstacles=obstacles,
         )
+
+    def is_f16(self) -> Mask:
+        """Of each unit, whether it is the 16-bit type once the graph is rewritten."""
+        found: Mask = self.dtypes_after() == (self.precision.data_type if self.precision else datatypes.INVALID)
+        return found
+
+    def may_be_f16(self) -> Mask:
+        """Of each unit, whether it stays in float32 although nothing forbids to touch its node."""
+        may: Mask = np.asarray(self.view.dtypes) == datatypes.FLOAT
+        may &= self.precision is not None
+        for node in self._obstacles.rule_of:
+            may[self.view.units(node)] = False
+        may[self.converted] = False
+        return may
+
+    def also(self, units: Sequence[Unit], rule: Rule) -> Painting:
+        """The same painting with more units that become 16 bit."""
+        if not units or self._marks is None:
+            return self
+        marks = dataclasses.replace(self._marks, allow=self._marks.allow.copy(), rule=self._marks.rule.copy())
+        marks.allow[units], marks.rule[units] = 1, rule
+        return dataclasses.replace(self, converted=compact(sorted({*self.converted, *units})), _marks=marks)
 
     def detached(self) -> Painting:
         """The same painting without the graph's protos and edges, to be kept for the report."""

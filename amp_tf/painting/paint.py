@@ -197,6 +197,9 @@ ALLOW_LIST = Row("1 allow list", _of_canvas(rules.paint_allow_list))
 RULES: tuple[Row, ...] = (
     Row("sums on lists", _of_canvas(exact.take_sums_off_lists), difference="narrow-sum"),
     Row("inaccurate kernels", _of_canvas(exact.take_inaccurate_off_lists), difference="inaccurate-kernel"),
+    Row(
+        "bounded exponentials", _of_canvas(rules.take_bounded_exponentials_off_lists), difference="bounded-exponential"
+    ),
     Row("forced nodes", _place_forced),
     Row("tensor lists", _find_lists),
     ALLOW_LIST,

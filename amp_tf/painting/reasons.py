@@ -21,6 +21,7 @@ class Rule(enum.IntEnum):
     CAST_FOLLOWS = 10
     CAST_REPEATS = 11
     COMPARES = 12
+    LIST_SHARED = 13
 
     NO_FLOAT32 = 100
     NOT_LISTED = 101
@@ -88,6 +89,7 @@ _WORDS = {
     Rule.CAST_FOLLOWS: "it is a cast whose readers are all converted",
     Rule.CAST_REPEATS: "it is a cast to 16 bit of a converted value",
     Rule.COMPARES: "it looks for a converted maximum among the values that it was taken from",
+    Rule.LIST_SHARED: "functions share its TensorList, and what this holds is 16 bit before or after it in all of them",
     Rule.NO_FLOAT32: "it handles no float32 values",
     Rule.NOT_LISTED: "its op is on no list",
     Rule.NO_ALLOW_NEIGHBOUR: "it is connected to no converted node",

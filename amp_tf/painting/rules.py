@@ -11,7 +11,7 @@ import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.indices import Node
-from amp_tf.oplists.table import CASTS, FUSED_PRODUCTS, REFERENCE_READERS, REFERENCE_VARIABLES
+from amp_tf.oplists.table import CASTS, FUSED_PRODUCTS, REFERENCE_READERS, REFERENCE_VARIABLES, UNSIGNED
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.eligibility import is_quantized
 from amp_tf.painting.reasons import Rule
@@ -27,6 +27,31 @@ def paint_allow_list(canvas: Canvas) -> None:
         allow2 = MatMul(infer1, x)  f16
     """
     canvas.paint_allow(units_of(canvas.on_allow & canvas.processable), Rule.ALLOW_LIST)
+
+
+def take_bounded_exponentials_off_lists(canvas: Canvas) -> None:
+    """An exponential of what is never positive is on no list: it lies between zero and one, and may be rounded once.
+
+    It is computed in float32, and what uses it is judged without it. So the gradient of an exact Gelu, the sum of one
+    by the error function and one by the input, may be 16 bit as its products are.
+
+    Difference "bounded-exponential": TensorFlow has all exponentials on its deny list, for the range.
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)          f16
+        square = Square(x)
+        negative = Neg(square)
+        bounded = Exp(negative)
+        infer1 = Mul(allow1, bounded)  float32 → f16
+        infer2 = Mul(infer1, x)        float32 → f16
+        allow2 = MatMul(infer2, x)     f16
+    """
+    view, edges = canvas.view, canvas.view.edges
+    unsigned, negative = view.mask_with(UNSIGNED), view.mask_with(("Neg",))
+    negative[edges.dst_node[negative[edges.dst_node] & ~unsigned[edges.src_node]]] = False
+    reads = view.mask_with(("Exp",))[edges.dst_node] & negative[edges.src_node]
+    canvas.on_deny[edges.dst_unit[reads]] = 0
 
 
 def spread_deny(canvas: Canvas) -> None:

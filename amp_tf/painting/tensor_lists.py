@@ -16,6 +16,7 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.indices import Node, Unit
 from amp_tf.graph.templates import Signature
+from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import TENSOR_LIST_BOUNDARIES, TENSOR_LIST_READERS, TENSOR_LIST_WRITERS
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.reasons import Rule
@@ -42,16 +43,14 @@ def find_clusters(canvas: Canvas, is_function: Callable[[str], bool]) -> list[Cl
         allow2 = MatMul(read1, x)                                                      f16
     """
     view = canvas.view
-    element = {
-        node: unit for node in view.nodes_where(handles_lists) if (unit := _element_unit(canvas, node)) is not None
-    }
+    element = {node: unit for node in view.nodes_where(handles_lists) if (unit := element_unit(view, node)) is not None}
     clusters = []
     everywhere = np.ones(view.unit_count, np.uint8)
     seen: set[int] = set()
     for root in element:
         if root in seen or not canvas.processable[element[root]]:
             continue
-        handle = _handle_unit(canvas, root)
+        handle = handle_unit(view, root)
         if handle is None:
             continue
         reached = canvas.flood([handle], everywhere, forward=True, backward=True)
@@ -73,7 +72,7 @@ def implicit_edges(canvas: Canvas, clusters: list[Cluster]) -> list[tuple[int, i
     pairs = []
     for cluster in clusters:
         for node, unit in cluster.items():
-            handle = _handle_unit(canvas, node)
+            handle = handle_unit(view, node)
             if view.ops[node] not in TENSOR_LIST_READERS or handle is None or not canvas.processable[handle]:
                 continue
             writers = {
@@ -163,9 +162,8 @@ def _set_cause(canvas: Canvas, units: list[Unit], cause: int) -> None:
         canvas.cause[unit] = cause
 
 
-def _element_unit(canvas: Canvas, node: Node) -> int | None:
+def element_unit(view: GraphView, node: Node) -> int | None:
     """The unit of a TensorList node that is the float32 type of the list's elements."""
-    view = canvas.view
     for unit in view.units(node):
         slot = view.slot(node, unit)
         if not slot.is_fixed and slot.index < 0 and view.dtypes[unit] == datatypes.FLOAT:
@@ -173,9 +171,8 @@ def _element_unit(canvas: Canvas, node: Node) -> int | None:
     return None
 
 
-def _handle_unit(canvas: Canvas, node: Node) -> int | None:
+def handle_unit(view: GraphView, node: Node) -> int | None:
     """The unit of a TensorList node that is the list's handle."""
-    view = canvas.view
     for unit in view.units(node):
         if view.slot(node, unit).is_fixed and view.dtypes[unit] == datatypes.VARIANT:
             return unit

@@ -8,6 +8,7 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.edits import NO_EDITS, Edits
+from amp_tf.graph.indices import Unit
 from amp_tf.graph.list_shapes import ListShapes
 from amp_tf.graph.sizes import AttributeShapes, NoShapes, Shape, Shapes
 from amp_tf.graph.templates import Templates
@@ -19,6 +20,7 @@ from amp_tf.painting.eligibility import Obstacles, find_obstacles
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import paint
+from amp_tf.painting.reasons import Rule
 from amp_tf.rewriting.node_names import missing_node
 
 
@@ -62,6 +64,7 @@ class Job:
         templates: the known ops.
         preserve: names of nodes that stay as they are.
         has_preserved: whether all of these must be there.
+        narrow: of a function, the units that are 16 bit because all functions that share their TensorLists agree.
     """
 
     config: AmpConfig
@@ -69,6 +72,7 @@ class Job:
     templates: Templates
     preserve: frozenset[str] = frozenset()
     has_preserved: bool = False
+    narrow: Sequence[Unit] = ()
 
     def form(self, view: GraphView, shapes: Shapes | None) -> Form:
         """The graph as it is given.
@@ -97,7 +101,7 @@ class Job:
 
     def paint(self, form: Form, change: Change = NO_CHANGE) -> Painting:
         """Decides what becomes 16 bit, or what would be under a change."""
-        return paint(
+        painting = paint(
             form.view,
             self.resolution,
             self.config,
@@ -108,6 +112,7 @@ class Job:
             folded=form.folded,
             change=change,
         )
+        return painting.also(self.narrow, Rule.LIST_SHARED)
 
     def _calls_products(self, node: Any) -> bool:
         """Whether functions that a node calls compute products, as far as one can tell."""

@@ -116,7 +116,7 @@ def _plan_moves(view: GraphView, loop_reads: LoopReads, wanted: Collection[Reade
     for enter, read in first_read.items():
         early[enter] = view.node_count + len(new)
         handle, after = loop_reads.handles[enter], loop_reads.after[enter]
-        new.append(NewNode.like(name.make(f"{view.names[enter]}-Read"), view, read, handle, after))
+        new.append(NewNode.like(name.make(f"{view.names[enter]}-Read"), view, read, (handle,), after))
         models.append(read)
     for enter in entries:
         source = early[enter] if enter in early else carried[outer[enter]]

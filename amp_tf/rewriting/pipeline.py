@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import GraphError, RewriteError
 from amp_tf.graph import editor, verify
 from amp_tf.graph.edits import NO_EDITS, Edits
+from amp_tf.graph.indices import Unit
 from amp_tf.graph.reader import read_function, read_graph, read_nodes
 from amp_tf.graph.serialized import SerializedGraph, parse_graph, read_table
 from amp_tf.graph.sizes import Shapes
@@ -24,9 +26,11 @@ from amp_tf.rewriting.folding import fold
 from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.hoisting import with_early_reads
 from amp_tf.rewriting.lifting import lift
+from amp_tf.rewriting.list_makers import part_lists
 from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
 from amp_tf.rewriting.recording import basis_of
 from amp_tf.rewriting.run import Run
+from amp_tf.rewriting.shared_lists import find_narrow_units
 from amp_tf.rewriting.splitting import split
 
 
@@ -97,6 +101,37 @@ def rewrite(
     return RewriteResult(result, report, result is not graph)
 
 
+def rewrite_program(
+    root: Any, functions: Sequence[Any], config: AmpConfig, hardware: Hardware, library: Any
+) -> list[RewriteResult]:
+    """Rewrites a function and those that it calls as :func:`rewrite` does each, and TensorLists that they share.
+
+    Args:
+        root: a FunctionDef, which others call, too.
+        functions: those that it calls, and they, as far as they may be rewritten; their callers are ``root`` and they.
+        library: a FunctionDefLibrary with all that is called.
+
+    Returns:
+        The results, ``root``'s first.
+    """
+    run = Run(config, hardware)
+    program = {function.signature.name: function for function in (root, *functions)}
+    job = run.job(library, frozenset())
+    narrow: Mapping[str, Sequence[Unit]] = {}
+    if any("TensorList" in node.op for function in functions for node in function.node_def):
+        views = {name: read_function(function, job.templates) for name, function in program.items()}
+        paintings = {name: job.paint(job.form(view, None)) for name, view in views.items()}
+        narrow = find_narrow_units(paintings, root.signature.name)
+    results = []
+    for name, function in program.items():
+        run = Run(config, hardware)
+        with run.working(functools.partial(program.get, name)):
+            result, reports = _rewrite_function(function, dataclasses.replace(job, narrow=narrow.get(name, ())))
+        results.append(RewriteResult(result, RewriteReport(tuple(reports)), result is not function))
+        run.end(lambda: results[-1].graph, results[-1].report)
+    return results
+
+
 def rewrite_serialized(
     graph: bytes,
     config: AmpConfig | None = None,
@@ -122,7 +157,7 @@ def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest
     """Read, split, fold, lift, paint, plan, apply, verify: the new nodes and what follows; nothing if none changed."""
     view = read_graph(graph, job.templates)
     given = job.form(view, shapes)
-    whole = split(given, job)
+    whole = part_lists(split(given, job), job)
     prepared = lift(fold(whole, job) or whole, job)
     for candidate in (prepared, given) if prepared.edits else (given,):  # dropped where nothing becomes 16 bit
         form, painting = with_early_reads(candidate, job)

@@ -1,21 +1,28 @@
-"""``python -m benchmarks.gpu grappler``: training steps through TensorFlow's graph optimizers for virtual GPUs."""
+"""``python -m benchmarks.gpu COMMAND``: what mixed precision makes of steps for GPUs; see the package's docstring."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 
-from benchmarks.gpu import grappler
+from benchmarks.gpu import compiled, export, grappler, judge, run
+
+COMMANDS = {"export": export, "compile": compiled, "run": run, "grappler": grappler, "judge": judge}
 
 
-def main() -> int:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    parser = argparse.ArgumentParser(description=__doc__)
+def run_command(arguments: Sequence[str] | None = None) -> int:
+    """Runs one of :data:`COMMANDS` with its arguments, by default this process'; its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    grappler.add_arguments(commands.add_parser("grappler", help=grappler.__doc__))
-    return grappler.main(parser.parse_args())
+    for name, module in COMMANDS.items():
+        about = {"description": module.__doc__, "formatter_class": argparse.RawDescriptionHelpFormatter}
+        module.add_arguments(commands.add_parser(name, help=str(module.__doc__).splitlines()[0], **about))
+    options = parser.parse_args(arguments)
+    return COMMANDS[options.command].main(options)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.exit(run_command())

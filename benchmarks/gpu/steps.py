@@ -1,4 +1,7 @@
-"""The training step that is judged: forward, backward and the optimizer, with loss scaling as a program has it."""
+"""The steps that are judged: of training, forward, backward and the optimizer; of inference, the model alone.
+
+In float16 the optimizer scales the loss, as a program has it.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,34 @@ FIRST_LOSS_SCALE = 2.0**10
 
 
 def optimizer(workload: Workload, loss_scaling: str | None) -> Any:
-    """The workload's optimizer, in Keras' or amp_tf's loss scaling.
+    """The workload's optimizer, in its own Keras' or amp_tf's loss scaling.
 
     Args:
         workload: the model.
         loss_scaling: ``"keras"``, ``"amp_tf"`` or ``None``.
     """
+    inner = workload.optimizer()
     if loss_scaling == "keras":
-        import keras
+        keras = workload.keras
+        library = keras.optimizers if workload.framework == "keras" else keras.mixed_precision
+        return library.LossScaleOptimizer(inner, initial_scale=FIRST_LOSS_SCALE)
+    return _scaled_by_amp_tf(inner) if loss_scaling else inner
 
-        return keras.optimizers.LossScaleOptimizer(workload.optimizer(), initial_scale=FIRST_LOSS_SCALE)
-    if loss_scaling == "amp_tf":
-        import amp_tf
 
-        return amp_tf.LossScaleOptimizer(workload.optimizer(), initial_scale=FIRST_LOSS_SCALE)
-    return workload.optimizer()
+def v1_optimizer(loss_scaling: str | None) -> Any:
+    """Adam of TF1, in TensorFlow's or amp_tf's loss scaling."""
+    import tensorflow as tf
+
+    inner = tf.compat.v1.train.AdamOptimizer()
+    if loss_scaling == "keras":
+        return tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer(inner, "dynamic")
+    return _scaled_by_amp_tf(inner) if loss_scaling else inner
+
+
+def _scaled_by_amp_tf(inner: Any) -> Any:
+    import amp_tf
+
+    return amp_tf.LossScaleOptimizer(inner, initial_scale=FIRST_LOSS_SCALE)
 
 
 def step(workload: Workload, model: Any, optimizer: Any, *, jit_compile: bool) -> Any:
@@ -50,6 +66,17 @@ def step(workload: Workload, model: Any, optimizer: Any, *, jit_compile: bool) -
         return loss
 
     return step
+
+
+def inference(model: Any, *, jit_compile: bool) -> Any:
+    """What the model gives for its inputs, as a ``tf.function`` of these."""
+    import tensorflow as tf
+
+    @tf.function(jit_compile=jit_compile)
+    def predict(*parts: Any) -> Any:
+        return model(list(parts) if len(parts) > 1 else parts[0], training=False)
+
+    return predict
 
 
 def specs(workload: Workload, batch: int) -> list[Any]:

@@ -19,7 +19,8 @@ class Counted:
     """What a graph computes.
 
     Attributes:
-        convolutions, products: how many of each type; of convolutions with the layout, such as ``float16 NHWC``.
+        convolutions, products: how many of each type; of convolutions with the layout, such as ``float16 NHWC``, and
+            a recurrent layer by cuDNN is a product.
         transposes: how many Transposes.
         casts: how many Casts between floating-point types.
     """
@@ -70,11 +71,23 @@ def count(graph: Any) -> Counted:
             convolutions[f"{kind} {node.attr['data_format'].s.decode()}"] += 1
         elif "MatMul" in node.op or node.op == "Einsum":
             products[kind] += 1
+        elif "CudnnRNN" in node.op:
+            products[f"{kind} CudnnRNN"] += 1
         elif node.op == "Transpose":
             transposes += 1
         elif node.op == "Cast":
             casts += {_name(node.attr["SrcT"].type), _name(node.attr["DstT"].type)} <= _FLOATS
     return Counted(dict(sorted(convolutions.items())), dict(sorted(products.items())), transposes, casts)
+
+
+def pretend(capability: str) -> None:
+    """Makes amp_tf see a GPU of this compute capability, as it would on a machine with one."""
+    from amp_tf.hooks import devices
+    from amp_tf.oplists.hardware import Hardware
+
+    major, minor = map(int, capability.split("."))
+    seen = dataclasses.replace(Hardware.detect_cpu(), gpu_capabilities=((major, minor),))
+    devices.hardware = lambda: seen
 
 
 def every_node(graph: Any) -> Iterator[Any]:

@@ -12,7 +12,10 @@ from benchmarks.models.workload import Benchmark, Workload
 
 @dataclasses.dataclass(frozen=True)
 class TransformerSize:
-    """The figures of a transformer; the feed-forward layers are four times as wide as ``width``."""
+    """The figures of a transformer; the feed-forward layers are four times as wide as ``width``.
+
+    Their Gelu is the exact one, by the error function, or its approximation by a tanh.
+    """
 
     tokens: int
     vocabulary: int
@@ -21,6 +24,7 @@ class TransformerSize:
     layers: int
     batch: int
     batches: tuple[int, ...]
+    has_exact_gelu: bool = True
 
 
 def _embedded(tokens: Any, figures: TransformerSize) -> Any:
@@ -37,9 +41,12 @@ def _attention(x: Any, figures: TransformerSize, causal: bool) -> Any:
 
 
 def _feed_forward(x: Any, figures: TransformerSize) -> Any:
-    from keras import layers
+    from keras import activations, layers
 
-    return layers.Dense(figures.width)(layers.Dense(4 * figures.width, activation="gelu")(x))
+    def gelu(x: Any) -> Any:
+        return activations.gelu(x, approximate=not figures.has_exact_gelu)
+
+    return layers.Dense(figures.width)(layers.Dense(4 * figures.width, activation=gelu)(x))
 
 
 def marked_spans(figures: TransformerSize, examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""A GNMT-style translation model: LSTM encoder and decoder with attention."""
+"""A GNMT-style translation model, LSTM encoder and decoder with attention, and a language model of GRU layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from benchmarks.models.workload import Benchmark, Workload
 
 @dataclasses.dataclass(frozen=True)
 class TranslationSize:
-    """The figures of the translator: ``layers`` LSTM layers on each side, all of ``width`` units."""
+    """The figures of the translator: ``layers`` LSTM layers on each side, all of ``width`` units.
+
+    And of the language model, whose ``layers`` are GRU layers.
+    """
 
     tokens: int
     vocabulary: int
@@ -67,6 +70,33 @@ def gnmt(name: str, size: str, figures: TranslationSize) -> Workload:
     )
 
 
+def gru(name: str, size: str, figures: TranslationSize) -> Workload:
+    import keras
+    from keras import layers
+
+    def model() -> Any:
+        tokens = keras.Input((figures.tokens,), dtype="int32")
+        x = layers.Embedding(figures.vocabulary, figures.width)(tokens)
+        for _ in range(figures.layers):
+            x = layers.GRU(figures.width, return_sequences=True)(x)
+        return keras.Model(tokens, layers.Dense(figures.vocabulary)(x), name=name)
+
+    def data(examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        (_, shifted), target = reversals(figures, examples, seed)
+        return shifted, target
+
+    return Workload(
+        name=name,
+        size=size,
+        model=model,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        data=data,
+        batch=figures.batch,
+        batches=figures.batches,
+        learning_rate=2e-3,
+    )
+
+
 BENCHMARKS = (
     Benchmark(
         "gnmt",
@@ -78,5 +108,17 @@ BENCHMARKS = (
             "small": TranslationSize(20, 1000, 256, 2, 32, (16, 32, 64)),
             "real": TranslationSize(50, 32_320, 1024, 4, 128, (128, 192)),
         },
+    ),
+    Benchmark(
+        "gru",
+        "GRU language model",
+        "Language modelling with GRU layers, Cho et al. 2014.",
+        gru,
+        {
+            "tiny": TranslationSize(6, 20, 16, 2, 8, (8,)),
+            "small": TranslationSize(20, 1000, 256, 2, 32, (16, 32, 64)),
+            "real": TranslationSize(50, 10_000, 1024, 2, 64, (64, 128)),
+        },
+        is_common=False,
     ),
 )

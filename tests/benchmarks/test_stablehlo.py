@@ -1,4 +1,4 @@
-from benchmarks.xla_gpu.stablehlo import carried_state, count_casts, count_products, unpack_booleans
+from benchmarks.gpu.stablehlo import carried_state, count_casts, count_products, unpack_booleans
 
 ALIAS = (
     '{{alias = {{kind = "may_alias", parameter_index = array<i64>, parameter_number = {} : i64}}, '

@@ -157,6 +157,20 @@ def facts() -> Facts:
     )
 
 
+def test_says_that_a_gpu_computes_float32_products_in_tf32(facts: Facts) -> None:
+    def finding(**tf32: bool | None) -> diagnosis.Finding | None:
+        gpus = [{"name": name, "description": "a GPU", "fast_in": [], "tf32": on} for name, on in tf32.items()]
+        return diagnosis._check_tf32(dataclasses.replace(facts, devices=[*facts.devices, *gpus]))
+
+    assert finding() is None
+    assert finding(V100=None, A100=False) is None
+    found = finding(V100=None, H100=True)
+    assert found is not None
+    assert not found.is_problem
+    assert found.what.startswith("H100: products that stay in float32 are computed in TF32")
+    assert "enable_tensor_float_32_execution(False)" in found.fix
+
+
 def test_names_an_op_of_a_list_change_that_tensorflow_does_not_know(facts: Facts) -> None:
     setting = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD"
     assert diagnosis._check_op_names(dataclasses.replace(facts, environ={setting: "MatMul"})) is None

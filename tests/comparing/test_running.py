@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
+import amp_tf
 from amp_tf.comparing import running
 from amp_tf.comparing.progress import silent
+from amp_tf.comparing.ranges import find_ranges
 from amp_tf.comparing.subjects import flat_step
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
@@ -35,3 +38,27 @@ def test_nodes_in_parts_are_nodes_all_at_once(monkeypatch):
     assert any(accumulated.error > 0 for _, accumulated, _, _ in whole)
     monkeypatch.setattr(running, "_AT_ONCE", 2)
     assert looked() == whole
+
+
+@pytest.mark.parametrize("judge", [amp_tf.compare, find_ranges])
+@pytest.mark.parametrize("is_on", [True, False])
+def test_tf32_is_off_meanwhile_and_then_as_it_was(judge, is_on):
+    experimental = tf.config.experimental
+    before, seen = experimental.tensor_float_32_execution_enabled(), []
+
+    def progress(text):
+        seen.append(experimental.tensor_float_32_execution_enabled())
+
+    config, batches = AmpConfig(precision="bfloat16", target="cpu"), [np.ones((4, 8), np.float32)]
+    settings = {"hardware": Hardware(cpu_has_bf16=True), "progress": progress}
+    try:
+        experimental.enable_tensor_float_32_execution(is_on)
+        judge(lambda x: tf.tanh(x @ tf.ones((8, 8))) @ tf.ones((8, 8)), batches, config, **settings)
+        assert experimental.tensor_float_32_execution_enabled() is is_on
+        with pytest.raises(amp_tf.AmpError):
+            judge(lambda x: x, [], config, **settings)
+        assert experimental.tensor_float_32_execution_enabled() is is_on
+    finally:
+        experimental.enable_tensor_float_32_execution(before)
+    assert len(seen) > 2
+    assert not any(seen)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 
 import amp_tf
+from amp_tf.rewriting.list_makers import SUFFIX
 from tests.oracle import DT_FLOAT, Knobs, Mode, Outcome, outcome, run_original
 
 # A CPU on which oneDNN has bfloat16 kernels: the one for which the oracle decides, whatever this one is.
@@ -97,15 +99,24 @@ def compare(
 def rewired(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> list[str]:
     """The inputs that no longer come from the port that they came from, seen through the casts that were added.
 
-    The rewrite may put casts on wires; it may not move a wire, drop a control input or change a device.
+    The rewrite may put casts on wires, and give a list a maker of its own; it may not move a wire, drop a control input
+    or change a device.
     """
     old = {node.name: node for node in before.node}
     added = {node.name: node for node in after.node if node.name not in old}
-    found = [f"{name} is no Cast but a {node.op}" for name, node in added.items() if node.op != "Cast"]
+    twins = {name: name.removesuffix(f"-{SUFFIX}").rpartition("-")[0] for name in added if name.endswith(SUFFIX)}
+    found = []
+    for name, node in added.items():
+        if name in twins:
+            maker = old[twins[name]]
+            if (node.op, node.input, node.device) != (maker.op, maker.input, maker.device):
+                found.append(f"{name} does not make the list of {maker.name}")
+        elif node.op != "Cast":
+            found.append(f"{name} is no Cast but a {node.op}")
     for node in after.node:
         if node.name not in old:
             continue
-        sources = [_through_casts(source, added) for source in node.input]
+        sources = [_original(source, added, twins) for source in node.input]
         if sources != [_plain(source) for source in old[node.name].input]:
             found.append(f"{node.name} reads {sources}, was {list(old[node.name].input)}")
         if node.device != old[node.name].device:
@@ -113,10 +124,11 @@ def rewired(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> list[str]:
     return found
 
 
-def _through_casts(source: str, added: Mapping[str, object]) -> str:
-    while _plain(source) in added:
-        source = added[_plain(source)].input[0]  # type: ignore[attr-defined]
-    return _plain(source)
+def _original(source: str, added: Mapping[str, Any], twins: Mapping[str, str]) -> str:
+    """The tensor behind added casts, or the maker for which another one was added."""
+    while (name := _plain(source)) in added and name not in twins:
+        source = added[name].input[0]
+    return twins.get(name, name)
 
 
 def _plain(source: str) -> str:

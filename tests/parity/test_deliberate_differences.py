@@ -398,6 +398,40 @@ def test_list_of_lists() -> None:
     run(run_ours(graph_def, BF16, ("fetch",)).graph, ("fetch",), {})
 
 
+@pytest.mark.parametrize("mode", [FP16, BF16])
+def test_bounded_exponential(mode: Mode) -> None:
+    def build() -> None:
+        x = constant("input")
+        bounded = tf.exp(-tf.square(x), name="deny1")
+        gradient = raw.AddV2(x=raw.Mul(x=matmul(x, "allow1"), y=bounded, name="infer1"), y=x, name="infer2")
+        tf.identity(matmul(gradient, "allow2"), name="fetch")
+
+    names = {"deny1", "infer1", "infer2"}
+    original, ours = both(graph_of(build), mode)
+    assert not names & original - {"infer2"}
+    assert ours & names == {"infer1", "infer2"}
+
+
+def test_shared_maker() -> None:
+    def build() -> None:
+        shape = tf.constant([32, 32])
+        empty = raw.EmptyTensorList(element_shape=shape, max_num_elements=4, element_dtype=tf.float32, name="maker")
+        for number, value in ((1, matmul(constant("input"), "allow1")), (2, tf.exp(constant("other"), name="deny1"))):
+            pushed = raw.TensorListPushBack(input_handle=empty, tensor=value, name=f"write{number}")
+            _, x = raw.TensorListPopBack(
+                input_handle=pushed, element_shape=shape, element_dtype=tf.float32, name=f"read{number}"
+            )
+            used = matmul(x, "allow2") if number == 1 else tf.exp(x, name="deny2")
+            tf.identity(used, name=f"fetch{number}")
+
+    graph_def, fetches = graph_of(build), ("fetch1", "fetch2")
+    original, ours = both(graph_def, BF16, fetches)
+    assert not {"write1", "read1", "write2", "read2", "maker"} & original
+    assert ours >= {"write1", "read1"}
+    assert not {"write2", "read2", "maker"} & ours
+    run(run_ours(graph_def, BF16, fetches).graph, fetches, {})
+
+
 def test_call_boundary() -> None:
     def build() -> None:
         @tf.function

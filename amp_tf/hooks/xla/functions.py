@@ -6,23 +6,23 @@ under the same name, so that every way to call it (eagerly, from another functio
 one. What it calls becomes renamed clones that its children list keeps alive, so clones live and die with their caller.
 
 XLA inlines calls, so a control edge from a call orders nothing before what the call is given: whatever waits for the
-call also waits for a read that was moved in front of it. TensorLists that cross functional loops stay in float32: of
-the ten accumulators of a Keras LSTM step four could be 16 bit exactly, the others would be rounded. In the optimized
-HLO of a two-layer LSTM in float16 each loop body has as many fusions and products as under Keras' policy: extra casts
-stand inside fusions. Tests count element types in XLA's dumps before optimizations, which every way in has; for seven
-functions a test shows that StableHLO gives the same counts. Under ``auto`` on a CPU XLA is given the very programs of
-float32 (tested), so it cannot be slower there. TensorFlow has no way to register a definition with stack traces, so
-XLA's errors lose the source line.
+call also waits for a read that was moved in front of it. TensorLists that functions share hold 16 bit where that rounds
+nothing (:mod:`amp_tf.rewriting.shared_lists`): of the ten accumulators of a Keras LSTM step the four that products
+read, among them the weights, once a time step. In the optimized HLO of a two-layer LSTM in float16 each loop body has
+as many fusions and products as under Keras' policy: extra casts stand inside fusions. Tests count element types in
+XLA's dumps before optimizations, which every way in has; for seven functions a test shows that StableHLO gives the same
+counts. Under ``auto`` on a CPU XLA is given the very programs of float32 (tested), so it cannot be slower there.
+TensorFlow has no way to register a definition with stack traces, so XLA's errors lose the source line.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.calls import referenced
@@ -33,9 +33,6 @@ from amp_tf.hooks.slow_float16 import warn_if_slow
 from amp_tf.hooks.xla import saving
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.rewriting.clones import Clone, RewrittenFunction, rewrite_with_callees
-
-if TYPE_CHECKING:
-    from amp_tf.reporting.schema import GraphReport
 
 XLA_COMPILE = "_XlaMustCompile"
 
@@ -103,49 +100,39 @@ def _convert(function: Any, config: AmpConfig) -> None:
     from amp_tf.reporting import process
     from amp_tf.reporting.schema import RewriteReport
     from amp_tf.rewriting import log_files, recording
-    from amp_tf.rewriting.pipeline import rewrite
+    from amp_tf.rewriting.pipeline import rewrite_program
 
     context = function._bound_context
     original = context.get_function_def(function.name)
     known = context.list_function_names()  # of str, although the functions themselves are called by bytes
-    reports: list[GraphReport] = []
 
-    config = op_names.known_only(config)
-
-    @functools.cache
-    def definition_of(name: str) -> Any:
-        return context.get_function_def(name.encode())
-
-    def callees(definition: Any) -> list[Any]:
-        """All functions that run inside one: whether they compute products tells what becomes of their arguments."""
+    def called(is_wanted: Callable[[str], bool]) -> dict[str, Any]:
+        """All functions that run inside this one, as far as they are wanted."""
         found: dict[str, Any] = {}
-        waiting = [definition]
+        waiting = [original]
         while waiting:
-            for node in waiting.pop().node_def:
-                for name in known.intersection(referenced(node)) - found.keys():
-                    found[name] = definition_of(name)
+            for name in dict.fromkeys(name for node in waiting.pop().node_def for name in referenced(node)):
+                if name in known and name not in found and name != original.signature.name and is_wanted(name):
+                    found[name] = context.get_function_def(name.encode())
                     waiting.append(found[name])
-        return list(found.values())
+        return found
 
-    def rewrite_body(definition: Any) -> Any:
-        library = FunctionDefLibrary(function=callees(definition))
-        with log_files.coming("xla"), recording.traced(function):
-            result = rewrite(definition, config, hardware=hardware(), library=library)
-        reports.extend(result.report.graphs)
-        return result.graph
-
-    def lookup(name: str) -> Any:
-        if name not in known or name.encode() in _rewritten:
-            return None
-        return context.get_function_def(name.encode())
-
-    def new_name(name: str) -> str:
-        return f"{name}_amp_tf_{next(_numbers)}"
-
-    result = rewrite_with_callees(original, rewrite_body, lookup, new_name)
+    # Whether all that is called computes products tells what becomes of its arguments.
+    library = FunctionDefLibrary(function=called(lambda name: True).values())
+    callees = called(lambda name: name.encode() not in _rewritten)
+    with log_files.coming("xla"), recording.traced(function):
+        results = rewrite_program(original, [*callees.values()], op_names.known_only(config), hardware(), library)
+    bodies = dict(zip((original.signature.name, *callees), results, strict=True))
+    result = rewrite_with_callees(
+        original,
+        rewrite_body=lambda definition: bodies[definition.signature.name].graph,
+        lookup=callees.get,
+        new_name=lambda name: f"{name}_amp_tf_{next(_numbers)}",
+    )
     if result.definition is not original:
         _register(function, original, result)
         warn_if_slow(config)
+    reports = [graph for result in results for graph in result.report.graphs]
     process.record(RewriteReport(tuple(reports)), way="xla")
 
 

@@ -334,7 +334,8 @@ def settings(document: Document) -> str:
     ]
     table = _table(("Setting", "Value", "From"), rows) if rows else "<p>All settings have their defaults.</p>"
     hooks = document["hooks"]
-    notes = [", ".join(f"{name} {value}" for name, value in device.items()) for device in document["devices"]]
+    known = ({name: value for name, value in device.items() if value is not None} for device in document["devices"])
+    notes = [", ".join(f"{name} {value}" for name, value in device.items()) for device in known]
     notes += [f"{name}: {value}" for name, value in hooks.items() if value and name != "not_installed"]
     notes += [f"not installed: {home} ({why})" for home, why in hooks.get("not_installed", {}).items()]
     items = "".join(f"<li>{text(note)}</li>" for note in notes)

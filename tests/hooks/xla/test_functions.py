@@ -156,7 +156,7 @@ def test_rewrite_that_fails_leaves_the_function_and_warns_once(caplog, monkeypat
         raise RuntimeError("made to fail")
 
     xla.install(BFLOAT16)
-    monkeypatch.setattr(pipeline, "rewrite", failing)
+    monkeypatch.setattr(pipeline, "rewrite_program", failing)
     with caplog.at_level(logging.WARNING, logger="absl"):
         functions = [jitted(lambda x: x @ W) for _ in range(2)]
         for function in functions:

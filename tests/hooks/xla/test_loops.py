@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from amp_tf.config import AmpConfig
 from amp_tf.hooks.xla import functions as xla
+from amp_tf.rewriting import pipeline
 from tests.hooks.xla.small_functions import (
     BFLOAT16,
     W,
@@ -21,6 +24,7 @@ from tests.hooks.xla.small_functions import (
     clones,
     jitted,
     products,
+    tensor,
 )
 
 pytestmark = pytest.mark.usefixtures("xla_hook_off_afterwards")
@@ -144,3 +148,36 @@ def test_variable_that_a_loop_writes_is_read_in_each_turn(is_branch):
     xla.install(BFLOAT16)
     assert_rounded(jitted(looped)(X), expected, products=3 if is_branch else 6)
     assert_grown(variable, by=0.2 if is_branch else 0.3)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("layer", ["LSTM", "GRU"])
+def test_what_a_recurrent_layer_keeps_for_products_is_16_bit_and_no_number_changes(layer, precision, monkeypatch):
+    import keras
+
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((5, 8))
+    make = getattr(keras.layers, layer)
+    model = keras.Model(inputs, make(16)(make(16, return_sequences=True)(inputs)))
+    x = tensor(3, 4, 5, 8)
+
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True) ** 2)
+        return tape.gradient(loss, [weight.value for weight in model.trainable_variables])
+
+    def stacks(function) -> set[str]:
+        """The types of what is kept of the recurrent weights, for each of the 5 turns."""
+        text = function.experimental_get_compiler_ir(x)(stage="stablehlo")
+        return set(re.findall(r"tensor<5x16x\d+x(\w+)>", text))
+
+    xla.install(AmpConfig(precision=precision))
+    narrow = jitted(gradients)
+    found = narrow(x)
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "find_narrow_units", lambda paintings, root: {})
+        wide = jitted(gradients)
+        expected = wide(x)
+    assert (stacks(narrow), stacks(wide)) == ({"bf16" if precision == "bfloat16" else "f16"}, {"f32"})
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.xla_gpu.stablehlo import count_products
+from benchmarks.gpu.stablehlo import count_products
 from tests.hooks.running import Ended, run
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -1,10 +1,12 @@
-"""Compiles and times exported training steps. Needs JAX and NumPy, no TensorFlow.
+"""Times exported steps where a GPU is at hand, in one command. Needs JAX and NumPy, no TensorFlow.
 
-    python run.py exported --json result.json > table.md
+    pip install "jax[cuda12]==0.10.2"
+    python -m benchmarks.gpu run exported --json result.json > table.md
 
-For each model and batch size every variant runs with the same made-up weights and inputs. The table gives the median
-time of a step, the speed-up over float32 with TF32 and without, the memory for temporary values, and how the variant's
-first step differs from float32's: its loss, and the angle (as a cosine) between the changes of all weights.
+For each step every variant runs with the same made-up weights and inputs. The table gives the median time, the speed-up
+over float32 with TF32 and without, the least time that the roofline allows and what XLA has taken for temporary values.
+It says how the result differs from float32's: the loss and the changes of all weights, of inference the output. The
+last steps are left out where the time is up.
 """
 
 from __future__ import annotations
@@ -19,14 +21,19 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))  # this folder may be all that the machine has
-from stablehlo import carried_state, unpack_booleans
+from benchmarks.gpu.cases import CASES
+from benchmarks.gpu.export import VARIANTS, WAYS
+from benchmarks.gpu.stablehlo import carried_state, unpack_booleans
+from benchmarks.gpu.targets import TARGETS
 
+COMPILED = Path(__file__).parent / "compiled.json"
+"""The rows of ``python -m benchmarks.gpu compile`` that stand in the README here."""
 REFERENCE = "float32"
 STRICT = "float32_strict"
 LOSS_TOLERANCE = 0.05
@@ -45,8 +52,8 @@ class Result:
         spread: half the distance between the quartiles of the rounds, as a fraction of the median.
         compile_s: time to compile, seconds.
         temp_mib: memory for temporary values, MiB.
-        loss: the first step's loss.
-        change: the first step's changes of all weights, as one float32 vector.
+        loss: the first step's loss; of inference the mean size of its output.
+        change: the first step's changes of all weights, as one float32 vector; of inference the output.
     """
 
     manifest: dict[str, Any]
@@ -114,12 +121,12 @@ def measure(manifest: dict[str, Any], text: str, rounds: int, round_s: float) ->
     step = Step(text, manifest["arguments"])
     weights = {n: made_up(row) for n, row in enumerate(manifest["arguments"]) if row["role"] == "weight"}
     outputs = step()
-    loss = float(np.asarray(outputs[0]))
+    first = np.asarray(outputs[0], np.float32)
     changes = [
         (np.asarray(outputs[output], np.float32) - weights[argument]).ravel()
         for output, argument in sorted(step.carried.items(), key=lambda pair: pair[1])
         if argument in weights
-    ]
+    ] or [first.ravel()]
     _timed(step, 2)
     turns = max(1, int(round_s / max(_timed(step, 2), 1e-6)))
     times = [_timed(step, turns) for _ in range(rounds)]
@@ -131,8 +138,8 @@ def measure(manifest: dict[str, Any], text: str, rounds: int, round_s: float) ->
         spread=(quartiles[2] - quartiles[0]) / 2 / median,
         compile_s=step.compile_s,
         temp_mib=step.temp_mib,
-        loss=loss,
-        change=np.concatenate(changes) if changes else np.zeros(0, np.float32),
+        loss=float(np.abs(first).mean()),
+        change=np.concatenate(changes),
     )
 
 
@@ -146,13 +153,23 @@ def _timed(step: Step, turns: int) -> float:
     return (time.perf_counter() - begin) / turns
 
 
-def compare(results: dict[str, Result]) -> list[dict[str, Any]]:
-    """One row a variant of the same model and batch, each beside float32."""
+def compare(results: Mapping[str, Result], roofline: Mapping[str, float]) -> list[dict[str, Any]]:
+    """One row a variant of the same step, each beside float32.
+
+    Args:
+        results: by variant.
+        roofline: the least milliseconds of variants, where they are known for this GPU.
+    """
     reference, strict = results.get(REFERENCE), results.get(STRICT)
     rows = []
     for result in results.values():
-        row = {key: result.manifest[key] for key in ("model", "title", "size", "batch", "variant", "products", "casts")}
+        row = {
+            key: result.manifest[key]
+            for key in ("model", "title", "size", "way", "batch", "variant", "products", "casts")
+        }
         row |= {"ms": result.ms, "spread": result.spread, "compile_s": result.compile_s, "temp_mib": result.temp_mib}
+        if result.manifest["variant"] in roofline:
+            row["roofline_ms"] = roofline[result.manifest["variant"]]
         if reference:
             row["speedup"] = reference.ms / result.ms
             row["memory_ratio"] = result.temp_mib / max(reference.temp_mib, 1e-9)
@@ -174,13 +191,15 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 def table(rows: list[dict[str, Any]]) -> str:
     """The results as Markdown."""
     lines = [
-        "| model | batch | variant | ms/step | ± | × float32 | × float32 without TF32 | temp. MiB | memory ratio "
-        "| loss differs by | cosine | products |",
-        "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+        "| model | | batch | variant | ms/step | ± | roofline ms | × float32 | × float32 without TF32 | temp. MiB "
+        "| memory ratio | loss differs by | cosine | products |",
+        "|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for row in rows:
-        cells = [row["title"], str(row["batch"]), row["variant"], f"{row['ms']:.2f}", f"{100 * row['spread']:.1f} %"]
+        cells = [row["title"], row["way"], str(row["batch"]), row["variant"]]
+        cells += [f"{row['ms']:.2f}", f"{100 * row['spread']:.1f} %"]
         for key, form in (
+            ("roofline_ms", "{:.2f}"),
             ("speedup", "{:.2f}"),
             ("speedup_strict", "{:.2f}"),
             ("temp_mib", "{:.1f}"),
@@ -211,33 +230,66 @@ def machine() -> dict[str, str]:
         "python": platform.python_version(),
         "command": " ".join(sys.argv),
     }
-    if device.platform == "gpu":
+    if device.platform != "gpu":
+        facts["attention"] = "this is not a GPU: the times say nothing of one"
+    else:
         query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
         facts["driver"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     return facts
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="what export.py wrote")
+def roofline(manifest: Mapping[str, Any], device: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The least milliseconds of each variant of a step, from rows of ``compile`` for this device."""
+    targets = [name for name, target in TARGETS.items() if target.title == device]
+    return {
+        row["variant"]: row["roofline_us"] / 1e3
+        for row in rows
+        if row["target"] in targets and all(row[name] == manifest[name] for name in ("model", "way", "batch"))
+    }
+
+
+def find(folder: Path, only: str) -> list[list[Path]]:
+    """The manifests in a folder, those of one step together, in the order of the tables.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    steps: dict[tuple[int, int], dict[int, Path]] = {}
+    for path in folder.glob("*.json"):
+        model, _, rest = path.stem.partition("-")
+        way, _, variant = rest.partition("-")
+        if only in path.name and path.with_suffix(".mlir.gz").exists():
+            row = steps.setdefault((WAYS.index(way), list(CASES).index(model)), {})
+            row[list(VARIANTS).index(variant)] = path
+    if not steps:
+        raise FileNotFoundError(f"{folder} holds no steps: python -m benchmarks.gpu export --out {folder}")
+    return [[variants[number] for number in sorted(variants)] for _, variants in sorted(steps.items())]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("exported"), help="what export wrote")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each variant; their median counts")
-    parser.add_argument("--round-s", type=float, default=0.3, help="least length of a round, seconds")
+    parser.add_argument("--round-s", type=float, default=0.1, help="least length of a round, seconds")
+    parser.add_argument("--minutes", type=float, default=9.0, help="no step is begun after these")
     parser.add_argument("--only", default="", help="only files whose name holds this")
     parser.add_argument("--json", type=Path, help="write all figures here")
-    options = parser.parse_args()
+
+
+def main(options: argparse.Namespace) -> int:
+    """Times what is in the folder; 1 where a variant failed or differs from float32."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    groups: dict[tuple[str, int], list[Path]] = {}
-    for path in sorted(options.folder.glob("*.json")):
-        if options.only not in path.name:
-            continue
-        manifest = json.loads(path.read_text())
-        groups.setdefault((manifest["model"], manifest["batch"]), []).append(path)
+    end = time.monotonic() + 60 * options.minutes
+    known = json.loads(COMPILED.read_text()) if COMPILED.exists() else []
     rows: list[dict[str, Any]] = []
-    failures = []
-    for paths in groups.values():
+    failures: list[str] = []
+    left_out: list[str] = []
+    for paths in find(options.folder, options.only):
         results = {}
+        if time.monotonic() > end:
+            left_out.append(f"left out, because the time was up: {paths[0].stem.rpartition('-')[0]}")
+            continue
         for path in paths:
             manifest = json.loads(path.read_text())
             text = gzip.decompress(path.with_suffix(".mlir.gz").read_bytes()).decode()
@@ -247,12 +299,10 @@ def main() -> int:
                 failures.append(f"{path.stem}: {type(error).__name__}: {str(error)[:300]}")
                 continue
             print(f"{path.stem}: {results[manifest['variant']].ms:.2f} ms", file=sys.stderr)
-        rows += compare(results)
+        rows += compare(results, roofline(manifest, str(jax.devices()[0].device_kind), known))
         if options.json:
-            options.json.write_text(json.dumps({"machine": machine(), "rows": rows, "failures": failures}, indent=1))
-    print(*(f"{key}: {value}" for key, value in machine().items()), "", table(rows), "", *failures, sep="\n")
+            found = {"machine": machine(), "rows": rows, "failures": failures, "left_out": left_out}
+            options.json.write_text(json.dumps(found, indent=1))
+    facts = (f"{key}: {value}" for key, value in machine().items())
+    print(*facts, "", table(rows), "", *failures, *left_out, sep="\n")
     return 1 if failures or any(row.get("agrees") is False for row in rows) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

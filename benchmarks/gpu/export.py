@@ -1,20 +1,22 @@
-"""Writes the compiled training step of benchmark models as StableHLO text, in several variants.
+"""Writes steps as XLA is given them, as StableHLO text, in float32, under Keras' policy and with amp_tf.
 
-    python -m benchmarks.xla_gpu.export --models resnet50,bert --size real --out exported
+    python -m benchmarks.gpu export --models resnet50,bert --out exported
 
-The step is forward, backward and Adam under ``jit_compile=True``. The variants are ``float32`` (TF32 allowed, as
-TensorFlow's default on a GPU is), ``float32_strict`` (TF32 off), ``policy_float16`` (Keras' ``mixed_float16`` policy
-and loss scaling), ``amp_float16`` (amp_tf with its loss scaling) and ``amp_bfloat16``; ``policy_bfloat16`` is made
-where it is asked for. Each file ``….mlir.gz`` has a ``….json`` beside it that says what its arguments are and how to
-make up values for them. Needs TensorFlow 2.21; no GPU.
+A training step is forward, backward and Adam under ``jit_compile=True``, in float16 with loss scaling: Keras' with its
+policy, amp_tf's with amp_tf. An inference step is the model alone. ``float32_strict`` is float32 without TF32, which
+TensorFlow has on; only times tell the two apart. Each file ``….mlir.gz`` has a ``….json`` beside it that says what its
+arguments are and how to make up values for them. Needs TensorFlow 2.21; no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import gzip
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -22,9 +24,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import steps
-from benchmarks.models import BENCHMARKS, SIZES, names
-from benchmarks.xla_gpu.stablehlo import count_casts, count_products
+from benchmarks.gpu import steps, virtual
+from benchmarks.gpu.cases import CASES, SIZES, names
+from benchmarks.gpu.stablehlo import count_casts, count_products
+
+WAYS = ("train", "predict")
+_COPY = re.compile(r"mhlo\.copy (%\S+) : (tensor<[^>]*>)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,15 +58,30 @@ VARIANTS = {
         Variant("float32_strict", tf32=False),
         Variant("policy_float16", policy="mixed_float16", loss_scaling="keras"),
         Variant("amp_float16", amp="float16", loss_scaling="amp_tf"),
-        Variant("amp_bfloat16", amp="bfloat16"),
         Variant("policy_bfloat16", policy="mixed_bfloat16"),
+        Variant("amp_bfloat16", amp="bfloat16"),
     )
 }
-DEFAULT_VARIANTS = "float32,float32_strict,policy_float16,amp_float16,amp_bfloat16"
+COMPARED = ("float32", "policy_float16", "amp_float16", "policy_bfloat16", "amp_bfloat16")
 
 
-def export(model_name: str, size: str, batch: int | None, variant: Variant, out: Path) -> Path:
-    """Exports one variant of one model; to be called once in a process.
+def prepare(variant: Variant) -> None:
+    """Sets what a variant is for this process."""
+    import keras
+    import tensorflow as tf
+
+    tf.config.experimental.enable_tensor_float_32_execution(variant.tf32)
+    keras.mixed_precision.set_global_policy(variant.policy)
+    if variant.amp:
+        from amp_tf.config import AmpConfig
+        from amp_tf.hooks.xla import functions as xla
+
+        virtual.pretend("9.0")
+        xla.install(AmpConfig(precision=variant.amp, target="gpu"))
+
+
+def export(model_name: str, size: str, way: str, variant: Variant, out: Path) -> Path:
+    """Exports one step of one model, in a process that is prepared for the variant.
 
     Returns:
         The path of the ``.mlir.gz`` file.
@@ -69,29 +89,28 @@ def export(model_name: str, size: str, batch: int | None, variant: Variant, out:
     import keras
     import tensorflow as tf
 
-    tf.config.experimental.enable_tensor_float_32_execution(variant.tf32)
-    keras.mixed_precision.set_global_policy(variant.policy)
     keras.utils.set_random_seed(0)
-    if variant.amp:
-        from amp_tf.config import AmpConfig
-        from amp_tf.hooks.xla import functions as xla
-
-        xla.install(AmpConfig(precision=variant.amp, target="gpu"))
-    workload = BENCHMARKS[model_name].workload(size)
-    batch = batch or workload.batch
-    model, optimizer = workload.model(), steps.optimizer(workload, variant.loss_scaling)
-    optimizer.build(model.trainable_variables)
-    step = steps.step(workload, model, optimizer, jit_compile=True)
-    samples, inputs = tf.nest.flatten(workload.data(4, 0)), steps.specs(workload, batch)
+    case = CASES[model_name]
+    workload = case.workload(size)
+    model, optimizer = workload.model(), None
+    samples, inputs = tf.nest.flatten(workload.data(4, 0)), steps.specs(workload, workload.batch)
+    if way == "train":
+        optimizer = steps.optimizer(workload, variant.loss_scaling)
+        optimizer.build(model.trainable_variables)
+        step = steps.step(workload, model, optimizer, jit_compile=True)
+    else:
+        step = steps.inference(model, jit_compile=True)
+        samples, inputs = samples[:-1], inputs[:-1]
     begin = time.perf_counter()
-    text = step.experimental_get_compiler_ir(*inputs)(stage="stablehlo")
+    text = plain(step.experimental_get_compiler_ir(*inputs)(stage="stablehlo"))
     products = count_products(text)
     refuse_unconverted(variant, products)
     manifest = {
         "model": model_name,
-        "title": BENCHMARKS[model_name].title,
+        "title": case.title,
         "size": size,
-        "batch": batch,
+        "way": way,
+        "batch": workload.batch,
         "variant": variant.name,
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
@@ -101,11 +120,19 @@ def export(model_name: str, size: str, batch: int | None, variant: Variant, out:
         "arguments": _arguments(step.get_concrete_function(*inputs), samples, inputs, model, optimizer),
     }
     out.mkdir(parents=True, exist_ok=True)
-    stem = f"{model_name}-b{batch}-{variant.name}"
+    stem = f"{model_name}-{way}-{variant.name}"
     (out / f"{stem}.json").write_text(json.dumps(manifest, indent=1))
     path = out / f"{stem}.mlir.gz"
     path.write_bytes(gzip.compress(text.encode(), 6))
     return path
+
+
+def plain(text: str) -> str:
+    """StableHLO alone: TensorFlow copies results by an ``mhlo.copy``, which other compilers refuse.
+
+    A reshape to the same shape stands in its place; XLA copies by itself where it must.
+    """
+    return _COPY.sub(r"stablehlo.reshape \1 : (\2) -> \2", text)
 
 
 def refuse_unconverted(variant: Variant, products: Mapping[str, int]) -> None:
@@ -136,7 +163,7 @@ def _arguments(concrete: Any, samples: Any, inputs: Any, model: Any, optimizer: 
         }
         for number, (spec, sample) in enumerate(zip(inputs, samples, strict=True))
     ]
-    known = {id(v.value.handle): (v.path, "state") for v in optimizer.variables}
+    known = {id(v.value.handle): (v.path, "state") for v in (optimizer.variables if optimizer else ())}
     known |= {id(v.value.handle): (v.path, "weight") for v in model.variables}
     for handle in concrete.captured_inputs:
         if handle.dtype == tf.resource:
@@ -159,29 +186,41 @@ def _fill(value: Any) -> dict[str, Any]:
     return {"mean": float(value.mean()), "std": float(value.std())}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", default="all", help="names, comma-separated, or all")
-    parser.add_argument("--size", default="small", choices=SIZES)
-    parser.add_argument("--batch", type=int, action="append", help="batch size; may be given several times")
-    parser.add_argument("--all-batches", action="store_true", help="every batch size of the model's sweep")
-    parser.add_argument("--variants", default=DEFAULT_VARIANTS, help="names, comma-separated")
-    parser.add_argument("--out", type=Path, default=Path("exported"))
-    parser.add_argument("--here", action="store_true", help="no process for each export (one model, batch and variant)")
-    options = parser.parse_args()
+    parser.add_argument("--size", default="wide", choices=SIZES)
+    parser.add_argument("--ways", default=",".join(WAYS), help="names, comma-separated")
+    parser.add_argument(
+        "--variants", default=",".join(COMPARED), help=f"names, comma-separated, of {', '.join(VARIANTS)}"
+    )
+    parser.add_argument("--out", type=Path, default=Path("exported"), help="the folder of the steps")
+    parser.add_argument("--here", action="store_true", help="no process for each variant (one variant)")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Exports all that is asked for, each variant in a process of its own, of which it is a state."""
+    if options.here:
+        return _export_all(options)
     failed = 0
-    for model in names(options.models):
-        figures = BENCHMARKS[model].sizes[options.size]
-        for batch in figures.batches if options.all_batches else options.batch or (figures.batch,):
-            for variant in options.variants.split(","):
-                if options.here:
-                    print(export(model, options.size, batch, VARIANTS[variant], options.out))
-                    continue
-                command = [sys.executable, "-m", __spec__.name, "--here", "--models", model, "--size", options.size]
-                command += ["--batch", str(batch), "--variants", variant, "--out", str(options.out)]
-                failed += subprocess.run(command, check=False).returncode != 0
+    for variant in options.variants.split(","):
+        command = [sys.executable, "-m", "benchmarks.gpu", "export", "--here", "--variants", variant]
+        for name in ("models", "size", "ways", "out"):
+            command += [f"--{name}", str(getattr(options, name))]
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", **os.environ}
+        failed += subprocess.run(command, check=False, env=environment).returncode != 0
     return 1 if failed else 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _export_all(options: argparse.Namespace) -> int:
+    variant = VARIANTS[options.variants]
+    prepare(variant)
+    failed = 0
+    for model in names(options.models):
+        for way in options.ways.split(","):
+            try:
+                print(export(model, options.size, way, variant, options.out), file=sys.stderr)
+            except Exception as error:  # one model that cannot be exported leaves the others their files
+                failed += 1
+                print(f"{model} {way} {variant.name}: {type(error).__name__}: {error}", file=sys.stderr)
+            gc.collect()
+    return 1 if failed else 0

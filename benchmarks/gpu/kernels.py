@@ -1,0 +1,275 @@
+"""The kernels of an optimized HLO module: products by type, casts that are kernels of their own, bytes, a roofline.
+
+What one instruction of the entry, of a loop's body or of a branch does is a kernel; a fusion is one kernel. A loop's
+kernels run as often as XLA says that its body does. XLA does not say it of a backward loop, which runs as often as
+the forward loop has counted: as often as the loops whose results it takes. Of a branch's ways the one that moves most
+is taken (the update of a step whose gradients are finite). A kernel reads its operands and writes its results once;
+of a buffer that it takes or puts a slice of, the slice. Its time on the roofline is the larger of bytes by bandwidth
+and FLOPs by the peak for the type that it multiplies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from benchmarks.gpu.hlo import Array, Computation, Instruction, Module
+from benchmarks.gpu.targets import Target
+
+_NAMES = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast"})
+_FREE = _NAMES | {"after-all", "partition-id", "replica-id", "opt-barrier", "copy-done", "async-done", "async-update"}
+_MOVES = _NAMES | {"fusion", "convert", "copy", "transpose", "reshape", "broadcast"}
+_FLOATS = frozenset({"f32", "f16", "bf16"})
+_SLICES = frozenset({"dynamic-slice", "slice", "gather"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """One kernel.
+
+    Attributes:
+        name: of its instruction.
+        runs: how often it runs in one step.
+        bytes: that one run reads and writes.
+        products: the element types of the products in it, such as ``"f16"`` or ``"f16,f32"``.
+        flops: of these products.
+        is_cast: whether all that it does is to cast floating-point values, and to lay them out anew.
+    """
+
+    name: str
+    runs: int
+    bytes: int
+    products: tuple[str, ...]
+    flops: int
+    is_cast: bool
+
+    def seconds(self, target: Target) -> float:
+        """The least that one run takes on a GPU."""
+        peak = target.flops_32 if any("f32" in kinds for kinds in self.products) else target.flops_16
+        return max(self.bytes / target.bandwidth, self.flops / peak)
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """What a compiled step does.
+
+    Attributes:
+        products: the products of the module by element type; one in a loop counts once.
+        casts: kernels that only cast; one in a loop counts once.
+        cast_runs: how often such kernels run.
+        kernels: how often kernels run.
+        mib: moved, in MiB.
+        gflop: of products.
+        roofline_us: the least time on the GPU, microseconds.
+    """
+
+    products: dict[str, int]
+    casts: int
+    cast_runs: int
+    kernels: int
+    mib: float
+    gflop: float
+    roofline_us: float
+
+
+def figures(module: Module, target: Target) -> Figures:
+    """Sums up the kernels of a module."""
+    found = list(kernels(module))
+    casts = [kernel for kernel in found if kernel.is_cast]
+    products = Counter(kinds for kernel in found for kinds in kernel.products)
+    return Figures(
+        products=dict(sorted(products.items())),
+        casts=len(casts),
+        cast_runs=sum(kernel.runs for kernel in casts),
+        kernels=sum(kernel.runs for kernel in found),
+        mib=sum(kernel.runs * kernel.bytes for kernel in found) / 2**20,
+        gflop=sum(kernel.runs * kernel.flops for kernel in found) / 1e9,
+        roofline_us=1e6 * sum(kernel.runs * kernel.seconds(target) for kernel in found),
+    )
+
+
+def kernels(module: Module) -> list[Kernel]:
+    """All kernels of a module.
+
+    Raises:
+        ValueError: how often a loop runs is not known.
+    """
+    return list(_kernels(module, module.entry, 1))
+
+
+def _kernels(module: Module, name: str, runs: int) -> Iterator[Kernel]:
+    computation = module.computations[name]
+    for instruction in computation.values():
+        if instruction.op in _FREE:
+            continue
+        if instruction.op == "while":
+            yield from _kernels(module, str(instruction.called("body")), runs * _trips(computation, instruction))
+        elif instruction.op == "conditional":
+            yield from max((list(_kernels(module, way, runs)) for way in _ways(instruction)), key=_moved)
+        elif inner := _inlined(instruction):
+            yield from _kernels(module, inner, runs)
+        else:
+            yield _kernel(module, computation, instruction, runs)
+
+
+def _trips(computation: Computation, loop: Instruction) -> int:
+    if known := _known_trips(loop):
+        return known
+    seen: set[str] = set()
+    waiting = list(loop.operands)
+    counts: set[int] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name not in computation:
+            continue
+        seen.add(name)
+        source = computation[name]
+        if source.op == "while" and (known := _known_trips(source)):
+            counts.add(known)
+        else:
+            waiting += source.operands
+    if len(counts) != 1:
+        raise ValueError(f"How often the loop {loop.name} runs is not known: the loops before it run {sorted(counts)}.")
+    return counts.pop()
+
+
+def _known_trips(loop: Instruction) -> int:
+    return int(loop.find(r'known_trip_count":\{"n":"(\d+)"') or 0)
+
+
+def _moved(found: Iterable[Kernel]) -> int:
+    return sum(kernel.runs * kernel.bytes for kernel in found)
+
+
+def _ways(conditional: Instruction) -> list[str]:
+    named = conditional.find(r"branch_computations=\{([^}]*)\}")
+    if named is not None:
+        return [way.strip().lstrip("%") for way in named.split(",")]
+    return [str(conditional.called(way)) for way in ("true_computation", "false_computation")]
+
+
+def _inlined(instruction: Instruction) -> str | None:
+    """The computation that stands in place of a call, or of an instruction that runs beside others."""
+    if instruction.op == "call":
+        return instruction.called("to_apply")
+    return instruction.called("calls") if instruction.op == "async-start" else None
+
+
+def _kernel(module: Module, computation: Computation, instruction: Instruction, runs: int) -> Kernel:
+    inside = [(computation, instruction), *_inside(module, instruction)]
+    products = [_product(where, one) for where, one in inside if _is_product(one)]
+    return Kernel(
+        name=instruction.name,
+        runs=runs,
+        bytes=_bytes(module, computation, instruction),
+        products=tuple(kinds for kinds, _ in products),
+        flops=sum(flops for _, flops in products),
+        is_cast=_is_cast(inside),
+    )
+
+
+def _inside(module: Module, instruction: Instruction) -> Iterator[tuple[Computation, Instruction]]:
+    """What a fusion holds, and the fusions in it."""
+    if instruction.op != "fusion":
+        return
+    computation = module.computations[str(instruction.called("calls"))]
+    for one in computation.values():
+        yield computation, one
+        yield from _inside(module, one)
+
+
+def _is_cast(inside: Iterable[tuple[Computation, Instruction]]) -> bool:
+    is_cast = False
+    for where, one in inside:
+        if one.op not in _MOVES:
+            return False
+        if one.op == "convert":
+            is_cast |= {one.results[0].element, where[one.operands[0]].results[0].element} <= _FLOATS
+    return is_cast
+
+
+def _is_product(one: Instruction) -> bool:
+    return one.op in ("dot", "convolution") or bool(_library_target(one))
+
+
+def _library_target(one: Instruction) -> str | None:
+    """What cuBLAS or cuDNN is called for; ``None`` for other instructions."""
+    return one.find(r'custom_call_target="__(cu(?:blas|dnn)\$?[^"]*)"') if one.op == "custom-call" else None
+
+
+def _product(where: Computation, one: Instruction) -> tuple[str, int]:
+    """The element types that a product multiplies, and its FLOPs."""
+    left, right = (where[name].results[0] for name in one.operands[:2])
+    kinds = ",".join(sorted({left.element, right.element}))
+    if one.op == "convolution" or "conv" in (_library_target(one) or ""):
+        return kinds, _convolution_flops(one, left, right)
+    dimensions = one.find(r"lhs_contracting_dims=\{([\d,]*)\}")
+    if dimensions is None:
+        dimensions = (one.find(r'"lhs_contracting_dimensions":\[([^\]]*)\]') or "").replace('"', "")
+    shared = math.prod(left.dimensions[int(axis)] for axis in dimensions.split(",") if axis)
+    return kinds, 2 * shared * math.prod(one.results[0].dimensions)
+
+
+def _convolution_flops(one: Instruction, left: Array, right: Array) -> int:
+    """Two for each element of the output and each of the kernel that it takes, whichever way the gradient goes."""
+    target = _library_target(one) or ""
+    result = one.results[0]
+    if "BackwardInput" in target:
+        kernel, output = right, left
+    elif "BackwardFilter" in target:
+        kernel, output = result, right
+    else:
+        kernel, output = right, result
+    letters = re.search(r"dim_labels=\w+_(\w+)->", one.attributes)
+    if letters is None:
+        raise ValueError(f"The convolution {one.name} has no dim_labels.")
+    taken = math.prod(size for size, letter in zip(kernel.dimensions, letters[1], strict=True) if letter != "o")
+    return 2 * taken * math.prod(output.dimensions)
+
+
+def _bytes(module: Module, computation: Computation, instruction: Instruction) -> int:
+    if instruction.op != "fusion":
+        read = {name: computation[name].bytes for name in instruction.operands if name in computation}
+        if instruction.op in _SLICES:
+            return 2 * instruction.bytes
+        if instruction.op == "dynamic-update-slice":
+            return 2 * computation[instruction.operands[1]].bytes
+        return sum(read.values()) + instruction.bytes
+    body = module.computations[str(instruction.called("calls"))]
+    parameters = [one for one in body.values() if one.op == "parameter"]
+    return sum(_read(body, one) for one in parameters) + _written(body)
+
+
+def _read(body: Computation, parameter: Instruction) -> int:
+    """What a fusion reads of a parameter: the slices, where it takes only those."""
+    users = list(_users(body, parameter.name))
+    if not users:
+        return 0
+    if all(user.op in _SLICES | {"dynamic-update-slice"} and user.operands[0] == name for user, name in users):
+        return sum(user.bytes for user, _ in users if user.op in _SLICES)
+    return parameter.bytes
+
+
+def _users(body: Computation, name: str) -> Iterator[tuple[Instruction, str]]:
+    """Who reads a value, and under which name: bitcasts are looked through."""
+    for user in body.values():
+        if name not in user.operands:
+            continue
+        if user.op in ("bitcast", "get-tuple-element"):
+            yield from _users(body, user.name)
+        else:
+            yield user, name
+
+
+def _written(body: Computation) -> int:
+    root = next(one for one in body.values() if one.is_root)
+    total = 0
+    for name in root.operands if root.op == "tuple" else [root.name]:
+        one = body[name]
+        while one.op == "bitcast":
+            one = body[one.operands[0]]
+        total += body[one.operands[1]].bytes if one.op == "dynamic-update-slice" else one.bytes
+    return total
