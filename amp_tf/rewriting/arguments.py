@@ -7,6 +7,7 @@ from typing import Any
 
 from amp_tf.config import check_config
 from amp_tf.errors import ConfigError, GraphError
+from amp_tf.graph.templates import Templates
 from amp_tf.oplists.hardware import Hardware
 
 _NO_HARDWARE = 'To convert for a GPU, or for any CPU, write amp_tf.AmpConfig(target="gpu") or "cpu"'
@@ -47,9 +48,10 @@ def check_arguments(
         )
     if config is not None:
         check_config(config, where="rewrite(config)", fix='Write for instance amp_tf.AmpConfig(precision="bfloat16")')
+    is_library = isinstance(library, Templates) or hasattr(library, "function")
     others = (
         ("hardware", hardware, isinstance(hardware, Hardware), "an amp_tf.Hardware", _NO_HARDWARE),
-        ("library", library, hasattr(library, "function"), "a FunctionDefLibrary", _NO_LIBRARY),
+        ("library", library, is_library, "a FunctionDefLibrary", _NO_LIBRARY),
         ("shapes", shapes, hasattr(shapes, "output_shapes"), "something that tells shapes", _NO_SHAPES),
     )
     for name, value, is_one, wanted, fix in others:

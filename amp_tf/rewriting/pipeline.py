@@ -68,7 +68,8 @@ def rewrite(
         preserve: names of nodes that must stay as they are, such as feeds and fetches. The arguments and results of
             functions keep their types always.
         hardware: the devices to rewrite for; this machine's CPU by default.
-        library: for a FunctionDef, the ``FunctionDefLibrary`` with the functions that it calls.
+        library: for a FunctionDef, the ``FunctionDefLibrary`` with the functions that it calls, or the ``Templates`` of
+            one that serves several rewrites.
         functions: for a GraphDef, whether the functions of its library are rewritten too.
         shapes: the static shapes of the graph's own tensors, for the cost model; by default those that its nodes carry
             (``as_graph_def(add_shapes=True)``).

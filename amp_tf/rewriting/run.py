@@ -43,10 +43,11 @@ class Run:
         """What is to be done with a graph or function.
 
         Args:
-            library: the functions that it may call.
+            library: the functions that it may call, or their templates, to be used again.
             preserve: names of its nodes that stay as they are.
         """
-        return Job(self._config, self._resolution, Templates(library, SUCCESSORS), preserve, self._has_preserved)
+        templates = library if isinstance(library, Templates) else Templates(library, SUCCESSORS)
+        return Job(self._config, self._resolution, templates, preserve, self._has_preserved)
 
     @contextlib.contextmanager
     def working(self, read: Callable[[], Any]) -> Iterator[None]:

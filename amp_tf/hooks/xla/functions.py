@@ -26,12 +26,14 @@ from typing import TYPE_CHECKING, Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.calls import referenced
+from amp_tf.graph.templates import Templates
 from amp_tf.hooks import devices, evidence, op_names
 from amp_tf.hooks.notices import warn_once
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.hooks.slow_float16 import warn_if_slow
 from amp_tf.hooks.xla import saving
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.rewriting.clones import Clone, RewrittenFunction, rewrite_with_callees
 
 if TYPE_CHECKING:
@@ -116,10 +118,10 @@ def _convert(function: Any, config: AmpConfig) -> None:
     def definition_of(name: str) -> Any:
         return context.get_function_def(name.encode())
 
-    def callees(definition: Any) -> list[Any]:
-        """All functions that run inside one: whether they compute products tells what becomes of their arguments."""
+    def reachable() -> list[Any]:
+        """All functions that run inside it: whether they compute products tells what becomes of their arguments."""
         found: dict[str, Any] = {}
-        waiting = [definition]
+        waiting = [original]
         while waiting:
             for node in waiting.pop().node_def:
                 for name in known.intersection(referenced(node)) - found.keys():
@@ -127,17 +129,16 @@ def _convert(function: Any, config: AmpConfig) -> None:
                     waiting.append(found[name])
         return list(found.values())
 
+    templates = Templates(FunctionDefLibrary(function=reachable()), SUCCESSORS)
+
     def rewrite_body(definition: Any) -> Any:
-        library = FunctionDefLibrary(function=callees(definition))
         with log_files.coming("xla"), recording.traced(function):
-            result = rewrite(definition, config, hardware=hardware(), library=library)
+            result = rewrite(definition, config, hardware=hardware(), library=templates)
         reports.extend(result.report.graphs)
         return result.graph
 
     def lookup(name: str) -> Any:
-        if name not in known or name.encode() in _rewritten:
-            return None
-        return context.get_function_def(name.encode())
+        return None if name not in known or name.encode() in _rewritten else definition_of(name)
 
     def new_name(name: str) -> str:
         return f"{name}_amp_tf_{next(_numbers)}"
