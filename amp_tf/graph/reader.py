@@ -134,6 +134,12 @@ def _view(
     Raises:
         GraphError: an edge is broken.
     """
+    if not "".join([function, *names, *devices]).isprintable():  # TensorFlow refuses such names, too
+        node = next(
+            (n for n, pair in enumerate(zip(names, devices, strict=True)) if not "".join(pair).isprintable()), 0
+        )
+        what = "the name or device of a node or function holds control characters"
+        raise GraphError(what, where=_place(function, names[node]), fix=BROKEN)
     try:
         edges = inputs.edges(ports, names, texts)
     except BrokenInputError as error:
