@@ -135,11 +135,9 @@ def _view(
         GraphError: an edge is broken.
     """
     if not "".join([function, *names, *devices]).isprintable():  # TensorFlow refuses such names, too
-        node = next(
-            (n for n, pair in enumerate(zip(names, devices, strict=True)) if not "".join(pair).isprintable()), 0
-        )
+        odd = [name for name, device in zip(names, devices, strict=True) if not f"{name}{device}".isprintable()]
         what = "the name or device of a node or function holds control characters"
-        raise GraphError(what, where=_place(function, names[node]), fix=BROKEN)
+        raise GraphError(what, where=_place(function, odd[0] if odd else ""), fix=BROKEN)
     try:
         edges = inputs.edges(ports, names, texts)
     except BrokenInputError as error:

@@ -73,9 +73,7 @@ def test_where_there_is_no_room_nothing_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_bomb", [True, False])
-def test_a_small_file_that_would_take_much_memory_is_refused_before_it_is_unpacked(
-    is_bomb: bool, tmp_path: Path
-) -> None:
+def test_a_small_file_that_would_take_much_memory_is_not_unpacked(is_bomb: bool, tmp_path: Path) -> None:
     size = (300 << 20) if is_bomb else (30 << 20)
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("zeros", "w") as file:
         for _ in range(size >> 20):
