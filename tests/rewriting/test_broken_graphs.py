@@ -110,8 +110,6 @@ def test_the_graph_that_is_broken_above_is_whole():
 
 
 ESCAPES = "\x1b]0;owned\x07\n\x9b31m\u202e"  # a title, a line of its own, a colour, text turned around
-    "\x1b]0;owned\x07\n\x9b31m\u202e"  # what sets a terminal's title, forges a line, colours, and turns text around
-)
 
 
 @pytest.mark.parametrize("where", ["node", "device", "function", "body", "op", "input"])
