@@ -126,6 +126,11 @@ def resolves_to_float16(config: AmpConfig) -> bool:
     return target is not None and target.precision is Precision.FLOAT16
 
 
+def is_scaling() -> bool:
+    """Whether losses are scaled by themselves in this process. Asks for the GPUs."""
+    return _context.runs_in_float16()
+
+
 def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]) -> None:
     """As :meth:`Patches.put`, among a library's patches, until :func:`uninstall`; nothing if that was done already."""
     with _lock:
