@@ -112,11 +112,22 @@ def why_nothing(report: RewriteReport, totals: Totals, seen: evidence.Evidence) 
     if not totals.graphs:
         if seen.failures:
             return ALL_FAILED
-        return NO_PLUGIN if _PLUGIN in seen.not_installed else EAGER
+        return NO_PLUGIN if _PLUGIN in seen.not_installed else _failed_before() or EAGER
     reason = report.why_nothing
+    if (reason is None or reason.rule.name == "NOTHING_TO_CONVERT") and (failed := _failed_before()):
+        return failed
     if seen.policy and (reason is None or reason.rule.name == "NOTHING_TO_CONVERT"):
         return f"Keras' own policy {seen.policy!r} has its layers compute in 16 bit, and left nothing to convert"
     return str(reason or "no node of any graph is one that 16 bit is for")
+
+
+def _failed_before() -> str:
+    if "tensorflow" not in sys.modules:
+        return ""
+    from amp_tf.hooks.grappler import failures
+
+    failure = failures.find()
+    return f"TensorFlow's own graph optimizers fail before amp_tf is asked ({failure})" if failure else ""
 
 
 def _why_no_target(report: RewriteReport) -> str:
