@@ -7,6 +7,9 @@ program.
 
 It is installed at the root of site-packages, beside ``amp_tf.pth``, because importing a module of the package would
 load the package at each start of each Python. ``__future__`` would be imported as well, so annotations are quoted.
+
+Both are found where they were installed, not by name: ``python -c`` and an empty entry of ``PYTHONPATH`` put the
+current folder in front, and what is called ``amp_tf`` there is not to run because a variable is set.
 """
 
 import os
@@ -36,6 +39,7 @@ LIBRARIES = ("tensorflow", "keras", "tf_keras")
 _ENVIRON = os._Environ  # programs and tests put a plain dict in the place of os.environ, which cannot be wrapped
 _originals: "dict[str, Callable[..., None]]" = {}  # the methods that were wrapped
 _follower: "Callable[[str], None] | None" = None
+_paths: "list[str]" = []  # where Python looked when it began, before a program's own folder was added
 _was_asked_for = False  # when Python began: a program that turns it off itself is told so at its end
 
 
@@ -61,6 +65,8 @@ def install() -> None:
     """Adds the finder, unless ``AMP_TF_DISABLE`` forbids it. Idempotent."""
     global _was_asked_for
     if not _is_disabled():
+        if not _paths:
+            _paths[:] = filter(None, sys.path)
         _was_asked_for = _was_asked_for or _is_asked_for()
         if not any(isinstance(finder, AmpTfStart) for finder in sys.meta_path):
             sys.meta_path.insert(0, AmpTfStart())
@@ -104,8 +110,33 @@ def _wrap(method: str) -> None:
     setattr(_ENVIRON, method, changed)
 
 
+def load_package() -> None:
+    """Imports our package: the one beside this file, of an editable install, or where Python looked when it began.
+
+    Raises:
+        ImportError: it is in none of these places.
+    """
+    if "amp_tf" in sys.modules:
+        return
+    for places in ([os.path.dirname(os.path.abspath(__file__))], _paths):
+        for finder in sys.meta_path:
+            spec = finder.find_spec("amp_tf", places) if hasattr(finder, "find_spec") else None
+            if spec is not None and spec.loader is not None and spec.has_location:
+                from importlib.util import module_from_spec
+
+                module = sys.modules["amp_tf"] = module_from_spec(spec)
+                try:
+                    spec.loader.exec_module(module)
+                except BaseException:
+                    del sys.modules["amp_tf"]
+                    raise
+                return
+    raise ModuleNotFoundError("No module named 'amp_tf'", name="amp_tf")
+
+
 def _start() -> None:
     """Loads the part of the package that waits for TensorFlow, which may be there by now. Idempotent."""
+    load_package()
     from amp_tf.hooks import imports
 
     imports.watch("keras", "tf_keras")  # Keras imports TensorFlow, so its own import has begun by then
@@ -142,6 +173,7 @@ def _tell_idle_at_exit() -> None:
             print(f"amp_tf: {', '.join(names)} alone converts nothing: set {SWITCHES[0]}=1, too.", file=sys.stderr)
         if odd:
             try:
+                load_package()
                 from amp_tf.hooks import switch
 
                 switch.tell_unknown_variables()

@@ -10,6 +10,11 @@ import functools
 from typing import Any
 
 
+def printable(text: str) -> str:
+    """Text from files and graphs of others with its control characters written out: a terminal would obey them."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
 class AmpError(Exception):
     """Base of all amp_tf errors.
 
@@ -32,7 +37,7 @@ class AmpError(Exception):
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
         remedy = f". {self.fix}." if self.fix else "."
-        return f"{place}{self.what}{remedy}"
+        return printable(f"{place}{self.what}{remedy}")
 
 
 class ConfigError(AmpError, ValueError):

@@ -132,7 +132,9 @@ def test_both_files_name_the_same_module() -> None:
     module, _, name = (running.ROOT / "amp_tf.start").read_text(encoding="utf-8").strip().partition(":")
     assert module == _amp_tf_start.__name__
     assert getattr(_amp_tf_start, name) is _amp_tf_start.install
-    assert (running.ROOT / "amp_tf.pth").read_text(encoding="ascii") == f"import {module}; {module}.{name}()\n"
+    line = (running.ROOT / "amp_tf.pth").read_text(encoding="ascii")
+    assert line.startswith("import ")
+    assert line.endswith(f"import {module}; del sys.path[0]; {module}.{name}()\n")
 
 
 def test_it_knows_every_switch() -> None:
@@ -219,3 +221,54 @@ def test_without_the_switch_a_missing_package_is_not_missed(tmp_path: Path) -> N
     (tmp_path / "tensorflow.py").write_text("value = 3\n")
     ended = read_pth(tmp_path, "import tensorflow; print(tensorflow.value)", python_path=tmp_path)
     assert (ended.stdout, ended.stderr) == ("3\n", "")
+
+
+FINDER = f"""
+import importlib.util, sys
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == "amp_tf":
+            return importlib.util.spec_from_file_location(name, {str(running.ROOT / "amp_tf" / "__init__.py")!r})
+sys.meta_path.append(Finder)
+"""
+FOREIGN = "print('foreign', __name__)\n"
+
+
+@pytest.fixture
+def folder_of_others(tmp_path: Path) -> Path:
+    """A current folder with a package and a module of our names."""
+    folder = tmp_path / "others"
+    (folder / "amp_tf" / "hooks").mkdir(parents=True)
+    for name in ("_amp_tf_start.py", "amp_tf/__init__.py", "amp_tf/hooks/__init__.py", "amp_tf/hooks/switch.py"):
+        (folder / name).write_text(FOREIGN)
+    (folder / "tensorflow.py").write_text("value = 3\n")
+    return folder
+
+
+@pytest.mark.parametrize("variables", [{SWITCHES[0]: "1"}, {"AMP_TF_PRECISON": "bf16"}], ids=str)
+@pytest.mark.parametrize("layout", ["installed", "editable", "path"])
+def test_what_has_our_names_in_the_current_folder_is_not_run(
+    layout: str, variables: dict[str, str], folder_of_others: Path, tmp_path: Path
+) -> None:
+    site_folder = tmp_path / "site"
+    site_folder.mkdir()
+    for name in ("amp_tf.pth", "_amp_tf_start.py"):
+        (site_folder / name).write_bytes((running.ROOT / name).read_bytes())
+    if layout == "installed":
+        (site_folder / "amp_tf").symlink_to(running.ROOT / "amp_tf")
+    elif layout == "editable":
+        (site_folder / "a_finder.py").write_text(FINDER)
+        (site_folder / "a.pth").write_text("import a_finder\n")
+    else:
+        (site_folder / "a.pth").write_text(f"{running.ROOT}\n")
+    environ = {name: value for name, value in os.environ.items() if "AMP_TF" not in name}
+    environ |= {"PYTHONPATH": "no folder" if layout == "path" else f"no folder{os.pathsep}", **variables}
+    code = "import sys, tensorflow; print(tensorflow.value, sys.modules['_amp_tf_start'].__file__)"
+    code += "; print(sys.modules['amp_tf'].__file__)" if SWITCHES[0] in variables else ""
+    command = [sys.executable, "-S", "-c", f"import site; site.addsitedir({str(site_folder)!r})\n{code}"]
+    ended = subprocess.run(command, env=environ, cwd=folder_of_others, capture_output=True, text=True, check=True)
+    value, start, *package = ended.stdout.split()
+    assert (value, start) == ("3", str(site_folder / "_amp_tf_start.py")), ended.stderr
+    assert [os.path.realpath(file) for file in package] == [str(running.ROOT / "amp_tf" / "__init__.py")] * (
+        SWITCHES[0] in variables
+    )

@@ -49,3 +49,8 @@ def test_an_error_survives_the_way_between_processes(cls, carry):
     carried = carry(cls("what", where="where", fix="fix"))
     assert type(carried) is cls
     assert (carried.what, carried.where, carried.fix) == ("what", "where", "fix")
+
+
+def test_control_characters_are_written_out_and_lines_stay():
+    error = AmpError("holds '\x1b[31m'\nand more", where="a\tb", fix="Größe – 漢字")
+    assert str(error) == "a\\tb: holds '\\x1b[31m'\nand more. Größe – 漢字."

@@ -132,6 +132,7 @@ def _signature(model: Any, name: str, folder: str) -> Any:
 
 def _read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
     try:
+        files.check_unpacked(path)
         with np.load(path, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it holds one array, without a name")

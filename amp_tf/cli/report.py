@@ -10,7 +10,7 @@ from typing import Any
 
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.config import AmpConfig
-from amp_tf.errors import GraphError
+from amp_tf.errors import AmpError, GraphError, printable
 from amp_tf.offline.graph_file import read_graph_file
 from amp_tf.offline.live_model import is_keras_file
 from amp_tf.offline.saved_model import is_saved_model, rewrite_saved_model
@@ -49,6 +49,17 @@ def run(args: argparse.Namespace) -> int:
         AmpError: a source holds nothing to report on, or a file cannot be written.
     """
     documents = [document for source in args.sources for document in _documents(source, args)]
+    try:
+        return _give(documents, args)
+    except AmpError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+        fix = "Name a file as AMP_TF_REPORT or amp_tf.report().save(…) wrote it"
+        raise GraphError(f"a report is broken ({why})", where=" ".join(args.sources), fix=fix) from error
+
+
+def _give(documents: list[dict[str, Any]], args: argparse.Namespace) -> int:
     for path in filter(None, (args.html, args.json)):
         with files.told(path):
             files.save(documents, path, as_page=path == args.html)
@@ -56,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(documents[0] if len(documents) == 1 else documents))
         return 0
     for document in documents:
-        print(_line(document))
+        print(printable(_line(document)))
     return 0
 
 

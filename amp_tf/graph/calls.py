@@ -1,4 +1,4 @@
-"""What runs inside a call: the ops of the functions that a node calls, and of those that they call."""
+"""What runs inside a call: in the functions that a node calls, and in those that they call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def referenced(node: Any) -> Iterator[str]:
 
 
 class Callees:
-    """The ops behind calls.
+    """What runs inside calls of functions.
 
     Args:
         functions: the known FunctionDefs, by name.
@@ -25,22 +25,34 @@ class Callees:
 
     def __init__(self, functions: Mapping[str, Any]) -> None:
         self._functions = functions
+        self._reaching: dict[frozenset[str], frozenset[str]] = {}
 
-    def ops(self, node: Any) -> frozenset[str] | None:
-        """The ops of all functions that run when a node runs; ``None`` where one of them is not known."""
+    def reaches(self, node: Any, ops: frozenset[str]) -> bool:
+        """Whether one of these ops may run in the functions that a node calls: also where a function is not known."""
+        reaching = self._functions_with(ops)
+        return any(name in reaching or name not in self._functions for name in self._called(node))
+
+    def _called(self, node: Any) -> list[str]:
         op, *called = referenced(node)
-        names = [*([op] if op in self._functions else []), *called]
-        found: set[str] = set()
-        seen: set[str] = set()
-        while names:
-            name = names.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            if name not in self._functions:
-                return None
-            for inner in self._functions[name].node_def:
-                found.add(inner.op)
-                op, *called = referenced(inner)
-                names += [*([op] if op in self._functions else []), *called]
-        return frozenset(found)
+        return [*([op] if op in self._functions else []), *called]
+
+    def _functions_with(self, ops: frozenset[str]) -> frozenset[str]:
+        """The names of functions in which one of the ops, or a function that is not known, runs; found once."""
+        if ops not in self._reaching:
+            callers: dict[str, list[str]] = {}
+            waiting = []
+            for name, function in self._functions.items():
+                for node in function.node_def:
+                    if node.op in ops:
+                        waiting.append(name)
+                    for called in self._called(node):
+                        callers.setdefault(called, []).append(name)
+            waiting += callers.keys() - self._functions.keys()
+            found: set[str] = set()
+            while waiting:
+                name = waiting.pop()
+                if name not in found:
+                    found.add(name)
+                    waiting += callers.get(name, ())
+            self._reaching[ops] = frozenset(found)
+        return self._reaching[ops]

@@ -134,6 +134,10 @@ def _view(
     Raises:
         GraphError: an edge is broken.
     """
+    if not "".join([function, *names, *devices]).isprintable():  # TensorFlow refuses such names, too
+        odd = [name for name, device in zip(names, devices, strict=True) if not f"{name}{device}".isprintable()]
+        what = "the name or device of a node or function holds control characters"
+        raise GraphError(what, where=_place(function, odd[0] if odd else ""), fix=BROKEN)
     try:
         edges = inputs.edges(ports, names, texts)
     except BrokenInputError as error:

@@ -38,6 +38,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.grappler.input_pipelines", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.xla.functions", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce.sums", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.all_reduce.agreement", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", ("tensorflow", "keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.keras_policy", ("keras", "tf_keras")),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled
 from amp_tf.errors import ConfigError
 from amp_tf.hooks import evidence, notices, process_facts
+from amp_tf.precision import Precision
 
 if TYPE_CHECKING:
     from amp_tf.reporting.process import Totals
@@ -27,6 +28,10 @@ ONLY_XLA = (
 )
 ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: looks at a GPU's accuracy without one
 FUSED = "TensorFlow fused them with what follows, and the fused kernels have no 16-bit form here"
+MORE_CASTS = (
+    "more casts than converted nodes, which can hardly pay: products stand alone between what stays in float32 (on "
+    "CPUs AMP_TF_PRECISION=auto weighs both)"
+)
 _PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled by XLA are seen
 
 _parts: list[Callable[[], str]] = []
@@ -75,6 +80,8 @@ def line() -> str:
     text += f": {why}" if why else ""
     if totals.converted and totals.fused:
         text += f"; {plural(totals.fused, 'product')} left in float32: {FUSED}"
+    if totals.casts > totals.converted > 0 and not _weighs(totals):
+        text += f"; {MORE_CASTS}"
     if seen.off and totals.graphs:
         text += f"; by now {seen.off}"
     if totals.unmatched:
@@ -112,11 +119,27 @@ def why_nothing(report: RewriteReport, totals: Totals, seen: evidence.Evidence) 
     if not totals.graphs:
         if seen.failures:
             return ALL_FAILED
-        return NO_PLUGIN if _PLUGIN in seen.not_installed else EAGER
+        return NO_PLUGIN if _PLUGIN in seen.not_installed else _failed_before() or EAGER
     reason = report.why_nothing
+    if (reason is None or reason.rule.name == "NOTHING_TO_CONVERT") and (failed := _failed_before()):
+        return failed
     if seen.policy and (reason is None or reason.rule.name == "NOTHING_TO_CONVERT"):
         return f"Keras' own policy {seen.policy!r} has its layers compute in 16 bit, and left nothing to convert"
     return str(reason or "no node of any graph is one that 16 bit is for")
+
+
+def _weighs(totals: Totals) -> bool:
+    """Whether the cost model decided: on CPUs, where the precision was not named."""
+    return process_facts.settings().precision == "auto" and totals.precisions == (Precision.BFLOAT16,)
+
+
+def _failed_before() -> str:
+    if "tensorflow" not in sys.modules:
+        return ""
+    from amp_tf.hooks.grappler import failures
+
+    failure = failures.find()
+    return f"TensorFlow's own graph optimizers fail before amp_tf is asked ({failure})" if failure else ""
 
 
 def _why_no_target(report: RewriteReport) -> str:

@@ -56,7 +56,7 @@ def read_graph_file(path: str | Path) -> Any:
             what, fix = f"the text ends too early ({error}): the file is truncated", "Write or copy it again"
             raise GraphError(what, where=str(path), fix=fix) from None
         raise GraphError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
-    except (DecodeError, UnicodeDecodeError) as error:
+    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise GraphError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import GraphError
+from amp_tf.reporting import files
 
 KERAS_SUFFIXES = (".keras", ".h5")
 
@@ -39,6 +40,8 @@ def saved_model_of(source: Any) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory() as folder:
         where = str(source) if is_path else type(source).__name__
+        if is_path:
+            files.check_unpacked(source)
         try:
             _export(_load(Path(source)) if is_path else source, f"{folder}/model")
         except Exception as error:  # whatever Keras, its layers or TensorFlow raise

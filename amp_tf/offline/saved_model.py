@@ -125,7 +125,7 @@ def read_saved_model(folder: Path) -> Any:
         raise GraphError(
             f"{file.name} cannot be read ({error.strerror})", where=str(folder), fix="Name a folder that you may read"
         ) from None
-    except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
+    except (DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
         raise GraphError(f"{file.name} is damaged ({error})", where=str(folder), fix="Save the model again") from None
     if not model.meta_graphs:
         raise GraphError(f"{file.name} holds no graph", where=str(folder), fix="Save the model again")

@@ -193,7 +193,7 @@ def read_table(path: Path) -> CostTable:
         )
         if "MatMul" not in table.products:
             raise ValueError("it has no MatMul")
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"this is no table of costs: {error}", where=str(path), fix="amp-tf calibrate writes it anew"
         ) from error

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from amp_tf.errors import GraphError
 from amp_tf.reporting.document import KIND, SCHEMA_VERSION
 
+_MOST_UNPACKED, _MOST_TIMES = 256 << 20, 20  # weights hardly get smaller, and Keras does not compress them
 _PAGES = (".html", ".htm")
 
 
@@ -91,6 +93,23 @@ def told(path: str | Path) -> Iterator[None]:
         raise GraphError(what, where=str(path), fix=fix) from None
 
 
+def check_unpacked(path: str | Path) -> None:
+    """Refuses a zip file, as models and arrays are, that would take far more memory than it has bytes.
+
+    Raises:
+        GraphError: it holds more than 256 MiB and more than 20 times its own size.
+    """
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:  # which unpacks no more of a file than is written here
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > _MOST_UNPACKED and size > _MOST_TIMES * os.path.getsize(path):
+            raise GraphError(
+                f"its {os.path.getsize(path):,} bytes would become {size:,}",
+                where=str(path),
+                fix="If you trust it, unpack it and pack it again without compression (zip -0)",
+            )
+
+
 def read(path: str | Path) -> list[dict[str, Any]]:
     """The documents of a JSON file.
 
@@ -103,7 +122,7 @@ def read(path: str | Path) -> list[dict[str, Any]]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise GraphError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise GraphError(f"is no JSON ({error})", where=str(path), fix=fix) from None
     documents = found if isinstance(found, list) else [found]
     for document in documents:

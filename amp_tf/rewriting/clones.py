@@ -7,7 +7,7 @@ other callers, so it is never changed: the caller is pointed at a clone under a 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from amp_tf.graph.calls import referenced
@@ -57,15 +57,13 @@ def rewrite_with_callees(
         lookup: gives the FunctionDef of a name, or ``None`` where no function of that name is to be cloned.
         new_name: makes a name that no function has, from the name of the original.
     """
-    names: dict[str, str] = {
-        definition.signature.name: definition.signature.name
-    }  # of what was met, by what it is called now
+    names: dict[str, str] = {}  # of what was cloned, by what it is called now
     clones: list[Clone] = []
 
-    def visit(original: FunctionDef) -> FunctionDef:
+    def changed(original: FunctionDef) -> FunctionDef:
         body = rewrite_body(original)
         for index, node in enumerate(body.node_def):
-            found = {name: name_now(name) for name in dict.fromkeys(referenced(node))}
+            found = {name: names.get(name, name) for name in referenced(node)}
             if any(old != new for old, new in found.items()):
                 if body is original:
                     body = type(original)()
@@ -73,16 +71,37 @@ def rewrite_with_callees(
                 _rename(body.node_def[index], found)
         return body
 
-    def name_now(name: str) -> str:
-        if name not in names:
-            names[name] = name  # a recursive function goes on with its original
-            original = lookup(name)
-            if original is not None and (changed := visit(original)) is not original:
-                names[name] = changed.signature.name = new_name(name)
-                clones.append(Clone(name, changed))
-        return names[name]
+    for name, original in _callees_first(definition, lookup):
+        if (body := changed(original)) is not original:
+            names[name] = body.signature.name = new_name(name)
+            clones.append(Clone(name, body))
+    return RewrittenFunction(changed(definition), tuple(clones))
 
-    return RewrittenFunction(visit(definition), tuple(clones))
+
+def _callees_first(
+    definition: FunctionDef, lookup: Callable[[str], FunctionDef | None]
+) -> Iterator[tuple[str, FunctionDef]]:
+    """Each function that may run inside a call of another one, after those that it calls, but for recursive calls.
+
+    Python's stack is too short for a call chain of a thousand functions.
+    """
+    seen = {definition.signature.name}
+    path = [(definition.signature.name, definition, _calls(definition))]
+    while path:
+        name, function, calls = path[-1]
+        called = next((called for called in calls if called not in seen), None)
+        if called is not None:
+            seen.add(called)
+            if (inner := lookup(called)) is not None:
+                path.append((called, inner, _calls(inner)))
+        else:
+            path.pop()
+            if path:
+                yield name, function
+
+
+def _calls(definition: FunctionDef) -> Iterator[str]:
+    return (name for node in definition.node_def for name in referenced(node))
 
 
 def _rename(node: NodeDef, names: Mapping[str, str]) -> None:

@@ -116,8 +116,8 @@ class Job:
 
     def _calls_products(self, node: Any) -> bool:
         """Whether functions that a node calls compute products, as far as one can tell."""
-        target, ops = self.resolution.target, self.templates.callees.ops(node)
-        return ops is None or target is None or any(target.lists.list_of.get(op) == ALLOW for op in ops)
+        target = self.resolution.target
+        return target is None or self.templates.callees.reaches(node, frozenset(target.lists.members(ALLOW)))
 
 
 @dataclasses.dataclass(frozen=True)

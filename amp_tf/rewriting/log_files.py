@@ -122,14 +122,24 @@ class Log:
 
 
 def _append(file: Path, line: str, *flags: int) -> None:
-    """In one write, because processes share the file; not through a link, nor to a pipe on which nobody may read."""
+    """In one write, because processes share the file; not through a link, nor to a pipe on which nobody may read.
+
+    With ``O_EXCL`` the file is there with its line, or not at all.
+    """
     descriptor = os.open(
         file, sum(flags, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK), 0o666
     )
     with os.fdopen(descriptor, "ab", buffering=0) as opened:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, f"{INDEX} is no file", str(file))
-        opened.write(f"{line}\n".encode())
+        data = f"{line}\n".encode()
+        try:
+            if opened.write(data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+        except OSError:
+            if os.O_EXCL in flags:
+                file.unlink(missing_ok=True)
+            raise
 
 
 @contextlib.contextmanager

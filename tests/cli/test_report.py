@@ -78,3 +78,38 @@ def test_what_cannot_be_read_or_written_is_told(graph_file, tmp_path, capsys):
     assert f"{tmp_path / 'nothere'}: there is no such file or folder. Name a report" in capsys.readouterr().err
     assert main(["report", str(FIRST), "--html", str(tmp_path / "none" / "page.html")]) == 1
     assert "page.html: cannot be written (No such file or directory)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document.pop("figures"),
+        lambda document: document.update(converted="many"),
+        lambda document: document.update(graphs=3),
+        lambda document: document.update(process=None),
+        lambda document: document["graphs"][0]["nodes"][0].clear(),
+    ],
+    ids=["figures", "converted", "graphs", "process", "nodes"],
+)
+def test_a_report_that_somebody_broke_is_one_error(change, tmp_path, capsys):
+    document = json.loads(FIRST.read_text())
+    change(document)
+    (tmp_path / "amp_tf_1.json").write_text(json.dumps(document))
+    assert main(["report", str(tmp_path), "--html", str(tmp_path / "page.html")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"amp-tf report: {tmp_path}: a report is broken (")
+
+
+def test_json_that_is_nested_without_end_is_one_error(tmp_path, capsys):
+    (tmp_path / "amp_tf_1.json").write_text("[" * 100_000)
+    assert main(["report", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is no JSON" in line
+
+
+def test_a_terminal_obeys_no_report(tmp_path, capsys):
+    document = json.loads(FIRST.read_text())
+    document["process"]["program"] = "train.py \x1b[2J\x1b]0;owned\x07\x9b31m"
+    (tmp_path / "amp_tf_1.json").write_text(json.dumps(document))
+    assert main(["report", str(tmp_path), "--html", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr().out.startswith("train.py \\x1b[2J\\x1b]0;owned\\x07\\x9b31m: 50 %")

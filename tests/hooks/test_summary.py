@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import amp_tf
-from amp_tf.hooks import evidence, summary
+from amp_tf.hooks import evidence, process_facts, summary
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import process
@@ -206,3 +206,24 @@ def test_a_later_success_takes_a_failure_back(monkeypatch: pytest.MonkeyPatch) -
     evidence.note_install(PLUGIN, "OSError: neither")
     evidence.note_install(XLA)
     assert evidence.seen().not_installed == {PLUGIN: "OSError: neither"}
+
+
+@pytest.mark.usefixtures("nothing_seen")
+@pytest.mark.parametrize(
+    ("body", "precision", "is_told"),
+    [
+        ("m = MatMul(x, x)\ns = Sin(m)\nt = Tan(m)", "bfloat16", True),
+        ("m = MatMul(x, x)\nn = MatMul(m, m)\no = MatMul(n, n)\ns = Sin(o)", "bfloat16", False),
+        ("m = MatMul(x, x)\ns = Sin(m)", "auto", False),  # the cost model has weighed it
+    ],
+)
+def test_more_casts_than_converted_nodes_are_told(
+    body: str, precision: str, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = amp_tf.AmpConfig(precision=precision, ignore_performance=True)
+    monkeypatch.setattr(process_facts, "_config", config)
+    result = rewrite(graph(f"x = Placeholder()\n{body}"), config, hardware=Hardware(cpu_has_bf16=True))
+    assert result.report.converted > 0
+    process.record(result.report, way="grappler")
+    evidence.note(off="")
+    assert (summary.MORE_CASTS in summary.line()) is is_told

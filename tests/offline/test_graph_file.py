@@ -32,6 +32,16 @@ def test_a_file_that_holds_no_graph_is_named(tmp_path, name, content):
         read_graph_file(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", ["graph.pbtxt", "saved_model.pbtxt"])
+def test_text_that_is_nested_without_end_is_one_error(name, tmp_path):
+    depth = 3000
+    node = 'node { attr { key: "f" value ' + '{ func { attr { key: "f" value ' * depth
+    text = node + "{ i: 1 }" + "} } }" * depth + " } }"
+    (tmp_path / name).write_text(text if name.startswith("graph") else f"meta_graphs {{ graph_def {{ {text} }} }}")
+    with pytest.raises(GraphError, match=r"recursion"):
+        read_graphs(tmp_path / name if name.startswith("graph") else tmp_path)
+
+
 @pytest.mark.parametrize("name", ["empty.pb", "empty.pbtxt"])
 def test_an_empty_file_is_refused(tmp_path, name):
     (tmp_path / name).touch()

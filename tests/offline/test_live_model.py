@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,14 @@ def test_what_cannot_be_exported_is_one_error_with_what_to_do(tmp_path: Path) ->
     with pytest.raises(amp_tf.GraphError, match=r"^int: the model cannot be exported \("):
         amp_tf.convert_saved_model(3, tmp_path / "out", CONFIG)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_grows_beyond_measure_is_not_loaded(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("metadata.json", bytes(300 << 20))
+    with pytest.raises(amp_tf.GraphError, match=r"bomb\.keras: its [\d,]+ bytes would become"):
+        amp_tf.convert_saved_model(tmp_path / "bomb.keras", tmp_path / "out", CONFIG)
+    assert main(["rewrite", str(tmp_path / "bomb.keras"), str(tmp_path / "out")]) == 1
 
 
 def test_arguments_of_another_kind_are_refused_before_anything_is_read(tmp_path: Path) -> None:

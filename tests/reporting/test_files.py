@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,18 @@ def test_where_there_is_no_room_nothing_is_left(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old", "old")]
+
+
+@pytest.mark.parametrize("is_bomb", [True, False])
+def test_a_small_file_that_would_take_much_memory_is_not_unpacked(is_bomb: bool, tmp_path: Path) -> None:
+    size = (300 << 20) if is_bomb else (30 << 20)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("zeros", "w") as file:
+        for _ in range(size >> 20):
+            file.write(bytes(1 << 20))
+    if is_bomb:
+        with pytest.raises(GraphError, match=r"a\.zip: its [\d,]+ bytes would become 314,572,800\. If you trust it"):
+            files.check_unpacked(tmp_path / "a.zip")
+    else:
+        files.check_unpacked(tmp_path / "a.zip")
+    (tmp_path / "no.zip").write_text("no zip")
+    files.check_unpacked(tmp_path / "no.zip")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -106,3 +107,31 @@ def test_the_graph_that_is_broken_above_is_whole():
         graph(TEXT, function(FUNCTION)), amp_tf.AmpConfig(precision="float16"), hardware=Hardware(cpu_has_bf16=True)
     )
     assert result.report.converted > 10
+
+
+ESCAPES = "\x1b]0;owned\x07\n\x9b31m\u202e"  # a title, a line of its own, a colour, text turned around
+
+
+@pytest.mark.parametrize("where", ["node", "device", "function", "body", "op", "input"])
+def test_what_a_terminal_would_obey_reaches_no_message(where: str, tmp_path) -> None:
+    proto = graph("x = Placeholder()\nm = MatMul(x, x)", function(FUNCTION))
+    named = {
+        "node": (proto.node[1], "name"),
+        "device": (proto.node[1], "device"),
+        "op": (proto.node[1], "op"),
+        "function": (proto.library.function[0].signature, "name"),
+        "body": (proto.library.function[0].node_def[1], "name"),
+    }
+    if where == "input":
+        proto.node[1].input[0] = f"a{ESCAPES}"
+    else:
+        target, field = named[where]
+        setattr(target, field, f"a{ESCAPES}")
+    config = amp_tf.AmpConfig(precision="bfloat16", log_path=str(tmp_path))
+    with pytest.raises(GraphError) as caught:
+        amp_tf.rewrite(proto, config, hardware=Hardware(cpu_has_bf16=True))
+    assert str(caught.value).isprintable()
+    for file in tmp_path.glob("*.t*"):
+        if not file.name.endswith(".pb.txt"):  # which escapes by itself
+            assert file.read_text().replace("\n", "").replace("\t", "").isprintable()
+    assert len((tmp_path / "index.tsv").read_text().splitlines()) == 2

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 
 import pytest
 from google.protobuf import text_format
@@ -182,3 +183,20 @@ def test_the_index_is_not_written_through_a_link_and_no_pipe_stops_the_program(k
     assert (tmp_path / "victim").read_text() == "kept"
     assert "graphdef_preop.pb" in files(folder)
     assert "LOG_PATH: cannot write to" in caplog.text
+
+
+@pytest.mark.parametrize("most_bytes", [0, 10, 200])
+def test_a_disk_that_is_full_holds_whole_files_or_none(most_bytes, tmp_path, caplog):
+    """The limit stands for the disk: a write beyond it is short, and the next one fails."""
+    log_files._warn_once.cache_clear()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    try:
+        result = rewrite(graph(TEXT), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert result.changed
+    assert "cannot write" in caplog.text
+    assert [file.name for file in tmp_path.iterdir() if not file.stat().st_size or file.suffix == ".tmp"] == []
+    if (tmp_path / log_files.INDEX).exists():
+        assert (tmp_path / log_files.INDEX).read_text().startswith("files\tway\tfunction")

@@ -13,11 +13,16 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 # Off this process' path, so that nothing else is found here; PYTHONPATH keeps it for the children.
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _HERE]
 
-if importlib.util.find_spec("_amp_tf_start") is not None:  # a Python of another environment is left alone
+_OURS = os.path.realpath(os.path.dirname(os.path.dirname(_HERE)))
+_home = next((path for path in sys.path if os.path.realpath(os.path.join(path, "amp_tf")) == _OURS), None)
+if "_amp_tf_start" in sys.modules or _home is not None:  # a Python of another environment is left alone
+    sys.path.insert(0, _home or _HERE)  # what else has these names, as in the current folder, is not ours
     import _amp_tf_start
 
+    del sys.path[0]
     _amp_tf_start.install()
     if "_AMP_TF_COMPARE" in os.environ:  # amp-tf compare -- python …
+        _amp_tf_start.load_package()
         from amp_tf.hooks.comparison import start
 
         start.install()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import devices, notices, summary
+from amp_tf.hooks import devices, evidence, notices, summary
 from amp_tf.hooks.patches import Patches
 from amp_tf.loss_scaling import diagnosis, is_loss_scaled, ledger
 from amp_tf.loss_scaling.diagnosis import Status
@@ -126,6 +126,19 @@ def resolves_to_float16(config: AmpConfig) -> bool:
     return target is not None and target.precision is Precision.FLOAT16
 
 
+def is_scaling() -> bool:
+    """Whether losses are scaled by themselves in this process. Asks for the GPUs."""
+    return _context.runs_in_float16()
+
+
+def is_idle() -> bool:
+    """Whether the rewrite is at work and no graph of this process became float16, so that no loss need be scaled."""
+    from amp_tf.reporting import process
+
+    seen = evidence.seen()
+    return seen.off == "" and not seen.idle and Precision.FLOAT16 not in process.totals().precisions
+
+
 def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]) -> None:
     """As :meth:`Patches.put`, among a library's patches, until :func:`uninstall`; nothing if that was done already."""
     with _lock:
@@ -136,6 +149,8 @@ def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]
 def describe() -> str:
     """The part of the line at exit about loss scaling; empty where no loss was scaled. Several models are named."""
     seen, more = ledger.statuses()
+    if is_idle():
+        seen = [(label, status) for label, status in seen if status.skipped]
     more += len(seen[:-_MODELS_SHOWN])
     is_alone = len(seen) == 1 and not more
     seen = _told_apart(seen)

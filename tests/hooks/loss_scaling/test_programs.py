@@ -124,3 +124,46 @@ def test_the_skipped_steps_of_a_loop_of_its_own_are_in_the_line_at_exit(site_fol
     assert ended.converted > 0
     assert ended.warnings == []
     assert "loss scale 2^3, 1 of 3 steps skipped" in ended.summary[0]
+
+
+LAYER_PROGRAM = """
+import keras, numpy as np, tensorflow as tf
+
+class Eighth(keras.layers.Layer):
+    def call(self, x):
+        return tf.cast(tf.cast(x, tf.dtypes.experimental.float8_e5m2), "float32")
+
+class Bias(keras.layers.Layer):
+    def build(self, shape):
+        self.bias = self.add_weight(shape=(16,))
+
+    def call(self, x):
+        return tf.sin(x + self.bias) * x
+
+layers = {"dense": [keras.layers.Dense(8)], "float8": [Eighth(), keras.layers.Dense(8)], "no product": [Bias()]}[KIND]
+model = keras.Sequential([keras.layers.Input((16,)), *layers])
+model.compile("adam", "mse", jit_compile=False)
+inside = []
+look = keras.callbacks.LambdaCallback(on_epoch_end=lambda *given: inside.append(model.optimizer.status().scale))
+x = np.random.RandomState(0).randn(64, 16).astype("float32")
+model.fit(x, x[:, :model.output_shape[1]], batch_size=16, epochs=2, verbose=0, callbacks=[look])
+print(inside, model.optimizer.status().scale)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("dense", ""),
+        ("float8", "TensorFlow's own graph optimizers fail before amp_tf is asked (Converting f8E5M2 to DataType)"),
+        ("no product", "the graph has no node that the allow list converts"),
+    ],
+)
+def test_no_loss_is_scaled_where_nothing_is_16_bit(kind, why, tmp_path):
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"}
+    ended = running.run(["-c", LAYER_PROGRAM.replace("KIND", repr(kind))], tmp_path, variables)
+    assert ended.status == 0, ended.err
+    assert ended.out.strip() == ("[32768.0, 32768.0] 32768.0" if kind == "dense" else "[1.0, 1.0] 32768.0")
+    assert ("loss scale 2^15" in ended.summary[6]) is (kind == "dense")
+    assert why in ended.summary[6]
+    assert (ended.converted > 0) is (kind == "dense")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
@@ -125,6 +126,30 @@ def test_recursive_functions_are_converted_down_to_the_call_that_would_not_end()
     assert [node.op for node in result.definition.node_def] == ["again_new"]
     assert [node.op for node in result.clones[0].definition.node_def] == ["again"]
     assert (main.node_def[0].op, again.node_def[0].device) == ("again", "")
+
+
+def test_call_chains_longer_than_pythons_stack_are_converted():
+    from amp_tf.rewriting.clones import rewrite_with_callees
+    from tests.small_graphs import function
+
+    def make(name, called):
+        return function(f"function {name}(x: float32) -> (y: float32)\n  c = {called}(x)\n  return y = c:y:0")
+
+    count = 2 * sys.getrecursionlimit()
+    library = {f"f{i}": make(f"f{i}", f"f{i + 1}") for i in range(count)}
+
+    def touch(definition):
+        changed = type(definition)()
+        changed.CopyFrom(definition)
+        return changed
+
+    result = rewrite_with_callees(make("main", "f0"), touch, library.get, lambda name: f"{name}_new")
+    assert [clone.original for clone in result.clones] == [f"f{i}" for i in reversed(range(count))]
+    assert [clone.definition.node_def[0].op for clone in result.clones[1:3]] == [
+        f"f{count - 1}_new",
+        f"f{count - 2}_new",
+    ]
+    assert result.definition.node_def[0].op == "f0_new"
 
 
 @pytest.mark.parametrize("is_branch", [False, True])
