@@ -63,7 +63,7 @@ def hoist():
         rewires=(Rewire(PRODUCT, 1, ENTER, 0),),
         waits=(Wait(READ, ENTER),),
         new=(
-            NewNode.like("early", view, READ, (W_OUTSIDE, 0), (X_OUTSIDE,)),
+            NewNode.like("early", view, READ, ((W_OUTSIDE, 0),), (X_OUTSIDE,)),
             NewNode.enter("enter", view, W_IN, (EARLY, 0), (X_OUTSIDE,)),
         ),
     )
