@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import amp_tf
@@ -33,9 +35,11 @@ def nodes_that_stay(make: Callable[[], None], count: int) -> float:
     return (alive() - before) / count
 
 
-def fit() -> None:
-    model = keras.Sequential([keras.layers.Input((16,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
-    model.compile("adam", "mse", jit_compile=False)
+def fit(library: Any, optimizer: str) -> None:
+    model = library.Sequential([library.layers.Dense(8, "relu"), library.layers.Dense(1)])
+    model.build((None, 16))
+    module = library.optimizers.legacy if optimizer == "legacy" else library.optimizers
+    model.compile(module.Adam(), "mse", jit_compile=False)
     model.fit(X, X[:, :1], verbose=0)
 
 
@@ -53,11 +57,15 @@ def loop(wrap: Callable[[Any], Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_search_of_fifty_models_keeps_no_more_than_without_amp_tf() -> None:
-    without = nodes_that_stay(fit, 5)
+@pytest.mark.parametrize(
+    ("library", "optimizer", "count"), [(keras, "", 50), (tf_keras, "", 10), (tf_keras, "legacy", 10)], ids=str
+)
+def test_a_search_keeps_no_more_of_its_models_than_without_amp_tf(library: Any, optimizer: str, count: int) -> None:
+    make = functools.partial(fit, library, optimizer)
+    without = nodes_that_stay(make, 5)
     automatic.install(amp_tf.AmpConfig(precision="float16"), runs_in_float16=lambda: True)
     try:
-        assert nodes_that_stay(fit, 50) <= MOST * without
+        assert nodes_that_stay(make, count) <= MOST * without
     finally:
         automatic.uninstall()
 
