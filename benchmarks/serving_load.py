@@ -192,10 +192,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for mode in options.modes:
             load = measure(mode, folder, options.seconds, options.threads, options.precision)
             loads.append(load)
+            first, last = load.memory[len(load.memory) // 4], load.memory[-1]
             print(
-                f"| {mode} | {load.calls:,} | {load.reloads:,} | {load.wrong} | {load.worst:.1e} | "
-                f"{load.converted:,} | {load.memory[len(load.memory) // 4]:,.0f} | {load.memory[-1]:,.0f} | "
-                f"{load.kib_a_reload:,.0f} |",
+                f"| {mode} | {load.calls:,} | {load.reloads:,} | {load.wrong} | {load.worst:.1e} | {load.converted:,} "
+                f"| {first:,.0f} | {last:,.0f} | {load.kib_a_reload:,.0f} |",
                 flush=True,
             )
     if options.json:

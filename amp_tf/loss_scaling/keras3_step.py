@@ -6,12 +6,14 @@ Keras puts two conditions into its step, for accumulated gradients and for avera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.loss_scaling.keras3_inner import accumulated_steps, counter_of
+from amp_tf.loss_scaling.keras3_inner import accumulated_steps, counter_of, parts_of
+from amp_tf.loss_scaling.replicas import count
 from amp_tf.loss_scaling.usage import scaled_step
 
 
@@ -33,7 +35,7 @@ def apply_inner(strategy: Any, optimizer: Any, method: str, gradients: Any, vari
         else:
             optimizer.apply(grads, variables)
 
-    with scaled_step():
+    with scaled_step(), _sums_of_one(optimizer):
         if strategy is None:
             step(gradients)
             return
@@ -48,10 +50,34 @@ def apply_inner(strategy: Any, optimizer: Any, method: str, gradients: Any, vari
             each(step, args=(gradients,))
 
 
+_SUM = "_all_reduce_sum_gradients"
+
+
+@contextlib.contextmanager
+def _sums_of_one(optimizer: Any) -> Iterator[None]:
+    """On one replica gradients are their own sum.
+
+    TensorFlow registers a gradient for each sum over replicas, for good, and that holds the whole graph of the step: a
+    search that makes and drops models would keep them all.
+    """
+    parts = parts_of(optimizer) if count() == 1 else []
+    replaced = [part for part in parts if _SUM not in vars(part) and _is_of_keras(getattr(type(part), _SUM, None))]
+    for part in replaced:
+        vars(part)[_SUM] = list  # of pairs; past Keras' tracking
+    try:
+        yield
+    finally:
+        for part in replaced:
+            del vars(part)[_SUM]
+
+
 def _overrides_the_step(optimizer: Any) -> bool:
     """Whether a user's class has its own ``apply`` or ``apply_gradients``, which then must be called."""
-    methods = (getattr(type(optimizer), name) for name in ("apply", "apply_gradients"))
-    return not all(method.__module__.startswith("keras.") for method in methods)
+    return not all(_is_of_keras(getattr(type(optimizer), name)) for name in ("apply", "apply_gradients"))
+
+
+def _is_of_keras(method: Any) -> bool:
+    return getattr(method, "__module__", "").startswith("keras.")
 
 
 def _apply_with_conditions_outside(each: Any, optimizer: Any, gradients: Any, variables: Sequence[Any]) -> None:

@@ -37,6 +37,7 @@ from amp_tf.oplists.table import (
 )
 
 _ANY = float("inf")  # of zeros, which are proportional to everything
+_MEETING = GATHERING - {"ConcatV2", "Pack"}  # which put values side by side
 _HANDLE = float("-inf")  # of the variable's handle, which is no number
 
 
@@ -53,9 +54,28 @@ def power_of(tensors: Any, variable: Any) -> float | None:
     """
     if tf.executing_eagerly():
         return None
+    return _same(_powers(tensors, variable, []))
+
+
+def find_meeting(tensors: Any, variable: Any) -> str:
+    """Where a value that is proportional to the variable is added to, or compared with, one that is not.
+
+    Args:
+        tensors, variable: as for :func:`power_of`.
+
+    Returns:
+        The name of an operation that the tensors were computed by; empty where there is none, or it is not known.
+    """
+    meetings: list[str] = []
+    if not tf.executing_eagerly():
+        _powers(tensors, variable, meetings)
+    return meetings[0] if meetings else ""
+
+
+def _powers(tensors: Any, variable: Any, meetings: list[str]) -> list[float | None]:
     values = lineage.by_graph(tensor for tensor in lineage.tensors_in(tensors) if _carries(tensor))
-    walks = {graph: _Walk(lineage.handles_of(variable)) for graph in values}
-    return _same([walks[graph].power(value) for graph, group in values.items() for value in group])
+    walks = {graph: _Walk(lineage.handles_of(variable), meetings) for graph in values}
+    return [walks[graph].power(value) for graph, group in values.items() for value in group]
 
 
 class _Walk:
@@ -63,11 +83,15 @@ class _Walk:
 
     Args:
         handles: of the variable.
+        meetings: gets the names of operations in which something with a power meets something without.
         arguments: the powers of a function's arguments, by name.
     """
 
-    def __init__(self, handles: Sequence[Any], arguments: Mapping[str, float | None] | None = None) -> None:
+    def __init__(
+        self, handles: Sequence[Any], meetings: list[str], arguments: Mapping[str, float | None] | None = None
+    ) -> None:
         self._handles = handles
+        self._meetings = meetings
         self._powers: dict[str, float | None] = dict(arguments or {})
         self._bodies: dict[str, _Walk] = {}
         self._captures: dict[str, Any] | None = None
@@ -101,6 +125,8 @@ class _Walk:
         if _HANDLE in powers or None in powers:
             return None
         known = [power for power in powers if power is not None]
+        if operation in _MEETING and 0.0 in known and not {0.0, _ANY}.issuperset(known):
+            self._meetings.append(tensor.op.name)
         return known[tensor.value_index] if operation in IDENTITIES else _rule(operation, known)
 
     def _leaf(self, tensor: Any) -> float | None:
@@ -117,7 +143,7 @@ class _Walk:
             return 0.0
         if hasattr(outside, "numpy"):
             return _HANDLE if any(outside is handle for handle in self._handles) else 0.0
-        return self._around.setdefault(outside.graph, _Walk(self._handles)).power(outside)
+        return self._around.setdefault(outside.graph, _Walk(self._handles, self._meetings)).power(outside)
 
     def _call(self, tensor: Any, powers: list[float | None]) -> float | None:
         body = lineage.body_of(tensor)
@@ -126,7 +152,7 @@ class _Walk:
         if tensor.op.name not in self._bodies:
             carried = [number for number, source in enumerate(tensor.op.inputs) if _carries(source)]
             arguments = {body.inputs[number].name: p for number, p in zip(carried, powers, strict=True)}
-            self._bodies[tensor.op.name] = _Walk(self._handles, arguments)
+            self._bodies[tensor.op.name] = _Walk(self._handles, self._meetings, arguments)
         return self._bodies[tensor.op.name].power(body.outputs[tensor.value_index])
 
 

@@ -171,7 +171,9 @@ class Scaler:
         if not self.schedule.skips_nonfinite:
             return list(gradients)
         self.usage.note_unscaled_gradients()
-        return self.unscale(gradients)
+        given = list(gradients)
+        self.usage.warn_of_meeting(given, self.memory.scale, "the training loop")
+        return self.unscale(given)
 
     def unscaled(
         self,
@@ -192,7 +194,10 @@ class Scaler:
         kind = self.usage.judge(given, self.memory.scale, variables=variables, **judging)
         if kind is not Gradients.NEVER_SCALED:
             self._enter()
-        return self.unscale(given, is_scaled) if kind is Gradients.SCALED else given
+        if kind is not Gradients.SCALED:
+            return given
+        self.usage.warn_of_meeting(given, self.memory.scale, judging["where"])
+        return self.unscale(given, is_scaled)
 
     def unscaled_pairs(self, pairs: Sequence[tuple[Any, Any]], **judging: Any) -> list[tuple[Any, Any]]:
         """As :meth:`unscaled`, for pairs of gradient and variable.

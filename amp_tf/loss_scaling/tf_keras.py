@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -111,6 +111,12 @@ class _Scaling(ScalingMethods):
         )
 
 
+def _summed(aggregate: Callable[[Any], Any], pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Over replicas; those of one are their own sum, which TensorFlow would keep (see ``keras3_step``)."""
+    is_alone = replicas.count() == 1 and aggregate.__module__.startswith("tf_keras.")
+    return pairs if is_alone else list(aggregate(pairs))
+
+
 @contextlib.contextmanager
 def _handing_on(optimizer: Any, methods: Iterable[str]) -> Iterator[None]:
     """For a while, methods of an optimizer hand gradients on as they are, because they were called already.
@@ -192,7 +198,7 @@ class LossScaleOptimizer(_Scaling, InnerSettings, keras_wrappers.LossScaleOptimi
         pairs = self._prepare(pairs)
         if aggregate and not (self._optimizer._run_with_dtensor or self._optimizer._mesh):
             # Before the check: a nonfinite gradient of one replica, or their sum, is then seen by all.
-            pairs = list(self._optimizer.aggregate_gradients(pairs))
+            pairs = _summed(self._optimizer.aggregate_gradients, pairs)
         self._decide(pairs, name)
         return self.iterations
 
@@ -226,7 +232,7 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
             return inner.apply_gradients(grads_and_vars, **accepted(inner.apply_gradients, **how))
         pairs = self._prepare(list(grads_and_vars))
         if experimental_aggregate_gradients:
-            pairs = list(inner._aggregate_gradients(inner._transform_unaggregated_gradients(pairs)))
+            pairs = _summed(inner._aggregate_gradients, list(inner._transform_unaggregated_gradients(pairs)))
         with tf.init_scope():  # slots may not be born inside a condition
             _ = inner.iterations
             inner._create_all_weights([variable for _, variable in pairs])

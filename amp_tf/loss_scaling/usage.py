@@ -84,12 +84,12 @@ class Usage:
 
     def __init__(self) -> None:
         self._kind = Gradients.NEVER_SCALED
-        self._has_warned = False
+        self._has_warned = self._has_warned_of_meeting = False
         self._is_scaled_by_hand = False
         self._forget_graphs(handed_over=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_kind", "_has_warned", "_is_scaled_by_hand")  # the rest is of this process
+        kept = ("_kind", "_has_warned", "_has_warned_of_meeting", "_is_scaled_by_hand")  # the rest is of this process
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -166,6 +166,24 @@ class Usage:
                 fix,
             )
         return kind
+
+    def warn_of_meeting(self, gradients: Any, scale: Any, where: str) -> None:
+        """Warns once of a threshold or another constant inside the network, which does not know of the scale.
+
+        Args:
+            gradients: a list of scaled ones.
+            scale, where: as for :meth:`judge`.
+        """
+        if not self._has_warned_of_meeting and (name := powers.find_meeting(gradients, scale)):
+            self._has_warned_of_meeting = True
+            logging.warning(
+                "amp_tf: %s: gradients meet a constant inside the network (%s), as in tf.clip_by_norm(d, 0.1) of a "
+                "tf.custom_gradient or a weight decay; there they are multiplied by the loss scale, and the constant "
+                "is not. Divide them by optimizer.loss_scale before and multiply after (docs/limits.md), or set "
+                "AMP_TF_PRECISION=bfloat16, which needs no loss scale.",
+                where,
+                name,
+            )
 
     def _find_kind(self, gradients: Any, scale: Any, by_hand: Gradients) -> Gradients:
         calls = set().union(*(self._calls.get(place, set()) for place in places()))

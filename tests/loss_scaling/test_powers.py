@@ -180,3 +180,44 @@ def test_the_examples_of_the_docstring_have_these_powers():
     step(tf.identity(W))
     assert len(rows) == 8
     assert found == [power for _, _, power in rows]
+
+
+def normalized(d):
+    return d / (tf.norm(d) + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("of_gradient", "operation"),
+    [
+        (lambda d: d, ""),
+        (lambda d: d * 0.1, ""),
+        (lambda d: d + d, ""),
+        (lambda d: d + tf.zeros_like(d), ""),
+        (lambda d: tf.where(d > 0.0, d, 0.0), ""),
+        (lambda d: tf.concat([d, tf.ones_like(d)], 0), ""),
+        (lambda d: tf.clip_by_norm(d / SCALE, 0.1) * SCALE, ""),
+        (lambda d: tf.clip_by_norm(d, 0.1), "clip_by_norm"),
+        (lambda d: tf.clip_by_value(d, -0.1, 0.1), "clip_by_value"),
+        (lambda d: tf.minimum(d, 0.1), "Minimum"),
+        (lambda d: d + 1e-4 * W, "add"),
+        (normalized, "add"),
+        (lambda d: tf.cond(tf.reduce_sum(W) > 0.0, lambda: tf.minimum(d, 0.1), lambda: d), ""),  # not known
+        (tf.function(lambda d: tf.minimum(d, 0.1)), "Minimum"),
+    ],
+)
+def test_where_a_scaled_gradient_meets_a_constant_is_found(of_gradient, operation):
+    found = []
+
+    @tf.function
+    def step():
+        gradient = of_gradient(loss_gradient())
+        found.append(powers.find_meeting([gradient, None], SCALE))
+        return gradient
+
+    step()
+    assert found[0].startswith(operation)
+    assert bool(found[0]) is bool(operation)
+
+
+def test_eagerly_no_meeting_is_known():
+    assert powers.find_meeting([tf.minimum(loss_gradient(), 0.1)], SCALE) == ""

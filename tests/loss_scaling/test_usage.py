@@ -270,3 +270,28 @@ def test_a_gradient_that_is_clipped_inside_the_network_is_clipped_alike_by_the_p
     # Eight gradients of one size have the norm 0.125, and each weight gets two of them.
     np.testing.assert_allclose(weight.numpy(), 1 - 2 * 0.125 / 8**0.5, rtol=1e-6)
     assert not log("amp_tf")
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_a_gradient_that_is_clipped_inside_the_network_without_the_pattern_is_told_once(library, log):
+    weight = tf.Variable(tf.ones((4, 4)))
+    optimizer = amp_tf.LossScaleOptimizer(library.optimizers.SGD(1.0))
+    optimizer.build([weight])
+
+    @tf.custom_gradient
+    def clipped(x):
+        return tf.identity(x), lambda d: tf.clip_by_norm(d, 0.125, name="clipped_here")
+
+    @tf.function
+    def step(count):  # traced anew for each number
+        with tf.GradientTape() as tape:
+            loss = count * optimizer.scale_loss(tf.reduce_sum(clipped(tf.ones((2, 4)) @ weight) ** 2))
+        gradients = tape.gradient(loss, [weight])
+        gradients = optimizer.get_unscaled_gradients(gradients) if library is tf_keras else gradients
+        optimizer.apply_gradients(zip(gradients, [weight], strict=True))
+
+    step(1)
+    step(2)
+    (line,) = log("meet a constant inside the network")
+    assert "clipped_here" in line
+    assert "AMP_TF_PRECISION=bfloat16" in line
