@@ -40,7 +40,10 @@ def _failure(definition: Any, known: dict[str, Any]) -> str:
     from tensorflow.python.grappler import tf_optimizer
 
     meta_graph = meta_graph_pb2.MetaGraphDef()
-    graph = function_def_to_graph.function_def_to_graph_def(definition)[0]
+    try:
+        graph = function_def_to_graph.function_def_to_graph_def(definition)[0]
+    except (KeyError, ValueError):  # some that a server was sent are not read back
+        return ""
     graph.library.function.extend(_missing(graph, definition, known))
     for node in graph.node:
         if node.op == "Placeholder":  # one for a resource has no shape, and would not be read
