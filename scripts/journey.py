@@ -39,6 +39,7 @@ def _stages() -> Iterator[str]:
     from amp_tf.rewriting.folding import fold
     from amp_tf.rewriting.hoisting import with_early_reads
     from amp_tf.rewriting.lifting import lift
+    from amp_tf.rewriting.list_makers import part_lists
     from amp_tf.rewriting.planning import plan_edits
     from amp_tf.rewriting.run import Run
     from amp_tf.rewriting.splitting import split
@@ -56,10 +57,10 @@ def _stages() -> Iterator[str]:
     yield f"    edges {' '.join(f'{source}→{reader}' for source, reader in edges)}"
 
     yield "prepare: given = job.form(view, None)                       the multiplication moves to the filter,"
-    yield "         whole = split(given, job)                          nothing is fused yet, and"
+    yield "         whole = part_lists(split(given, job), job)         nothing is fused yet, there is no list, and"
     yield "         form = lift(fold(whole, job) or whole, job)        there is no bias to lift"
     given = job.form(view, None)
-    whole = split(given, job)
+    whole = part_lists(split(given, job), job)
     form = lift(fold(whole, job) or whole, job)
     yield from _edits(form.edits, form.view)
 
