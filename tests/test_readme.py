@@ -32,6 +32,7 @@ ELSEWHERE = {
     "scripts/demo": "tests/scripts/test_demo.py",
     "scripts/test": "runs this test",
     "scripts/test_plugin": "installs another TensorFlow and zentf",
+    ".venv/test/bin/python -m benchmarks.gpu judge": "installs 3 GB; test_gpu_judge.py judges its rows",
     "pip install '.[cpu]'": "installs half a GB; scripts/test_wheel does it",
     "pip install '.[gpu]'": "installs several GB; docker/ does it",
     "pip install .": "tests/test_packaging.py",

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--modes", default=",".join(MODES), help="names, comma-separated")
     parser.add_argument("--precision", default="float16", choices=("float16", "bfloat16"))
     parser.add_argument("--capabilities", default=",".join(CAPABILITIES), help="compute capabilities, comma-separated")
-    parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--json", type=Path, help="write the rows here; rows of other graphs in it are kept")
     parser.add_argument("--here", action="store_true", help="print the rows of one mode, made in this process")
 
 
@@ -62,13 +62,15 @@ def main(options: argparse.Namespace) -> int:
         print(json.dumps(rows(options.modes, options)))
         return 0
     environment.TENSORFLOW.prepare()
-    found: list[dict[str, Any]] = []
+    found = read(options.json) if options.json and options.json.exists() else []
     for mode in options.modes.split(","):
         command = [environment.TENSORFLOW.python, "-m", "benchmarks.gpu", "grappler", "--here", "--modes", mode]
         for name in ("models", "precision", "capabilities"):
             command += [f"--{name}", getattr(options, name)]
         ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=environment.ROOT)
-        found += json.loads(ended.stdout.splitlines()[-1])
+        made = json.loads(ended.stdout.splitlines()[-1])
+        done = {_key(row) for row in made}
+        found = [row for row in found if _key(row) not in done] + made
     if options.json:
         write(options.json, found)
     print(table(found))
@@ -109,8 +111,12 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def write(path: Path, found: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows, one a line."""
-    path.write_text("[\n" + ",\n".join(json.dumps(row) for row in found) + "\n]\n")
+    """Writes rows, one a line, in the order of the table."""
+    path.write_text("[\n" + ",\n".join(json.dumps(row) for row in sorted(found, key=_key)) + "\n]\n")
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return list(GRAPHS).index(row["model"]), list(MODES).index(row["mode"]), row["capability"], row["precision"]
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> str:
@@ -120,8 +126,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
     """
     lines = ["| graph | | GPUs | convolutions | products | Transposes | casts |", "|---|---|---|---|---|---:|---:|"]
     same: dict[tuple[str, ...], list[str]] = {}
-    first = {row["model"]: number for number, row in reversed(list(enumerate(found)))}
-    for row in sorted(found, key=lambda row: (first[row["model"]], list(MODES).index(row["mode"]), row["capability"])):
+    for row in sorted(found, key=_key):
         counts = (_counts(row["convolutions"]), _counts(row["products"]), str(row["transposes"]), str(row["casts"]))
         same.setdefault((row["model"], row["mode"], *counts), []).append(row["capability"])
     for (model, mode, *counts), capabilities in same.items():

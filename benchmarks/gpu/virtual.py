@@ -95,7 +95,8 @@ def every_node(graph: Any) -> Iterator[Any]:
 
 
 def _type(node: Any) -> str:
-    return next((_name(node.attr[name].type) for name in _TYPE_ATTRIBUTES if name in node.attr), "")
+    given = (node.attr[name].type for name in _TYPE_ATTRIBUTES if name in node.attr)
+    return next((_name(kind) for kind in given if kind), "")  # none in a function whose types its caller gives
 
 
 def _name(data_type: int) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import compiled, grappler, judge
+from benchmarks.gpu import cases, compiled, grappler, judge, targets
 
 
 def test_nothing_is_missed_on_gpus_but_what_is_known_and_nothing_known_is_mended() -> None:
@@ -16,6 +16,16 @@ def test_nothing_is_missed_on_gpus_but_what_is_known_and_nothing_known_is_mended
     assert {row["mode"] for row in grappled_rows} == set(grappler.MODES)
     found = judge.misses(compiled_rows) | judge.misses(grappled_rows)
     assert judge.disagreements(found, judge.KNOWN) == []
+
+
+def test_tables_of_the_documents_are_those_of_their_rows() -> None:
+    folder = judge.COMPILED.parent
+    compiled_rows, grappled_rows = compiled.read(folder / "compiled.json"), grappler.read(folder / "grappler.json")
+    assert (folder / "compiled.md").read_text() == compiled.table(compiled_rows) + "\n"
+    assert (folder / "grappler.md").read_text() == grappler.table(grappled_rows) + "\n"
+    assert (folder / "misses.md").read_text() == judge.told(compiled_rows) + judge.told(grappled_rows)
+    assert {row["model"] for row in compiled_rows} == set(cases.CASES)
+    assert {row["target"] for row in compiled_rows} == set(targets.TARGETS)
 
 
 def compiled_row(variant: str, **changes: Any) -> dict[str, Any]:
@@ -68,7 +78,17 @@ def grappled_row(mode: str, **changes: Any) -> dict[str, Any]:
 )
 def test_an_optimized_graph_is_judged_beside_tensorflows_pass(changes: Any, missed: Any) -> None:
     rows = [grappled_row("tf_pass"), grappled_row("amp_tf", **changes), grappled_row("float32", casts=0)]
-    assert judge.misses(rows) == {f"unet float16 7.0: {name}": figure for name, figure in missed.items()}
+    assert judge.misses(rows) == {f"unet float16: {name}": figure for name, figure in missed.items()}
+
+
+def test_casts_are_judged_beside_the_policy_where_there_is_one_and_the_worst_gpu_counts() -> None:
+    rows = [
+        *(grappled_row("tf_pass", capability=capability) for capability in ("7.0", "9.0")),
+        *(grappled_row("policy", capability=capability, casts=20) for capability in ("7.0", "9.0")),
+        grappled_row("amp_tf", casts=30),
+        grappled_row("amp_tf", capability="9.0", casts=28),
+    ]
+    assert judge.misses(rows) == {"unet float16: casts, as a multiple of those of Keras policy": 1.5}
 
 
 def test_a_known_miss_must_neither_grow_nor_stay_when_it_is_mended() -> None:

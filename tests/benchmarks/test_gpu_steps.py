@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
@@ -90,18 +89,16 @@ def test_made_up_values_are_the_same_in_every_variant_and_second_moments_are_not
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_run_prints_a_table_in_which_every_variant_agrees_with_float32(exported, tmp_path):
+def run_by_jax(*arguments: str) -> subprocess.CompletedProcess:
     if subprocess.run([JAX_PYTHON, "-c", "import jax"], capture_output=True, check=False).returncode:
         pytest.skip("the run tool needs JAX: pip install jax, or JAX_PYTHON=<a Python that has it>")
-    command = [JAX_PYTHON, "-m", "benchmarks.gpu", "run", str(exported), "--rounds", "2", "--round-s", "0.01"]
-    ended = subprocess.run(
-        [*command, "--json", str(tmp_path / "result.json")],
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [JAX_PYTHON, "-m", "benchmarks.gpu", "run", *arguments]
+    environ = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    return subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_run_prints_a_table_in_which_every_variant_agrees_with_float32(exported, tmp_path):
+    ended = run_by_jax(str(exported), "--rounds", "2", "--round-s", "0.01", "--json", str(tmp_path / "result.json"))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["failures"] == []
@@ -115,12 +112,10 @@ def test_run_prints_a_table_in_which_every_variant_agrees_with_float32(exported,
     assert "attention: this is not a GPU" in ended.stdout
 
 
-def test_steps_that_time_is_not_left_for_are_named(exported, capsys):
-    pytest.importorskip("jax", reason="the run tool needs JAX")
-    parser = argparse.ArgumentParser()
-    runner.add_arguments(parser)
-    assert runner.main(parser.parse_args([str(exported), "--minutes", "0"])) == 0
-    assert "left out, because the time was up: ncf-train" in capsys.readouterr().out
+def test_steps_that_time_is_not_left_for_are_named(exported):
+    ended = run_by_jax(str(exported), "--minutes", "0")
+    assert ended.returncode == 0, ended.stderr
+    assert "left out, because the time was up: ncf-train" in ended.stdout
 
 
 def test_steps_are_found_training_first_and_a_folder_without_any_is_an_error(exported, tmp_path):
