@@ -131,8 +131,9 @@ def _signature(model: Any, name: str, folder: str) -> Any:
 
 
 def _read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
-    try:
+    if Path(path).is_file():
         files.check_unpacked(path)
+    try:
         with np.load(path, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it holds one array, without a name")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled
 from amp_tf.errors import ConfigError
-from amp_tf.hooks import evidence, notices, process_facts
+from amp_tf.hooks import devices, evidence, notices, process_facts
 from amp_tf.precision import Precision
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ MORE_CASTS = (
 _PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled by XLA are seen
 
 _parts: list[Callable[[], str]] = []
+_has_ended = False  # the program; what is left is the line
 
 
 def add_part(part: Callable[[], str]) -> None:
@@ -54,8 +55,10 @@ def log() -> None:
 
     After a traceback of the program's own, only where something was converted or failed: nothing else explains it.
     """
+    global _has_ended
     if "tensorflow" not in sys.modules:
         return
+    _has_ended = True
     try:
         if not _ended_by_error() or _has_acted():
             notices.emit(logging.INFO, line())
@@ -80,7 +83,7 @@ def line() -> str:
     text += f": {why}" if why else ""
     if totals.converted and totals.fused:
         text += f"; {plural(totals.fused, 'product')} left in float32: {FUSED}"
-    if totals.casts > totals.converted > 0 and not _weighs(totals):
+    if totals.casts > totals.converted > 0 and _is_on_cpu() and not _weighs(totals):
         text += f"; {MORE_CASTS}"
     if seen.off and totals.graphs:
         text += f"; by now {seen.off}"
@@ -128,13 +131,19 @@ def why_nothing(report: RewriteReport, totals: Totals, seen: evidence.Evidence) 
     return str(reason or "no node of any graph is one that 16 bit is for")
 
 
+def _is_on_cpu() -> bool:
+    """Whether CPUs alone are converted for; on a GPU one product may pay for many casts."""
+    return not devices.hardware().gpu_capabilities
+
+
 def _weighs(totals: Totals) -> bool:
     """Whether the cost model decided: on CPUs, where the precision was not named."""
     return process_facts.settings().precision == "auto" and totals.precisions == (Precision.BFLOAT16,)
 
 
 def _failed_before() -> str:
-    if "tensorflow" not in sys.modules:
+    """What TensorFlow's optimizers fail with; asked at the end alone, because it takes a second session."""
+    if not _has_ended or "tensorflow" not in sys.modules:
         return ""
     from amp_tf.hooks.grappler import failures
 

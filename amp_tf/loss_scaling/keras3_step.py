@@ -68,7 +68,7 @@ def _sums_of_one(optimizer: Any) -> Iterator[None]:
         yield
     finally:
         for part in replaced:
-            del vars(part)[_SUM]
+            vars(part).pop(_SUM, None)  # gone where another thread traces the same optimizer's step
 
 
 def _overrides_the_step(optimizer: Any) -> bool:

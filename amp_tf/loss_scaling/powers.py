@@ -125,8 +125,11 @@ class _Walk:
         if _HANDLE in powers or None in powers:
             return None
         known = [power for power in powers if power is not None]
-        if operation in _MEETING and 0.0 in known and not {0.0, _ANY}.issuperset(known):
-            self._meetings.append(tensor.op.name)
+        if operation in _MEETING and not {0.0, _ANY}.issuperset(known):
+            # What a variable holds may be scaled as well: a sum of gradients of earlier steps.
+            sources = (i.op.type for i, power in zip(_inputs(tensor), known, strict=True) if power == 0.0)
+            if any(source != "ReadVariableOp" for source in sources):
+                self._meetings.append(tensor.op.name)
         return known[tensor.value_index] if operation in IDENTITIES else _rule(operation, known)
 
     def _leaf(self, tensor: Any) -> float | None:

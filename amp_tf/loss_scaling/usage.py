@@ -174,7 +174,13 @@ class Usage:
             gradients: a list of scaled ones.
             scale, where: as for :meth:`judge`.
         """
-        if not self._has_warned_of_meeting and (name := powers.find_meeting(gradients, scale)):
+        if self._has_warned_of_meeting:
+            return
+        try:
+            name = powers.find_meeting(gradients, scale)
+        except Exception:  # a look at the user's graph is no reason to stop its trace
+            return
+        if name:
             self._has_warned_of_meeting = True
             logging.warning(
                 "amp_tf: %s: gradients meet a constant inside the network (%s), as in tf.clip_by_norm(d, 0.1) of a "

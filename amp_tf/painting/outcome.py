@@ -111,7 +111,8 @@ class Painting:
             return self
         marks = dataclasses.replace(self._marks, allow=self._marks.allow.copy(), rule=self._marks.rule.copy())
         marks.allow[units], marks.rule[units] = 1, rule
-        return dataclasses.replace(self, converted=compact(sorted({*self.converted, *units})), _marks=marks)
+        converted = compact(sorted({*self.converted, *units}))
+        return dataclasses.replace(self, converted=converted, why_nothing=None, _marks=marks)
 
     def detached(self) -> Painting:
         """The same painting without the graph's protos and edges, to be kept for the report."""

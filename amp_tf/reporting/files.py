@@ -100,8 +100,11 @@ def check_unpacked(path: str | Path) -> None:
         GraphError: it holds more than 256 MiB and more than 20 times its own size.
     """
     if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:  # which unpacks no more of a file than is written here
-            size = sum(entry.file_size for entry in archive.infolist())
+        try:
+            with zipfile.ZipFile(path) as archive:  # which unpacks no more of a file than is written here
+                size = sum(entry.file_size for entry in archive.infolist())
+        except zipfile.BadZipFile:  # whoever reads it will say so
+            return
         if size > _MOST_UNPACKED and size > _MOST_TIMES * os.path.getsize(path):
             raise GraphError(
                 f"its {os.path.getsize(path):,} bytes would become {size:,}",

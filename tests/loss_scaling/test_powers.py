@@ -193,6 +193,7 @@ def normalized(d):
         (lambda d: d * 0.1, ""),
         (lambda d: d + d, ""),
         (lambda d: d + tf.zeros_like(d), ""),
+        (lambda d: d + W, ""),  # a variable may hold a sum of scaled gradients
         (lambda d: tf.where(d > 0.0, d, 0.0), ""),
         (lambda d: tf.concat([d, tf.ones_like(d)], 0), ""),
         (lambda d: tf.clip_by_norm(d / SCALE, 0.1) * SCALE, ""),

@@ -1,16 +1,18 @@
 """Workers of one job must have the same settings: else a step that some of them skip is applied by the others.
 
-Each worker of a MultiWorkerMirroredStrategy writes its settings to the key-value store of TensorFlow's coordination
-service as soon as it is connected, and reads those of the others at the first ``strategy.run``, which all make
-together. Where they differ it stops there, before anything was trained, as do the others. A worker without amp_tf
-writes nothing.
+Each worker of a MultiWorkerMirroredStrategy tells the others, through the key-value store of TensorFlow's coordination
+service, that amp_tf is on as soon as it is connected, and its settings at the first ``strategy.run``, which all make
+together; so at the first one after a change of the settings. Where they differ it stops there, before anything was
+trained, as do the others. A worker without amp_tf writes nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig
@@ -20,12 +22,14 @@ from amp_tf.hooks.loss_scaling import automatic
 from amp_tf.hooks.patches import Patches, calling
 
 _OF_ONE_WORKER = frozenset({"log_path", "report_path"})
-_WAIT_SECONDS = 60.0  # the others connected when this one did, and wrote right after that
+_PRESENCE_SECONDS = 60.0  # the others connected when this one did, and wrote right after that
+_SETTINGS_SECONDS = 600.0  # until all have come to the same step
 _lock = threading.Lock()
 _config: AmpConfig | None = None
 _patches = Patches()
-_is_written = False
+_is_announced = False
 _agreed: AmpConfig | None = None  # the settings that were compared last
+_rounds = itertools.count(1)  # of comparisons, which all workers make in the same order
 
 
 def install(config: AmpConfig) -> None:
@@ -38,7 +42,7 @@ def install(config: AmpConfig) -> None:
         extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
         _patches.put(extended, "_initialize_multi_worker", calling(_connect))
         _patches.put(distribute_lib.StrategyBase, "run", calling(_run))
-    _write()  # the program may have connected before it turned amp_tf on
+    _try(_announce)  # the program may have connected before it turned amp_tf on
 
 
 def uninstall() -> None:
@@ -51,66 +55,87 @@ def uninstall() -> None:
 
 def _connect(original: Any, *args: Any, **kwargs: Any) -> Any:
     result = original(*args, **kwargs)
-    _write()
+    _try(_announce)
     return result
 
 
 def _run(original: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> Any:
     global _agreed
     if _config is not _agreed:
-        if settings := _write():
-            _compare(settings)
         _agreed = _config
+        if difference := _try(_compare):
+            raise ConfigError(
+                difference,
+                where=f"MultiWorkerMirroredStrategy, {_name(_key(_server()))}",
+                fix="Set the same variables of amp_tf for every worker, AMP_TF_PRECISION where their devices differ: "
+                "what one of them skips, all must skip",
+            )
     return original(strategy, *args, **kwargs)
 
 
-def _write() -> str:
-    """Lets the other workers know the settings; empty where this process is no worker, or cannot tell."""
-    global _is_written
+def _try(action: Callable[[], str]) -> str:
+    """What an action says; nothing, and one warning, where it fails: that is no reason to stop a program."""
+    try:
+        return action()
+    except Exception as error:
+        what = f"the settings of the workers are not compared ({type(error).__name__}: {error})"
+        notices.warn_once("workers", what, where="MultiWorkerMirroredStrategy", fix="Set the same ones for each worker")
+        return ""
+
+
+def _announce() -> str:
+    """Lets the other workers know that amp_tf is on here, if this process is a worker that is connected."""
+    global _is_announced
+    from tensorflow.python.eager import context
+
+    with _lock:
+        if not _is_announced and (server := _server()) is not None:
+            context.context().set_config_key_value(_key(server), "on")
+            _is_announced = True
+    return ""
+
+
+def _compare() -> str:
+    """How another worker's settings differ from the ones here; empty where none do."""
     server = _server()
     if server is None or _config is None:
         return ""
     from tensorflow.python.eager import context
 
+    _announce()
     settings = {name: value for name, value in dataclasses.asdict(_config).items() if name not in _OF_ONE_WORKER}
-    text = json.dumps({**settings, "loss scaling": automatic.is_scaling()})
-    try:
-        with _lock:
-            if not _is_written:  # a job begins once
-                context.context().set_config_key_value(_key(server.job_name, server.task_index), text)
-                _is_written = True
-    except Exception as error:
-        what = f"the settings of the workers are not compared ({type(error).__name__}: {error})"
-        notices.warn_once("workers", what, where="MultiWorkerMirroredStrategy", fix="Set the same ones for each worker")
-        return ""
-    return text
+    mine = json.dumps({**settings, "loss scaling": automatic.is_scaling()})
+    turn = next(_rounds)
+    context.context().set_config_key_value(f"{_key(server)}/{turn}", mine)
+    others = [f"amp_tf/{job.name}/{task}" for job in server.cluster.job if job.name in _JOBS for task in job.tasks]
+    present = _read(others, _PRESENCE_SECONDS)
+    for other in others:
+        if other not in present:
+            return f"{_name(other)} runs without amp_tf"
+    found = _read([f"{other}/{turn}" for other in others], _SETTINGS_SECONDS)
+    for other in others:
+        theirs = found.get(f"{other}/{turn}")
+        if theirs is None:
+            raise TimeoutError(f"{_name(other)} tells none within {_SETTINGS_SECONDS / 60:.0f} minutes")
+        if theirs != mine:
+            return f"{_name(other)} {_difference(theirs, mine)}"
+    return ""
 
 
-def _compare(mine: str) -> None:
-    """
-    Raises:
-        ConfigError: another worker has other settings, or none.
-    """
+def _read(keys: list[str], seconds: float) -> dict[str, str]:
+    """The values of those keys that are there within some time."""
     from tensorflow.python.eager import context
 
-    server, found = _server(), dict[str, str]()
-    me = _key(server.job_name, server.task_index)
-    others = [_key(job.name, task) for job in server.cluster.job if job.name in _JOBS for task in job.tasks]
+    found: dict[str, str] = {}
 
     def read() -> None:
-        for other in others:
-            found[other] = context.context().get_config_key_value(other)
+        for key in keys:
+            found[key] = context.context().get_config_key_value(key)
 
     reader = threading.Thread(target=read, name="amp_tf workers", daemon=True)  # which may wait without end
     reader.start()
-    reader.join(_WAIT_SECONDS)
-    for other in others:
-        if found.get(other) != mine:
-            raise ConfigError(
-                f"{_name(other)} {_difference(found.get(other), mine)}",
-                where=f"MultiWorkerMirroredStrategy, {_name(me)}",
-                fix="Set the same variables of amp_tf for every worker: what one of them skips, all must skip",
-            )
+    reader.join(seconds)
+    return found
 
 
 _JOBS = ("chief", "worker")
@@ -125,18 +150,15 @@ def _server() -> Any:
     return running._collective_ops_server_def if is_connected else None
 
 
-def _key(job: str, task: int) -> str:
-    return f"amp_tf/{job}/{task}"
+def _key(server: Any) -> str:
+    return f"amp_tf/{server.job_name}/{server.task_index}"
 
 
 def _name(key: str) -> str:
-    _, job, task = key.split("/")
-    return f"{job} {task}"
+    return " ".join(key.split("/")[1:3])
 
 
-def _difference(theirs: str | None, mine: str) -> str:
-    if theirs is None:
-        return "runs without amp_tf"
+def _difference(theirs: str, mine: str) -> str:
     known, own = json.loads(theirs), json.loads(mine)
     pairs = [(name, known.get(name), own.get(name)) for name in {**known, **own} if known.get(name) != own.get(name)]
     return "and this one differ in amp_tf's settings: " + "; ".join(

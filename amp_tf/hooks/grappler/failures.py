@@ -7,6 +7,7 @@ optimizers once more, without plugins, and what they say is told.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,18 +16,20 @@ from amp_tf.graph.calls import referenced
 from amp_tf.oplists.table import ALLOW, ROWS
 
 _PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)
-_MOST_FUNCTIONS, _MOST_SECONDS = 8, 2.0  # of the end of somebody else's program
+_MOST_FUNCTIONS, _MOST_NODES, _MOST_SECONDS = 8, 5000, 2.0  # of the end of somebody else's program
 
 
+@functools.cache
 def find() -> str:
-    """What TensorFlow's optimizers say of a function that they fail on; empty where they fail on none."""
+    """What TensorFlow's optimizers say of a function that they fail on; empty where they fail on none. Found once."""
     from tensorflow.python.eager import context
 
     running = context.context_safe()
     if running is None or not running._initialized:
         return ""
     known = {name: running.get_function_def(name) for name in running.list_function_names()}
-    with_products = [d for d in known.values() if any(node.op in _PRODUCTS for node in d.node_def)]
+    small = [d for d in known.values() if len(d.node_def) <= _MOST_NODES]
+    with_products = [d for d in small if any(node.op in _PRODUCTS for node in d.node_def)]
     until = time.monotonic() + _MOST_SECONDS
     for definition in sorted(with_products, key=lambda d: len(d.node_def), reverse=True)[:_MOST_FUNCTIONS]:
         if (failure := _failure(definition, known)) or time.monotonic() > until:
@@ -42,7 +45,7 @@ def _failure(definition: Any, known: dict[str, Any]) -> str:
     meta_graph = meta_graph_pb2.MetaGraphDef()
     try:
         graph = function_def_to_graph.function_def_to_graph_def(definition)[0]
-    except (KeyError, ValueError):  # some that a server was sent are not read back
+    except Exception:  # some that a server was sent are not read back
         return ""
     graph.library.function.extend(_missing(graph, definition, known))
     for node in graph.node:
@@ -57,7 +60,7 @@ def _failure(definition: Any, known: dict[str, Any]) -> str:
         tf_optimizer.OptimizeGraph(config, meta_graph)
     except errors_impl.OpError as error:
         return str(error.message).partition("\n")[0]
-    except ValueError:  # it is not read: this is no answer
+    except Exception:  # it is not read, or there is no device to optimize for: this is no answer
         pass
     return ""
 

@@ -8,8 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
-from amp_tf.hooks.loss_scaling.automatic import Context, Patch, is_idle, survive
+from amp_tf.hooks.loss_scaling.automatic import Context, Patch, survive
 from amp_tf.hooks.patches import calling
 
 
@@ -52,9 +51,11 @@ def add_monitor(model: Any, callbacks: Any) -> Any:
         model: a compiled model.
         callbacks: what the user gave to ``fit``: ``None``, a callback, a list of them, or a ``CallbackList``.
     """
+    from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
+
     if not has_loss_scale(model):
         return callbacks
-    monitor = _Monitor(action="log", in_logs=False)
+    monitor = LossScaleMonitor(action="log", in_logs=False)
     if hasattr(callbacks, "set_model") and hasattr(callbacks, "callbacks"):  # a CallbackList
         if not any(isinstance(callback, LossScaleMonitor) for callback in callbacks.callbacks):
             monitor.set_model(model)
@@ -62,34 +63,6 @@ def add_monitor(model: Any, callbacks: Any) -> Any:
         return callbacks
     given = [] if callbacks is None else list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
     return given if any(isinstance(callback, LossScaleMonitor) for callback in given) else [monitor, *given]
-
-
-class _Monitor(LossScaleMonitor):
-    """The one that ``fit`` adds by itself. Where no graph became float16, the loss is not scaled after the first batch.
-
-    Before, nobody knows: a step is traced with its scale, and then optimized. What parameter servers run is not known
-    here at all. The scale is there again when ``fit`` ends, for what trains or goes on elsewhere.
-    """
-
-    _before: float | None = None
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Called by Keras."""
-        if self._batches == 0 and "ParameterServer" not in type(self.model.distribute_strategy).__name__:
-            survive("Model.fit", self._stop_scaling)
-        super().on_train_batch_end(batch, logs)
-
-    def on_train_end(self, logs: Any = None) -> None:
-        """Called by Keras."""
-        super().on_train_end(logs)
-        if self._before is not None:
-            self.model.optimizer._scaler.memory.assign_scale(self._before)
-
-    def _stop_scaling(self) -> None:
-        optimizer = self.model.optimizer
-        if _is_wrapped_here(optimizer) and is_idle():
-            self._before = float(optimizer.status().scale)
-            optimizer._scaler.memory.assign_scale(1.0)
 
 
 def _compile(context: Context, compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
