@@ -15,6 +15,7 @@ or an op that hands it on in another way than calls, branches and loops do.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -109,7 +110,8 @@ def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
     count = sum(body.view.unit_count for body in bodies.values())
     handles: list[int] = []
     links: list[Sequence[int]] = []
-    shown = [*bodies[root].ends(ARG_OP), *bodies[root].ends(RETVAL_OP)]
+    known_to_others = [root, *_that_reach_recursion(bodies)]  # of which a recursive call takes the original
+    shown = [end for name in known_to_others for op in (ARG_OP, RETVAL_OP) for end in bodies[name].ends(op)]
     elements: list[tuple[int, int]] = []
     for view, start in bodies.values():
         is_handle = np.asarray(view.dtypes) == datatypes.VARIANT
@@ -141,6 +143,26 @@ def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
     is_shown = np.zeros(len(groups), np.bool_)
     is_shown[[number_of[unit] for unit in shown if unit in number_of]] = True
     return list_of, is_shown
+
+
+def _that_reach_recursion(bodies: Mapping[str, _Body]) -> set[str]:
+    """The functions that call themselves, by way of others too, and those that call one of them."""
+    calls = {
+        name: {*itertools.chain.from_iterable(_called(bodies, body.view, node) for node in range(body.view.node_count))}
+        & bodies.keys()
+        for name, body in bodies.items()
+    }
+    callers: dict[str, list[str]] = {name: [] for name in bodies}
+    for name, called in calls.items():
+        for callee in called:
+            callers[callee].append(name)
+    ends = [name for name, called in calls.items() if not called]
+    for name in ends:  # grows: what calls nothing but ends is one
+        for caller in callers[name]:
+            calls[caller].discard(name)
+            if not calls[caller]:
+                ends.append(caller)
+    return bodies.keys() - ends
 
 
 def _called(bodies: Mapping[str, _Body], view: GraphView, node: Node) -> list[str]:

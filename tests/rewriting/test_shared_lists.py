@@ -72,6 +72,7 @@ def test_what_products_alone_read_is_rounded_before_it_is_kept():
     casts = [node for node in use.graph.node_def if node.op == "Cast"]
     assert [node.input[0] for node in casts] == ["w", "product:product:0"]  # none of what is read
     assert main.changed
+    assert main.report.why_nothing is None
 
 
 @pytest.mark.parametrize("op", ["Sin", "Exp"])
@@ -128,6 +129,14 @@ def test_a_list_of_which_not_all_users_are_known_stays(before, after):
     main, keep = MAIN.replace(before, after), KEEP.format(value="x")
     found = types_of_lists(main, keep, READ_BY_PRODUCT.format(value="popped:tensor:0"))
     assert found == everywhere("float32")
+
+
+def test_a_list_that_a_recursive_function_takes_stays():
+    """Its call goes on with the function as it was."""
+    use = READ_BY_PRODUCT.format(value="popped:tensor:0")
+    again = "again = PartitionedCall(list, w) Tin=[variant, float32] Tout=[float32] f=use\n      return y"
+    texts = MAIN, KEEP.format(value="x"), use.replace("return y", again)
+    assert types_of_lists(*texts) == everywhere("float32")
 
 
 def test_a_list_that_a_function_uses_which_may_not_be_rewritten_stays():
