@@ -116,22 +116,30 @@ def load_package() -> None:
     Raises:
         ImportError: it is in none of these places.
     """
-    if "amp_tf" in sys.modules:
-        return
-    for places in ([os.path.dirname(os.path.abspath(__file__))], _paths):
-        for finder in sys.meta_path:
-            spec = finder.find_spec("amp_tf", places) if hasattr(finder, "find_spec") else None
-            if spec is not None and spec.loader is not None and spec.has_location:
-                from importlib.util import module_from_spec
+    if "amp_tf" not in sys.modules:
+        finder = _OurFinder()
+        sys.meta_path.insert(0, finder)
+        try:
+            __import__("amp_tf")
+        finally:
+            sys.meta_path.remove(finder)
 
-                module = sys.modules["amp_tf"] = module_from_spec(spec)
-                try:
-                    spec.loader.exec_module(module)
-                except BaseException:
-                    del sys.modules["amp_tf"]
-                    raise
-                return
-    raise ModuleNotFoundError("No module named 'amp_tf'", name="amp_tf")
+
+class _OurFinder:
+    """A meta path finder that finds our package, and no other of that name."""
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        if name != "amp_tf":
+            return None
+        for places in ([os.path.dirname(os.path.abspath(__file__))], _paths):
+            for finder in sys.meta_path:
+                if not isinstance(finder, _OurFinder) and hasattr(finder, "find_spec"):
+                    spec = finder.find_spec(name, places)
+                    if spec is not None and spec.loader is not None and spec.has_location:
+                        return spec
+        raise ModuleNotFoundError("No module named 'amp_tf'", name=name)
 
 
 def _start() -> None:
