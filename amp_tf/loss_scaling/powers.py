@@ -31,13 +31,13 @@ from amp_tf.oplists.table import (
     GATHERING,
     HOLDERS,
     IDENTITIES,
+    MEETING,
     MULTIPLYING,
     SHAPING,
     WITHOUT_FACTOR,
 )
 
 _ANY = float("inf")  # of zeros, which are proportional to everything
-_MEETING = GATHERING - {"ConcatV2", "Pack"}  # which put values side by side
 _HANDLE = float("-inf")  # of the variable's handle, which is no number
 
 
@@ -125,7 +125,7 @@ class _Walk:
         if _HANDLE in powers or None in powers:
             return None
         known = [power for power in powers if power is not None]
-        if operation in _MEETING and not {0.0, _ANY}.issuperset(known):
+        if operation in MEETING and not {0.0, _ANY}.issuperset(known):
             # What a variable holds may be scaled as well: a sum of gradients of earlier steps.
             sources = (i.op.type for i, power in zip(_inputs(tensor), known, strict=True) if power == 0.0)
             if any(source != "ReadVariableOp" for source in sources):

@@ -367,7 +367,8 @@ GIVEN = Trait("IteratorGetNext IteratorGetNextSync OptionalGetValue Placeholder 
 #: of the largest, of the first as it is, and of that to an exponent.
 MULTIPLYING = Trait("BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum MatMul Mul MulNoNan")
 DIVIDING = Trait("Div DivNoNan RealDiv Xdivy")
-GATHERING = Trait("ClipByValue ConcatV2 Maximum Minimum Pack Select SelectV2", ADDING)
+MEETING = Trait("ClipByValue Maximum Minimum Select SelectV2", ADDING)  #: of which values change each other
+GATHERING = Trait("ConcatV2 Pack", MEETING)
 SHAPING = Trait("Cast Fill Tile", UNCHANGED)
 EXPONENTS = {"Square": 2.0, "L2Loss": 2.0, "Sqrt": 0.5, "Rsqrt": -0.5, "Reciprocal": -1.0, "Inv": -1.0}
 #: Ops that return what branches and loops do, or what lists hold, by parts of their names.
