@@ -12,7 +12,9 @@ import pytest
 import tensorflow as tf
 
 from tests import as_cpu
+from tests.as_cpu import onednn
 from tests.hooks import running
+from tests.oplists.header import tensorflow_version
 
 PROGRAM = running.PROGRAMS / "fused_layers.py"
 WAYS = ("fit", "predict", "loop", "session")
@@ -58,6 +60,8 @@ def in_float32(site_folder: Path) -> dict[str, list[float]]:
 
 @pytest.fixture(scope="module", params=["bfloat16", "float16"])
 def named(request: pytest.FixtureRequest, site_folder: Path) -> tuple[str, dict[str, list]]:
+    if request.param == "bfloat16" and onednn.computes_bfloat16() and tensorflow_version() < (2, 21):
+        pytest.skip("this TensorFlow's remapper still takes the CPU for one with bfloat16")
     # The loop and the session have no optimizer that could scale their loss.
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": request.param, f"{running.SWITCH}_LOSS_SCALING": "0"}
     ended = running.run(["-c", WATCHED], site_folder, as_cpu.variables() | variables)
