@@ -38,6 +38,7 @@ class Target:
         adds_in_float32: on CPUs, kernels of the 16-bit type keep their sums in float32: oneDNN's and XLA's do, Eigen's,
             which run otherwise, do not.
         without_kernel: ops whose 16-bit kernels are registered, but do not run there.
+        is_xla: XLA compiles it, and may leave out roundings between two types.
     """
 
     device_type: str
@@ -45,6 +46,7 @@ class Target:
     lists: OpLists
     adds_in_float32: bool = True
     without_kernel: frozenset[str] = frozenset()
+    is_xla: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +115,7 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
     if asked is not None and not (asked or config.force_f16):
         return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/xla_cpu_ops.py
     costs = hardware.costs or cost_tables.SHIPPED
-    target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla, without_kernel)
+    target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla, without_kernel, hardware.is_xla)
     return Resolution(target, default_device, "", is_thrifty, asked, costs)
 
 

@@ -175,7 +175,9 @@ def match_maxima(canvas: Canvas) -> None:
     """Where a maximum is compared with the values that it was taken from, both are rounded, or neither.
 
     Either the comparison is 16 bit, too, or the maximum is not. The gradient of a maximum compares so, and so do masks
-    of the largest values, ``x >= tf.math.top_k(x, 2).values[:, -1:]``. Difference "lost-maximum": in TensorFlow's pass
+    of the largest values, ``x >= tf.math.top_k(x, 2).values[:, -1:]``. For XLA neither is 16 bit: it leaves roundings
+    out (``xla_allow_excess_precision``) where one op reads a value and not where another does, so that a maximum
+    equals none of the values, and its gradient is 0 / 0. Difference "lost-maximum": in TensorFlow's pass
     a MaxPool3D is converted but its gradient, which has two types and kernels for both alike only, is not, and gives
     zeros.
 
@@ -191,10 +193,15 @@ def match_maxima(canvas: Canvas) -> None:
         inputs = edges.into(node)
         inputs = inputs.at(inputs.dst_position < 2)  # the values and the maximum, in one type
         unit = int(inputs.dst_unit[0]) if len(inputs) == 2 else NO_CAUSE  # a broken graph may lack one
-        if unit == NO_CAUSE or canvas.allow[unit]:
+        if unit == NO_CAUSE or (canvas.allow[unit] and not canvas.target.is_xla):
             continue
         first, second = (_Chosen.at(canvas, int(source)) for source in inputs.src_unit)
         belong_together = view.ops[node] in MAXIMA_GRADIENTS or first.origins & second.origins
+        if canvas.target.is_xla and view.ops[node] not in MAXIMA_GRADIENTS and first.origins & second.origins:
+            units = [*first.converted, *second.converted, unit]
+            if not any(view.ops[canvas.node_of[unit]] in CLOSING for unit in units):
+                canvas.unpaint_allow([unit for unit in units if canvas.rule[unit] not in FORCED], Rule.COMPARED)
+            continue
         if bool(first.rounded) == bool(second.rounded) or not belong_together:
             continue
         is_free = canvas.convertible[unit] and not canvas.locked[unit]
@@ -213,10 +220,12 @@ class _Chosen:
 
     Attributes:
         origins: the units that gave the values to choose from; those of :data:`FARTHEST` at most are known.
-        rounded: the converted units on the way from there; empty if they round nothing.
+        converted: the converted units on the way from there.
+        rounded: likewise; empty if they round nothing.
     """
 
     origins: set[Unit]
+    converted: list[Unit]
     rounded: list[Unit]
 
     @classmethod
@@ -234,7 +243,7 @@ class _Chosen:
                 rounds |= not all(canvas.allow[source] for source in sources)
             waiting += set(sources) - seen
             seen.update(sources)
-        return cls(origins, converted if rounds else [])
+        return cls(origins, converted, converted if rounds else [])
 
 
 def _unchanged_from(canvas: Canvas, node: int, first_source: dict[int, int]) -> list[int]:

@@ -26,6 +26,7 @@ def programs() -> Iterator[Program]:
     yield Program("defects/squared distances", _distances)
     yield Program("defects/input pipeline", _pipeline, compiled=False)
     yield Program("defects/numbers that evaluate returns", _evaluate)
+    yield Program("defects/gradient of a maximum behind a residual", _maximum)
 
 
 def _fit_with_scaled_loss(scale: float, bench: Bench) -> None:
@@ -138,3 +139,14 @@ def _evaluate(bench: Bench) -> None:
             bench.note("evaluate", f"metric {name}", value)
         loss, *_ = model.train_on_batch(x, y)
         bench.note("train", "loss", loss)
+
+
+def _maximum(bench: Bench) -> None:
+    """XLA left out the rounding of the values and not that of their maximum, or the other way round."""
+    given = keras.Input((24, 16))
+    hidden = keras.layers.Dense(32)(given)
+    hidden += keras.layers.Dense(32, activation="gelu")(hidden)
+    model = keras.Model(given, keras.layers.Dense(2)(keras.layers.GlobalMaxPooling1D()(hidden)))
+    model.compile("sgd", "mse", jit_compile=bench.jit)
+    for _ in range(6):
+        bench.note("train", "loss", model.train_on_batch(bench.normal(64, 24, 16), bench.normal(64, 2)))
