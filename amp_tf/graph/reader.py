@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -20,14 +20,13 @@ import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
-from amp_tf.graph.attributes import BROKEN, Place, read_signatures, read_types
+from amp_tf.graph.attributes import ARG_OP, BROKEN, Place, read_signatures, read_types
 from amp_tf.graph.serialized import NodeTable, SerializedGraph, pieces
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
 from amp_tf.graph.view import GraphView, Ports
 from amp_tf.graph.wire import CONTROL, UNKNOWN, WireNodes
 from amp_tf.graph.wiring import BrokenInputError, Inputs, find_inputs
 
-ARG_OP = "_Arg"
 RETVAL_OP = "_Retval"
 _MAX_DIGITS = 9  # of a port; larger numbers than any op has ports
 
@@ -112,6 +111,9 @@ def read_function(function: Any, templates: Templates) -> GraphView:
         dtypes=array("i", [*first, *read_types(body, inner, place), *last]),
         inputs=find_inputs(texts, tensors.resolve),
         texts=texts.__getitem__,
+        argument_attributes=[
+            function.arg_attr[number].attr if number in function.arg_attr else {} for number in range(len(arguments))
+        ],
     )
 
 
@@ -125,11 +127,13 @@ def _view(
     dtypes: array[int],
     inputs: Inputs,
     texts: Callable[[int], Sequence[str]],
+    argument_attributes: Sequence[Mapping[str, Any]] = (),
 ) -> GraphView:
     """Puts a view together.
 
     Args:
         texts: gives the names of a node's inputs, for a message.
+        argument_attributes: of a function's arguments.
 
     Raises:
         GraphError: an edge is broken.
@@ -154,6 +158,7 @@ def _view(
         base=ports.base,
         dtypes=dtypes,
         edges=edges,
+        argument_attributes=argument_attributes,
     )
     check_edge_types(view)
     return view

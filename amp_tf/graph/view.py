@@ -10,14 +10,14 @@ import dataclasses
 import functools
 import itertools
 from array import array
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.attributes import read_signatures, read_types
+from amp_tf.graph.attributes import ARG_OP, CAPTURED, USER_NAME, read_signatures, read_types
 from amp_tf.graph.editor import EditedNodes
 from amp_tf.graph.edits import Edits
 from amp_tf.graph.indices import Indices, Mask, Node, Port, Unit
@@ -224,6 +224,7 @@ class GraphView:
         base: first unit of each node, and the number of units at the end.
         dtypes: the ``DataType`` number of each unit.
         edges: all data edges.
+        argument_attributes: of a function's arguments, which have no NodeDef.
     """
 
     function: str
@@ -237,6 +238,7 @@ class GraphView:
     base: Sequence[Unit] | Indices
     dtypes: array[int]
     edges: Edges
+    argument_attributes: Sequence[Mapping[str, Any]] = ()
 
     @property
     def node_count(self) -> int:
@@ -281,6 +283,19 @@ class GraphView:
 
     def slot(self, node: Node, unit: Unit) -> Slot:
         return self.signatures[node].slots[unit - self.base[node]]
+
+    def given_arguments(self) -> list[Node]:
+        """The arguments that callers give: those before the first that a trace captured, a tensor or a variable."""
+        attributes = dict(enumerate(self.argument_attributes))
+        if not self.function:
+            attributes = {node: self.protos[node].attr for node, op in enumerate(self.ops) if op == ARG_OP}
+            attributes = dict(sorted(attributes.items(), key=lambda item: item[1]["index"].i))
+
+        def is_given(node: Node) -> bool:
+            name = attributes[node][USER_NAME].s if USER_NAME in attributes[node] else b""
+            return bool(name) and not name.isdigit() and name != CAPTURED
+
+        return list(itertools.takewhile(is_given, attributes))
 
     def where(self, node: Node, port: Port | None = None) -> str:
         """The place of a node, for a message."""

@@ -363,6 +363,21 @@ PYTHON = Trait("EagerPyFunc PyFunc PyFuncStateless")
 WITHOUT_WAITING = Trait("Const Placeholder VarHandleOp _Arg")
 #: Ops that hand a graph what it is given.
 GIVEN = Trait("IteratorGetNext IteratorGetNextSync OptionalGetValue Placeholder PlaceholderWithDefault")
+#: Ops that need a value to an absolute exactness, whatever its size: of its fraction, or as an angle. Ops that do so
+#: of their second input, places in an image.
+ABSOLUTE = Trait("Ceil Cos Floor FloorDiv FloorMod Mod Rint Round Sin Tan TruncateDiv TruncateMod")
+PLACING = Trait("CropAndResize ImageProjectiveTransformV2 ImageProjectiveTransformV3")
+#: Ops that multiply many values with each other.
+LONG_PRODUCTS = Trait("Cumprod Prod")
+#: Ops that count up from a number by steps.
+RANGES = Trait("LinSpace Range")
+#: Ops whose result is as exact, relatively, as the least exact of what they read: products, quotients, and gradients of
+#: activations.
+MULTIPLIED = Trait(
+    """EluGrad InvGrad LeakyReluGrad ReciprocalGrad RsqrtGrad SeluGrad SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad
+    TanhGrad Xdivy""",
+    SCALING,
+)
 #: In which power of a factor on their inputs ops give their results: of both together, of the first over the second,
 #: of the largest, of the first as it is, and of that to an exponent.
 MULTIPLYING = Trait("BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum MatMul Mul MulNoNan")
@@ -377,6 +392,11 @@ HOLDERS = ("If", "Case", "While", "Stateless", "TensorList")
 WITHOUT_FACTOR = Trait("Merge ZerosLike")
 #: Ops that hand several values on, each as it came.
 IDENTITIES = Trait("IdentityN")
+#: Ops of which the result is bounded, normalized or a square: it does not show how large an offset was.
+ENDING_ORIGINS = Trait(
+    "Atan Cos Erf Erfc LogSoftmax Sigmoid Sign Sin Softmax Softsign Square SquaredDifference Tanh _MklSwish",
+    NORMALIZING,
+)
 #: Ops that raise e to a value.
 EXPONENTIALS = Trait("Exp Expm1")
 #: Ops that hand what they get to the functions that they name, from an input on, and on what these give.

@@ -26,8 +26,9 @@ import dataclasses
 
 import numpy as np
 
+from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.indices import Mask
-from amp_tf.graph.reader import ARG_OP, RETVAL_OP
+from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.oplists.table import ADDING, BOUNDING, FOLLOWING, SCALING, STORING, SUMS_IN_BFLOAT16
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.reasons import Rule
@@ -122,7 +123,7 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
 
     Example (bfloat16)::
 
-        start = Enter(x) frame_name='f'                           f16 → float32
+        start = Enter(bias) frame_name='f'                        f16 → float32
         w = Enter(x) frame_name='f' is_constant=true              f16
         state = Merge(start, next)                                f16 → float32
         go = Placeholder() dtype=bool

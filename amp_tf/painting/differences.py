@@ -26,6 +26,7 @@ from amp_tf.oplists.table import (
     LINEAR,
     LOG_VALUES,
     LOGARITHMS,
+    LONG_PRODUCTS,
     MAGNIFYING,
     NORMALIZING,
     RECIPROCALS,
@@ -48,9 +49,9 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
 
     Such are variances, distances, normalized values, and 1 - p in a logarithm. A difference of squares is one whatever
     follows, so is one of logarithms, and one of a prediction and what is given on its way to a loss: a label of 2,000.3
-    is 2,000. So is all else of which a logarithm is taken, or that a matrix is decomposed of: of values near one it is
-    their distance from one. A value that joins by an addition from elsewhere ends the search: what is left of the
-    difference is one term of many.
+    is 2,000. So is one of two predictions with a bias each. So is all else of which a logarithm is taken, that a matrix
+    is decomposed of, or of which many are multiplied: of values near one it is their distance from one. A value that
+    joins by an addition from elsewhere ends the search: what is left of the difference is one term of many.
 
     Where both sides of such a difference are made of products, and of others, the products are painted deny as well: of
     E[x²] - E[x]² by two convolutions nothing is left once each is rounded. Where both come from one product, as in
@@ -66,22 +67,23 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
 
     Example (bfloat16)::
 
-        allow1 = MatMul(x, x)        f16
-        difference = Sub(x, allow1)  f16 → float32
-        root = Sqrt(difference)      f16 → float32
-        allow2 = MatMul(root, x)     f16
+        allow1 = MatMul(x, x)           f16
+        difference = Sub(bias, allow1)  f16 → float32
+        root = Sqrt(difference)         f16 → float32
+        allow2 = MatMul(root, x)        f16
     """
     terms = _Terms.of(canvas, flow)
     differences = terms.differences()
     errors = terms.errors(differences)
-    read = terms.read_as_they_are(differences) | errors
-    magnified = terms.magnified(differences) | read
+    logged = terms.read_as_they_are(differences)
+    shown = terms.magnified(differences) | logged
+    read, magnified = logged | errors, shown | errors
     behind = flow.unmasked.upstream((magnified & ~flow.results) | read, through=terms.computing)
     results = terms.computing & flow.results & ~flow.values.nodes_of(SUMS_IN_BFLOAT16)
     behind |= flow.unmasked.upstream(magnified & flow.results, through=results)
     deny(canvas, magnified | (behind & ~flow.rounded_already()), Rule.DIFFERENCE)
     fused = terms.products_with_bias(errors)
-    _keep_products(canvas, terms.products_that_differ(differences & magnified) | fused)
+    _keep_products(canvas, terms.products_that_differ(differences & shown) | fused)
 
 
 def keep_centred(canvas: Canvas, flow: Flow) -> None:
@@ -142,7 +144,7 @@ def promote_differences(canvas: Canvas, flow: Flow) -> None:
     Example (bfloat16)::
 
         allow1 = MatMul(x, x)          f16
-        more = AddV2(allow1, x)
+        more = AddV2(allow1, bias)
         logged = Log(more)
         left = Sub(more, allow1)       f16 → float32
         allow2 = MatMul(left, logged)  f16
@@ -229,20 +231,28 @@ class _Terms:
         return values.nodes_of({*TOTALS, *SUMS_IN_BFLOAT16}) & results & ~unsigned
 
     def read_as_they_are(self, differences: Mask) -> Mask:
-        """Logarithms and decompositions, and differences of logarithms."""
+        """Logarithms, decompositions and products of many factors, and differences of logarithms."""
         values = self.values
         logarithms = values.nodes_of(LOG_VALUES)
         logarithms |= values.downstream(logarithms, through=self.moving)
         quotients = differences & (values.count_readings(logarithms) > 1)
-        return values.nodes_of({*LOGARITHMS, *DECOMPOSING}) | quotients
+        return values.nodes_of({*LOGARITHMS, *DECOMPOSING, *LONG_PRODUCTS}) | quotients
 
     def errors(self, differences: Mask) -> Mask:
-        """Differences of a prediction and what is given, of which a loss is made."""
-        values, products = self.values, self.flow.products
-        fed = values.count_readings(products | values.downstream(products, through=self.computing))
+        """Differences of which a loss is made: of a prediction and what is given, or of two with an offset."""
+        values = self.values
         numbers = values.nodes_of(TOTALS) & self.flow.results
         of_losses = numbers | values.upstream(numbers, through=~self.flow.users)
-        return differences & of_losses & (fed > 0) & (fed < values.count_inputs())
+        offsets = self._with_offset()
+        sums = offsets & self.adding
+        moved = sums | values.downstream(sums, through=self._linear())
+        return differences & of_losses & (offsets | values.readers_of(moved))
+
+    def _with_offset(self) -> Mask:
+        """What reads values behind a product, and others beside them."""
+        values, products = self.values, self.flow.products
+        fed = values.count_readings(products | values.downstream(products, through=self.computing))
+        return (fed > 0) & (fed < values.count_inputs())
 
     def products_with_bias(self, errors: Mask) -> Mask:
         """The products whose kernels add a bias to what errors are made of: their result is rounded with it."""
@@ -252,14 +262,11 @@ class _Terms:
 
     def _normalized_offsets(self) -> Mask:
         """Normalizations in one op that take off what was added before: the sum would be rounded beside the offset."""
-        values, products = self.values, self.flow.products
+        values = self.values
         normalizing = values.nodes_of(NORMALIZING) & self.flow.is_open
         if not normalizing.any():
             return normalizing
-        fresh = products | values.downstream(products, through=self.computing)
-        readings = values.count_readings(fresh)
-        offsets = self.adding & (readings > 0) & (readings < values.count_inputs())
-        return normalizing & values.downstream(offsets, through=self.computing)
+        return normalizing & values.downstream(self.adding & self._with_offset(), through=self.computing)
 
     def products_that_differ(self, differences: Mask) -> Mask:
         """The products behind the two sides of differences, where both sides have some and not the same."""

@@ -23,6 +23,7 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.indices import Unit
 from amp_tf.oplists.table import (
+    ABSOLUTE,
     CASTS,
     CHOOSING,
     CLOSING,
@@ -32,6 +33,7 @@ from amp_tf.oplists.table import (
     KEEPING,
     MAXIMA,
     MAXIMA_GRADIENTS,
+    PLACING,
     SUMS_IN_BFLOAT16,
     SUMS_IN_EIGEN,
     SUMS_IN_ITS_TYPE,
@@ -109,6 +111,9 @@ def drop_narrow_sums(canvas: Canvas) -> None:
 def keep_whole_numbers(canvas: Canvas) -> None:
     """What a program turns into integers is painted deny, back to where it is made or comes from a product.
 
+    So is what it takes the fraction or a sine of, and the places at which an image is read: a rounding is relative, and
+    their need is absolute. Of 1,000.3 turns nothing is left in bfloat16.
+
     Difference "whole-number": TensorFlow paints backwards, too, from a product through what moves values, so that the
     ids of a feature column are rounded with the columns beside them.
 
@@ -128,6 +133,10 @@ def keep_whole_numbers(canvas: Canvas) -> None:
         source, result = signature.slot_of("SrcT"), signature.slot_of("DstT")
         if source is not None and result is not None and view.dtypes[first + result] in datatypes.INTEGERS:
             seeds.append(first + source)
+    needy = [unit for node in view.nodes_with(ABSOLUTE) for unit in view.units(node)]
+    placed = view.edges.at(view.mask_with(PLACING)[view.edges.dst_node] & (view.edges.dst_position == 1))
+    seeds += [*needy, *placed.dst_unit.tolist()]
+    canvas.paint_deny([unit for unit in needy if canvas.on_infer[unit] or canvas.on_clear[unit]], Rule.WHOLE_NUMBERS)
     passable = (canvas.on_infer | canvas.on_clear) & (canvas.deny ^ 1)
     canvas.paint_deny(canvas.flood(seeds, passable, backward=True), Rule.WHOLE_NUMBERS)
 

@@ -57,6 +57,7 @@ class Rule(enum.IntEnum):
     CENTRED = 131
     NORM = 132
     NO_FUSED_KERNEL = 133
+    JOINED = 134
 
     @property
     def converts(self) -> bool:
@@ -74,7 +75,7 @@ FORCED = frozenset({Rule.FORCED_BY_LEVEL, Rule.FORCED_BY_NAME, Rule.FORCED_BY_SC
 #: The rules by which a product cannot be 16 bit.
 IMPOSSIBLE = frozenset({Rule.NO_FUSED_KERNEL, Rule.NO_KERNEL, Rule.TYPE_NOT_ALLOWED})
 #: The rules by which what a node computes is float32 because 16 bit would not hold what matters of it.
-KEPT = frozenset({Rule.CENTRED, Rule.DIFFERENCE, Rule.NORM, Rule.RUNNING_SUM})
+KEPT = frozenset({Rule.CENTRED, Rule.DIFFERENCE, Rule.JOINED, Rule.NORM, Rule.RUNNING_SUM})
 
 _WORDS = {
     Rule.ALLOW_LIST: "its op is on the allow list",
@@ -115,7 +116,7 @@ _WORDS = {
     Rule.BEYOND_RANGE: "it uses a constant that 16 bit would make infinite, zero or one, by {cause}",
     Rule.SUMS: "it adds up many values, and its 16-bit kernel would round after each",
     Rule.AFTER_PRODUCTS: "no product uses what it computes: variables get it, or whoever reads results",
-    Rule.WHOLE_NUMBERS: "it computes what becomes whole numbers, by {cause}",
+    Rule.WHOLE_NUMBERS: "it computes what becomes whole numbers, a phase or a place, by {cause}",
     Rule.COMPARED: "what compares it, in float32, looks for its values among those that it was chosen from",
     Rule.RUNNING_SUM: "it is a part of a running sum, from which 16 bit would lose small terms",
     Rule.DIFFERENCE: "it computes a difference, or what goes into one, that is then divided, rooted, logged or "
@@ -124,6 +125,7 @@ _WORDS = {
     Rule.INACCURATE: "its 16-bit kernel loses small results",
     Rule.CENTRED: "it takes a weighted mean off values, which then add up to zero, or is a part of that mean",
     Rule.NORM: "it computes the root of a sum of squares, by which a whole row is then divided",
+    Rule.JOINED: "it joins float32 data to what a product gave, at the size of the data",
     Rule.CARRIED: "it hands a float32 value on unchanged, to nodes in float32, too",
 }
 

@@ -62,7 +62,7 @@ def spread_deny(canvas: Canvas) -> None:
     Example (float16)::
 
         allow1 = MatMul(x, x)           f16
-        deny1 = Exp(x)
+        deny1 = Exp(bias)
         clear1 = Relu(deny1)            f16 → float32
         infer1 = AddV2(allow1, clear1)  f16 → float32
         clear2 = Relu(infer1)           f16
@@ -107,11 +107,11 @@ def paint_after_allow(canvas: Canvas) -> None:
 
     Example (float16)::
 
-        allow1 = MatMul(x, x)     f16
-        infer1 = Tanh(allow1)     float32 → f16
-        infer2 = Tanh(infer1)     float32 → f16
-        sin1 = Sin(infer2)
-        allow2 = MatMul(sin1, x)  f16
+        allow1 = MatMul(x, x)         f16
+        infer1 = Tanh(allow1)         float32 → f16
+        infer2 = Tanh(infer1)         float32 → f16
+        digamma1 = Digamma(infer2)
+        allow2 = MatMul(digamma1, x)  f16
     """
     reads_deny = np.zeros_like(canvas.deny)
     reads_deny[canvas.dst[canvas.deny[canvas.src] == 1]] = 1
@@ -161,9 +161,9 @@ def match_fused_types(canvas: Canvas) -> None:
 
     Example (bfloat16, infer_add=_FusedConv2D)::
 
-        allow1 = MatMul(x, x)                                              f16
-        infer1 = _FusedConv2D(allow1, w, bias) num_args=1 TArgs=[float32]  f16 → float32
-        allow2 = MatMul(infer1, x)                                         f16
+        allow1 = MatMul(x, x)                                                 f16
+        infer1 = _FusedConv2D(allow1, bias, bias) num_args=1 TArgs=[float32]  f16 → float32
+        allow2 = MatMul(infer1, x)                                            f16
     """
     view = canvas.view
     for node in view.nodes_with(FUSED_PRODUCTS):

@@ -40,6 +40,10 @@ class Values:
         src, dst: the units that each edge connects, edges through TensorLists included.
         node_of: the node of each unit.
         masks: whether edges that only mask other values count.
+
+    Attributes:
+        sources, readers: the nodes that each value connects.
+        positions: at which input the reader gets it.
     """
 
     def __init__(
@@ -62,7 +66,9 @@ class Values:
                     (position in MASKED.get(signature.op, ()) for signature in view.of_kind), np.bool_
                 )
                 carries[: len(edges)] &= ~(masked[edges.dst_node] & (edges.dst_position == position))
-        self.sources, self.readers = nodes[src[carries]], nodes[dst[carries]]
+        positions = np.zeros(len(src), np.int32)
+        positions[: len(view.edges)] = view.edges.dst_position
+        self.sources, self.readers, self.positions = nodes[src[carries]], nodes[dst[carries]], positions[carries]
         self._links = Adjacency(self.sources, self.readers, view.node_count)
 
     def nodes_of(self, ops: Iterable[str]) -> Mask:
@@ -90,6 +96,16 @@ class Values:
     def downstream(self, seeds: Mask, through: Mask) -> Mask:
         """What reads the seeds, and what reads that, through some nodes; only nodes of ``through`` are reached."""
         return self._flood(seeds, through, self._links.fanout_start, self._links.fanout)
+
+    def along(self, seeds: Mask, edges: Mask) -> Mask:
+        """What is reached from the seeds, reader by reader, by some of the edges alone.
+
+        Args:
+            seeds: where it begins; they are reached only by an edge.
+            edges: for each of :attr:`sources` and :attr:`readers`, whether it may be gone.
+        """
+        links = Adjacency(self.sources[edges], self.readers[edges], self.view.node_count)
+        return self._flood(seeds, np.ones(self.view.node_count, np.bool_), links.fanout_start, links.fanout)
 
     def _flood(self, seeds: Mask, through: Mask, starts: Sequence[int], neighbours: Sequence[int]) -> Mask:
         is_open = bytearray(through.tobytes())

@@ -8,7 +8,10 @@ from amp_tf.painting.contract import LONGEST_SUM
 from amp_tf.painting.reasons import Rule
 from tests.painting.painted import painted
 
-INPUT = "x = Placeholder()\ny = Placeholder()\n"
+INPUT = (
+    "x = Placeholder()\ny = Placeholder()\n"
+    "z_of = VarHandleOp() dtype=float32 shape=[4, 4]\nz = ReadVariableOp(z_of) dtype=float32\n"
+)
 CPU = {"precision": "bfloat16", "target": "cpu"}
 GPU = {"precision": "float16", "target": "gpu"}
 both = pytest.mark.parametrize("settings", [CPU, GPU], ids=["bfloat16", "float16"])
@@ -54,7 +57,7 @@ def test_what_only_moves_a_gradient_has_its_type(settings):
 
 @both
 def test_a_bias_can_be_fused_with_the_last_product(settings):
-    result = painted(INPUT + "a = MatMul(x, y)\nb = BiasAdd(a, x)\nc = Relu(b)\nd = Softmax(c)", **settings)
+    result = painted(INPUT + "a = MatMul(x, y)\nb = BiasAdd(a, z)\nc = Relu(b)\nd = Softmax(c)", **settings)
     assert result.f16 == "a b c"
     assert result.rule("d") is Rule.AFTER_PRODUCTS
 

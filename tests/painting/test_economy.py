@@ -420,7 +420,7 @@ def test_a_bias_and_its_activation_go_with_the_product_that_tensorflow_computes_
     """Alone, a Sigmoid loses in 16 bit; so it does where something else reads the bias."""
 
     def build():
-        x, w, b = _placeholder(512, 512), _placeholder(512, 512), _placeholder(512)
+        x, w, b = _placeholder(512, 512), _placeholder(512, 512), tf.zeros(512)
         biased = tf.nn.bias_add(tf.matmul(x, w, name="product"), b, name="bias")
         h = tf.matmul(tf.sigmoid(biased, name="activation"), w)
         read_twice = tf.nn.bias_add(h, b)

@@ -18,7 +18,7 @@ CHAIN = """
     allow1 = MatMul(clr1, clr1)
     infer2 = Sqrt(allow1)
     clr2 = Relu(infer2)
-    other1 = Sin(clr2)
+    other1 = Digamma(clr2)
 """
 
 

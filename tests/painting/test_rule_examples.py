@@ -1,8 +1,8 @@
 """The examples in the docstrings of the rules, painted without the rule and with it.
 
 An example is a graph, one line a node; behind a node stands what it computes in, where that is 16 bit or changes by
-the rule: ``f16 → float32``. Names that no line defines are placeholders. The heading names the precision, and settings
-or the row where there are several::
+the rule: ``f16 → float32``. Names that no line defines are placeholders, but for ``bias``, a variable. The heading
+names the precision, and settings or the row where there are several::
 
     Example (float16, force_f16=^sin1$)::
 """
@@ -27,6 +27,7 @@ from tests.small_graphs import graph, node
 
 HEADED = re.compile(r"^Example \((?P<settings>[^)]*)\)::\n\n(?P<lines>(?:    .*(?:\n|\Z))+)", re.MULTILINE)
 MARK = re.compile(r"\s{2,}(?:f16|float32)\b.*$")
+VARIABLE = "of_bias = VarHandleOp() dtype=float32 shape=[4]\nbias = ReadVariableOp(of_bias) dtype=float32"
 
 
 class Example(NamedTuple):
@@ -55,7 +56,8 @@ def converted_types(example: Example) -> dict[str, list[str]]:
     nodes = [node(line) for line in example.nodes]
     defined = {node.name for node in nodes}
     read = dict.fromkeys(text.lstrip("^").partition(":")[0] for node in nodes for text in node.input)
-    made = graph("\n".join([*(f"{name} = Placeholder()" for name in read if name not in defined), *example.nodes]))
+    given = [VARIABLE if name == "bias" else f"{name} = Placeholder()" for name in read if name not in defined]
+    made = graph("\n".join([*given, *example.nodes]))
     if example.settings["precision"] == "auto":
         with tf.Graph().as_default() as imported:
             tf.import_graph_def(made, name="")

@@ -153,7 +153,15 @@ DELIBERATE_DIFFERENCES = (
     DeliberateDifference(
         "whole-number",
         "TensorFlow paints what moves values backwards from a product, and ids that come as floats beside other "
-        "columns are rounded before they are cast to integers. In amp_tf what becomes an integer stays in float32.",
+        "columns are rounded before they are cast to integers. In amp_tf what becomes an integer, an angle, a fraction "
+        "or a place in an image stays in float32.",
+        "amp_tf runs without this rule",
+    ),
+    DeliberateDifference(
+        "joined",
+        "TensorFlow casts the float32 side of an addition down: positions of 5,000 m and a network's step of 0.1 m are "
+        "multiples of 32 m. In amp_tf what adds exact data to what a product gave stays in float32, up to the next "
+        "product.",
         "amp_tf runs without this rule",
     ),
     DeliberateDifference(

@@ -324,6 +324,18 @@ def test_carried_value(mode: Mode) -> None:
     assert ours & {"flat", "allow1"} == {"allow1"}
 
 
+def test_joined() -> None:
+    def build() -> None:
+        place = tf.compat.v1.placeholder(tf.float32, (32, 32), name="place")
+        moved = tf.add(place, matmul(place, "allow1"), name="moved")
+        gaps = tf.subtract(moved, tf.roll(moved, 1, 0), name="gaps")
+        tf.identity(matmul(gaps, "allow2"), name="fetch")
+
+    original, ours = both(graph_of(build), BF16)
+    assert {"allow1", "moved", "gaps", "allow2"} <= original
+    assert ours & {"allow1", "moved", "gaps", "allow2"} == {"allow1", "allow2"}
+
+
 def test_squares_and_quotients() -> None:
     def build() -> None:
         x = matmul(constant("input"), "allow1")

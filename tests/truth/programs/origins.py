@@ -1,0 +1,372 @@
+"""Exact values that meet products: coordinates, times, phases, states and weights, to which a network adds a little."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tests.truth.bench import Bench, Program
+
+_DRAWS = 3
+
+
+def programs() -> Iterator[Program]:
+    for what in (
+        _moved_positions,
+        _moved_positions_in_a_loop,
+        _relative_positions,
+        _times_beside_features,
+        _packed_times,
+        _chosen_coordinates,
+        _bounded_coordinates,
+        _input_residual,
+        _critic,
+        _critic_by_two_models,
+        _float64_island,
+        _carrier_phase,
+        _carrier_phase_times_two,
+        _fraction,
+        _remainder,
+        _learned_boxes,
+        _sampled_grid,
+        _two_steps,
+        _two_stored_steps,
+        _stored_average,
+        _noisy_or,
+        _survival,
+        _residual_before_norm,
+    ):
+        yield Program(f"origins/{what.__name__.strip('_').replace('_', ' ')}", what)
+
+
+def _judge(bench: Bench, run: Callable[..., Any], make: Callable[[], tuple[Any, ...]]) -> None:
+    """Notes what a function gives, and a function of those of its results that are named."""
+    function = bench.function(run)
+    for _ in range(_DRAWS):
+        for name, value in function(*make()).items():
+            bench.note("1", name, value)
+
+
+class _Mlp:
+    """Two dense layers."""
+
+    def __init__(self, bench: Bench, *widths: int) -> None:
+        self.weights = [bench.weight(*pair) for pair in itertools.pairwise(widths)]
+        self.biases = [tf.Variable(bench.normal(width, scale=0.1)) for width in widths[1:]]
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = tf.nn.bias_add(tf.linalg.matmul(x, weight), bias)
+            x = tf.nn.relu(x) if number + 1 < len(self.weights) else x
+        return x
+
+
+def _moved_positions(bench: Bench) -> None:
+    """Particles 5 km from the origin, moved by a network; their distances go into the next one."""
+    move, energy = _Mlp(bench, 8, 16, 3), _Mlp(bench, 3, 16, 1)
+
+    def run(positions: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            moved = positions + 0.1 * move(features)
+            gaps = moved[:, None] - moved[None]
+            out = energy(tf.reshape(gaps, (-1, 3)))
+            loss = tf.reduce_mean(tf.square(out))
+        return {"output": out, "gradient": tape.gradient(loss, move.weights[0])}
+
+    _judge(bench, run, lambda: (5000 + bench.normal(12, 3), bench.normal(12, 8)))
+
+
+def _moved_positions_in_a_loop(bench: Bench) -> None:
+    move = _Mlp(bench, 3, 16, 3)
+
+    @tf.autograph.to_graph
+    def run(positions: tf.Tensor) -> dict[str, tf.Tensor]:
+        for _ in tf.range(5):
+            positions += 0.05 * move(positions - tf.reduce_mean(positions, 0, keepdims=True))
+        return {"output": move(positions - tf.reduce_mean(positions, 0, keepdims=True))}
+
+    _judge(bench, run, lambda: (5000 + bench.normal(12, 3),))
+
+
+def _relative_positions(bench: Bench) -> None:
+    """Anchors of an image of 4,000 pixels, and what a head adds: widths go on."""
+    head, score = _Mlp(bench, 8, 16, 4), _Mlp(bench, 2, 16, 1)
+
+    def run(anchors: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
+        boxes = tf.concat([anchors, anchors], 1) + head(features)
+        sizes = boxes[:, 2:] - boxes[:, :2]
+        return {"output": score(sizes)}
+
+    _judge(bench, run, lambda: (4000 * tf.random.stateless_uniform((32, 2), (1, 2)).numpy(), bench.normal(32, 8)))
+
+
+def _times_beside_features(bench: Bench) -> None:
+    embed, out = _Mlp(bench, 8, 7), _Mlp(bench, 8, 16, 2)
+
+    def run(times: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            rows = tf.concat([times, embed(features)], 1)
+            y = out(rows[1:] - rows[:-1])
+            loss = tf.reduce_mean(tf.square(y))
+        return {"output": y, "gradient": tape.gradient(loss, out.weights[0])}
+
+    def make() -> tuple[Any, ...]:
+        gaps = tf.random.stateless_uniform((64, 1), (1, 3)).numpy()
+        return bench.given(1000 + gaps.cumsum(0)), bench.normal(64, 8)
+
+    _judge(bench, run, make)
+
+
+def _packed_times(bench: Bench) -> None:
+    embed, out = _Mlp(bench, 8, 1), _Mlp(bench, 2, 16, 2)
+
+    def run(times: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows = tf.stack([times, embed(features)[:, 0]], 1)
+        return {"output": out(tf.roll(rows, 1, 0) - rows)}
+
+    _judge(bench, run, lambda: (2000 + bench.normal(64), bench.normal(64, 8)))
+
+
+def _chosen_coordinates(bench: Bench) -> None:
+    """Where a condition holds the coordinate is measured, elsewhere a network says it."""
+    move, out = _Mlp(bench, 8, 16, 3), _Mlp(bench, 3, 16, 2)
+
+    def run(measured: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
+        known = features[:, :1] > -1.0
+        rows = tf.where(known, measured, measured[:1] + move(features))
+        return {"output": out(rows - measured[:1])}
+
+    _judge(bench, run, lambda: (3000 + bench.normal(32, 3), bench.normal(32, 8)))
+
+
+def _bounded_coordinates(bench: Bench) -> None:
+    move, out = _Mlp(bench, 8, 16, 3), _Mlp(bench, 3, 16, 2)
+
+    def run(x: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows = tf.maximum(x, 3000 * tf.sigmoid(move(features)))
+        return {"output": out(rows - x[:1])}
+
+    _judge(bench, run, lambda: (3000 + bench.normal(32, 3), bench.normal(32, 8)))
+
+
+def _input_residual(bench: Bench) -> None:
+    """A network that adds to its input, of mean 500, twice, and normalizes then."""
+    first, second, out = _Mlp(bench, 16, 32, 16), _Mlp(bench, 16, 32, 16), _Mlp(bench, 16, 4)
+
+    def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        centred = x - 500.0
+        h = x + first(centred)
+        h = h + second(h - 500.0)
+        return {"output": out(h - 500.0)}
+
+    _judge(bench, run, lambda: (500 + bench.normal(32, 16),))
+
+
+def _critic(bench: Bench) -> None:
+    """Temporal differences of values near 1,000."""
+    critic = _Mlp(bench, 8, 32, 1)
+    critic.biases[-1].assign([1000.0])
+
+    def run(now: tf.Tensor, then: tf.Tensor, reward: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            target = reward + 0.999 * tf.stop_gradient(critic(then))
+            loss = tf.reduce_mean(tf.square(target - critic(now)))
+        return {"loss": loss, "gradient": tape.gradient(loss, critic.weights[0])}
+
+    _judge(bench, run, lambda: (bench.normal(64, 8), bench.normal(64, 8), bench.normal(64, 1)))
+
+
+def _critic_by_two_models(bench: Bench) -> None:
+    critic, other = _Mlp(bench, 8, 32, 1), _Mlp(bench, 8, 32, 1)
+    critic.biases[-1].assign([1000.0])
+    other.biases[-1].assign([1000.0])
+
+    def run(now: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"loss": tf.reduce_mean(tf.square(critic(now) - other(now)))}
+
+    _judge(bench, run, lambda: (bench.normal(64, 8),))
+
+
+def _float64_island(bench: Bench) -> None:
+    move, out = _Mlp(bench, 8, 16, 3), _Mlp(bench, 3, 16, 2)
+
+    def run(x: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
+        exact = tf.cast(x + move(features), tf.float64)
+        centred = tf.cast(exact - tf.reduce_mean(exact, 0, keepdims=True), tf.float32)
+        return {"output": out(centred)}
+
+    _judge(bench, run, lambda: (2000 + bench.normal(32, 3), bench.normal(32, 8)))
+
+
+def _carrier_phase(bench: Bench) -> None:
+    offset, out = _Mlp(bench, 8, 16, 4), _Mlp(bench, 4, 2)
+
+    def run(phase: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"output": out(tf.sin(phase + offset(features)))}
+
+    _judge(bench, run, lambda: (bench.normal(32, 4, scale=2000.0), bench.normal(32, 8)))
+
+
+def _carrier_phase_times_two(bench: Bench) -> None:
+    """As SIREN writes it: what is made of products is scaled and goes into a sine."""
+    first, out = _Mlp(bench, 8, 32), _Mlp(bench, 32, 2)
+
+    def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"output": out(tf.cos(2.0 * first(x) + 1.5))}
+
+    _judge(bench, run, lambda: (bench.normal(32, 8, scale=10.0),))
+
+
+def _fraction(bench: Bench) -> None:
+    first, out = _Mlp(bench, 8, 32), _Mlp(bench, 32, 2)
+
+    def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        y = 0.3 * first(x) + 7.3
+        return {"output": out(y - tf.floor(y))}
+
+    _judge(bench, run, lambda: (bench.normal(32, 8),))
+
+
+def _remainder(bench: Bench) -> None:
+    first, out = _Mlp(bench, 8, 32), _Mlp(bench, 32, 2)
+
+    def run(hours: tf.Tensor, x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"output": out(tf.math.floormod(hours + first(x), 24.0))}
+
+    _judge(bench, run, lambda: (bench.given(1e4 + 0.1 * bench.normal(32, 32)), bench.normal(32, 8, scale=0.1)))
+
+
+def _learned_boxes(bench: Bench) -> None:
+    offset, out = _Mlp(bench, 8, 4), _Mlp(bench, 16, 2)
+
+    def run(image: tf.Tensor, boxes: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
+        moved = boxes + 0.02 * offset(features)
+        crops = tf.image.crop_and_resize(image, moved, tf.zeros(16, tf.int32), (4, 4))
+        return {"output": out(tf.reshape(crops, (-1, 16)))}
+
+    def make() -> tuple[Any, ...]:
+        corners = tf.random.stateless_uniform((16, 2), (1, 4), maxval=0.9).numpy()
+        boxes = tf.concat([corners, corners + 0.05], 1).numpy()
+        return bench.normal(1, 200, 200, 1), bench.given(boxes), bench.normal(16, 8)
+
+    _judge(bench, run, make)
+
+
+def _sampled_grid(bench: Bench) -> None:
+    """A spatial transformer: places of pixels, moved by what a network says, are read between four pixels."""
+    locate, out = _Mlp(bench, 8, 2), _Mlp(bench, 64, 2)
+
+    def run(image: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            steps = tf.range(8, dtype=tf.float32) + 100.0
+            grid = tf.stack(tf.meshgrid(steps, steps, indexing="ij"), -1)
+            places = grid[None] + 3.0 * tf.tanh(locate(features))[:, None, None]
+            low = tf.floor(places)
+            share = places - low
+            corner = tf.cast(low, tf.int32)
+
+            def at(down: int, right: int) -> tf.Tensor:
+                return tf.gather_nd(image, corner + tf.constant([down, right]))
+
+            top = at(0, 0) * (1 - share[..., 1]) + at(0, 1) * share[..., 1]
+            bottom = at(1, 0) * (1 - share[..., 1]) + at(1, 1) * share[..., 1]
+            read = top * (1 - share[..., 0]) + bottom * share[..., 0]
+            y = out(tf.reshape(read, (-1, 64)))
+            loss = tf.reduce_mean(tf.square(y))
+        return {"output": y, "gradient": tape.gradient(loss, locate.weights[0])}
+
+    def make() -> tuple[Any, ...]:
+        waves = tf.sin(tf.range(220, dtype=tf.float32) * 0.4).numpy()
+        return bench.given(waves[:, None] * waves[None] + 0.01 * bench.normal(220, 220)), bench.normal(8, 8)
+
+    _judge(bench, run, make)
+
+
+def _regression(bench: Bench) -> tuple[_Mlp, Callable[[], tuple[Any, ...]]]:
+    return _Mlp(bench, 8, 16, 2), lambda: (bench.normal(32, 8), bench.normal(32, 2))
+
+
+def _two_steps(bench: Bench) -> None:
+    """Two steps of gradient descent in one call, on tensors, as MAML takes them; what the weights moved by."""
+    net, make = _regression(bench)
+
+    def run(x: tf.Tensor, y: tf.Tensor) -> dict[str, tf.Tensor]:
+        weights = start = [tf.identity(weight) for weight in net.weights]
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                out = tf.matmul(tf.tanh(tf.matmul(x, weights[0])), weights[1])
+                loss = tf.reduce_mean(tf.square(out - y))
+            gradients = tape.gradient(loss, weights)
+            weights = [weight - 1e-4 * gradient for weight, gradient in zip(weights, gradients, strict=True)]
+        return {"moved": weights[0] - start[0], "moved last": weights[1] - start[1]}
+
+    _judge(bench, run, make)
+
+
+def _two_stored_steps(bench: Bench) -> None:
+    net, make = _regression(bench)
+    start = [tf.identity(variable) for variable in (*net.weights, *net.biases)]
+
+    def run(x: tf.Tensor, y: tf.Tensor) -> dict[str, tf.Tensor]:
+        variables = [*net.weights, *net.biases]
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(net(x) - y))
+            for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+                variable.assign(variable - 1e-4 * gradient)
+        return {f"moved {n}": now - before for n, (now, before) in enumerate(zip(variables, start, strict=True))}
+
+    _judge(bench, run, make)
+
+
+def _stored_average(bench: Bench) -> None:
+    """A running average of what a layer gives is stored, read back and used in the same call."""
+    first, out = _Mlp(bench, 8, 16), _Mlp(bench, 16, 2)
+    average = tf.Variable(tf.fill((16,), 300.0))
+
+    def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        hidden = 300.0 + first(x)
+        average.assign(0.99 * average + 0.01 * tf.reduce_mean(hidden, 0))
+        return {"output": out(hidden - average)}
+
+    _judge(bench, run, lambda: (bench.normal(32, 8),))
+
+
+def _noisy_or(bench: Bench) -> None:
+    first = _Mlp(bench, 8, 100)
+
+    def run(x: tf.Tensor, y: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            causes = tf.sigmoid(first(x) - 7.0)
+            shown = 1.0 - tf.reduce_prod(1.0 - causes, 1)
+            loss = tf.reduce_mean(tf.square(shown - y))
+        return {"loss": loss, "gradient": tape.gradient(loss, first.weights[0])}
+
+    _judge(bench, run, lambda: (bench.normal(32, 8), bench.given(abs(bench.normal(32)) % 0.2)))
+
+
+def _survival(bench: Bench) -> None:
+    """Survival over a hundred periods, of which each has a small hazard; what is left is discounted by a product."""
+    first, out = _Mlp(bench, 8, 100), _Mlp(bench, 100, 2)
+
+    def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        hazard = tf.sigmoid(first(x) - 7.0)
+        return {"output": out(1.0 - tf.math.cumprod(1.0 - hazard, 1))}
+
+    _judge(bench, run, lambda: (bench.normal(32, 8),))
+
+
+def _residual_before_norm(bench: Bench) -> None:
+    """Three branches of 30,000 each are beyond float16 together; the norm that follows takes that away."""
+    branches, out = [_Mlp(bench, 8, 16) for _ in range(3)], _Mlp(bench, 16, 2)
+
+    def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        h = sum(branch(x) for branch in branches)
+        h *= tf.math.rsqrt(tf.reduce_mean(tf.square(h), -1, keepdims=True) + 1e-6)
+        return {"output": out(h)}
+
+    _judge(bench, run, lambda: (bench.normal(32, 8, scale=1.5e4),))
