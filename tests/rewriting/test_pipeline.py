@@ -288,7 +288,10 @@ def test_a_broken_function_of_the_library_is_refused_with_its_name():
         (lambda after: setattr(after.node[0], "device", "/cpu:0"), "devices kept: the device of 'x' changed"),
         (lambda after: after.node.pop(6), "nodes kept"),
         (lambda after: after.node.pop(), "which is no tensor of this graph"),
-        (lambda after: setattr(after.node[5], "op", "Cos"), "ops kept: the op of 'other1' changed from 'Asinh' to 'Cos'"),
+        (
+            lambda after: setattr(after.node[5], "op", "Cos"),
+            "ops kept: the op of 'other1' changed from 'Asinh' to 'Cos'",
+        ),
         (lambda after: after.node[6].input.__setitem__(0, "x"), "inputs kept: input 0 of 'fetch' comes from x:0"),
         (lambda after: after.node[6].input.append("^gone"), "control input '^gone' names no node"),
         (lambda after: after.node[1].input.__setitem__(0, "fetch"), "no new cycle: 'deny1' is on a cycle"),

@@ -32,6 +32,8 @@ ODD = ("", "", "", "", "", "zero rows", "equal rows", "half masked", "mean 10", 
 LOSSES = ("", "mean square", "sum of squares", "mean", "huber", "cross entropy", "binary cross entropy")
 STEPS = (3, 12)  # of a program, at least and at most
 DEPTH = 2  # of blocks in blocks
+LATE = 10_000_000  # from this seed on programs are given something exact late: a coordinate or a time
+JOINS = ("add", "subtract", "residual", "maximum", "mix", "select", "interleave", "join")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +55,10 @@ class Input:
             values += 10
         elif self.odd == "whole numbers":
             values = np.round(10 * values)
+        elif self.odd == "coordinates":
+            values += 1000
+        elif self.odd == "times":
+            values = 500 + np.abs(values).cumsum(0)
         return (self.scale * values).astype(np.float32)
 
 
@@ -90,14 +96,18 @@ def steps_of(block: Block) -> Iterator[Step]:
 
 
 def random_program(seed: int) -> Program:
-    """The program of a seed; it has two products at least."""
+    """The program of a seed; it has two products at least.
+
+    From :data:`LATE` on, something exact joins what products gave, and its size is taken off again.
+    """
     dice = random.Random(seed)
     inputs = tuple(Input(dice.choice(SCALES), dice.choice(ODD)) for _ in range(dice.choice((1, 1, 2))))
     first = Weighted((0,), dice.choice(tuple(steps.WEIGHTED)), dice.random() < 0.5)
     block = (first, *_random_block(dice, len(inputs) + 1, dice.randint(*STEPS), DEPTH))
     last = Weighted((len(inputs) + len(block) - 1,), dice.choice(tuple(steps.WEIGHTED)), dice.random() < 0.5)
     block = (*block, last, *([Elementwise((len(inputs) + len(block),), "tanh")] if dice.random() < 0.2 else ()))
-    return _without_unread(Program(inputs, block, dice.choice(LOSSES)))
+    program = Program(inputs, block, dice.choice(LOSSES))
+    return _without_unread(_with_late_input(program, dice) if seed >= LATE else program)
 
 
 def from_text(text: str) -> Program:
@@ -159,6 +169,29 @@ def _without_unread(program: Program) -> Program:
             del inputs[number]
             block = [_renumbered(step, number) for step in block]
     return Program(tuple(inputs), tuple(block), program.loss)
+
+
+def _with_late_input(program: Program, dice: random.Random) -> Program:
+    """With one more input, which meets the value of a step; those that read it read what is left without the offset."""
+    exact = len(program.inputs)
+    block = [dataclasses.replace(step, of=tuple(n + (n >= exact) for n in step.of)) for step in program.steps]
+    place = dice.randrange(1, len(block))
+    met, joined = exact + place, exact + place + 1
+    ends = (
+        [Normalize((joined,), "center")],
+        [Binary((joined, exact), "subtract")],
+        [Move((joined,), "flip"), Binary((joined, joined + 1), "subtract")],
+        [Elementwise((joined,), dice.choice(("sin", "cos")))],
+    )
+    fresh = [Binary((exact, met), dice.choice(JOINS)), *dice.choice(ends)]
+    count = len(fresh)
+
+    def moved(number: int) -> int:
+        return number + count if number >= met else number
+
+    later = [dataclasses.replace(step, of=tuple(map(moved, step.of))) for step in block[place:]]
+    given = Input(1.0, dice.choice(("coordinates", "times")))
+    return Program((*program.inputs, given), (*block[:place], *fresh, *later), program.loss)
 
 
 def _random_block(dice: random.Random, given: int, count: int, depth: int) -> Block:
