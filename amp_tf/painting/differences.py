@@ -19,6 +19,7 @@ import numpy as np
 from amp_tf.graph.indices import Mask
 from amp_tf.oplists.table import (
     ADDING,
+    BIASES,
     DECOMPOSING,
     EXPONENTIALS,
     FUSED_PRODUCTS,
@@ -244,7 +245,7 @@ class _Terms:
         numbers = values.nodes_of(TOTALS) & self.flow.results
         of_losses = numbers | values.upstream(numbers, through=~self.flow.users)
         offsets = self._with_offset()
-        sums = offsets & self.adding
+        sums = offsets & (self.adding | values.nodes_of(BIASES))
         moved = sums | values.downstream(sums, through=self._linear())
         return differences & of_losses & (offsets | values.readers_of(moved))
 

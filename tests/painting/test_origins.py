@@ -87,4 +87,5 @@ def test_an_argument_that_a_trace_captured_is_a_parameter():
     function = run.get_concrete_function(*[tf.TensorSpec((4, 4))] * 2)
     done = rewrite(function.function_def, AmpConfig(**CPU), library=function.graph.as_graph_def().library)
     f16 = {node.name: node.precision.is_f16 for node in done.report.graphs[0].nodes}
-    assert f16["captured"] and not f16["given"]
+    assert f16["captured"]
+    assert not f16["given"]
