@@ -29,7 +29,7 @@ import numpy as np
 from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.indices import Mask
 from amp_tf.graph.reader import RETVAL_OP
-from amp_tf.oplists.table import ADDING, BOUNDING, FOLLOWING, SCALING, STORING, SUMS_IN_BFLOAT16
+from amp_tf.oplists.table import ADDING, BOUNDING, FOLLOWING, READ_OPS, SCALING, STORING, SUMS_IN_BFLOAT16, TOTALS
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.reasons import Rule
 from amp_tf.painting.values import Values
@@ -113,7 +113,8 @@ def keep_results(canvas: Canvas, flow: Flow) -> None:
 def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
     """Where a value goes through arithmetic and comes back without a product in between, all of that is painted deny.
 
-    It comes back through a loop, or as the result of a function that may be called again with it. A state that each
+    It comes back through a loop, as the result of a function that may be called again with it, or through a variable
+    that is read again in the next step. A state that each
     turn makes anew by a product, such as an LSTM's output, may be 16 bit. What the value is multiplied by is painted
     deny as well, up to the product that it comes from: .998 is 1 in bfloat16, and .998 to the 500th is .37. So are the
     constant factors of what is added, which would be off by the same share in each step, and a chain of more than
@@ -147,6 +148,11 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
     if back or "NextIteration" in view.ops:
         for cycle in values.cycles(~flow.users, back):
             circling[cycle] = flow.computes[cycle].any()
+    if stored := _stored_and_read(canvas):
+        # A bias that a loss comes back to by way of a sum over all examples is no running sum.
+        summing = values.nodes_of({*TOTALS, *SUMS_IN_BFLOAT16})
+        for cycle in values.cycles(~flow.users & ~summing, stored):
+            circling[cycle] |= flow.computes[cycle].any()
     if circling.any():
         factors = circling & values.nodes_of(SCALING)
         scales = values.upstream(factors, through=flow.is_open & ~circling)
@@ -164,6 +170,20 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
         sums |= long & adding
     if sums.any():  # the factor of each step
         deny(canvas, flow.unmasked.upstream(sums, through=(scaled | adding) & flow.is_open), Rule.RUNNING_SUM)
+
+
+def _stored_and_read(canvas: Canvas) -> list[tuple[int, int]]:
+    """What writes a variable, and what reads it: the next step reads what this one stored."""
+    view = canvas.view
+    writing, reading = view.mask_with(STORING), view.mask_with(READ_OPS)
+    if not writing.any():
+        return []
+    first = view.edges.at(view.edges.dst_position == 0)
+    readers: dict[int, list[int]] = {}
+    for handle, reader in first.at(reading[first.dst_node]).rows("src_node", "dst_node"):
+        readers.setdefault(handle, []).append(reader)
+    written = first.at(writing[first.dst_node])
+    return [(node, read) for handle, node in written.rows("src_node", "dst_node") for read in readers.get(handle, ())]
 
 
 def nodes_of_units(canvas: Canvas, flags: np.ndarray) -> Mask:

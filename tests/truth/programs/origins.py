@@ -35,6 +35,8 @@ def programs() -> Iterator[Program]:
         _two_steps,
         _two_stored_steps,
         _stored_average,
+        _average_over_steps,
+        _momentum_used_at_once,
         _noisy_or,
         _survival,
         _residual_before_norm,
@@ -334,6 +336,46 @@ def _stored_average(bench: Bench) -> None:
         return {"output": out(hidden - average)}
 
     _judge(bench, run, lambda: (bench.normal(32, 8),))
+
+
+def _average_over_steps(bench: Bench) -> None:
+    """A slow running average, which the next layer gets as soon as it is stored; after a hundred calls."""
+    first, out = _Mlp(bench, 8, 16), _Mlp(bench, 16, 2)
+    average = tf.Variable(tf.ones(16))
+
+    @bench.function
+    def run(x: tf.Tensor) -> tf.Tensor:
+        hidden = first(x)
+        new = 0.998 * average + 0.002 * tf.reduce_mean(hidden, 0)
+        average.assign(new)
+        return out(hidden - new)
+
+    for _ in range(100):
+        value = run(bench.normal(32, 8))
+    bench.note("1", "output", value)
+    bench.note("1", "average", average)
+
+
+def _momentum_used_at_once(bench: Bench) -> None:
+    """Weights that a step moves by a velocity, and that a second forward pass uses in the same call."""
+    net, make = _regression(bench)
+    weight = net.weights[0]
+    velocity = tf.Variable(tf.zeros_like(weight))
+
+    @bench.function
+    def run(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(net(x) - y))
+        velocity.assign(0.9 * velocity + tape.gradient(loss, weight))
+        weight.assign_sub(1e-4 * velocity)
+        return tf.reduce_mean(tf.square(net(x) - y)) + 0.0 * tf.reduce_sum(
+            tf.matmul(velocity, velocity, transpose_b=True)
+        )
+
+    start = tf.identity(weight)
+    for _ in range(20):
+        run(*make())
+    bench.note("1", "moved", weight - start)
 
 
 def _noisy_or(bench: Bench) -> None:
