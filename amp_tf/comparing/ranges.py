@@ -136,7 +136,7 @@ def find_ranges(
     try:
         progress("tracing the step")
         step, flat = flat_step(model_or_function, batches, steps)
-        report = rewrite(flat.graph, config, preserve=flat.ends, hardware=hardware).report
+        report = rewrite(flat.graph, config, preserve=flat.ends, hardware=hardware, shapes=flat.shapes).report
         is_f16 = _in_float16(flat, {node.name for node in report.nodes if node.precision.is_f16})
         scale = _SCALE if step.is_scaled else 1.0
         names, found = _measure(step, flat, scale, progress)

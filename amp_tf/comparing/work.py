@@ -78,7 +78,8 @@ class Work:
 
     def rewritten(self, config: AmpConfig) -> RewriteResult:
         """The step as amp_tf rewrites it."""
-        return rewrite(self.flat.graph, config, preserve=self.flat.ends, hardware=self._hardware)
+        flat = self.flat
+        return rewrite(flat.graph, config, preserve=flat.ends, hardware=self._hardware, shapes=flat.shapes)
 
     def begin(self, precision: Precision) -> None:
         """Prepares what is needed for the runs.
