@@ -25,7 +25,7 @@ def divided() -> tuple[Run, list[Any]]:
         near = base * (1.0 + 0.001 * tf.matmul(x, _WEIGHTS))
         return {"out": tf.matmul((near - base) / 10.0, _WEIGHTS)}
 
-    return step, _near_a_hundred()
+    return step, near_a_hundred()
 
 
 def with_gradients() -> tuple[Run, list[Any]]:
@@ -39,7 +39,7 @@ def with_gradients() -> tuple[Run, list[Any]]:
         tape.gradient(loss, weights)
         return {"out": tf.matmul(difference, _WEIGHTS)}
 
-    return step, _near_a_hundred()
+    return step, near_a_hundred()
 
 
 def sampled() -> tuple[Run, list[Any]]:
@@ -62,7 +62,8 @@ def sampled() -> tuple[Run, list[Any]]:
     return step, [tuple(rng.normal(size=(4, size)).astype(np.float32) for size in (16, 64))]
 
 
-def _near_a_hundred() -> list[Any]:
+def near_a_hundred() -> list[Any]:
+    """A batch of two arguments: numbers near zero, and near a hundred."""
     rng = np.random.default_rng(1)
     return [tuple(rng.normal(size=(16, 16)).astype(np.float32) + mean for mean in (0, 100))]
 
