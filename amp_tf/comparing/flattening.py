@@ -21,9 +21,13 @@ from typing import Any
 import numpy as np
 
 from amp_tf.comparing.randomness import every_node, set_seeds
-from amp_tf.comparing.steps import Step
+from amp_tf.comparing.steps import OWN_SCOPE, Step
+from amp_tf.config import AmpConfig
 from amp_tf.errors import GraphError
+from amp_tf.graph.reader import ARG_OP, RETVAL_OP
 from amp_tf.graph.sizes import KnownShapes, NoShapes, Shapes, read_shape
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.rewriting.pipeline import RewriteResult, rewrite
 from amp_tf.rewriting.planning import CAST_SUFFIX
 
 _COMPILED = "_XlaMustCompile"
@@ -70,6 +74,7 @@ class FlatStep:
         effects: names of the nodes that must run too, such as updates of variables.
         is_compiled: whether parts of it are for XLA, which are run without it here.
         shapes: the static shapes of its tensors.
+        returns: the ``DataType`` numbers of what it returns, where it is a function of the program's; else empty.
     """
 
     graph: Any
@@ -80,12 +85,34 @@ class FlatStep:
     effects: tuple[str, ...]
     is_compiled: bool
     shapes: Shapes = dataclasses.field(default_factory=NoShapes)
+    returns: tuple[int, ...] = ()
 
     @property
     def ends(self) -> tuple[str, ...]:
         """Names of the nodes that a rewrite must leave as they are."""
         nodes = (*self.feeds, *self.captures, *self.variables, *(name.partition(":")[0] for name in self.results))
         return (*nodes, *self.effects)
+
+    def rewritten(self, config: AmpConfig, hardware: Hardware | None) -> RewriteResult:
+        """The step as amp_tf rewrites it.
+
+        A function of the program's is shown with arguments and results, as TensorFlow shows it: what it returns may
+        come back as an argument, and a sum that does so runs on.
+        """
+        from tensorflow.core.framework import graph_pb2
+
+        shown = graph_pb2.GraphDef()
+        shown.CopyFrom(self.graph)
+        arguments = {*self.feeds, *self.captures, *self.variables} if self.returns else ()
+        given = {node.name: node for node in self.graph.node if node.name in arguments}
+        for number, node in enumerate(node for node in shown.node if node.name in given):
+            _make(node, ARG_OP, given[node.name].attr["dtype"].type, number)
+        for number, (name, data_type) in enumerate(zip(self.results, self.returns, strict=False)):
+            _make(shown.node.add(name=f"{OWN_SCOPE}/{number}", input=[name]), RETVAL_OP, data_type, number)
+        result = rewrite(shown, config, preserve=self.ends, hardware=hardware, shapes=self.shapes)
+        nodes = [given.get(node.name, node) for node in result.graph.node if node.op != RETVAL_OP]
+        graph = graph_pb2.GraphDef(node=nodes, library=result.graph.library, versions=result.graph.versions)
+        return dataclasses.replace(result, graph=graph)
 
 
 def flatten(step: Step, function: Any) -> FlatStep:
@@ -117,6 +144,7 @@ def flatten(step: Step, function: Any) -> FlatStep:
         effects=effects,
         is_compiled=is_compiled,
         shapes=shapes,
+        returns=() if step.is_scaled else tuple(tensor.dtype.as_datatype_enum for tensor in function.outputs),
     )
 
 
@@ -263,20 +291,26 @@ def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
     for tensor in inputs:
         node = nodes[tensor.op.name]
         given[node.name] = copy.deepcopy(node)
-        node.attr.clear()
         handle = get_resource_handle_data(tensor) if tensor.dtype.name == "resource" else None
         if handle is not None:
-            node.op = "_Arg"
-            node.attr["T"].type = tensor.dtype.as_datatype_enum
-            node.attr["index"].i = 0
+            _make(node, ARG_OP, tensor.dtype.as_datatype_enum, 0)
             for held in handle.shape_and_type:
                 node.attr["_handle_dtypes"].list.type.append(held.dtype)
                 node.attr["_handle_shapes"].list.shape.add().CopyFrom(held.shape)
         else:
             node.op = "InfeedDequeue"
+            node.attr.clear()
             node.attr["dtype"].type = tensor.dtype.as_datatype_enum
             node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
     return given
+
+
+def _make(node: Any, op: str, data_type: int, number: int) -> None:
+    """Makes an argument or a result of a node."""
+    node.op = op
+    node.attr.clear()
+    node.attr["T"].type = data_type
+    node.attr["index"].i = number
 
 
 def _leave_xla_out(graph: Any) -> bool:
