@@ -1,14 +1,15 @@
 """A traced step as one flat graph, as amp_tf sees it at run time.
 
-Calls are inlined, and loops and branches lowered. Then TensorFlow's graph optimizers run that the program has turned on,
-once: they take turns, and amp_tf's plugin is the last of each round, so what it sees has been through one. They prune
-what nobody asks for, and make x * 0.1 of x / 10: decisions on another graph would be other decisions. Functions for XLA
-are left out of that, as they are at run time.
+Calls are inlined, and loops and branches lowered. Then those of TensorFlow's graph optimizers run that the program has
+turned on, once: amp_tf's plugin is the last in each of their rounds (meta_optimizer.cc). They prune what nobody asks
+for, and make x * 0.1 of x / 10: decisions on another graph would be other decisions. Where XLA would compile something
+of a step, they do not run, because they do not at run time.
 
-Left out are the optimizers whose results depend on the machine, and hide what is looked at: the remapper, which makes
-one node of a product, its bias and its activation where there is a kernel for all three (amp_tf's decisions do not
-depend on it, its patterns find either), and the layout optimizer, which amp_tf's plugin turns off; and those that
-convert to 16 bit, as amp_tf does.
+Some optimizers are left out. The remapper makes one node of a product, its bias and its activation, where this machine
+has a kernel for them: nodes to be looked at would be gone, and a line that keeps the one node would not find the others
+on the next machine. (Its kernels round once less.) For the same reason nodes are on no device here, so that chains of
+functions stay nodes, of which TensorFlow makes a _UnaryOpsComposition on CPUs. The layout optimizer is off wherever
+amp_tf is on; and those that convert to 16 bit would do amp_tf's work.
 """
 
 from __future__ import annotations
