@@ -7,8 +7,7 @@ of a step, they do not run, because they do not at run time.
 
 Some optimizers are left out. The remapper makes one node of a product, its bias and its activation, where this machine
 has a kernel for them: nodes to be looked at would be gone, and a line that keeps the one node would not find the others
-on the next machine. (Its kernels round once less.) For the same reason nodes are on no device here, so that chains of
-functions stay nodes, of which TensorFlow makes a _UnaryOpsComposition on CPUs. The layout optimizer is off wherever
+on the next machine. (Its kernels round once less.) The layout optimizer is off wherever
 amp_tf is on; and those that convert to 16 bit would do amp_tf's work.
 """
 

@@ -71,6 +71,16 @@ def near_a_hundred() -> list[Any]:
     return [tuple(rng.normal(size=(16, 16)).astype(np.float32) + mean for mean in (0, 100))]
 
 
+def composed() -> tuple[Run, list[Any]]:
+    """A difference that is negated and exponentiated: on CPUs TensorFlow makes one op of both."""
+
+    def step(x: Any, base: Any) -> dict[str, Any]:
+        near = base * (1.0 + 0.001 * tf.matmul(x, _WEIGHTS))
+        return {"out": tf.matmul(tf.exp(-(near - base)), _WEIGHTS)}
+
+    return step, near_a_hundred()
+
+
 def tiny_loss() -> tuple[Run, list[Any]]:
     """A loss that is weighted down: TensorFlow multiplies the weight with other constants."""
     return PLANTED["loss"].make(), [(PLANTED["loss"].batch(np.random.default_rng(3)),)]
@@ -111,6 +121,7 @@ PROGRAMS = {
     "divided": divided,
     "with gradients": with_gradients,
     "sampled": sampled,
+    "composed": composed,
     "tiny loss": tiny_loss,
     "gated transformer block": of_practice(practice_models.gated_transformer_block),  # its sums go around
     "spatial transformer": of_practice(practice_models.spatial_transformer),
