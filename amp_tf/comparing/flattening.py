@@ -1,7 +1,19 @@
-"""A traced step as one flat graph, as amp_tf sees it at run time: calls inlined, loops and branches lowered."""
+"""A traced step as one flat graph, as amp_tf sees it at run time.
+
+Calls are inlined, and loops and branches lowered. Then those of TensorFlow's graph optimizers run that the program has
+turned on, once: amp_tf's plugin is the last in each of their rounds (meta_optimizer.cc). They prune what nobody asks
+for, and make x * 0.1 of x / 10: decisions on another graph would be other decisions. Where XLA would compile something
+of a step, they do not run, because they do not at run time.
+
+Some optimizers are left out. The remapper makes one node of a product, its bias and its activation, where this machine
+has a kernel for them: nodes to be looked at would be gone, and a line that keeps the one node would not find the others
+on the next machine. (Its kernels round once less.) The layout optimizer is off wherever
+amp_tf is on; and those that convert to 16 bit would do amp_tf's work.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +21,26 @@ from typing import Any
 import numpy as np
 
 from amp_tf.comparing.randomness import every_node, set_seeds
-from amp_tf.comparing.steps import Step
+from amp_tf.comparing.steps import OWN_SCOPE, Step
+from amp_tf.config import AmpConfig
 from amp_tf.errors import GraphError
+from amp_tf.graph.reader import ARG_OP, RETVAL_OP
+from amp_tf.graph.sizes import KnownShapes, NoShapes, Shapes, read_shape
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.rewriting.pipeline import RewriteResult, rewrite
 from amp_tf.rewriting.planning import CAST_SUFFIX
 
 _COMPILED = "_XlaMustCompile"
+_LEFT_OUT = (
+    "remapping",
+    "layout_optimizer",
+    "auto_mixed_precision",
+    "auto_mixed_precision_cpu",
+    "auto_mixed_precision_mkl",
+    "auto_mixed_precision_onednn_bfloat16",
+    "scoped_allocator_optimization",
+    "use_plugin_optimizers",
+)
 _ALIGNMENT = 64
 
 
@@ -46,6 +73,8 @@ class FlatStep:
         results: names of the tensors that the step returns.
         effects: names of the nodes that must run too, such as updates of variables.
         is_compiled: whether parts of it are for XLA, which are run without it here.
+        shapes: the static shapes of its tensors.
+        returns: the ``DataType`` numbers of what it returns, where it is a function of the program's; else empty.
     """
 
     graph: Any
@@ -55,12 +84,35 @@ class FlatStep:
     results: tuple[str, ...]
     effects: tuple[str, ...]
     is_compiled: bool
+    shapes: Shapes = dataclasses.field(default_factory=NoShapes)
+    returns: tuple[int, ...] = ()
 
     @property
     def ends(self) -> tuple[str, ...]:
         """Names of the nodes that a rewrite must leave as they are."""
         nodes = (*self.feeds, *self.captures, *self.variables, *(name.partition(":")[0] for name in self.results))
         return (*nodes, *self.effects)
+
+    def rewritten(self, config: AmpConfig, hardware: Hardware | None) -> RewriteResult:
+        """The step as amp_tf rewrites it.
+
+        A function of the program's is shown with arguments and results, as TensorFlow shows it: what it returns may
+        come back as an argument, and a sum that does so runs on.
+        """
+        from tensorflow.core.framework import graph_pb2
+
+        shown = graph_pb2.GraphDef()
+        shown.CopyFrom(self.graph)
+        arguments = {*self.feeds, *self.captures, *self.variables} if self.returns else ()
+        given = {node.name: node for node in self.graph.node if node.name in arguments}
+        for number, node in enumerate(node for node in shown.node if node.name in given):
+            _make(node, ARG_OP, given[node.name].attr["dtype"].type, number)
+        for number, (name, data_type) in enumerate(zip(self.results, self.returns, strict=False)):
+            _make(shown.node.add(name=f"{OWN_SCOPE}/{number}", input=[name]), RETVAL_OP, data_type, number)
+        result = rewrite(shown, config, preserve=self.ends, hardware=hardware, shapes=self.shapes)
+        nodes = [given.get(node.name, node) for node in result.graph.node if node.op != RETVAL_OP]
+        graph = graph_pb2.GraphDef(node=nodes, library=result.graph.library, versions=result.graph.versions)
+        return dataclasses.replace(result, graph=graph)
 
 
 def flatten(step: Step, function: Any) -> FlatStep:
@@ -76,7 +128,12 @@ def flatten(step: Step, function: Any) -> FlatStep:
     captures, variables = _read_captures(function)
     effects = tuple(operation.name for operation in function.graph.control_outputs)
     ends = [tensor.name for tensor in (*function.inputs, *function.outputs)]
-    flat, is_compiled = flatten_graph(function.graph.as_graph_def(add_shapes=True), [*ends, *effects])
+    graph = function.graph.as_graph_def()
+    given = _take_arguments(graph, function.inputs)
+    flat, shapes, is_compiled = flatten_graph(graph, [*ends, *effects])
+    for node in flat.node:
+        if node.name in given:
+            node.CopyFrom(given[node.name])
     count = len(step.batches[0]) + step.is_scaled
     return FlatStep(
         graph=flat,
@@ -86,32 +143,39 @@ def flatten(step: Step, function: Any) -> FlatStep:
         results=tuple(tensor.name for tensor in function.outputs),
         effects=effects,
         is_compiled=is_compiled,
+        shapes=shapes,
+        returns=() if step.is_scaled else tuple(tensor.dtype.as_datatype_enum for tensor in function.outputs),
     )
 
 
-def flatten_graph(graph: Any, ends: list[str]) -> tuple[Any, bool]:
-    """Inlines what a graph calls, and gives its random ops seeds.
+def flatten_graph(graph: Any, ends: list[str], options: Any = None) -> tuple[Any, Shapes, bool]:
+    """Inlines what a graph calls, optimizes it, and gives its random ops seeds.
 
     Args:
         graph: a GraphDef, which is changed.
         ends: the nodes and tensors that are wanted.
+        options: the RewriterConfig in force; by default that of TensorFlow 2's functions.
 
     Returns:
-        The graph, and whether XLA would have compiled parts of it.
+        The graph, the static shapes of its tensors, and whether XLA would have compiled parts of it.
 
     Raises:
         GraphError: it was rewritten before.
     """
     is_compiled = _leave_xla_out(graph)
-    flat = _inline(graph, ends)
+    flat = _optimized(graph, ends, _inlining())
     if any(node.name.endswith(CAST_SUFFIX) for node in flat.node):
         raise GraphError(
             "functions of the step are in 16 bit already: amp_tf is on, and rewrote them for XLA as they were made",
             where="compare(model_or_function)",
             fix="Compare in a process with AMP_TF_DISABLE=1",
         )
+    options = _options_of_functions() if options is None else options
+    if not (is_compiled or options.disable_meta_optimizer):
+        flat = _optimized(flat, ends, _as_at_run_time(options))
+    shapes = _shapes(flat, ends)
     set_seeds(flat)
-    return flat, is_compiled
+    return flat, shapes, is_compiled
 
 
 def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Variable]]:
@@ -149,18 +213,104 @@ def aligned(value: Any) -> Any:
     return found
 
 
-def _inline(graph: Any, ends: list[str]) -> Any:
-    """Grappler's own function pass, alone; no public interface of TensorFlow's runs it."""
-    from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+def _optimized(graph: Any, ends: list[str], options: Any) -> Any:
+    """What Grappler makes of a graph; no public interface of TensorFlow's runs it.
+
+    Args:
+        graph: a GraphDef.
+        ends: the nodes and tensors that are wanted; these nodes stay.
+        options: a RewriterConfig.
+    """
+    from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.grappler import tf_optimizer
 
-    meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
-    meta_graph.collection_def["train_op"].node_list.value.extend(ends)  # by which Grappler knows what is wanted
     config = config_pb2.ConfigProto()
-    options = config.graph_options.rewrite_options
-    options.min_graph_nodes = -1  # small graphs too
-    options.optimizers.append("function")
-    return tf_optimizer.OptimizeGraph(config, meta_graph)
+    config.graph_options.rewrite_options.CopyFrom(options)
+    return tf_optimizer.OptimizeGraph(config, _wanting(graph, ends), verbose=False)
+
+
+def _wanting(graph: Any, ends: list[str]) -> Any:
+    """A graph as Grappler takes it: with what is wanted of it."""
+    from tensorflow.core.protobuf import meta_graph_pb2
+
+    meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
+    meta_graph.collection_def["train_op"].node_list.value.extend(ends)
+    return meta_graph
+
+
+def _inlining() -> Any:
+    """Grappler's function pass alone, as options."""
+    from tensorflow.core.protobuf import rewriter_config_pb2
+
+    return rewriter_config_pb2.RewriterConfig(min_graph_nodes=-1, optimizers=["function"])
+
+
+def _as_at_run_time(options: Any) -> Any:
+    """One round of the optimizers that a program has turned on, as options."""
+    from tensorflow.core.protobuf import rewriter_config_pb2
+
+    kinds = rewriter_config_pb2.RewriterConfig
+    result = kinds()
+    result.CopyFrom(options)
+    result.min_graph_nodes = -1  # small graphs too
+    result.meta_optimizer_iterations = kinds.ONE
+    for name in _LEFT_OUT:
+        setattr(result, name, kinds.OFF)
+    return result
+
+
+def _options_of_functions() -> Any:
+    """The RewriterConfig by which TensorFlow 2 optimizes functions (``tf.config.optimizer``)."""
+    from tensorflow.python.eager import context
+
+    return context.context().config.graph_options.rewrite_options
+
+
+def _shapes(graph: Any, ends: list[str]) -> Shapes:
+    """What Grappler infers, as it tells plugins; the attributes that say it do not survive its passes."""
+    from tensorflow.python.grappler.item import Item
+
+    found = Item(_wanting(graph, ends)).GetOpProperties()
+    return KnownShapes({name: [read_shape(port.shape) for port in ports] for name, ports in found.items()})
+
+
+def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
+    """Puts ops that Grappler believes their shapes in the place of a function's placeholders: it thinks these are fed.
+
+    Args:
+        graph: a GraphDef, which is changed.
+        inputs: the tensors of the placeholders.
+
+    Returns:
+        The placeholders, by name.
+    """
+    from tensorflow.python.ops.handle_data_util import get_resource_handle_data
+
+    nodes = {node.name: node for node in graph.node}
+    given = {}
+    for tensor in inputs:
+        node = nodes[tensor.op.name]
+        given[node.name] = copy.deepcopy(node)
+        handle = get_resource_handle_data(tensor) if tensor.dtype.name == "resource" else None
+        if handle is not None:
+            _make(node, ARG_OP, tensor.dtype.as_datatype_enum, 0)
+            for held in handle.shape_and_type:
+                node.attr["_handle_dtypes"].list.type.append(held.dtype)
+                node.attr["_handle_shapes"].list.shape.add().CopyFrom(held.shape)
+        else:
+            node.op = "InfeedDequeue"
+            node.attr.clear()
+            node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+            node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+    return given
+
+
+def _make(node: Any, op: str, data_type: int, number: int) -> None:
+    """Makes an argument or a result of a node."""
+    node.op = op
+    node.attr.clear()
+    node.attr["T"].type = data_type
+    node.attr["index"].i = number
 
 
 def _leave_xla_out(graph: Any) -> bool:

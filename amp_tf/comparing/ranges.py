@@ -24,7 +24,6 @@ from amp_tf.comparing.suspects import layer_of
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
-from amp_tf.rewriting.pipeline import rewrite
 
 _SCALE = 2.0**15  # at which dynamic loss scaling begins
 _UNDERFLOWN = 0.1  # of the numbers
@@ -136,7 +135,7 @@ def find_ranges(
     try:
         progress("tracing the step")
         step, flat = flat_step(model_or_function, batches, steps)
-        report = rewrite(flat.graph, config, preserve=flat.ends, hardware=hardware).report
+        report = flat.rewritten(config, hardware).report
         is_f16 = _in_float16(flat, {node.name for node in report.nodes if node.precision.is_f16})
         scale = _SCALE if step.is_scaled else 1.0
         names, found = _measure(step, flat, scale, progress)

@@ -31,6 +31,7 @@ class SessionRuns:
         targets: the operations that they ran.
         fed: the tensors that were fed, or that data sources gave.
         variables: the values of all variables of the graph, by the name of the variable's node.
+        options: the session's RewriterConfig.
     """
 
     name: str
@@ -39,6 +40,7 @@ class SessionRuns:
     targets: Sequence[Any]
     fed: Sequence[Any]
     variables: Mapping[str, np.ndarray]
+    options: Any
 
     def flat_step(self, batches: Iterable[Sequence[np.ndarray]]) -> tuple[Step, FlatStep]:
         """The step, and its graph.
@@ -59,7 +61,8 @@ class SessionRuns:
             for node in graph.node
             if node.op in VARIABLE_HANDLES or node.op in REFERENCE_VARIABLES
         }
-        flat, is_compiled = flatten_graph(graph, [*results, *(f"{name}:0" for name in feeds), *targets, *variables])
+        ends = [*results, *(f"{name}:0" for name in feeds), *targets, *variables]
+        flat, shapes, is_compiled = flatten_graph(graph, ends, self.options)
         floats = [number for number, tensor in enumerate(self.fetches) if tensor.dtype.base_dtype.is_floating]
         step = Step(
             results=tuple((RESULT, tensor.name) for tensor in self.fetches),
@@ -74,6 +77,7 @@ class SessionRuns:
             results=tuple(results),
             effects=tuple(targets),
             is_compiled=is_compiled,
+            shapes=shapes,
         )
 
     def _variable(self, node: Any) -> Variable:

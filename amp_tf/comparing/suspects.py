@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from amp_tf.comparing.running import Looked
 from amp_tf.comparing.verdicts import has_truth, roundoff
+from amp_tf.oplists.table import HANDING_ON
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import PRODUCTS, Followers, pattern
 
@@ -34,7 +35,8 @@ def suspects(nodes: Sequence[Looked], precision: Precision, followers: Followers
     """
     local = [looked for looked in nodes if looked.local is not None and has_truth(looked.local, precision)]
     worst = [looked for looked in local if is_suspicious(looked, precision)] or local
-    order = sorted((looked for looked in worst if _added(looked)), key=lambda looked: -_added(looked))  # stable
+    # Stable; what only hands on, as rounded as its reader would, comes behind that: the reader in float32 mends both.
+    order = sorted(filter(_added, worst), key=lambda looked: (-_added(looked), looked.probe.op in HANDING_ON))
     chosen: dict[Patterns, Looked] = {}
     fused: set[str] = set()
     for looked in order:

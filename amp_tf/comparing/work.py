@@ -21,7 +21,7 @@ from amp_tf.errors import GraphError
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import CLEAR, INFER, ROWS
 from amp_tf.precision import Precision
-from amp_tf.rewriting.pipeline import RewriteResult, rewrite
+from amp_tf.rewriting.pipeline import RewriteResult
 
 _UNSCALED = 1.0
 _SCALES = (
@@ -78,7 +78,7 @@ class Work:
 
     def rewritten(self, config: AmpConfig) -> RewriteResult:
         """The step as amp_tf rewrites it."""
-        return rewrite(self.flat.graph, config, preserve=self.flat.ends, hardware=self._hardware)
+        return self.flat.rewritten(config, self._hardware)
 
     def begin(self, precision: Precision) -> None:
         """Prepares what is needed for the runs.

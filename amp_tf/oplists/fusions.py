@@ -47,6 +47,8 @@ SPLIT_PRODUCTS: Mapping[str, Step] = {
     "_MklFusedBatchMatMulV2": Step("BatchMatMulV2", 1, {name: name for name in ("adj_x", "adj_y")}),
 }
 SPLITTABLE = Trait(" ".join(SPLIT_PRODUCTS))
+#: Chains of functions of one number, by their names in ``op_names``.
+COMPOSITIONS = Trait("_UnaryOpsComposition")
 
 #: What follows, channels last, by its name in ``fused_ops``. Gelus and swishes are several nodes and have no row.
 SPLIT_STEPS: Mapping[str, Step] = {

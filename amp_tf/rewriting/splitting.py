@@ -1,4 +1,4 @@
-"""Splits products that TensorFlow fused with what follows, where the fused kernel has no 16-bit form.
+"""Splits what TensorFlow fused: products with what follows, where the fused kernel has no 16-bit form.
 
 TensorFlow's remapper runs before amp_tf looks: MatMul, BiasAdd and Relu are a ``_FusedMatMul`` by then. On CPUs without
 avx512, and in float16 on all, its kernel exists in float32 alone, and the forward half of a model would stay there. So
@@ -18,6 +18,10 @@ It is done where a precision is named; where amp_tf chooses, for nodes alone tha
 nothing becomes 16 bit. Only in GraphDefs: TensorFlow hands over the bodies of functions as such, and its remapper has
 seen no FunctionDef. A second rewrite finds nothing to split.
 
+Chains of functions of one number are split as well, where one of them magnifies: on CPUs TensorFlow makes one
+``_UnaryOpsComposition`` of Neg and Exp, in which no rule would see the Exp, and the difference before it was rounded
+(23 % off). TensorFlow's next round joins again what is left in float32. Other chains stay one float32 op.
+
 Refused: nodes that the user keeps in float32 or that are on another device; steps and attributes that
 :mod:`amp_tf.oplists.fusions` has no row for, Gelus among them; an op that the user took off the lists; channels first
 and what else oneDNN alone computes on CPUs, because without it the product would end in an error.
@@ -36,6 +40,7 @@ from amp_tf.graph.sizes import SHAPES_ATTR, Shape
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS
 from amp_tf.oplists.fusions import (
+    COMPOSITIONS,
     FILTER_LAYOUT,
     HOLDING_MORE,
     SPLIT_PRODUCTS,
@@ -44,7 +49,7 @@ from amp_tf.oplists.fusions import (
     WIDE_BIAS,
     Step,
 )
-from amp_tf.oplists.table import ALLOW, BIASES, CONSTANTS, FUSED_PRODUCTS, NORMALIZING
+from amp_tf.oplists.table import ALLOW, BIASES, CONSTANTS, FUSED_PRODUCTS, MAGNIFYING, NORMALIZING
 from amp_tf.oplists.targets import CPU_DEVICE, Target
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.painting.reasons import Rule
@@ -56,21 +61,43 @@ _TO_BE_MADE = (SHAPES_ATTR, "_input_shapes")  # a node with other inputs or resu
 
 
 def split(form: Form, job: Job) -> Form:
-    """Splits all fused products whose product can be 16 bit where they cannot; the form itself where there is none."""
+    """Splits chains of functions, and all fused products whose product can be 16 bit where they cannot.
+
+    The form itself where there is none.
+    """
     target = job.resolution.target
-    candidates = form.view.nodes_with(SPLITTABLE)
-    if target is None or target.device_type != CPU_DEVICE or not candidates:
+    if target is None:
         return form
+    chains = {**_compositions(form.view), **_products(form, job, target)}
+    if not chains:
+        return form
+    edits = _edits(form.view, chains)
+    return form.then(edits, job.templates, _sizes(form, edits))
+
+
+def _compositions(view: GraphView) -> dict[Node, Sequence[_Part]]:
+    """The functions in each chain of float32 that magnifies."""
+    found: dict[Node, Sequence[_Part]] = {}
+    for node in view.nodes_with(COMPOSITIONS):
+        proto = view.protos[node]
+        steps = [Step(name.decode()) for name in proto.attr["op_names"].list.s]
+        if proto.attr["T"].type == datatypes.FLOAT and any(step.op in MAGNIFYING for step in steps):
+            given = list(view.edges.into(node).rows("src_node", "src_port"))
+            found[node] = [_Part(step, given if step is steps[0] else ()) for step in steps]
+    return found
+
+
+def _products(form: Form, job: Job, target: Target) -> dict[Node, Sequence[_Part]]:
+    """The parts of the fused products that are split."""
+    candidates = form.view.nodes_with(SPLITTABLE)
+    if target.device_type != CPU_DEVICE or not candidates:
+        return {}
     obstacles = job.obstacles(form.view)
     nodes = [node for node in candidates if obstacles.rule_of.get(node) in (None, Rule.PRESERVED)]
     if job.resolution.is_thrifty:
         nodes = [node for node in nodes if node in obstacles.forced]
     nodes = [node for node in nodes if _is_stuck(form.view.ops[node], target, node in obstacles.forced)]
-    chains = {node: parts for node in nodes if (parts := _parts(form, node))}
-    if not chains:
-        return form
-    edits = _edits(form.view, chains)
-    return form.then(edits, job.templates, _sizes(form, edits))
+    return {node: parts for node in nodes if (parts := _parts(form, node))}
 
 
 class _Part(NamedTuple):

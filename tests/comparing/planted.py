@@ -68,7 +68,7 @@ def _tiny_loss():
     def step(x):
         with tf.GradientTape() as tape:
             hidden = tf.nn.relu(tf.matmul(x, w, name="hidden"))
-            loss = tf.reduce_mean(tf.square(tf.matmul(hidden, w, name="out"))) * 1e-7
+            loss = tf.reduce_mean(tf.square(tf.matmul(hidden, w, name="out"))) * 1e-8
         return {"loss": loss, "gradient": tape.gradient(loss, w)}
 
     return step
@@ -104,7 +104,7 @@ BOTH = ("bfloat16", "float16")
 PLANTED = {
     "mask": Planted(_mask, _masked_batch, ("float16",), "attention/bias", "overflow", ("attention/(bias|masked)$",)),
     "sum": Planted(_sum, _normal(512), BOTH, "long_sum", "rounding", ("long_sum$",)),
-    "loss": Planted(_tiny_loss, _normal(4), ("float16",), "gradient_tape/Mul_1", "underflow"),
+    "loss": Planted(_tiny_loss, _normal(4), ("float16",), "gradient_tape/hidden/MatMul", "underflow"),
     "norm": Planted(
         _normalization, _normal(4), BOTH, "norm/centred", "cancellation", ("^near$", "norm/(Mean|centred)$")
     ),

@@ -42,7 +42,7 @@ def compare(script: Path | str, folder: Path, *options: str, command=(sys.execut
     [
         ("mask", "float16", "first_attention_1/MatMul_1", "overflow", ""),
         ("labels", "float16", "correlated_error/weighted", "overflow", ""),
-        ("tiny_loss", "float16", "gradient_tape/out/MatMul_1", "underflow", ""),
+        ("tiny_loss", "float16", "gradient_tape/hidden/MatMul", "underflow", ""),
         ("running_sum", "bfloat16", "trend/total", "rounding", "trend/total$"),
         ("near_equal", "float16", "standardize_1/centred", "cancellation", NEAR_EQUAL),
         ("near_equal", "bfloat16", "standardize_1/centred", "cancellation", NEAR_EQUAL),

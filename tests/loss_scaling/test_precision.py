@@ -63,7 +63,7 @@ def test_every_product_is_16_bit_whatever_becomes_of_its_gradient(
     concrete = traced(optimizer(), divisor)
     ends = [*(tensor.name for tensor in (*concrete.inputs, *concrete.outputs))]
     ends += [operation.name for operation in concrete.graph.control_outputs]
-    flat, _ = flatten_graph(concrete.graph.as_graph_def(add_shapes=True), ends)
+    flat, _, _ = flatten_graph(concrete.graph.as_graph_def(add_shapes=True), ends)
     config = amp_tf.AmpConfig(precision=precision, target="gpu")
     report = amp_tf.rewrite(flat, config, preserve=[end.partition(":")[0] for end in ends]).report
     products = [node for node in report.nodes if node.op == "MatMul"]

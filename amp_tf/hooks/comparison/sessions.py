@@ -182,6 +182,7 @@ def _compare(kind: _Kind, training: Training) -> None:
         targets=kind.targets,
         fed=(*kind.fed, *kind.given),
         variables=_values(kind),
+        options=kind.session._config.graph_options.rewrite_options,
     )
     note = f"{name} was compared with the variables as they are after {len(kind.batches)} runs of it"
     training.compare(runs, kind.batches, (note,))
