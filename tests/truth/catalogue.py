@@ -10,7 +10,18 @@ from collections.abc import Iterator
 from tests.truth.bench import Program
 
 #: Modules of ``programs/``; the order in which they run.
-GROUPS = ("defects", "origins", "loops", "training", "practice", "optimizers", "losses", "layers", "functions")
+GROUPS = (
+    "defects",
+    "origins",
+    "strangers",
+    "loops",
+    "training",
+    "practice",
+    "optimizers",
+    "losses",
+    "layers",
+    "functions",
+)
 QUICK_SHARE = 16  # one in so many
 
 
