@@ -24,7 +24,8 @@ from amp_tf.comparing.randomness import every_node, set_seeds
 from amp_tf.comparing.steps import OWN_SCOPE, Step
 from amp_tf.config import AmpConfig
 from amp_tf.errors import GraphError
-from amp_tf.graph.reader import ARG_OP, RETVAL_OP
+from amp_tf.graph.attributes import ARG_OP, USER_NAME
+from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import KnownShapes, NoShapes, Shapes, read_shape
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.rewriting.pipeline import RewriteResult, rewrite
@@ -97,16 +98,19 @@ class FlatStep:
         """The step as amp_tf rewrites it.
 
         A function of the program's is shown with arguments and results, as TensorFlow shows it: what it returns may
-        come back as an argument, and a sum that does so runs on.
+        come back as an argument, and a sum that does so runs on. What it captured is not what it is given.
         """
         from tensorflow.core.framework import graph_pb2
 
         shown = graph_pb2.GraphDef()
         shown.CopyFrom(self.graph)
-        arguments = {*self.feeds, *self.captures, *self.variables} if self.returns else ()
-        given = {node.name: node for node in self.graph.node if node.name in arguments}
-        for number, node in enumerate(node for node in shown.node if node.name in given):
-            _make(node, ARG_OP, given[node.name].attr["dtype"].type, number)
+        arguments = [*self.feeds, *self.captures, *self.variables] if self.returns else [*self.captures]
+        numbers = {name: number for number, name in enumerate(arguments)}
+        given = {node.name: node for node in self.graph.node if node.name in numbers}
+        for node in (node for node in shown.node if node.name in given):
+            _make(node, ARG_OP, given[node.name].attr["dtype"].type, numbers[node.name])
+            if node.name in self.feeds:
+                node.attr[USER_NAME].s = node.name.encode()
         for number, (name, data_type) in enumerate(zip(self.results, self.returns, strict=False)):
             _make(shown.node.add(name=f"{OWN_SCOPE}/{number}", input=[name]), RETVAL_OP, data_type, number)
         result = rewrite(shown, config, preserve=self.ends, hardware=hardware, shapes=self.shapes)

@@ -7,6 +7,8 @@ follow from that alone:
 somebody reads. Nothing is gained there, and much is lost: a gradient divided by its loss scale in float16 is infinite
 above 65,504 and zero below 6e-8 whatever the scale, a loss in bfloat16 has three digits.
 
+*Joined values.* What is exact to 24 bits loses that beside what a product gave (:mod:`amp_tf.painting.origins`).
+
 *Running sums.* ``x = x + step`` in 16 bit stands still once a step is less than a 500th of x, in a loop or written out.
 
 *Differences.* What is left of two values that are nearly alike is made of their roundings; a quotient, root, logarithm
@@ -23,6 +25,7 @@ streams of deep networks): at 8 small steps the error reaches 4 times that of th
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -31,6 +34,7 @@ from amp_tf.graph.indices import Mask
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.oplists.table import ADDING, BOUNDING, FOLLOWING, READ_OPS, SCALING, STORING, SUMS_IN_BFLOAT16, TOTALS
 from amp_tf.painting.canvas import Canvas, units_of
+from amp_tf.painting.origins import Origins
 from amp_tf.painting.reasons import Rule
 from amp_tf.painting.values import Values
 
@@ -79,6 +83,11 @@ class Flow:
             results=~values.upstream(users, through=~values.nodes_of(STORING)) & ~users,
             unmasked=Values(canvas.view, canvas.src, canvas.dst, canvas.node_of, masks=False),
         )
+
+    @functools.cached_property
+    def origins(self) -> Origins:
+        """Where values come from."""
+        return Origins.of(self.unmasked, self.users)
 
     def rounded_already(self) -> Mask:
         """What gives a product's values on as they are: to round them again changes nothing."""
@@ -184,6 +193,25 @@ def _stored_and_read(canvas: Canvas) -> list[tuple[int, int]]:
         readers.setdefault(handle, []).append(reader)
     written = first.at(writing[first.dst_node])
     return [(node, read) for handle, node in written.rows("src_node", "dst_node") for read in readers.get(handle, ())]
+
+
+def keep_joined(canvas: Canvas, flow: Flow) -> None:
+    """What is made of exact values and of products, by other means than multiplication, is painted deny.
+
+    What only moves such values is too, where something else than a product reads them.
+
+    Difference "joined": TensorFlow casts the float32 side of an addition down.
+
+    Example (bfloat16)::
+
+        step = MatMul(x, x)        f16
+        moved = AddV2(x, step)     f16 → float32
+        shown = Sigmoid(moved)     f16 → float32
+        allow2 = MatMul(shown, x)  f16
+    """
+    moving = flow.is_open & ~flow.computes & flow.origins.exact
+    joined = flow.origins.joined & ~moving & ~flow.users
+    deny(canvas, joined | flow.unmasked.upstream(joined, through=moving), Rule.JOINED)
 
 
 def nodes_of_units(canvas: Canvas, flags: np.ndarray) -> Mask:

@@ -21,6 +21,7 @@ from amp_tf.oplists.table import (
     ADDING,
     BIASES,
     DECOMPOSING,
+    DIVIDING,
     EXPONENTIALS,
     FUSED_PRODUCTS,
     HANDING_ON,
@@ -83,7 +84,7 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
     results = terms.computing & flow.results & ~flow.values.nodes_of(SUMS_IN_BFLOAT16)
     behind |= flow.unmasked.upstream(magnified & flow.results, through=results)
     deny(canvas, magnified | (behind & ~flow.rounded_already()), Rule.DIFFERENCE)
-    fused = terms.products_with_bias(errors)
+    fused = terms.products_with_bias(errors | (differences & shown) | logged)
     _keep_products(canvas, terms.products_that_differ(differences & shown) | fused)
 
 
@@ -221,7 +222,8 @@ class _Terms:
         fresh = values.downstream(products, through=self.computing & ~differences)
         joined = self.adding & values.readers_of(fresh | products) & ~differences
         left = values.downstream(differences, through=self.computing & ~joined & ~self._averaged()) | differences
-        shown = values.nodes_of(MAGNIFYING) | self.divided
+        # A quotient by a constant is the product that TensorFlow's optimizers make of it.
+        shown = (values.nodes_of(MAGNIFYING) & ~(values.nodes_of(DIVIDING) & values.by_constants())) | self.divided
         return found | (self.divided & left) | values.upstream(shown, through=left)
 
     def _averaged(self) -> Mask:
@@ -240,14 +242,18 @@ class _Terms:
         return values.nodes_of({*LOGARITHMS, *DECOMPOSING, *LONG_PRODUCTS}) | quotients
 
     def errors(self, differences: Mask) -> Mask:
-        """Differences of which a loss is made: of a prediction and what is given, or of two with an offset."""
+        """Differences of a prediction and what is given, or of two with an offset, of which a loss is made.
+
+        And, whatever is made of it, of a value with an offset and something exact, which may be as large.
+        """
         values = self.values
         numbers = values.nodes_of(TOTALS) & self.flow.results
         of_losses = numbers | values.upstream(numbers, through=~self.flow.users)
         offsets = self._with_offset()
         sums = offsets & (self.adding | values.nodes_of(BIASES))
         moved = sums | values.downstream(sums, through=self._linear())
-        return differences & of_losses & (offsets | values.readers_of(moved))
+        centred = values.nodes_of(SUBTRACTING) & self.flow.origins.joined & values.readers_of(moved)
+        return differences & ((of_losses & (offsets | values.readers_of(moved))) | centred)
 
     def _with_offset(self) -> Mask:
         """What reads values behind a product, and others beside them."""

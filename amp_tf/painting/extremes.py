@@ -20,7 +20,15 @@ import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.constants import floats
-from amp_tf.oplists.table import CARRIERS, EXTREME_SOURCES, KEEPING_SIZE, RANGING, RANGING_GRADIENTS, RECIPROCALS
+from amp_tf.oplists.table import (
+    CARRIERS,
+    DIVIDING,
+    EXTREME_SOURCES,
+    KEEPING_SIZE,
+    RANGING,
+    RANGING_GRADIENTS,
+    RECIPROCALS,
+)
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.contract import Flow
 from amp_tf.painting.reasons import Rule
@@ -83,12 +91,9 @@ def keep_in_range(canvas: Canvas, flow: Flow) -> None:
     """
     if canvas.target.precision is not Precision.FLOAT16:
         return
-    view, edges, values = canvas.view, canvas.view.edges, flow.values
+    view, values = canvas.view, flow.values
     by_reciprocals = values.nodes_of(("Mul",)) & values.readers_of(values.nodes_of(RECIPROCALS))
-    is_constant = values.nodes_of(("Const",))[edges.src_node] & (edges.dst_position == 1)
-    by_constants = np.zeros(view.node_count, np.bool_)
-    by_constants[edges.dst_node[is_constant]] = True
-    ranging = values.nodes_of(RANGING) & ~(by_constants & values.nodes_of(("RealDiv",)))
+    ranging = values.nodes_of(RANGING) & ~(values.by_constants() & values.nodes_of(DIVIDING))
     found = ranging | values.squares() | by_reciprocals | values.readers_of(values.nodes_of(RANGING_GRADIENTS))
     listed = canvas.on_infer & canvas.is_float32
     units = units_of(view.spread(found) & listed.astype(np.bool_))

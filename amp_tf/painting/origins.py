@@ -23,6 +23,7 @@ import numpy.typing as npt
 from amp_tf.graph import datatypes
 from amp_tf.graph.constants import floats
 from amp_tf.graph.indices import Mask
+from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import (
     ADDING,
     BIASES,
@@ -36,34 +37,10 @@ from amp_tf.oplists.table import (
     REFERENCE_VARIABLES,
     STORING,
 )
-from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.contract import Flow, deny
-from amp_tf.painting.reasons import Rule
 from amp_tf.painting.values import Values
 
 GREAT = 16.0  #: constants of this size are no longer small beside activations
 NEVER = 1e4  #: and those of this size stand for never
-
-
-def keep_joined(canvas: Canvas, flow: Flow) -> None:
-    """What is made of exact values and of products, by other means than multiplication, is painted deny.
-
-    What only moves such values is too, where something else than a product reads them.
-
-    Difference "joined": TensorFlow casts the float32 side of an addition down.
-
-    Example (bfloat16)::
-
-        step = MatMul(x, x)       f16
-        moved = AddV2(x, step)    f16 → float32
-        first = Identity(moved)   f16 → float32
-        gaps = Sub(moved, first)  f16 → float32
-        allow2 = MatMul(gaps, x)  f16
-    """
-    origins = Origins.of(canvas, flow)
-    moving = flow.is_open & ~flow.computes & origins.exact
-    joined = origins.exact & origins.product & ~moving & ~flow.users
-    deny(canvas, joined | flow.unmasked.upstream(joined, through=moving), Rule.JOINED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,16 +55,21 @@ class Origins:
     exact: Mask
     product: Mask
 
+    @property
+    def joined(self) -> Mask:
+        """The nodes that have both."""
+        return self.exact & self.product
+
     @classmethod
-    def of(cls, canvas: Canvas, flow: Flow) -> Origins:
+    def of(cls, values: Values, users: Mask) -> Origins:
         """
         Args:
-            canvas, flow: a graph whose allow list is painted.
+            values: the graph.
+            users: products, and calls of functions that compute some.
         """
-        values, users = flow.unmasked, flow.users
         product = values.downstream(users, through=~users)
-        sizes = _sizes_of_constants(canvas)
-        given = _given(canvas) | _updates(values, users) | ((sizes >= GREAT) & (sizes < NEVER))
+        sizes = _sizes_of_constants(values.view)
+        given = _given(values.view) | _updates(values, users) | ((sizes >= GREAT) & (sizes < NEVER))
         if not (product & values.readers_of(given | values.downstream(given, through=~users))).any():
             return cls(given & product, product)
         multiplied = values.nodes_of(MULTIPLIED)
@@ -109,9 +91,8 @@ def _updates(values: Values, users: Mask) -> Mask:
     return values.nodes_of(ADDING) & values.readers_of(read)
 
 
-def _given(canvas: Canvas) -> Mask:
+def _given(view: GraphView) -> Mask:
     """The nodes that give exact values which no node of the graph computes."""
-    view = canvas.view
     given = view.mask_with(frozenset({*GIVEN, *RANGES}))
     given[view.given_arguments()] = True
     for node in view.nodes_with(CASTS):
@@ -120,9 +101,8 @@ def _given(canvas: Canvas) -> Mask:
     return given
 
 
-def _sizes_of_constants(canvas: Canvas) -> npt.NDArray[np.float32]:
+def _sizes_of_constants(view: GraphView) -> npt.NDArray[np.float32]:
     """Of each Const of float32 its largest finite number by size, zero for all other nodes."""
-    view = canvas.view
     found = np.zeros(view.node_count, np.float32)
     constants = np.asarray(view.nodes_with(("Const",)), np.int32)
     _, first, kind = np.unique(view.kinds[constants], return_index=True, return_inverse=True)

@@ -79,6 +79,12 @@ class Values:
         """How many values each node reads."""
         return np.bincount(self.readers, minlength=self.view.node_count)
 
+    def by_constants(self) -> Mask:
+        """The nodes whose second input is a constant, such as quotients by one."""
+        found = np.zeros(self.view.node_count, np.bool_)
+        found[self.readers[self.nodes_of(("Const",))[self.sources] & (self.positions == 1)]] = True
+        return found
+
     def squares(self) -> Mask:
         """The nodes that multiply a value by itself."""
         edges = self.view.edges

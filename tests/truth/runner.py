@@ -11,7 +11,7 @@ import tensorflow as tf
 from amp_tf.hooks import evidence
 from tests.truth.bench import Bench, Program, Values
 from tests.truth.modes import MODES, default_config, ideal_config, running
-from tests.truth.yardstick import LIMIT, distance, judge
+from tests.truth.yardstick import LIMIT, Verdict, distance, judge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +46,7 @@ def rows_of(program: Program, modes: Iterable[str], ways: Iterable[str]) -> Iter
             yield from _Comparison(program, way).rows(modes)
 
 
+DRAWS = 5  # of the inputs of a program that is not good at once
 _NOTHING = np.empty(0)  # what a program that was refused by a kernel has of a tensor: infinitely far from the truth
 
 
@@ -55,7 +56,7 @@ class _Comparison:
     def __init__(self, program: Program, way: str) -> None:
         self._program = program
         self._way = way
-        self._known: dict[str, Values] = {}
+        self._known: dict[tuple[str, int], Values] = {}
 
     def rows(self, modes: Iterable[str]) -> Iterator[Row]:
         try:
@@ -68,35 +69,49 @@ class _Comparison:
             if mode == "auto" and self._way == "xla":
                 continue  # float32, by decision: tests/oplists/test_targets.py
             try:
-                values = self._values(f"default {mode}")
-                ideal = self._values(f"ideal {MODES[mode].ideal}")
+                self._values(f"default {mode}")
+                self._values(f"ideal {MODES[mode].ideal}")
             except Exception as error:
                 problem = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
                 yield Row(self._program.name, self._way, mode, "", "", float("inf"), float("inf"), 0.0, problem)
                 continue
             for key in truth:
-                yield self._judged(key, mode, values, ideal, truth)
+                yield self._judged(key, mode)
 
-    def _judged(self, key: tuple[str, str], mode: str, values: Values, ideal: Values, truth: Values) -> Row:
-        case, tensor = key
-        unit = MODES[mode].unit
-        value, least, known = (part.get(key, _NOTHING) for part in (values, ideal, truth))
+    def _judged(self, key: tuple[str, str], mode: str) -> Row:
+        """The verdict on one tensor; where it is bad, the median one of five draws of the inputs.
+
+        One ideal program rounds one way, and lies nearer to float32 than others by luck: of a number that a user reads,
+        once in some thirty. It is not so lucky in three draws of five.
+        """
+        verdicts = [self._verdict(key, mode)]
+        if LIMIT < verdicts[0].ratio < np.inf:
+            verdicts += [self._verdict(key, mode, draw) for draw in range(1, DRAWS)]
+        verdict = sorted(verdicts, key=lambda one: one.ratio)[len(verdicts) // 2]
+        return Row(self._program.name, self._way, mode, *key, **dataclasses.asdict(verdict))
+
+    def _verdict(self, key: tuple[str, str], mode: str, draw: int = 0) -> Verdict:
+        tensor, unit = key[1], MODES[mode].unit
+        whats = (f"default {mode}", f"ideal {MODES[mode].ideal}", "float32")
+        value, least, known = (self._values(what, draw).get(key, _NOTHING) for what in whats)
         verdict = judge(tensor, value, least, known, unit)
         if verdict.ratio > LIMIT:
-            noise = distance(self._values("noise").get(key, _NOTHING), known)
+            noise = distance(self._values("noise", draw).get(key, _NOTHING), known)
             verdict = judge(tensor, value, least, known, unit, noise)
-        return Row(self._program.name, self._way, mode, case, tensor, **dataclasses.asdict(verdict))
+        return verdict
 
-    def _values(self, what: str) -> Values:
-        if what not in self._known:
+    def _values(self, what: str, draw: int = 0) -> Values:
+        """The values of the program, run some way; draws differ in their inputs."""
+        if (what, draw) not in self._known:
             kind, _, mode = what.partition(" ")
             configs = {"default": lambda: default_config(MODES[mode]), "ideal": lambda: ideal_config(mode)}
             config = configs[kind]() if kind in configs else None
             failures = evidence.seen().failures
-            bench = Bench(self._program.name, jit=self._way == "xla", noise=float(kind == "noise"))
+            name = f"{self._program.name}#{draw}" if draw else self._program.name
+            bench = Bench(name, jit=self._way == "xla", noise=float(kind == "noise"))
             with running(config):
                 self._program.run(bench)
             if failures != evidence.seen().failures:
                 raise RuntimeError("amp_tf failed on a graph, which stayed in float32")
-            self._known[what] = bench.values()
-        return self._known[what]
+            self._known[what, draw] = bench.values()
+        return self._known[what, draw]
