@@ -270,8 +270,9 @@ RECIPROCALS = Trait("Inv Reciprocal Rsqrt")
 RANGING = Trait("Inv Prod RealDiv Reciprocal Square")
 #: Ops on no list whose result leaves float16's range as that of a quotient does.
 RANGING_GRADIENTS = Trait("InvGrad ReciprocalGrad RsqrtGrad SqrtGrad")
-#: Ops whose 16-bit kernels compute exp(x) - 1 as it stands there: nothing is left of a small x.
-INACCURATE = Trait("Elu Selu")
+#: Ops whose 16-bit kernels lose more than 8 units of a result (benchmarks/kernel_accuracy.md): they compute exp(x) - 1
+#: as it stands there, of which nothing is left for a small x, and log(1 + exp(-x)), of which nothing is for a large x.
+INACCURATE = Trait("Elu LogSoftmax Selu")
 #: Ops that take the mean off their values and divide by the deviation.
 NORMALIZING = Trait("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 _FusedBatchNormEx")
 #: Ops that kernels compute together with the product before them: its result is rounded once for both.

@@ -196,7 +196,6 @@ ALLOW_LIST = Row("1 allow list", _of_canvas(rules.paint_allow_list))
 
 RULES: tuple[Row, ...] = (
     Row("sums on lists", _of_canvas(exact.take_sums_off_lists), difference="narrow-sum"),
-    Row("inaccurate kernels", _of_canvas(exact.take_inaccurate_off_lists), difference="inaccurate-kernel"),
     Row(
         "bounded exponentials", _of_canvas(rules.take_bounded_exponentials_off_lists), difference="bounded-exponential"
     ),
@@ -213,6 +212,7 @@ RULES: tuple[Row, ...] = (
     Row("norms", _of_flow(norms.keep_norms), _unless_forced, "norm"),
     Row("squares and quotients", _of_flow(extremes.keep_in_range), _unless_forced, "squares-and-quotients"),
     Row("joined values", _of_flow(contract.keep_joined), _unless_forced, "joined"),
+    Row("inaccurate kernels", _of_canvas(exact.take_inaccurate_off_lists), difference="inaccurate-kernel"),
     Row("2 deny list and what uses it", _of_canvas(rules.spread_deny)),
     Row("tensor lists after pass 2", _match_lists),
     Row("3 between products", _of_canvas(rules.paint_between_allow)),

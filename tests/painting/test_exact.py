@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.table import INACCURATE
 from amp_tf.painting.reasons import Rule
 from tests.painting.painted import painted
 
@@ -351,9 +352,10 @@ def test_a_mask_of_the_largest_values_is_as_in_float32(which, precision):
     assert nodes["product"].precision.is_f16
 
 
-def test_a_kernel_that_loses_small_results_is_not_used():
+@pytest.mark.parametrize("op", sorted(INACCURATE))
+def test_a_kernel_that_loses_small_results_is_not_used(op):
     result = painted(
-        "x = Placeholder()\ny = Placeholder()\na = MatMul(x, y)\ne = Elu(a)\nb = MatMul(e, y)",
+        f"x = Placeholder()\ny = Placeholder()\na = MatMul(x, y)\ne = {op}(a)\nb = MatMul(e, y)",
         precision="bfloat16",
         target="cpu",
     )

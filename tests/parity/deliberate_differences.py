@@ -140,8 +140,9 @@ DELIBERATE_DIFFERENCES = (
     ),
     DeliberateDifference(
         "inaccurate-kernel",
-        "TensorFlow has Elu and Selu on its infer list; their 16-bit kernels compute exp(x) - 1 as it stands there, "
-        "which is 0 for small x. In amp_tf they are on no list.",
+        "TensorFlow has Elu, Selu and LogSoftmax on its infer list; their 16-bit kernels compute exp(x) - 1 and the "
+        "logarithm of 1 + exp(-x) as they stand there, which are 0 for small x and for large x. In amp_tf they are on "
+        "no list.",
         "amp_tf runs without this rule",
     ),
     DeliberateDifference(

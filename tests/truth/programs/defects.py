@@ -27,6 +27,7 @@ def programs() -> Iterator[Program]:
     yield Program("defects/input pipeline", _pipeline, compiled=False)
     yield Program("defects/numbers that evaluate returns", _evaluate)
     yield Program("defects/gradient of a maximum behind a residual", _maximum)
+    yield Program("defects/likelihoods of words that are certain", _likelihoods)
 
 
 def _fit_with_scaled_loss(scale: float, bench: Bench) -> None:
@@ -150,3 +151,17 @@ def _maximum(bench: Bench) -> None:
     model.compile("sgd", "mse", jit_compile=bench.jit)
     for _ in range(6):
         bench.note("train", "loss", model.train_on_batch(bench.normal(64, 24, 16), bench.normal(64, 2)))
+
+
+def _likelihoods(bench: Bench) -> None:
+    """Documents of one word each, which their topics expect: the logarithm of a probability near 1 became 0."""
+
+    @bench.function
+    def run(topics: tf.Tensor, expected: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+        log_chances = tf.nn.log_softmax(tf.matmul(topics, expected))
+        return tf.linalg.diag_part(tf.matmul(log_chances, words, transpose_b=True))
+
+    for _ in range(3):
+        topics = np.eye(16, dtype=np.float32) + bench.normal(16, 16, scale=0.05)
+        expected = 10 * np.eye(16, dtype=np.float32)
+        bench.note("1", "likelihoods", run(topics, expected, np.eye(16, dtype=np.float32)))
