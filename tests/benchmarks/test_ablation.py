@@ -90,7 +90,7 @@ def with_a_deviation():
     """Values less others, divided, between two products."""
     x = placeholder(512, 512)
     y = tf.matmul(x, x)
-    tf.matmul((y - x) / x, x)
+    tf.matmul((y - tf.random.uniform((512, 512))) / x, x)
 
 
 def with_a_softmax_and_its_gradient():
@@ -117,7 +117,7 @@ def with_a_sum_minus_a_term():
     """Of the sum a logarithm is taken, too."""
     x = placeholder(512, 512)
     product = tf.matmul(x, x)
-    more = product + x
+    more = product + tf.random.uniform((512, 512))
     tf.matmul(more - product, tf.math.log(more))
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import tensorflow as tf
 
 rng = np.random.default_rng(1)
-data = rng.normal(size=(256, 512)).astype("float32")
+data = rng.normal(size=(1024, 512)).astype("float32")
 with tf.Graph().as_default():
-    inputs = tf.compat.v1.placeholder(tf.float32, [None, 512])
+    inputs = tf.compat.v1.placeholder(tf.float32, [1024, 512])
     first = tf.compat.v1.get_variable("first", initializer=rng.normal(size=(512, 512)).astype("float32") / 23)
     second = tf.compat.v1.get_variable("second", initializer=rng.normal(size=(512, 1)).astype("float32") / 23)
     fetched = tf.matmul(inputs, first)
