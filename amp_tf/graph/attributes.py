@@ -12,10 +12,10 @@ from amp_tf.graph.serialized import Nodes
 from amp_tf.graph.templates import Signature, Slot, Templates
 
 ARG_OP = "_Arg"
-USER_NAME = (
-    "_user_specified_name"  #: has the name of an argument that callers give; of what is captured none, a number,
-)
-CAPTURED = b"resource"  #: or this for a variable
+#: Holds the name of an argument that callers give. What a trace captured has none there, or a number, or, if it is a
+#: variable, :data:`CAPTURED`.
+USER_NAME = "_user_specified_name"
+CAPTURED = b"resource"
 BROKEN = "The graph is broken; TensorFlow would refuse it too"
 
 Place = Callable[[str], str]  #: the name of a node to its place, for a message

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.view import GraphView
 
 _BYTES = {datatypes.INT32: 4, datatypes.INT64: 8}
 
@@ -25,6 +27,24 @@ def floats(constant: Any) -> npt.NDArray[np.float32]:
     if content:
         return np.frombuffer(content, "<f4", count=len(content) // 4)
     return np.asarray(value.tensor.float_val, np.float32)
+
+
+def of_constants(
+    view: GraphView, figure: Callable[[npt.NDArray[np.float32]], Any], dtype: npt.DTypeLike
+) -> npt.NDArray[Any]:
+    """What is to be known of each Const node: an array with one entry a node, zero for all that are none.
+
+    Args:
+        view: a graph.
+        figure: is asked with the float32 values, once for each kind.
+        dtype: of the array.
+    """
+    found = np.zeros(view.node_count, dtype)
+    constants = np.asarray(view.nodes_with(("Const",)), np.int32)
+    _, first, kinds = np.unique(view.kinds[constants], return_index=True, return_inverse=True)
+    of_kind = [figure(floats(view.protos[node])) for node in constants[first]]
+    found[constants] = np.asarray(of_kind, dtype)[kinds]
+    return found
 
 
 def whole_number(constant: Any) -> int | None:

@@ -288,7 +288,7 @@ class GraphView:
         """The arguments that callers give: those before the first that a trace captured, a tensor or a variable."""
         attributes = dict(enumerate(self.argument_attributes))
         if not self.function:
-            attributes = {node: self.protos[node].attr for node, op in enumerate(self.ops) if op == ARG_OP}
+            attributes = {node: self.protos[node].attr for node in self.nodes_with((ARG_OP,))}
             attributes = dict(sorted(attributes.items(), key=lambda item: item[1]["index"].i))
 
         def is_given(node: Node) -> bool:

@@ -13,6 +13,7 @@ with batch normalization would.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -249,13 +250,14 @@ class _Terms:
         values = self.values
         numbers = values.nodes_of(TOTALS) & self.flow.results
         of_losses = numbers | values.upstream(numbers, through=~self.flow.users)
-        offsets = self._with_offset()
+        offsets = self.offsets
         sums = offsets & (self.adding | values.nodes_of(BIASES))
         moved = sums | values.downstream(sums, through=self._linear())
         centred = values.nodes_of(SUBTRACTING) & self.flow.origins.joined & values.readers_of(moved)
         return differences & ((of_losses & (offsets | values.readers_of(moved))) | centred)
 
-    def _with_offset(self) -> Mask:
+    @functools.cached_property
+    def offsets(self) -> Mask:
         """What reads values behind a product, and others beside them."""
         values, products = self.values, self.flow.products
         fed = values.count_readings(products | values.downstream(products, through=self.computing))
@@ -273,7 +275,7 @@ class _Terms:
         normalizing = values.nodes_of(NORMALIZING) & self.flow.is_open
         if not normalizing.any():
             return normalizing
-        return normalizing & values.downstream(self.adding & self._with_offset(), through=self.computing)
+        return normalizing & values.downstream(self.adding & self.offsets, through=self.computing)
 
     def products_that_differ(self, differences: Mask) -> Mask:
         """The products behind the two sides of differences, where both sides have some and not the same."""

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.constants import floats
+from amp_tf.graph.constants import floats, of_constants
 from amp_tf.oplists.table import (
     CARRIERS,
     DIVIDING,
@@ -109,16 +109,10 @@ def _units_of(canvas: Canvas, nodes: Iterable[int]) -> list[int]:
 
 
 def _extreme_constants(canvas: Canvas) -> list[int]:
-    """The Const nodes that the 16-bit type cannot hold; of each kind one node is looked at."""
-    view, precision = canvas.view, canvas.target.precision
-    constants = np.asarray(view.nodes_with(("Const",)), np.int32)
-    kinds, first = np.unique(view.kinds[constants], return_index=True)
-    extreme = [
-        kind
-        for kind, node in zip(kinds, constants[first], strict=True)
-        if not _holds(precision, floats(view.protos[node]))
-    ]
-    return constants[np.isin(view.kinds[constants], extreme)].tolist()  # type: ignore[no-any-return]
+    """The Const nodes that the 16-bit type cannot hold."""
+    precision = canvas.target.precision
+    is_extreme = of_constants(canvas.view, lambda values: not _holds(precision, values), np.bool_)
+    return np.flatnonzero(is_extreme).tolist()  # type: ignore[no-any-return]
 
 
 def _is_nearly_one(precision: Precision, sizes: Any) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.constants import floats
+from amp_tf.graph.constants import of_constants
 from amp_tf.graph.indices import Mask
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import (
@@ -68,7 +68,7 @@ class Origins:
             users: products, and calls of functions that compute some.
         """
         product = values.downstream(users, through=~users)
-        sizes = _sizes_of_constants(values.view)
+        sizes = of_constants(values.view, _largest, np.float32)
         given = _given(values.view) | _updates(values, users) | ((sizes >= GREAT) & (sizes < NEVER))
         if not (product & values.readers_of(given | values.downstream(given, through=~users))).any():
             return cls(given & product, product)
@@ -101,16 +101,7 @@ def _given(view: GraphView) -> Mask:
     return given
 
 
-def _sizes_of_constants(view: GraphView) -> npt.NDArray[np.float32]:
-    """Of each Const of float32 its largest finite number by size, zero for all other nodes."""
-    found = np.zeros(view.node_count, np.float32)
-    constants = np.asarray(view.nodes_with(("Const",)), np.int32)
-    _, first, kind = np.unique(view.kinds[constants], return_index=True, return_inverse=True)
-    of_kind = [_largest(floats(view.protos[node])) for node in constants[first]]
-    found[constants] = np.asarray(of_kind, np.float32)[kind]
-    return found
-
-
 def _largest(values: npt.NDArray[np.float32]) -> float:
+    """The largest finite number by size, zero if there is none."""
     sizes = np.abs(values[np.isfinite(values)])
     return float(sizes.max()) if sizes.size else 0.0

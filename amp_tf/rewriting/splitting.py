@@ -18,9 +18,9 @@ It is done where a precision is named; where amp_tf chooses, for nodes alone tha
 nothing becomes 16 bit. Only in GraphDefs: TensorFlow hands over the bodies of functions as such, and its remapper has
 seen no FunctionDef. A second rewrite finds nothing to split.
 
-Chains of functions of one number are split as well, where one of them magnifies: on CPUs TensorFlow makes one
-``_UnaryOpsComposition`` of Neg and Exp, in which no rule would see the Exp, and the difference before it was rounded
-(23 % off). TensorFlow's next round joins again what is left in float32. Other chains stay one float32 op.
+Chains of functions of one number are split as well, where one of them magnifies or tells fractions: on CPUs TensorFlow
+makes one ``_UnaryOpsComposition`` of Neg and Exp, in which no rule would see the Exp, and the difference before it was
+rounded (23 % off). TensorFlow's next round joins again what is left in float32. Other chains stay one float32 op.
 
 Refused: nodes that the user keeps in float32 or that are on another device; steps and attributes that
 :mod:`amp_tf.oplists.fusions` has no row for, Gelus among them; an op that the user took off the lists; channels first
@@ -49,7 +49,7 @@ from amp_tf.oplists.fusions import (
     WIDE_BIAS,
     Step,
 )
-from amp_tf.oplists.table import ALLOW, BIASES, CONSTANTS, FUSED_PRODUCTS, MAGNIFYING, NORMALIZING
+from amp_tf.oplists.table import ABSOLUTE, ALLOW, BIASES, CONSTANTS, FUSED_PRODUCTS, MAGNIFYING, NORMALIZING
 from amp_tf.oplists.targets import CPU_DEVICE, Target
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.painting.reasons import Rule
@@ -76,12 +76,12 @@ def split(form: Form, job: Job) -> Form:
 
 
 def _compositions(view: GraphView) -> dict[Node, Sequence[_Part]]:
-    """The functions in each chain of float32 that magnifies."""
+    """The functions in each chain of float32 of which one shows roundings at full size."""
     found: dict[Node, Sequence[_Part]] = {}
     for node in view.nodes_with(COMPOSITIONS):
         proto = view.protos[node]
         steps = [Step(name.decode()) for name in proto.attr["op_names"].list.s]
-        if proto.attr["T"].type == datatypes.FLOAT and any(step.op in MAGNIFYING for step in steps):
+        if proto.attr["T"].type == datatypes.FLOAT and any(step.op in MAGNIFYING | ABSOLUTE for step in steps):
             given = list(view.edges.into(node).rows("src_node", "src_port"))
             found[node] = [_Part(step, given if step is steps[0] else ()) for step in steps]
     return found

@@ -18,6 +18,7 @@ from tests import as_cpu
 from tests.hooks import running
 from tests.rewriting.fused_graphs import KINDS, dense, made, remapped
 from tests.rewriting.rewritten import feeds, run
+from tests.small_graphs import graph
 
 PLAIN_CPU = Hardware()  # neither bf16 nor avx512
 BFLOAT16 = amp_tf.AmpConfig(precision="bfloat16")
@@ -166,6 +167,22 @@ def test_a_split_product_waits_for_what_the_fused_one_waited_for():
     nodes = {node.name: node for node in _rewrite(fused).graph.node}
     for part in (name, f"{name}-MatMul-0-AmpTfSplit", f"{name}-BiasAdd-0-AmpTfSplit"):
         assert f"^{waited}" in nodes[part].input
+
+
+@pytest.mark.parametrize(("second", "is_split"), [("Exp", True), ("Floor", True), ("Tanh", False)])
+def test_a_chain_of_functions_is_split_where_one_shows_roundings_at_full_size(second, is_split):
+    chain = graph(
+        """
+        x = Placeholder() shape=[4, 4]
+        a = MatMul(x, x)
+        twice = Mul(a, a)
+        chain = _UnaryOpsComposition(twice) T=float32
+        fetch = MatMul(chain, x)
+        """
+    )
+    chain.node[3].attr["op_names"].list.s.extend([b"Abs", second.encode()])
+    ops = {node.name: node.op for node in _rewrite(chain, shapes=None).graph.node}
+    assert ops["chain"] == (second if is_split else "_UnaryOpsComposition")
 
 
 def _dense():
