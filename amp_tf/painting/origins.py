@@ -11,6 +11,9 @@ weights of products: what is added to one is an update. *Joined*: exact and prod
 an addition, a concatenation, a choice. To multiply joins nothing, because the error of a product stays relative; so a
 factor that comes from a product ends what is exact, and so do ops whose result is bounded or normalized. Numbers that
 stand for never, as in masks, are not joined to be kept: beside them all else is to vanish.
+
+Not covered: exact data that a trace captured; parameters that are not small; sums that leave float16's range; and ops
+that need more of a product's value alone (:func:`amp_tf.painting.exact.keep_whole_numbers`).
 """
 
 from __future__ import annotations
@@ -70,8 +73,6 @@ class Origins:
         product = values.downstream(users, through=~users)
         sizes = of_constants(values.view, _largest, np.float32)
         given = _given(values.view) | _updates(values, users) | ((sizes >= GREAT) & (sizes < NEVER))
-        if not (product & values.readers_of(given | values.downstream(given, through=~users))).any():
-            return cls(given & product, product)
         multiplied = values.nodes_of(MULTIPLIED)
         masks = multiplied & values.readers_of(sizes >= NEVER)
         ends = values.nodes_of(ENDING_ORIGINS) | values.nodes_of(STORING)
