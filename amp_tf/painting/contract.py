@@ -32,7 +32,17 @@ import numpy as np
 from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.indices import Mask
 from amp_tf.graph.reader import RETVAL_OP
-from amp_tf.oplists.table import ADDING, BOUNDING, FOLLOWING, READ_OPS, SCALING, STORING, SUMS_IN_BFLOAT16, TOTALS
+from amp_tf.oplists.table import (
+    ADDING,
+    BOUNDING,
+    FOLLOWING,
+    NORMALIZING,
+    READ_OPS,
+    SCALING,
+    STORING,
+    SUMS_IN_BFLOAT16,
+    TOTALS,
+)
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.origins import Origins
 from amp_tf.painting.reasons import Rule
@@ -158,9 +168,10 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
         for cycle in values.cycles(~flow.users, back):
             circling[cycle] = flow.computes[cycle].any()
     if stored := _stored_and_read(canvas):
-        # A bias that a loss comes back to by way of a sum over all examples is no running sum.
-        summing = values.nodes_of({*TOTALS, *SUMS_IN_BFLOAT16})
-        for cycle in values.cycles(~flow.users & ~summing, stored):
+        # A bias that a loss comes back to by way of a sum over all examples is no running sum. What a normalization
+        # keeps running is float32 whatever the type of its input.
+        apart = values.nodes_of({*TOTALS, *SUMS_IN_BFLOAT16, *NORMALIZING})
+        for cycle in values.cycles(~flow.users & ~apart, stored):
             circling[cycle] |= flow.computes[cycle].any()
     if circling.any():
         factors = circling & values.nodes_of(SCALING)

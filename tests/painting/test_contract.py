@@ -69,6 +69,19 @@ def test_a_mean_that_somebody_reads_is_float32():
     assert result.f16 == "a"
 
 
+def test_a_normalization_that_keeps_its_own_running_average_is_converted():
+    """As in tf_keras, where it reads the averages as well and gives the new ones: they are float32 on every list."""
+    text = """
+        handle = VarHandleOp() dtype=float32 shape=[4]
+        average = ReadVariableOp(handle)
+        a = Conv2D(x, y) padding='SAME' strides=[1, 1, 1, 1]
+        n = FusedBatchNormV3(a, z, z, average, z) exponential_avg_factor=0.01 is_training=true
+        stored = AssignVariableOp(handle, n:1)
+        b = Conv2D(n, y) padding='SAME' strides=[1, 1, 1, 1]
+    """
+    assert painted(INPUT + text, **CPU).f16 == "a n b"
+
+
 @both
 def test_what_is_stored_serves_no_product_of_this_step(settings):
     """The gradient of a training loop's next step reads the variable, not what was stored in it."""
