@@ -229,9 +229,17 @@ def why(finding: Finding, precision: Precision) -> str:
             f"{finding.underflow:.0%} of its result becomes zero; its numbers reach {finding.largest:.1g}, "
             f"{precision.value} begins at {precision.smallest:.1g}. Where it is a gradient, scale the loss (LossScaler)"
         )
+    inputs = f"inputs up to {finding.largest_input:.3g} are rounded{_by(finding.rounded)}"
     if finding.kind == CANCELLATION:
-        return f"inputs up to {finding.largest_input:.3g} are rounded, and a result of {finding.largest:.3g} is left"
-    return f"its result, up to {finding.largest:.3g}, is computed from values of {precision.value}"
+        return f"{inputs}, and a result of {finding.largest:.3g} is left"
+    if finding.rounded:
+        return f"{inputs}, and it makes up to {finding.largest:.3g} of them"
+    return f"its result, up to {finding.largest:.3g}, is rounded"
+
+
+def _by(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f" ({', '.join(names[:2])}{more})" if names else ""
 
 
 def without_infinities(value: Any) -> Any:

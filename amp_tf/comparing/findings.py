@@ -45,6 +45,7 @@ class Finding:
         nonfinite: share of its result that is inf or nan on exact inputs, and finite in float32.
         underflow: share that is zero on exact inputs, and not in float32.
         largest, largest_input: the largest size of a number of its result, and of its inputs, in float32.
+        rounded: the nodes whose 16-bit results it reads.
         patterns: for ``AmpConfig.keep_float32``: what was kept in float32 to try it.
         ratio: the worst ratio of an output then.
         mends: whether all outputs are good then, in the batches that were judged.
@@ -61,6 +62,7 @@ class Finding:
     underflow: float
     largest: float
     largest_input: float
+    rounded: tuple[str, ...]
     patterns: Patterns
     ratio: float
     mends: bool
@@ -210,6 +212,7 @@ def _finding(tried: _Tried, precision: Precision, forced: Patterns) -> Finding:
         underflow=local.underflow,
         largest=local.largest,
         largest_input=looked.largest_input,
+        rounded=looked.probe.rounded,
         patterns=tried.patterns,
         ratio=max((output.ratio for output in tried.after), default=0.0),
         mends=all(output.is_good for output in tried.after),

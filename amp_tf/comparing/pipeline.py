@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from amp_tf.comparing import exceptions
 from amp_tf.comparing.comparison import Comparison, NodeError
 from amp_tf.comparing.default_target import choose_target
 from amp_tf.comparing.findings import Diagnosis, find
@@ -126,7 +127,7 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         products=products,
         products_kept=products - count_products(kept.report),
         is_cut=is_cut,
-        notes=tuple(_notes(work.flat, measured, result)),
+        notes=(*exceptions.told(looked, work.flat.graph, precision), *_notes(work.flat, measured, result)),
     )
 
 

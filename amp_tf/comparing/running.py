@@ -162,14 +162,17 @@ def look(
         sizes.update(more)
         joint.close()  # a session keeps a graph of its own for each run of other nodes
     odd = [place for place, rows in enumerate(found) if not all(map(instruments.is_enough, rows))]
-    found = [[instruments.settled(row) for row in rows] for rows in found]
+    thorough: dict[int, Any] = {}
     if odd:
         progress(f"looking at {len(odd)} nodes again, whose numbers are infinite, or very large or small")
         calls = instruments.Calls(joint.graph, instruments.thorough_row, precision.smallest)
         again = joint.fetch(_rows([probes[place] for place in odd], calls), number, scale, is_alone=True)
         thorough = dict(zip(odd, again, strict=True))
-        found = [thorough.get(place, rows) for place, rows in enumerate(found)]
     joint.close()
+    found = [
+        thorough[place] if place in thorough else [instruments.settled(row) for row in rows]
+        for place, rows in enumerate(found)
+    ]
     of_truth = {each.truth.name: float(rows[0][instruments.LARGEST]) for each, rows in zip(probes, found, strict=True)}
     known = {**{name: float(size) for name, size in sizes.items()}, **of_truth}
     return [_looked(each, rows, known) for each, rows in zip(probes, found, strict=True)]

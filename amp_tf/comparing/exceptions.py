@@ -1,0 +1,50 @@
+"""Where the 16-bit run has inf or nan and float32 has none: where they are born, and where they end.
+
+A minimum, a mask or a division hides them: outputs may be right by luck, or a part of the model may no longer learn.
+The question is that of exception flow in numerical debuggers (GPU-FPX, FPChecker), asked of the nodes of a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from amp_tf.comparing.regions import nodes_run_once
+from amp_tf.comparing.running import Looked
+from amp_tf.precision import Precision
+
+_SHOWN = 3
+
+
+def told(looked: Sequence[Looked], graph: Any, precision: Precision) -> Iterator[str]:
+    """A sentence on the births, if there are any; it names the first ones, and the first nodes behind which they end.
+
+    Args:
+        looked: what was measured at each node.
+        graph: the step's GraphDef. What it has besides passes on what it reads.
+        precision: the 16-bit type.
+    """
+    known = {one.probe.name: one for one in looked}
+    reads = {node.name: [text.lstrip("^").partition(":")[0] for text in node.input] for node in graph.node}
+    reached: set[str] = set()
+    born, ends = [], []
+    for name in nodes_run_once(graph) if any(one.accumulated.nonfinite for one in looked) else ():
+        one, is_reached = known.get(name), not reached.isdisjoint(reads[name])
+        is_bad = is_reached if one is None else one.accumulated.nonfinite > 0
+        if is_bad:
+            reached.add(name)
+        if one is not None and is_bad != is_reached:
+            (born if is_bad else ends).append(one)
+    if born:
+        begins = _named([f"{_of(one)}, {100 * one.accumulated.nonfinite:.3g}% of its numbers" for one in born])
+        hidden = f"; hidden again behind {_named([_of(one) for one in ends])}" if ends else ""
+        yield f"inf or nan that float32 does not have is born in {precision.value} at {begins}{hidden}"
+
+
+def _of(one: Looked) -> str:
+    return f"{one.probe.name} ({one.probe.op})"
+
+
+def _named(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return f"{'; '.join(texts[:_SHOWN])}{more}"
