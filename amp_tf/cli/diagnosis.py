@@ -186,7 +186,7 @@ def ways(facts: Facts) -> dict[str, str]:
 
 
 def _devices(tf: Any) -> list[dict[str, Any]]:
-    cpu_types = ["bfloat16"] if Hardware.detect_cpu().cpu_has_bf16 else []
+    cpu_types = ["bfloat16"] if Hardware.detect_cpu().cpu_gains else []
     found: list[dict[str, Any]] = [{"name": "CPU:0", "description": cpu_name(), "fast_in": cpu_types}]
     for number, gpu in enumerate(tf.config.get_visible_devices("GPU")):
         details = tf.config.experimental.get_device_details(gpu)

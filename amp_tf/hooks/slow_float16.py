@@ -22,11 +22,11 @@ def warn_if_slow(config: AmpConfig) -> None:
             WARNING,
             "this CPU has no float16 arithmetic, so float16 is slower there than float32",
             where="precision float16",
-            fix=_advice(devices.hardware().cpu_has_bf16),
+            fix=_advice(devices.hardware().cpu_gains),
         )
 
 
-def _advice(has_bf16: bool) -> str:
-    if has_bf16:
-        return "Set AMP_TF_PRECISION=bfloat16, which this CPU has in hardware, or auto, which chooses what pays"
+def _advice(gains_by_bf16: bool) -> str:
+    if gains_by_bf16:
+        return "Set AMP_TF_PRECISION=bfloat16, in which this CPU is fast, or auto, which chooses what pays"
     return "Set AMP_TF_PRECISION=auto, which leaves this CPU in float32"

@@ -86,6 +86,12 @@ class CostTable:
     to_float32: tuple[float, ...]
     sizes: tuple[float, ...] = CACHED_AND_IN_MEMORY
 
+    @property
+    def gains(self) -> bool:
+        """Whether some product is computed faster in 16 bit, be it large enough."""
+        plain = (pair for op, pair in self.products.items() if ", " not in op)
+        return any(in_f16.rate > in_float32.rate for in_float32, in_f16 in plain)
+
     def of_op(self, op: str, elements: float, variant: str = "") -> Pair:
         """What an op that is no product takes in float32 and in 16 bit, in ns.
 

@@ -64,6 +64,11 @@ class Hardware:
         )
 
     @property
+    def cpu_gains(self) -> bool:
+        """Whether the CPU multiplies bfloat16 in hardware, and faster than float32 by its table of costs."""
+        return self.cpu_has_bf16 and (self.costs is None or self.costs.gains)
+
+    @property
     def has_gpu(self) -> bool:
         return bool(self.gpu_capabilities)
 

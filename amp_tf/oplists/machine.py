@@ -25,8 +25,13 @@ DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu",
 """The names under which TensorFlow is installed."""
 
 _CPU_INFO = Path("/proc/cpuinfo")
-#: The shipped table for each vendor and family of /proc/cpuinfo on which one was measured.
-_SHIPPED = {("AuthenticAMD", "25"): "amd-zen4", ("AuthenticAMD", "26"): "amd-zen5"}
+#: The shipped table for each vendor and family of /proc/cpuinfo on which one was measured, and whether it has AMX,
+#: Intel's unit for products: virtual machines often hide it, and without it bfloat16 loses on the same CPU.
+_SHIPPED = {
+    ("AuthenticAMD", "25", False): "amd-zen4",
+    ("AuthenticAMD", "26", False): "amd-zen5",
+    ("GenuineIntel", "6", False): "intel-without-amx",
+}
 _CAREFUL = (
     "shipped for another kind of CPU, with products taken to gain the square root of what they gain there; "
     "amp-tf calibrate measures this one"
@@ -89,7 +94,8 @@ def costs_here() -> CostTable:
 def shipped_costs() -> CostTable:
     """The shipped table for this kind of CPU; for one that was not measured, a careful one."""
     info = cpu_info()
-    name = _SHIPPED.get((info.get("vendor_id", ""), info.get("cpu family", "")))
+    has_amx = "amx_bf16" in info.get("flags", "").split()
+    name = _SHIPPED.get((info.get("vendor_id", ""), info.get("cpu family", ""), has_amx))
     return read_table(SHIPPED_FOLDER / f"{name}.json") if name else SHIPPED.made_careful(_CAREFUL)
 
 

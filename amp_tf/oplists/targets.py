@@ -132,8 +132,9 @@ def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, P
             return GPU_DEVICE, None, f"the GPU is too old: compute capability {found}, 16 bit is fast from {least} on"
         return GPU_DEVICE, chosen, ""
     asked = config.precision != "auto" or config.ignore_performance or config.target == "cpu"
-    if not hardware.cpu_has_bf16 and not asked:
-        return CPU_DEVICE, None, "this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU"
+    if not hardware.cpu_gains and not asked:
+        why = "is no faster in bfloat16" if hardware.cpu_has_bf16 else "has neither avx512_bf16 nor amx_bf16"
+        return CPU_DEVICE, None, f"this CPU {why} and TensorFlow sees no GPU"
     return CPU_DEVICE, chosen, ""
 
 

@@ -68,8 +68,8 @@ class Ended:
 
 
 def switched_on() -> dict[str, str]:
-    """The variable alone on a CPU that multiplies bfloat16 in hardware, and the precision besides on another."""
-    if Hardware.detect_cpu().cpu_has_bf16:
+    """The variable alone on a CPU that is faster in bfloat16, and the precision besides on another."""
+    if Hardware.detect_cpu().cpu_gains:
         return {SWITCH: "1"}
     return {SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
 

@@ -25,7 +25,7 @@ print(json.dumps({{node.name: node.reason.rule.name for node in nodes if node.op
 """
 
 
-@pytest.mark.skipif(not Hardware.detect_cpu().cpu_has_bf16, reason="auto converts nothing on this CPU")
+@pytest.mark.skipif(not Hardware.detect_cpu().cpu_gains, reason="auto converts nothing on this CPU")
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_forced_node_is_converted_under_auto(compiled: bool, tmp_path: Path) -> None:
     variables = {running.SWITCH: "1", "AMP_TF_FORCE_F16": "^forced$"}

@@ -38,6 +38,15 @@ def test_a_kind_of_cpu_that_was_measured_has_its_shipped_table(monkeypatch, tmp_
     assert dataclasses.asdict(machine.costs_here()) == dataclasses.asdict(SHIPPED)
 
 
+def test_without_amx_an_intel_cpu_does_not_gain_by_bfloat16(monkeypatch, tmp_path):
+    cpu(monkeypatch, tmp_path, "vendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t: avx512f avx512_bf16\n")
+    found = Hardware.detect_cpu()
+    assert found.cpu_has_bf16
+    assert not found.cpu_gains
+    in_float32, in_f16 = found.costs.of_product("MatMul", 1e12, 1)
+    assert in_float32 < in_f16
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -49,7 +58,7 @@ def test_a_kind_of_cpu_that_was_measured_has_its_shipped_table(monkeypatch, tmp_
 def test_of_another_kind_of_cpu_the_careful_choice_is_made_and_said(monkeypatch, tmp_path, text):
     cpu(monkeypatch, tmp_path, text)
     found = Hardware.detect_cpu()
-    assert found.cpu_has_bf16
+    assert found.cpu_gains
     in_float32, in_f16 = found.costs.of_product("MatMul", 1e12, 1)
     assert 1.2 < in_float32 / in_f16 < 1.6  # 2.1 in the table
     assert "amp-tf calibrate measures this one" in found.costs.source

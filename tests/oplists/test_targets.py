@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.config import AmpConfig
+from amp_tf.oplists.cost_tables import SHIPPED_FOLDER, read_table
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import FLOAT32_ONLY_IN_XLA
 from amp_tf.oplists.targets import device_type_of, resolve_target
@@ -12,6 +13,7 @@ VOLTA = Hardware(gpu_capabilities=((7, 0),), cpu_has_bf16=True)
 PASCAL = Hardware(gpu_capabilities=((6, 1),), cpu_has_bf16=True)
 BF16_CPU = Hardware(cpu_has_bf16=True)
 OLD_CPU = Hardware()
+SLOW_BF16_CPU = Hardware(cpu_has_bf16=True, costs=read_table(SHIPPED_FOLDER / "intel-without-amx.json"))
 XLA_CPU = Hardware(cpu_has_bf16=True, is_xla=True)
 XLA_GPU = Hardware(gpu_capabilities=((9, 0),), cpu_has_bf16=True, is_xla=True)
 XLA_WIDENS = (
@@ -36,6 +38,8 @@ F16, BF16 = Precision.FLOAT16, Precision.BFLOAT16
         (BF16_CPU, {"target": "gpu"}, "GPU", F16, "cuda"),
         (BF16_CPU, {"target": "gpu", "precision": "bfloat16"}, "GPU", BF16, "cuda"),
         (OLD_CPU, {"precision": "bfloat16"}, "CPU", BF16, "cpu"),
+        (SLOW_BF16_CPU, {"precision": "bfloat16"}, "CPU", BF16, "cpu"),
+        (SLOW_BF16_CPU, {"target": "cpu"}, "CPU", BF16, "cpu"),
         (OLD_CPU, {"precision": "float16"}, "CPU", F16, "cuda"),
         (OLD_CPU, {"ignore_performance": True}, "CPU", BF16, "cpu"),
         (OLD_CPU, {"target": "cpu"}, "CPU", BF16, "cpu"),
@@ -60,6 +64,7 @@ def test_hardware_and_settings_give_a_target(hardware, settings, device_type, pr
     ("hardware", "settings", "why"),
     [
         (OLD_CPU, {}, "this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU"),
+        (SLOW_BF16_CPU, {}, "this CPU is no faster in bfloat16 and TensorFlow sees no GPU"),
         (XLA_CPU, {}, XLA_WIDENS),
         (XLA_GPU, {"target": "cpu"}, XLA_WIDENS),
         (PASCAL, {}, "the GPU is too old: compute capability 6.1, 16 bit is fast from 7.0 on"),

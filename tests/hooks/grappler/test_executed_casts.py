@@ -9,7 +9,7 @@ import pytest
 from amp_tf.oplists.hardware import Hardware
 from tests.hooks import running
 
-needs_bf16 = pytest.mark.skipif(not Hardware.detect_cpu().cpu_has_bf16, reason="auto converts nothing on this CPU")
+needs_bf16 = pytest.mark.skipif(not Hardware.detect_cpu().cpu_gains, reason="auto converts nothing on this CPU")
 
 PROGRAM = """
 import json

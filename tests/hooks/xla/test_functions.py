@@ -183,7 +183,7 @@ def test_definition_that_tensorflow_refuses_is_replaced_by_the_original(monkeypa
 
 
 def test_auto_on_a_cpu_leaves_what_does_not_pay_and_says_so():
-    if not Hardware.detect_cpu().cpu_has_bf16:
+    if not Hardware.detect_cpu().cpu_gains:
         pytest.skip("auto converts nothing on a CPU without bfloat16 in hardware")
     xla.install(AmpConfig())
     assert products(definition(jitted(lambda x: x @ W), X)) == {"float32": 1}
