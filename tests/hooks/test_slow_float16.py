@@ -47,5 +47,5 @@ def test_cpus_with_float16_arithmetic_are_known_by_their_flags(flags, expected):
 
 
 def test_the_advice_names_what_this_cpu_is_good_at():
-    assert "AMP_TF_PRECISION=bfloat16, which this CPU has in hardware" in slow_float16._advice(True)
+    assert "AMP_TF_PRECISION=bfloat16, in which this CPU is fast" in slow_float16._advice(True)
     assert slow_float16._advice(False) == "Set AMP_TF_PRECISION=auto, which leaves this CPU in float32"
