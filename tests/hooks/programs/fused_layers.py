@@ -1,19 +1,20 @@
-"""Layers with biases and activations, which TensorFlow fuses: Keras fit and predict, a tf.function, a session."""
+"""Layers with biases and activations, which TensorFlow fuses: two Keras' fit, predict, a tf.function, a session."""
 
 import json
 
 import keras
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
-layers = keras.layers
 rng = np.random.default_rng(1)
 images = rng.normal(size=(64, 16, 16, 8)).astype("float32")
 rows = images.reshape(64, -1)[:, :256]
 targets = (rows[:, :64].sum(axis=1, keepdims=True) / 8).astype("float32")
 
 
-def network():
+def network(keras=keras):
+    layers = keras.layers
     keras.utils.set_random_seed(1)
     return keras.Sequential(
         [
@@ -27,8 +28,8 @@ def network():
     )
 
 
-def fit():
-    model = network()
+def fit(keras=keras):
+    model = network(keras)
     model.compile(keras.optimizers.SGD(0.01), "mse")
     return model.fit(images, targets, batch_size=32, epochs=4, shuffle=False, verbose=0).history["loss"]
 
@@ -71,7 +72,7 @@ def session():
             return [float(running.run([train, loss], {x: rows})[1]) for _ in range(8)]
 
 
-WAYS = {"fit": fit, "predict": predict, "loop": loop, "session": session}
+WAYS = {"fit": fit, "tf_keras fit": lambda: fit(tf_keras), "predict": predict, "loop": loop, "session": session}
 
 if __name__ == "__main__":
     print(json.dumps({name: way() for name, way in WAYS.items()}))
