@@ -162,6 +162,7 @@ def measure(mode: str, folder: Path, seconds: float, threads: int, precision: st
     environ = environment(modes(precision)[mode]) | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
     if mode == "amp_tf":
         environ["AMP_TF_REPORT"] = str(folder / "reports")
+        environ["AMP_TF_PRECISION"] = precision  # auto converts nothing on some CPUs
     command = [sys.executable, "-m", "benchmarks.serving_load", "--work", json.dumps(options)]
     ended = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=False)
     if ended.returncode:
