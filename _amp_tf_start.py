@@ -9,7 +9,8 @@ It is installed at the root of site-packages, beside ``amp_tf.pth``, because imp
 load the package at each start of each Python. ``__future__`` would be imported as well, so annotations are quoted.
 
 Both are found where they were installed, not by name: ``python -c`` and an empty entry of ``PYTHONPATH`` put the
-current folder in front, and what is called ``amp_tf`` there is not to run because a variable is set.
+current folder in front, and what is called ``amp_tf`` there is not to run because a variable is set. So there is no
+``amp_tf.start`` (PEP 829), which can only name a module; Python 3.15 to 3.17 read ``amp_tf.pth`` without one.
 """
 
 import os
@@ -35,11 +36,11 @@ SETTINGS = (  # of config.ENV_VARS
 OF_THE_BUILD = ("AMP_TF_BANNER", "AMP_TF_IMAGE", "AMP_TF_WHEEL_ARCH")  # the images' and setup.py's
 _PREFIXES = ("AMP_TF_", "TF_ENABLE_AUTO", "TF_AUTO_MIX")  # of their names, misspelt or not
 LIBRARIES = ("tensorflow", "keras", "tf_keras")
+HOME = os.path.dirname(os.path.abspath(__file__))  # of the package; setup.py writes the checkout's where that is used
 
 _ENVIRON = os._Environ  # programs and tests put a plain dict in the place of os.environ, which cannot be wrapped
 _originals: "dict[str, Callable[..., None]]" = {}  # the methods that were wrapped
 _follower: "Callable[[str], None] | None" = None
-_paths: "list[str]" = []  # where Python looked when it began, before a program's own folder was added
 _was_asked_for = False  # when Python began: a program that turns it off itself is told so at its end
 
 
@@ -65,8 +66,6 @@ def install() -> None:
     """Adds the finder, unless ``AMP_TF_DISABLE`` forbids it. Idempotent."""
     global _was_asked_for
     if not _is_disabled():
-        if not _paths:
-            _paths[:] = filter(None, sys.path)
         _was_asked_for = _was_asked_for or _is_asked_for()
         if not any(isinstance(finder, AmpTfStart) for finder in sys.meta_path):
             sys.meta_path.insert(0, AmpTfStart())
@@ -111,10 +110,10 @@ def _wrap(method: str) -> None:
 
 
 def load_package() -> None:
-    """Imports our package: the one beside this file, of an editable install, or where Python looked when it began.
+    """Imports our package, from :data:`HOME` alone.
 
     Raises:
-        ImportError: it is in none of these places.
+        ImportError: it is not there.
     """
     if "amp_tf" not in sys.modules:
         finder = _OurFinder()
@@ -133,13 +132,12 @@ class _OurFinder:
     ) -> "ModuleSpec | None":
         if name != "amp_tf":
             return None
-        for places in ([os.path.dirname(os.path.abspath(__file__))], _paths):
-            for finder in sys.meta_path:
-                if not isinstance(finder, _OurFinder) and hasattr(finder, "find_spec"):
-                    spec = finder.find_spec(name, places)
-                    if spec is not None and spec.loader is not None and spec.has_location:
-                        return spec
-        raise ModuleNotFoundError("No module named 'amp_tf'", name=name)
+        from importlib.machinery import PathFinder
+
+        spec = PathFinder.find_spec(name, [HOME])
+        if spec is None or not spec.has_location:
+            raise ModuleNotFoundError("No module named 'amp_tf'", name=name)
+        return spec
 
 
 def _start() -> None:

@@ -2,8 +2,8 @@
 
 * ``build_native`` compiles :data:`LIBRARIES` with the C compiler in the ``ziglang`` package, so that no compiler is
   needed on the machine. ``python setup.py build_native --inplace`` does it in a checkout.
-* ``amp_tf.pth``, ``amp_tf.start`` and ``_amp_tf_start.py`` go to the root of site-packages, from wheels and from
-  editable installs alike, and into RECORD, so that ``pip uninstall`` removes them.
+* ``amp_tf.pth`` and ``_amp_tf_start.py`` go to the root of site-packages, from wheels and from editable installs alike,
+  and into RECORD, so that ``pip uninstall`` removes them. Of an editable install the latter knows the checkout.
 
 ``AMP_TF_WHEEL_ARCH=aarch64 pip wheel .`` cross-compiles; the default is the machine's own architecture.
 """
@@ -14,6 +14,7 @@ import base64
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).resolve().parent
 SHIM, READER = "amp_tf/hooks/grappler/shim.c", "amp_tf/graph/wire.c"
-AT_SITE_PACKAGES_ROOT = ("amp_tf.pth", "amp_tf.start", "_amp_tf_start.py")
+AT_SITE_PACKAGES_ROOT = ("amp_tf.pth", "_amp_tf_start.py")
 LIBRARIES = {  # each with its source and the options that it is compiled with; the shim serves one device type
     "amp_tf/hooks/grappler/amp_tf_cpu.so": (SHIM, '-DAMP_TF_DEVICE_TYPE="CPU"', "-lpthread"),
     "amp_tf/hooks/grappler/amp_tf_gpu.so": (SHIM, '-DAMP_TF_DEVICE_TYPE="GPU"', "-lpthread"),
@@ -72,14 +73,20 @@ def compile_libraries(base: Path) -> None:
             built.replace(target)
 
 
-def add_to_wheel(wheel: Path, files: tuple[str, ...]) -> None:
-    """Puts files of the checkout at the root of a wheel and lists them in its RECORD."""
+def add_to_wheel(wheel: Path, home: str | None = None) -> None:
+    """Puts the files of the checkout that switch amp_tf on at the root of a wheel and lists them in its RECORD.
+
+    Args:
+        home: the folder of the package, where that is not in the wheel.
+    """
     staged = wheel.with_suffix(".tmp")
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(staged, "w", zipfile.ZIP_DEFLATED) as new:
         record = next(item for item in old.infolist() if item.filename.endswith(".dist-info/RECORD"))
         lines = []
-        for name in files:
+        for name in AT_SITE_PACKAGES_ROOT:
             data = (ROOT / name).read_bytes()
+            if home is not None:
+                data = re.sub(rb"^HOME = .*", lambda _: f"HOME = {home!r}".encode(), data, flags=re.MULTILINE)
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             lines.append(f"{name},sha256={digest},{len(data)}\n")
             # The date of a member of the old wheel keeps builds reproducible under SOURCE_DATE_EPOCH.
@@ -138,7 +145,7 @@ class NativeWheel(bdist_wheel):
         super().run()
         for kind, _, path in self.distribution.dist_files:
             if kind == "bdist_wheel":
-                add_to_wheel(Path(path), AT_SITE_PACKAGES_ROOT)
+                add_to_wheel(Path(path))
 
 
 class EditableWheel(editable_wheel):
@@ -148,7 +155,7 @@ class EditableWheel(editable_wheel):
         before = set(Path(self.dist_dir or "dist").glob("*.whl"))
         super().run()
         for wheel in set(Path(self.dist_dir).glob("*.whl")) - before:
-            add_to_wheel(wheel, AT_SITE_PACKAGES_ROOT)
+            add_to_wheel(wheel, str(ROOT))
 
 
 class BinaryDistribution(Distribution):

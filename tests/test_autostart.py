@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -127,14 +128,21 @@ def test_finder_never_raises(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert capsys.readouterr().err.startswith("amp_tf: stays off: TypeError")
 
 
-def test_both_files_name_the_same_module() -> None:
-    """PEP 829: one ``module:callable`` for each line; a .pth executes lines that begin with an import."""
-    module, _, name = (running.ROOT / "amp_tf.start").read_text(encoding="utf-8").strip().partition(":")
-    assert module == _amp_tf_start.__name__
-    assert getattr(_amp_tf_start, name) is _amp_tf_start.install
+def test_the_pth_is_one_line_that_python_executes() -> None:
     line = (running.ROOT / "amp_tf.pth").read_text(encoding="ascii")
     assert line.startswith("import ")
-    assert line.endswith(f"import {module}; del sys.path[0]; {module}.{name}()\n")
+    assert line.count("\n") == 1
+
+
+def test_a_start_that_fails_leaves_the_path_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "amp_tf.pth").write_bytes((running.ROOT / "amp_tf.pth").read_bytes())
+    (tmp_path / "_amp_tf_start.py").write_text("1 / 0\n")
+    code = f"import site, sys; before = list(sys.path); site.addsitedir({str(tmp_path)!r}); print(before, sys.path)"
+    command = [sys.executable, "-S", "-c", code]
+    ended = subprocess.run(command, cwd=tmp_path.parent, capture_output=True, text=True, check=True)
+    before, after = ast.literal_eval(ended.stdout.strip().replace("] [", "], ["))
+    assert "ZeroDivisionError" in ended.stderr
+    assert after == [*before, str(tmp_path)]
 
 
 def test_it_knows_every_switch() -> None:
@@ -148,19 +156,23 @@ def test_it_knows_every_switch() -> None:
 FINDERS = "import sys; print([type(finder).__name__ for finder in sys.meta_path].count('AmpTfStart'))"
 
 
-def read_pth(tmp_path: Path, code: str, *, python_path: Path, switch: str = "") -> subprocess.CompletedProcess[str]:
-    """Runs code in a Python that read amp_tf.pth twice, as ``site`` does, in a site folder with nothing but that."""
+def read_pth(
+    tmp_path: Path, code: str, *, has_package: bool = True, switch: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Runs code in a Python that read amp_tf.pth twice, as ``site`` does, in a site folder of its own."""
     for name in ("amp_tf.pth", "_amp_tf_start.py"):
         (tmp_path / name).write_bytes((running.ROOT / name).read_bytes())
+    if has_package:
+        (tmp_path / "amp_tf").symlink_to(running.ROOT / "amp_tf")
     environ = {name: value for name, value in os.environ.items() if "AMP_TF" not in name}
-    environ |= {"PYTHONPATH": str(python_path), SWITCHES[0]: switch}
+    environ |= {SWITCHES[0]: switch}
     begin = f"import site; site.addsitedir({str(tmp_path)!r}); site.addsitedir({str(tmp_path)!r})"
     command = [sys.executable, "-S", "-c", f"{begin}\n{code}"]
     return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
 
 
 def test_a_pth_that_is_read_twice_adds_one_finder(tmp_path: Path) -> None:
-    ended = read_pth(tmp_path, f"{FINDERS}; {LOADED}", python_path=running.ROOT)
+    ended = read_pth(tmp_path, f"{FINDERS}; {LOADED}")
     assert ended.stdout.split() == ["1", "[]"]
     assert ended.stderr == ""
 
@@ -169,7 +181,7 @@ def test_a_pth_that_is_read_twice_adds_one_finder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["tensorflow", "keras", "tf_keras"])
 def test_an_import_that_is_noticed_finds_the_module(name: str, switch: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.py").write_text("value = 3\n")
-    ended = read_pth(tmp_path, f"import {name}; print({name}.value); {LOADED}", python_path=running.ROOT, switch=switch)
+    ended = read_pth(tmp_path, f"import {name}; print({name}.value); {LOADED}", switch=switch)
     value, loaded = ended.stdout.strip().splitlines()
     assert value == "3"
     assert ("amp_tf.hooks.imports" in ast.literal_eval(loaded)) is bool(switch)
@@ -192,7 +204,7 @@ os.environ["AMP_TF_DISABLE"] = "0"; ways()
 from amp_tf.hooks import switch
 print(switch.is_enabled(), switch._active.config.precision)
 """
-    ended = read_pth(tmp_path, code, python_path=running.ROOT)
+    ended = read_pth(tmp_path, code)
     ours = "_amp_tf_start"
     assert ended.stdout.split() == [ours, "[]", ours, ours, ours, "True", "bfloat16"]
 
@@ -200,7 +212,7 @@ print(switch.is_enabled(), switch._active.config.precision)
 @pytest.mark.parametrize("switch", ["", "1"])
 def test_an_import_of_what_does_not_exist_fails_as_ever(switch: str, tmp_path: Path) -> None:
     code = "try:\n    import tensorflow\nexcept ModuleNotFoundError as error:\n    print(error.name, error)"
-    ended = read_pth(tmp_path, code, python_path=running.ROOT, switch=switch)
+    ended = read_pth(tmp_path, code, switch=switch)
     assert ended.stdout.strip() == "tensorflow No module named 'tensorflow'"
     assert ended.stderr == ""
 
@@ -212,25 +224,17 @@ def test_a_pth_without_its_package_says_so_and_lets_tensorflow_in(when: str, tmp
     code = (
         f"import os, tensorflow; print(tensorflow.value); os.environ[{SWITCHES[0]!r}] = '1'; print(len(os.environ) > 1)"
     )
-    ended = read_pth(tmp_path, code, python_path=tmp_path, switch="1" if when == "before" else "")
+    ended = read_pth(tmp_path, code, has_package=False, switch="1" if when == "before" else "")
     assert ended.stdout.split() == ["3", "True"]
     assert ended.stderr == "amp_tf: stays off: ModuleNotFoundError: No module named 'amp_tf'\n"
 
 
 def test_without_the_switch_a_missing_package_is_not_missed(tmp_path: Path) -> None:
     (tmp_path / "tensorflow.py").write_text("value = 3\n")
-    ended = read_pth(tmp_path, "import tensorflow; print(tensorflow.value)", python_path=tmp_path)
+    ended = read_pth(tmp_path, "import tensorflow; print(tensorflow.value)", has_package=False)
     assert (ended.stdout, ended.stderr) == ("3\n", "")
 
 
-FINDER = f"""
-import importlib.util, sys
-class Finder:
-    def find_spec(name, path=None, target=None):
-        if name == "amp_tf":
-            return importlib.util.spec_from_file_location(name, {str(running.ROOT / "amp_tf" / "__init__.py")!r})
-sys.meta_path.append(Finder)
-"""
 FOREIGN = "print('foreign', __name__)\n"
 
 
@@ -246,29 +250,29 @@ def folder_of_others(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("variables", [{SWITCHES[0]: "1"}, {"AMP_TF_PRECISON": "bf16"}], ids=str)
-@pytest.mark.parametrize("layout", ["installed", "editable", "path"])
+@pytest.mark.parametrize("layout", ["installed", "editable", "path", "gone"])
 def test_what_has_our_names_in_the_current_folder_is_not_run(
     layout: str, variables: dict[str, str], folder_of_others: Path, tmp_path: Path
 ) -> None:
     site_folder = tmp_path / "site"
     site_folder.mkdir()
-    for name in ("amp_tf.pth", "_amp_tf_start.py"):
-        (site_folder / name).write_bytes((running.ROOT / name).read_bytes())
+    (site_folder / "amp_tf.pth").write_bytes((running.ROOT / "amp_tf.pth").read_bytes())
+    text = (running.ROOT / "_amp_tf_start.py").read_text()
     if layout == "installed":
         (site_folder / "amp_tf").symlink_to(running.ROOT / "amp_tf")
-    elif layout == "editable":
-        (site_folder / "a_finder.py").write_text(FINDER)
-        (site_folder / "a.pth").write_text("import a_finder\n")
-    else:
-        (site_folder / "a.pth").write_text(f"{running.ROOT}\n")
+    else:  # as setup.py writes it, and a path as pip does with --config-settings editable_mode=compat
+        home = str(tmp_path / "gone" if layout == "gone" else running.ROOT)
+        text = re.sub(r"(?m)^HOME = .*", f"HOME = {home!r}", text)
+        (site_folder / "a.pth").write_text(f"{home}\n" * (layout == "path"))
+    (site_folder / "_amp_tf_start.py").write_text(text)
     environ = {name: value for name, value in os.environ.items() if "AMP_TF" not in name}
-    environ |= {"PYTHONPATH": "no folder" if layout == "path" else f"no folder{os.pathsep}", **variables}
+    environ |= {"PYTHONPATH": f"no folder{os.pathsep}{folder_of_others}{os.pathsep}", **variables}
     code = "import sys, tensorflow; print(tensorflow.value, sys.modules['_amp_tf_start'].__file__)"
-    code += "; print(sys.modules['amp_tf'].__file__)" if SWITCHES[0] in variables else ""
+    code += "; print(getattr(sys.modules.get('amp_tf'), '__file__', None))"
     command = [sys.executable, "-S", "-c", f"import site; site.addsitedir({str(site_folder)!r})\n{code}"]
     ended = subprocess.run(command, env=environ, cwd=folder_of_others, capture_output=True, text=True, check=True)
-    value, start, *package = ended.stdout.split()
+    value, start, package = ended.stdout.split()
     assert (value, start) == ("3", str(site_folder / "_amp_tf_start.py")), ended.stderr
-    assert [os.path.realpath(file) for file in package] == [str(running.ROOT / "amp_tf" / "__init__.py")] * (
-        SWITCHES[0] in variables
-    )
+    is_loaded = SWITCHES[0] in variables and layout != "gone"
+    expected = str(running.ROOT / "amp_tf" / "__init__.py") if is_loaded else "None"
+    assert os.path.realpath(package) == os.path.realpath(expected)

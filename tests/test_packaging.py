@@ -18,7 +18,7 @@ LIBRARIES = {
     "amp_tf/hooks/grappler/amp_tf_gpu.so",
     "amp_tf/graph/amp_tf_wire.so",
 }
-AT_ROOT = {"amp_tf.pth", "amp_tf.start", "_amp_tf_start.py"}
+AT_ROOT = {"amp_tf.pth", "_amp_tf_start.py"}
 BUILD_REQUIREMENTS = ("setuptools>=77", "wheel", "ziglang>=0.13")  # those of pyproject.toml; tomllib is not in 3.10
 ELF_MACHINE = {"x86_64": 62, "aarch64": 183}  # e_machine of the ELF header
 
@@ -153,10 +153,11 @@ def test_the_libraries_are_there_at_every_moment_of_a_build(
     assert all(library.stat().st_ino != number for library, number in before.items())  # it did build
 
 
-@pytest.mark.parametrize("kind", ["wheel", "editable"])
+@pytest.mark.parametrize("kind", ["wheel", "editable", "path"])
 def test_install_turns_the_switch_on_and_uninstall_leaves_nothing(
-    kind: str, wheel: Path, checkout: Path, python: Path, environ: dict[str, str]
+    kind: str, wheel: Path, checkout: Path, python: Path, environ: dict[str, str], tmp_path: Path
 ) -> None:
+    """From a folder with an empty package of the same name, which is first on the path."""
     (site_packages,) = (python.parent.parent / "lib").glob("python*/site-packages")
     before = set(os.listdir(site_packages))
     pip(
@@ -166,16 +167,20 @@ def test_install_turns_the_switch_on_and_uninstall_leaves_nothing(
         "--quiet",
         "--no-deps",
         *([str(wheel)] if kind == "wheel" else ["-e", str(checkout)]),
+        *(["--config-settings", "editable_mode=compat"] if kind == "path" else []),
     )
     assert set(os.listdir(site_packages)) >= AT_ROOT
     code = (
         "import sys; print('AmpTfStart' in [type(finder).__name__ for finder in sys.meta_path])\n"
+        "import _amp_tf_start; _amp_tf_start.load_package()\n"
         "from amp_tf.hooks.grappler.library import Shim; print(Shim('CPU').is_registered, Shim('GPU').is_registered)"
     )
+    (tmp_path / "amp_tf").mkdir()
+    (tmp_path / "amp_tf" / "__init__.py").touch()
     command = [str(python), "-c", code]
     for value, started in (("", "True"), ("1", "False")):
-        variables = environ | {"AMP_TF_DISABLE": value}
-        printed = subprocess.check_output(command, env=variables, cwd=site_packages.parent, text=True)
+        variables = environ | {"AMP_TF_DISABLE": value, "PYTHONPATH": f"no folder{os.pathsep}"}
+        printed = subprocess.check_output(command, env=variables, cwd=tmp_path, text=True)
         assert printed.split() == [started, "False", "False"]
     pip(python, environ, "uninstall", "--quiet", "--yes", "amp-tf")
     left = set(os.listdir(site_packages)) - before

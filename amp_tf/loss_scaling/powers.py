@@ -12,6 +12,9 @@ The power follows from the operations that a tensor was computed by::
     clipped = gradient / tf.maximum(norm, 1.0)             None
 
 So a loop that multiplied its loss by the scale has divided its gradients if their power is 0, and has not if it is 1.
+Where something with a power is added to, bounded by or compared with something without, they *meet*: what comes of it
+depends on the scale. Decisions (booleans) are followed to find it, and have no power.
+
 An operation that is in none of the tables is taken for linear in the one input that has a power, as the operations of a
 backward pass are in the gradient that comes in.
 """
@@ -37,7 +40,7 @@ from amp_tf.oplists.table import (
     WITHOUT_FACTOR,
 )
 
-_ANY = float("inf")  # of zeros, which are proportional to everything
+_ANY = float("inf")  # of zeros and infinities, which are proportional to everything
 _HANDLE = float("-inf")  # of the variable's handle, which is no number
 
 
@@ -118,6 +121,9 @@ class _Walk:
             return self._leaf(tensor)
         if operation in CALLS:
             return self._call(tensor, powers)
+        powers = [power for source, power in zip(_inputs(tensor), powers, strict=True) if source.dtype != tf.bool]
+        if not powers:  # what is computed from decisions alone
+            return 0.0
         if operation == "ReadVariableOp":
             return 1.0 if powers == [_HANDLE] else 0.0
         if operation == "Identity":  # of a handle, too
@@ -127,7 +133,8 @@ class _Walk:
         known = [power for power in powers if power is not None]
         if operation in MEETING and not {0.0, _ANY}.issuperset(known):
             # What a variable holds may be scaled as well: a sum of gradients of earlier steps.
-            sources = (i.op.type for i, power in zip(_inputs(tensor), known, strict=True) if power == 0.0)
+            numbers = (i for i in _inputs(tensor) if i.dtype != tf.bool)
+            sources = (i.op.type for i, power in zip(numbers, known, strict=True) if power == 0.0)
             if any(source != "ReadVariableOp" for source in sources):
                 self._meetings.append(tensor.op.name)
         return known[tensor.value_index] if operation in IDENTITIES else _rule(operation, known)
@@ -137,7 +144,7 @@ class _Walk:
             return _HANDLE
         if tensor.op.type == "Merge":  # of a loop in TF1, where it is a part of a ring
             return None
-        if tensor.op.type == "ZerosLike" or (tensor.op.type == "Const" and _is_zero(tensor)):
+        if tensor.op.type == "ZerosLike" or (tensor.op.type == "Const" and _is_kept(tensor)):
             return _ANY
         if self._captures is None:
             self._captures = lineage.captures_of(tensor.graph)
@@ -187,7 +194,7 @@ def _same(powers: Sequence[float | None], zeros: float = 0.0) -> float | None:
 
 
 def _inputs(tensor: Any) -> list[Any]:
-    """The inputs that can carry a value of the variable; of a list of types, too."""
+    """The inputs that can carry a value of the variable, or decide by one; of a list of types, too."""
     if tensor.op.type in WITHOUT_FACTOR:
         return []
     return [source for source in tensor.op.inputs if _carries(source)]
@@ -195,9 +202,10 @@ def _inputs(tensor: Any) -> list[Any]:
 
 def _carries(tensor: Any) -> bool:
     dtype = tensor.dtype
-    return bool(dtype.is_floating or dtype.is_complex or dtype in (tf.resource, tf.variant))
+    return bool(dtype.is_floating or dtype.is_complex or dtype in (tf.resource, tf.variant, tf.bool))
 
 
-def _is_zero(tensor: Any) -> bool:
+def _is_kept(tensor: Any) -> bool:
+    """Whether no factor changes a constant: it is zero or infinite."""
     value = tf.get_static_value(tensor)
-    return value is not None and not value.any()
+    return value is not None and bool((value == value / 2).all())

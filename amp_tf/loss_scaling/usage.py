@@ -183,10 +183,10 @@ class Usage:
         if name:
             self._has_warned_of_meeting = True
             logging.warning(
-                "amp_tf: %s: gradients meet a constant inside the network (%s), as in tf.clip_by_norm(d, 0.1) of a "
-                "tf.custom_gradient or a weight decay; there they are multiplied by the loss scale, and the constant "
-                "is not. Divide them by optimizer.loss_scale before and multiply after (docs/limits.md), or set "
-                "AMP_TF_PRECISION=bfloat16, which needs no loss scale.",
+                "amp_tf: %s: gradients meet a constant inside the network (%s), as in tf.clip_by_norm(d, 0.1) or d > "
+                "0.1 of a tf.custom_gradient or a weight decay; there they are multiplied by the loss scale, and the "
+                "constant is not. Divide them by optimizer.loss_scale before and multiply after (docs/limits.md), or "
+                "set AMP_TF_PRECISION=bfloat16, which needs no loss scale.",
                 where,
                 name,
             )

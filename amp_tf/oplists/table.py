@@ -312,7 +312,8 @@ CALLS = Trait("PartitionedCall StatefulPartitionedCall")
 MAXIMA = Trait("Max MaxPool MaxPool3D MaxPoolV2 Min")
 MAXIMA_GRADIENTS = Trait("MaxPool3DGrad MaxPool3DGradGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2")
 #: Ops that compare their first two inputs. The gradients of maxima are or contain a comparison.
-COMPARING = Trait("Equal Greater GreaterEqual Less LessEqual NotEqual", MAXIMA_GRADIENTS)
+COMPARISONS = Trait("Equal Greater GreaterEqual Less LessEqual NotEqual")
+COMPARING = COMPARISONS | MAXIMA_GRADIENTS
 #: Ops that give each value of their first input as it came, in another shape, or in a loop or a branch.
 UNCHANGED = Trait("BroadcastTo Enter ExpandDims Identity Reshape Squeeze Switch")
 #: Likewise, and where a loop ends.
@@ -383,14 +384,16 @@ MULTIPLIED = Trait(
 #: of the largest, of the first as it is, and of that to an exponent.
 MULTIPLYING = Trait("BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum MatMul Mul MulNoNan")
 DIVIDING = Trait("Div DivNoNan RealDiv Xdivy")
-MEETING = Trait("ClipByValue Maximum Minimum Select SelectV2", ADDING)  #: of which values change each other
+MEETING = Trait(
+    "ClipByValue Maximum Minimum Select SelectV2", COMPARISONS, ADDING
+)  #: of which values change each other
 GATHERING = Trait("ConcatV2 Pack", MEETING)
 SHAPING = Trait("Cast Fill Tile", UNCHANGED)
 EXPONENTS = {"Square": 2.0, "L2Loss": 2.0, "Sqrt": 0.5, "Rsqrt": -0.5, "Reciprocal": -1.0, "Inv": -1.0}
 #: Ops that return what branches and loops do, or what lists hold, by parts of their names.
 HOLDERS = ("If", "Case", "While", "Stateless", "TensorList")
 #: Ops whose result says nothing of the factor on what they read.
-WITHOUT_FACTOR = Trait("Merge ZerosLike")
+WITHOUT_FACTOR = Trait("Merge Sign ZerosLike")
 #: Ops that hand several values on, each as it came.
 IDENTITIES = Trait("IdentityN")
 #: Ops of which the result is bounded, normalized or a square: it does not show how large an offset was.

@@ -94,23 +94,52 @@ def told(path: str | Path) -> Iterator[None]:
 
 
 def check_unpacked(path: str | Path) -> None:
-    """Refuses a zip file, as models and arrays are, that would take far more memory than it has bytes.
+    """Refuses a zip or HDF5 file, as models and arrays are, that would take far more memory than it has bytes.
 
     Raises:
-        GraphError: it holds more than 256 MiB and more than 20 times its own size.
+        GraphError: it holds more than 256 MiB and more than 20 times its own size, or is damaged HDF5.
     """
+    size = os.path.getsize(path)
     if zipfile.is_zipfile(path):
         try:
             with zipfile.ZipFile(path) as archive:  # which unpacks no more of a file than is written here
-                size = sum(entry.file_size for entry in archive.infolist())
+                _check_size(path, size, sum(entry.file_size for entry in archive.infolist()))
+                for name in archive.namelist():
+                    if name.endswith(".h5"):
+                        with archive.open(name) as file:
+                            _check_size(path, size, _size_of_arrays(path, file))
         except zipfile.BadZipFile:  # whoever reads it will say so
             return
-        if size > _MOST_UNPACKED and size > _MOST_TIMES * os.path.getsize(path):
-            raise GraphError(
-                f"its {os.path.getsize(path):,} bytes would become {size:,}",
-                where=str(path),
-                fix="If you trust it, unpack it and pack it again without compression (zip -0)",
-            )
+    elif Path(path).suffix == ".h5":
+        _check_size(path, size, _size_of_arrays(path, path))
+
+
+def _check_size(path: str | Path, size: int, unpacked: int) -> None:
+    if unpacked > _MOST_UNPACKED and unpacked > _MOST_TIMES * size:
+        raise GraphError(
+            f"its {size:,} bytes would become {unpacked:,}",
+            where=str(path),
+            fix="If you trust it, write it again without compression (a zip by zip -0)",
+        )
+
+
+def _size_of_arrays(path: str | Path, file: Any) -> int:
+    """The bytes of all arrays of an HDF5 file, by their shapes: none of them is read."""
+    import h5py
+
+    sizes = []
+
+    def note(_: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            sizes.append((item.size or 0) * item.dtype.itemsize)
+
+    try:
+        with h5py.File(file, "r") as opened:
+            opened.visititems(note)
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        why = str(error).splitlines()[0]
+        raise GraphError(f"holds no HDF5 that can be read ({why})", where=str(path), fix="Save it again") from None
+    return sum(sizes)
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:

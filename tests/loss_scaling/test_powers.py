@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -204,6 +205,16 @@ def normalized(d):
         (normalized, "add"),
         (lambda d: tf.cond(tf.reduce_sum(W) > 0.0, lambda: tf.minimum(d, 0.1), lambda: d), ""),  # not known
         (tf.function(lambda d: tf.minimum(d, 0.1)), "Minimum"),
+        (lambda d: tf.where(d > 0.1, d, 0.0), "Greater"),
+        (lambda d: tf.where(d / SCALE > 0.1, d, 0.0), ""),
+        (lambda d: tf.where(tf.abs(d) < np.inf, d, 0.0), ""),
+        (lambda d: tf.where(tf.math.is_finite(d), d, 0.0), ""),
+        (lambda d: tf.where(tf.abs(d) > 0.1 * tf.reduce_max(d), d, 0.0), ""),  # both of power 1
+        (lambda d: tf.where(tf.abs(d) / tf.norm(d) > 0.1, d, 0.0), ""),
+        (lambda d: tf.where(tf.sign(d) > 0.5, d, 0.0), ""),
+        (lambda d: d * tf.cast((d > -0.1) & (W > 0.0), tf.float32), "Greater"),
+        (lambda d: tf.cond(tf.norm(d) > 1.0, lambda: d / tf.norm(d), lambda: d), "Greater"),
+        (tf.function(lambda d: tf.where(d <= 0.1, d, 0.0)), "LessEqual"),
     ],
 )
 def test_where_a_scaled_gradient_meets_a_constant_is_found(of_gradient, operation):
@@ -218,6 +229,42 @@ def test_where_a_scaled_gradient_meets_a_constant_is_found(of_gradient, operatio
     step()
     assert found[0].startswith(operation)
     assert bool(found[0]) is bool(operation)
+
+
+SQUARE = tf.constant([[2.0, 1.0, 0.5], [1.0, 3.0, 0.2], [0.5, 0.2, 1.0]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(tf.linalg.eigh, tf.linalg.eigvalsh, tf.linalg.qr, tf.linalg.svd, tf.linalg.cholesky, tf.linalg.inv),
+        *(tf.linalg.slogdet, tf.linalg.expm, tf.linalg.sqrtm, tf.linalg.pinv, tf.norm, tf.reduce_prod),
+        *(tf.math.cumprod, tf.reduce_max, tf.sort, tf.reduce_logsumexp, tf.sign, tf.nn.relu6, tf.nn.softplus),
+        lambda x: tf.linalg.qr(x[:, :2]),
+        lambda x: tf.linalg.svd(x[:2]),
+        lambda x: tf.clip_by_norm(x, 0.1),
+        lambda x: tf.where(x > 0.7, x, 0.1),
+        lambda x: tf.keras.losses.Huber()(x, 0.1 * x),
+        lambda x: tf.nn.sigmoid_cross_entropy_with_logits(tf.ones_like(x), x),
+        lambda x: tf.nn.max_pool2d(x[None, ..., None], 2, 1, "SAME"),
+    ],
+)
+def test_gradients_of_functions_meet_nothing(function):
+    """They decide by the values of the way forward, which are not scaled."""
+    found = []
+
+    @tf.function
+    def step(weight):
+        with tf.GradientTape() as tape:
+            tape.watch(weight)
+            results = tf.nest.flatten(function(weight @ SQUARE))
+            loss = tf.add_n([tf.reduce_sum(result**2 + result) for result in results]) * SCALE
+        gradient = tape.gradient(loss, weight)
+        found.append(powers.find_meeting([gradient], SCALE))
+        return gradient
+
+    step(SQUARE)
+    assert found == [""]
 
 
 def test_eagerly_no_meeting_is_known():

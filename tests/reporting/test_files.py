@@ -7,6 +7,7 @@ import stat
 import zipfile
 from pathlib import Path
 
+import h5py
 import pytest
 
 from amp_tf.errors import GraphError
@@ -85,3 +86,33 @@ def test_a_small_file_that_would_take_much_memory_is_not_unpacked(is_bomb: bool,
         files.check_unpacked(tmp_path / "a.zip")
     (tmp_path / "no.zip").write_text("no zip")
     files.check_unpacked(tmp_path / "no.zip")
+
+
+@pytest.mark.parametrize("is_bomb", [True, False])
+@pytest.mark.parametrize("name", ["a.h5", "a.weights.h5", "a.keras"])
+def test_hdf5_with_arrays_far_larger_than_the_file_is_not_read(name: str, is_bomb: bool, tmp_path: Path) -> None:
+    inner = tmp_path / (name if name.endswith(".h5") else "model.weights.h5")
+    with h5py.File(inner, "w") as file:  # no chunk is written, so that it has but zeros
+        for layer in ("a", "b"):
+            megabytes = 150 if is_bomb else 15
+            file.create_dataset(f"{layer}/vars/0", (megabytes << 18,), "float32", compression="gzip")
+    if inner.name != name:
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.write(inner, inner.name)
+    if is_bomb:
+        with pytest.raises(GraphError, match=rf"{name}: its [\d,]+ bytes would become 314,572,800\. If you trust it"):
+            files.check_unpacked(tmp_path / name)
+    else:
+        files.check_unpacked(tmp_path / name)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x89HDF\r\n\x1a\n" + bytes(100), b"no HDF5"])
+@pytest.mark.parametrize("name", ["a.h5", "a.keras"])
+def test_damaged_hdf5_is_one_error(name: str, content: bytes, tmp_path: Path) -> None:
+    if name == "a.keras":
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("model.weights.h5", content)
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(GraphError, match=rf"{name}: holds no HDF5 that can be read \(.+\)\. Save it again"):
+        files.check_unpacked(tmp_path / name)

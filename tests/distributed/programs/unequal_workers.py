@@ -1,4 +1,7 @@
-"""Workers that each have variables of their own: ``unequal_workers.py '[{...}, {...}]' script arguments``."""
+"""Workers that each have variables of their own: ``unequal_workers.py '[{...}, {...}]' script arguments``.
+
+With ``"LATE": "1"`` among them a worker sets its variables when it is connected to the others, as a script may.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,32 @@ import os
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+
+
+def set_when_connected(variables: dict[str, str]) -> None:
+    import tensorflow as tf
+
+    strategy_class = tf.distribute.MultiWorkerMirroredStrategy
+
+    def make(*arguments: Any) -> Any:
+        strategy = strategy_class(*arguments)
+        os.environ.update(variables)
+        return strategy
+
+    tf.distribute.MultiWorkerMirroredStrategy = make
+
 
 if __name__ == "__main__":
     each = json.loads(sys.argv[1])
     if "TF_CONFIG" in os.environ:
-        os.environ.update(each[json.loads(os.environ["TF_CONFIG"])["task"]["index"]])
+        variables = each[json.loads(os.environ["TF_CONFIG"])["task"]["index"]]
+        if variables.pop("LATE", ""):
+            set_when_connected(variables)
+        else:
+            os.environ.update(variables)
         sys.argv[:] = sys.argv[2:]
         runpy.run_path(sys.argv[0], run_name="__main__")
     else:
