@@ -27,7 +27,8 @@ def told(looked: Sequence[Looked], graph: Any, precision: Precision) -> Iterator
     known = {one.probe.name: one for one in looked}
     reads = {node.name: [text.lstrip("^").partition(":")[0] for text in node.input] for node in graph.node}
     reached: set[str] = set()
-    born, ends = [], []
+    born: list[Looked] = []
+    ends: list[Looked] = []
     for name in nodes_run_once(graph) if any(one.accumulated.nonfinite for one in looked) else ():
         one, is_reached = known.get(name), not reached.isdisjoint(reads[name])
         is_bad = is_reached if one is None else one.accumulated.nonfinite > 0
