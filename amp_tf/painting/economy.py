@@ -2,10 +2,10 @@
 
 Two questions, in this order. *Which ops around the products should be 16 bit?* An op is faster in one of the types,
 and a cast is paid wherever the types of neighbours differ; the cheapest choice for all of them at once is a minimum
-cut (:mod:`amp_tf.painting.min_cut`). *Does each island pay?* An island is a set of connected 16-bit nodes; if what it
-saves is less than the casts at its border, all of it stays in float32. So does an island without a product: what is
-left to win there is not worth the rounding. What runs in a loop is weighed as often as a loop is taken to turn, so that
-a cast before a loop costs little beside what it saves in there.
+cut (:class:`amp_tf.graph.algorithms.Network`). *Does each island pay?* An island is a set of connected 16-bit nodes; if
+what it saves is less than the casts at its border, all of it stays in float32. So does an island without a product:
+what is left to win there is not worth the rounding. What runs in a loop is weighed as often as the loop is expected to
+iterate, so that a cast before a loop costs little beside what it saves in there.
 
 Both need static shapes. What is not known is taken to be as large as the median of what is; where nothing is known,
 only the first question is asked.
@@ -26,6 +26,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected
 from amp_tf.graph.sizes import AttributeShapes, Shape, Shapes, element_count
 from amp_tf.oplists.cost_tables import Pair
 from amp_tf.oplists.table import PICKING, PINNED
@@ -33,7 +34,6 @@ from amp_tf.oplists.targets import XLA_WIDENS
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.kernels import drop_lone_halves, drop_slow_kernels, fused_with_products, kernel_pairs
 from amp_tf.painting.loops import recurrent_units
-from amp_tf.painting.min_cut import SINK, SOURCE, UNBOUNDED, Network
 from amp_tf.painting.prices import Prices, Runs
 from amp_tf.painting.reasons import FORCED, Balance, Rule
 
@@ -269,26 +269,6 @@ def find_islands(canvas: Canvas, ports: Iterable[_Port], ties: Iterable[Sequence
     """The sets of painted units that are connected by 16-bit edges, by belonging to one product, or by ties."""
     by_edges = [(port.source, *port.readers) for port in ports if canvas.allow[port.source]]
     return connected(units_of(canvas.allow), [*by_edges, *_products(canvas).values(), *ties])
-
-
-def connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list[int]]:
-    """The units in sets: those that a link names are in one; a link may name others, which do not count."""
-    root_of = {unit: unit for unit in units}
-
-    def root(unit: int) -> int:
-        while root_of[unit] != unit:
-            root_of[unit] = root_of[root_of[unit]]
-            unit = root_of[unit]
-        return unit
-
-    for link in links:
-        linked = [unit for unit in link if unit in root_of]
-        for unit in linked[1:]:
-            root_of[root(unit)] = root(linked[0])
-    groups: dict[int, list[int]] = {}
-    for unit in root_of:
-        groups.setdefault(root(unit), []).append(unit)
-    return list(groups.values())
 
 
 def _balances(
