@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,8 @@ SINK = 1
 UNBOUNDED = 1 << 60
 
 
-def in_order(nodes: Mask, links: Adjacency) -> Iterator[Node]:
-    """Some nodes, each after all that it reads; those on cycles, and those that read one of these, are left out.
+def in_order(nodes: Mask, links: Adjacency) -> Iterator[tuple[Node, Sequence[Node]]]:
+    """Some nodes with their readers, each after all that it reads; those on cycles, and behind these, are left out.
 
     Args:
         nodes: which; links connect these alone.
@@ -28,8 +28,9 @@ def in_order(nodes: Mask, links: Adjacency) -> Iterator[Node]:
     ready = [node for node in np.flatnonzero(nodes).tolist() if not missing[node]]
     while ready:
         node = ready.pop()
-        yield node
-        for reader in fanout[starts[node] : starts[node + 1]]:
+        readers = fanout[starts[node] : starts[node + 1]]
+        yield node, readers
+        for reader in readers:
             missing[reader] -= 1
             if not missing[reader]:
                 ready.append(reader)
@@ -38,7 +39,7 @@ def in_order(nodes: Mask, links: Adjacency) -> Iterator[Node]:
 def is_sorted(nodes: Mask, sources: Indices, readers: Indices) -> Mask:
     """Of some nodes, those that are on no cycle and behind none."""
     found = np.zeros(len(nodes), np.bool_)
-    found[list(in_order(nodes, Adjacency(sources, readers, len(nodes))))] = True
+    found[[node for node, _ in in_order(nodes, Adjacency(sources, readers, len(nodes)))]] = True
     return found
 
 
@@ -46,12 +47,10 @@ def heaviest_ends(
     nodes: Mask, sources: Indices, readers: Indices, weights: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """For each node the weight of the heaviest path that ends there."""
-    links = Adjacency(sources, readers, len(nodes))
-    starts, fanout = links.fanout_start, links.fanout
     own = weights.tolist()
     total = list(own)
-    for node in in_order(nodes, links):
-        for reader in fanout[starts[node] : starts[node + 1]]:
+    for node, behind in in_order(nodes, Adjacency(sources, readers, len(nodes))):
+        for reader in behind:
             total[reader] = max(total[reader], own[reader] + total[node])
     return np.asarray(total, np.int64)
 
