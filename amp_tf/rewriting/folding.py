@@ -51,19 +51,19 @@ from amp_tf.rewriting.form import Form, Job
 SUFFIX = "AmpTfFold"  #: ends the names of new nodes
 
 
-def fold(form: Form, job: Job) -> Form | None:
-    """Folds all batch normalization for which it is right and pays; ``None`` where there is none.
+def fold(form: Form, job: Job) -> Form:
+    """Folds all batch normalization for which it is right and pays; the form itself where there is none.
 
     Only where amp_tf chooses the precision: naming one means TensorFlow's own conversion. Without shapes nothing is
     folded.
     """
     if not job.resolution.is_thrifty or not _has_candidates(form.view):
-        return None
+        return form
     obstacles = job.obstacles(form.view)
     search = _Search(form.view, form.shapes, {*obstacles.rule_of, *obstacles.forced})
     search.run()
     if not search.scales:
-        return None
+        return form
     folded = form.then(search.edits(), job.templates, search.resized())
     return dataclasses.replace(folded, folded=search.folded())
 
