@@ -36,13 +36,10 @@ def _stages() -> Iterator[str]:
     from amp_tf.graph.reader import read_graph, read_nodes
     from amp_tf.graph.serialized import SerializedGraph, parse_graph, read_table
     from amp_tf.oplists.hardware import Hardware
-    from amp_tf.rewriting.folding import fold
     from amp_tf.rewriting.hoisting import with_early_reads
-    from amp_tf.rewriting.lifting import lift
-    from amp_tf.rewriting.list_makers import part_lists
+    from amp_tf.rewriting.pipeline import prepare
     from amp_tf.rewriting.planning import plan_edits
     from amp_tf.rewriting.run import Run
-    from amp_tf.rewriting.splitting import split
 
     graph_def = make_graph()
     graph = SerializedGraph(graph_def.SerializeToString())
@@ -56,12 +53,9 @@ def _stages() -> Iterator[str]:
     edges = zip(view.edges.src_unit.tolist(), view.edges.dst_unit.tolist(), strict=True)
     yield f"    edges {' '.join(f'{source}→{reader}' for source, reader in edges)}"
 
-    yield "prepare: given = job.form(view, None)                       the multiplication moves to the filter,"
-    yield "         whole = part_lists(split(given, job), job)         nothing is fused yet, there is no list, and"
-    yield "         form = lift(fold(whole, job) or whole, job)        there is no bias to lift"
-    given = job.form(view, None)
-    whole = part_lists(split(given, job), job)
-    form = lift(fold(whole, job) or whole, job)
+    yield "prepare: form = prepare(job.form(view, None), job)          the multiplication moves to the filter; nothing"
+    yield "                                                            is fused yet, and there is no list and no bias"
+    form = prepare(job.form(view, None), job)
     yield from _edits(form.edits, form.view)
 
     yield "paint:   form, painting = with_early_reads(form, job)       no loop, so no early reads"

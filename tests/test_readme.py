@@ -82,7 +82,6 @@ IN_SENTENCES = {
 # And those that are run here, made short.
 SHORT = {
     "python benchmarks/interpreter_start.py": "--starts 2",
-    "python benchmarks/xla_cpu_ops.py": "--only BatchMatMulV2 --rounds 1 --round-s 0.001",
 }
 COMMAND = re.compile(r"(?:\w+=\S+ )*(?:python|pip|amp-tf|scripts/\w+(?:\.py)?)(?: |$)")
 TRAIN = """

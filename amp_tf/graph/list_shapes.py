@@ -10,8 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
 from amp_tf.graph import datatypes
 from amp_tf.graph.constants import whole_number
 from amp_tf.graph.sizes import Shape, Shapes, element_count
@@ -66,7 +64,7 @@ class _Search:
         view = self._view
         kept = view.nodes_with(TENSOR_LIST_ELEMENTS)
         entries = view.nodes_with(LOOP_ENTRIES) if kept else []
-        new = [source for entry in entries for source, _ in self._sources(entry)]
+        new = [source for entry in entries for source, _ in self._view.inputs(entry)]
         while new:
             self._follow(new)
             new = [node for node in kept if self._find_element(node)]
@@ -84,7 +82,7 @@ class _Search:
     def _follow(self, ready: list[int]) -> None:
         """Notes the shapes of what is computed of these nodes, and of that in turn."""
         while ready:
-            for reader in self._readers(ready.pop()):
+            for reader, _ in self._view.readers(ready.pop()):
                 rule = _RULES.get(self._view.ops[reader])
                 if rule is None or not _is_open(self._of(reader, 0)):
                     continue
@@ -95,7 +93,7 @@ class _Search:
 
     def inputs(self, node: int) -> list[Shape | None]:
         """The shapes of a node's data inputs."""
-        return [self._of(source, port) for source, port in self._sources(node)]
+        return [self._of(source, port) for source, port in self._view.inputs(node)]
 
     def port_count(self, node: int) -> int:
         """How many outputs a node has."""
@@ -103,7 +101,7 @@ class _Search:
 
     def number(self, node: int, position: int) -> int | None:
         """The whole number at one of a node's inputs, where it is a constant."""
-        source, _ = self._sources(node)[position]
+        source, _ = self._view.inputs(node)[position]
         return whole_number(self._view.protos[source]) if self._view.ops[source] in CONSTANTS else None
 
     def attribute(self, node: int, name: str) -> int:
@@ -134,20 +132,6 @@ class _Search:
     def _pushed(self, node: int) -> Shape | None:
         inputs, position = self.inputs(node), TENSOR_LIST_PUSHES[self._view.ops[node]]
         return inputs[position] if position < len(inputs) else None
-
-    def _sources(self, node: int) -> list[tuple[int, int]]:
-        return list(self._view.edges.into(node).rows("src_node", "src_port"))
-
-    def _readers(self, node: int) -> list[int]:
-        start, readers = self._by_source
-        return readers[start[node] : start[node + 1]].tolist()  # type: ignore[no-any-return]
-
-    @functools.cached_property
-    def _by_source(self) -> tuple[Sequence[int], np.ndarray]:
-        edges = self._view.edges
-        order = np.argsort(edges.src_node, kind="stable")
-        starts = np.searchsorted(edges.src_node[order], np.arange(self._view.node_count + 1))
-        return starts.tolist(), edges.dst_node[order]
 
 
 def _is_open(shape: Shape | None) -> bool:

@@ -24,8 +24,14 @@ class Shapes(Protocol):
         """
 
 
+def shape_of(shapes: Shapes, node: str, port: int = 0) -> Shape | None:
+    """The shape of one output port of a node; ``None`` where not even its rank is known."""
+    found = shapes.output_shapes(node)
+    return found[port] if port < len(found) else None
+
+
 class NoShapes:
-    """Knows no shape."""
+    """No shapes are known."""
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """Nothing."""

@@ -16,11 +16,13 @@ something else it is searched for.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from amp_tf.graph.algorithms import is_sorted
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode
 from amp_tf.graph.indices import Indices
 from amp_tf.graph.serialized import NodeTable, table_of
@@ -63,7 +65,7 @@ class Check:
     find: Callable[[Case], str]
 
 
-def find_ring(ops: Sequence[str], links: Iterable[tuple[int, int]], node_count: int) -> int | None:
+def find_ring(ops: Sequence[str], links: npt.ArrayLike, node_count: int) -> int | None:
     """A node that waits for itself, by a ring that no NextIteration closes, or for one that does; ``None`` for none.
 
     Args:
@@ -71,26 +73,17 @@ def find_ring(ops: Sequence[str], links: Iterable[tuple[int, int]], node_count: 
         links: (source, reader) of each edge.
         node_count: how many nodes there are.
     """
-    closing = {node for node, op in enumerate(ops) if op in LOOP_CLOSERS}
-    waiting = [0] * node_count
-    readers: list[list[int]] = [[] for _ in range(node_count)]
-    for source, reader in links:
-        if source not in closing:
-            waiting[reader] += 1
-            readers[source].append(reader)
-    ready = [node for node in range(node_count) if not waiting[node]]
-    while ready:
-        for reader in readers[ready.pop()]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
-    return next((node for node in range(node_count) if waiting[node]), None)
+    sources, readers = np.asarray(links, np.int32).reshape(-1, 2).T
+    closing = np.zeros(node_count, np.bool_)
+    closing[[node for node, op in enumerate(ops) if op in LOOP_CLOSERS]] = True
+    free = ~closing[sources]
+    waiting = ~is_sorted(np.ones(node_count, np.bool_), sources[free], readers[free])
+    return int(waiting.argmax()) if waiting.any() else None
 
 
 def find_cycle(view: GraphView) -> str:
     """The name of a node on a cycle that no NextIteration closes, or an empty string."""
-    links = view.edges.rows("src_node", "dst_node")
-    node = find_ring(view.ops, links, view.node_count)
+    node = find_ring(view.ops, np.stack([view.edges.src_node, view.edges.dst_node], axis=1), view.node_count)
     return "" if node is None else view.names[node]
 
 

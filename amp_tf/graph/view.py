@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from amp_tf.graph.attributes import ARG_OP, CAPTURED, USER_NAME, read_signatures, read_types
 from amp_tf.graph.editor import EditedNodes
-from amp_tf.graph.edits import Edits
+from amp_tf.graph.edits import Edits, Tensor
 from amp_tf.graph.indices import Indices, Mask, Node, Port, Unit
 from amp_tf.graph.serialized import Nodes
 from amp_tf.graph.templates import Signature, Slot, Templates
@@ -283,6 +283,40 @@ class GraphView:
 
     def slot(self, node: Node, unit: Unit) -> Slot:
         return self.signatures[node].slots[unit - self.base[node]]
+
+    def inputs(self, node: Node) -> list[Tensor]:
+        """The tensors that a node reads, in the order of its data inputs."""
+        starts, tensors = self._inward
+        return tensors[starts[node] : starts[node + 1]]
+
+    def readers(self, node: Node, port: Port | None = None) -> list[tuple[Node, int]]:
+        """The data inputs that read a node's results, or those of one port: (node, number of the input)."""
+        starts, readers, ports = self._outward
+        found = slice(starts[node], starts[node + 1])
+        if port is None:
+            return readers[found]
+        return [reader for reader, read in zip(readers[found], ports[found], strict=True) if read == port]
+
+    def only_reader(self, node: Node) -> Node | None:
+        """The node that reads a node's results where there is one reading."""
+        readers = self.readers(node)
+        return readers[0][0] if len(readers) == 1 else None
+
+    def first_inputs(self, nodes: Mask) -> dict[Node, Tensor]:
+        """The tensors that some nodes read by their first data inputs."""
+        edges = self.edges.at(nodes[self.edges.dst_node] & (self.edges.dst_position == 0))
+        return {node: (source, port) for node, source, port in edges.rows("dst_node", "src_node", "src_port")}
+
+    @functools.cached_property
+    def _inward(self) -> tuple[list[int], list[Tensor]]:
+        starts = np.searchsorted(self.edges.dst_node, np.arange(self.node_count + 1, dtype=np.int32))
+        return starts.tolist(), list(self.edges.rows("src_node", "src_port"))
+
+    @functools.cached_property
+    def _outward(self) -> tuple[list[int], list[tuple[Node, int]], list[Port]]:
+        edges = self.edges.at(np.argsort(self.edges.src_node, kind="stable"))
+        starts = np.searchsorted(edges.src_node, np.arange(self.node_count + 1, dtype=np.int32))
+        return starts.tolist(), list(edges.rows("dst_node", "dst_position")), edges.src_port.tolist()
 
     def given_arguments(self) -> list[Node]:
         """The arguments that callers give: those before the first that a trace captured, a tensor or a variable."""

@@ -113,7 +113,7 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
     )
     asked = frozenset(config.allow_add) if is_thrifty and hardware.is_xla else None
     if asked is not None and not (asked or config.force_f16):
-        return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/xla_cpu_ops.py
+        return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/README.md, Answered
     costs = hardware.costs or cost_tables.SHIPPED
     target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla, without_kernel, hardware.is_xla)
     return Resolution(target, default_device, "", is_thrifty, asked, costs)

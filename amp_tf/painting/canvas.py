@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from amp_tf.graph.indices import Flags, Indices, Mask, Node, Unit
+from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import Adjacency, GraphView
-from amp_tf.oplists.targets import Target
+from amp_tf.oplists.targets import Resolution, Target
+from amp_tf.painting.eligibility import Obstacles
+from amp_tf.painting.flow import Flow
+from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.reasons import Balance, Rule
+from amp_tf.painting.values import Values
 
 NO_CAUSE = -1
 
@@ -22,7 +29,8 @@ class Canvas:
 
     Attributes:
         view: the graph.
-        target: what is converted, and the lists that decide.
+        resolution: what is converted here.
+        obstacles: what forbids to touch nodes, and what forces them.
         edges: neighbours of each unit; TensorList edges are added once they are known.
         node_of: the node of each unit.
         src, dst: the units that each edge connects, as arrays; TensorList edges included.
@@ -35,11 +43,17 @@ class Canvas:
         allow, deny: the paint.
         rule: the rule that painted each unit, 0 for none.
         cause: the unit from which the paint came, -1 for none.
+        is_function: whether an op is a function of the graph's library.
+        calls_products: whether a node that holds or calls functions computes products in them; asked with its NodeDef.
+        shapes: the static shapes of the graph's tensors; ``None`` for those that its nodes carry.
+        folded: the nodes that have another meaning since normalization was folded.
         weighed: for units that the cost model took the paint off, what it weighed, or why in words.
+        clusters: of the nodes that share a TensorList, each with the unit that is the type of the list's elements.
     """
 
     view: GraphView
-    target: Target
+    resolution: Resolution
+    obstacles: Obstacles
     edges: Adjacency
     node_of: Sequence[Node]
     src: Indices
@@ -57,7 +71,41 @@ class Canvas:
     deny: Flags
     rule: Flags
     cause: array[int]
+    is_function: Callable[[str], bool] = lambda op: False
+    calls_products: Callable[[Any], bool] = lambda node: True
+    shapes: Shapes | None = None
+    folded: Folded = NOTHING_FOLDED
     weighed: dict[int, Balance | str] = dataclasses.field(default_factory=dict)
+    clusters: list[dict[Node, Unit]] = dataclasses.field(default_factory=list)
+
+    @property
+    def target(self) -> Target:
+        """What is converted, and the lists that decide."""
+        assert self.resolution.target is not None
+        return self.resolution.target
+
+    @functools.cached_property
+    def flow(self) -> Flow:
+        """Where values go, once the allow list is painted."""
+        view, free = self.view, self.is_float32 & (self.deny ^ 1)
+        products = self.nodes_of(self.allow)
+        calls = view.of_kinds((kind.holds_functions or self.is_function(kind.op) for kind in view.of_kind), np.bool_)
+        for node in np.flatnonzero(calls).tolist():
+            calls[node] = self.calls_products(view.protos[node])
+        return Flow(
+            values=Values(view, self.src, self.dst, self.node_of),
+            unmasked=Values(view, self.src, self.dst, self.node_of, masks=False),
+            products=products,
+            users=products | calls,
+            is_open=self.nodes_of((self.on_infer | self.on_clear) & free) & ~products,
+            computes=self.nodes_of(self.on_infer & free) & ~products,
+        )
+
+    def nodes_of(self, flags: Flags | Mask) -> Mask:
+        """The nodes that have a flagged unit."""
+        found = np.zeros(self.view.node_count, np.bool_)
+        found[np.asarray(self.node_of, np.int32)[flags.astype(np.bool_)]] = True
+        return found
 
     def add_edges(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Adds edges that the graph does not show, such as those from TensorList writers to readers."""
@@ -81,6 +129,12 @@ class Canvas:
         if fresh:
             self.deny[fresh] = 1
             self.rule[fresh] = rule
+
+    def keep(self, nodes: Mask, rule: Rule) -> None:
+        """Paints deny what the lists would convert of some nodes."""
+        if nodes.any():
+            listed = (self.on_infer | self.on_clear) & self.is_float32
+            self.paint_deny(units_of(self.view.spread(nodes) & listed.astype(np.bool_)), rule)
 
     def unpaint_allow(self, units: Iterable[Unit], rule: Rule) -> None:
         """Takes allow paint off units."""

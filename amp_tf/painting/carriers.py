@@ -6,11 +6,10 @@ import numpy as np
 
 from amp_tf.oplists.table import HANDING_ON
 from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.contract import Flow, nodes_of_units
 from amp_tf.painting.reasons import FORCED, Rule
 
 
-def leave_carried_values(canvas: Canvas, flow: Flow) -> None:
+def leave_carried_values(canvas: Canvas) -> None:
     """What hands a float32 value on unchanged, and not to converted nodes alone, stays in float32.
 
     The cast then stands behind it, for those that want 16 bit: the others get the value as it was, and no cast back. So
@@ -26,11 +25,11 @@ def leave_carried_values(canvas: Canvas, flow: Flow) -> None:
         allow1 = MatMul(flat, x)                     f16
         exact = Digamma(flat)
     """
-    values = flow.values
+    values = canvas.flow.values
     painted = canvas.allow.astype(np.bool_)
     forced = np.isin(canvas.rule, sorted(FORCED))
-    converted = nodes_of_units(canvas, painted)
-    carriers = values.nodes_of(HANDING_ON) & nodes_of_units(canvas, painted & ~forced)
+    converted = canvas.nodes_of(painted)
+    carriers = values.nodes_of(HANDING_ON) & canvas.nodes_of(painted & ~forced)
     behind = values.readers_of(converted & ~carriers) & carriers
     free = carriers & ~behind & ~values.downstream(behind, through=carriers)
     shared = free & values.sources_of(~converted)

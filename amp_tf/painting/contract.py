@@ -24,17 +24,12 @@ streams of deep networks): at 8 small steps the error reaches 4 times that of th
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-
 import numpy as np
 
 from amp_tf.graph.attributes import ARG_OP
-from amp_tf.graph.indices import Mask
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.oplists.table import (
     ADDING,
-    BOUNDING,
     FOLLOWING,
     NORMALIZING,
     READ_OPS,
@@ -43,70 +38,13 @@ from amp_tf.oplists.table import (
     SUMS_IN_BFLOAT16,
     TOTALS,
 )
-from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.origins import Origins
+from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.reasons import Rule
-from amp_tf.painting.values import Values
 
 LONGEST_SUM = 8  #: additions to one value, one after the other, that 16 bit may hold
 
 
-@dataclasses.dataclass(frozen=True)
-class Flow:
-    """Where the values of a painted canvas go.
-
-    Attributes:
-        values: the graph at the level of nodes.
-        products: the nodes that are painted allow.
-        users: products, and calls of functions that compute some.
-        is_open: the nodes that the lists may still convert: infer and clear ones of float32.
-        computes: those of the infer list: each may round.
-        results: the nodes that no product uses, not even by way of others.
-        unmasked: the values without edges that only mask others.
-    """
-
-    values: Values
-    products: Mask
-    users: Mask
-    is_open: Mask
-    computes: Mask
-    results: Mask
-    unmasked: Values
-
-    @classmethod
-    def of(cls, canvas: Canvas, calls_products: Mask) -> Flow:
-        """
-        Args:
-            canvas: a canvas on which the allow list is painted.
-            calls_products: the nodes that call functions which compute products.
-        """
-        values = Values(canvas.view, canvas.src, canvas.dst, canvas.node_of)
-        products = nodes_of_units(canvas, canvas.allow)
-        users = products | calls_products
-        free = canvas.is_float32 & (canvas.deny ^ 1)
-        return cls(
-            values=values,
-            products=products,
-            users=users,
-            is_open=nodes_of_units(canvas, (canvas.on_infer | canvas.on_clear) & free) & ~products,
-            computes=nodes_of_units(canvas, canvas.on_infer & free) & ~products,
-            results=~values.upstream(users, through=~values.nodes_of(STORING)) & ~users,
-            unmasked=Values(canvas.view, canvas.src, canvas.dst, canvas.node_of, masks=False),
-        )
-
-    @functools.cached_property
-    def origins(self) -> Origins:
-        """Where values come from."""
-        return Origins.of(self.unmasked, self.users)
-
-    def rounded_already(self) -> Mask:
-        """What gives a product's values on as they are: to round them again changes nothing."""
-        values = self.unmasked
-        exact = (self.is_open & ~self.computes) | values.nodes_of(BOUNDING)
-        return values.downstream(self.products, through=exact & (values.count_inputs() == 1))
-
-
-def keep_results(canvas: Canvas, flow: Flow) -> None:
+def keep_results(canvas: Canvas) -> None:
     """What no product uses is painted deny: gradients from the last product on, losses, metrics.
 
     A bias, an activation without arithmetic and what only moves values still have the product's type, so that kernels
@@ -122,14 +60,14 @@ def keep_results(canvas: Canvas, flow: Flow) -> None:
         allow2 = MatMul(infer1, x)  f16
         loss = Mul(allow2, x)       f16 → float32
     """
-    values = flow.values
+    flow, values = canvas.flow, canvas.flow.values
     follows = (flow.is_open & ~flow.computes & (values.count_inputs() == 1)) | values.nodes_of(FOLLOWING)
     moved = values.downstream(flow.products, through=flow.results & follows)
     fused = moved | values.nodes_of(SUMS_IN_BFLOAT16)
-    deny(canvas, flow.results & ~fused & flow.is_open, Rule.AFTER_PRODUCTS)
+    canvas.keep(flow.results & ~fused & flow.is_open, Rule.AFTER_PRODUCTS)
 
 
-def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
+def keep_running_sums(canvas: Canvas) -> None:
     """Where a value goes through arithmetic and comes back without a product in between, all of that is painted deny.
 
     It comes back through a loop, as the result of a function that may be called again with it, or through a variable
@@ -156,7 +94,8 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
         done = Exit(switch)                                       f16
         allow2 = MatMul(done, x)                                  f16
     """
-    values, view = flow.values, canvas.view
+    flow, view = canvas.flow, canvas.view
+    values = flow.values
     arguments = [node for node, op in enumerate(view.ops) if op == ARG_OP]
     results = [node for node, op in enumerate(view.ops) if op == RETVAL_OP]
     back: list[tuple[int, int]] = []
@@ -176,7 +115,7 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
     if circling.any():
         factors = circling & values.nodes_of(SCALING)
         scales = values.upstream(factors, through=flow.is_open & ~circling)
-        deny(canvas, (circling | scales) & flow.is_open, Rule.RUNNING_SUM)
+        canvas.keep((circling | scales) & flow.is_open, Rule.RUNNING_SUM)
     adding = values.nodes_of(ADDING) & flow.computes
     scaled = values.nodes_of(SCALING) & values.readers_of(values.nodes_of(("Const",)))
     sums = circling & adding
@@ -186,10 +125,10 @@ def keep_running_sums(canvas: Canvas, flow: Flow) -> None:
         passing = added | scaled | values.nodes_of(("BiasAdd",)) | ~flow.computes
         chain = flow.unmasked.heaviest_paths(flow.is_open & ~circling & passing, terms)
         long = chain.between & (chain.weight > LONGEST_SUM)
-        deny(canvas, long, Rule.RUNNING_SUM)
+        canvas.keep(long, Rule.RUNNING_SUM)
         sums |= long & adding
     if sums.any():  # the factor of each step
-        deny(canvas, flow.unmasked.upstream(sums, through=(scaled | adding) & flow.is_open), Rule.RUNNING_SUM)
+        canvas.keep(flow.unmasked.upstream(sums, through=(scaled | adding) & flow.is_open), Rule.RUNNING_SUM)
 
 
 def _stored_and_read(canvas: Canvas) -> list[tuple[int, int]]:
@@ -206,7 +145,7 @@ def _stored_and_read(canvas: Canvas) -> list[tuple[int, int]]:
     return [(node, read) for handle, node in written.rows("src_node", "dst_node") for read in readers.get(handle, ())]
 
 
-def keep_joined(canvas: Canvas, flow: Flow) -> None:
+def keep_joined(canvas: Canvas) -> None:
     """What is made of exact values and of products, by other means than multiplication, is painted deny.
 
     What only moves such values is too, where something else than a product reads them.
@@ -220,20 +159,7 @@ def keep_joined(canvas: Canvas, flow: Flow) -> None:
         shown = Sigmoid(moved)     f16 → float32
         allow2 = MatMul(shown, x)  f16
     """
+    flow = canvas.flow
     moving = flow.is_open & ~flow.computes & flow.origins.exact
     joined = flow.origins.joined & ~moving & ~flow.users
-    deny(canvas, joined | flow.unmasked.upstream(joined, through=moving), Rule.JOINED)
-
-
-def nodes_of_units(canvas: Canvas, flags: np.ndarray) -> Mask:
-    """The nodes that have a flagged unit."""
-    found = np.zeros(canvas.view.node_count, np.bool_)
-    found[np.asarray(canvas.node_of, np.int32)[flags.astype(np.bool_)]] = True
-    return found
-
-
-def deny(canvas: Canvas, nodes: Mask, rule: Rule) -> None:
-    """Paints deny what the lists would convert of some nodes."""
-    if nodes.any():
-        listed = (canvas.on_infer | canvas.on_clear) & canvas.is_float32
-        canvas.paint_deny(units_of(canvas.view.spread(nodes) & listed.astype(np.bool_)), rule)
+    canvas.keep(joined | flow.unmasked.upstream(joined, through=moving), Rule.JOINED)

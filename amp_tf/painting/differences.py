@@ -40,14 +40,14 @@ from amp_tf.oplists.table import (
     UNSIGNED,
 )
 from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.contract import Flow, deny, nodes_of_units
+from amp_tf.painting.flow import Flow
 from amp_tf.painting.reasons import FORCED, KEPT, Rule
 from amp_tf.painting.values import Values
 
 FARTHEST = 64  #: nodes behind a difference among which its products are looked for
 
 
-def keep_differences(canvas: Canvas, flow: Flow) -> None:
+def keep_differences(canvas: Canvas) -> None:
     """A difference that is then divided, rooted, logged or exponentiated is painted deny, from its products to there.
 
     Such are variances, distances, normalized values, and 1 - p in a logarithm. A difference of squares is one whatever
@@ -75,7 +75,7 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
         root = Sqrt(difference)         f16 → float32
         allow2 = MatMul(root, x)        f16
     """
-    terms = _Terms.of(canvas, flow)
+    flow, terms = canvas.flow, _Terms.of(canvas.flow)
     differences = terms.differences()
     errors = terms.errors(differences)
     logged = terms.read_as_they_are(differences)
@@ -84,12 +84,12 @@ def keep_differences(canvas: Canvas, flow: Flow) -> None:
     behind = flow.unmasked.upstream((magnified & ~flow.results) | read, through=terms.computing)
     results = terms.computing & flow.results & ~flow.values.nodes_of(SUMS_IN_BFLOAT16)
     behind |= flow.unmasked.upstream(magnified & flow.results, through=results)
-    deny(canvas, magnified | (behind & ~flow.rounded_already()), Rule.DIFFERENCE)
+    canvas.keep(magnified | (behind & ~flow.rounded_already()), Rule.DIFFERENCE)
     fused = terms.products_with_bias(errors | (differences & shown) | logged)
     _keep_products(canvas, terms.products_that_differ(differences & shown) | fused)
 
 
-def keep_centred(canvas: Canvas, flow: Flow) -> None:
+def keep_centred(canvas: Canvas) -> None:
     """A value minus its mean, as in the gradient of a variance or of a softmax, is painted deny, with that mean.
 
     Such rows add up to zero, and to something else where the mean is rounded beside its values, or, of a weighted mean,
@@ -107,6 +107,7 @@ def keep_centred(canvas: Canvas, flow: Flow) -> None:
         centred = Sub(allow1, mean)                 f16 → float32
         allow2 = MatMul(centred, x)                 f16
     """
+    flow = canvas.flow
     values, is_open = flow.unmasked, flow.is_open & ~flow.results
     factors, weights = (values.nodes_of(ops) & is_open for ops in (("Mul",), SHARES))
     moving = is_open & ~flow.computes
@@ -133,10 +134,10 @@ def keep_centred(canvas: Canvas, flow: Flow) -> None:
                 elif factors[summed] and set(terms) & set(sources):
                     found[[node, *way, summed]] = True
                     found[terms] |= weights[terms]
-    deny(canvas, found, Rule.CENTRED)
+    canvas.keep(found, Rule.CENTRED)
 
 
-def promote_differences(canvas: Canvas, flow: Flow) -> None:
+def promote_differences(canvas: Canvas) -> None:
     """A difference of which one side is float32 for the contract's sake stays in float32.
 
     Of a loop's state minus where it began, or a sum minus one of its terms, a small part is left; to round the side
@@ -152,8 +153,8 @@ def promote_differences(canvas: Canvas, flow: Flow) -> None:
         left = Sub(more, allow1)       f16 → float32
         allow2 = MatMul(left, logged)  f16
     """
-    values = flow.values
-    kept = nodes_of_units(canvas, np.isin(canvas.rule, sorted(KEPT)))
+    values = canvas.flow.values
+    kept = canvas.nodes_of(np.isin(canvas.rule, sorted(KEPT)))
     kept |= values.downstream(kept, through=values.nodes_of(HANDING_ON))
     promoted = values.nodes_of(SUBTRACTING) & values.readers_of(kept)
     free = canvas.view.spread(promoted) & ~np.isin(canvas.rule, sorted(FORCED))
@@ -165,7 +166,7 @@ class _Terms:
     """What the nodes of a graph are for its differences.
 
     Attributes:
-        canvas, flow: the graph.
+        flow: where the graph's values go.
         values: where its values go; what only masks others left out.
         computing: what may be computed in 16 bit, or is linear on whatever list; not products.
         moving: what only moves values.
@@ -173,7 +174,6 @@ class _Terms:
         divided: multiplications by a reciprocal.
     """
 
-    canvas: Canvas
     flow: Flow
     values: Values
     computing: Mask
@@ -182,12 +182,11 @@ class _Terms:
     divided: Mask
 
     @classmethod
-    def of(cls, canvas: Canvas, flow: Flow) -> _Terms:
+    def of(cls, flow: Flow) -> _Terms:
         values = flow.unmasked
         linear = values.nodes_of({*LINEAR, *SUBTRACTING}) & ~flow.users
         moving, factors = flow.is_open & ~flow.computes, values.nodes_of(("Mul",)) & ~flow.users
         return cls(
-            canvas=canvas,
             flow=flow,
             values=values,
             computing=flow.is_open | linear,
@@ -281,7 +280,7 @@ class _Terms:
         """The products behind the two sides of differences, where both sides have some and not the same."""
         values, linear, products = self.values, self._linear(), self.flow.products
         fed = products | values.downstream(products, through=linear)
-        found = np.zeros(self.canvas.view.node_count, np.bool_)
+        found = np.zeros(values.view.node_count, np.bool_)
 
         def fed_sources(node: int) -> list[int]:
             return [source for source in values.sources_at(node) if fed[source]] if linear[node] else []

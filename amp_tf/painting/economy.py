@@ -2,10 +2,10 @@
 
 Two questions, in this order. *Which ops around the products should be 16 bit?* An op is faster in one of the types,
 and a cast is paid wherever the types of neighbours differ; the cheapest choice for all of them at once is a minimum
-cut (:mod:`amp_tf.painting.min_cut`). *Does each island pay?* An island is a set of connected 16-bit nodes; if what it
-saves is less than the casts at its border, all of it stays in float32. So does an island without a product: what is
-left to win there is not worth the rounding. What runs in a loop is weighed as often as a loop is taken to turn, so that
-a cast before a loop costs little beside what it saves in there.
+cut (:class:`amp_tf.graph.algorithms.Network`). *Does each island pay?* An island is a set of connected 16-bit nodes; if
+what it saves is less than the casts at its border, all of it stays in float32. So does an island without a product:
+what is left to win there is not worth the rounding. What runs in a loop is weighed as often as the loop is expected to
+iterate, so that a cast before a loop costs little beside what it saves in there.
 
 Both need static shapes. What is not known is taken to be as large as the median of what is; where nothing is known,
 only the first question is asked.
@@ -26,13 +26,14 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from amp_tf.graph.sizes import Shape, Shapes, element_count
-from amp_tf.oplists.cost_tables import CostTable, Pair
+from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected
+from amp_tf.graph.sizes import AttributeShapes, Shape, Shapes, element_count
+from amp_tf.oplists.cost_tables import Pair
 from amp_tf.oplists.table import PICKING, PINNED
+from amp_tf.oplists.targets import XLA_WIDENS
 from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.kernels import drop_lone_halves, drop_slow_kernels, fused_with_products, kernel_pairs
-from amp_tf.painting.min_cut import SINK, SOURCE, UNBOUNDED, Network
+from amp_tf.painting.loops import recurrent_units
 from amp_tf.painting.prices import Prices, Runs
 from amp_tf.painting.reasons import FORCED, Balance, Rule
 
@@ -51,26 +52,13 @@ class _Port:
     runs: float
 
 
-def drop_unprofitable(
-    canvas: Canvas,
-    shapes: Shapes,
-    table: CostTable,
-    ties: Iterable[Sequence[int]] = (),
-    folded: Folded = NOTHING_FOLDED,
-) -> None:
+def drop_unprofitable(canvas: Canvas) -> None:
     """Takes allow paint off units that are cheaper in float32.
 
     Three kinds stay as they are in the first step. Products whose shapes nobody knows, and all where there are loops of
     graph nodes; what was folded into a convolution, and that convolution; and the entries and exits of loops: a cast of
     a value that does not change belongs outside. What TensorFlow computes together with another product is chosen with
-    it. What the user forces stays in any case.
-
-    Args:
-        canvas: the painted canvas.
-        shapes: the static shapes of the graph's tensors.
-        table: what ops take.
-        ties: sets of units that must have one type, such as those of the nodes that share a TensorList.
-        folded: the nodes that TensorFlow will compute together with a convolution since the graph was prepared.
+    it. What the user forces stays in any case, and where no op pays, what the user asks for.
 
     Example (auto)::
 
@@ -82,9 +70,14 @@ def drop_unprofitable(
         small = Placeholder() shape=[8, 8]
         allow3 = MatMul(small, small)       f16 → float32
     """
+    ties: list[Sequence[int]] = [*(list(cluster.values()) for cluster in canvas.clusters), *recurrent_units(canvas)]
+    if canvas.resolution.asked is not None:
+        _drop_unasked(canvas, canvas.resolution.asked, ties)
+        return
+    shapes = AttributeShapes(canvas.view.protos) if canvas.shapes is None else canvas.shapes
     drop_slow_kernels(canvas, shapes)
     drop_lone_halves(canvas)
-    prices = Prices(canvas.view, shapes, table)
+    prices = Prices(canvas.view, shapes, canvas.resolution.costs)
     ports, sizes_are_known = _find_ports(canvas, shapes, prices.runs)
     sizes = _unit_sizes(canvas, ports)
     computed_with = fused_with_products(canvas)
@@ -92,7 +85,7 @@ def drop_unprofitable(
     ties = [*ties, *kernel_pairs(canvas), *computed_with.items(), *products.values(), *_joined(canvas, prices)]
     tied = connected(dict.fromkeys(itertools.chain.from_iterable(ties)), ties)
     ties = [sorted(units) for units in tied if any(unit in sizes for unit in units)]
-    fused = [unit for node in folded.fused for unit in canvas.view.units(node) if canvas.allow[unit]]
+    fused = [unit for node in canvas.folded.fused for unit in canvas.view.units(node) if canvas.allow[unit]]
     sizes.update(dict.fromkeys([*fused, *computed_with], 0.0))
     may_choose = sizes_are_known and "Enter" not in canvas.view.ops
     free = _free_products(canvas, products, prices, {*fused}) if may_choose else {}
@@ -111,22 +104,15 @@ def drop_unprofitable(
                 _note(canvas, [unforced], [balance])
 
 
-def drop_unasked(canvas: Canvas, asked: Container[str], why: str, ties: Iterable[Sequence[int]] = ()) -> None:
-    """Takes allow paint off all but forced nodes and some ops, where no op pays.
-
-    Args:
-        canvas: the painted canvas.
-        asked: the ops that the user put on the allow list.
-        why: why nothing pays, for people.
-        ties: sets of units that must have one type; one that is kept keeps the others.
-    """
+def _drop_unasked(canvas: Canvas, asked: Container[str], ties: Iterable[Sequence[int]]) -> None:
+    """Takes allow paint off all but forced nodes and some ops, where no op pays."""
     ops, node_of = canvas.view.ops, canvas.node_of
     painted = np.flatnonzero(canvas.allow).tolist()
     kept = {unit for unit in painted if canvas.rule[unit] in FORCED or ops[node_of[unit]] in asked}
     kept.update(*(tie for tie in ties if not kept.isdisjoint(tie)))
     left = [unit for unit in painted if unit not in kept]
     canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
-    canvas.weighed.update(dict.fromkeys(left, why))
+    canvas.weighed.update(dict.fromkeys(left, XLA_WIDENS))
 
 
 def _products(canvas: Canvas) -> dict[int, list[int]]:
@@ -283,26 +269,6 @@ def find_islands(canvas: Canvas, ports: Iterable[_Port], ties: Iterable[Sequence
     """The sets of painted units that are connected by 16-bit edges, by belonging to one product, or by ties."""
     by_edges = [(port.source, *port.readers) for port in ports if canvas.allow[port.source]]
     return connected(units_of(canvas.allow), [*by_edges, *_products(canvas).values(), *ties])
-
-
-def connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list[int]]:
-    """The units in sets: those that a link names are in one; a link may name others, which do not count."""
-    root_of = {unit: unit for unit in units}
-
-    def root(unit: int) -> int:
-        while root_of[unit] != unit:
-            root_of[unit] = root_of[root_of[unit]]
-            unit = root_of[unit]
-        return unit
-
-    for link in links:
-        linked = [unit for unit in link if unit in root_of]
-        for unit in linked[1:]:
-            root_of[root(unit)] = root(linked[0])
-    groups: dict[int, list[int]] = {}
-    for unit in root_of:
-        groups.setdefault(root(unit), []).append(unit)
-    return list(groups.values())
 
 
 def _balances(

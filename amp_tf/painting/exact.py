@@ -166,7 +166,8 @@ def keep_stored_maxima(canvas: Canvas) -> None:
     keeping = edges.at(is_keeping[edges.dst_node] & canvas.is_float32.astype(np.bool_)[edges.src_unit])
     if not len(keeping):
         return
-    first_source = _first_sources(canvas, {*UNCHANGED, *MAXIMA})
+    first = view.first_inputs(view.mask_with({*UNCHANGED, *MAXIMA}))
+    first_source = {node: source for node, (source, _) in first.items()}
     kept: dict[int, list[int]] = {}  # by what they keep: the units that do, and those between
     for source, unit in keeping.rows("src_node", "dst_unit"):
         chain = _unchanged_from(canvas, source, first_source)
@@ -266,14 +267,6 @@ def _unchanged_from(canvas: Canvas, node: int, first_source: dict[int, int]) -> 
     while canvas.view.ops[chain[-1]] in UNCHANGED and first_source.get(chain[-1], node) not in chain:
         chain.append(first_source[chain[-1]])
     return chain
-
-
-def _first_sources(canvas: Canvas, ops: Collection[str]) -> dict[int, int]:
-    """Where the first input of each node of some ops comes from."""
-    view, edges = canvas.view, canvas.view.edges
-    is_wanted = view.mask_with(ops)
-    chosen = edges.at(is_wanted[edges.dst_node] & (edges.dst_position == 0))
-    return dict(chosen.rows("dst_node", "src_node"))
 
 
 def _units_of_ops(canvas: Canvas, ops: Collection[str]) -> list[int]:

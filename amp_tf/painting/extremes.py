@@ -30,7 +30,6 @@ from amp_tf.oplists.table import (
     RECIPROCALS,
 )
 from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.contract import Flow
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
 
@@ -73,7 +72,7 @@ def _keep_products(canvas: Canvas, constants: Iterable[int]) -> list[int]:
     return [unit for unit in products if canvas.deny[unit]]
 
 
-def keep_in_range(canvas: Canvas, flow: Flow) -> None:
+def keep_in_range(canvas: Canvas) -> None:
     """In float16, squares and quotients count as ops of the deny list, as powers and exponentials do there.
 
     300 is an ordinary activation, and its square is infinite; 1e-4 is one, too, and so is the quotient of 10 by it,
@@ -91,7 +90,7 @@ def keep_in_range(canvas: Canvas, flow: Flow) -> None:
     """
     if canvas.target.precision is not Precision.FLOAT16:
         return
-    view, values = canvas.view, flow.values
+    view, values = canvas.view, canvas.flow.values
     by_reciprocals = values.nodes_of(("Mul",)) & values.readers_of(values.nodes_of(RECIPROCALS))
     ranging = values.nodes_of(RANGING) & ~(values.by_constants() & values.nodes_of(DIVIDING))
     found = ranging | values.squares() | by_reciprocals | values.readers_of(values.nodes_of(RANGING_GRADIENTS))

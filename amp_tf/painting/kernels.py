@@ -150,7 +150,7 @@ def _gelus(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
     for gelu in find_gelus(view):
         product = gelu.biased
         if view.ops[product] in BIASES:
-            product = int(view.edges.into(product).src_node[0])
+            product = view.inputs(product)[0][0]
             is_alone = np.count_nonzero(view.edges.src_node == product) == 1
             if (
                 not is_alone or view.ops[product] not in MATRIX_PRODUCT

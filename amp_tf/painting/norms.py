@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from amp_tf.oplists.table import ADDING, BOUNDS, ROOTS, SCALING, SUBTRACTING, TOTALS
 from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.contract import Flow, deny
 from amp_tf.painting.reasons import Rule
 
 
-def keep_norms(canvas: Canvas, flow: Flow) -> None:
+def keep_norms(canvas: Canvas) -> None:
     """The root of a sum or mean of squares is painted deny, from the squares on.
 
     One rounding of it changes a whole row alike, so that the sums that follow do not average it away; and there would
@@ -27,6 +26,7 @@ def keep_norms(canvas: Canvas, flow: Flow) -> None:
         normal = Mul(allow1, root)                  f16
         allow2 = MatMul(normal, x)                  f16
     """
+    flow = canvas.flow
     values, is_open = flow.unmasked, flow.is_open & ~flow.results
     roots = values.nodes_of(ROOTS) & is_open
     totals = values.nodes_of(TOTALS) & is_open
@@ -38,4 +38,4 @@ def keep_norms(canvas: Canvas, flow: Flow) -> None:
     to_roots = roots | values.upstream(roots, through=between)
     totals &= values.sources_of(to_roots)
     of_totals = values.downstream(totals, through=to_roots)
-    deny(canvas, (squares & values.sources_of(totals)) | totals | of_totals, Rule.NORM)
+    canvas.keep((squares & values.sources_of(totals)) | totals | of_totals, Rule.NORM)

@@ -66,7 +66,7 @@ class Painting:
         return cls(view, None, [], why_nothing=rule, detail=detail)
 
     @classmethod
-    def of(cls, canvas: Canvas, obstacles: Obstacles, *, nothing_to_convert: bool = False) -> Painting:
+    def of(cls, canvas: Canvas, *, nothing_to_convert: bool = False) -> Painting:
         """The result of a finished canvas."""
         converted = compact(np.flatnonzero(canvas.allow & canvas.is_float32))
         nothing = nothing_to_convert or not converted
@@ -74,8 +74,8 @@ class Painting:
             view=canvas.view,
             precision=canvas.target.precision,
             converted=converted,
-            unmatched=obstacles.unmatched,
-            why_nothing=_why_nothing(canvas, obstacles) if nothing else None,
+            unmatched=canvas.obstacles.unmatched,
+            why_nothing=_why_nothing(canvas) if nothing else None,
             _marks=Marks(
                 node_of=np.asarray(canvas.node_of, np.int32),
                 listed=canvas.on_allow | canvas.on_infer | canvas.on_deny | canvas.on_clear,
@@ -88,7 +88,7 @@ class Painting:
                 cause=np.asarray(canvas.cause, np.int32),
                 weighed=canvas.weighed,
             ),
-            _obstacles=obstacles,
+            _obstacles=canvas.obstacles,
         )
 
     def is_f16(self) -> Mask:
@@ -221,12 +221,12 @@ class Painting:
         return self.view.names[node]
 
 
-def _why_nothing(canvas: Canvas, obstacles: Obstacles) -> Rule:
+def _why_nothing(canvas: Canvas) -> Rule:
     """The commonest reason among the nodes that the allow list would have converted."""
     blocked: dict[Rule, int] = {}
     for unit in units_of((canvas.on_allow | _flagged(canvas)) & canvas.is_float32):
         node = canvas.node_of[unit]
-        rule: Any = obstacles.rule_of.get(node) or (canvas.rule[unit] and Rule(int(canvas.rule[unit])))
+        rule: Any = canvas.obstacles.rule_of.get(node) or (canvas.rule[unit] and Rule(int(canvas.rule[unit])))
         if rule and not Rule(rule).converts:
             blocked[Rule(rule)] = blocked.get(Rule(rule), 0) + 1
     return max(blocked, key=lambda rule: blocked[rule]) if blocked else Rule.NOTHING_TO_CONVERT

@@ -13,7 +13,7 @@ from amp_tf.graph.indices import Flags, Mask
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.outer_products import JUDGED_AS, sums_nothing
 from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, SUCCESSOR_OPS
-from amp_tf.oplists.targets import Target
+from amp_tf.oplists.targets import Resolution
 from amp_tf.painting import eligibility
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
 from amp_tf.painting.eligibility import Obstacles
@@ -22,15 +22,19 @@ from amp_tf.painting.reasons import Rule
 _CODES = {ALLOW: 1, INFER: 2, DENY: 3, CLEAR: 4}
 
 
-def prepare(view: GraphView, target: Target, obstacles: Obstacles, assumed: frozenset[str] = frozenset()) -> Canvas:
+def prepare(
+    view: GraphView, resolution: Resolution, obstacles: Obstacles, assumed: frozenset[str] = frozenset()
+) -> Canvas:
     """A canvas without paint.
 
     Args:
         view: the graph.
-        target: what is converted, and the lists that decide.
+        resolution: what is converted here; not nothing.
         obstacles: what forbids to touch nodes.
         assumed: ops that are taken to have 16-bit kernels, whatever TensorFlow has.
     """
+    target = resolution.target
+    assert target is not None
     list_of = target.lists.list_of
     node_codes = view.of_kinds((_CODES.get(list_of.get(signature.op, ""), 0) for signature in view.of_kind), np.uint8)
     _judge_outer_products(view, list_of, node_codes)
@@ -54,7 +58,8 @@ def prepare(view: GraphView, target: Target, obstacles: Obstacles, assumed: froz
     processable = view.spread(touchable)
     canvas = Canvas(
         view=view,
-        target=target,
+        resolution=resolution,
+        obstacles=obstacles,
         edges=view.adjacency(),
         node_of=view.unit_nodes(),
         src=view.edges.src_unit,
@@ -121,7 +126,7 @@ def _drop_allow_without_kernel(canvas: Canvas) -> None:
             canvas.rule[unit] = rule
 
 
-def place_forced(canvas: Canvas, obstacles: Obstacles) -> None:
+def place_forced(canvas: Canvas) -> None:
     """Puts forced nodes on the allow list, as far as they can be 16 bit.
 
     Example (float16, force_f16=^sin1$)::
@@ -131,7 +136,7 @@ def place_forced(canvas: Canvas, obstacles: Obstacles) -> None:
         allow2 = MatMul(sin1, x)  f16
     """
     view = canvas.view
-    forced = dict(obstacles.forced)
+    forced = dict(canvas.obstacles.forced)
     if canvas.target.lists.force_all:
         for node, signature in enumerate(view.signatures):
             if eligibility.can_be_forced(signature):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from amp_tf.graph.frames import data_links, readers_of
-from amp_tf.graph.sizes import Shape, Shapes, element_count
+from amp_tf.graph.sizes import Shape, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import BROADCAST, CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED, CostTable, Pair
 from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS, CONVOLUTIONS, JOINED_AWAY, SWISH, TRANSPOSING, overhang
@@ -215,8 +215,4 @@ def equation_of(view: GraphView, node: int) -> str:
 
 def input_shapes(view: GraphView, node: int, shapes: Shapes) -> list[Shape | None]:
     """The shapes of a node's data inputs, in order."""
-    inputs: list[Shape | None] = []
-    for source, port in view.edges.into(node).rows("src_node", "src_port"):
-        told = shapes.output_shapes(view.names[source])
-        inputs.append(told[port] if port < len(told) else None)
-    return inputs
+    return [shape_of(shapes, view.names[source], port) for source, port in view.inputs(node)]

@@ -230,13 +230,8 @@ def reference_readers(canvas: Canvas) -> list[int]:
     view = canvas.view
     if not view.nodes_with(REFERENCE_VARIABLES):
         return []
-    first_source = {
-        node: source
-        for source, node, position in zip(
-            view.edges.src_node, view.edges.dst_node, view.edges.dst_position, strict=True
-        )
-        if position == 0 and view.ops[node] in REFERENCE_READERS
-    }
+    first = view.first_inputs(view.mask_with(REFERENCE_READERS))
+    first_source = {node: source for node, (source, _) in first.items()}
     return [node for node in first_source if _reads_reference(view.ops, first_source, node)]
 
 

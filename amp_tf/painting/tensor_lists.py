@@ -9,8 +9,6 @@ others afterwards. To spread danger through the list would be safer, but differs
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from amp_tf.graph import datatypes
@@ -21,10 +19,8 @@ from amp_tf.oplists.table import TENSOR_LIST_BOUNDARIES, TENSOR_LIST_READERS, TE
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.reasons import Rule
 
-Cluster = dict[int, int]  # node to the unit that is the type of its list's elements
 
-
-def find_clusters(canvas: Canvas, is_function: Callable[[str], bool]) -> list[Cluster]:
+def find_clusters(canvas: Canvas) -> None:
     """The clusters of float32 TensorList nodes; of those that are not safe, the nodes that may be touched become deny.
 
     A cluster is unsafe if a node of it may not be touched, or if its handle passes through a call, an argument or
@@ -44,7 +40,6 @@ def find_clusters(canvas: Canvas, is_function: Callable[[str], bool]) -> list[Cl
     """
     view = canvas.view
     element = {node: unit for node in view.nodes_where(handles_lists) if (unit := element_unit(view, node)) is not None}
-    clusters = []
     everywhere = np.ones(view.unit_count, np.uint8)
     seen: set[int] = set()
     for root in element:
@@ -57,20 +52,20 @@ def find_clusters(canvas: Canvas, is_function: Callable[[str], bool]) -> list[Cl
         touched = {canvas.node_of[unit] for unit in reached}
         cluster = {node: element[node] for node in sorted(touched | {root}) if node in element}
         seen.update(cluster)
-        escapes = any(_is_boundary(canvas, node, is_function) for node in touched - element.keys())
+        escapes = any(_is_boundary(canvas, node) for node in touched - element.keys())
         escapes = escapes or any(_is_element(canvas, unit) for unit in reached)
         if escapes or not all(canvas.processable[unit] for unit in cluster.values()):
             touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
             canvas.paint_deny(touchable, Rule.LIST_ESCAPES)
-        clusters.append(cluster)
-    return clusters
+        canvas.clusters.append(cluster)
+    canvas.add_edges(_implicit_edges(canvas))
 
 
-def implicit_edges(canvas: Canvas, clusters: list[Cluster]) -> list[tuple[int, int]]:
+def _implicit_edges(canvas: Canvas) -> list[tuple[int, int]]:
     """For each reader of a list, an edge to it from every writer upstream: (writer's unit, reader's unit)."""
     view = canvas.view
     pairs = []
-    for cluster in clusters:
+    for cluster in canvas.clusters:
         for node, unit in cluster.items():
             handle = handle_unit(view, node)
             if view.ops[node] not in TENSOR_LIST_READERS or handle is None or not canvas.processable[handle]:
@@ -84,7 +79,7 @@ def implicit_edges(canvas: Canvas, clusters: list[Cluster]) -> list[tuple[int, i
     return pairs
 
 
-def match_clusters(canvas: Canvas, clusters: list[Cluster]) -> None:
+def match_clusters(canvas: Canvas) -> None:
     """All nodes of a cluster get one paint: deny if any is deny, else allow if any is allow.
 
     Example (bfloat16, tensor lists after pass 2)::
@@ -115,7 +110,7 @@ def match_clusters(canvas: Canvas, clusters: list[Cluster]) -> None:
         read1 = TensorListGetItem(write1, index, shape) element_dtype=float32          f16
         allow2 = MatMul(read1, x)                                                      f16
     """
-    for cluster in clusters:
+    for cluster in canvas.clusters:
         units = list(cluster.values())
         denied = [unit for unit in units if canvas.deny[unit]]
         allowed = [unit for unit in units if canvas.allow[unit]]
@@ -137,14 +132,14 @@ def handles_lists(signature: Signature) -> bool:
     return "TensorList" in signature.op
 
 
-def _is_boundary(canvas: Canvas, node: Node, is_function: Callable[[str], bool]) -> bool:
+def _is_boundary(canvas: Canvas, node: Node) -> bool:
     """Whether unseen ops may use a list that passes through this node.
 
     Difference "call-boundary": loops and branches in functional form (While, If, Case) hand the list to functions, and
     TensorFlow's pass, which meets them in lowered form, does not know them as boundaries.
     """
     op = canvas.view.ops[node]
-    return op in TENSOR_LIST_BOUNDARIES or is_function(op) or canvas.view.signatures[node].holds_functions
+    return op in TENSOR_LIST_BOUNDARIES or canvas.is_function(op) or canvas.view.signatures[node].holds_functions
 
 
 def _is_element(canvas: Canvas, unit: Unit) -> bool:

@@ -123,4 +123,4 @@ class _Search:
 
     def _sources(self, node: int) -> list[int]:
         """Where the data inputs of a node come from."""
-        return self._view.edges.into(node).src_node.tolist()  # type: ignore[no-any-return]
+        return [source for source, _ in self._view.inputs(node)]

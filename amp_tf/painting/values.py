@@ -7,14 +7,14 @@ So may those be by which a gradient sees where its activation was zero, or which
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.indices import Mask, Node
+from amp_tf.graph.algorithms import heaviest_ends, is_sorted, strongly_connected
+from amp_tf.graph.indices import Mask
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.table import MASKED
 
@@ -156,9 +156,8 @@ class Values:
         """
         inner = through[self.sources] & through[self.readers]
         sources, readers = self.sources[inner], self.readers[inner]
-        nodes = np.flatnonzero(through).tolist()
-        before = _heaviest(nodes, sources, readers, weights)
-        after = _heaviest(nodes, readers, sources, weights)
+        before = heaviest_ends(through, sources, readers, weights)
+        after = heaviest_ends(through, readers, sources, weights)
         between = through & ((weights > 0) | ((before > 0) & (after > 0)))
         return Paths(before + after - weights, between)
 
@@ -169,84 +168,14 @@ class Values:
             through: the nodes that may lie on one.
             more: further links (source, reader) to close cycles with.
 
-        Source of the method: Tarjan, Depth-first search and linear graph algorithms (1972), without recursion. Most
-        nodes of a graph are on no cycle, and are left out before.
+        Most nodes of a graph are on no cycle, and are left out before.
         """
         added = np.array(more, np.int32).reshape(-1, 2).T
         sources, readers = (np.concatenate(pair) for pair in zip((self.sources, self.readers), added, strict=True))
         left = through
         for ends in ((sources, readers), (readers, sources)):
             inner = left[sources] & left[readers]
-            left = _behind_cycles(left, *(end[inner] for end in ends))
+            left = left & ~is_sorted(left, *(end[inner] for end in ends))
         inner = left[sources] & left[readers]
         links = Adjacency(sources[inner], readers[inner], self.view.node_count)
-        return _strongly_connected(np.flatnonzero(left).tolist(), links.fanouts)
-
-
-def _behind_cycles(nodes: Mask, sources: npt.NDArray[np.int32], readers: npt.NDArray[np.int32]) -> Mask:
-    """Of some nodes those that lie on cycles, or can be reached from them."""
-    links = Adjacency(sources, readers, len(nodes))
-    starts, fanout = links.fanout_start, links.fanout
-    missing = np.bincount(readers, minlength=len(nodes)).tolist()
-    ready = [node for node in np.flatnonzero(nodes).tolist() if not missing[node]]
-    while ready:
-        node = ready.pop()
-        for reader in fanout[starts[node] : starts[node + 1]]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                ready.append(reader)
-    return nodes & (np.asarray(missing) > 0)
-
-
-def _heaviest(
-    nodes: Sequence[Node],
-    sources: npt.NDArray[np.int32],
-    readers: npt.NDArray[np.int32],
-    weights: npt.NDArray[np.int64],
-) -> npt.NDArray[np.int64]:
-    """For each node the weight of the heaviest path that ends there, in the order in which all sources are known."""
-    links = Adjacency(sources, readers, len(weights))
-    starts, fanout = links.fanout_start, links.fanout
-    missing = np.bincount(readers, minlength=len(weights)).tolist()
-    total = weights.tolist()
-    own = list(total)
-    ready = [node for node in nodes if not missing[node]]
-    while ready:
-        node = ready.pop()
-        for reader in fanout[starts[node] : starts[node + 1]]:
-            total[reader] = max(total[reader], own[reader] + total[node])
-            missing[reader] -= 1
-            if not missing[reader]:
-                ready.append(reader)
-    return np.asarray(total, np.int64)
-
-
-def _strongly_connected(nodes: Iterable[Node], readers: Callable[[Node], Iterable[Node]]) -> list[list[int]]:
-    number: dict[int, float] = {}  # in the order in which they are met; infinite once their set is known
-    lowest: dict[int, float] = {}  # that they reach
-    path: list[int] = []
-    found = []
-    for root in nodes:
-        work = [] if root in number else [(root, iter(readers(root)))]
-        while work:
-            node, left = work[-1]
-            if node not in number:
-                number[node] = lowest[node] = len(number)
-                path.append(node)
-            for reader in left:
-                if reader not in number:
-                    work.append((reader, iter(readers(reader))))
-                    break
-                lowest[node] = min(lowest[node], number[reader])
-            else:
-                work.pop()
-                if work:
-                    lowest[work[-1][0]] = min(lowest[work[-1][0]], lowest[node])
-                if lowest[node] == number[node]:
-                    component = [path.pop()]
-                    while component[-1] != node:
-                        component.append(path.pop())
-                    number.update(dict.fromkeys(component, math.inf))
-                    if len(component) > 1:
-                        found.append(component)
-    return found
+        return strongly_connected(np.flatnonzero(left).tolist(), links.fanouts)

@@ -18,6 +18,7 @@ from amp_tf.config import ENV_VARS
 from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.painting.changes import NO_CHANGE, Change
+from amp_tf.painting.paint import RULES
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting.figures import PRODUCTS
 from amp_tf.reporting.layers import layer_of
@@ -42,20 +43,6 @@ _KIND_OF = {
     Rule.OTHER_DEVICE: DEVICE,
     Rule.PRESERVED: FETCHED,
     Rule.DOES_NOT_PAY: COST,
-}
-_ROWS_OF = {  # of painting.paint.RULES
-    Rule.BEYOND_RANGE: ("extreme constants",),
-    Rule.COMPARED: ("maxima", "stored maxima"),
-    Rule.WHOLE_NUMBERS: ("whole numbers",),
-    Rule.AFTER_PRODUCTS: ("results",),
-    Rule.RUNNING_SUM: ("running sums",),
-    Rule.DIFFERENCE: ("promoted differences", "differences"),
-    Rule.CENTRED: ("centred values",),
-    Rule.NORM: ("norms",),
-    Rule.LEAVES_RANGE: ("squares and quotients",),
-    Rule.SUMS: ("sums on lists", "narrow sums"),
-    Rule.INACCURATE: ("inaccurate kernels",),
-    Rule.CARRIED: ("carried values",),
 }
 _NO_ROOT = frozenset(
     (Rule.NO_ALLOW_NEIGHBOUR, Rule.NO_FLOAT32, Rule.NOTHING_TO_CONVERT, Rule.NO_TARGET, Rule.SCALES_FILTER)
@@ -233,8 +220,8 @@ def _root_of(studied: Studied, node: int) -> Root | None:
         return None
     origin = studied.graph.painting.origin(node, studied.origins) if studied.reasons[node].cause else node
     rule = studied.reasons[origin].rule
-    if rule in _ROWS_OF:
-        return Root(ACCURACY, _ROWS_OF[rule][-1], _ROWS_OF[rule], rule.words.partition(", by {cause}")[0])
+    if rows := tuple(row.name for row in RULES if row.reason is rule):
+        return Root(ACCURACY, rows[0], rows, rule.words.partition(", by {cause}")[0])
     kind = _KIND_OF.get(rule, STRUCTURE)
     name, op = studied.view.names[origin], studied.view.ops[origin]
     if kind is COST and math.isnan(studied.figures.elements[origin]):

@@ -41,7 +41,7 @@ from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, attribute
 from amp_tf.graph.frames import control_links
 from amp_tf.graph.indices import Node, Port
 from amp_tf.graph.names import FreshNames
-from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes
+from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.table import BIAS_SUMS, FILTER_SOURCES, FOLDED_AWAY, FUSED_ACTIVATIONS, LOOP_ENTRIES, SCALABLE
@@ -51,19 +51,19 @@ from amp_tf.rewriting.form import Form, Job
 SUFFIX = "AmpTfFold"  #: ends the names of new nodes
 
 
-def fold(form: Form, job: Job) -> Form | None:
-    """Folds all batch normalization for which it is right and pays; ``None`` where there is none.
+def fold(form: Form, job: Job) -> Form:
+    """Folds all batch normalization for which it is right and pays; the form itself where there is none.
 
     Only where amp_tf chooses the precision: naming one means TensorFlow's own conversion. Without shapes nothing is
     folded.
     """
     if not job.resolution.is_thrifty or not _has_candidates(form.view):
-        return None
+        return form
     obstacles = job.obstacles(form.view)
     search = _Search(form.view, form.shapes, {*obstacles.rule_of, *obstacles.forced})
     search.run()
     if not search.scales:
-        return None
+        return form
     folded = form.then(search.edits(), job.templates, search.resized())
     return dataclasses.replace(folded, folded=search.folded())
 
@@ -83,13 +83,6 @@ class _Search:
     def __init__(self, view: GraphView, shapes: Shapes, kept: Collection[int]) -> None:
         self._view = view
         self._shapes = shapes
-        edges = view.edges
-        self._start = np.searchsorted(edges.dst_node, np.arange(view.node_count + 1)).tolist()
-        order = np.argsort(edges.src_node, kind="stable")
-        self._by_source = order.tolist()
-        self._source_start = np.searchsorted(edges.src_node[order], np.arange(view.node_count + 1)).tolist()
-        self._rows = list(edges.rows("src_node", "src_port"))
-        self._ends = list(edges.rows("dst_node", "dst_position"))
         self._untouchable = set(kept).union(*control_links(view))  # who waits, and who is waited for
         self._inputs: dict[tuple[int, int], tuple[int, int]] = {}  # after the moves
         self._turned: list[int] = []  # sums that become BiasAdd
@@ -134,9 +127,9 @@ class _Search:
         is_depthwise = SCALABLE[self._view.ops[product]]
         if is_depthwise and self._has_two_sums_behind(scale):
             return
-        kernel = self._sources(product)[1]
-        position = [source for source, _ in self._sources(scale)].index(product)
-        vector = self._sources(scale)[1 - position]
+        kernel = self._view.inputs(product)[1]
+        position = [source for source, _ in self._view.inputs(scale)].index(product)
+        vector = self._view.inputs(scale)[1 - position]
         result, filter_shape = self._shape(product, 0), self._shape(*kernel)
         if not _is_known(result, 4) or not _is_known(filter_shape, 4):
             return
@@ -146,11 +139,11 @@ class _Search:
             return
         if not _pays(result, filter_shape):
             return
-        if any(self._view.ops[source] in SCALABLE for source, _ in self._sources(vector[0])):
+        if any(self._view.ops[source] in SCALABLE for source, _ in self._view.inputs(vector[0])):
             return  # perhaps a scaled result too, which moves away
         if is_depthwise:
             vector = self._reshaped(vector, filter_shape[2:], scale)
-        for reader, place in self._readers(scale):
+        for reader, place in self._view.readers(scale):
             self._inputs[reader, place] = (product, 0)
         self._inputs[scale, position] = kernel
         self._inputs[scale, 1 - position] = vector
@@ -177,7 +170,7 @@ class _Search:
         if self._shape(*other) == self._shape(first, 0) and _is_channel_vector(
             self._shape(*bias), self._shape(product, 0), rank=1
         ):
-            place = self._sources(second).index(bias)
+            place = self._view.inputs(second).index(bias)
             self._turn(first, product, bias)
             self._inputs[second, place] = moved
             self._fused.add(second)
@@ -193,7 +186,7 @@ class _Search:
     def _kernels(self) -> Iterator[tuple[int, int]]:
         """The scales, each with the node of the filter that it scales."""
         for product, scale in self.scales.items():
-            yield scale, self._sources(product)[1][0]
+            yield scale, self._view.inputs(product)[1][0]
 
     def _turn(self, node: Node, product: Node, bias: tuple[int, int]) -> None:
         self._inputs[node, 0] = (product, 0)
@@ -238,32 +231,21 @@ class _Search:
         For a depthwise convolution with both, TensorFlow's remapper makes a node without an op, and the graph then runs
         as it was before all optimizers.
         """
-        sums = [reader for reader, _ in self._readers(node) if self._view.ops[reader] in BIAS_SUMS]
-        return any(self._view.ops[reader] in BIAS_SUMS for first in sums for reader, _ in self._readers(first))
+        sums = [reader for reader, _ in self._view.readers(node) if self._view.ops[reader] in BIAS_SUMS]
+        return any(self._view.ops[reader] in BIAS_SUMS for first in sums for reader, _ in self._view.readers(first))
 
     def _is_sum(self, node: Node) -> bool:
-        return self._view.ops[node] in BIAS_SUMS and len(self._sources(node)) == 2 and self._may_change(node)
+        return self._view.ops[node] in BIAS_SUMS and len(self._view.inputs(node)) == 2 and self._may_change(node)
 
     def _other_input(self, node: Node, known: int) -> tuple[int, int]:
-        first, second = self._sources(node)
+        first, second = self._view.inputs(node)
         return second if first[0] == known else first
 
-    def _sources(self, node: Node) -> list[tuple[int, int]]:
-        """What a node reads, before the moves: (node, port) of each input."""
-        return self._rows[self._start[node] : self._start[node + 1]]
-
-    def _readers(self, node: Node) -> Iterator[tuple[int, int]]:
-        """Who reads a node, before the moves: (node, number of the input)."""
-        numbers = self._by_source[self._source_start[node] : self._source_start[node + 1]]
-        return (self._ends[number] for number in numbers)
-
     def _only_reader(self, node: Node) -> int | None:
-        readers = list(self._readers(node))
-        return readers[0][0] if len(readers) == 1 and node not in self._untouchable else None
+        return None if node in self._untouchable else self._view.only_reader(node)
 
     def _shape(self, node: Node, port: Port) -> Shape | None:
-        shapes = self._shapes.output_shapes(self._view.names[node])
-        return shapes[port] if port < len(shapes) else None
+        return shape_of(self._shapes, self._view.names[node], port)
 
 
 def _is_known(shape: Shape | None, rank: int) -> TypeGuard[Shape]:

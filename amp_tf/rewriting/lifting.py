@@ -31,7 +31,7 @@ from amp_tf.graph.attributes import is_channels_last
 from amp_tf.graph.edits import Edits, Reop, Rewire, attribute
 from amp_tf.graph.frames import control_links
 from amp_tf.graph.indices import Node
-from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes
+from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import BIASES, MATRIX_ACTIVATIONS, MATRIX_PRODUCT, RESHAPING
 from amp_tf.painting.gelus import find_gelus
@@ -95,21 +95,21 @@ def _move(
     bias: Node,
 ) -> _Move | None:
     nodes = (product, reshaping, bias)
-    before, after = (_shape(view, shapes, node) for node in (product, reshaping))
-    if any(node in kept for node in nodes) or any(len(_readers(view, node)) != 1 for node in (product, reshaping)):
+    before, after = (shape_of(shapes, view.names[node]) for node in (product, reshaping))
+    if any(node in kept for node in nodes) or any(view.only_reader(node) is None for node in (product, reshaping)):
         return None
     types = {view.dtypes[view.base[node] + slot] for node in nodes for slot in view.signatures[node].outputs}
     if types != {datatypes.FLOAT} or len({view.devices[node] for node in nodes}) != 1:
         return None
     if not before or not after or before[-1] != after[-1] or before[-1] <= 0 or not is_channels_last(view.protos[bias]):
         return None
-    readers = _readers(view, bias)
+    readers = view.readers(bias)
     is_activation = len(readers) == 1 and view.ops[readers[0][0]] in MATRIX_ACTIVATIONS
     activation = [readers[0][0]] if is_activation else gelus.get(bias, [])
     if any(node in kept for node in activation):
         activation = []
     followers = [bias, *activation]
-    return _Move(product, reshaping, followers, _readers(view, followers[-1]))
+    return _Move(product, reshaping, followers, view.readers(followers[-1]))
 
 
 def _edits(view: GraphView, moves: Sequence[_Move]) -> Edits:
@@ -134,13 +134,3 @@ def _resized(view: GraphView, shapes: Shapes, moves: Sequence[_Move]) -> dict[st
     """The shapes of the results that have another one afterwards: a follower has that of the product."""
     names = view.names
     return {names[node]: shapes.output_shapes(names[move.product]) for move in moves for node in move.followers}
-
-
-def _readers(view: GraphView, node: Node) -> list[tuple[Node, int]]:
-    """Who reads a node: (node, number of the input)."""
-    return list(view.edges.at(view.edges.src_node == node).rows("dst_node", "dst_position"))
-
-
-def _shape(view: GraphView, shapes: Shapes, node: Node) -> Shape | None:
-    told = shapes.output_shapes(view.names[node])
-    return told[0] if told else None

@@ -52,16 +52,12 @@ def part_lists(form: Form, job: Job) -> Form:
 def _with_twins(form: Form, job: Job, readers: Sequence[tuple[Node, int]]) -> Form:
     """Gives some readers of makers a maker of their own."""
     view, waits = form.view, control_links(form.view)
-    edges = view.edges
-    source_of = {
-        (node, position): source for source, node, position in edges.rows("src_node", "dst_node", "dst_position")
-    }
     name = FreshNames(view.names, SUFFIX)
     new: list[NewNode] = []
-    for reader in readers:
-        maker = source_of[reader]
+    for reader, position in readers:
+        maker, _ = view.inputs(reader)[position]
         after = tuple(source for source, node in waits if node == maker)
-        inputs = tuple(edges.into(maker).rows("src_node", "src_port"))
+        inputs = tuple(view.inputs(maker))
         new.append(NewNode.like(name.make(view.names[maker]), view, maker, inputs, after))
     rewires = (Rewire(*reader, twin, 0) for twin, reader in enumerate(readers, view.node_count))
     return form.then(Edits(rewires=tuple(rewires), new=tuple(new)), job.templates, {}) if new else form

@@ -23,13 +23,11 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from amp_tf.graph import datatypes
 from amp_tf.graph.frames import OUTSIDE, Frames, Links, readers_of
 from amp_tf.graph.indices import Node
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import CONTROL_FLOW, HARMLESS, PYTHON, READ_OPS, WITHOUT_WAITING
+from amp_tf.oplists.table import CONTROL_FLOW, HARMLESS, LOOP_CONDITIONS, PYTHON, READ_OPS, WITHOUT_WAITING
 
 Reader = tuple[int, int]  #: a node and the number of its data input
 
@@ -79,8 +77,7 @@ def reads_behind_enters(view: GraphView) -> set[int]:
     if "Enter" not in view.ops:
         return set()
     reads = [node for node, op in enumerate(view.ops) if op in READ_OPS and _output_type(view, node) == datatypes.FLOAT]
-    handles = _Handles(view, reads)
-    return {read for read in reads if view.ops[handles.path(read)[-1]] == "Enter"}
+    return {read for read in reads if view.ops[_handle_path(view, read)[-1]] == "Enter"}
 
 
 def find_movable(
@@ -136,37 +133,32 @@ class _Search:
         self._reads = reads
         self._frames = frames
         self._written = written
-        edges = view.edges
-        self._rows = list(edges.rows("src_node", "src_port", "dst_node", "dst_position"))
         self._controls = controls
         self._waiting = readers_of(view.node_count, controls)
-        self._readers: dict[int, list[tuple[int, int, int]]] = {}
-        for source, port, node, position in self._rows:
-            self._readers.setdefault(source, []).append((port, node, position))
-        self._handles = _Handles(view, [*frames.entered, *reads])
         self._loop_switches = {
             node
-            for source, _, node, position in self._rows
-            if position == 1 and view.ops[node] == "Switch" and view.ops[source] == "LoopCond"
+            for condition in view.nodes_with(LOOP_CONDITIONS)
+            for node, position in view.readers(condition)
+            if position == 1 and view.ops[node] == "Switch"
         }
 
     def readers(self, node: Node) -> Iterator[Reader]:
         """The data inputs that read a node, those of control flow left out."""
-        for _, reader, position in self._readers.get(node, ()):
+        for reader, position in self._view.readers(node):
             if self._view.ops[reader] not in CONTROL_FLOW:
                 yield reader, position
 
     def handle(self, enter: Node) -> tuple[int, int]:
         """What an Enter reads: (node, port)."""
-        return self._handles.source(enter)
+        return self._view.inputs(enter)[0]
 
     def entries(self, read: int, kept: Collection[int]) -> tuple[int, ...]:
         """The Enters through which a read's handle comes, as far out as the read may move."""
         view, found = self._view, []
-        enter = self._handles.path(read)[-1]
+        enter = _handle_path(self._view, read)[-1]
         while view.ops[enter] == "Enter" and enter not in kept and self._lets_pass(enter, read):
             found.append(enter)
-            enter = self._handles.path(enter)[-1]
+            enter = _handle_path(self._view, enter)[-1]
         return tuple(found)
 
     def order(self, reads: Iterable[LoopRead]) -> dict[int, tuple[int, ...]]:
@@ -182,12 +174,12 @@ class _Search:
         for read in reads:
             *inner, outermost = read.entries
             for enter in inner:
-                path = [enter, *self._handles.path(enter)[:-1]]
+                path = [enter, *_handle_path(self._view, enter)[:-1]]
                 after[enter] = self._sorted({source for node in path for source in awaited.get(node, ())})
             loop = members[self._frames.entered[outermost]]
-            sources = {self._handles.source(enter)[0] for enter in loop}
+            sources = {self.handle(enter)[0] for enter in loop}
             sources.update(source for enter in loop for source in awaited.get(enter, ()))
-            after[outermost] = self._sorted(sources - idle - {self._handles.source(outermost)[0]})
+            after[outermost] = self._sorted(sources - idle - {self.handle(outermost)[0]})
         return after
 
     def gated(self) -> set[int]:
@@ -201,15 +193,12 @@ class _Search:
             scaled = Mul(read, two)               not gated: an early value would be there after the last turn, too
         """
         view, found = self._view, set[int]()
-        missing = {node: 0 for node, op in enumerate(view.ops) if op == "Merge"}
-        for _, _, node, _ in self._rows:
-            if node in missing:
-                missing[node] += 1
+        missing = {node: len(view.inputs(node)) for node, op in enumerate(view.ops) if op == "Merge"}
         ready = [
             node
             for switch in self._loop_switches
-            for port, node, _ in self._readers.get(switch, ())
-            if port == 1 and self._lets_through(node, missing)
+            for node, _ in self._view.readers(switch, port=1)
+            if self._lets_through(node, missing)
         ]
         while ready:
             node = ready.pop()
@@ -218,7 +207,7 @@ class _Search:
             found.add(node)
             if node in self._reads:
                 continue
-            data = [reader for _, reader, _ in self._readers.get(node, ())]
+            data = [reader for reader, _ in self._view.readers(node)]
             ready += [reader for reader in data if self._lets_through(reader, missing)]
             ready += [reader for reader in self._waiting[node] if view.ops[reader] not in CONTROL_FLOW]
         return found
@@ -229,14 +218,14 @@ class _Search:
         ready = []
         for switch, op in enumerate(self._view.ops):
             if op == "Switch":
-                is_loop = switch in self._loop_switches
-                ready += [node for port, node, _ in self._readers.get(switch, ()) if not (is_loop and port == 1)]
+                port = 0 if switch in self._loop_switches else None
+                ready += [node for node, _ in self._view.readers(switch, port)]
         while ready:
             node = ready.pop()
             if node in found or self._view.ops[node] in CONTROL_FLOW - {"Switch"}:
                 continue
             found.add(node)
-            ready += [reader for _, reader, _ in self._readers.get(node, ())]
+            ready += [reader for reader, _ in self._view.readers(node)]
             ready += self._waiting[node]
         return found
 
@@ -259,28 +248,12 @@ class _Search:
         return op == "Switch" or op not in CONTROL_FLOW
 
 
-class _Handles:
-    """Where handles of variables come from.
-
-    Args:
-        view: the graph.
-        readers: the nodes that are asked for: each is given a handle, or another tensor, by its first input.
-    """
-
-    def __init__(self, view: GraphView, readers: Iterable[Node]) -> None:
-        self._identities = {node for node, op in enumerate(view.ops) if op == "Identity"}
-        self._source_of = _first_sources(view, self._identities.union(readers))
-
-    def source(self, reader: Node) -> tuple[int, int]:
-        """What a node is given: (node, port)."""
-        return self._source_of[reader]
-
-    def path(self, reader: Node) -> list[int]:
-        """The nodes that give it what it is given, back to the first that is no Identity."""
-        path = [self._source_of[reader][0]]
-        while path[-1] in self._identities and path[-1] not in path[:-1]:
-            path.append(self._source_of[path[-1]][0])
-        return path
+def _handle_path(view: GraphView, reader: Node) -> list[Node]:
+    """The nodes that give a node its first input, back to the first that is no Identity."""
+    path = [view.inputs(reader)[0][0]]
+    while view.ops[path[-1]] == "Identity" and path[-1] not in path[:-1]:
+        path.append(view.inputs(path[-1])[0][0])
+    return path
 
 
 def _output_type(view: GraphView, node: Node) -> int:
@@ -305,13 +278,6 @@ def _may_write(view: GraphView, node: Node, is_function: Callable[[str], bool]) 
     types = {view.dtypes[view.base[node] + slot] for slot in signature.inputs}
     # A dataset is a variant, and runs functions.
     return datatypes.RESOURCE in types or (datatypes.VARIANT in types and signature.is_stateful)
-
-
-def _first_sources(view: GraphView, nodes: Collection[int]) -> dict[int, tuple[int, int]]:
-    """What some nodes read by their first input: (node, port)."""
-    edges = view.edges
-    edges = edges.at(np.isin(edges.dst_node, list(nodes)) & (edges.dst_position == 0))
-    return {node: (source, port) for node, source, port in edges.rows("dst_node", "src_node", "src_port")}
 
 
 def _is_constant(enter: Any) -> bool:

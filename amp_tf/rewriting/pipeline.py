@@ -1,4 +1,4 @@
-"""The rewrite: read, split, fold, lift, paint, plan, apply, verify."""
+"""The rewrite: read, prepare, paint, plan, apply, verify."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from amp_tf.reporting.basis import Basis
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 from amp_tf.rewriting.arguments import check_arguments, graph_def_of, serialize
 from amp_tf.rewriting.folding import fold
-from amp_tf.rewriting.form import Job
+from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.hoisting import with_early_reads
 from amp_tf.rewriting.lifting import lift
 from amp_tf.rewriting.list_makers import part_lists
@@ -32,6 +32,9 @@ from amp_tf.rewriting.recording import basis_of
 from amp_tf.rewriting.run import Run
 from amp_tf.rewriting.shared_lists import find_narrow_units
 from amp_tf.rewriting.splitting import split
+
+#: What changes a graph before it is painted, in order; each gives the form itself where it finds nothing to do.
+PREPARATIONS: tuple[Callable[[Form, Job], Form], ...] = (split, part_lists, fold, lift)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,12 +156,18 @@ def rewrite_serialized(
     return RewriteResult(result or graph, report, bool(result))
 
 
+def prepare(form: Form, job: Job) -> Form:
+    """The graph as it is painted: what fused or shared nodes hold is apart, what can be computed together adjoins."""
+    for change in PREPARATIONS:
+        form = change(form, job)
+    return form
+
+
 def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest: bytes) -> tuple[bytes, GraphReport]:
-    """Read, split, fold, lift, paint, plan, apply, verify: the new nodes and what follows; nothing if none changed."""
+    """Read, prepare, paint, plan, apply, verify: the new nodes and what follows; nothing if none changed."""
     view = read_graph(graph, job.templates)
     given = job.form(view, shapes)
-    whole = part_lists(split(given, job), job)
-    prepared = lift(fold(whole, job) or whole, job)
+    prepared = prepare(given, job)
     for candidate in (prepared, given) if prepared.edits else (given,):  # dropped where nothing becomes 16 bit
         form, painting = with_early_reads(candidate, job)
         if casts := plan_edits(painting):

@@ -36,7 +36,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute
 from amp_tf.graph.indices import Node
 from amp_tf.graph.names import SPLIT_SUFFIX, FreshNames, whole_of
-from amp_tf.graph.sizes import SHAPES_ATTR, Shape
+from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS
 from amp_tf.oplists.fusions import (
@@ -82,7 +82,7 @@ def _compositions(view: GraphView) -> dict[Node, Sequence[_Part]]:
         proto = view.protos[node]
         steps = [Step(name.decode()) for name in proto.attr["op_names"].list.s]
         if proto.attr["T"].type == datatypes.FLOAT and any(step.op in MAGNIFYING | ABSOLUTE for step in steps):
-            given = list(view.edges.into(node).rows("src_node", "src_port"))
+            given = view.inputs(node)
             found[node] = [_Part(step, given if step is steps[0] else ()) for step in steps]
     return found
 
@@ -132,7 +132,7 @@ def _parts(form: Form, node: Node) -> list[_Part]:
     if not names or any(name not in SPLIT_STEPS for name in names):
         return []
     steps = [product, *map(SPLIT_STEPS.__getitem__, names)]
-    inputs = list(view.edges.into(node).rows("src_node", "src_port"))
+    inputs = view.inputs(node)
     taken = [_OF_PRODUCTS, *(step.arguments for step in steps[1:])]
     if sum(taken) != len(inputs):
         return []
@@ -167,8 +167,7 @@ def _is_wide_bias(form: Form, part: _Part) -> bool:
     value = form.view.protos[node].attr.get("value") if form.view.ops[node] in CONSTANTS else None
     if value:
         return len(value.tensor.tensor_shape.dim) != 1
-    shapes = form.shapes.output_shapes(form.view.names[node])
-    shape = shapes[port] if port < len(shapes) else None
+    shape = shape_of(form.shapes, form.view.names[node], port)
     return shape is None or len(shape) != 1
 
 

@@ -8,6 +8,7 @@ a larger batch. So figures hold beside float32 and Keras' policy at the same siz
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.models import BENCHMARKS, Workload, wide
@@ -77,13 +78,13 @@ CASES = {
 }
 
 
-def names(text: str) -> list[str]:
+def names(text: str, known: Mapping[str, object] = CASES) -> list[str]:
     """The names that a command-line value such as ``"bert,gru"`` or ``"all"`` asks for.
 
     Raises:
         ValueError: a name is unknown; the message names the valid ones.
     """
-    asked = list(CASES) if text == "all" else [name.strip() for name in text.split(",")]
-    if unknown := [name for name in asked if name not in CASES]:
-        raise ValueError(f"No model here is called {', '.join(unknown)}. Valid names: all, {', '.join(CASES)}.")
+    asked = list(known) if text == "all" else [name.strip() for name in text.split(",")]
+    if unknown := [name for name in asked if name not in known]:
+        raise ValueError(f"Nothing here is called {', '.join(unknown)}. Valid names: all, {', '.join(known)}.")
     return asked

@@ -102,15 +102,3 @@ GRAPHS = {
     "tf_keras_lstm": Graph("tf_keras LSTM", _tf_keras("tf_keras_lstm")),
     "tf1_convnet": Graph("TF1 convnet", _tf1, has_policy=False),
 }
-
-
-def names(text: str) -> list[str]:
-    """The names that a command-line value such as ``"bert,tf1_convnet"`` or ``"all"`` asks for.
-
-    Raises:
-        ValueError: a name is unknown; the message names the valid ones.
-    """
-    asked = list(GRAPHS) if text == "all" else [name.strip() for name in text.split(",")]
-    if unknown := [name for name in asked if name not in GRAPHS]:
-        raise ValueError(f"No graph here is called {', '.join(unknown)}. Valid names: all, {', '.join(GRAPHS)}.")
-    return asked

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import environment, virtual
-from benchmarks.gpu.graphs import GRAPHS, names
+from benchmarks.gpu.cases import names
+from benchmarks.gpu.graphs import GRAPHS
 
 CAPABILITIES = ("7.0", "8.0", "9.0")
 
@@ -91,7 +92,7 @@ def rows(mode_name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
         amp_tf.enable(precision=options.precision, target="gpu")
     found = []
-    for name in names(options.models):
+    for name in names(options.models, GRAPHS):
         if mode.has_policy and not GRAPHS[name].has_policy:
             continue
         graph, ends = GRAPHS[name].make(mode.loss_scaling if options.precision == "float16" else None)

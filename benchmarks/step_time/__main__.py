@@ -3,7 +3,6 @@
     python -m benchmarks.step_time                                                      the whole table of a CPU
     python -m benchmarks.step_time --models convnet --batches 8 16 32 64                one model by batch size
     python -m benchmarks.step_time --ways fit_jit,predict_jit --modes float32,amp_tf    under XLA
-    python -m benchmarks.step_time --read result.json --plot speed.svg                  the picture of an earlier run
 
 One process for each model and mode; the modes take turns over the rounds, so that what slows the machine down slows all
 of them. Medians, ratios with their spread, peak resident memory, time of the first step, and how far the losses of the
@@ -38,7 +37,6 @@ def new_parser() -> argparse.ArgumentParser:
         "--prepare", type=int, default=1, metavar="N", help="modes that trace at once; with 2, no times of first steps"
     )
     parser.add_argument("--json", type=Path, help="write all figures here")
-    parser.add_argument("--plot", type=Path, help="write a bar chart here (needs matplotlib)")
     parser.add_argument(
         "--read",
         nargs="+",
@@ -84,10 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = results.read(asked.read, options.names_in(asked.only)) if asked.read else measure(asked)
     print(*(f"{key}: {value}" for key, value in found.facts.items()), "", sep="\n")
     print(tables.table(found.rows, found.modes))
-    if asked.plot:
-        from benchmarks.step_time.plots import plot
-
-        plot(found.rows, found.modes, asked.plot)
     return 1 if any(row.error for row in found.rows) else 0
 
 

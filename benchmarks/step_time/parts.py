@@ -37,7 +37,7 @@ def _rules(*names: str) -> Callable[[], None]:
     def leave_out() -> None:
         from amp_tf.painting import paint
 
-        paint.leave_out(names)
+        paint.RULES = tuple(row for row in paint.RULES if row.name not in names)
 
     return leave_out
 
@@ -118,11 +118,18 @@ def _lifting() -> None:
 
 def _fused_followers() -> None:
     from amp_tf.oplists import costs
-    from amp_tf.painting import economy
+    from amp_tf.painting import economy, paint
+    from amp_tf.painting.folded import NOTHING_FOLDED
 
     costs.WITH_BIAS, costs.SQUEEZED = (), frozenset()
-    weighed = economy.drop_unprofitable
-    economy.drop_unprofitable = lambda canvas, shapes, table, ties=(), folded=None: weighed(canvas, shapes, table, ties)
+
+    def weigh(canvas: Any) -> None:
+        canvas.folded = NOTHING_FOLDED
+        economy.drop_unprofitable(canvas)
+
+    paint.RULES = tuple(
+        dataclasses.replace(row, apply=weigh) if row.name == "cost model" else row for row in paint.RULES
+    )
 
 
 def _loop_entries() -> None:

@@ -7,7 +7,6 @@ count.
 A figure is the time by the clock in the kernels of one op, in milliseconds of a step, with how many of them ran; what
 kernels share that run side by side counts in equal parts, so that columns add up to the time in which any kernel ran.
 Below is the step by the clock, without the profiler.
-``python -m benchmarks.step_time.behind`` does it for the rows of a measurement in which amp_tf is behind.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from benchmarks.step_time import ablation, parts
 from benchmarks.step_time.modes import WAYS
 from benchmarks.step_time.parts import PARTS
 from benchmarks.step_time.suite import Row
+from tests.left_out import without
 
 MODULES = (costs, economy, folding, lifting, loop_reads, paint, planning, xla)
 
@@ -189,7 +190,7 @@ def converted(build, hardware=BF16_CPU, **settings):
         build()
     graph_def = graph.as_graph_def(add_shapes=True)
     left_out = () if settings else parts.CONTRACT  # small graphs end after a product or two
-    with paint.without(left_out):
+    with without(left_out):
         result = amp_tf.rewrite(graph_def, amp_tf.AmpConfig(**settings), hardware=hardware)
     casts = sorted(f"{node.name}({node.input[0]})" for node in result.graph.node if node.op == "Cast")
     return casts, sorted(node.name for node in result.report.graphs[0].nodes if node.precision.value != "float32")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from benchmarks.gpu import environment, graphs, grappler, judge, virtual
+from benchmarks.gpu import cases, environment, graphs, grappler, judge, virtual
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNTS = ("convolutions", "products", "casts")
@@ -55,9 +55,9 @@ def test_recurrent_layers_call_cudnn_where_a_gpu_is_said_to_be() -> None:
 
 
 def test_names_of_graphs_are_checked() -> None:
-    assert graphs.names("all") == list(graphs.GRAPHS)
-    with pytest.raises(ValueError, match=r"No graph here is called bird. Valid names: all, resnet50"):
-        graphs.names("gru,bird")
+    assert cases.names("all", graphs.GRAPHS) == list(graphs.GRAPHS)
+    with pytest.raises(ValueError, match=r"Nothing here is called bird. Valid names: all, resnet50"):
+        cases.names("gru,bird", graphs.GRAPHS)
 
 
 def test_what_a_graph_and_its_functions_compute_is_counted() -> None:

@@ -129,7 +129,7 @@ def test_hlo_without_an_entry_is_refused() -> None:
 
 def test_names_of_models_are_checked_and_all_have_a_tiny_form() -> None:
     assert cases.names("all") == list(cases.CASES)
-    with pytest.raises(ValueError, match=r"No model here is called bird. Valid names: all, resnet50"):
+    with pytest.raises(ValueError, match=r"Nothing here is called bird. Valid names: all, resnet50"):
         cases.names("bird")
     for case in cases.CASES.values():
         assert case.workload("tiny").batch <= case.workload("wide").batch

@@ -85,3 +85,11 @@ def test_some_edges_can_be_taken(view):
     assert parts.src_node.tolist() == [1, 2]
     assert parts.dst_node.tolist() == [4, 4]
     assert parts.dst_position.tolist() == [0, 1]
+
+
+def test_a_view_tells_what_a_node_reads_and_who_reads_it(view):
+    assert [view.inputs(node) for node in range(5)] == [[], [(0, 0)], [(0, 0)] * 3, [], [(1, 0), (2, 0)]]
+    assert view.readers(0) == [(1, 0), (2, 0), (2, 1), (2, 2)]
+    assert (view.readers(2, port=0), view.readers(2, port=1)) == ([(4, 1)], [])
+    assert [view.only_reader(node) for node in range(5)] == [None, 4, 4, None, None]
+    assert view.first_inputs(view.mask_with({"Pack", "IdentityN"})) == {2: (0, 0), 4: (1, 0)}

@@ -10,6 +10,7 @@ from amp_tf.graph.view import Adjacency
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
+from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.reasons import Rule
 from tests.small_graphs import graph
 
@@ -27,7 +28,8 @@ def canvas():
     }
     return Canvas(
         view=view,
-        target=resolve_target(AmpConfig(), Hardware(cpu_has_bf16=True)).target,
+        resolution=resolve_target(AmpConfig(), Hardware(cpu_has_bf16=True)),
+        obstacles=Obstacles({}, {}, ()),
         edges=view.adjacency(),
         node_of=view.unit_nodes(),
         src=np.asarray(view.edges.src_unit),

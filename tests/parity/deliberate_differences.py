@@ -19,8 +19,11 @@ from tensorflow.python.framework import kernels
 
 from amp_tf.config import LIST_NAMES
 from amp_tf.oplists.table import AMP_TF, CPU, CUDA, ROWS
-from amp_tf.painting import paint
 from amp_tf.rewriting import pipeline
+from amp_tf.rewriting.folding import fold
+from amp_tf.rewriting.lifting import lift
+from amp_tf.rewriting.splitting import split
+from tests.left_out import differing, without
 from tests.oracle import DT_FLOAT, Knobs, Mode, Outcome, type_attributes
 from tests.parity.op_pool import op_def, op_pool
 from tests.parity.random_graphs import RandomGraph
@@ -238,10 +241,10 @@ def knobs_for_original(graph: RandomGraph, mode: Mode) -> Knobs:
 @contextlib.contextmanager
 def undone(original: Outcome) -> Iterator[None]:
     """Leaves out what amp_tf does and the original does not: most always, one rule where its result shows that."""
-    left_out = set(paint.differing())
+    left_out = set(differing())
     if not _casts_behind_enters(original):
-        left_out -= set(paint.differing("loop-entry"))
-    with paint.without(left_out), mock.patch.object(pipeline, "part_lists", lambda form, job: form):
+        left_out -= set(differing("loop-entry"))
+    with without(left_out), mock.patch.object(pipeline, "PREPARATIONS", (split, fold, lift)):
         yield
 
 

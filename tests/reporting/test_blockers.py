@@ -5,7 +5,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.painting import paint
+from tests.left_out import without
 from tests.reporting.studied_graphs import BF16_CPU, reported, traced
 from tests.small_graphs import graph
 
@@ -175,9 +175,18 @@ def test_what_is_kept_for_accuracy_gains_what_it_is_without_its_rule():
     graph = traced(variance, (64, 64), (64, 64))
     base = reported(graph)
     (row,) = (row for row in base.to_dict()["blockers"] if row["what"] == "differences")
-    with paint.without(["differences", "promoted differences"]):
+    with without(["differences", "promoted differences"]):
         assert in_f16(reported(graph)) - in_f16(base) == row["gain"] > 0
     assert row["kind"] == "accuracy"
+
+
+def test_what_is_kept_because_it_joins_exact_values_is_kept_for_accuracy():
+    def moved(x, w):
+        return tf.matmul(tf.sigmoid(x + tf.matmul(x, w)), w)
+
+    (row,) = reported(traced(moved, (64, 64), (64, 64))).to_dict()["blockers"]
+    assert (row["kind"], row["what"], row["gain"]) == ("accuracy", "joined values", 2 * 64**2)
+    assert row["remedy"].startswith("AMP_TF_FORCE_F16=<its name>")
 
 
 def test_an_unknown_shape_is_a_blocker_and_gains_what_a_known_one_converts():

@@ -75,7 +75,7 @@ def _fold(graph: NormalizedGraph) -> tuple[Form | None, GraphDef]:
     job = Job(_CONFIG, _TARGET, Templates(None, SUCCESSORS), graph.preserve)
     view = read_graph(data, job.templates)
     folded = fold(job.form(view, GraphShapes(graph.graph)), job)
-    if folded is None:
+    if not folded.edits:
         return None, graph.graph_def
     result = parse_graph(apply_to_graph(data.node, view.names, folded.edits, data.rest_data))
     violation = find_violation(view, read_graph(result, job.templates), folded.edits, job.templates)

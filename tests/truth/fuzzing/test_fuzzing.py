@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.as_cpu import onednn
+from tests.left_out import differing, without
 from tests.truth.fuzzing import judging, programs
 from tests.truth.fuzzing.programs import LATE, Input, Program, cuts, from_text, random_program
 from tests.truth.fuzzing.steps import (
@@ -39,8 +40,6 @@ def test_random_programs_are_as_near_to_float32_as_products_allow(seeds: range) 
 
 def test_a_wrong_choice_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the rules of running sums and of joined values: the loop alone is left of what surrounds it."""
-    from amp_tf.painting import paint
-
     # A state of size ten to which each turn adds a hundredth part.
     body = (Weighted((0,), "dense"), Elementwise((2,), "tanh"), Weighted((3,), "dense"))
     program = Program(
@@ -48,7 +47,7 @@ def test_a_wrong_choice_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch)
         (Elementwise((0,), "abs"), Loop((1, 0), 30, 0.01, body), Weighted((2,), "dense"), Elementwise((3,), "tanh")),
     )
     assert not [row for row in judging.rows_of([program], [0], ["bfloat16"]) if judging.is_far_off(row)]
-    with paint.without(paint.differing("running-sum", "joined")):
+    with without(differing("running-sum", "joined")):
         rows = [row for row in judging.rows_of([program], [0], ["bfloat16"]) if judging.is_far_off(row)]
         assert rows[0].ratio > LIMIT
         small = judging.made_small(program, 0, "bfloat16")

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amp_tf.painting.min_cut import SINK, SOURCE, UNBOUNDED, Network
+from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network
 
 
 @st.composite

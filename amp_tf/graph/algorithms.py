@@ -1,0 +1,198 @@
+"""Algorithms on graphs, whatever their nodes mean: order, cycles, connected sets, minimum cuts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from amp_tf.graph.indices import Indices, Mask, Node
+from amp_tf.graph.view import Adjacency
+
+SOURCE = 0
+SINK = 1
+UNBOUNDED = 1 << 60
+
+
+def in_order(nodes: Mask, links: Adjacency) -> Iterator[tuple[Node, Sequence[Node]]]:
+    """Some nodes with their readers, each after all that it reads; those on cycles, and behind these, are left out.
+
+    Args:
+        nodes: which; links connect these alone.
+        links: between them.
+    """
+    starts, fanout = links.fanout_start, links.fanout
+    missing = np.diff(links.fanin_start).tolist()
+    ready = [node for node in np.flatnonzero(nodes).tolist() if not missing[node]]
+    while ready:
+        node = ready.pop()
+        readers = fanout[starts[node] : starts[node + 1]]
+        yield node, readers
+        for reader in readers:
+            missing[reader] -= 1
+            if not missing[reader]:
+                ready.append(reader)
+
+
+def is_sorted(nodes: Mask, sources: Indices, readers: Indices) -> Mask:
+    """Of some nodes, those that are on no cycle and behind none."""
+    found = np.zeros(len(nodes), np.bool_)
+    found[[node for node, _ in in_order(nodes, Adjacency(sources, readers, len(nodes)))]] = True
+    return found
+
+
+def heaviest_ends(
+    nodes: Mask, sources: Indices, readers: Indices, weights: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """For each node the weight of the heaviest path that ends there."""
+    own = weights.tolist()
+    total = list(own)
+    for node, behind in in_order(nodes, Adjacency(sources, readers, len(nodes))):
+        for reader in behind:
+            total[reader] = max(total[reader], own[reader] + total[node])
+    return np.asarray(total, np.int64)
+
+
+def strongly_connected(nodes: Iterable[Node], readers: Callable[[Node], Iterable[Node]]) -> list[list[Node]]:
+    """The sets of nodes from each of which all others of the set are reached; those of one node are left out.
+
+    Source of the method: Tarjan, Depth-first search and linear graph algorithms (1972), without recursion.
+    """
+    number: dict[int, float] = {}  # in the order in which they are met; infinite once their set is known
+    lowest: dict[int, float] = {}  # that they reach
+    path: list[int] = []
+    found = []
+    for root in nodes:
+        work = [] if root in number else [(root, iter(readers(root)))]
+        while work:
+            node, left = work[-1]
+            if node not in number:
+                number[node] = lowest[node] = len(number)
+                path.append(node)
+            for reader in left:
+                if reader not in number:
+                    work.append((reader, iter(readers(reader))))
+                    break
+                lowest[node] = min(lowest[node], number[reader])
+            else:
+                work.pop()
+                if work:
+                    lowest[work[-1][0]] = min(lowest[work[-1][0]], lowest[node])
+                if lowest[node] == number[node]:
+                    component = [path.pop()]
+                    while component[-1] != node:
+                        component.append(path.pop())
+                    number.update(dict.fromkeys(component, math.inf))
+                    if len(component) > 1:
+                        found.append(component)
+    return found
+
+
+def connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list[int]]:
+    """The units in sets: those that a link names are in one; a link may name others, which do not count."""
+    root_of = {unit: unit for unit in units}
+
+    def root(unit: int) -> int:
+        while root_of[unit] != unit:
+            root_of[unit] = root_of[root_of[unit]]
+            unit = root_of[unit]
+        return unit
+
+    for link in links:
+        linked = [unit for unit in link if unit in root_of]
+        for unit in linked[1:]:
+            root_of[root(unit)] = root(linked[0])
+    groups: dict[int, list[int]] = {}
+    for unit in root_of:
+        groups.setdefault(root(unit), []).append(unit)
+    return list(groups.values())
+
+
+class Network:
+    """A flow network, for the exact optimum of a choice between two labels: a minimum cut.
+
+    Vertices are small integers; 0 is the source and 1 the sink. Networks here are long chains with short detours
+    between source and sink, for which few phases suffice.
+
+    Source of the method: Dinic, Algorithm for solution of a problem of maximum flow in networks with power estimation
+    (1970).
+    """
+
+    def __init__(self) -> None:
+        self._edges_of: list[list[int]] = [[], []]
+        self._head: list[int] = []  # edge 2k and its reverse 2k + 1 are neighbours
+        self._capacity: list[int] = []
+
+    def add_vertex(self) -> int:
+        """A new vertex."""
+        self._edges_of.append([])
+        return len(self._edges_of) - 1
+
+    def add_edge(self, tail: int, head: int, capacity: int) -> None:
+        """An edge; the cut pays its capacity if the tail is on the source's side and the head on the sink's."""
+        if capacity <= 0 or tail == head:
+            return
+        self._edges_of[tail].append(len(self._head))
+        self._edges_of[head].append(len(self._head) + 1)
+        self._head += [head, tail]
+        self._capacity += [capacity, 0]
+
+    def source_side(self) -> list[bool]:
+        """For each vertex, whether it is on the source's side of the smallest minimum cut."""
+        while True:
+            level = self._levels()
+            if level[SINK] < 0:
+                return [depth >= 0 for depth in level]
+            self._saturate(level)
+
+    def _levels(self) -> list[int]:
+        """For each vertex its distance from the source, -1 if it is farther than the sink or cannot be reached."""
+        edges_of, heads, capacity = self._edges_of, self._head, self._capacity
+        level = [-1] * len(edges_of)
+        level[SOURCE] = 0
+        layer = [SOURCE]
+        depth = 0
+        while layer and level[SINK] < 0:
+            depth += 1
+            reached = []
+            for vertex in layer:
+                for edge in edges_of[vertex]:
+                    head = heads[edge]
+                    if level[head] < 0 and capacity[edge]:
+                        level[head] = depth
+                        reached.append(head)
+            layer = reached
+        return level
+
+    def _saturate(self, level: list[int]) -> None:
+        """Sends flow along shortest paths until every one of them has a full edge."""
+        edges_of, heads, capacity = self._edges_of, self._head, self._capacity
+        next_edge = [0] * len(edges_of)
+        path: list[int] = []
+        vertex = SOURCE
+        while True:
+            if vertex == SINK:
+                flow = min(capacity[edge] for edge in path)
+                for edge in path:
+                    capacity[edge] -= flow
+                    capacity[edge ^ 1] += flow
+                full = next(position for position, edge in enumerate(path) if not capacity[edge])
+                vertex = heads[path[full] ^ 1]
+                del path[full:]
+                continue
+            edges = edges_of[vertex]
+            while next_edge[vertex] < len(edges):
+                edge = edges[next_edge[vertex]]
+                if capacity[edge] and level[heads[edge]] == level[vertex] + 1:
+                    break
+                next_edge[vertex] += 1
+            else:
+                if not path:
+                    return
+                vertex = heads[path.pop() ^ 1]
+                next_edge[vertex] += 1
+                continue
+            path.append(edge)
+            vertex = heads[edge]
