@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED
-from amp_tf.oplists.costs import VECTOR_TAPS, overhang
+from amp_tf.oplists.costs import VECTOR_TAPS, padding_factor
 
 Shape = tuple[int, ...]
 
@@ -22,8 +22,8 @@ Shape = tuple[int, ...]
 class Product:
     """One product: ``run`` takes tensors of these shapes; ``operations`` counts an addition as one.
 
-    ``op`` is the name of its row in the table. The kernel computes ``overhang`` times the operations
-    (:func:`amp_tf.oplists.costs.overhang`).
+    ``op`` is the name of its row in the table. The kernel computes ``padding_factor`` times the operations
+    (:func:`amp_tf.oplists.costs.padding_factor`).
     """
 
     op: str
@@ -32,12 +32,12 @@ class Product:
     run: Callable[..., Any]
     operations: float
     elements: float
-    overhang: float = 1.0
+    padding_factor: float = 1.0
 
     @property
     def computed(self) -> float:
         """The operations that its kernel computes."""
-        return self.operations * self.overhang
+        return self.operations * self.padding_factor
 
     @property
     def runs(self) -> int:
@@ -221,7 +221,7 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
         return getattr(raw, forward + endings[1])(input=x, filter_sizes=kernel, out_backprop=dy, **options)
 
     def product(op: str, shapes: tuple[Shape, Shape], run: Callable[..., Any]) -> Product:
-        more = overhang(op, kernel, case.variant)
+        more = padding_factor(op, kernel, case.variant)
         return Product(op + case.variant, case.what, shapes, run, operations, elements, more)
 
     yield product(forward, (image, kernel), run)

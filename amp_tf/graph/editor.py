@@ -149,7 +149,7 @@ class _Tensors:
 
 
 class _FunctionTensors(_Tensors):
-    """Likewise for a FunctionDef, whose new nodes are casts: by the output's name, arguments by their own alone."""
+    """The edited FunctionDef, whose new nodes are casts: by the output's name, arguments by their own alone."""
 
     def __init__(self, names: Sequence[str], signatures: Sequence[Signature], new: Sequence[NewNode]) -> None:
         super().__init__(names, new)

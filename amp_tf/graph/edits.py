@@ -159,7 +159,7 @@ class NewNode(NamedTuple):
 
     @classmethod
     def enter(cls, name: str, view: GraphView, model: int, source: Tensor, after: tuple[int, ...]) -> NewNode:
-        """Hands a float32 tensor to the loop into which another Enter leads, on its device, for all turns."""
+        """Passes a float32 tensor into the loop that another Enter leads into, on its device, for all iterations."""
         found = view.protos[model].attr
         of_loop = {key: found[key] for key in _OF_A_LOOP if key in found}
         attributes = _having(T=attribute(type=datatypes.FLOAT), **of_loop)

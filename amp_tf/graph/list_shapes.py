@@ -135,7 +135,7 @@ class _Search:
 
 
 def _is_open(shape: Shape | None) -> bool:
-    """Whether nobody can tell how many elements such a tensor has."""
+    """Whether the number of elements is unknown."""
     return element_count(shape) is None
 
 
@@ -188,8 +188,8 @@ def _product(search: _Search, node: int) -> list[Shape | None]:
     if len(shapes) < 2 or any(shape is None or len(shape) != 2 for shape in shapes[:2]):
         return [None]
     rows, columns = ((shape or ()) for shape in shapes[:2])
-    is_turned = [search.attribute(node, name) for name in ("transpose_a", "transpose_b")]
-    return [(rows[1 if is_turned[0] else 0], columns[0 if is_turned[1] else 1])]
+    is_transposed = [search.attribute(node, name) for name in ("transpose_a", "transpose_b")]
+    return [(rows[1 if is_transposed[0] else 0], columns[0 if is_transposed[1] else 1])]
 
 
 _RULES: Mapping[str, Callable[[_Search, int], list[Shape | None]]] = {

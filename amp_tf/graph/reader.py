@@ -57,8 +57,8 @@ def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[st
     found = nodes.layout.read()
     names = _split_names(found, nodes, names_before)
     place = functools.partial(_place, "")
-    if found.twin >= 0:
-        raise _twin(names[found.twin], place)
+    if found.duplicate >= 0:
+        raise _duplicate(names[found.duplicate], place)
     of_kind: list[Signature] = []
     types_of_kind: list[int] = []
     for firsts in pieces(found.firsts):  # each constant is a kind, and constants are large
@@ -185,8 +185,8 @@ class FunctionTensors:
         self.names = [*inner, *(f"{title}/{arg.name}" for arg in function.signature.output_arg)]
         self._nodes = {name: number for number, name in enumerate(inner)}
         if len(self._nodes) != len(inner):
-            twin = next(name for number, name in enumerate(inner) if self._nodes[name] != number)
-            raise _twin(twin, functools.partial(_place, title))
+            duplicate = next(name for number, name in enumerate(inner) if self._nodes[name] != number)
+            raise _duplicate(duplicate, functools.partial(_place, title))
         self._argument_count = len(arguments)
         self._signatures = signatures
 
@@ -263,7 +263,7 @@ def _split_names(found: WireNodes, nodes: NodeTable, before: Sequence[str]) -> l
     return names
 
 
-def _twin(name: str, place: Place) -> GraphError:
+def _duplicate(name: str, place: Place) -> GraphError:
     return GraphError("two nodes have this name", where=place(name), fix=BROKEN)
 
 

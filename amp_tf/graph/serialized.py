@@ -1,8 +1,8 @@
 """Graphs as bytes: what a rewrite reads and what it makes, without a tree of protos for either.
 
-A serialized GraphDef is a row of fields, one for each node, and after them the rest (function library, versions). As
-Python's protobuf objects the same graph takes about five times the memory. So nodes are parsed when they are looked at,
-some at a time, and the fields of nodes that nobody edits are copied from the one row of bytes into the other.
+A serialized GraphDef is a sequence of fields, one for each node, and after them the rest (function library, versions).
+As Python's protobuf objects the same graph takes about five times the memory. So nodes are parsed when they are looked
+at, some at a time, and the fields of nodes that nobody edits are copied from the old bytes into the new ones.
 
 Where ``a`` becomes 16 bit, its field alone is parsed, edited and written; or, if nothing but types of it change, these
 bytes are changed in their places::
@@ -178,7 +178,7 @@ def parse_graph(data: bytes) -> Any:
     """The GraphDef of a serialized one.
 
     Raises:
-        GraphError: it is none.
+        GraphError: it is not a GraphDef.
     """
     from google.protobuf.message import DecodeError
 

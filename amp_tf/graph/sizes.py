@@ -99,7 +99,7 @@ def read_shape(shape: Any) -> Shape | None:
 def element_count(shape: Shape | None) -> int | None:
     """The number of elements, an unknown first dimension counted as :data:`NOMINAL_BATCH`.
 
-    ``None`` where the rank or another dimension is unknown: then nobody can tell.
+    ``None`` where the rank or another dimension is unknown.
     """
     if shape is None or any(size < 0 for size in shape[1:]):
         return None

@@ -196,7 +196,7 @@ typedef struct {
   /* found by amp_tf_read_nodes */
   uint64_t kind_count;
   uint64_t device_count;
-  int32_t twin;            /* a node with the name of one before it, -1 if there is none */
+  int32_t duplicate;            /* a node with the name of one before it, -1 if there is none */
 } graph;
 
 static bytes field_at(const graph *all, uint64_t number) {
@@ -253,7 +253,7 @@ static void set_name(graph *all, table numbers, uint64_t number, const node *one
   all->names[end] = 0;
   all->name_ends[number] = end;
   if (find_node(all, numbers, one->name, &slot) < 0) numbers.entries[slot] = (int32_t)number;
-  else if (all->twin < 0) all->twin = (int32_t)number;
+  else if (all->duplicate < 0) all->duplicate = (int32_t)number;
 }
 
 /* Takes ":port" off a name. Returns the port, or -1 where there is none. */
@@ -350,7 +350,7 @@ EXPORT void amp_tf_read_nodes(graph *all) {
   clear(kinds.numbers);
   clear(devices.numbers);
   clear(names);
-  all->twin = -1;
+  all->duplicate = -1;
   for (uint64_t number = 0; number < all->node_count; ++number) {
     node_at(all, number, &one);
     set_group(all, &kinds, number, &one, hash_of_kind(&one), is_one_kind);

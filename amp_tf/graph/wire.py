@@ -58,7 +58,7 @@ class _Graph(ctypes.Structure):
         ("entry_count", ctypes.c_uint64),
         ("kind_count", ctypes.c_uint64),
         ("device_count", ctypes.c_uint64),
-        ("twin", ctypes.c_int32),
+        ("duplicate", ctypes.c_int32),
     )
 
 
@@ -68,7 +68,7 @@ class WireNodes:
 
     Attributes:
         names: of all nodes, as UTF-8, each with a NUL behind it.
-        twin: a node with the name of one before it, -1 if there is none.
+        duplicate: the number of a node with the name of one before it, -1 if there is none.
         kinds: of each node, the number of its kind: nodes of one op whose attributes are the same, bar those that
             TensorFlow itself adds (their names begin with an underscore).
         firsts: the first node of each kind.
@@ -80,7 +80,7 @@ class WireNodes:
     """
 
     names: bytes
-    twin: int
+    duplicate: int
     kinds: Indices
     firsts: list[Node]
     devices: Indices
@@ -198,7 +198,7 @@ class Layout:
         _library().amp_tf_read_nodes(ctypes.byref(graph))
         return WireNodes(
             names=made["names"].tobytes(),
-            twin=graph.twin,
+            duplicate=graph.duplicate,
             kinds=made["kinds"],
             firsts=made["firsts"][: graph.kind_count].tolist(),
             devices=made["devices"],

@@ -28,7 +28,7 @@ VERSION = 1  #: of the files
 CACHED_AND_IN_MEMORY = (2_097_152.0, 8_388_608.0)  #: elements of the tensors of tables that do not say
 DISPATCH = 3_000.0  #: ns for each op that TensorFlow starts, whatever its size
 FEW_OPERATIONS = 8e6  #: so many of a product one thread computes; what is more is shared
-#: What stands after an op in rows of their own: for products that read their second matrix turned, which oneDNN's
+#: What stands after an op in rows of their own: for products that read their second matrix transposed, which oneDNN's
 #: float32 kernel does slowly, and for convolutions in NCHW, which gain next to nothing unless they have one tap.
 TRANSPOSED, CHANNELS_FIRST, POINTWISE_FIRST = ", second transposed", ", channels first", ", channels first, one tap"
 #: What stands after an op of which a tensor is much smaller than its result, as the scales of a normalization are.
@@ -146,8 +146,8 @@ class CostTable:
         nearness = (elements - start) / (end - start)
         return place, start * (1 - nearness), end * nearness
 
-    def made_careful(self, source: str) -> CostTable:
-        """A table for a CPU of which nothing is known: products gain the square root of what they gain in this one.
+    def conservative(self, source: str) -> CostTable:
+        """The table for a CPU of which nothing is known: products gain the square root of what they gain in this one.
 
         Args:
             source: of the new table.

@@ -91,7 +91,7 @@ CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {
         ((False, 0), (True, 2)),
     ),
 }
-#: The attributes by which products of matrices read their second one turned, and the layouts with channels first.
+#: The attributes by which products of matrices read their second one transposed, and the layouts with channels first.
 TRANSPOSING = ("adj_y", "transpose_b")
 CHANNELS_FIRST_LAYOUTS = (b"NCHW", b"NCDHW")
 #: Products of many matrices at once.
@@ -114,8 +114,8 @@ COSTS_AS = {
 }
 
 
-def overhang(op: str, kernel: Sequence[int] | None, variant: str = "") -> float:
-    """How many times the operations that it is asked for a product computes.
+def padding_factor(op: str, kernel: Sequence[int] | None, variant: str = "") -> float:
+    """By how much the operations of a product grow because its kernel pads what it computes.
 
     The channels of a convolution's result fill whole vectors. An input gradient of 3 channels counts 84 operations in a
     ns, where others reach 500, because it computes 16. With channels first, in depthwise ones and in products of

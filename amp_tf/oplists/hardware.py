@@ -46,7 +46,7 @@ class Hardware:
             pairs = tuple((major, minor) for major, minor in self.gpu_capabilities)
         if not all(isinstance(number, int) for pair in pairs for number in pair):
             raise ConfigError(
-                f"{self.gpu_capabilities!r} is no row of compute capabilities",
+                f"{self.gpu_capabilities!r} is not a list of compute capabilities",
                 where="Hardware.gpu_capabilities",
                 fix="Write a pair for each GPU, such as ((7, 0), (8, 0))",
             )

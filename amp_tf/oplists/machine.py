@@ -96,7 +96,7 @@ def shipped_costs() -> CostTable:
     info = cpu_info()
     has_amx = "amx_bf16" in info.get("flags", "").split()
     name = _SHIPPED.get((info.get("vendor_id", ""), info.get("cpu family", ""), has_amx))
-    return read_table(SHIPPED_FOLDER / f"{name}.json") if name else SHIPPED.made_careful(_CAREFUL)
+    return read_table(SHIPPED_FOLDER / f"{name}.json") if name else SHIPPED.conservative(_CAREFUL)
 
 
 def _tensorflow() -> str:

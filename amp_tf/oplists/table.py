@@ -363,7 +363,7 @@ HARMLESS = Trait(
 PYTHON = Trait("EagerPyFunc PyFunc PyFuncStateless")
 #: Without inputs, these wait for nothing: to come after them says nothing.
 WITHOUT_WAITING = Trait("Const Placeholder VarHandleOp _Arg")
-#: Ops that hand a graph what it is given.
+#: Ops that give a graph its inputs.
 GIVEN = Trait("IteratorGetNext IteratorGetNextSync OptionalGetValue Placeholder PlaceholderWithDefault")
 #: Ops that need a value to an absolute exactness, whatever its size: of its fraction, or as an angle. Ops that do so
 #: of their second input, places in an image.
@@ -408,7 +408,7 @@ HANDING_OVER = {
     **dict.fromkeys(Trait("StatelessWhile While", CALLS), 0),
     **dict.fromkeys(Trait("Case If StatelessCase StatelessIf"), 1),
 }
-#: Random ops with a twin without state, and where the twin's seed stands among its inputs.
+#: Random ops that have a stateless counterpart, and where the counterpart's seed stands among its inputs.
 STATELESS_TWINS = {
     "RandomUniform": ("StatelessRandomUniform", 1),
     "RandomStandardNormal": ("StatelessRandomNormal", 1),
@@ -416,7 +416,7 @@ STATELESS_TWINS = {
     "RandomUniformInt": ("StatelessRandomUniformInt", 1),
     "Multinomial": ("StatelessMultinomial", 2),
 }
-#: What hands a reference variable on.
+#: What passes a reference variable on.
 REFERENCE_READERS = Trait("Enter Identity")
 #: Ops that read a resource variable, or ask about it, and leave it as it is.
 VARIABLE_READERS = Trait("ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape")
@@ -427,7 +427,7 @@ DATA_SOURCES = Trait(
 )
 #: Ops whose inputs belong to a loop or a branch, and whose results do not.
 WAYS_OUT = Trait("Exit Merge")
-#: What a loop goes on by; what joins two conditions; where the values of its turns come together.
+#: What a loop goes on by; what joins two conditions; where the values of its iterations come together.
 LOOP_CONDITIONS = Trait("LoopCond")
 CONJUNCTIONS = Trait("LogicalAnd")
 LOOP_MERGES = Trait("Merge")

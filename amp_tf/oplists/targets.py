@@ -57,8 +57,8 @@ class Resolution:
         target: what is converted; ``None`` for nothing.
         default_device: the device type of nodes that carry none.
         why_none: where there is no target, the reason, for people; else empty.
-        is_thrifty: leave in float32 what does not pay. So it is where amp_tf chooses the precision, on CPUs, of whose
-            ops the costs are known; a precision that the user chose means all that the lists convert.
+        uses_cost_model: leave in float32 what does not pay. So it is where amp_tf chooses the precision, on CPUs, of
+            whose ops the costs are known; a precision that the user chose means all that the lists convert.
         asked: where no op pays but what the user asks for is converted, the ops that the user put on the allow list;
             nodes that are forced are asked for, too. Else ``None``.
         costs: what ops take on the CPU.
@@ -67,7 +67,7 @@ class Resolution:
     target: Target | None
     default_device: str
     why_none: str = ""
-    is_thrifty: bool = False
+    uses_cost_model: bool = False
     asked: frozenset[str] | None = None
     costs: CostTable = cost_tables.SHIPPED
 
@@ -105,18 +105,18 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
     without_kernel = FUSED_PRODUCTS if device_type == CPU_DEVICE and not uses_onednn else frozenset()
     if hardware.is_xla:
         lists = lists.without(FLOAT32_ONLY_IN_XLA)
-    is_thrifty = (
+    uses_cost_model = (
         device_type == CPU_DEVICE
         and precision is Precision.BFLOAT16
         and config.precision == "auto"
         and not (config.ignore_performance or lists.force_all)
     )
-    asked = frozenset(config.allow_add) if is_thrifty and hardware.is_xla else None
+    asked = frozenset(config.allow_add) if uses_cost_model and hardware.is_xla else None
     if asked is not None and not (asked or config.force_f16):
         return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/README.md, Answered
     costs = hardware.costs or cost_tables.SHIPPED
     target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla, without_kernel, hardware.is_xla)
-    return Resolution(target, default_device, "", is_thrifty, asked, costs)
+    return Resolution(target, default_device, "", uses_cost_model, asked, costs)
 
 
 def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, Precision | None, str]:

@@ -1,4 +1,4 @@
-"""Nodes that hand a float32 value on as it is, to products and to others."""
+"""Nodes that pass a float32 value through unchanged, to products and to others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from amp_tf.painting.reasons import FORCED, Rule
 
 
 def leave_carried_values(canvas: Canvas) -> None:
-    """What hands a float32 value on unchanged, and not to converted nodes alone, stays in float32.
+    """What passes a float32 value through unchanged, also to nodes that are not converted, stays in float32.
 
     The cast then stands behind it, for those that want 16 bit: the others get the value as it was, and no cast back. So
     the gradient of a bias is the sum of gradients that nobody rounded, though its product's gradients read them, too.

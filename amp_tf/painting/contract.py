@@ -71,11 +71,11 @@ def keep_running_sums(canvas: Canvas) -> None:
     """Where a value goes through arithmetic and comes back without a product in between, all of that is painted deny.
 
     It comes back through a loop, as the result of a function that may be called again with it, or through a variable
-    that is read again in the next step. A state that each turn makes anew by a product, such as an LSTM's output, may
-    be 16 bit. What the value is multiplied by is painted deny as well, up to the product that it comes from: .998 is 1
-    in bfloat16, and .998 to the 500th is .37. So are the constant factors of what is added, which would be off by the
-    same share in each step, and a chain of more than :data:`LONGEST_SUM` additions to one value; where a normalization
-    or a gate lies between two, the sum begins anew.
+    that is read again in the next step. A state that each iteration makes anew by a product, such as an LSTM's output,
+    may be 16 bit. What the value is multiplied by is painted deny as well, up to the product that it comes from: .998
+    is 1 in bfloat16, and .998 to the 500th is .37. So are the constant factors of what is added, which would be off by
+    the same share in each step, and a chain of more than :data:`LONGEST_SUM` additions to one value; where a
+    normalization or a gate lies between two, the sum begins anew.
 
     Difference "running-sum": TensorFlow converts sums as it converts all arithmetic.
 

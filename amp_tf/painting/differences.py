@@ -63,8 +63,8 @@ def keep_differences(canvas: Canvas) -> None:
     A difference that no product uses changes nothing of what products use. Where an optimizer divides gradient minus
     momentum, the gradient's way back to the layer may be 16 bit, but not what a loss takes logarithms of. A sum after
     the last product ends the search, too, unless its terms lost their signs: the roundings in it have either sign. So
-    the gradient of a bias may be divided by a loss scale or a norm. What gives a product's values on as they are may be
-    16 bit.
+    the gradient of a bias may be divided by a loss scale or a norm. What passes a product's values through unchanged
+    may be 16 bit.
 
     Difference "difference": TensorFlow converts them where they lie between or follow products.
 

@@ -32,7 +32,7 @@ from amp_tf.oplists.cost_tables import Pair
 from amp_tf.oplists.table import PICKING, PINNED
 from amp_tf.oplists.targets import XLA_WIDENS
 from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.kernels import drop_lone_halves, drop_slow_kernels, fused_with_products, kernel_pairs
+from amp_tf.painting.kernels import drop_slow_kernels, drop_unmatched_pairs, fused_with_products, kernel_pairs
 from amp_tf.painting.loops import recurrent_units
 from amp_tf.painting.prices import Prices, Runs
 from amp_tf.painting.reasons import FORCED, Balance, Rule
@@ -76,7 +76,7 @@ def drop_unprofitable(canvas: Canvas) -> None:
         return
     shapes = AttributeShapes(canvas.view.protos) if canvas.shapes is None else canvas.shapes
     drop_slow_kernels(canvas, shapes)
-    drop_lone_halves(canvas)
+    drop_unmatched_pairs(canvas)
     prices = Prices(canvas.view, shapes, canvas.resolution.costs)
     ports, sizes_are_known = _find_ports(canvas, shapes, prices.runs)
     sizes = _unit_sizes(canvas, ports)
@@ -276,7 +276,7 @@ def _balances(
 ) -> list[Balance]:
     """For each group what it takes in 16 bit and in float32, the rest of the graph as it is painted.
 
-    In 16 bit a product takes no time at all where nobody can tell how large it is. Groups that read one cast share it.
+    In 16 bit a product of unknown size takes no time at all. Groups that read one cast share it.
     """
     group_of = {unit: number for number, group in enumerate(groups) for unit in group}
     in_float32, in_f16 = [0.0] * len(groups), [0.0] * len(groups)

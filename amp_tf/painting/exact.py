@@ -117,7 +117,7 @@ def keep_whole_numbers(canvas: Canvas) -> None:
     """What a program turns into integers is painted deny, back to where it is made or comes from a product.
 
     So is what it takes the fraction or a sine of, and the places at which an image is read: a rounding is relative, and
-    their need is absolute. Of 1,000.3 turns nothing is left in bfloat16.
+    their need is absolute. Of the fraction of 1,000.3 nothing is left in bfloat16.
 
     Difference "whole-number": TensorFlow paints backwards, too, from a product through what moves values, so that the
     ids of a feature column are rounded with the columns beside them.

@@ -19,7 +19,7 @@ from amp_tf.painting.prices import input_shapes
 from amp_tf.painting.reasons import FORCED, Rule
 from amp_tf.painting.work import filter_shape
 
-_LONE_HALF = "a pooling or normalization and its gradient are slow in two types, and one of them stays in float32"
+_UNMATCHED = "a pooling or normalization and its gradient are slow in two types, and one of them stays in float32"
 
 
 def drop_slow_kernels(canvas: Canvas, shapes: Shapes) -> None:
@@ -49,13 +49,16 @@ def kernel_pairs(canvas: Canvas) -> Iterator[list[int]]:
             yield [view.base[source] + first, view.base[node] + second]
 
 
-def drop_lone_halves(canvas: Canvas) -> None:
-    """A forward op or gradient op of a pair that is fast in one type alone stays in float32 where the other does."""
+def drop_unmatched_pairs(canvas: Canvas) -> None:
+    """Leaves a forward op or gradient op in float32 where the other of the two stays there.
+
+    Their 16-bit kernels are fast only together.
+    """
     for pair in kernel_pairs(canvas):
         painted = [unit for unit in pair if canvas.allow[unit] and canvas.rule[unit] not in FORCED]
         if len(painted) == 1 and not all(canvas.allow[unit] for unit in pair):
             canvas.unpaint_allow(painted, Rule.DOES_NOT_PAY)
-            canvas.weighed.update(dict.fromkeys(painted, _LONE_HALF))
+            canvas.weighed.update(dict.fromkeys(painted, _UNMATCHED))
 
 
 def fused_with_products(canvas: Canvas) -> dict[int, int]:
@@ -157,10 +160,10 @@ def _gelus(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
             ):  # it may be an argument, which has no attributes
                 continue
         attributes = view.protos[product].attr
-        fused, turned = attributes.get("fused_ops"), attributes.get("transpose_a")
+        fused, transposed = attributes.get("fused_ops"), attributes.get("transpose_a")
         if fused is not None and fused.list.s != [b"BiasAdd"]:
             continue
-        if turned is not None and turned.b:  # TensorFlow has no such kernel
+        if transposed is not None and transposed.b:  # TensorFlow has no such kernel
             continue
         nodes = [product, gelu.biased, *gelu.nodes]
         if is_f16[nodes].min() == is_f16[nodes].max() and not any(_waits(view, node) for node in nodes):

@@ -1,4 +1,4 @@
-"""Norms: roots of sums of squares, by which all values of a row are then divided."""
+"""Norms: roots of sums of squares, by which all values of a vector are then divided."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from amp_tf.painting.reasons import Rule
 def keep_norms(canvas: Canvas) -> None:
     """The root of a sum or mean of squares is painted deny, from the squares on.
 
-    One rounding of it changes a whole row alike, so that the sums that follow do not average it away; and there would
-    be three or four, of the sum, of the sum with epsilon, and of the root. RMSNorm and ``tf.math.l2_normalize`` are
-    written so; :func:`amp_tf.painting.differences.keep_differences` does the same for variances.
+    One rounding of it changes a whole vector alike, so that the sums that follow do not average it away; and there
+    would be three or four, of the sum, of the sum with epsilon, and of the root. RMSNorm and ``tf.math.l2_normalize``
+    are written so; :func:`amp_tf.painting.differences.keep_differences` does the same for variances.
 
     Difference "norm": TensorFlow has all of it on its infer list.
 

@@ -95,7 +95,7 @@ def _unless_forced(resolution: Resolution) -> bool:
 
 
 def _where_amp_tf_chooses(resolution: Resolution) -> bool:
-    return resolution.is_thrifty
+    return resolution.uses_cost_model
 
 
 @dataclasses.dataclass(frozen=True)

@@ -83,7 +83,7 @@ def prepare(
 
 
 def _units_that_may_change(view: GraphView, ops: frozenset[str]) -> npt.NDArray[np.intp]:
-    """The float32 units of some ops whose type is none that the op's definition fixes."""
+    """The float32 units of some ops whose type the op's definition does not fix."""
     is_free = view.of_slots(np.array([not slot.is_fixed for kind in view.of_kind for slot in kind.slots], np.bool_))
     of_ops = view.spread(view.mask_with(ops))
     return np.flatnonzero(of_ops & is_free & (np.asarray(view.dtypes) == datatypes.FLOAT))
@@ -106,7 +106,7 @@ def _flags(mask: Mask) -> Flags:
 def _drop_allow_without_kernel(canvas: Canvas) -> None:
     """Takes what has no kernel off the allow list: a type, or the node if its result cannot be 16 bit because of it.
 
-    A result of fixed type float32 (ResizeBilinear's) is none of a node's doing: it is converted as far as it can be.
+    A result whose type is always float32 (ResizeBilinear's) is no obstacle: the other types are converted.
 
     Difference "kernel-missing": TensorFlow converts allow-list nodes without asking for a kernel.
     """

@@ -13,9 +13,9 @@ from amp_tf.graph.frames import data_links, readers_of
 from amp_tf.graph.sizes import Shape, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import BROADCAST, CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED, CostTable, Pair
-from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS, CONVOLUTIONS, JOINED_AWAY, SWISH, TRANSPOSING, overhang
+from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS, CONVOLUTIONS, JOINED_AWAY, SWISH, TRANSPOSING, padding_factor
 from amp_tf.oplists.table import BROADCASTING, LOOP_ENTRIES, LOOP_EXITS
-from amp_tf.painting.turns import TYPICAL, Path, find_turns
+from amp_tf.painting.trip_counts import TYPICAL, Path, find_trip_counts
 from amp_tf.painting.work import count_operations, filter_shape
 
 _SMALL = 8  # times fewer elements: what reading them takes does not count
@@ -24,23 +24,23 @@ _MOST_LOOPS = 8  # in each other; in a broken graph there is no end to them
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """How many times each node is taken to run while the graph runs once, and those that read it."""
+    """How many times each node, and each node's readers, are expected to run while the graph runs once."""
 
     of_nodes: Sequence[float]
     of_readers: Sequence[float]
 
 
 def count_runs(view: GraphView) -> Runs:
-    """How often each node is taken to run: more in a loop of graph nodes, the same for all elsewhere."""
+    """How often each node is expected to run: more often in a loop of graph nodes, once elsewhere."""
     if "Enter" not in view.ops:
         once = [1.0] * view.node_count
         return Runs(once, once)
     paths = _find_paths(view)
-    turns = find_turns(view, paths)
+    trip_counts = find_trip_counts(view, paths)
 
     @functools.cache
     def runs(path: Path) -> float:
-        return math.prod(turns.get(name, TYPICAL) for name in path)
+        return math.prod(trip_counts.get(name, TYPICAL) for name in path)
 
     behind = (_path_behind(view, node, path) for node, path in enumerate(paths))
     return Runs([runs(path) for path in paths], [runs(path) for path in behind])
@@ -116,7 +116,7 @@ class Prices:
         self._found: dict[int, Pair | None] = {}
 
     def product(self, node: int) -> Pair | None:
-        """What one run of a product takes; ``None`` where nobody can tell."""
+        """What one run of a product takes; ``None`` if its shapes are unknown."""
         if node not in self._found:
             self._found[node] = self._find(node)
         return self._found[node]
@@ -156,7 +156,7 @@ def price_of_product(
         elements: of what it reads and writes.
     """
     op, variant = view.ops[node], variant_of(view, node, shapes)
-    computed = operations * overhang(op, _kernel(view, node, shapes), variant)
+    computed = operations * padding_factor(op, _kernel(view, node, shapes), variant)
     return table.of_product(op, computed, elements, variant)
 
 

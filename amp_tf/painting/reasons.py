@@ -89,7 +89,7 @@ _WORDS = {
     Rule.LOOP_FOLLOWS: "it closes a loop whose other end is converted",
     Rule.CAST_FOLLOWS: "it is a cast whose readers are all converted",
     Rule.CAST_REPEATS: "it is a cast to 16 bit of a converted value",
-    Rule.COMPARES: "it looks for a converted maximum among the values that it was taken from",
+    Rule.COMPARES: "it compares a converted maximum with the values that it was taken from",
     Rule.LIST_SHARED: "functions share its TensorList, and what this holds is 16 bit before or after it in all of them",
     Rule.NO_FLOAT32: "it handles no float32 values",
     Rule.NOT_LISTED: "its op is on no list",
@@ -115,18 +115,18 @@ _WORDS = {
     Rule.SCALES_FILTER: "it normalizes: amp_tf moved it from the result of a convolution to its filter",
     Rule.BEYOND_RANGE: "it uses a constant that 16 bit would make infinite, zero or one, by {cause}",
     Rule.SUMS: "it adds up many values, and its 16-bit kernel would round after each",
-    Rule.AFTER_PRODUCTS: "no product uses what it computes: variables get it, or whoever reads results",
+    Rule.AFTER_PRODUCTS: "no product uses what it computes: its value goes to a variable or to the caller",
     Rule.WHOLE_NUMBERS: "it computes what becomes whole numbers, a phase or a place, by {cause}",
-    Rule.COMPARED: "what compares it, in float32, looks for its values among those that it was chosen from",
+    Rule.COMPARED: "it is compared for equality, in float32, with the values that it was selected from",
     Rule.RUNNING_SUM: "it is a part of a running sum, from which 16 bit would lose small terms",
     Rule.DIFFERENCE: "it computes a difference, or what goes into one, that is then divided, rooted, logged or "
     "exponentiated",
     Rule.LEAVES_RANGE: "it is a square or a quotient, which leaves float16's range for ordinary values",
     Rule.INACCURATE: "its 16-bit kernel loses small results",
     Rule.CENTRED: "it takes a weighted mean off values, which then add up to zero, or is a part of that mean",
-    Rule.NORM: "it computes the root of a sum of squares, by which a whole row is then divided",
+    Rule.NORM: "it computes the root of a sum of squares, by which a whole vector is then divided",
     Rule.JOINED: "it joins float32 data to what a product gave, at the size of the data",
-    Rule.CARRIED: "it hands a float32 value on unchanged, to nodes in float32, too",
+    Rule.CARRIED: "it passes a float32 value through unchanged, also to nodes in float32",
 }
 
 

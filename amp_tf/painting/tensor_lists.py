@@ -128,7 +128,7 @@ def match_clusters(canvas: Canvas) -> None:
 
 
 def handles_lists(signature: Signature) -> bool:
-    """Whether an op makes, writes, reads or hands on a TensorList."""
+    """Whether an op makes, writes, reads or passes on a TensorList."""
     return "TensorList" in signature.op
 
 

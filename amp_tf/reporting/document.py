@@ -1,7 +1,7 @@
 """The document: a report as plain data, of one version. ``report-1.schema.json`` beside this file describes it.
 
 All that people read is made of it: page, notebook, command line. What is not known is ``null``, or absent where it is
-one of a node's many figures. Operations and times are those of one run of each graph, loops counted as ten turns.
+one of a node's many figures. Operations and times are those of one run of each graph, loops counted as ten iterations.
 """
 
 from __future__ import annotations

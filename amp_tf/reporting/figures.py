@@ -41,11 +41,11 @@ class Figures:
 
     Attributes:
         is_product: whether 16 bit is for its op: matrix products, convolutions, recurrent kernels.
-        operations: floating-point operations of one run; NaN where nobody can tell.
-        elements: of its float32 tensors, read and written; NaN where nobody can tell.
+        operations: floating-point operations of one run; NaN if unknown.
+        elements: of its float32 tensors, read and written; NaN if unknown.
         largest: elements of the largest of them.
         runs: how often it runs while the graph runs once; a loop of graph nodes that does
-            not say how often it turns is taken to turn ten times.
+            not tell how often it iterates counts ten iterations.
     """
 
     is_product: Any
@@ -94,7 +94,7 @@ def has_costs(basis: Basis) -> bool:
 
 
 def products_share(report: RewriteReport) -> float | None:
-    """How much of the products' operations is in 16 bit, ``None`` where nobody can tell."""
+    """How much of the products' operations is in 16 bit, ``None`` if unknown."""
     f16 = total = 0.0
     for graph in report.graphs:
         if graph.basis is not None:
@@ -153,7 +153,7 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
 
 
 def cast_elements(basis: Basis, cast: InsertedCast) -> int | None:
-    """How many elements a cast converts, ``None`` where nobody can tell."""
+    """How many elements a cast converts, ``None`` if unknown."""
     shapes = basis.shapes.output_shapes(basis.view.names[cast.node])
     return element_count(shapes[cast.port]) if cast.port < len(shapes) else None
 
@@ -165,7 +165,7 @@ def cast_time(basis: Basis, cast: InsertedCast, elements: int) -> float:
 
 
 def _result_elements(basis: Basis, node: int) -> float:
-    """How many elements the first result of a node has, none where nobody can tell."""
+    """How many elements the first result of a node has, ``None`` if unknown."""
     shapes = basis.shapes.output_shapes(basis.view.names[node])
     return float((element_count(shapes[0]) if shapes else None) or 0)
 

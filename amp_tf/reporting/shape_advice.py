@@ -33,7 +33,7 @@ class Advice:
         sizes: by name; -1 for one that is not known.
         grade: ``efficient``, ``works`` or ``unknown``.
         nodes: how many.
-        operations: of one run of the graph; 0 where nobody can tell.
+        operations: of one run of the graph; 0 if unknown.
         text: what to do, empty where there is nothing.
     """
 

@@ -52,7 +52,7 @@ class Studied:
 
     @functools.cached_property
     def figures(self) -> Figures:
-        """Likewise."""
+        """Operations, elements and runs of each node."""
         return Figures.of(self.basis.view, self.basis.shapes)
 
     def gain(self, change: Change) -> tuple[float, float, int]:

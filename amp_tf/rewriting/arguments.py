@@ -36,7 +36,7 @@ def check_arguments(
     """Returns the nodes to preserve.
 
     Raises:
-        GraphError: the graph is none.
+        GraphError: it is not a graph.
         ConfigError: an argument is of another kind, or what is to be preserved are no names of nodes.
     """
     if not hasattr(graph, "node_def") and not hasattr(graph, "library"):
@@ -57,7 +57,7 @@ def check_arguments(
             raise ConfigError(f"expected {wanted}, got {value!r}", where=f"rewrite({name}=…)", fix=fix)
     if not isinstance(preserve, Iterable):
         raise ConfigError(
-            f"{preserve!r} is not a row of node names", where="rewrite(preserve=…)", fix="Write preserve=['A', 'B']"
+            f"{preserve!r} is not a list of node names", where="rewrite(preserve=…)", fix="Write preserve=['A', 'B']"
         )
     if isinstance(preserve, str):
         raise ConfigError(

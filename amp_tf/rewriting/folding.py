@@ -57,7 +57,7 @@ def fold(form: Form, job: Job) -> Form:
     Only where amp_tf chooses the precision: naming one means TensorFlow's own conversion. Without shapes nothing is
     folded.
     """
-    if not job.resolution.is_thrifty or not _has_candidates(form.view):
+    if not job.resolution.uses_cost_model or not _has_candidates(form.view):
         return form
     obstacles = job.obstacles(form.view)
     search = _Search(form.view, form.shapes, {*obstacles.rule_of, *obstacles.forced})
@@ -85,7 +85,7 @@ class _Search:
         self._shapes = shapes
         self._untouchable = set(kept).union(*control_links(view))  # who waits, and who is waited for
         self._inputs: dict[tuple[int, int], tuple[int, int]] = {}  # after the moves
-        self._turned: list[int] = []  # sums that become BiasAdd
+        self._biased: list[int] = []  # sums that become BiasAdd
         self._new: list[NewNode] = []
         self._names = FreshNames(view.names, SUFFIX)
         self._fused: set[int] = set()
@@ -105,8 +105,8 @@ class _Search:
     def edits(self) -> Edits:
         """What was found."""
         rewires = tuple(Rewire(*place, *source) for place, source in sorted(self._inputs.items()))
-        turns = (Reop(node, "BiasAdd", {"data_format": attribute(s=b"NHWC"), "N": None}) for node in self._turned)
-        return Edits((*turns, *self._reshapings()), rewires=rewires, new=tuple(self._new))
+        biases = (Reop(node, "BiasAdd", {"data_format": attribute(s=b"NHWC"), "N": None}) for node in self._biased)
+        return Edits((*biases, *self._reshapings()), rewires=rewires, new=tuple(self._new))
 
     def folded(self) -> Folded:
         """The nodes that the edits give another meaning."""
@@ -158,7 +158,7 @@ class _Search:
             return
         other = self._other_input(first, scale)
         if _is_channel_vector(self._shape(*other), self._shape(product, 0), rank=1):
-            self._turn(first, product, other)
+            self._make_bias(first, product, other)
             self._biases.append(first)
             return
         product_of = {node: number for number, node in self.scales.items()}
@@ -171,7 +171,7 @@ class _Search:
             self._shape(*bias), self._shape(product, 0), rank=1
         ):
             place = self._view.inputs(second).index(bias)
-            self._turn(first, product, bias)
+            self._make_bias(first, product, bias)
             self._inputs[second, place] = moved
             self._fused.add(second)
             self._follow_activation(second)
@@ -188,10 +188,10 @@ class _Search:
         for product, scale in self.scales.items():
             yield scale, self._view.inputs(product)[1][0]
 
-    def _turn(self, node: Node, product: Node, bias: tuple[int, int]) -> None:
+    def _make_bias(self, node: Node, product: Node, bias: tuple[int, int]) -> None:
         self._inputs[node, 0] = (product, 0)
         self._inputs[node, 1] = bias
-        self._turned.append(node)
+        self._biased.append(node)
         self._fused.add(node)
 
     def _follow(self, node: Node) -> None:

@@ -87,13 +87,13 @@ class Job:
         if self.has_preserved and (missing := self.preserve.difference(view.names)):
             raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
         if shapes is None:
-            shapes = AttributeShapes(view.protos) if self.resolution.is_thrifty else NoShapes()
-        return Form(view, ListShapes(view, shapes) if self.resolution.is_thrifty else shapes)
+            shapes = AttributeShapes(view.protos) if self.resolution.uses_cost_model else NoShapes()
+        return Form(view, ListShapes(view, shapes) if self.resolution.uses_cost_model else shapes)
 
     def products(self) -> frozenset[str]:
         """The ops that become 16 bit by themselves, if amp_tf chooses the precision; else none."""
         target = self.resolution.target
-        return frozenset(target.lists.members(ALLOW)) if target and self.resolution.is_thrifty else frozenset()
+        return frozenset(target.lists.members(ALLOW)) if target and self.resolution.uses_cost_model else frozenset()
 
     def obstacles(self, view: GraphView) -> Obstacles:
         """The nodes that must stay as they are, or that the user has a wish for."""

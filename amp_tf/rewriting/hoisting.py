@@ -1,9 +1,9 @@
 """Reads variables once, before a loop that only reads them.
 
-In a loop of graph nodes a weight is read in each turn: the loop hands on the variable's handle, and a ReadVariableOp
-stands inside. The cast to 16 bit behind it then runs in each turn too. Here the variable is read before the loop, and
-its value enters the loop as one that never changes; Enter is painted like the products that read it, so that the cast
-comes to stand before the loop by itself.
+In a loop of graph nodes a weight is read in each iteration: the variable's handle enters the loop, and a ReadVariableOp
+stands inside. The cast to 16 bit behind it then runs in each iteration too. Here the variable is read before the loop,
+and its value enters the loop as one that never changes; Enter is painted like the products that read it, so that the
+cast comes to stand before the loop by itself.
 
     before:  handle → Enter → ReadVariableOp → Cast → MatMul
     after:   handle → ReadVariableOp → Cast → Enter → MatMul
@@ -15,11 +15,11 @@ The early read gives what the late ones gave:
 - *What was written before is read.* A loop is reached through its Enters alone, so what a late read came after, some
   Enter of the loop came after. The early read waits for all that any of them reads or waits for.
 - *What is written afterwards is not read.* The late reads stay and wait for the early one's value, so what waits for
-  them, or for the loop by way of them, waits for it too. In a loop without turns no late read runs. Then the early one
-  may race with a later write, but nobody looks at its value. It is the one thing that differs: of a variable that was
-  never initialized it is an error, although no late read would have run.
-- *The loop still ends.* A late read runs in turns that take place; a value that enters a loop is there in all turns,
-  even in the one after the last. So only such readers get it as run in proper turns because of something else that
+  them, or for the loop by way of them, waits for it too. In a loop without iterations no late read runs. Then the early
+  one may race with a later write, but nobody looks at its value. It is the one thing that differs: of a variable that
+  was never initialized it is an error, although no late read would have run.
+- *The loop still ends.* A late read runs in iterations that take place; a value that enters a loop is there in all,
+  even in the one after the last. So only such readers get it as run in proper iterations because of something else that
   they read or wait for. A late read in a branch keeps its readers, because there it may be what decides.
 
 Which readers get the value: those that become 16 bit, no others, or they would read rounded weights.

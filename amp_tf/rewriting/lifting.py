@@ -44,7 +44,7 @@ def lift(form: Form, job: Job) -> Form:
     Only where amp_tf chooses the precision: naming one means TensorFlow's own conversion. Without shapes nothing is
     lifted.
     """
-    if not job.resolution.is_thrifty:
+    if not job.resolution.uses_cost_model:
         return form
     candidates = _find_candidates(form.view)
     if not candidates:

@@ -45,11 +45,12 @@ def part_lists(form: Form, job: Job) -> Form:
     is_wide[job.paint(form).converted] = False
     makers = [node for node in makers if node not in kept and is_wide[view.units(node)].any()]
     readers = list(view.edges.at(np.isin(view.edges.src_node, makers)).rows("dst_node", "dst_position"))
-    narrow = set(job.paint(_with_twins(form, job, readers)).converted_nodes()) if readers else ()
-    return _with_twins(form, job, [reader for twin, reader in enumerate(readers, view.node_count) if twin in narrow])
+    narrow = set(job.paint(_with_own_makers(form, job, readers)).converted_nodes()) if readers else ()
+    own = [reader for maker, reader in enumerate(readers, view.node_count) if maker in narrow]
+    return _with_own_makers(form, job, own)
 
 
-def _with_twins(form: Form, job: Job, readers: Sequence[tuple[Node, int]]) -> Form:
+def _with_own_makers(form: Form, job: Job, readers: Sequence[tuple[Node, int]]) -> Form:
     """Gives some readers of makers a maker of their own."""
     view, waits = form.view, control_links(form.view)
     name = FreshNames(view.names, SUFFIX)
@@ -59,5 +60,5 @@ def _with_twins(form: Form, job: Job, readers: Sequence[tuple[Node, int]]) -> Fo
         after = tuple(source for source, node in waits if node == maker)
         inputs = tuple(view.inputs(maker))
         new.append(NewNode.like(name.make(view.names[maker]), view, maker, inputs, after))
-    rewires = (Rewire(*reader, twin, 0) for twin, reader in enumerate(readers, view.node_count))
+    rewires = (Rewire(*reader, maker, 0) for maker, reader in enumerate(readers, view.node_count))
     return form.then(Edits(rewires=tuple(rewires), new=tuple(new)), job.templates, {}) if new else form

@@ -1,13 +1,13 @@
 """Which reads of variables in loops may be done before the loop; :mod:`amp_tf.rewriting.hoisting` says why.
 
-A loop that multiplies its state by a weight in each turn; ``w`` is the weight's handle::
+A loop that multiplies its state by a weight in each iteration; ``w`` is the weight's handle::
 
     w_in = Enter(w) T=resource frame_name='loop' is_constant=true
     read = ReadVariableOp(w_in) ^pivot
     product = MatMul(y_switch:1, read)
 
 The read may move, because its handle comes through an Enter whose loop writes no variable. Its reader, the product, may
-have the early value, because it reads what the loop's own Switch lets through as well, so that it runs in no turn more
+have the early value, because it reads what the loop's own Switch lets through as well, so that it runs no more often
 than before. Found is a :class:`LoopRead` of ``read``, with the entries ``(w_in,)`` and the readers ``((product, 1),)``,
 and :mod:`amp_tf.rewriting.hoisting` makes of it::
 
@@ -73,7 +73,7 @@ NO_READS = LoopReads()
 
 
 def reads_behind_enters(view: GraphView) -> set[int]:
-    """The reads of float32 variables in loops whose handle an Enter hands on."""
+    """The reads of float32 variables in loops whose handle comes through an Enter."""
     if "Enter" not in view.ops:
         return set()
     reads = [node for node, op in enumerate(view.ops) if op in READ_OPS and _output_type(view, node) == datatypes.FLOAT]
@@ -183,14 +183,14 @@ class _Search:
         return after
 
     def gated(self) -> set[int]:
-        """The nodes that run in proper turns of their loop alone, even if the values of all reads were always there.
+        """The nodes that run in proper iterations of their loop alone, even if all reads had their values always.
 
-        The loop's own Switch lets values through in proper turns alone; so whatever reads or waits for one of these,
-        or for what reads it, runs in proper turns alone::
+        The loop's own Switch lets values through in proper iterations alone; so whatever reads or waits for one of
+        these, or for what reads it, runs in proper iterations alone::
 
             y_switch = Switch(y, cond)            cond is the loop's LoopCond
             product = MatMul(y_switch:1, read)    gated
-            scaled = Mul(read, two)               not gated: an early value would be there after the last turn, too
+            scaled = Mul(read, two)               not gated: an early value would be there after the last iteration
         """
         view, found = self._view, set[int]()
         missing = {node: len(view.inputs(node)) for node, op in enumerate(view.ops) if op == "Merge"}
@@ -213,7 +213,7 @@ class _Search:
         return found
 
     def in_branches(self) -> set[int]:
-        """The nodes of loops that may not run in a turn that takes place."""
+        """The nodes of loops that may not run in an iteration that takes place."""
         found = set[int]()
         ready = []
         for switch, op in enumerate(self._view.ops):
@@ -240,7 +240,7 @@ class _Search:
         return not is_written and view.devices[enter] == view.devices[read] and _is_constant(view.protos[enter])
 
     def _lets_through(self, node: Node, missing: dict[int, int]) -> bool:
-        """Whether a node runs in proper turns alone if one more of its inputs does; a Merge needs that of all."""
+        """Whether a node runs in proper iterations alone if one more of its inputs does; a Merge needs that of all."""
         op = self._view.ops[node]
         if op == "Merge":
             missing[node] -= 1

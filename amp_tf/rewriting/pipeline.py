@@ -86,8 +86,8 @@ def rewrite(
     Raises:
         ConfigError: a setting from the environment means nothing, or an argument is not what it should be.
         OpListError: a change of the lists names an op that TensorFlow does not know.
-        GraphError: the graph is broken, or is none, or has no node that is to be preserved; the message names function,
-            node and port.
+        GraphError: the graph is broken, is not a graph, or has no node that is to be preserved; the message names
+            function, node and port.
         RewriteError: the result did not pass verification; this is a bug of amp_tf.
     """
     graph, preserve = graph_def_of(graph, preserve)
@@ -183,7 +183,7 @@ def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest
 
 
 def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> tuple[Any, list[GraphReport]]:
-    """Likewise for a FunctionDef, in which nothing is folded or moved; the function itself if no node changed."""
+    """The new FunctionDef, in which nothing is folded or moved; the function itself if no node changed."""
     view = read_function(function, job.templates)
     form = job.form(view, shapes)
     painting = job.paint(form)

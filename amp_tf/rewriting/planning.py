@@ -23,7 +23,7 @@ _CAST_NAMES = {
 
 
 def plan_edits(painting: Painting) -> Edits:
-    """The edits that turn the painted graph into its mixed-precision form.
+    """The edits that give the painted graph its mixed-precision form.
 
     An output port that some reader needs in the other precision gets one Cast, shared by all those readers and placed
     on the port's device. New nodes are casts alone.

@@ -94,7 +94,7 @@ def _products(form: Form, job: Job, target: Target) -> dict[Node, Sequence[_Part
         return {}
     obstacles = job.obstacles(form.view)
     nodes = [node for node in candidates if obstacles.rule_of.get(node) in (None, Rule.PRESERVED)]
-    if job.resolution.is_thrifty:
+    if job.resolution.uses_cost_model:
         nodes = [node for node in nodes if node in obstacles.forced]
     nodes = [node for node in nodes if _is_stuck(form.view.ops[node], target, node in obstacles.forced)]
     return {node: parts for node in nodes if (parts := _parts(form, node))}

@@ -24,7 +24,7 @@ def test_operations_count_as_asked_for_and_as_computed():
         "Conv2DBackpropInput": 1,
         "Conv2DBackpropFilter": 16 / 3,
     }
-    assert all(product.overhang == 1 for product in products.all_products() if "," in product.op)
+    assert all(product.padding_factor == 1 for product in products.all_products() if "," in product.op)
 
 
 def test_no_product_is_measured_that_never_pays_anyway():

@@ -85,8 +85,8 @@ def test_bytes_say_what_protos_say(rows):
     names = [node.name for node in made.node]
     assert found.names == b"".join(name.encode() + b"\0" for name in names)
     number_of = {}
-    twins = [number for number, name in enumerate(names) if number_of.setdefault(name, number) != number]
-    assert found.twin == (twins[0] if twins else -1)
+    duplicates = [number for number, name in enumerate(names) if number_of.setdefault(name, number) != number]
+    assert found.duplicate == (duplicates[0] if duplicates else -1)
     assert (found.devices.tolist(), found.device_firsts) == numbered([node.device for node in made.node])
     assert found.input_counts.tolist() == [len(node.input) for node in made.node]
     expected = [meaning(text, number_of) for node in made.node for text in node.input]
@@ -153,7 +153,7 @@ def test_what_differs_at_its_end_alone_takes_no_time():
         node.attr["N"].i = number
         node.attr["value"].s = b"0" * 300 + str(number % 10_000).encode()
     found = read(made)
-    assert found.twin == -1
+    assert found.duplicate == -1
     assert len(found.firsts) == 50_000
 
 

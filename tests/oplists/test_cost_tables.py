@@ -170,7 +170,7 @@ def test_a_file_that_is_no_table_says_so(tmp_path, what, change):
 
 
 def test_a_careful_table_halves_the_gain_of_products_and_leaves_the_rest():
-    careful = SHIPPED.made_careful("for tests")
+    careful = SHIPPED.conservative("for tests")
     large = 1e18  # operations: nothing else counts
     gain, careful_gain = (pair[0] / pair[1] for pair in (t.of_product("MatMul", large, 1) for t in (SHIPPED, careful)))
     assert careful_gain == pytest.approx(gain**0.5)
@@ -194,4 +194,4 @@ def test_a_careful_table_halves_the_gain_of_products_and_leaves_the_rest():
     ],
 )
 def test_a_convolution_computes_whole_vectors_of_its_results_channels(op, kernel, times):
-    assert costs.overhang(op, kernel) == pytest.approx(times)
+    assert costs.padding_factor(op, kernel) == pytest.approx(times)

@@ -94,7 +94,7 @@ def test_every_gpu_must_be_fast_in_16_bit(capabilities, has_gpu, has_f16):
 @pytest.mark.parametrize("wrong", ["7.0", (7, 0), ((7, 0, 0),), (("7", "0"),), (7.0,), [None], None, 7])
 def test_what_is_no_row_of_pairs_is_refused(wrong):
     with pytest.raises(
-        ConfigError, match=r"^Hardware\.gpu_capabilities: .* is no row of compute capabilities\. Write a"
+        ConfigError, match=r"^Hardware\.gpu_capabilities: .* is not a list of compute capabilities\. Write a"
     ):
         Hardware(gpu_capabilities=wrong)
 

@@ -245,7 +245,7 @@ def test_arguments_of_another_kind_are_refused():
         rewrite(function(FUNCTION), library=3)
     with pytest.raises(ConfigError, match=r"^rewrite\(shapes=…\): expected something that tells shapes, got 3\."):
         rewrite(graph(CHAIN), shapes=3)
-    with pytest.raises(ConfigError, match=r"^rewrite\(preserve=…\): None is not a row of node names\. Write preserve="):
+    with pytest.raises(ConfigError, match=r"^rewrite\(preserve=…\): None is not a list of node names\. Write"):
         rewrite(graph(CHAIN), preserve=None)
 
 

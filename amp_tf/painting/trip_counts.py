@@ -1,9 +1,9 @@
-"""How often loops of graph nodes turn, where the graph says so.
+"""Trip counts: how often loops of graph nodes iterate, where the graph tells.
 
-A loop turns while its LoopCond holds. As a rule that asks whether a counter, which changes by one in each turn, is on
-one side of a bound that stays the same. One of the counter's begin and the bound is the number of turns: a constant, as
-the time steps of a recurrent layer, or what another loop has counted to. So the gradient of a loop turns as often as
-the loop itself. One that something else may end earlier is not taken to turn more often than is typical.
+A loop iterates while its LoopCond holds, which mostly asks whether a counter, changed by one in each iteration, is on
+one side of a fixed bound. One of the counter's start and the bound is the number of iterations: a constant, such as the
+time steps of a recurrent layer, or what another loop has counted to. So the gradient of a loop iterates as often as the
+loop itself. A loop that something else may end earlier is expected to iterate no more often than is typical.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from amp_tf.oplists.table import (
     LOOP_MERGES,
 )
 
-TYPICAL = 10.0  #: turns of a loop that says nothing; most turn several times
+TYPICAL = 10.0  #: iterations of a loop that does not tell; most have several
 
 Path = tuple[bytes, ...]  #: the loops that a node runs in, from the outermost on, by their frames' names
 
 
-def find_turns(view: GraphView, paths: Sequence[Path]) -> Mapping[bytes, float]:
-    """How often each loop turns each time that it is entered, by its frame's name; one that says nothing is left out.
+def find_trip_counts(view: GraphView, paths: Sequence[Path]) -> Mapping[bytes, float]:
+    """How often each loop iterates each time that it is entered, by its frame's name; unknown ones are left out.
 
     Args:
         view: the graph.
@@ -43,35 +43,35 @@ class _Search:
         self._paths = paths
         self._condition_of = {paths[node][-1]: node for node in view.nodes_with(LOOP_CONDITIONS) if paths[node]}
         # What is being looked for counts as unknown: in a broken graph it may lead back to itself.
-        self._turns: dict[bytes, float | None] = {}
+        self._counts_of: dict[bytes, float | None] = {}
         self._holds: dict[int, float | None] = {}
         self._values: dict[int, float | None] = {}
 
     def all(self) -> dict[bytes, float]:
-        """The loops whose turns are known."""
-        told = {name: self._turns_of(name) for name in self._condition_of}
-        return {name: turns for name, turns in told.items() if turns is not None}
+        """The loops whose trip counts are known."""
+        told = {name: self._count_of(name) for name in self._condition_of}
+        return {name: count for name, count in told.items() if count is not None}
 
-    def _turns_of(self, name: bytes) -> float | None:
-        if name not in self._turns:
-            self._turns[name] = None
+    def _count_of(self, name: bytes) -> float | None:
+        if name not in self._counts_of:
+            self._counts_of[name] = None
             if name in self._condition_of:
-                self._turns[name] = self._while_true(self._condition_of[name])
-        return self._turns[name]
+                self._counts_of[name] = self._while_true(self._condition_of[name])
+        return self._counts_of[name]
 
     def _while_true(self, node: int) -> float | None:
-        """How often a loop turns that goes on while this holds, ``None`` where nobody can tell."""
+        """How often a loop iterates that goes on while this holds; ``None`` if unknown."""
         node = self._origin(node)
         if node not in self._holds:
             self._holds[node] = None
-            self._holds[node] = self._find_turns(node)
+            self._holds[node] = self._find_count(node)
         return self._holds[node]
 
-    def _find_turns(self, node: int) -> float | None:
+    def _find_count(self, node: int) -> float | None:
         op, sources = self._view.ops[node], self._sources(node)
         if op in CONJUNCTIONS or op in LOOP_CONDITIONS:
             told = [self._while_true(source) for source in sources]
-            known = [turns for turns in told if turns is not None]
+            known = [count for count in told if count is not None]
             return min(known if len(known) == len(told) else [*known, TYPICAL]) if known else None
         if op not in BOUNDED or len(sources) < 2:
             return None
@@ -85,7 +85,7 @@ class _Search:
         return None if start is None else float(max(1, abs(limit - start) + BOUNDED[op]))
 
     def _value(self, node: int) -> float | None:
-        """The number that a node gives, ``None`` where nobody can tell; of another loop's counter, its turns."""
+        """The number that a node gives, ``None`` if unknown; of another loop's counter, that loop's trip count."""
         if node not in self._values:
             self._values[node] = None
             self._values[node] = self._find_value(node)
@@ -98,11 +98,11 @@ class _Search:
         if op not in LOOP_MERGES:
             return None
         if self._counts(node):
-            return self._turns_of(path[-1]) if path else None
+            return self._count_of(path[-1]) if path else None
         return self._entry_value(node)
 
     def _counts(self, node: int) -> bool:
-        """Whether the values of a loop's turns come together here and are not all the one that it was given."""
+        """Whether this merges the values of a loop's iterations, and they are not all the one that it was given."""
         if self._view.ops[node] not in LOOP_MERGES:
             return False
         back = [source for source in self._sources(node) if self._view.ops[source] not in LOOP_ENTRIES]
@@ -114,7 +114,7 @@ class _Search:
         return self._value(self._origin(entries[0])) if entries else None
 
     def _origin(self, node: int) -> int:
-        """The node whose value this one hands on as it came, or itself."""
+        """The node whose value this one passes through unchanged, or itself."""
         seen = {node}
         while self._view.ops[node] in HANDING_ON and (sources := self._sources(node)) and sources[0] not in seen:
             node = sources[0]

@@ -6,7 +6,7 @@ import tensorflow as tf
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.painting.prices import count_runs
-from amp_tf.painting.turns import TYPICAL
+from amp_tf.painting.trip_counts import TYPICAL
 from tests.small_graphs import graph
 from tests.strategies import lowered_control_flow
 
