@@ -25,12 +25,12 @@ DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu",
 """The names under which TensorFlow is installed."""
 
 _CPU_INFO = Path("/proc/cpuinfo")
-#: The shipped table for each vendor and family of /proc/cpuinfo on which one was measured, and whether it has AMX,
-#: Intel's unit for products: virtual machines often hide it, and without it bfloat16 loses on the same CPU.
+#: The shipped table for each vendor and family of /proc/cpuinfo on which one was measured, by what multiplies bfloat16
+#: there. Virtual machines often hide AMX, Intel's unit for products; without it bfloat16 loses on the same CPU.
 _SHIPPED = {
-    ("AuthenticAMD", "25", False): "amd-zen4",
-    ("AuthenticAMD", "26", False): "amd-zen5",
-    ("GenuineIntel", "6", False): "intel-without-amx",
+    ("AuthenticAMD", "25", "avx512_bf16"): "amd-zen4",
+    ("AuthenticAMD", "26", "avx512_bf16"): "amd-zen5",
+    ("GenuineIntel", "6", "avx512_bf16"): "intel-without-amx",
 }
 _CAREFUL = (
     "shipped for another kind of CPU, with products taken to gain the square root of what they gain there; "
@@ -94,8 +94,9 @@ def costs_here() -> CostTable:
 def shipped_costs() -> CostTable:
     """The shipped table for this kind of CPU; for one that was not measured, a careful one."""
     info = cpu_info()
-    has_amx = "amx_bf16" in info.get("flags", "").split()
-    name = _SHIPPED.get((info.get("vendor_id", ""), info.get("cpu family", ""), has_amx))
+    flags = info.get("flags", "").split()
+    unit = next((flag for flag in ("amx_bf16", "avx512_bf16") if flag in flags), "")
+    name = _SHIPPED.get((info.get("vendor_id", ""), info.get("cpu family", ""), unit))
     return read_table(SHIPPED_FOLDER / f"{name}.json") if name else SHIPPED.conservative(_CAREFUL)
 
 

@@ -51,14 +51,15 @@ def test_without_amx_an_intel_cpu_does_not_gain_by_bfloat16(monkeypatch, tmp_pat
     "text",
     [
         "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel name\t: Xeon\nflags\t: amx_bf16 avx512_bf16\n",
+        "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel name\t: Core\nflags\t: avx2\n",
         "CPU implementer\t: 0x41\nFeatures\t: bf16 asimdhp\n",
     ],
-    ids=["AMX", "Arm"],
+    ids=["AMX", "AVX2", "Arm"],
 )
 def test_of_another_kind_of_cpu_the_careful_choice_is_made_and_said(monkeypatch, tmp_path, text):
     cpu(monkeypatch, tmp_path, text)
     found = Hardware.detect_cpu()
-    assert found.cpu_gains
+    assert found.cpu_gains == found.cpu_has_bf16
     in_float32, in_f16 = found.costs.of_product("MatMul", 1e12, 1)
     assert 1.2 < in_float32 / in_f16 < 1.6  # 2.1 in the table
     assert "amp-tf calibrate measures this one" in found.costs.source
