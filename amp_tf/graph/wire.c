@@ -196,7 +196,7 @@ typedef struct {
   /* found by amp_tf_read_nodes */
   uint64_t kind_count;
   uint64_t device_count;
-  int32_t duplicate;            /* a node with the name of one before it, -1 if there is none */
+  int32_t duplicate;       /* a node with the name of one before it, -1 if there is none */
 } graph;
 
 static bytes field_at(const graph *all, uint64_t number) {

@@ -384,9 +384,8 @@ MULTIPLIED = Trait(
 #: of the largest, of the first as it is, and of that to an exponent.
 MULTIPLYING = Trait("BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum MatMul Mul MulNoNan")
 DIVIDING = Trait("Div DivNoNan RealDiv Xdivy")
-MEETING = Trait(
-    "ClipByValue Maximum Minimum Select SelectV2", COMPARISONS, ADDING
-)  #: of which values change each other
+#: Ops whose values change each other, or decide by each other.
+MEETING = Trait("ClipByValue Maximum Minimum Select SelectV2", COMPARISONS, ADDING)
 GATHERING = Trait("ConcatV2 Pack", MEETING)
 SHAPING = Trait("Cast Fill Tile", UNCHANGED)
 EXPONENTS = {"Square": 2.0, "L2Loss": 2.0, "Sqrt": 0.5, "Rsqrt": -0.5, "Reciprocal": -1.0, "Inv": -1.0}

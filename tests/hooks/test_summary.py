@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import _amp_tf_start
 import amp_tf
 from amp_tf.hooks import evidence, process_facts, summary
 from amp_tf.oplists.hardware import Hardware
@@ -85,6 +86,7 @@ def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder:
 @pytest.fixture
 def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has just begun."""
+    _amp_tf_start.unfollow()  # what other tests of this process turned on
     monkeypatch.setattr(evidence, "_seen", evidence.Evidence())
     monkeypatch.setattr(process, "_ledger", process.Ledger())
     monkeypatch.setattr(summary, "_parts", [])
