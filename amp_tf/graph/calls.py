@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 
@@ -14,6 +14,22 @@ def referenced(node: Any) -> Iterator[str]:
             yield value.func.name
         elif value.HasField("list"):
             yield from (function.name for function in value.list.func)
+
+
+def find_loop_bodies(functions: Iterable[Any]) -> frozenset[str]:
+    """The functions that are bodies of loops in functional form, and that nothing else calls.
+
+    Args:
+        functions: the FunctionDefs in which calls are looked for.
+    """
+    bodies: set[str] = set()
+    others: set[str] = set()
+    for function in functions:
+        for node in function.node_def:
+            body = node.attr["body"].func.name if "body" in node.attr and "cond" in node.attr else ""
+            bodies.add(body)
+            others.update(name for name in referenced(node) if name != body)
+    return frozenset(bodies - others - {""})
 
 
 class Callees:

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.indices import Flags, Indices, Mask, Node, Unit
+from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.targets import Resolution, Target
@@ -45,6 +47,7 @@ class Canvas:
         cause: the unit from which the paint came, -1 for none.
         is_function: whether an op is a function of the graph's library.
         calls_products: whether a node that holds or calls functions computes products in them; asked with its NodeDef.
+        is_loop_body: whether the graph is the body of a functional loop: each result is the next argument in its place.
         shapes: the static shapes of the graph's tensors; ``None`` for those that its nodes carry.
         folded: the nodes that have another meaning since normalization was folded.
         weighed: for units that the cost model took the paint off, what it weighed, or why in words.
@@ -73,6 +76,7 @@ class Canvas:
     cause: array[int]
     is_function: Callable[[str], bool] = lambda op: False
     calls_products: Callable[[Any], bool] = lambda node: True
+    is_loop_body: bool = False
     shapes: Shapes | None = None
     folded: Folded = NOTHING_FOLDED
     weighed: dict[int, Balance | str] = dataclasses.field(default_factory=dict)
@@ -92,9 +96,12 @@ class Canvas:
         calls = view.of_kinds((kind.holds_functions or self.is_function(kind.op) for kind in view.of_kind), np.bool_)
         for node in np.flatnonzero(calls).tolist():
             calls[node] = self.calls_products(view.protos[node])
+        links: list[tuple[Node, Node]] = []
+        if self.is_loop_body:
+            links = list(zip(view.nodes_with((RETVAL_OP,)), view.nodes_with((ARG_OP,)), strict=False))
         return Flow(
-            values=Values(view, self.src, self.dst, self.node_of),
-            unmasked=Values(view, self.src, self.dst, self.node_of, masks=False),
+            values=Values(view, self.src, self.dst, self.node_of, links=links),
+            unmasked=Values(view, self.src, self.dst, self.node_of, masks=False, links=links),
             products=products,
             users=products | calls,
             is_open=self.nodes_of((self.on_infer | self.on_clear) & free) & ~products,

@@ -96,14 +96,13 @@ def keep_running_sums(canvas: Canvas) -> None:
     """
     flow, view = canvas.flow, canvas.view
     values = flow.values
-    arguments = [node for node, op in enumerate(view.ops) if op == ARG_OP]
-    results = [node for node, op in enumerate(view.ops) if op == RETVAL_OP]
+    arguments, results = view.nodes_with((ARG_OP,)), view.nodes_with((RETVAL_OP,))
     back: list[tuple[int, int]] = []
-    if arguments and results:  # each result may become each argument: all links through the first argument
+    if arguments and results and not canvas.is_loop_body:  # each result may become each: all through the first argument
         first, *others = arguments
         back = [*((result, first) for result in results), *((first, other) for other in others)]
     circling = np.zeros(view.node_count, np.bool_)
-    if back or "NextIteration" in view.ops:
+    if back or canvas.is_loop_body or "NextIteration" in view.ops:
         for cycle in values.cycles(~flow.users, back):
             circling[cycle] = flow.computes[cycle].any()
     if stored := _stored_and_read(canvas):

@@ -47,6 +47,7 @@ def paint(
     preserve: Iterable[str] = (),
     is_function: Callable[[str], bool] = lambda op: False,
     calls_products: Callable[[Any], bool] = lambda node: True,
+    is_loop_body: bool = False,
     shapes: Shapes | None = None,
     folded: Folded = NOTHING_FOLDED,
     change: Change = NO_CHANGE,
@@ -60,6 +61,7 @@ def paint(
         preserve: names of nodes that stay as they are.
         is_function: whether an op is a function of the graph's library.
         calls_products: whether a node that holds or calls functions computes products in them; asked with its NodeDef.
+        is_loop_body: whether the graph is the body of a functional loop: each result is the next argument in its place.
         shapes: the static shapes of the graph's tensors; by default those that its nodes carry.
         folded: the nodes that have another meaning since normalization was folded.
         change: what is taken away before, to see what it keeps in float32.
@@ -76,7 +78,7 @@ def paint(
         obstacles = dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **moved})
     canvas = preparing.prepare(view, resolution, obstacles, change.kernels)
     canvas.is_function, canvas.calls_products = is_function, calls_products
-    canvas.shapes, canvas.folded = shapes, folded
+    canvas.is_loop_body, canvas.shapes, canvas.folded = is_loop_body, shapes, folded
     for row in RULES:
         if row.name not in change.rules and row.when(resolution):
             row.apply(canvas)

@@ -40,6 +40,7 @@ class Values:
         src, dst: the units that each edge connects, edges through TensorLists included.
         node_of: the node of each unit.
         masks: whether edges that only mask other values count.
+        links: further pairs of a node and one that gets its value, by other ways than an edge.
 
     Attributes:
         sources, readers: the nodes that each value connects.
@@ -53,6 +54,7 @@ class Values:
         dst: npt.NDArray[np.int32],
         node_of: Sequence[int],
         masks: bool = True,
+        links: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.view = view
         nodes = np.asarray(node_of, np.int32)
@@ -68,7 +70,10 @@ class Values:
                 carries[: len(edges)] &= ~(masked[edges.dst_node] & (edges.dst_position == position))
         positions = np.zeros(len(src), np.int32)
         positions[: len(view.edges)] = view.edges.dst_position
-        self.sources, self.readers, self.positions = nodes[src[carries]], nodes[dst[carries]], positions[carries]
+        sources, readers = np.array(links, np.int32).reshape(-1, 2).T
+        self.sources = np.concatenate([nodes[src[carries]], sources])
+        self.readers = np.concatenate([nodes[dst[carries]], readers])
+        self.positions = np.concatenate([positions[carries], np.zeros(len(links), np.int32)])
         self._links = Adjacency(self.sources, self.readers, view.node_count)
 
     def nodes_of(self, ops: Iterable[str]) -> Mask:

@@ -64,6 +64,7 @@ class Job:
         templates: the known ops.
         preserve: names of nodes that stay as they are.
         has_preserved: whether all of these must be there.
+        loop_bodies: the functions that are bodies of functional loops, and nothing else.
         narrow: of a function, the units that are 16 bit because all functions that share their TensorLists agree.
     """
 
@@ -72,6 +73,7 @@ class Job:
     templates: Templates
     preserve: frozenset[str] = frozenset()
     has_preserved: bool = False
+    loop_bodies: frozenset[str] = frozenset()
     narrow: Sequence[Unit] = ()
 
     def form(self, view: GraphView, shapes: Shapes | None) -> Form:
@@ -108,6 +110,7 @@ class Job:
             preserve=self.preserve,
             is_function=self.templates.is_function,
             calls_products=self._calls_products,
+            is_loop_body=form.view.function in self.loop_bodies,
             shapes=form.shapes,
             folded=form.folded,
             change=change,

@@ -119,7 +119,7 @@ def rewrite_program(
     """
     run = Run(config, hardware)
     program = {function.signature.name: function for function in (root, *functions)}
-    job = run.job(library, frozenset())
+    job = run.job(library, frozenset(), root)
     narrow: Mapping[str, Sequence[Unit]] = {}
     if any("TensorList" in node.op for function in functions for node in function.node_def):
         views = {name: read_function(function, job.templates) for name, function in program.items()}

@@ -8,6 +8,7 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
+from amp_tf.graph.calls import find_loop_bodies
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
@@ -39,14 +40,23 @@ class Run:
         self._log = log_files.Log(self._config)
         self._has_preserved = has_preserved
 
-    def job(self, library: Any, preserve: frozenset[str]) -> Job:
+    def job(self, library: Any, preserve: frozenset[str], root: Any = None) -> Job:
         """What is to be done with a graph or function.
 
         Args:
             library: the functions that it may call.
             preserve: names of its nodes that stay as they are.
+            root: a function that is not in the library, and calls some of it.
         """
-        return Job(self._config, self._resolution, Templates(library, SUCCESSORS), preserve, self._has_preserved)
+        functions = [*(library.function if library else ()), *([root] if root else ())]
+        return Job(
+            self._config,
+            self._resolution,
+            Templates(library, SUCCESSORS),
+            preserve,
+            self._has_preserved,
+            find_loop_bodies(functions),
+        )
 
     @contextlib.contextmanager
     def working(self, read: Callable[[], Any]) -> Iterator[None]:
