@@ -110,6 +110,8 @@ def _value(kind: str, text: str) -> Any:
         made.list.SetInParent()  # an empty list is all that the tests need
     elif kind == "list(int)":
         made.list.i.extend(map(int, _entries(text)))
+    elif kind == "list(string)":
+        made.list.s.extend(entry.strip("'").encode() for entry in _entries(text))
     elif kind == "bool" or text in ("true", "false"):
         made.b = text == "true"
     elif kind == "float":

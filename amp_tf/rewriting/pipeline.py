@@ -31,7 +31,7 @@ from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
 from amp_tf.rewriting.recording import basis_of
 from amp_tf.rewriting.run import Run
 from amp_tf.rewriting.shared_lists import find_narrow_units
-from amp_tf.rewriting.splitting import split
+from amp_tf.rewriting.splitting import split, with_split_products
 
 #: What changes a graph before it is painted, in order; each gives the form itself where it finds nothing to do.
 PREPARATIONS: tuple[Callable[[Form, Job], Form], ...] = (split, part_lists, fold, lift)
@@ -169,7 +169,7 @@ def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest
     given = job.form(view, shapes)
     prepared = prepare(given, job)
     for candidate in (prepared, given) if prepared.edits else (given,):  # dropped where nothing becomes 16 bit
-        form, painting = with_early_reads(candidate, job)
+        form, painting = with_split_products(*with_early_reads(candidate, job), job)
         if casts := plan_edits(painting):
             break
     report = _report(painting, len(casts.new), len(form.folded.scales), basis_of(form, painting, casts, job))

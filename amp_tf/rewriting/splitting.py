@@ -1,4 +1,4 @@
-"""Splits what TensorFlow fused: products with what follows, where the fused kernel has no 16-bit form.
+"""Splits what TensorFlow fused: products with what follows, where both together cannot be 16 bit and the product can.
 
 TensorFlow's remapper runs before amp_tf looks: MatMul, BiasAdd and Relu are a ``_FusedMatMul`` by then. On CPUs without
 avx512, and in float16 on all, its kernel exists in float32 alone, and the forward half of a model would stay there. So
@@ -13,6 +13,10 @@ The last node keeps the fused product's name: readers find it, and fetches and f
 known any more; they are named after it, and the user's patterns find them by its name too
 (:func:`amp_tf.graph.names.whole_of`). TensorFlow's remapper, which runs once more, fuses 16-bit products only where it
 has the kernel.
+
+So it does where the fused kernel has a 16-bit form, and its result is kept in float32: for accuracy, such as a bias
+before a mean is taken off, or because it is fetched. That shows when the graph is painted; it is painted again with such products split,
+and those that stay in float32 all the same are whole again.
 
 It is done where a precision is named; where amp_tf chooses, for nodes alone that the user forces. It is dropped where
 nothing becomes 16 bit. Only in GraphDefs: TensorFlow hands over the bodies of functions as such, and its remapper has
@@ -29,8 +33,11 @@ and what else oneDNN alone computes on CPUs, because without it the product woul
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute
@@ -52,10 +59,13 @@ from amp_tf.oplists.fusions import (
 from amp_tf.oplists.table import ABSOLUTE, ALLOW, BIASES, CONSTANTS, FUSED_PRODUCTS, MAGNIFYING, NORMALIZING
 from amp_tf.oplists.targets import CPU_DEVICE, Target
 from amp_tf.painting.eligibility import SCOPE_ATTR
+from amp_tf.painting.outcome import Painting
+from amp_tf.painting.paint import RULES
 from amp_tf.painting.reasons import Rule
 from amp_tf.rewriting.form import Form, Job
 
 _OF_PRODUCTS = 2  # inputs
+_ATTEMPTS = 3  # paintings, until what is split is what becomes 16 bit
 _KERNEL_LABEL = "_kernel"
 _TO_BE_MADE = (SHAPES_ATTR, "_input_shapes")  # a node with other inputs or results has others
 
@@ -98,6 +108,39 @@ def _products(form: Form, job: Job, target: Target) -> dict[Node, Sequence[_Part
         nodes = [node for node in nodes if node in obstacles.forced]
     nodes = [node for node in nodes if _is_stuck(form.view.ops[node], target, node in obstacles.forced)]
     return {node: parts for node in nodes if (parts := _parts(form, node))}
+
+
+def with_split_products(form: Form, painting: Painting, job: Job) -> tuple[Form, Painting]:
+    """Splits the fused products whose result is float32 for accuracy's sake or for the caller, and that can be 16 bit.
+
+    Args:
+        form: a graph.
+        painting: what becomes 16 bit in it.
+        job: the job.
+
+    Returns:
+        The form and its painting; those that were given where nothing is split.
+    """
+    target = job.resolution.target
+    if target is None or target.device_type != CPU_DEVICE or job.resolution.uses_cost_model:
+        return form, painting
+    reasons = {Rule.PRESERVED, *(row.reason for row in RULES if row.reason)}
+    wanted = [node for node in form.view.nodes_with(FUSED_PRODUCTS) if painting.reason(node).rule in reasons]
+    chains = {node: parts for node in wanted if (parts := _parts(form, node))}
+    for _ in range(_ATTEMPTS):
+        if not chains:
+            break
+        edits = _edits(form.view, chains)
+        after = form.then(edits, job.templates, _sizes(form, edits))
+        repainted = job.paint(after)
+        is_converted = np.zeros(after.view.node_count, np.bool_)
+        is_converted[repainted.converted_nodes()] = True
+        first = itertools.accumulate((len(parts) - 1 for parts in chains.values()), initial=form.view.node_count)
+        gained = {node: chains[node] for node, product in zip(chains, first, strict=False) if is_converted[product]}
+        if len(gained) == len(chains):
+            return after, repainted
+        chains = gained
+    return form, painting
 
 
 class _Part(NamedTuple):

@@ -19,6 +19,7 @@ def network(keras=keras):
     return keras.Sequential(
         [
             layers.Conv2D(16, 3, padding="same", activation="relu"),
+            layers.BatchNormalization(),
             layers.Conv2D(16, 3, 2, activation="elu"),
             layers.Flatten(),
             layers.Dense(64, activation="relu"),
