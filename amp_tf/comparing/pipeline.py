@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from amp_tf.comparing import exceptions
+from amp_tf.comparing import exceptions, run_decisions
 from amp_tf.comparing.comparison import Comparison, NodeError
 from amp_tf.comparing.default_target import choose_target
 from amp_tf.comparing.findings import Diagnosis, find
@@ -23,6 +23,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError, GraphError
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
+from amp_tf.reporting import process
 from amp_tf.rewriting.fused_names import count_products, find_followers
 from amp_tf.rewriting.pipeline import RewriteResult
 
@@ -127,7 +128,11 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         products=products,
         products_kept=products - count_products(kept.report),
         is_cut=is_cut,
-        notes=(*exceptions.told(looked, work.flat.graph, precision), *_notes(work.flat, measured, result)),
+        notes=(
+            *exceptions.told(looked, work.flat.graph, precision),
+            *run_decisions.told(result.report, work.flat.graph, process.report(), precision),
+            *_notes(work.flat, measured, result),
+        ),
     )
 
 

@@ -122,7 +122,7 @@ def test_where_amp_tf_chooses_only_what_the_user_forces_is_split():
 
 
 WITH_BF16 = Hardware(cpu_has_bf16=True)
-#: The result loses its mean and is divided, so bias and activation are computed in float32; the fused kernel has bfloat16.
+#: The result loses its mean and is divided, so bias and activation are computed in float32.
 NORMALIZED = """
     x = Placeholder()
     w = Placeholder()
