@@ -73,7 +73,7 @@ class FlatStep:
         variables: placeholders of variables' handles, or the variables' nodes.
         results: names of the tensors that the step returns.
         effects: names of the nodes that must run too, such as updates of variables.
-        is_compiled: whether parts of it are for XLA, which are run without it here.
+        is_compiled: whether it, or parts of it, are for XLA; then it is not optimized by TensorFlow before.
         shapes: the static shapes of its tensors.
         returns: the ``DataType`` numbers of what it returns, where it is a function of the program's; else empty.
     """
@@ -134,7 +134,7 @@ def flatten(step: Step, function: Any) -> FlatStep:
     ends = [tensor.name for tensor in (*function.inputs, *function.outputs)]
     graph = function.graph.as_graph_def()
     given = _take_arguments(graph, function.inputs)
-    flat, shapes, is_compiled = flatten_graph(graph, [*ends, *effects])
+    flat, shapes, is_compiled = flatten_graph(graph, [*ends, *effects], is_compiled=step.is_compiled)
     for node in flat.node:
         if node.name in given:
             node.CopyFrom(given[node.name])
@@ -152,13 +152,16 @@ def flatten(step: Step, function: Any) -> FlatStep:
     )
 
 
-def flatten_graph(graph: Any, ends: list[str], options: Any = None) -> tuple[Any, Shapes, bool]:
+def flatten_graph(
+    graph: Any, ends: list[str], options: Any = None, *, is_compiled: bool = False
+) -> tuple[Any, Shapes, bool]:
     """Inlines what a graph calls, optimizes it, and gives its random ops seeds.
 
     Args:
         graph: a GraphDef, which is changed.
         ends: the nodes and tensors that are wanted.
         options: the RewriterConfig in force; by default that of TensorFlow 2's functions.
+        is_compiled: whether XLA compiles the graph as a whole.
 
     Returns:
         The graph, the static shapes of its tensors, and whether XLA would have compiled parts of it.
@@ -166,7 +169,7 @@ def flatten_graph(graph: Any, ends: list[str], options: Any = None) -> tuple[Any
     Raises:
         GraphError: it was rewritten before.
     """
-    is_compiled = _leave_xla_out(graph)
+    is_compiled |= _leave_xla_out(graph)
     flat = _optimized(graph, ends, _inlining())
     if any(node.name.endswith(CAST_SUFFIX) for node in flat.node):
         raise GraphError(

@@ -1,4 +1,4 @@
-"""Runs one form of a step, batch by batch, as it stands: without Grappler, whose work is done, and without XLA.
+"""Runs one form of a step, batch by batch, as it stands: without Grappler, whose work is done; by XLA if asked for.
 
 Forms run one after the other, so that only one has its tensors in memory; what stays of float32 for the next one are
 the outputs of the step.
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.comparing import instruments
+from amp_tf.comparing.compiled import import_compiled
 from amp_tf.comparing.flattening import FlatStep, aligned
 from amp_tf.comparing.joining import FLOAT32, feed_name, join, tensor_name
 from amp_tf.comparing.randomness import keeps_state
@@ -36,20 +37,28 @@ class JointGraph:
         step: the step.
         flat: its graph.
         sides: for each side its GraphDef; float32 first.
+        compiled: names of the tensors that are wanted, where XLA is to compile the only side; then no other ones are
+            there.
     """
 
-    def __init__(self, step: Step, flat: FlatStep, sides: dict[str, Any]) -> None:
+    def __init__(self, step: Step, flat: FlatStep, sides: dict[str, Any], compiled: Sequence[str] = ()) -> None:
         import tensorflow as tf
 
         self._step, self._flat, self._sides = step, flat, list(sides)
         self.graph = tf.Graph()
         with self.graph.as_default():
             joint = join(flat, sides)
-            tf.import_graph_def(joint, name="")
+            names = [f"{side}/{name}" for side in sides for name in flat.effects]
+            self._compiled: dict[str, Any] = {}
+            if compiled:
+                inputs = [feed_name(FLOAT32, node, flat) for node in (*flat.feeds, *flat.captures, *flat.variables)]
+                results = [tensor_name(FLOAT32, name, flat) for name in compiled]
+                self._compiled = dict(zip(results, import_compiled(joint, inputs, results, names), strict=True))
+            else:
+                tf.import_graph_def(joint, name="")
             self._starts = {node: self._start(node) for node in flat.variables}
             self._resets = {node: [self._reset(side, node) for side in sides] for node in flat.variables}
-        names = [f"{side}/{name}" for side in sides for name in flat.effects]
-        self._effects = [self.graph.get_operation_by_name(name) for name in names]
+        self._effects = [] if compiled else [self.graph.get_operation_by_name(name) for name in names]
         self._keeps_state = keeps_state(joint)
         self._session: Any = None  # made by a run
         self._writes = bool(_written(flat, of_all=True))
@@ -63,7 +72,8 @@ class JointGraph:
 
     def tensor(self, side: str, name: str) -> Any:
         """A tensor of the step, on a side."""
-        return self.graph.get_tensor_by_name(tensor_name(side, name, self._flat))
+        full_name = tensor_name(side, name, self._flat)
+        return self._compiled[full_name] if full_name in self._compiled else self.graph.get_tensor_by_name(full_name)
 
     def fetch(
         self,
@@ -167,12 +177,14 @@ class Form:
         step: the step.
         flat: its graph.
         graph: the form's GraphDef.
+        is_compiled: whether XLA compiles it.
     """
 
-    def __init__(self, step: Step, flat: FlatStep, graph: Any) -> None:
+    def __init__(self, step: Step, flat: FlatStep, graph: Any, *, is_compiled: bool = False) -> None:
         self._flat = flat
-        self._joint = JointGraph(step, flat, {FLOAT32: graph})
-        self._results = [self._joint.tensor(FLOAT32, flat.results[number]) for number in step.floats]
+        results = [flat.results[number] for number in step.floats]
+        self._joint = JointGraph(step, flat, {FLOAT32: graph}, results if is_compiled else ())
+        self._results = [self._joint.tensor(FLOAT32, name) for name in results]
         self._written = _written(flat)
         with self._joint.graph.as_default():
             self._variables = [_read(self._joint.tensor(FLOAT32, node)) for node in self._written]
@@ -235,6 +247,7 @@ class Ruler:
 
 def _why(message: str) -> str:
     """What TensorFlow says, without the frame that it puts around an error in a graph."""
+    message = message.removeprefix("Graph execution error:")
     _, framed, said = message.rpartition("\nNode:")  # its name, and then what happened
     lines = [line for line in said.splitlines()[bool(framed) :] if line.strip()]
     return (lines or [message])[0].strip().rstrip(".")

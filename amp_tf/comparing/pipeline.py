@@ -10,7 +10,6 @@ from amp_tf.comparing import exceptions, run_decisions
 from amp_tf.comparing.comparison import Comparison, NodeError
 from amp_tf.comparing.default_target import choose_target
 from amp_tf.comparing.findings import Diagnosis, find
-from amp_tf.comparing.flattening import FlatStep
 from amp_tf.comparing.progress import Progress, silent
 from amp_tf.comparing.running import Looked, Measured, exact_products
 from amp_tf.comparing.steps import check_settings, name_of
@@ -131,7 +130,7 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         notes=(
             *exceptions.told(looked, work.flat.graph, precision),
             *run_decisions.told(result.report, work.flat.graph, process.report(), precision),
-            *_notes(work.flat, measured, result),
+            *_notes(work, measured, result),
         ),
     )
 
@@ -167,12 +166,16 @@ def _first_divergence(nodes: Sequence[Looked], precision: Precision) -> NodeErro
     return next((error for error in errors if error.has_truth), None)
 
 
-def _notes(flat: FlatStep, measured: Measured, result: RewriteResult) -> Iterator[str]:
-    if flat.is_compiled:
-        yield "functions for XLA (jit_compile) were run without it"
+def _notes(work: Work, measured: Measured, result: RewriteResult) -> Iterator[str]:
+    has_loops = any(node.op == "Enter" for node in work.flat.graph.node)
+    if work.is_compiled:
+        yield "outputs are those of XLA (jit_compile), in both precisions; nodes were looked at without it"
+    elif work.flat.is_compiled:
+        why = "it does not compile loops that were lowered" if has_loops else work.why_not_compiled
+        yield f"functions for XLA (jit_compile) were run without it: {why}"
     if any(statistics.nonfinite_truth for statistics in measured.pooled()):
         yield "some outputs are inf or nan in float32 already; those numbers are left out"
     if result.report.unmatched:
         yield f"no node's name matches {', '.join(result.report.unmatched)}"
-    if any(node.op == "Enter" for node in flat.graph.node):
+    if has_loops:
         yield "nodes inside of loops are not looked at one by one, only what loops give out"

@@ -32,12 +32,14 @@ class Step:
         floats: which of them are floating-point numbers.
         batches: what to feed for its arguments, a row a batch; the loss scale is not among them.
         is_scaled: whether gradients are computed from the loss times a scale, and unscaled.
+        is_compiled: whether XLA compiles it where the program runs it.
     """
 
     results: tuple[tuple[str, str], ...]
     floats: tuple[int, ...]
     batches: tuple[tuple[np.ndarray, ...], ...]
     is_scaled: bool = False
+    is_compiled: bool = False
 
 
 def check_settings(config: AmpConfig | None, steps: int, nodes: str | None = None) -> AmpConfig:
@@ -109,7 +111,12 @@ def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
             f"the step cannot be traced with the batches ({why})", where=name_of(subject), fix=fix
         ) from error
     floats = tuple(number for number, result in enumerate(function.outputs) if result.dtype.is_floating)
-    return Step(tuple(results), floats, rows, is_training), function
+    return Step(tuple(results), floats, rows, is_training, _is_compiled(subject)), function
+
+
+def _is_compiled(subject: Any) -> bool:
+    """Whether XLA compiles a function, or the functions of a Keras model."""
+    return bool(getattr(subject, "_jit_compile", None) or getattr(subject, "jit_compile", None))
 
 
 def _rows(batches: Any) -> Iterator[Any]:

@@ -62,11 +62,16 @@ class Work:
         flat: its graph.
         hardware: the devices to rewrite for.
         progress: is told what is done.
+
+    Attributes:
+        is_compiled: whether forms are run by XLA, as the program runs the step or a part of it.
+        why_not_compiled: what XLA says where it cannot.
     """
 
     def __init__(self, step: Step, flat: FlatStep, hardware: Hardware | None, progress: Progress) -> None:
         self.step, self.flat, self.names = step, flat, output_names(step, flat)
         self._hardware, self._progress = hardware, progress
+        self.is_compiled, self.why_not_compiled = flat.is_compiled, ""
         self._float32: Form | None = None
 
     def __enter__(self) -> Work:
@@ -86,9 +91,15 @@ class Work:
         Args:
             precision: the 16-bit type.
         """
-        self._progress("building float32's graph")
         self.precision, self._ruler = precision, Ruler(precision.smallest)
-        self._float32 = Form(self.step, self.flat, self.flat.graph)
+        self._float32 = self._form(self.flat.graph, "float32")
+        if self.is_compiled:
+            try:
+                self._float32.run(0, _UNSCALED)
+            except GraphError as error:
+                self._float32.close()
+                self.is_compiled, self.why_not_compiled = False, error.what
+                self._float32 = self._form(self.flat.graph, "float32")
 
     def measure(self, graph: Any, what: str, numbers: Sequence[int] | None = None) -> tuple[Measured, float]:
         """Runs a form with the first loss scale at which no gradient overflows; what was measured, and the scale.
@@ -178,7 +189,7 @@ class Work:
 
     def _form(self, graph: Any, what: str) -> Form:
         self._progress(f"{what}: building the graph")
-        return Form(self.step, self.flat, graph)
+        return Form(self.step, self.flat, graph, is_compiled=self.is_compiled)
 
     def _against(self, form: Form, what: str, numbers: Sequence[int] | None, scale: float, **settings: Any) -> Measured:
         def tell(place: int, count: int) -> None:

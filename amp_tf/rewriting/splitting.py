@@ -15,8 +15,8 @@ known any more; they are named after it, and the user's patterns find them by it
 has the kernel.
 
 So it does where the fused kernel has a 16-bit form and its result is kept in float32: for accuracy, such as a bias
-before a mean is taken off, or because it is fetched. That shows when the graph is painted; it is painted again with such
-products split, and those that stay in float32 all the same are whole again.
+before a mean is taken off, or because it is fetched. That shows when the graph is painted; it is painted again with
+such products split, and those that stay in float32 all the same are whole again.
 
 It is done where a precision is named; where amp_tf chooses, for nodes alone that the user forces. It is dropped where
 nothing becomes 16 bit. Only in GraphDefs: TensorFlow hands over the bodies of functions as such, and its remapper has

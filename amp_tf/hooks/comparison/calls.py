@@ -10,7 +10,9 @@ import numpy as np
 Call = tuple[tuple[Any, ...], dict[str, Any]]  #: positional and named arguments
 
 
-def as_function(name: str, function: Callable[..., Any], calls: Sequence[Call]) -> tuple[Callable[..., Any], list[Any]]:
+def as_function(
+    name: str, function: Callable[..., Any], calls: Sequence[Call], *, jit_compile: Any = None
+) -> tuple[Callable[..., Any], list[Any]]:
     """A function of tensors alone, and the tensors of each call.
 
     Args:
@@ -18,6 +20,7 @@ def as_function(name: str, function: Callable[..., Any], calls: Sequence[Call]) 
         function: what was called.
         calls: positional and named arguments, nests of tensors and of what is none, such as ``training=True``. Those
             that differ from the first one in something else than tensors are left out.
+        jit_compile: whether XLA compiles it in the program.
     """
     import tensorflow as tf
 
@@ -36,6 +39,7 @@ def as_function(name: str, function: Callable[..., Any], calls: Sequence[Call]) 
         return function(*arguments, **named)
 
     call_with.__name__ = name
+    call_with.jit_compile = jit_compile  # type: ignore[attr-defined]
     alike = [fed for fed, rest in map(parts, calls) if len(fed) == sum(is_fed) and _are_same(rest, fixed)]
     return call_with, [tuple(map(_copy, fed)) for fed in alike]
 

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from amp_tf.hooks.comparison.calls import as_function
+from amp_tf.hooks.comparison.calls import Call, as_function
 from amp_tf.hooks.comparison.training import Training
 from amp_tf.hooks.patches import calling
 
@@ -116,7 +116,8 @@ def _as_step(model: Any, taken: Sequence[Any], owner: Any) -> tuple[Any, Sequenc
     if type(model).train_step is owner.train_step and all(_is_labelled(batch) for batch in batches):
         return model, [tuple(part for part in batch if part is not None) for batch in batches], ()
     step = tf.autograph.experimental.do_not_convert(model.train_step) if owner.__module__.startswith("keras") else None
-    return (*as_function(model.name, step or model.train_step, [((batch,), {}) for batch in batches]), (_OWN_STEP,))
+    calls: list[Call] = [((batch,), {}) for batch in batches]
+    return (*as_function(model.name, step or model.train_step, calls, jit_compile=model.jit_compile), (_OWN_STEP,))
 
 
 def _is_labelled(batch: Any) -> bool:

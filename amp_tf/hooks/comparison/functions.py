@@ -61,7 +61,8 @@ def compare_what_is_there(training: Training) -> None:
     calls, _seen.calls = _seen.calls, []
     if calls:
         name = _name(_seen.function)
-        subject, batches = as_function(name, _seen.function.python_function, calls)
+        function = _seen.function
+        subject, batches = as_function(name, function.python_function, calls, jit_compile=function._jit_compile)
         note = f"{name} was compared with the variables as they are after {len(calls)} calls of it"
         training.compare(subject, batches, (note,))
 
@@ -97,7 +98,7 @@ def _compare_with_elements(function: Any, call: Call, training: Training) -> Non
         _seen.others = {number: streams.again(rows, given[number]) for number, rows in taken.items()}
     name = _name(function)
     note = f"{name} was compared with one element of its data a run"
-    training.compare(*as_function(name, inner, calls), (note,))
+    training.compare(*as_function(name, inner, calls, jit_compile=function._jit_compile), (note,))
 
 
 def _note(function: Any, call: Call, training: Training) -> None:
