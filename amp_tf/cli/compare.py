@@ -16,7 +16,6 @@ import numpy as np
 from amp_tf.cli.compared_script import NOT_COMPARED, compare_script
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.comparing.comparison import Comparison
-from amp_tf.comparing.page import page
 from amp_tf.comparing.pipeline import compare
 from amp_tf.comparing.progress import on_terminal
 from amp_tf.comparing.ranges import Ranges, find_ranges
@@ -24,6 +23,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, GraphError
 from amp_tf.offline.saved_model import read_saved_model
 from amp_tf.reporting import files
+from amp_tf.reporting.page import html
 
 _DEFAULT = "serving_default"
 _STDOUT = "-"
@@ -93,7 +93,7 @@ def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int
     print(data if args.json == _STDOUT else text)
     written = {} if args.json in (None, _STDOUT) else {args.json: f"{data}\n"}
     if args.html is not None:
-        written[args.html] = page(found, text)
+        written[args.html] = html.page([{**found, "text": text}])
     for path, content in written.items():
         with files.told(path):
             files.write(path, content)

@@ -16,6 +16,7 @@ from amp_tf.offline.live_model import is_keras_file
 from amp_tf.offline.saved_model import is_saved_model, rewrite_saved_model
 from amp_tf.reporting import basis, files
 from amp_tf.reporting.facts import Facts
+from amp_tf.reporting.page import html
 from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 
@@ -60,24 +61,34 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _give(documents: list[dict[str, Any]], args: argparse.Namespace) -> int:
+    lines = list(map(_line, documents))
     for path in filter(None, (args.html, args.json)):
         with files.told(path):
             files.save(documents, path, as_page=path == args.html)
     if not (args.html or args.json):
         print(json.dumps(documents[0] if len(documents) == 1 else documents))
         return 0
-    for document in documents:
-        print(printable(_line(document)))
+    for line in lines:
+        print(printable(line))
     return 0
 
 
 def _line(document: dict[str, Any]) -> str:
-    from amp_tf.reporting.page.sections import title
-    from amp_tf.reporting.page.words import share
-
     figures = document["figures"] or {}
     counts = f"{document['converted']:,} of {document['total']:,} nodes converted"
-    return f"{title(document)}: {share(figures.get('products_share_f16'))} of the products' work in 16 bit, {counts}"
+    share = _share(figures.get("products_share_f16"))
+    return f"{html.title(document)}: {share} of the products' work in 16 bit, {counts}"
+
+
+def _share(part: float | None) -> str:
+    """A share in percent; one that is not all, or not nothing, is not rounded to it."""
+    if part is None:
+        return "unknown"
+    if 0.999 <= part < 1:
+        return "99.9 %" if part < 0.9999 else ">99.9 %"
+    if 0 < part < 0.001:
+        return "<0.1 %"
+    return f"{100 * part:.3g} %" if part < 1 else "100 %"
 
 
 def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -135,9 +135,9 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page."""
-        from amp_tf.comparing.page import fragment
+        from amp_tf.reporting.page import html
 
-        return fragment(self.to_dict(), str(self))
+        return html.fragment({**self.to_dict(), "text": str(self)})
 
     def __str__(self) -> str:
         """One screen: the verdict, the outputs that are wrong, the findings, and what to write."""

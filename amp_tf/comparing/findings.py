@@ -10,6 +10,7 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 from amp_tf.comparing.remedies import Part, find_remedy, patterns_of
 from amp_tf.comparing.running import Looked
@@ -55,7 +56,7 @@ class Finding:
     node: str
     op: str
     layer: str
-    kind: str
+    kind: Annotated[str, (OVERFLOW, UNDERFLOW, CANCELLATION, ROUNDING)]
     local_error: float
     accumulated_error: float
     nonfinite: float

@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 from amp_tf.comparing.instruments import Statistics
-from amp_tf.comparing.steps import GRADIENT, UPDATE
+from amp_tf.comparing.steps import GRADIENT, LOSS, RESULT, UPDATE
 from amp_tf.precision import Precision
 
 LIMIT = 4.0
@@ -38,7 +39,7 @@ class Output:
         is_good: whether it is as right as 16 bit can be, and right enough to train with.
     """
 
-    kind: str
+    kind: Annotated[str, (LOSS, GRADIENT, RESULT, UPDATE)]
     name: str
     error: float
     ideal: float

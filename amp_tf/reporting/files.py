@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import GraphError
-from amp_tf.reporting.document import KIND, SCHEMA_VERSION
+from amp_tf.reporting.document_types import KIND, SCHEMA_VERSION
 
 _MOST_UNPACKED, _MOST_TIMES = 256 << 20, 20  # weights hardly get smaller, and Keras does not compress them
 _PAGES = (".html", ".htm")

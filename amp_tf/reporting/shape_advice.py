@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Advice:
     layer: str
     op: str
     sizes: Mapping[str, int]
-    grade: str
+    grade: Annotated[str, (EFFICIENT, WORKS, UNKNOWN)]
     nodes: int
     operations: float
     text: str
