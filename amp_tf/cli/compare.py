@@ -95,7 +95,7 @@ def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int
     if args.html is not None:
         written[args.html] = html.page([{**found, "text": text}])
     for path, content in written.items():
-        with files.told(path):
+        with files.writing(path):
             files.write(path, content)
     return 0 if found["is_healthy"] else 1
 

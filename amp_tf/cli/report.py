@@ -10,12 +10,12 @@ from typing import Any
 
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.config import AmpConfig
-from amp_tf.errors import AmpError, GraphError, printable
+from amp_tf.errors import AmpError, FileError, printable
 from amp_tf.offline.graph_file import read_graph_file
 from amp_tf.offline.live_model import is_keras_file
 from amp_tf.offline.saved_model import is_saved_model, rewrite_saved_model
 from amp_tf.reporting import basis, files
-from amp_tf.reporting.facts import Facts
+from amp_tf.reporting.facts import ProcessFacts
 from amp_tf.reporting.page import html
 from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
@@ -57,13 +57,13 @@ def run(args: argparse.Namespace) -> int:
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         fix = "Name a file as AMP_TF_REPORT or amp_tf.report().save(…) wrote it"
-        raise GraphError(f"a report is broken ({why})", where=" ".join(args.sources), fix=fix) from error
+        raise FileError(f"a report is broken ({why})", where=" ".join(args.sources), fix=fix) from error
 
 
 def _give(documents: list[dict[str, Any]], args: argparse.Namespace) -> int:
     lines = list(map(_line, documents))
     for path in filter(None, (args.html, args.json)):
-        with files.told(path):
+        with files.writing(path):
             files.save(documents, path, as_page=path == args.html)
     if not (args.html or args.json):
         print(json.dumps(documents[0] if len(documents) == 1 else documents))
@@ -94,7 +94,7 @@ def _share(part: float | None) -> str:
 def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     if not os.path.exists(source):
         fix = "Name a report, or a folder of them, a model, a graph or a log folder"
-        raise GraphError("there is no such file or folder", where=source, fix=fix)
+        raise FileError("there is no such file or folder", where=source, fix=fix)
     if os.path.isfile(source) and not is_keras_file(source) and not source.endswith(_GRAPHS):
         return files.read(source)
     if os.path.isdir(source) and not is_saved_model(source):
@@ -108,7 +108,7 @@ def _of_folder(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
         return [document for path in written for document in files.read(path)]
     graphs = sorted(folder.glob("graphdef_preop_*.pb"))
     if not graphs:
-        raise GraphError(
+        raise FileError(
             "holds no report, model or log files of amp_tf",
             where=str(folder),
             fix="Name a folder that AMP_TF_REPORT or LOG_PATH wrote to, or that holds a SavedModel",
@@ -134,7 +134,7 @@ def _rewritten(path: str, config: AmpConfig) -> RewriteReport:
     return rewrite(read_graph_file(path), config, hardware=hardware_for(config)).report
 
 
-def _facts(source: str) -> Facts:
+def _facts(source: str) -> ProcessFacts:
     import amp_tf
 
-    return Facts(process={"program": source, "amp_tf": amp_tf.__version__})
+    return ProcessFacts(process={"program": source, "amp_tf": amp_tf.__version__})

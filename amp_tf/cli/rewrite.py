@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         _check_result(args.source, args.result, args.force)
     if args.report:
-        with files.told(args.report):  # before the model is written
+        with files.writing(args.report):  # before the model is written
             _check_report(Path(args.report))
     is_model = os.path.isdir(args.source) or is_keras_file(args.source)
     if is_model and args.preserve:
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         )
     report = _rewrite_model(args, config) if is_model else _rewrite_file(args, config)
     if args.report:
-        with files.told(args.report):
+        with files.writing(args.report):
             files.write(args.report, json.dumps(report.to_dict(), indent=1))
     print(report)
     if not report.converted:

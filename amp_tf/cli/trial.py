@@ -132,7 +132,8 @@ def _make(device: str, way: str, precision: str) -> _Made:
 
 @contextlib.contextmanager
 def _amp(device: str, precision: str) -> Iterator[None]:
-    from amp_tf.hooks import notices, slow_float16, switch
+    from amp_tf.hooks import switch
+    from amp_tf.hooks.process import notices, slow_float16
 
     if precision == "float32":
         switch.disable()
@@ -142,7 +143,7 @@ def _amp(device: str, precision: str) -> Iterator[None]:
     wanted = with_settings(
         AmpConfig(), {"precision": precision, "target": target, "ignore_performance": True}, where="trial"
     )
-    notices.hold_back(slow_float16.WARNING)  # the trial measures it
+    notices.suppress(slow_float16.WARNING)  # the trial measures it
     with switch.enable(wanted):
         yield
 

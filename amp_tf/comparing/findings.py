@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from amp_tf.comparing.remedies import Part, find_remedy, patterns_of
-from amp_tf.comparing.running import Looked
-from amp_tf.comparing.suspects import SUSPICIOUS, Patterns, choices, is_suspicious, layer_of, narrow, suspects
+from amp_tf.comparing.running import NodeMeasurement
+from amp_tf.comparing.suspects import SUSPICIOUS, Patterns, choices, is_suspicious, narrow, scope_of, suspects
 from amp_tf.comparing.trials import Trials
 from amp_tf.comparing.verdicts import Output, roundoff
 from amp_tf.precision import Precision
@@ -88,7 +88,7 @@ def keep_line(patterns: Patterns) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Diagnosis:
+class SearchResult:
     """What was found.
 
     Attributes:
@@ -109,7 +109,7 @@ class Diagnosis:
 class _Tried:
     """A suspect, what makes outputs better for it or the least there is, and what the outputs are then."""
 
-    looked: Looked
+    measured: NodeMeasurement
     patterns: Patterns
     least: Patterns
     after: Sequence[Output]
@@ -120,13 +120,13 @@ class _Tried:
 
 
 def find(
-    nodes: Sequence[Looked],
+    nodes: Sequence[NodeMeasurement],
     outputs: Sequence[Output],
     precision: Precision,
     forced: Patterns,
     followers: Followers,
     trials: Trials,
-) -> Diagnosis:
+) -> SearchResult:
     """Tries the suspects one by one, and searches for what mends all outputs.
 
     Args:
@@ -147,27 +147,31 @@ def find(
         remedy = find_remedy(_first_parts(tried, precision), precision, followers, trials)
         parts, is_cut = remedy.parts, remedy.is_cut
         for part in parts:
-            if part.looked is not None:
-                least = narrow(part.looked, followers)
-                explained.append(_Tried(part.looked, part.patterns, least, trials.outputs(part.patterns)))
+            if part.measured is not None:
+                least = narrow(part.measured, followers)
+                explained.append(_Tried(part.measured, part.patterns, least, trials.outputs(part.patterns)))
     except KeyboardInterrupt:
         is_cut = True
     ranked = _ranked(explained or tried, precision)
     helpful = [one for one in ranked if explained or harm(one.after) < harm(outputs)] or ranked[:1]
     findings = tuple(_finding(one, precision, forced) for one in helpful)
-    return Diagnosis(findings, patterns_of(parts), trials.count, is_cut)
+    return SearchResult(findings, patterns_of(parts), trials.count, is_cut)
 
 
 def _alone(
-    nodes: Sequence[Looked], outputs: Sequence[Output], precision: Precision, followers: Followers, trials: Trials
+    nodes: Sequence[NodeMeasurement],
+    outputs: Sequence[Output],
+    precision: Precision,
+    followers: Followers,
+    trials: Trials,
 ) -> Iterator[_Tried]:
     """Each suspect with what makes outputs better, until one suffices."""
-    known = {looked.probe.name: looked for looked in nodes}
-    for looked in suspects(nodes, precision, followers):
-        sets = list(dict.fromkeys(choices(looked, known, followers)))
+    known = {measured.probe.name: measured for measured in nodes}
+    for measured in suspects(nodes, precision, followers):
+        sets = list(dict.fromkeys(choices(measured, known, followers)))
         better = (patterns for patterns in sets if harm(trials.outputs(patterns)) < harm(outputs))
         patterns = next(better, sets[0])
-        yield _Tried(looked, patterns, sets[0], trials.outputs(patterns))
+        yield _Tried(measured, patterns, sets[0], trials.outputs(patterns))
         if trials.is_right(patterns):
             break  # those behind add less by themselves
 
@@ -177,10 +181,10 @@ def _first_parts(tried: Sequence[_Tried], precision: Precision) -> list[Part]:
     if not tried:
         return []
     if all(output.is_good for output in tried[-1].after):
-        return [Part(tried[-1].patterns, tried[-1].looked)]
+        return [Part(tried[-1].patterns, tried[-1].measured)]
     ranked = _ranked(tried, precision)
     wide = [one for one in ranked if one.patterns != one.least]
-    return [*(Part(one.least, one.looked) for one in ranked), *(Part(one.patterns, one.looked) for one in wide)]
+    return [*(Part(one.least, one.measured) for one in ranked), *(Part(one.patterns, one.measured) for one in wide)]
 
 
 def _ranked(tried: Sequence[_Tried], precision: Precision) -> list[_Tried]:
@@ -188,7 +192,7 @@ def _ranked(tried: Sequence[_Tried], precision: Precision) -> list[_Tried]:
 
     These are nodes that add no more by themselves than others do, and nodes that alone do not help.
     """
-    return sorted(tried, key=lambda one: (not is_suspicious(one.looked, precision), one.rank))
+    return sorted(tried, key=lambda one: (not is_suspicious(one.measured, precision), one.rank))
 
 
 def harm(outputs: Sequence[Output]) -> Harm:
@@ -199,21 +203,21 @@ def harm(outputs: Sequence[Output]) -> Harm:
 
 
 def _finding(tried: _Tried, precision: Precision, forced: Patterns) -> Finding:
-    looked = tried.looked
-    local, name = looked.local, looked.probe.name
+    measured = tried.measured
+    local, name = measured.local, measured.probe.name
     assert local is not None
     return Finding(
         node=name,
-        op=looked.probe.op,
-        layer=layer_of(name),
-        kind=_kind(looked, precision),
+        op=measured.probe.op,
+        layer=scope_of(name),
+        kind=_kind(measured, precision),
         local_error=local.distance,
-        accumulated_error=looked.accumulated.distance,
+        accumulated_error=measured.accumulated.distance,
         nonfinite=local.nonfinite,
         underflow=local.underflow,
         largest=local.largest,
-        largest_input=looked.largest_input,
-        rounded=looked.probe.rounded,
+        largest_input=measured.largest_input,
+        rounded=measured.probe.rounded,
         patterns=tried.patterns,
         ratio=max((output.ratio for output in tried.after), default=0.0),
         mends=all(output.is_good for output in tried.after),
@@ -221,13 +225,13 @@ def _finding(tried: _Tried, precision: Precision, forced: Patterns) -> Finding:
     )
 
 
-def _kind(looked: Looked, precision: Precision) -> str:
-    local = looked.local
+def _kind(measured: NodeMeasurement, precision: Precision) -> str:
+    local = measured.local
     assert local is not None
     if local.nonfinite:
         return OVERFLOW
     if local.underflow > _UNDERFLOWN:
         return UNDERFLOW
-    one_rounding = roundoff(precision) * looked.largest_input
+    one_rounding = roundoff(precision) * measured.largest_input
     is_large = local.error > SUSPICIOUS * roundoff(precision)
     return CANCELLATION if is_large and local.error * local.largest <= SUSPICIOUS * one_rounding else ROUNDING

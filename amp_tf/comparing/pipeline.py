@@ -9,10 +9,10 @@ from typing import Any
 from amp_tf.comparing import exceptions
 from amp_tf.comparing.comparison import Comparison, NodeError
 from amp_tf.comparing.default_target import choose_target
-from amp_tf.comparing.findings import Diagnosis, find
+from amp_tf.comparing.findings import SearchResult, find
 from amp_tf.comparing.flattening import FlatStep
 from amp_tf.comparing.progress import Progress, silent
-from amp_tf.comparing.running import Looked, Measured, exact_products
+from amp_tf.comparing.running import NodeMeasurement, OutputMeasurement, exact_products
 from amp_tf.comparing.steps import check_settings, name_of
 from amp_tf.comparing.subjects import flat_step
 from amp_tf.comparing.suspects import Patterns
@@ -92,12 +92,12 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
     yardstick = work.yardstick(measured, config, scale)
     outputs = work.judge(measured, yardstick)
     is_healthy = all(output.is_good for output in outputs)
-    looked: Sequence[Looked] = ()
-    found, is_cut = Diagnosis(), measured.is_cut or yardstick.is_cut
+    looked: Sequence[NodeMeasurement] = ()
+    found, is_cut = SearchResult(), measured.is_cut or yardstick.is_cut
     trials = Trials(work, config, yardstick)
     try:
         if not is_cut:
-            looked = work.look(result.graph, yardstick.numbers[0], scale, nodes)
+            looked = work.measure_nodes(result.graph, yardstick.numbers[0], scale, nodes)
             if not is_healthy:
                 followers = find_followers(work.flat.graph)
                 found = find(looked, outputs, precision, tuple(config.force_f16), followers, trials)
@@ -127,7 +127,7 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         products=products,
         products_kept=products - count_products(kept.report),
         is_cut=is_cut,
-        notes=(*exceptions.told(looked, work.flat.graph, precision), *_notes(work.flat, measured, result)),
+        notes=(*exceptions.describe(looked, work.flat.graph, precision), *_notes(work.flat, measured, result)),
     )
 
 
@@ -141,7 +141,7 @@ def _precision_of(result: RewriteResult, name: str) -> Precision:
     )
 
 
-def _node_error(looked: Looked, precision: Precision) -> NodeError:
+def _node_error(looked: NodeMeasurement, precision: Precision) -> NodeError:
     return NodeError(
         name=looked.probe.name,
         op=looked.probe.op,
@@ -155,14 +155,14 @@ def _node_error(looked: Looked, precision: Precision) -> NodeError:
     )
 
 
-def _first_divergence(nodes: Sequence[Looked], precision: Precision) -> NodeError | None:
+def _first_divergence(nodes: Sequence[NodeMeasurement], precision: Precision) -> NodeError | None:
     """The first node that is much further off than one rounding."""
     limit = LIMIT * roundoff(precision)
     errors = (_node_error(looked, precision) for looked in nodes if looked.accumulated.distance > limit)
     return next((error for error in errors if error.has_truth), None)
 
 
-def _notes(flat: FlatStep, measured: Measured, result: RewriteResult) -> Iterator[str]:
+def _notes(flat: FlatStep, measured: OutputMeasurement, result: RewriteResult) -> Iterator[str]:
     if flat.is_compiled:
         yield "functions for XLA (jit_compile) were run without it"
     if any(statistics.nonfinite_truth for statistics in measured.pooled()):

@@ -1,4 +1,4 @@
-"""The nodes that are looked at, and each one's op once more: in 16 bit, on exact inputs.
+"""The nodes that are measured at, and each one's op once more: in 16 bit, on exact inputs.
 
 The *accumulated error* of a node is that of the run. Its *local error* is what the node adds by itself: its op in the
 types that the rewrite gives it, with float32's own values as inputs, rounded to 16 bit where the rewrite has them in 16
@@ -21,7 +21,7 @@ from amp_tf.oplists.table import RESHAPING, WAYS_OUT
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """A node that is looked at.
+    """A node that is measured at.
 
     Attributes:
         name, op: the node.

@@ -13,14 +13,14 @@ import numpy as np
 from amp_tf.comparing import instruments
 from amp_tf.comparing.comparison import without_infinities
 from amp_tf.comparing.flattening import FlatStep
-from amp_tf.comparing.forms import JointGraph
 from amp_tf.comparing.joining import FLOAT32, feed_name
 from amp_tf.comparing.progress import Progress, silent
 from amp_tf.comparing.regions import nodes_run_once
 from amp_tf.comparing.running import exact_products
+from amp_tf.comparing.step_graphs import JointGraph
 from amp_tf.comparing.steps import OWN_SCOPE, Step, check_settings, name_of
 from amp_tf.comparing.subjects import flat_step
-from amp_tf.comparing.suspects import layer_of
+from amp_tf.comparing.suspects import scope_of
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
@@ -197,7 +197,7 @@ def _distance(node: NodeRange) -> float:
 
 
 def _told(node: NodeRange) -> str:
-    layer = f", layer {layer_of(node.name)}" if layer_of(node.name) else ""
+    layer = f", layer {scope_of(node.name)}" if scope_of(node.name) else ""
     times = node.largest / _F16.max_finite
     over = f"{100 * node.over:.3g}% of it above 65,504, up to {node.largest:.3g} ({times:.3g} times)"
     under = f"{100 * node.under:.3g}% of it so small that it becomes zero, down to {node.smallest:.1g}"

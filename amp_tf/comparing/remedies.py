@@ -1,6 +1,6 @@
 """The patterns that make all outputs right on all batches: a set grows until it does, and is then reduced.
 
-It begins with the suspects of the batch that is judged. Where they do not suffice, the nodes are looked at once more
+It begins with the suspects of the batch that is judged. Where they do not suffice, the nodes are measured at once more
 with them in float32, in the batch that is furthest off then, and what is suspect there is added; in the end all that is
 16 bit is, layer by layer. What suffices is reduced by Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input,
 2002). A set that was reduced on the batches that are watched is tried on all of them before it is believed.
@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from amp_tf.comparing.running import Looked
-from amp_tf.comparing.suspects import Patterns, layer_pattern, narrow, suspects
+from amp_tf.comparing.running import NodeMeasurement
+from amp_tf.comparing.suspects import Patterns, narrow, scope_pattern, suspects
 from amp_tf.comparing.trials import Trials
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import Followers
@@ -27,12 +27,12 @@ class Part:
     """Some of the patterns, and the node for which they are there; ``None`` where it is for a whole layer."""
 
     patterns: Patterns
-    looked: Looked | None = None
+    measured: NodeMeasurement | None = None
 
     @property
     def name(self) -> str:
         """The node's, or the layer's pattern."""
-        return self.patterns[0] if self.looked is None else self.looked.probe.name
+        return self.patterns[0] if self.measured is None else self.measured.probe.name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +76,13 @@ def _grow(first: Sequence[Part], precision: Precision, followers: Followers, tri
     for _ in range(_LOOKS):
         if trials.holds(patterns_of(parts)):
             return parts
-        nodes = suspects(trials.look(patterns_of(parts)), precision, followers)
+        nodes = suspects(trials.measure_nodes(patterns_of(parts)), precision, followers)
         if not nodes:
             break
-        parts += tuple(Part(narrow(looked, followers), looked) for looked in nodes)
+        parts += tuple(Part(narrow(measured, followers), measured) for measured in nodes)
     if trials.holds(patterns_of(parts)):
         return parts
-    layers = dict.fromkeys(layer_pattern(name) for name in trials.converted(()))
+    layers = dict.fromkeys(scope_pattern(name) for name in trials.converted(()))
     everything = tuple(Part((layer,)) for layer in layers)
     return everything if trials.holds(patterns_of(everything)) else ()
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from amp_tf.comparing import instruments
 from amp_tf.comparing.flattening import FlatStep
-from amp_tf.comparing.forms import Form, JointGraph
 from amp_tf.comparing.instruments import Statistics
 from amp_tf.comparing.joining import AMP, FLOAT32
 from amp_tf.comparing.probes import Probe, probe
 from amp_tf.comparing.progress import Progress
+from amp_tf.comparing.step_graphs import JointGraph, RunnableStep
 from amp_tf.comparing.steps import Step
 from amp_tf.precision import Precision
 
@@ -23,7 +23,7 @@ _AT_ONCE = 150  # nodes of a run: with all in one, tensors that wait for their r
 
 
 @dataclasses.dataclass(frozen=True)
-class Looked:
+class NodeMeasurement:
     """What was measured at one node.
 
     Attributes:
@@ -40,7 +40,7 @@ class Looked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class OutputMeasurement:
     """How the outputs of a form differ from float32's.
 
     Attributes:
@@ -87,16 +87,16 @@ def pooled(batches: Sequence[np.ndarray]) -> list[Statistics]:
     return [Statistics.of(rows) for rows in np.stack(batches, axis=1)]
 
 
-def against(
-    truth: Form,
-    form: Form,
+def measure_outputs(
+    truth: RunnableStep,
+    form: RunnableStep,
     measure: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], np.ndarray],
     numbers: Sequence[int],
     scale: float,
     *,
     is_over: Callable[[np.ndarray], bool] = lambda _: False,
     tell: Callable[[int, int], None] = lambda *_: None,
-) -> Measured:
+) -> OutputMeasurement:
     """Runs two forms in turns.
 
     Args:
@@ -120,11 +120,11 @@ def against(
     except KeyboardInterrupt:
         if not rows:
             raise
-        return Measured(rows, is_cut=True)
-    return Measured(rows)
+        return OutputMeasurement(rows, is_cut=True)
+    return OutputMeasurement(rows)
 
 
-def look(
+def measure_nodes(
     step: Step,
     flat: FlatStep,
     rewritten: Any,
@@ -133,7 +133,7 @@ def look(
     scale: float,
     wanted: str | None,
     progress: Progress,
-) -> list[Looked]:
+) -> list[NodeMeasurement]:
     """What is measured at each node in one batch, sources before their readers.
 
     Args:
@@ -175,7 +175,7 @@ def look(
     ]
     of_truth = {each.truth.name: float(rows[0][instruments.LARGEST]) for each, rows in zip(probes, found, strict=True)}
     known = {**{name: float(size) for name, size in sizes.items()}, **of_truth}
-    return [_looked(each, rows, known) for each, rows in zip(probes, found, strict=True)]
+    return [_node_measurement(each, rows, known) for each, rows in zip(probes, found, strict=True)]
 
 
 def _rows(probes: Sequence[Probe], calls: instruments.Calls) -> list[Any]:
@@ -196,8 +196,8 @@ def _largest_inputs(probes: Sequence[Probe]) -> dict[str, Any]:
     return largest
 
 
-def _looked(each: Probe, rows: Sequence[np.ndarray], known: Mapping[str, float]) -> Looked:
+def _node_measurement(each: Probe, rows: Sequence[np.ndarray], known: Mapping[str, float]) -> NodeMeasurement:
     local = None if each.local is None else Statistics.of(rows[1:2])
     largest_input = max((known[tensor.name] for tensor in each.inputs), default=0.0)
     without_graph = dataclasses.replace(each, truth=None, value=None, local=None, inputs=())  # trials need its memory
-    return Looked(without_graph, Statistics.of(rows[:1]), local, largest_input)
+    return NodeMeasurement(without_graph, Statistics.of(rows[:1]), local, largest_input)

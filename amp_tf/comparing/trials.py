@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from amp_tf.comparing.running import Looked
+from amp_tf.comparing.running import NodeMeasurement
 from amp_tf.comparing.suspects import Patterns
 from amp_tf.comparing.verdicts import Output
 from amp_tf.comparing.work import Work, Yardstick
@@ -74,11 +74,11 @@ class Trials:
         self._watched += tuple(number for number in tried.furthest if number not in self._watched)[:1]
         return False
 
-    def look(self, patterns: Patterns) -> list[Looked]:
+    def measure_nodes(self, patterns: Patterns) -> list[NodeMeasurement]:
         """What is measured at each node with these patterns, in the batch that is furthest off then."""
         tried = self._run(patterns, self._watched)
         rewritten = self._work.rewritten(self.config(patterns)).graph
-        return self._work.look(rewritten, tried.furthest[0], tried.scale, None)
+        return self._work.measure_nodes(rewritten, tried.furthest[0], tried.scale, None)
 
     def _run(self, patterns: Patterns, numbers: Sequence[int]) -> _Tried:
         key = frozenset(patterns), tuple(sorted(numbers))

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from amp_tf.comparing.flattening import FlatStep
-from amp_tf.comparing.forms import Form, Ruler, output_names
 from amp_tf.comparing.instruments import Statistics
 from amp_tf.comparing.progress import Progress
 from amp_tf.comparing.randomness import by_python
-from amp_tf.comparing.running import Looked, Measured, against, look, pooled
+from amp_tf.comparing.running import NodeMeasurement, OutputMeasurement, measure_nodes, measure_outputs, pooled
+from amp_tf.comparing.step_graphs import Ruler, RunnableStep, output_names
 from amp_tf.comparing.steps import GRADIENT, Step
 from amp_tf.comparing.verdicts import NO_TRUTH, Output, judge
 from amp_tf.config import AmpConfig
@@ -67,7 +67,7 @@ class Work:
     def __init__(self, step: Step, flat: FlatStep, hardware: Hardware | None, progress: Progress) -> None:
         self.step, self.flat, self.names = step, flat, output_names(step, flat)
         self._hardware, self._progress = hardware, progress
-        self._float32: Form | None = None
+        self._float32: RunnableStep | None = None
 
     def __enter__(self) -> Work:
         return self
@@ -88,9 +88,9 @@ class Work:
         """
         self._progress("building float32's graph")
         self.precision, self._ruler = precision, Ruler(precision.smallest)
-        self._float32 = Form(self.step, self.flat, self.flat.graph)
+        self._float32 = RunnableStep(self.step, self.flat, self.flat.graph)
 
-    def measure(self, graph: Any, what: str, numbers: Sequence[int] | None = None) -> tuple[Measured, float]:
+    def measure(self, graph: Any, what: str, numbers: Sequence[int] | None = None) -> tuple[OutputMeasurement, float]:
         """Runs a form with the first loss scale at which no gradient overflows; what was measured, and the scale.
 
         Where gradients overflow at any scale, none is used.
@@ -103,14 +103,14 @@ class Work:
         form = self._form(graph, what)
         try:
             for scale in _SCALES if self.step.is_scaled and self.precision.needs_loss_scaling else ():
-                measured = self._against(form, what, numbers, scale, is_over=self._overflows)
+                measured = self._compare_with_float32(form, what, numbers, scale, is_over=self._overflows)
                 if measured.is_cut or not self._overflows(*measured.rows.values()):
                     return measured, scale
-            return self._against(form, what, numbers, _UNSCALED), _UNSCALED
+            return self._compare_with_float32(form, what, numbers, _UNSCALED), _UNSCALED
         finally:
             form.close()
 
-    def yardstick(self, measured: Measured, config: AmpConfig, scale: float) -> Yardstick:
+    def yardstick(self, measured: OutputMeasurement, config: AmpConfig, scale: float) -> Yardstick:
         """What the batches may differ by that are furthest off.
 
         Args:
@@ -160,33 +160,35 @@ class Work:
             return yardstick
         form = self._form(self.rewritten(_ideal(config)).graph, _IDEAL)
         try:
-            ideal = self._against(form, _IDEAL, yardstick.numbers, scale).pooled()
+            ideal = self._compare_with_float32(form, _IDEAL, yardstick.numbers, scale).pooled()
         finally:
             form.close()
         return dataclasses.replace(yardstick, ideal=ideal)
 
-    def judge(self, measured: Measured, yardstick: Yardstick) -> list[Output]:
+    def judge(self, measured: OutputMeasurement, yardstick: Yardstick) -> list[Output]:
         """The verdict on each output."""
         found = measured.pooled([number for number in yardstick.numbers if number in measured.rows])
         return judge(self.names, found, yardstick.ideal, yardstick.noise, measured.pooled(), self.precision)
 
-    def look(self, rewritten: Any, number: int, scale: float, nodes: str | None) -> list[Looked]:
-        """What is measured at each node in one batch; the arguments are those of :func:`look`."""
+    def measure_nodes(self, rewritten: Any, number: int, scale: float, nodes: str | None) -> list[NodeMeasurement]:
+        """What is measured at each node in one batch; the arguments are those of :func:`measure_nodes`."""
         if self._float32 is not None:
             self._float32.close()  # its variables are as much as the model, and both sides have theirs
-        return look(self.step, self.flat, rewritten, self.precision, number, scale, nodes, self._progress)
+        return measure_nodes(self.step, self.flat, rewritten, self.precision, number, scale, nodes, self._progress)
 
-    def _form(self, graph: Any, what: str) -> Form:
+    def _form(self, graph: Any, what: str) -> RunnableStep:
         self._progress(f"{what}: building the graph")
-        return Form(self.step, self.flat, graph)
+        return RunnableStep(self.step, self.flat, graph)
 
-    def _against(self, form: Form, what: str, numbers: Sequence[int] | None, scale: float, **settings: Any) -> Measured:
+    def _compare_with_float32(
+        self, form: RunnableStep, what: str, numbers: Sequence[int] | None, scale: float, **settings: Any
+    ) -> OutputMeasurement:
         def tell(place: int, count: int) -> None:
             self._progress(f"{what}: batch {place} of {count}")
 
         assert self._float32 is not None
         chosen = range(len(self.step.batches)) if numbers is None else numbers
-        return against(self._float32, form, self._measure, chosen, scale, tell=tell, **settings)
+        return measure_outputs(self._float32, form, self._measure, chosen, scale, tell=tell, **settings)
 
     def _measure(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> np.ndarray:
         """A row for each output."""

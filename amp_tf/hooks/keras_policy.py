@@ -14,8 +14,9 @@ import threading
 from typing import Any
 
 from amp_tf.config import ENABLE_VAR, AmpConfig
-from amp_tf.hooks import evidence, notices
 from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.process import notices
+from amp_tf.hooks.process import state as process_state
 
 _LIBRARIES = ("keras", "tf_keras")
 # what an attribute of the library shows: its import is done
@@ -51,7 +52,7 @@ def _watch(init: Any, policy: Any, /, *args: Any, **kwargs: Any) -> None:
 def _notice(policy: Any) -> None:
     name = getattr(policy, "name", None)
     if name in _NARROW:
-        evidence.note(policy=name)
+        process_state.note(policy=name)
         notices.warn_once(
             "keras_policy",
             "the program asks for 16 bit by itself: its layers keep the types that the policy gives them and amp_tf "

@@ -11,7 +11,8 @@ import importlib
 import importlib.util
 
 from amp_tf.config import AmpConfig, Switches
-from amp_tf.hooks import evidence, notices
+from amp_tf.hooks.process import notices
+from amp_tf.hooks.process import state as process_state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.xla.functions", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce.sums", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce.agreement", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.process.report_files", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", ("tensorflow", "keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.keras_policy", ("keras", "tf_keras")),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling.automatic", ("tensorflow", "keras", "tf_keras")),
@@ -56,10 +57,10 @@ def install(trigger: str, config: AmpConfig, switches: Switches) -> None:
         if trigger in hook.triggers and hook.is_wanted(switches) and importlib.util.find_spec(hook.home):
             try:
                 importlib.import_module(hook.home).install(config)
-                evidence.note_install(hook.home)
+                process_state.note_install(hook.home)
             except Exception as error:
                 failure = f"{type(error).__name__}: {error}"
-                evidence.note_install(hook.home, failure.splitlines()[0])
+                process_state.note_install(hook.home, failure.splitlines()[0])
                 notices.warn_once(
                     f"install.{hook.home}",
                     f"a hook was not installed ({failure})",

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import collecting
 from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.process import collecting
 
 KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
 _CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_keras.src.callbacks"}

@@ -2,8 +2,7 @@
 
 What is on is a stack. A handle takes its own settings out, wherever they lie, so blocks nest and may end in any order.
 The environment lies at the bottom and is read again when it comes up; ``disable()`` and ``AMP_TF_DISABLE`` empty the
-stack. Why amp_tf is off is noted where it is turned off (``evidence.off``), so that the line at exit and ``report()``,
-which are one text, can say it.
+stack. Why amp_tf is off is noted where it is turned off (``ProcessState.off``), for the line at exit and ``report()``.
 """
 
 from __future__ import annotations
@@ -31,7 +30,9 @@ from amp_tf.config import (
     with_settings,
 )
 from amp_tf.errors import ConfigError
-from amp_tf.hooks import evidence, imports, notices, registry, report_files, summary
+from amp_tf.hooks import imports, registry
+from amp_tf.hooks.process import notices, report_files, summary
+from amp_tf.hooks.process import state as process_state
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it without its being installed
@@ -250,7 +251,7 @@ def _turn_on(wanted: _Active) -> None:
     _active, _refused, _is_off_by_program = wanted, "", False
     name, value = deciding_switch()
     only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
-    evidence.note(off="" if wanted.switches.graph_rewrite else only_scaling)
+    process_state.note(off="" if wanted.switches.graph_rewrite else only_scaling)
     imports.forget(_on_import)
     _speak_at_exit()
     for trigger in registry.TRIGGERS:
@@ -266,7 +267,7 @@ def _turn_off(reason: str) -> None:
     global _active, _refused, _is_off_by_program
     _active, _refused, _is_off_by_program = None, "", False
     _below.clear()
-    evidence.note(off=reason)
+    process_state.note(off=reason)
     imports.forget(_on_import)
     registry.uninstall()
 

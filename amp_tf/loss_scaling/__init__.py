@@ -40,7 +40,7 @@ _KINDS: dict[str, tuple[type, str]] = {
 }
 
 
-class Settings(schedule.Settings, total=False):
+class LossScaleSettings(schedule.ScheduleSettings, total=False):
     """The settings of :func:`LossScaleOptimizer` beside the first scale; ``name`` is Keras 3's alone."""
 
     dynamic_growth_steps: int
@@ -48,7 +48,7 @@ class Settings(schedule.Settings, total=False):
 
 
 def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
-    inner_optimizer: Any, initial_scale: float = 2.0**15, **settings: Unpack[Settings]
+    inner_optimizer: Any, initial_scale: float = 2.0**15, **settings: Unpack[LossScaleSettings]
 ) -> Any:
     """Wraps an optimizer so that it scales the loss, unscales the gradients and skips nonfinite steps.
 
@@ -99,11 +99,11 @@ def check_settings(where: str, settings: Mapping[str, Any]) -> None:
         ConfigError: there is no such setting, or its value is of another kind.
     """
     for name, value in settings.items():
-        if name not in Settings.__annotations__:
+        if name not in LossScaleSettings.__annotations__:
             raise ConfigError(
                 f"there is no setting {name!r}",
                 where=where,
-                fix=f"The settings are: initial_scale, {', '.join(Settings.__annotations__)}",
+                fix=f"The settings are: initial_scale, {', '.join(LossScaleSettings.__annotations__)}",
             )
         kind, valid = _KINDS.get(name, (object, ""))
         if not isinstance(value, kind):

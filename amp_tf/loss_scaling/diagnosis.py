@@ -40,7 +40,7 @@ class Cause(enum.Enum):
     RANGE = "the input data or the labels hold values beyond float16's 65504, so no loss scale can help"
 
 
-class Facts(NamedTuple):
+class SkipFacts(NamedTuple):
     """What is known of the last step that was skipped.
 
     Attributes:
@@ -58,7 +58,7 @@ class Facts(NamedTuple):
     has_large_data: bool = False
 
 
-NO_FACTS = Facts()
+NO_SKIP_FACTS = SkipFacts()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Status:
     nonfinite_losses_in_row: int = 0
     min_scale: float = 0.0
     nonfinite_variables: tuple[str, ...] = ()
-    last_skip: Facts = dataclasses.field(default=NO_FACTS, compare=False)  # in no checkpoint, unlike the rest
+    last_skip: SkipFacts = dataclasses.field(default=NO_SKIP_FACTS, compare=False)  # in no checkpoint, unlike the rest
 
     @classmethod
     def of(
@@ -93,7 +93,7 @@ class Status:
         counters: Iterable[int],
         schedule: object,
         names: Iterable[str] = (),
-        last_skip: Facts = NO_FACTS,
+        last_skip: SkipFacts = NO_SKIP_FACTS,
     ) -> Status:
         """The status of a wrapper.
 

@@ -176,7 +176,7 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
         with tf.init_scope(), scope_of(self.inner_optimizer._distribution_strategy):
             if not self.inner_optimizer.built:
                 self.inner_optimizer.build(list(var_list))
-            self._scaler.culprits.watch(self.inner_optimizer._trainable_variables)
+            self._scaler.nonfinite_variables.watch(self.inner_optimizer._trainable_variables)
         for name in ("_trainable_variables", "_trainable_variables_indices"):
             # Past Keras' tracking, which would take them for variables of this optimizer.
             object.__setattr__(self, name, getattr(self.inner_optimizer, name))

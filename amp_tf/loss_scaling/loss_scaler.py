@@ -12,7 +12,7 @@ from amp_tf.loss_scaling.call_order import CallOrder
 from amp_tf.loss_scaling.misuse import check_any, check_in_replica
 from amp_tf.loss_scaling.scaler import Memory, Scaler
 from amp_tf.loss_scaling.scaling_methods import StateMethods
-from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, Settings, build_schedule
+from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, ScheduleSettings, build_schedule
 from amp_tf.loss_scaling.usage import inner_call
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         dynamic_growth_steps: int = DEFAULT_GROWTH_STEPS,
         *,
         name: str = "loss_scaler",
-        **settings: Unpack[Settings],
+        **settings: Unpack[ScheduleSettings],
     ) -> None:
         super().__init__(name=name)
         check_settings("LossScaler", settings)

@@ -12,11 +12,11 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.loss_scaling import finite, ledger, replicas
-from amp_tf.loss_scaling.diagnosis import Facts, Status
+from amp_tf.loss_scaling.diagnosis import SkipFacts, Status
 from amp_tf.loss_scaling.misuse import check_any
 from amp_tf.loss_scaling.schedule import Schedule, State, check_scale
+from amp_tf.loss_scaling.skip_facts import NonfiniteVariables, data_of, find_facts, make_variable
 from amp_tf.loss_scaling.usage import Gradients, Usage, is_inner_call, note_scale, scaled_step
-from amp_tf.loss_scaling.witness import Culprits, data_of, find_facts, make_variable
 
 
 class Memory:
@@ -29,7 +29,7 @@ class Memory:
         explains: whether skipped steps are to be explained by more than the counters; not in TF1 graphs.
 
     Attributes:
-        last_skip: the variable of :mod:`amp_tf.loss_scaling.witness` for that, or ``None``. It is no part of the state.
+        last_skip: the variable of :mod:`amp_tf.loss_scaling.skip_facts`, or ``None``. It is not part of the state.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Memory:
         scale, *counters = [v.numpy() for v in variables] if session is None else session.run(variables)
         counts = [int(count) for vector in counters for count in vector.reshape(-1)]
         facts = [] if self.last_skip is None else self.last_skip.numpy()
-        return Status.of(float(scale), counts, schedule, names, Facts(*(bool(fact) for fact in facts)))
+        return Status.of(float(scale), counts, schedule, names, SkipFacts(*(bool(fact) for fact in facts)))
 
 
 class Scaler:
@@ -109,7 +109,7 @@ class Scaler:
         label: names it in the line at exit, unless it is that of a TF1 graph; empty for none.
 
     Attributes:
-        culprits: the variables whose gradients made the last step be skipped.
+        nonfinite_variables: the variables whose gradients made the last step be skipped.
         number: of its entry in the ledger; ``None`` as long as it has scaled no loss.
     """
 
@@ -117,7 +117,7 @@ class Scaler:
         self.schedule = schedule
         self.memory = memory
         self.usage = Usage()
-        self.culprits = Culprits()
+        self.nonfinite_variables = NonfiniteVariables()
         self.number: int | None = None
         self._label = label
 
@@ -247,7 +247,7 @@ class Scaler:
 
         def skipped(strategy: Any, handed: Any, found: replicas.Nonfinite) -> list[Any]:
             state = self.schedule.after_nonfinite(self.memory.load(), finite.TENSORS, found.loss)
-            noted = [*self._note_facts(strategy, handed), *self.culprits.note(found, trained)]
+            noted = [*self._note_facts(strategy, handed), *self.nonfinite_variables.note(found, trained)]
             return [*self.memory.store(state), *noted]
 
         is_loss_nonfinite, data = self.usage.take_loss()
@@ -264,7 +264,7 @@ class Scaler:
 
     def status(self, session: Any = None) -> Status:
         """The state as Python numbers; see :meth:`Memory.status`."""
-        return self.memory.status(self.schedule, self.culprits.names(), session=session)
+        return self.memory.status(self.schedule, self.nonfinite_variables.names(), session=session)
 
     def note_finite(self) -> list[Any]:
         """Counts a step that was taken; returns operations."""

@@ -45,7 +45,7 @@ _BACKOFFS = ((1, 1), (3, 4), (4, 16), (5, 64))
 _WHERE = "loss scaling, "
 
 
-class Settings(TypedDict, total=False):
+class ScheduleSettings(TypedDict, total=False):
     """The settings of :func:`build_schedule` beside the first scale and the growth steps."""
 
     dynamic: bool

@@ -94,7 +94,7 @@ class _Scaling(ScalingMethods):
         """Checks gradients that are summed over replicas, and takes the inner optimizer's step or skips it."""
         method = self._optimizer.apply_gradients
         variables = [variable for _, variable in pairs]
-        self._scaler.culprits.watch(variables)
+        self._scaler.nonfinite_variables.watch(variables)
 
         def take(gradients: Any) -> Any:
             return method(list(zip(gradients, variables, strict=True)), **accepted(method, name=name))
@@ -161,7 +161,7 @@ class LossScaleOptimizer(_Scaling, InnerSettings, keras_wrappers.LossScaleOptimi
         """Creates all variables before the first step, which TensorFlow would trace twice otherwise."""
         variables = list(var_list)
         self._optimizer.build(variables)
-        self._scaler.culprits.watch(variables)
+        self._scaler.nonfinite_variables.watch(variables)
 
     def set_weights(self, weights: Any) -> None:
         """As on the inner optimizer, whose variables are all that ``variables`` has; HDF5 files hold no more."""

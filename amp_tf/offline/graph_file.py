@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from amp_tf.errors import GraphError
+from amp_tf.errors import FileError
 from amp_tf.offline.saved_model import preserved_nodes, read_saved_model
 from amp_tf.reporting import files
 
@@ -22,7 +22,7 @@ def read_graphs(path: str | Path) -> list[tuple[Any, set[str]]]:
         signatures name them; none for a file.
 
     Raises:
-        GraphError: there is no such file or model, or it holds no graph.
+        FileError: there is no such file or model, or it holds no graph.
     """
     if os.path.isdir(path):
         meta_graphs = read_saved_model(Path(path)).meta_graphs
@@ -34,7 +34,7 @@ def read_graph_file(path: str | Path) -> Any:
     """A GraphDef from a ``.pb`` or ``.pbtxt`` file.
 
     Raises:
-        GraphError: there is no such file, or it holds no graph.
+        FileError: there is no such file, or it holds no graph.
     """
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
@@ -45,19 +45,19 @@ def read_graph_file(path: str | Path) -> Any:
     try:
         data = path.read_bytes()
         if not data:
-            raise GraphError("the file is empty", where=str(path), fix=fix)
+            raise FileError("the file is empty", where=str(path), fix=fix)
         if not path.name.endswith(TEXT_SUFFIXES):
             return graph_pb2.GraphDef.FromString(data)
         return text_format.Parse(data.decode(), graph_pb2.GraphDef())
     except OSError as error:
-        raise GraphError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
+        raise FileError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
     except text_format.ParseError as error:
         if _is_truncated(data.decode(), error.GetLine() or 0):
             what, fix = f"the text ends too early ({error}): the file is truncated", "Write or copy it again"
-            raise GraphError(what, where=str(path), fix=fix) from None
-        raise GraphError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
+            raise FileError(what, where=str(path), fix=fix) from None
+        raise FileError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise GraphError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
+        raise FileError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
 
 
 def _is_truncated(text: str, line: int) -> bool:
@@ -96,8 +96,8 @@ def write_graph_file(graph: Any, path: str | Path) -> None:
     """Writes a GraphDef, as text where the name ends in ``.pbtxt`` or ``.txt``.
 
     Raises:
-        GraphError: the file cannot be written; what it held before, which may be the input, is still there.
+        FileError: the file cannot be written; what it held before, which may be the input, is still there.
     """
     data = str(graph) if str(path).endswith(TEXT_SUFFIXES) else graph.SerializeToString()
-    with files.told(path):
+    with files.writing(path):
         files.write(path, data)

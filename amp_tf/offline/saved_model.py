@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.config import AmpConfig, check_config
-from amp_tf.errors import ConfigError, GraphError
+from amp_tf.errors import ConfigError, FileError
 from amp_tf.offline.live_model import saved_model_of
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
@@ -55,7 +55,8 @@ def convert_saved_model(
         The report of all graphs and functions of the model.
 
     Raises:
-        GraphError: ``src`` is no model, its graph is broken, a file of it cannot be read or is a link that leads out of
+        GraphError: the model's graph is broken.
+        FileError: ``src`` is no model, a file of it cannot be read or is a link that leads out of
             it, or ``dst`` is not empty, lies in ``src`` or cannot be written.
         OpListError: a change of the lists names an op that TensorFlow does not know.
         ConfigError: ``config`` is none, or ``dst`` no path.
@@ -106,7 +107,7 @@ def read_saved_model(folder: Path) -> Any:
     """The ``SavedModel`` proto of a folder, with one MetaGraph at least.
 
     Raises:
-        GraphError: there is none, or it is damaged.
+        FileError: there is none, or it is damaged.
     """
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
@@ -122,13 +123,13 @@ def read_saved_model(folder: Path) -> Any:
             file = folder / TEXT_MODEL_FILE
             model = text_format.Parse(file.read_text(encoding="utf-8"), saved_model_pb2.SavedModel())
     except OSError as error:
-        raise GraphError(
+        raise FileError(
             f"{file.name} cannot be read ({error.strerror})", where=str(folder), fix="Name a folder that you may read"
         ) from None
     except (DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-        raise GraphError(f"{file.name} is damaged ({error})", where=str(folder), fix="Save the model again") from None
+        raise FileError(f"{file.name} is damaged ({error})", where=str(folder), fix="Save the model again") from None
     if not model.meta_graphs:
-        raise GraphError(f"{file.name} holds no graph", where=str(folder), fix="Save the model again")
+        raise FileError(f"{file.name} holds no graph", where=str(folder), fix="Save the model again")
     return model
 
 
@@ -146,14 +147,14 @@ def preserved_nodes(meta_graph: Any) -> set[str]:
     return named.intersection(node.name for node in meta_graph.graph_def.node)
 
 
-def _no_model(folder: Path) -> GraphError:
+def _no_model(folder: Path) -> FileError:
     if os.path.isfile(folder / _SPLIT_MODEL_FILE):
-        return GraphError(
+        return FileError(
             f"the model is split ({_SPLIT_MODEL_FILE}), because it is larger than 2 GiB",
             where=str(folder),
             fix="Keep large constants in variables and save the model again",
         )
-    return GraphError(
+    return FileError(
         f"there is no {MODEL_FILE}",
         where=str(folder),
         fix="Name the folder that tf.saved_model.save or model.export has written",
@@ -162,7 +163,7 @@ def _no_model(folder: Path) -> GraphError:
 
 def _check_target(source: Path, target: Path, is_replaced: bool) -> None:
     if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
-        raise GraphError(
+        raise FileError(
             f"the folder lies in the model that is converted, {str(source)!r}",
             where=str(target),
             fix="Name a new folder outside of it; nothing was written",
@@ -171,7 +172,7 @@ def _check_target(source: Path, target: Path, is_replaced: bool) -> None:
         fix = "Name a new folder; nothing was written"
         if is_saved_model(target):
             fix = "Name a new folder, or have the model there replaced (--force, replace=True); nothing was written"
-        raise GraphError("the folder is not empty", where=str(target), fix=fix)
+        raise FileError("the folder is not empty", where=str(target), fix=fix)
 
 
 def _check_links(source: Path) -> None:
@@ -182,7 +183,7 @@ def _check_links(source: Path) -> None:
             path = os.path.join(folder, name)
             is_copied = folder != root or name not in _REWRITTEN
             if is_copied and os.path.islink(path) and not _stays_in(root, path):
-                raise GraphError(
+                raise FileError(
                     f"is a link to {os.readlink(path)!r}, outside of the model",
                     where=path,
                     fix="Make a copy of the model that holds the files themselves (cp -rL); nothing was written",
@@ -231,7 +232,7 @@ def _write(source: Path, target: Path, model: bytes) -> None:
         _clear(target, was_there)
         if isinstance(error, shutil.Error):  # all that could not be copied, once it is known
             file, _, why = error.args[0][0]
-            raise GraphError(
+            raise FileError(
                 f"cannot be copied to {str(target)!r} ({why})",
                 where=str(file),
                 fix="See that it can be read and the disk has room; nothing was written",
@@ -241,8 +242,8 @@ def _write(source: Path, target: Path, model: bytes) -> None:
         raise
 
 
-def _unwritable(target: Path, error: OSError) -> GraphError:
-    return GraphError(
+def _unwritable(target: Path, error: OSError) -> FileError:
+    return FileError(
         f"cannot be written ({error.strerror or error})",
         where=str(target),
         fix="Name a new folder where you may write, on a disk with room for the model",

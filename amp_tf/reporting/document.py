@@ -20,9 +20,9 @@ from amp_tf.reporting import document_types as types
 from amp_tf.reporting import figures, shape_advice
 from amp_tf.reporting.basis import InsertedCast
 from amp_tf.reporting.blockers import Blocker, Together, find_blockers
-from amp_tf.reporting.facts import Facts
+from amp_tf.reporting.facts import ProcessFacts
+from amp_tf.reporting.graph_figures import GraphFigures
 from amp_tf.reporting.layers import layer_of
-from amp_tf.reporting.studied import Studied
 
 if TYPE_CHECKING:
     from amp_tf.reporting.schema import RewriteReport
@@ -40,12 +40,12 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
         seconds: that all of it may take: as many blockers are tried as fit in.
     """
     end = time.monotonic() + seconds
-    studied = [Studied(graph) for graph in report.graphs]
-    known = [graph for graph in studied if graph.graph.basis is not None]
-    graphs = [_graph(graph) for graph in studied]
-    figures_found, ops, advice = _figures(known) if known else None, _ops(studied), _advice(known)
+    graphs = [GraphFigures(graph) for graph in report.graphs]
+    known = [graph for graph in graphs if graph.report.basis is not None]
+    rows = [_graph(graph) for graph in graphs]
+    figures_found, ops, advice = _figures(known) if known else None, _ops(graphs), _advice(known)
     blockers, together = find_blockers(known, seconds=end - time.monotonic())
-    facts = report.facts or Facts()
+    facts = report.facts or ProcessFacts()
     return {
         "schema": types.KIND,
         "schema_version": types.SCHEMA_VERSION,
@@ -67,11 +67,11 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
         "blockers": [_blocker_row(blocker) for blocker in blockers],
         "together": _together_row(together),
         "shape_advice": advice,
-        "graphs": graphs,
+        "graphs": rows,
     }
 
 
-def _figures(graphs: Sequence[Studied]) -> types.Figures:
+def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
     sums: dict[str, float] = collections.defaultdict(float)
     times: dict[str, float] = collections.defaultdict(float)
     for graph in graphs:
@@ -100,30 +100,30 @@ def _figures(graphs: Sequence[Studied]) -> types.Figures:
     }
 
 
-def _times(graph: Studied) -> dict[str, float]:
+def _times(graph: GraphFigures) -> dict[str, float]:
     """What one run takes in ns: all of it in float32, as it is now, and the casts of that."""
     before, now = figures.times_before_and_now(graph.basis, graph.figures, graph.is_f16)
     casts = sum(found for cast in graph.basis.casts if (found := _cast_time(graph, cast)) is not None)
     return {"float32": float(before.sum()), "now": float(now.sum()) + casts, "casts": casts}
 
 
-def _has_costs(graph: Studied) -> bool:
+def _has_costs(graph: GraphFigures) -> bool:
     """Whether the figures of the cost model hold: XLA fuses what they take apart."""
-    return graph.graph.way != "xla" and figures.has_costs(graph.basis)
+    return graph.report.way != "xla" and figures.has_costs(graph.basis)
 
 
-def _cast_time(graph: Studied, cast: InsertedCast) -> float | None:
+def _cast_time(graph: GraphFigures, cast: InsertedCast) -> float | None:
     elements = figures.cast_elements(graph.basis, cast)
     if elements is None or not _has_costs(graph):
         return None
     return figures.cast_time(graph.basis, cast, elements) * float(graph.figures.runs[cast.node])
 
 
-def _ops(graphs: Iterable[Studied]) -> list[types.OpRow]:
+def _ops(graphs: Iterable[GraphFigures]) -> list[types.OpRow]:
     """For each op, nodes and operations by precision."""
     counts: dict[str, tuple[types.Counts, types.Counts]] = {}
     for graph in graphs:
-        work = graph.figures.work if graph.graph.basis is not None else np.zeros(graph.view.node_count)
+        work = graph.figures.work if graph.report.basis is not None else np.zeros(graph.view.node_count)
         for op, is_f16, operations in zip(graph.view.ops, graph.is_f16.tolist(), work.tolist(), strict=True):
             nodes, work_of_op = counts.setdefault(op, ({"f16": 0, "float32": 0}, {"f16": 0.0, "float32": 0.0}))
             kind: Literal["f16", "float32"] = "f16" if is_f16 else "float32"
@@ -157,7 +157,7 @@ def _together_row(together: Together | None) -> types.Together | None:
     return {"roots": [{"kind": root.kind, "what": root.what} for root in together.roots], "gain": together.gain}
 
 
-def _advice(graphs: Sequence[Studied]) -> types.ShapeAdvice:
+def _advice(graphs: Sequence[GraphFigures]) -> types.ShapeAdvice:
     found = shape_advice.advise(graphs)
     grades: types.Grades = {
         "efficient": _work_of_grade(found, shape_advice.EFFICIENT),
@@ -172,8 +172,8 @@ def _work_of_grade(found: Iterable[shape_advice.Advice], grade: str) -> float:
     return sum((advice.operations for advice in found if advice.grade == grade), 0.0)
 
 
-def _graph(graph: Studied) -> types.GraphRow:
-    report = graph.graph
+def _graph(graph: GraphFigures) -> types.GraphRow:
+    report = graph.report
     return {
         "function": report.function,
         "way": report.way,
@@ -192,12 +192,12 @@ def _graph(graph: Studied) -> types.GraphRow:
 class _Row:
     """Makes the rows of a graph's nodes."""
 
-    def __init__(self, graph: Studied) -> None:
+    def __init__(self, graph: GraphFigures) -> None:
         self._graph = graph
-        self._precision = (graph.graph.precision or Precision.FLOAT32).value
+        self._precision = (graph.report.precision or Precision.FLOAT32).value
         self._is_f16 = graph.is_f16.tolist()
         self._figures: Mapping[str, list[float]] = {}
-        if graph.graph.basis is not None:
+        if graph.report.basis is not None:
             found = graph.figures
             moved = found.bytes(graph.is_f16)
             columns = {"operations": found.operations, "bytes": moved, "runs": found.runs}
@@ -233,8 +233,8 @@ class _Row:
                 row[name] = value
 
 
-def _cast(graph: Studied, cast: InsertedCast) -> types.CastRow:
-    name, f16 = graph.view.names[cast.node], (graph.graph.precision or Precision.FLOAT32).value
+def _cast(graph: GraphFigures, cast: InsertedCast) -> types.CastRow:
+    name, f16 = graph.view.names[cast.node], (graph.report.precision or Precision.FLOAT32).value
     elements, taken = figures.cast_elements(graph.basis, cast), _cast_time(graph, cast)
     return {
         "node": name,

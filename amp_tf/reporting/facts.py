@@ -25,7 +25,7 @@ class Curve:
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
+class ProcessFacts:
     """A process.
 
     Attributes:

@@ -18,7 +18,7 @@ from amp_tf.precision import Precision
 
 if TYPE_CHECKING:
     from amp_tf.reporting.basis import Basis
-    from amp_tf.reporting.facts import Facts
+    from amp_tf.reporting.facts import ProcessFacts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +129,7 @@ class RewriteReport:
 
     graphs: tuple[GraphReport, ...] = ()
     summary: str = dataclasses.field(default="", compare=False)
-    facts: Facts | None = dataclasses.field(default=None, repr=False, compare=False)
+    facts: ProcessFacts | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def nodes(self) -> Nodes:

@@ -16,8 +16,8 @@ import numpy as np
 from amp_tf.graph.sizes import Shape
 from amp_tf.oplists.table import FILTERS, MATRIX_PRODUCTS
 from amp_tf.painting.prices import input_shapes
+from amp_tf.reporting.graph_figures import GraphFigures
 from amp_tf.reporting.layers import layer_of
-from amp_tf.reporting.studied import Studied
 
 MULTIPLE = 8
 LEAST = 64
@@ -46,15 +46,15 @@ class Advice:
     text: str
 
 
-def advise(graphs: Sequence[Studied]) -> list[Advice]:
+def advise(graphs: Sequence[GraphFigures]) -> list[Advice]:
     """Grades all products whose sizes can be told apart; those with most operations first."""
     found: dict[tuple[str, str, tuple[tuple[str, int], ...]], list[float]] = {}
-    for studied in graphs:
-        for node in np.flatnonzero(studied.figures.is_product).tolist():
-            sizes = _sizes(studied, node)
+    for graph in graphs:
+        for node in np.flatnonzero(graph.figures.is_product).tolist():
+            sizes = _sizes(graph, node)
             if sizes is not None:
-                key = (layer_of(studied.view.names[node]), studied.view.ops[node], tuple(sizes.items()))
-                found.setdefault(key, []).append(float(studied.figures.work[node]))
+                key = (layer_of(graph.view.names[node]), graph.view.ops[node], tuple(sizes.items()))
+                found.setdefault(key, []).append(float(graph.figures.work[node]))
     advices = [
         Advice(layer, op, dict(sizes), grade(dict(sizes)), len(work), sum(work), _words(dict(sizes)))
         for (layer, op, sizes), work in found.items()
@@ -86,8 +86,8 @@ def _better(size: int) -> str:
     return f"{size}, below {LEAST}"
 
 
-def _sizes(studied: Studied, node: int) -> dict[str, int] | None:
-    view, shapes, op = studied.basis.view, studied.basis.shapes, studied.view.ops[node]
+def _sizes(graph: GraphFigures, node: int) -> dict[str, int] | None:
+    view, shapes, op = graph.basis.view, graph.basis.shapes, graph.view.ops[node]
     inputs, outputs = input_shapes(view, node, shapes), shapes.output_shapes(view.names[node])
     if op in FILTERS:
         is_input, number = FILTERS[op]

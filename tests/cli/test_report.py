@@ -14,7 +14,7 @@ from amp_tf.cli.main import main
 from amp_tf.offline.graph_file import write_graph_file
 from amp_tf.reporting import files
 from tests.reporting.rendering import shown
-from tests.reporting.studied_graphs import BF16_CPU, traced
+from tests.reporting.reported_graphs import BF16_CPU, traced
 
 FIRST = Path(__file__).parents[1] / "reporting" / "report_version_1.json"
 OPTIONS = ("--precision", "bfloat16", "--target", "cpu")

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from amp_tf import config
-from amp_tf.hooks import evidence, notices, switch
+from amp_tf.hooks import switch
+from amp_tf.hooks.process import notices
+from amp_tf.hooks.process import state as process_state
 from tests.hooks import running
 
 # A good value and a bad one for each kind of variable; op names and folders take any text.
@@ -146,7 +148,7 @@ def test_a_handle_restores_what_the_environment_says_by_then(monkeypatch: pytest
 @pytest.mark.usefixtures("off_afterwards")
 def test_the_summary_says_why_amp_tf_is_off_and_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def off() -> str | None:
-        return evidence.seen().off
+        return process_state.current().off
 
     handle = switch.enable(precision="bfloat16")
     assert off() == ""

@@ -12,10 +12,10 @@ import tensorflow as tf
 from amp_tf.errors import GraphError
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.reporting import files
-from amp_tf.reporting.facts import Curve, Facts
+from amp_tf.reporting.facts import Curve, ProcessFacts
 from amp_tf.reporting.schema import RewriteReport
 from tests.reporting.rendering import shown
-from tests.reporting.studied_graphs import reported, traced
+from tests.reporting.reported_graphs import reported, traced
 
 jsonschema = pytest.importorskip("jsonschema")
 FIRST = Path(__file__).parent / "report_version_1.json"
@@ -137,7 +137,7 @@ def test_facts_of_a_process_are_told(report):
     import dataclasses
 
     curve = Curve("model", 8.0, 3, 1, [(1, 16.0, 0), (3, 8.0, 1)])
-    facts = Facts(process={"program": "train.py", "pid": 3}, loss_scales=(curve,))
+    facts = ProcessFacts(process={"program": "train.py", "pid": 3}, loss_scales=(curve,))
     found = dataclasses.replace(report, facts=facts).to_dict()
     check(found)
     assert found["process"] == {"program": "train.py", "pid": 3}

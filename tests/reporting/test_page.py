@@ -17,7 +17,7 @@ from amp_tf.reporting.page import html
 from amp_tf.reporting.schema import RewriteReport
 from tests.reporting import browser
 from tests.reporting.rendering import evaluated, shown
-from tests.reporting.studied_graphs import reported
+from tests.reporting.reported_graphs import reported
 from tests.reporting.test_blockers import KEEP, found_in
 from tests.small_graphs import node
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError
-from amp_tf.hooks import notices
 from amp_tf.hooks.loss_scaling import automatic
 from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.process import notices
 
 _OF_ONE_WORKER = frozenset({"log_path", "report_path"})
 _PRESENCE_SECONDS = 60.0  # the others connected when this one did, and wrote right after that

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import ALLREDUCE_VAR, AmpConfig
-from amp_tf.hooks import notices, summary
 from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.process import notices, summary
 from amp_tf.hooks.scope import scope
 
 # Kernels and tables have two dimensions and more. Losses, metrics, statistics of a batch and flags have one at most and

@@ -71,7 +71,7 @@ class _Watched:
         import tensorflow as tf
 
         a_call = _steps_a_call(self._model)
-        wanted = -(-self._training.errand.steps // a_call) * a_call  # whole calls, so that what is left is whole, too
+        wanted = -(-self._training.request.steps // a_call) * a_call  # whole calls, so that what is left is whole, too
         self._taken.extend(itertools.islice(iterator, wanted))
         own = [tf.nest.map_structure(_of_one_replica, batch) for batch in self._taken]
         subject, batches, notes = _as_step(self._model, own, self._owner)

@@ -92,7 +92,7 @@ def _compare_with_elements(function: Any, call: Call, training: Training) -> Non
     given = {id(value): value for value in (*call[0], *call[1].values())}
     taken: dict[int, list[Any]] = {}
     try:
-        inner, calls = streams.with_elements(function.python_function, call, training.errand.steps, taken)
+        inner, calls = streams.with_elements(function.python_function, call, training.request.steps, taken)
     finally:  # the program gets them in any case
         _seen.others = {number: streams.again(rows, given[number]) for number, rows in taken.items()}
     name = _name(function)
@@ -105,7 +105,7 @@ def _note(function: Any, call: Call, training: Training) -> None:
         _seen.function = function
     if function is _seen.function:
         _seen.calls.append(kept(call))
-        if len(_seen.calls) >= training.errand.steps:
+        if len(_seen.calls) >= training.request.steps:
             compare_what_is_there(training)
 
 

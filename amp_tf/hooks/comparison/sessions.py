@@ -16,9 +16,9 @@ import numpy as np
 
 from amp_tf.comparing.sessions import SessionRuns
 from amp_tf.errors import GraphError
-from amp_tf.hooks import collecting
 from amp_tf.hooks.comparison.training import Training
 from amp_tf.hooks.patches import calling
+from amp_tf.hooks.process import collecting
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
 
 _Row = tuple[Any, str, Callable[[Any], Any]]
@@ -114,7 +114,7 @@ def _run(
     with training.surviving():
         fed = [np.array(feeds[tensor.ref()]) for tensor in kind.fed]
         kind.batches.append((*fed, *results[len(fetches) :]))
-        if len(kind.batches) >= training.errand.steps:
+        if len(kind.batches) >= training.request.steps:
             _compare(kind, training)
     return results[: len(fetches)]
 

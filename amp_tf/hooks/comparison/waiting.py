@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 
 from amp_tf.hooks.comparison import fit, functions, sessions
-from amp_tf.hooks.comparison.errand import TENSORFLOW, Errand
+from amp_tf.hooks.comparison.request import TENSORFLOW, CompareRequest
 from amp_tf.hooks.comparison.training import Training
 from amp_tf.hooks.patches import Patches
 
@@ -20,14 +20,14 @@ def install(library: str, folder: str) -> None:
 
     Args:
         library: its name.
-        folder: the errand's.
+        folder: the request's.
     """
     global _training
     if _training is None:
-        _training = Training(Errand.receive(Path(folder)))
+        _training = Training(CompareRequest.receive(Path(folder)))
         atexit.register(_at_exit)
     if library == "tensorflow":
-        _training.errand.mark(TENSORFLOW)
+        _training.request.mark(TENSORFLOW)
     with _training.surviving():
         for module in _MODULES[library]:
             for owner, attribute, make in module.patches(_training, library):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.sizes import Shapes
-from amp_tf.hooks import devices, evidence, op_names, slow_float16
 from amp_tf.hooks.grappler import input_pipelines
 from amp_tf.hooks.grappler.visits import Visits
+from amp_tf.hooks.process import devices, op_names, slow_float16
+from amp_tf.hooks.process import state as process_state
 from amp_tf.reporting import process
 from amp_tf.rewriting import log_files, pipeline
 
@@ -45,7 +46,7 @@ def convert(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config:
     if new is not None or not _visits.is_second(preserve, nodes):
         _visits.note_first(preserve, nodes, new)
         if new is None and any(mark in serialized for mark in _XLA_MARKS):
-            evidence.count_xla_graph()
+            process_state.count_xla_graph()
         process.record(result.report, way="grappler")
     return new
 

@@ -36,10 +36,11 @@ from collections.abc import Callable
 from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import ConfigError
 from amp_tf.graph.sizes import Shapes
-from amp_tf.hooks import evidence, notices, summary
 from amp_tf.hooks.grappler import conflicts, item, visits
 from amp_tf.hooks.grappler.library import DEVICE_TYPES, DONE, INTERRUPTED, Shim
 from amp_tf.hooks.grappler.shapes import ItemShapes
+from amp_tf.hooks.process import notices, summary
+from amp_tf.hooks.process import state as process_state
 
 Convert = Callable[[bytes, frozenset[str], Shapes], bytes | None]
 
@@ -79,7 +80,7 @@ def set_conversion(convert: Convert) -> bool:
             return False
         for shim in _shims.values():
             shim.set_callback(functools.partial(_on_graph, shim, convert))
-        evidence.note(idle="")
+        process_state.note(idle="")
         summary.add_part(skipped)
         return True
 
@@ -148,7 +149,7 @@ def _register() -> bool:
 
 
 def _step_back(what: str, *, fix: str) -> bool:
-    evidence.note(idle=what)
+    process_state.note(idle=what)
     notices.warn_once("grappler.idle", what, where=_WHERE, fix=fix)
     return False
 
@@ -164,7 +165,7 @@ def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address
     except KeyboardInterrupt:
         return INTERRUPTED  # Ctrl-C hit this code by chance; it belongs to the program
     except Exception as error:
-        evidence.count_failure(error)
+        process_state.count_failure(error)
         _tell(error)
     return DONE
 

@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import devices, evidence, notices, summary
 from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.process import devices, notices, summary
+from amp_tf.hooks.process import state as process_state
 from amp_tf.loss_scaling import diagnosis, is_loss_scaled, ledger
 from amp_tf.loss_scaling.diagnosis import Status
 from amp_tf.oplists.targets import resolve_target
@@ -135,7 +136,7 @@ def is_idle() -> bool:
     """Whether the rewrite is at work and no graph of this process became float16, so that no loss need be scaled."""
     from amp_tf.reporting import process
 
-    seen = evidence.seen()
+    seen = process_state.current()
     return seen.off == "" and not seen.idle and Precision.FLOAT16 not in process.totals().precisions
 
 

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from amp_tf.hooks import collecting
+from amp_tf.hooks.process import collecting
 from amp_tf.loss_scaling import ledger
 from amp_tf.loss_scaling.diagnosis import Status
 

@@ -13,10 +13,10 @@ import inspect
 import weakref
 from typing import Any
 
-from amp_tf.hooks import notices
 from amp_tf.hooks.loss_scaling import sessions
 from amp_tf.hooks.loss_scaling.automatic import Context, Patch, replace, survive
 from amp_tf.hooks.patches import calling
+from amp_tf.hooks.process import notices
 from amp_tf.loss_scaling import is_loss_scaled
 
 # The attribute of an optimizer that holds its wrappers by graph (or "eager"): the variables belong to one graph.

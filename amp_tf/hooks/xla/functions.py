@@ -26,10 +26,11 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.calls import referenced
-from amp_tf.hooks import devices, evidence, op_names
-from amp_tf.hooks.notices import warn_once
 from amp_tf.hooks.patches import Patches, calling
-from amp_tf.hooks.slow_float16 import warn_if_slow
+from amp_tf.hooks.process import devices, op_names
+from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks.process.notices import warn_once
+from amp_tf.hooks.process.slow_float16 import warn_if_slow
 from amp_tf.hooks.xla import saving
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.rewriting.clones import Clone, RewrittenFunction, rewrite_with_callees
@@ -78,7 +79,7 @@ def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any
         try:
             _convert(function, config)
         except Exception as error:  # the host program goes on with the original function, whatever went wrong
-            evidence.count_failure(error)
+            process_state.count_failure(error)
             warn_once(
                 "xla.failed",
                 f"stays in float32, {type(error).__name__}: {error}",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from amp_tf.hooks import notices
 from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.process import notices
 
 _functions: Mapping[bytes, Any] = {}
 _patches = Patches()

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled
 from amp_tf.errors import ConfigError
-from amp_tf.hooks import devices, evidence, notices, process_facts
+from amp_tf.hooks.process import devices, notices
+from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks.process.facts import process_facts
 from amp_tf.precision import Precision
 
 if TYPE_CHECKING:
@@ -75,24 +77,26 @@ def line() -> str:
     from amp_tf.reporting import process
     from amp_tf.reporting.text import headline, plural
 
-    report, totals, seen = process.report(), process.totals(), evidence.seen()
-    if seen.off is None and not totals.graphs:
-        seen = dataclasses.replace(seen, off=_why_never_on())
+    report, totals, state = process.report(), process.totals(), process_state.current()
+    if state.off is None and not totals.graphs:
+        state = dataclasses.replace(state, off=_why_never_on())
     text = headline(sum(totals.graphs.values()), totals.converted, totals.total, totals.precisions, totals.casts)
-    why = "" if totals.converted else why_nothing(report, totals, seen)
+    why = "" if totals.converted else why_nothing(report, totals, state)
     text += f": {why}" if why else ""
     if totals.converted and totals.fused:
         text += f"; {plural(totals.fused, 'product')} left in float32: {FUSED}"
     if totals.casts > totals.converted > 0 and _is_on_cpu() and not _weighs(totals):
         text += f"; {MORE_CASTS}"
-    if seen.off and totals.graphs:
-        text += f"; by now {seen.off}"
+    if state.off and totals.graphs:
+        text += f"; by now {state.off}"
     if totals.unmatched:
         text += f"; patterns that matched no node: {', '.join(sorted(totals.unmatched))}"
-    if seen.failures:
-        text += f"; {plural(seen.failures, 'rewrite')} failed, and the graphs stayed in float32 ({seen.first_failure})"
-    if seen.not_installed:
-        text += f"; not installed: {', '.join(f'{home} ({why})' for home, why in seen.not_installed.items())}"
+    if state.failures:
+        text += (
+            f"; {plural(state.failures, 'rewrite')} failed, and the graphs stayed in float32 ({state.first_failure})"
+        )
+    if state.not_installed:
+        text += f"; not installed: {', '.join(f'{home} ({why})' for home, why in state.not_installed.items())}"
     parts = [text, *filter(None, (part() for part in _parts))]
     if why and why == _why_no_target(report):
         parts.append(f"how it would fare on a GPU: {ON_GPU}")
@@ -107,27 +111,27 @@ def report() -> RewriteReport:
     """
     from amp_tf.reporting import process
 
-    return dataclasses.replace(process.report(), summary=line(), facts=process_facts.facts())
+    return dataclasses.replace(process.report(), summary=line(), facts=process_facts())
 
 
-def why_nothing(report: RewriteReport, totals: Totals, seen: evidence.Evidence) -> str:
+def why_nothing(report: RewriteReport, totals: Totals, state: process_state.ProcessState) -> str:
     """Why no node of this process was converted."""
-    if seen.off and not totals.graphs:
-        return seen.off
-    if seen.idle:
-        return seen.idle
+    if state.off and not totals.graphs:
+        return state.off
+    if state.idle:
+        return state.idle
     by_grappler = totals.graphs.get("grappler", 0)
-    if not totals.graphs.get("xla") and by_grappler == seen.xla_graphs and (by_grappler or _has_xla_functions()):
+    if not totals.graphs.get("xla") and by_grappler == state.xla_graphs and (by_grappler or _has_xla_functions()):
         return ONLY_XLA
     if not totals.graphs:
-        if seen.failures:
+        if state.failures:
             return ALL_FAILED
-        return NO_PLUGIN if _PLUGIN in seen.not_installed else _failed_before() or EAGER
+        return NO_PLUGIN if _PLUGIN in state.not_installed else _failed_before() or EAGER
     reason = report.why_nothing
     if (reason is None or reason.rule.name == "NOTHING_TO_CONVERT") and (failed := _failed_before()):
         return failed
-    if seen.policy and (reason is None or reason.rule.name == "NOTHING_TO_CONVERT"):
-        return f"Keras' own policy {seen.policy!r} has its layers compute in 16 bit, and left nothing to convert"
+    if state.policy and (reason is None or reason.rule.name == "NOTHING_TO_CONVERT"):
+        return f"Keras' own policy {state.policy!r} has its layers compute in 16 bit, and left nothing to convert"
     return str(reason or "no node of any graph is one that 16 bit is for")
 
 
@@ -138,7 +142,7 @@ def _is_on_cpu() -> bool:
 
 def _weighs(totals: Totals) -> bool:
     """Whether the cost model decided: on CPUs, where the precision was not named."""
-    return process_facts.settings().precision == "auto" and totals.precisions == (Precision.BFLOAT16,)
+    return process_state.settings().precision == "auto" and totals.precisions == (Precision.BFLOAT16,)
 
 
 def _failed_before() -> str:
@@ -185,8 +189,8 @@ def _ended_by_error() -> bool:
 def _has_acted() -> bool:
     from amp_tf.reporting import process
 
-    seen = evidence.seen()
-    return bool(process.totals().converted or seen.failures or seen.not_installed)
+    state = process_state.current()
+    return bool(process.totals().converted or state.failures or state.not_installed)
 
 
 def _has_xla_functions() -> bool:

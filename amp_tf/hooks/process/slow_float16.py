@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import devices, notices
+from amp_tf.hooks.process import devices, notices
 from amp_tf.oplists import hardware
 from amp_tf.oplists.targets import CPU_DEVICE, resolve_target
 from amp_tf.precision import Precision

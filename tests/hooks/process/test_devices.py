@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from amp_tf.hooks import devices, process_facts
+from amp_tf.hooks.process import devices, facts
 from amp_tf.oplists.hardware import Hardware
 
 
@@ -21,7 +21,7 @@ def test_the_report_says_of_gpus_that_have_it_whether_tf32_is_on(monkeypatch, is
     monkeypatch.setattr(devices, "hardware", lambda: Hardware(((7, 0), (8, 0), (9, 0))))
     try:
         switch(is_on)
-        _, *gpus = process_facts._devices(has_graphs=True)
+        _, *gpus = facts._devices(has_graphs=True)
     finally:
         switch(before)
     assert [gpu["tf32"] for gpu in gpus] == [None, is_on, is_on]

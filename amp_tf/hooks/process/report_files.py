@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import notices, process_facts, sigterm
+from amp_tf.hooks.process import notices, sigterm
+from amp_tf.hooks.process import state as process_state
 
 VARIABLE = "AMP_TF_REPORT"
 _SIGTERM_WAIT, _SIGTERM_FIGURES = 8.0, 3.0  # seconds, of the ten that containers are given to end in
@@ -32,7 +33,8 @@ _is_written = False
 
 def install(config: AmpConfig) -> None:
     """Has the report written as the process ends, if the configuration names a folder. Idempotent."""
-    before = process_facts.note_settings(config)
+    before = process_state.current().config
+    process_state.note(config=config)
     if config.report_path and (before is None or before.report_path != config.report_path):
         _check_folder(config.report_path)
     if config.report_path:
@@ -58,12 +60,12 @@ def write(most_seconds: float = float("inf")) -> None:
 
 
 def _try_to_write(most_seconds: float) -> None:
-    folder = process_facts.settings().report_path
+    folder = process_state.settings().report_path
     if not folder:
         return
     try:
         with _no_garbage_collection():
-            _write(folder, min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_facts.seconds())))
+            _write(folder, min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds())))
     except OSError as error:
         _tell(folder, error)
     except Exception as error:  # this is the end of somebody else's program
@@ -73,7 +75,7 @@ def _try_to_write(most_seconds: float) -> None:
 def _write(folder: str, seconds: float) -> None:
     import json
 
-    from amp_tf.hooks import summary
+    from amp_tf.hooks.process import summary
     from amp_tf.reporting import events, files
     from amp_tf.reporting.document import make_document
 
@@ -117,7 +119,7 @@ def _tell(folder: str, error: OSError) -> None:
 
 def _end_by_sigterm() -> None:
     """On a thread of its own: the program's threads may hold any lock just now, so it is not waited for without end."""
-    process_facts.note_end("by SIGTERM")
+    process_state.note(ended="by SIGTERM")
     writer = threading.Thread(target=write, args=(_SIGTERM_FIGURES,), name="amp_tf report", daemon=True)
     writer.start()
     writer.join(_SIGTERM_WAIT)

@@ -160,7 +160,7 @@ class JointGraph:
         return tf.raw_ops.AssignVariableOp(resource=self.tensor(side, node), value=self._starts[node])
 
 
-class Form:
+class RunnableStep:
     """One form of a step, in a graph and a session of its own.
 
     Args:

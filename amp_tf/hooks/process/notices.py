@@ -33,8 +33,8 @@ def warn_once(key: str, what: str, *, where: str, fix: str) -> bool:
     return True
 
 
-def hold_back(key: str) -> None:
-    """Has a warning never printed, in this process: who calls this tells it in other words."""
+def suppress(key: str) -> None:
+    """Prevents the warning with this key from being printed in this process."""
     with _lock:
         _said.add(key)
 

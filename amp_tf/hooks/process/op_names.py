@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import notices
+from amp_tf.hooks.process import notices
 from amp_tf.oplists import op_names
 
 

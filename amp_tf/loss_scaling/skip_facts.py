@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.loss_scaling import lineage
-from amp_tf.loss_scaling.diagnosis import Facts
+from amp_tf.loss_scaling.diagnosis import SkipFacts
 from amp_tf.loss_scaling.replicas import Nonfinite
 from amp_tf.oplists.table import GIVEN
 
@@ -23,10 +23,10 @@ from amp_tf.oplists.table import GIVEN
 def make_variable() -> Any:
     """The variable that holds the facts: as they are in no checkpoint, nothing may track it."""
     with tf.init_scope():
-        return tf.Variable([0] * len(Facts._fields), trainable=False, dtype=tf.int32, name="last_skip")
+        return tf.Variable([0] * len(SkipFacts._fields), trainable=False, dtype=tf.int32, name="last_skip")
 
 
-class Culprits:
+class NonfiniteVariables:
     """The variables whose gradients were nonfinite in the last skipped step. They are in no checkpoint either."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ def find_facts(gradients: Iterable[Any], data: Sequence[Any]) -> Any:
         data: see :func:`data_of`.
     """
     values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
-    facts = Facts(
+    facts = SkipFacts(
         knows_gradients=True,
         has_nonfinite_gradient=tf.logical_not(tf.reduce_all([_is_finite(value) for value in values])),
         knows_data=bool(data),

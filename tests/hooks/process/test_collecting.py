@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amp_tf.hooks import collecting
+from amp_tf.hooks.process import collecting
 from tests.hooks import running
 
 TF1 = """

@@ -1,4 +1,4 @@
-"""A graph of a report with all that is said of it, each found once."""
+"""A graph's report with its figures, each computed once."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
     from amp_tf.reporting.schema import GraphReport
 
 
-class Studied:
-    """A graph, and its figures where a basis was kept.
+class GraphFigures:
+    """The report of one graph, and its figures where a basis was kept.
 
     Args:
-        graph: its report.
+        report: of the graph.
     """
 
-    def __init__(self, graph: GraphReport) -> None:
-        self.graph = graph
-        self.view = graph.painting.view
+    def __init__(self, report: GraphReport) -> None:
+        self.report = report
+        self.view = report.painting.view
         self.origins: dict[Unit, Unit] = {}  #: where decisions came from, as far as it was asked for
 
     @functools.cached_property
     def reasons(self) -> list[Reason]:
         """Of each node."""
-        return [self.graph.painting.reason(node) for node in range(self.view.node_count)]
+        return [self.report.painting.reason(node) for node in range(self.view.node_count)]
 
     @functools.cached_property
     def is_f16(self) -> Any:
         """For each node, whether it computes in 16 bit."""
-        return converted_mask(self.graph.painting)
+        return converted_mask(self.report.painting)
 
     @property
     def basis(self) -> Basis:
         """What the figures are found from, for graphs that have one."""
-        assert self.graph.basis is not None
-        return self.graph.basis
+        assert self.report.basis is not None
+        return self.report.basis
 
     @property
     def list_of(self) -> Mapping[str, str]:

@@ -8,7 +8,8 @@ import pytest
 
 import _amp_tf_start
 import amp_tf
-from amp_tf.hooks import evidence, process_facts, summary
+from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks.process import summary
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import process
@@ -87,7 +88,7 @@ def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder:
 def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has just begun."""
     _amp_tf_start.unfollow()  # what other tests of this process turned on
-    monkeypatch.setattr(evidence, "_seen", evidence.Evidence())
+    monkeypatch.setattr(process_state, "_state", process_state.ProcessState())
     monkeypatch.setattr(process, "_ledger", process.Ledger())
     monkeypatch.setattr(summary, "_parts", [])
     monkeypatch.setattr(summary, "_has_xla_functions", lambda: False)  # those of other tests may be alive
@@ -110,10 +111,10 @@ def test_the_report_begins_with_the_line_at_exit_and_says_that_amp_tf_is_off(mon
 
 @pytest.mark.usefixtures("nothing_seen")
 def test_the_report_tells_failures_hooks_that_are_missing_and_what_else_the_line_has() -> None:
-    evidence.note(off="")
+    process_state.note(off="")
     for text in ("first.\nmore", "second"):
-        evidence.count_failure(ValueError(text))
-    evidence.note_install(XLA, "OSError: no")
+        process_state.count_failure(ValueError(text))
+    process_state.note_install(XLA, "OSError: no")
     summary.add_part(lambda: "loss scale 32,768")
     assert str(amp_tf.report()) == (
         f"0 graphs, 0 of 0 nodes converted, 0 casts: {summary.ALL_FAILED}; 2 rewrites failed, and the graphs stayed in "
@@ -125,13 +126,13 @@ def test_the_report_tells_failures_hooks_that_are_missing_and_what_else_the_line
 def test_graphs_that_were_seen_before_amp_tf_was_turned_off_keep_their_own_reason() -> None:
     seen = rewrite(graph("x = Placeholder()\ne = Exp(x)"), hardware=Hardware(cpu_has_bf16=True))
     process.record(seen.report, way="grappler")
-    evidence.note(off="amp_tf is off: amp_tf.disable() was called")
+    process_state.note(off="amp_tf is off: amp_tf.disable() was called")
     assert summary.line() == (
         "1 graph, 0 of 2 nodes converted, 0 casts: the graph has no node that the allow list converts; by now amp_tf "
         "is off: amp_tf.disable() was called"
     )
-    evidence.note(policy="mixed_bfloat16")
-    evidence.note(off="")
+    process_state.note(policy="mixed_bfloat16")
+    process_state.note(off="")
     assert summary.line().endswith(
         ": Keras' own policy 'mixed_bfloat16' has its layers compute in 16 bit, and left nothing to convert"
     )
@@ -141,13 +142,13 @@ def test_graphs_that_were_seen_before_amp_tf_was_turned_off_keep_their_own_reaso
 def test_where_no_device_is_converted_the_line_ends_with_the_command_that_looks_at_a_gpu() -> None:
     product = rewrite(graph("x = Placeholder()\nm = MatMul(x, x)"), hardware=Hardware()).report
     process.record(product, way="grappler")
-    evidence.note(off="")
+    process_state.note(off="")
     summary.add_part(lambda: "loss scale 32,768")
     assert summary.line().endswith(
         "TensorFlow sees no GPU); loss scale 32,768; how it would fare on a GPU: amp-tf compare --precision float16 "
         "--target gpu -- python train.py"
     )
-    evidence.note(idle="another plugin is loaded")
+    process_state.note(idle="another plugin is loaded")
     assert "amp-tf compare" not in summary.line()
 
 
@@ -165,16 +166,16 @@ def test_after_a_traceback_of_the_program_the_line_comes_only_if_something_was_d
 @pytest.mark.parametrize(
     ("graphs", "seen", "reason"),
     [
-        ({}, evidence.Evidence(off="amp_tf is off"), "amp_tf is off"),
-        ({"grappler": 3}, evidence.Evidence(idle="another plugin is loaded"), "another plugin is loaded"),
-        ({"grappler": 2}, evidence.Evidence(xla_graphs=2), summary.ONLY_XLA),
-        ({}, evidence.Evidence(failures=2), summary.ALL_FAILED),
-        ({}, evidence.Evidence(), summary.EAGER),
-        ({}, evidence.Evidence(not_installed={PLUGIN: "OSError: no"}), summary.NO_PLUGIN),
-        ({}, evidence.Evidence(not_installed={XLA: "OSError: no"}), summary.EAGER),
+        ({}, process_state.ProcessState(off="amp_tf is off"), "amp_tf is off"),
+        ({"grappler": 3}, process_state.ProcessState(idle="another plugin is loaded"), "another plugin is loaded"),
+        ({"grappler": 2}, process_state.ProcessState(xla_graphs=2), summary.ONLY_XLA),
+        ({}, process_state.ProcessState(failures=2), summary.ALL_FAILED),
+        ({}, process_state.ProcessState(), summary.EAGER),
+        ({}, process_state.ProcessState(not_installed={PLUGIN: "OSError: no"}), summary.NO_PLUGIN),
+        ({}, process_state.ProcessState(not_installed={XLA: "OSError: no"}), summary.EAGER),
     ],
 )
-def test_the_evidence_tells_why(graphs: dict[str, int], seen: evidence.Evidence, reason: str) -> None:
+def test_the_state_tells_why(graphs: dict[str, int], seen: process_state.ProcessState, reason: str) -> None:
     assert summary.why_nothing(RewriteReport(), Totals(graphs=graphs), seen) == reason
 
 
@@ -203,11 +204,11 @@ def test_a_hook_that_failed_to_install_is_named_with_its_error(home: str, reason
 
 
 def test_a_later_success_takes_a_failure_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "_seen", evidence.Evidence())
-    evidence.note_install(XLA, "OSError: no")
-    evidence.note_install(PLUGIN, "OSError: neither")
-    evidence.note_install(XLA)
-    assert evidence.seen().not_installed == {PLUGIN: "OSError: neither"}
+    monkeypatch.setattr(process_state, "_state", process_state.ProcessState())
+    process_state.note_install(XLA, "OSError: no")
+    process_state.note_install(PLUGIN, "OSError: neither")
+    process_state.note_install(XLA)
+    assert process_state.current().not_installed == {PLUGIN: "OSError: neither"}
 
 
 @pytest.mark.usefixtures("nothing_seen")
@@ -223,9 +224,9 @@ def test_more_casts_than_converted_nodes_are_told(
     body: str, precision: str, is_told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = amp_tf.AmpConfig(precision=precision, ignore_performance=True)
-    monkeypatch.setattr(process_facts, "_config", config)
+    monkeypatch.setattr(process_state, "_state", process_state.ProcessState(config=config))
     result = rewrite(graph(f"x = Placeholder()\n{body}"), config, hardware=Hardware(cpu_has_bf16=True))
     assert result.report.converted > 0
     process.record(result.report, way="grappler")
-    evidence.note(off="")
+    process_state.note(off="")
     assert (summary.MORE_CASTS in summary.line()) is is_told

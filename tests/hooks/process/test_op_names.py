@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import notices, op_names
+from amp_tf.hooks.process import notices, op_names
 from tests.hooks import running
 from tests.oplists.late_op import register_op
 

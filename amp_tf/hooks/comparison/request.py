@@ -19,7 +19,7 @@ _CLAIM, _ORDER, _ANSWER = "claim", "order.json", "answer.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class Errand:
+class CompareRequest:
     """What is to be compared, and how.
 
     Attributes:
@@ -43,7 +43,7 @@ class Errand:
         (self.folder / _ORDER).write_text(json.dumps(plain))
 
     @classmethod
-    def receive(cls, folder: Path) -> Errand:
+    def receive(cls, folder: Path) -> CompareRequest:
         """What is asked for."""
         plain = json.loads((folder / _ORDER).read_text())
         return cls(**{**plain, "folder": folder, "config": AmpConfig(**plain["config"])})

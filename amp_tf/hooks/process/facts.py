@@ -8,58 +8,31 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from amp_tf.config import AmpConfig, sources
-from amp_tf.hooks import evidence
+from amp_tf.config import sources
+from amp_tf.hooks.process import state as process_state
 
 if TYPE_CHECKING:
-    from amp_tf.reporting.facts import Facts
-
-_began = time.monotonic()
-_config: AmpConfig | None = None
-_ended = ""  # how, where it was not by itself
+    from amp_tf.reporting.facts import ProcessFacts
 
 
-def note_settings(config: AmpConfig) -> AmpConfig | None:
-    """Notes what is converted from now on; returns what was before."""
-    global _config
-    before, _config = _config, config
-    return before
-
-
-def settings() -> AmpConfig:
-    """What is converted; the defaults if nothing was noted."""
-    return _config or AmpConfig()
-
-
-def note_end(how: str) -> None:
-    """Notes that the process does not end by itself."""
-    global _ended
-    _ended = how
-
-
-def seconds() -> float:
-    """Since this module was imported."""
-    return time.monotonic() - _began
-
-
-def facts() -> Facts:
-    """What the report says of this process beside its graphs."""
+def process_facts() -> ProcessFacts:
+    """Program, settings, devices, loss scales and times of this process, as a report shows them."""
     from amp_tf.reporting import process
-    from amp_tf.reporting.facts import Facts
+    from amp_tf.reporting.facts import ProcessFacts
 
-    seen, totals = evidence.seen(), process.totals()
-    return Facts(
+    state, totals = process_state.current(), process.totals()
+    return ProcessFacts(
         process=_process(),
         totals={"graphs": totals.graphs, "nodes": totals.total, "converted": totals.converted, "casts": totals.casts},
-        settings=sources(settings()),
+        settings=sources(process_state.settings()),
         devices=_devices(bool(totals.graphs)),
         hooks={
-            "off": seen.off,
-            "idle": seen.idle,
-            "policy": seen.policy,
-            "failures": seen.failures,
-            "first_failure": seen.first_failure,
-            "not_installed": dict(seen.not_installed),
+            "off": state.off,
+            "idle": state.idle,
+            "policy": state.policy,
+            "failures": state.failures,
+            "first_failure": state.first_failure,
+            "not_installed": dict(state.not_installed),
         },
         loss_scales=_curves(),
         steps=_steps(),
@@ -76,8 +49,8 @@ def _process() -> dict[str, Any]:
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "seconds": round(seconds(), 3),
-        "ended": _ended or (f"by {error.__name__}" if error is not None else ""),
+        "seconds": round(process_state.seconds(), 3),
+        "ended": process_state.current().ended or (f"by {error.__name__}" if error is not None else ""),
         "amp_tf": amp_tf.__version__,
         "python": sys.version.split()[0],
         "tensorflow": getattr(tensorflow, "__version__", None),
@@ -87,7 +60,7 @@ def _process() -> dict[str, Any]:
 
 def _devices(has_graphs: bool) -> list[dict[str, Any]]:
     """Those that a rewrite asked for; a process without graphs is not made to look for GPUs."""
-    from amp_tf.hooks import devices
+    from amp_tf.hooks.process import devices
     from amp_tf.oplists.cost_tables import SHIPPED
     from amp_tf.oplists.hardware import Hardware
 

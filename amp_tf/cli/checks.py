@@ -20,8 +20,8 @@ import amp_tf
 from amp_tf.cli.trial import Trial, run_trials
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, AmpConfig, Switches, find_unknown_variables
 from amp_tf.errors import ConfigError
-from amp_tf.hooks.devices import uses_tf32
-from amp_tf.hooks.summary import ON_GPU
+from amp_tf.hooks.process.devices import uses_tf32
+from amp_tf.hooks.process.summary import ON_GPU
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.machine import DISTRIBUTIONS, cpu_name
@@ -40,7 +40,7 @@ _PROBE_SECONDS = 60
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class Issue:
     """Something that the user should know.
 
     Attributes:
@@ -57,7 +57,7 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
+class MachineFacts:
     """The machine and its software, as the rows below need them.
 
     Attributes:
@@ -92,11 +92,11 @@ class Facts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Diagnosis:
+class DoctorReport:
     """The facts and what follows from them."""
 
-    facts: Facts
-    findings: tuple[Finding, ...]
+    facts: MachineFacts
+    findings: tuple[Issue, ...]
 
     @property
     def is_well(self) -> bool:
@@ -118,7 +118,7 @@ class Diagnosis:
         }
 
 
-def diagnose(environ: Mapping[str, str], *, with_trials: bool = True) -> Diagnosis:
+def diagnose(environ: Mapping[str, str], *, with_trials: bool = True) -> DoctorReport:
     """Looks at this machine and this Python. Imports TensorFlow and runs small graphs.
 
     Args:
@@ -129,10 +129,10 @@ def diagnose(environ: Mapping[str, str], *, with_trials: bool = True) -> Diagnos
         ImportError: TensorFlow is not installed or cannot be imported.
     """
     facts = gather(environ, with_trials=with_trials)
-    return Diagnosis(facts, tuple(finding for check in CHECKS if (finding := check(facts)) is not None))
+    return DoctorReport(facts, tuple(finding for check in CHECKS if (finding := check(facts)) is not None))
 
 
-def gather(environ: Mapping[str, str], *, with_trials: bool) -> Facts:
+def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
     """The facts, without any judgement.
 
     Raises:
@@ -144,13 +144,13 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> Facts:
     except Exception as error:  # a broken installation, or a bad ~/.keras/keras.json, may raise anything
         raise ImportError(f"{type(error).__name__}: {error}") from error
 
-    from amp_tf.hooks.devices import hardware
     from amp_tf.hooks.grappler import conflicts
+    from amp_tf.hooks.process.devices import hardware
 
     for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)  # a training may be running beside us
     devices = _devices(tf)
-    return Facts(
+    return MachineFacts(
         environ=environ,
         versions=_versions(tf),
         devices=devices,
@@ -164,7 +164,7 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> Facts:
     )
 
 
-def ways(facts: Facts) -> dict[str, str]:
+def ways(facts: MachineFacts) -> dict[str, str]:
     """Which ways in are open, and whether the environment uses them."""
     try:
         switches = Switches.from_env(facts.environ)
@@ -237,25 +237,25 @@ def _autostarts(environ: Mapping[str, str]) -> bool:
     return answer.stdout.strip() == "True"
 
 
-def _check_settings(facts: Facts) -> Finding | None:
+def _check_settings(facts: MachineFacts) -> Issue | None:
     try:
         AmpConfig.from_env(facts.environ)
         Switches.from_env(facts.environ)
     except ConfigError as error:
-        return Finding("setting", True, f"{error.where}: {error.what}: everything stays in float32", error.fix)
+        return Issue("setting", True, f"{error.where}: {error.what}: everything stays in float32", error.fix)
     return None
 
 
-def _check_variables(facts: Facts) -> Finding | None:
+def _check_variables(facts: MachineFacts) -> Issue | None:
     unknown = find_unknown_variables(facts.environ)
     if not unknown:
         return None
     what = f"no variables of amp_tf's, so they change nothing: {', '.join(name for name, _ in unknown)}"
     close = ", ".join(dict.fromkeys(close for _, close in unknown if close))
-    return Finding("variable", False, what, f"Write {close}" if close else "docs/variables.md lists the variables")
+    return Issue("variable", False, what, f"Write {close}" if close else "docs/variables.md lists the variables")
 
 
-def _check_op_names(facts: Facts) -> Finding | None:
+def _check_op_names(facts: MachineFacts) -> Issue | None:
     from amp_tf.oplists import op_names  # which needs absl: where TensorFlow is missing, that may be missing too
 
     try:
@@ -266,10 +266,10 @@ def _check_op_names(facts: Facts) -> Finding | None:
         return None
     what = "; ".join(f"{entry.where}: {entry.what}" for entry in unknown)
     fix = "".join(dict.fromkeys(entry.guess for entry in unknown))
-    return Finding("op-name", False, what, f"{fix}An op of a library of your own counts once the program has loaded it")
+    return Issue("op-name", False, what, f"{fix}An op of a library of your own counts once the program has loaded it")
 
 
-def _check_disabled(facts: Facts) -> Finding | None:
+def _check_disabled(facts: MachineFacts) -> Issue | None:
     try:
         asked = Switches.from_env({k: v for k, v in facts.environ.items() if k != DISABLE_VAR}).any
         is_off = asked and not Switches.from_env(facts.environ).any
@@ -277,66 +277,64 @@ def _check_disabled(facts: Facts) -> Finding | None:
         return None
     if not is_off:
         return None
-    return Finding("disabled", False, f"{DISABLE_VAR} is set and wins over {ENABLE_VAR}", f"Unset {DISABLE_VAR}")
+    return Issue("disabled", False, f"{DISABLE_VAR} is set and wins over {ENABLE_VAR}", f"Unset {DISABLE_VAR}")
 
 
-def _check_tensorflow(facts: Facts) -> Finding | None:
+def _check_tensorflow(facts: MachineFacts) -> Issue | None:
     version = facts.versions["tensorflow"]
     numbers = tuple(int(part) for part in version.split(".")[:2])
     oldest, newest = (".".join(map(str, bound)) for bound in SUPPORTED)
     if SUPPORTED[0] <= numbers <= SUPPORTED[1]:
         return None
     what = f"TensorFlow {version} is outside of what amp_tf is tested with, {oldest} to {newest}"
-    return Finding("tensorflow", True, what, f"pip install 'tensorflow>={oldest},<={newest}.*'")
+    return Issue("tensorflow", True, what, f"pip install 'tensorflow>={oldest},<={newest}.*'")
 
 
-def _check_protobuf(facts: Facts) -> Finding | None:
+def _check_protobuf(facts: MachineFacts) -> Issue | None:
     protobuf = facts.versions["protobuf"]
     if not facts.versions["tensorflow"].startswith("2.20.") or int(protobuf.partition(".")[0] or 0) < 7:
         return None
     what = f"TensorFlow 2.20 does not work with protobuf {protobuf}: its MonitoredTrainingSession cannot save a graph"
-    return Finding("protobuf", False, what, "pip install 'protobuf<7'")
+    return Issue("protobuf", False, what, "pip install 'protobuf<7'")
 
 
-def _check_two_tensorflows(facts: Facts) -> Finding | None:
+def _check_two_tensorflows(facts: MachineFacts) -> Issue | None:
     names = (distribution.metadata["Name"] for distribution in importlib.metadata.distributions())
     present = {re.sub(r"[-_.]+", "-", name).lower() for name in names if name}  # a broken installation has no name
     found = [name for name in DISTRIBUTIONS if name in present]
     if len(found) < 2:
         return None
     what = f"{' and '.join(found)} are installed over each other"
-    return Finding("two-tensorflows", True, what, f"pip uninstall {' '.join(found)}, then install one of them")
+    return Issue("two-tensorflows", True, what, f"pip uninstall {' '.join(found)}, then install one of them")
 
 
-def _check_autostart(facts: Facts) -> Finding | None:
+def _check_autostart(facts: MachineFacts) -> Issue | None:
     if facts.autostart:
         return None
     what = f"{sys.executable} does not read amp_tf.pth, so {ENABLE_VAR}=1 alone does nothing"
     fix = "Install amp-tf with pip into this environment (not with -t, nor by PYTHONPATH), or start programs with "
-    return Finding("autostart", True, what, f"{fix}amp-tf run -- python script.py, or python -m amp_tf script.py")
+    return Issue("autostart", True, what, f"{fix}amp-tf run -- python script.py, or python -m amp_tf script.py")
 
 
-def _check_plugins(facts: Facts) -> Finding | None:
+def _check_plugins(facts: MachineFacts) -> Issue | None:
     if not facts.plugins:
         return None
     what = f"another graph optimizer plugin is loaded, and TensorFlow takes only one: {', '.join(facts.plugins)}"
     fix = "Uninstall that plugin, or unset TF_PLUGGABLE_DEVICE_LIBRARY_PATH; XLA functions are converted all the same"
-    return Finding("plugin", True, what, fix)
+    return Issue("plugin", True, what, fix)
 
 
-def _check_keras(facts: Facts) -> Finding | None:
+def _check_keras(facts: MachineFacts) -> Issue | None:
     keras = facts.keras
     if keras["error"] and facts.versions["keras"]:
-        return Finding("keras", True, f"Keras cannot be imported: {keras['error']}", "Check KERAS_BACKEND")
+        return Issue("keras", True, f"Keras cannot be imported: {keras['error']}", "Check KERAS_BACKEND")
     if keras["backend"] in ("", "tensorflow"):
         return None
     what = f"Keras computes with {keras['backend']}, which amp_tf does not reach"
-    return Finding(
-        "keras-backend", True, what, "Set KERAS_BACKEND=tensorflow, or change backend in ~/.keras/keras.json"
-    )
+    return Issue("keras-backend", True, what, "Set KERAS_BACKEND=tensorflow, or change backend in ~/.keras/keras.json")
 
 
-def _check_policy(facts: Facts) -> Finding | None:
+def _check_policy(facts: MachineFacts) -> Issue | None:
     policy = facts.keras["policy"]
     if policy in ("", "float32"):
         return None
@@ -344,18 +342,18 @@ def _check_policy(facts: Facts) -> Finding | None:
     fix = (
         'Take one of the two. For amp_tf: "floatx": "float32" in ~/.keras/keras.json, no keras.config.set_dtype_policy'
     )
-    return Finding("policy", False, what, fix)
+    return Issue("policy", False, what, fix)
 
 
-def _check_auto_clustering(facts: Facts) -> Finding | None:
+def _check_auto_clustering(facts: MachineFacts) -> Issue | None:
     if not facts.auto_clustering:
         return None
     what = "XLA clusters operations by itself (TF_XLA_FLAGS or tf.config.optimizer.set_jit), after amp_tf's conversion"
     fix = "If a step is slower than without, unset TF_XLA_FLAGS=--tf_xla_auto_jit, or set AMP_TF_DISABLE=1"
-    return Finding("auto-clustering", False, what, fix)
+    return Issue("auto-clustering", False, what, fix)
 
 
-def _check_hardware(facts: Facts) -> Finding | None:
+def _check_hardware(facts: MachineFacts) -> Issue | None:
     why = resolve_target(AmpConfig(), facts.hardware).why_none
     if not why:
         return None
@@ -363,10 +361,10 @@ def _check_hardware(facts: Facts) -> Finding | None:
         "AMP_TF_PRECISION=bfloat16 converts all the same, for instance to look at accuracy, but it is slower; how a "
         f"training would fare on a GPU: {ON_GPU}"
     )
-    return Finding("hardware", False, f"precision auto converts nothing here: {why}", fix)
+    return Issue("hardware", False, f"precision auto converts nothing here: {why}", fix)
 
 
-def _check_gpu(facts: Facts) -> Finding | None:
+def _check_gpu(facts: MachineFacts) -> Issue | None:
     if not facts.is_without_gpu:
         return None
     what = "this TensorFlow is built for NVIDIA GPUs and sees none: it computes on the CPU"
@@ -374,10 +372,10 @@ def _check_gpu(facts: Facts) -> Finding | None:
         "If there is one, see that nvidia-smi lists it (else install the driver; a container needs --gpus all), that "
         "its libraries are installed (pip install 'tensorflow[and-cuda]') and that CUDA_VISIBLE_DEVICES is unset"
     )
-    return Finding("gpu", False, what, fix)
+    return Issue("gpu", False, what, fix)
 
 
-def _check_tf32(facts: Facts) -> Finding | None:
+def _check_tf32(facts: MachineFacts) -> Issue | None:
     names = [device["name"] for device in facts.devices if device.get("tf32")]
     if not names:
         return None
@@ -386,19 +384,19 @@ def _check_tf32(facts: Facts) -> Finding | None:
         "Where they must be exact, write tf.config.experimental.enable_tensor_float_32_execution(False); "
         "amp-tf compare does so meanwhile"
     )
-    return Finding("tf32", False, what, fix)
+    return Issue("tf32", False, what, fix)
 
 
-def _check_trials(facts: Facts) -> Finding | None:
+def _check_trials(facts: MachineFacts) -> Issue | None:
     failed = [trial for trial in facts.trials if trial.failure]
     if not failed:
         return None
     what = "; ".join(f"{trial.device}, {trial.way}, {trial.precision}: {trial.failure}" for trial in failed)
     fix = "If no finding above explains it, please report this with the output of amp-tf doctor --json"
-    return Finding("trial", True, what, fix)
+    return Issue("trial", True, what, fix)
 
 
-CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
+CHECKS: tuple[Callable[[MachineFacts], Issue | None], ...] = (
     _check_settings,
     _check_variables,
     _check_op_names,

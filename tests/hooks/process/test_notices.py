@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amp_tf.hooks import notices
+from amp_tf.hooks.process import notices
 from tests.hooks import running
 
 BAD_VALUE = {running.SWITCH: "maybe"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amp_tf.hooks import slow_float16
+from amp_tf.hooks.process import slow_float16
 from amp_tf.oplists import hardware
 from tests.hooks import running
 
