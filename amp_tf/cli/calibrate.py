@@ -1,4 +1,4 @@
-"""``amp-tf calibrate``: measures what ops take on this machine, so that ``auto`` decides by its own figures."""
+"""``amp-tf calibrate``: measures what ops cost on this machine, so that ``auto`` decides by its own figures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures, writes and prints; Ctrl-C leaves everything as it was.
+    """Measures, writes and prints; Ctrl-C changes nothing.
 
     Raises:
         AmpError: there is nothing to measure on this CPU, the time is too short, or a file cannot be written.

@@ -1,4 +1,4 @@
-"""What ``amp-tf doctor`` looks at, one row for each thing that can be in the way, each with what to do about it.
+"""The checks of ``amp-tf doctor``: one for each thing that can be in the way, each with what to do about it.
 
 A conversion that ran is believed rather than a table. A TensorFlow for GPUs that sees none is a note, not a problem:
 plain ``tensorflow`` is built with CUDA on CPU servers too.
@@ -41,7 +41,7 @@ _PROBE_SECONDS = 60
 
 @dataclasses.dataclass(frozen=True)
 class Issue:
-    """Something that the user should know.
+    """A problem, or a note, that the user should know of.
 
     Attributes:
         name: a word for programs.
@@ -58,7 +58,7 @@ class Issue:
 
 @dataclasses.dataclass(frozen=True)
 class MachineFacts:
-    """The machine and its software, as the rows below need them.
+    """The machine and its software, as the checks below need them.
 
     Attributes:
         environ: the environment.
@@ -67,7 +67,7 @@ class MachineFacts:
             products are computed in TF32, ``None`` where it has none.
         hardware: the same for the rewrite.
         keras: Keras' backend, dtype policy and, where it cannot be imported, the error.
-        auto_clustering: whether XLA clusters operations by itself in this process.
+        auto_clustering: whether XLA clusters operations automatically in this process.
         autostart: whether a new Python with the variable set turns amp_tf on.
         plugins: other graph optimizer plugins.
         trials: what ran.
@@ -87,24 +87,24 @@ class MachineFacts:
 
     @property
     def costs(self) -> str:
-        """Where the figures come from by which ``auto`` decides on the CPU what pays."""
+        """The source of the figures by which ``auto`` decides on the CPU what pays."""
         return (self.hardware.costs or SHIPPED).source
 
 
 @dataclasses.dataclass(frozen=True)
 class DoctorReport:
-    """The facts and what follows from them."""
+    """The facts, and the issues that follow from them."""
 
     facts: MachineFacts
     findings: tuple[Issue, ...]
 
     @property
     def is_well(self) -> bool:
-        """Whether there is no problem; notes do not count."""
+        """Whether there are no problems; notes do not count."""
         return not any(finding.is_problem for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, for JSON; ``schema_version`` says which form this is."""
+        """The report as plain data, for JSON; ``schema_version`` is that of its form."""
         facts = self.facts
         return {
             "schema_version": SCHEMA_VERSION,
@@ -119,7 +119,7 @@ class DoctorReport:
 
 
 def diagnose(environ: Mapping[str, str], *, with_trials: bool = True) -> DoctorReport:
-    """Looks at this machine and this Python. Imports TensorFlow and runs small graphs.
+    """Examines this machine and this Python. Imports TensorFlow and runs small graphs.
 
     Args:
         environ: the environment, usually ``os.environ``.
@@ -133,7 +133,7 @@ def diagnose(environ: Mapping[str, str], *, with_trials: bool = True) -> DoctorR
 
 
 def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
-    """The facts, without any judgement.
+    """Collects the facts, without any judgement.
 
     Raises:
         ImportError: TensorFlow cannot be imported.
@@ -165,7 +165,7 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
 
 
 def ways(facts: MachineFacts) -> dict[str, str]:
-    """Which ways in are open, and whether the environment uses them."""
+    """Which ways into TensorFlow work, and whether the environment uses them."""
     try:
         switches = Switches.from_env(facts.environ)
     except ConfigError:
@@ -250,7 +250,7 @@ def _check_variables(facts: MachineFacts) -> Issue | None:
     unknown = find_unknown_variables(facts.environ)
     if not unknown:
         return None
-    what = f"no variables of amp_tf's, so they change nothing: {', '.join(name for name, _ in unknown)}"
+    what = f"not variables of amp_tf, so they change nothing: {', '.join(name for name, _ in unknown)}"
     close = ", ".join(dict.fromkeys(close for _, close in unknown if close))
     return Issue("variable", False, what, f"Write {close}" if close else "docs/variables.md lists the variables")
 
@@ -261,7 +261,7 @@ def _check_op_names(facts: MachineFacts) -> Issue | None:
     try:
         unknown = op_names.find_unknown(AmpConfig.from_env(facts.environ))
     except ConfigError:
-        return None  # the row above tells it
+        return None  # reported by the check above
     if not unknown:
         return None
     what = "; ".join(f"{entry.where}: {entry.what}" for entry in unknown)

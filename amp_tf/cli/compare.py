@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         AmpError: the model, the inputs or a setting is wrong.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greetings are no answer
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     config = read_config(args)
     if args.inputs is None:
         if os.path.isdir(args.subject[0]):
@@ -155,7 +155,7 @@ def _batches(arrays: Mapping[str, np.ndarray], size: int | None) -> list[dict[st
     if size is None:
         return [dict(arrays)]
     if size < 1:
-        raise AmpError(f"{size} is no number of rows", where="--batch-size", fix="Write 1 or more")
+        raise AmpError(f"{size} is not a number of rows", where="--batch-size", fix="Write 1 or more")
     counts = [len(array) if array.ndim else 0 for array in arrays.values()]
     if len(set(counts)) != 1 or not counts[0]:
         raise AmpError("the arrays have different numbers of rows", where="--batch-size", fix="Leave it out")

@@ -1,4 +1,4 @@
-"""``amp-tf compare -- python train.py``: starts the command with the comparison in it, and waits for the answer."""
+"""``amp-tf compare -- python train.py``: starts the command with the comparison inside, and waits for the answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GLANCE_S = 0.2
 
 
 def compare_script(command: Sequence[str], config: AmpConfig, **asked: Any) -> dict[str, Any] | int:
-    """Runs a command until the first training in it is compared.
+    """Runs a command until the first training step in it is compared.
 
     Args:
         command: the program and its arguments.
@@ -33,15 +33,15 @@ def compare_script(command: Sequence[str], config: AmpConfig, **asked: Any) -> d
         **asked: the other fields of an :class:`CompareRequest`.
 
     Returns:
-        The comparison's data as ``comparison`` and its text as ``text``. Where nothing was compared, that was told on
-        stderr, and it is the exit status: 2; as in a shell 126 or 127 where the command cannot be started, and 128 and
-        the signal's number where a signal ended it.
+        The comparison's data as ``comparison`` and its text as ``text``. Where nothing was compared, that was printed
+        to stderr, and it is the exit status: 2; as in a shell 126 or 127 where the command cannot be started, and 128
+        and the signal's number where a signal ended it.
 
     Raises:
         ConfigError: ``steps`` or ``nodes`` mean nothing.
     """
     if asked["steps"] < 1:
-        raise ConfigError(f"{asked['steps']} is no number of batches", where="--steps", fix="Write 1 or more")
+        raise ConfigError(f"{asked['steps']} is not a number of batches", where="--steps", fix="Write 1 or more")
     if asked["nodes"] is not None:
         check_pattern(asked["nodes"], where="--nodes")
     with tempfile.TemporaryDirectory(prefix="amp_tf_compare_") as folder:
@@ -66,7 +66,7 @@ def compare_script(command: Sequence[str], config: AmpConfig, **asked: Any) -> d
 
 
 def _wait(program: subprocess.Popen[bytes], request: CompareRequest) -> int:
-    """Waits for a program's end, which is near once there is an answer."""
+    """Waits for the program to end, which it does soon after the answer is there."""
     deadline = None
     with _ending(program):
         while program.poll() is None:
@@ -81,7 +81,7 @@ def _wait(program: subprocess.Popen[bytes], request: CompareRequest) -> int:
 
 @contextlib.contextmanager
 def _ending(program: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Leaves Ctrl-C to the program, which has it from the terminal as well, and ends the program with this one."""
+    """Leaves Ctrl-C to the program, which receives it from the terminal too, and ends the program with this process."""
 
     def end(number: int, _: Any) -> None:
         raise SystemExit(128 + number)

@@ -30,7 +30,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the report; the status is 0 without problems, 1 with, 2 where TensorFlow cannot be imported."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greetings are no findings
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     if args.quiet:
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)  # TensorFlow's C++ part logs there, too
     try:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def no_tensorflow(error: ImportError) -> str:
-    """What to do where TensorFlow cannot be imported."""
+    """The message where TensorFlow cannot be imported."""
     return (
         f"TensorFlow cannot be imported from {sys.executable}: {error}. If it is missing, install it: "
         "pip install 'tensorflow-cpu>=2.16,<2.22', or 'tensorflow[and-cuda]>=2.16,<2.22' for a machine with an NVIDIA "
@@ -55,7 +55,7 @@ def no_tensorflow(error: ImportError) -> str:
 
 
 def render(report: DoctorReport) -> str:
-    """The report for people."""
+    """The report as text."""
     facts = report.facts
     lines = ["Versions", *_pairs(facts.versions)]
     lines += ["", "Devices"]

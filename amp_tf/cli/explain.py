@@ -101,7 +101,7 @@ def _idle_patterns(config: AmpConfig, graphs: Iterable[Any]) -> list[str]:
 
 
 def _names(graph: Any) -> Iterator[str]:
-    """The names of all nodes, those of functions included."""
+    """The names of all nodes, including those of functions."""
     for body in (graph.node, *(function.node_def for function in graph.library.function)):
         yield from (item.name for item in body)
 
@@ -113,7 +113,7 @@ def _missing_function(wanted: str, names: list[str], where: str) -> GraphError:
 
 
 def _home_of(graph: Any, node: str, where: str) -> str:
-    """The function that holds a node; empty where the graph itself does.
+    """The function that holds a node; empty for a node of the graph itself.
 
     Raises:
         GraphError: no node has that name, or nodes of several functions have it.

@@ -1,4 +1,4 @@
-"""``amp-tf report FILE…``: a page, or JSON, from reports that runs wrote, from models, or from log folders."""
+"""``amp-tf report FILE…``: a page, or JSON, from reports of runs, from models, or from log folders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes what was asked for, and prints a line for each report.
+    """Writes the files that were asked for, and prints a line for each report.
 
     Raises:
         AmpError: a source holds nothing to report on, or a file cannot be written.
@@ -103,7 +103,7 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _of_folder(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The reports of a folder; of a log folder, its graphs as they were before their rewrites, in one report."""
+    """The reports in a folder; for a log folder, one report of its graphs as they were before their rewrites."""
     if written := sorted(folder.glob("amp_tf_*.json")):
         return [document for path in written for document in files.read(path)]
     graphs = sorted(folder.glob("graphdef_preop_*.pb"))

@@ -1,4 +1,4 @@
-"""Where the 16-bit run has inf or nan and float32 has none: where they are born, and where they end.
+"""Finds where inf and nan arise that float32 does not have, and where they disappear again.
 
 A minimum, a mask or a division hides them: outputs may be right by luck, or a part of the model may no longer learn.
 The question is that of exception flow in numerical debuggers (GPU-FPX, FPChecker), asked of the nodes of a graph.
@@ -17,7 +17,7 @@ _SHOWN = 3
 
 
 def describe(measured: Sequence[NodeMeasurement], graph: Any, precision: Precision) -> Iterator[str]:
-    """A sentence on the births, if there are any; it names the first ones, and the first nodes behind which they end.
+    """A sentence on the first nodes with new inf or nan, and on the first nodes behind which they disappear.
 
     Args:
         measured: what was measured at each node.

@@ -1,4 +1,4 @@
-"""What went wrong, ranked by what it does to the outputs: each suspect is kept in float32 once, and the step run again.
+"""Ranks what went wrong by its effect on the outputs: each suspect is kept in float32 once, and the step run again.
 
 For each suspect what is kept grows until an output gets better. What mends all outputs together is then searched for
 (``remedies``).
@@ -76,7 +76,7 @@ class Finding:
 
 
 def worth_alone(finding: Finding) -> str:
-    """What a finding's line does without the others, for people."""
+    """What a finding's line does without the others, as text."""
     if finding.mends:
         return "alone, it mends all outputs of the batches that were judged"
     return f"alone, some outputs stay wrong, worst ratio {finding.ratio:.2g}"
@@ -89,7 +89,7 @@ def keep_line(patterns: Patterns) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
-    """What was found.
+    """The result of the search for what goes wrong.
 
     Attributes:
         findings: what the patterns are there for, the most helpful first; where no patterns help, the suspects that
@@ -107,7 +107,7 @@ class SearchResult:
 
 @dataclasses.dataclass(frozen=True)
 class _Tried:
-    """A suspect, what makes outputs better for it or the least there is, and what the outputs are then."""
+    """A suspect, the patterns that make outputs better or else the smallest set, and the outputs with them."""
 
     measured: NodeMeasurement
     patterns: Patterns
@@ -127,7 +127,7 @@ def find(
     followers: Followers,
     trials: Trials,
 ) -> SearchResult:
-    """Tries the suspects one by one, and searches for what mends all outputs.
+    """Tries the suspects one by one, and searches for patterns that mend all outputs.
 
     Args:
         nodes: what was measured, sources before their readers.
@@ -165,7 +165,7 @@ def _alone(
     followers: Followers,
     trials: Trials,
 ) -> Iterator[_Tried]:
-    """Each suspect with what makes outputs better, until one suffices."""
+    """Tries each suspect alone, until one suffices."""
     known = {measured.probe.name: measured for measured in nodes}
     for measured in suspects(nodes, precision, followers):
         sets = list(dict.fromkeys(choices(measured, known, followers)))
@@ -177,7 +177,7 @@ def _alone(
 
 
 def _first_parts(tried: Sequence[_Tried], precision: Precision) -> list[Part]:
-    """What the search begins with: the suspect that suffices alone; else all, as little of each first."""
+    """Where the search begins: the suspect that suffices alone; else all, each with its smallest set first."""
     if not tried:
         return []
     if all(output.is_good for output in tried[-1].after):
@@ -188,7 +188,7 @@ def _first_parts(tried: Sequence[_Tried], precision: Precision) -> list[Part]:
 
 
 def _ranked(tried: Sequence[_Tried], precision: Precision) -> list[_Tried]:
-    """The most helpful first; behind are those that may help only by what is kept in float32 with them.
+    """The most helpful suspects first; last, those that may help only together with others.
 
     These are nodes that add no more by themselves than others do, and nodes that alone do not help.
     """
@@ -196,7 +196,7 @@ def _ranked(tried: Sequence[_Tried], precision: Precision) -> list[_Tried]:
 
 
 def harm(outputs: Sequence[Output]) -> Harm:
-    """How bad outputs are, to be compared: how many are not finite, how many are bad, and the sum of their ratios."""
+    """How bad outputs are, as a sort key: the number of nonfinite ones, of bad ones, and the sum of their ratios."""
     bad = [output for output in outputs if not output.is_good]
     infinite = sum(output.error == float("inf") for output in bad)
     return infinite, len(bad), sum(min(output.ratio, 1e9) for output in bad)

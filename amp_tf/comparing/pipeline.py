@@ -1,4 +1,4 @@
-"""The comparison: trace, flatten, rewrite, join, run, judge, find."""
+"""The comparison: trace, flatten, rewrite, join, run, judge, search."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def compare(
     progress: Progress = silent,
     notes: Sequence[str] = (),
 ) -> Comparison:
-    """Says where a model goes wrong in 16 bit, and what to write so that it does not.
+    """Finds where a model goes wrong in 16 bit, and what to set so that it does not.
 
     One step is traced and run in float32 and as amp_tf rewrites it, with the same inputs, variables and seeds. One
     batch of four, those that are furthest off, are run again as the ideal mixed program (products alone in 16 bit) and
@@ -51,7 +51,7 @@ def compare(
         model_or_function: a compiled Keras model, whose loss and gradients are compared (in float16 with a loss scale);
             any other Keras model, whose results are; or a ``tf.function``, a signature of a SavedModel or a callable,
             whose results and whose updates of variables are.
-        batches: a row of batches: ``(x, y)`` or ``(x, y, sample_weight)`` for a compiled model; tuples of arguments,
+        batches: a list of batches: ``(x, y)`` or ``(x, y, sample_weight)`` for a compiled model; tuples of arguments,
             mappings of named ones, or single arguments for functions.
         config: what to convert; the environment's settings by default. Where they convert nothing on this machine,
             what a GPU would run in float16 is compared.
@@ -59,11 +59,11 @@ def compare(
         nodes: a regular expression, searched in node names, for nodes to be looked at besides those that are 16 bit or
             read 16 bit.
         hardware: the devices to rewrite for; this machine's CPU by default.
-        progress: is told in some words what is done now, and an empty text in the end.
-        notes: what the answer is to say besides.
+        progress: called with a few words on what is being done, and with an empty text at the end.
+        notes: further notes for the result.
 
     Raises:
-        ConfigError: an argument is not what it should be, there are no batches, or nothing would be converted.
+        ConfigError: an argument is not valid, there are no batches, or nothing would be converted.
         GraphError: the step cannot be traced or run, or has no floating-point results and updates.
     """
     config, hardware, default = choose_target(check_settings(config, steps, nodes), hardware)
@@ -78,7 +78,7 @@ def compare(
 
 
 def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comparison:
-    """What the traced step says."""
+    """Compares a traced step."""
     if not work.names:
         raise GraphError(
             "it returns no floating-point numbers and writes no variables of them, so there is nothing to compare",
@@ -156,7 +156,7 @@ def _node_error(looked: NodeMeasurement, precision: Precision) -> NodeError:
 
 
 def _first_divergence(nodes: Sequence[NodeMeasurement], precision: Precision) -> NodeError | None:
-    """The first node that is much further off than one rounding."""
+    """The first node whose error is much larger than one rounding."""
     limit = LIMIT * roundoff(precision)
     errors = (_node_error(looked, precision) for looked in nodes if looked.accumulated.distance > limit)
     return next((error for error in errors if error.has_truth), None)

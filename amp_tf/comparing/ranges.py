@@ -1,4 +1,4 @@
-"""Which tensors would leave float16's range, told by a run in float32 alone: no 16-bit arithmetic is needed for it."""
+"""Finds tensors that would leave float16's range, in a run in float32 alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _F16 = Precision.FLOAT16
 
 @dataclasses.dataclass(frozen=True)
 class NodeRange:
-    """The sizes of a node's numbers in float32.
+    """The magnitudes of a node's numbers in float32.
 
     Attributes:
         name, op: the node.
@@ -60,7 +60,7 @@ class NodeRange:
 
 @dataclasses.dataclass(frozen=True)
 class Ranges:
-    """Which tensors would leave float16's range.
+    """The tensors that would leave float16's range.
 
     Attributes:
         name: of the model or function.
@@ -120,7 +120,7 @@ def find_ranges(
     progress: Progress = silent,
     notes: Sequence[str] = (),
 ) -> Ranges:
-    """Says which tensors would leave float16's range, and how far.
+    """Finds the tensors that would leave float16's range, and how far.
 
     The step runs in float32 only. The loss of a compiled model is multiplied by 2^15, where dynamic loss scaling
     begins.
@@ -149,7 +149,7 @@ def find_ranges(
 
 
 def _measure(step: Step, flat: FlatStep, scale: float, progress: Progress) -> tuple[list[str], list[np.ndarray]]:
-    """The nodes, and for each batch a row for each of them."""
+    """The names of the nodes, and for each batch a row of figures for each node."""
     progress("building the graph")
     joint = JointGraph(step, flat, {FLOAT32: flat.graph})
     names = _watched(flat, joint.graph)
@@ -165,7 +165,7 @@ def _measure(step: Step, flat: FlatStep, scale: float, progress: Progress) -> tu
 
 
 def _watched(flat: FlatStep, graph: Any) -> list[str]:
-    """The nodes outside of loops that compute float32, sources before their readers."""
+    """The nodes outside of loops that compute float32, sources before readers."""
     found = []
     for name in nodes_run_once(flat.graph):
         if name.startswith(f"{OWN_SCOPE}/") or name in flat.variables:
@@ -177,7 +177,7 @@ def _watched(flat: FlatStep, graph: Any) -> list[str]:
 
 
 def _in_float16(flat: FlatStep, converted: set[str]) -> set[str]:
-    """The nodes whose results would be float16: those that are converted, and those that give them their inputs."""
+    """The nodes whose results would be float16: those converted, and the sources of their inputs."""
     texts = (text for node in flat.graph.node if node.name in converted for text in node.input)
     return {*converted, *(text.partition(":")[0] for text in texts if not text.startswith("^"))}
 
@@ -190,7 +190,7 @@ def _range(name: str, op: str, is_f16: bool, table: np.ndarray) -> NodeRange:
 
 
 def _distance(node: NodeRange) -> float:
-    """By how many times a node leaves the range."""
+    """The factor by which a node leaves the range."""
     return max(
         node.largest / _F16.max_finite if node.over else 0.0, _F16.smallest / node.smallest if node.under else 0.0
     )

@@ -1,4 +1,4 @@
-"""Runs one form of a step, batch by batch, as it stands: without Grappler, whose work is done, and without XLA.
+"""Runs versions of a step, batch by batch, without Grappler, which has run already, and without XLA.
 
 Forms run one after the other, so that only one has its tensors in memory; what stays of float32 for the next one are
 the outputs of the step.
@@ -30,7 +30,7 @@ def output_names(step: Step, flat: FlatStep) -> list[tuple[str, str]]:
 
 
 class JointGraph:
-    """Sides of a step in one graph, with a session: what feeds them, and sets their variables.
+    """Several versions of a step in one graph, with a session that feeds them and sets their variables.
 
     Args:
         step: the step.
@@ -56,13 +56,13 @@ class JointGraph:
         self._held: bool | None = None  # whether the variables hold their values, or disturbed ones
 
     def close(self) -> None:
-        """Gives the session's memory back; the next run makes another. Idempotent."""
+        """Frees the session's memory; the next run creates another. Idempotent."""
         if self._session is not None:
             self._session.close()
         self._session, self._held = None, None
 
     def tensor(self, side: str, name: str) -> Any:
-        """A tensor of the step, on a side."""
+        """A tensor of the step, in one version."""
         return self.graph.get_tensor_by_name(tensor_name(side, name, self._flat))
 
     def fetch(
@@ -74,7 +74,7 @@ class JointGraph:
         is_disturbed: bool = False,
         is_alone: bool = False,
     ) -> Any:
-        """Runs a batch from the variables' present values.
+        """Runs a batch from the variables' initial values.
 
         Args:
             wanted: what to fetch.
@@ -111,11 +111,11 @@ class JointGraph:
             ) from error
 
     def read(self, wanted: Any) -> Any:
-        """Fetches what depends on variables alone, such as they are after a batch."""
+        """Fetches tensors that depend on variables only, such as their values after a batch."""
         return self._session.run(wanted)
 
     def _parts(self, chosen: Sequence[str]) -> list[list[str]]:
-        """Variables of which so many are set at once that their disturbed copies take little room."""
+        """Splits variables into groups whose disturbed copies fit into little memory."""
         parts: list[list[str]] = [[]]
         waiting = 0
         for node in chosen:
@@ -127,7 +127,7 @@ class JointGraph:
         return parts
 
     def _variables_behind(self, wanted: Any) -> list[str]:
-        """The variables that lead to some tensors, by values or by control, on any side."""
+        """The variables that some tensors depend on, by values or by control edges, in any version."""
         import tensorflow as tf
 
         waiting = [tensor.op for tensor in tf.nest.flatten(wanted)]
@@ -161,12 +161,12 @@ class JointGraph:
 
 
 class RunnableStep:
-    """One form of a step, in a graph and a session of its own.
+    """One version of a step, in a graph and a session of its own.
 
     Args:
         step: the step.
         flat: its graph.
-        graph: the form's GraphDef.
+        graph: the version's GraphDef.
     """
 
     def __init__(self, step: Step, flat: FlatStep, graph: Any) -> None:
@@ -178,19 +178,19 @@ class RunnableStep:
             self._variables = [_read(self._joint.tensor(FLOAT32, node)) for node in self._written]
 
     def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
-        """The outputs, as :func:`output_names` names them; the arguments are those of :meth:`JointGraph.fetch`."""
+        """The outputs, in the order of :func:`output_names`; arguments as for :meth:`JointGraph.fetch`."""
         results = self._joint.fetch(self._results, number, scale, is_disturbed=is_disturbed)
         change = _disturbed if is_disturbed else lambda value: value
         after = zip(self._written, self._joint.read(self._variables), strict=True)
         return [*results, *(value - change(self._flat.variables[node].value) for node, value in after)]
 
     def close(self) -> None:
-        """Gives the session's memory back; the next run makes another. Idempotent."""
+        """Frees the session's memory; the next run creates another. Idempotent."""
         self._joint.close()
 
 
 class Ruler:
-    """Measures how outputs differ from their truth.
+    """Measures how outputs differ from the true ones.
 
     Args:
         smallest: the smallest positive number of the 16-bit type.
@@ -234,14 +234,14 @@ class Ruler:
 
 
 def _why(message: str) -> str:
-    """What TensorFlow says, without the frame that it puts around an error in a graph."""
+    """TensorFlow's message, without the frame that it puts around errors in graphs."""
     _, framed, said = message.rpartition("\nNode:")  # its name, and then what happened
     lines = [line for line in said.splitlines()[bool(framed) :] if line.strip()]
     return (lines or [message])[0].strip().rstrip(".")
 
 
 def new_session(graph: Any) -> Any:
-    """A session that runs a graph without changing it."""
+    """A session that does not optimize its graph."""
     import tensorflow as tf
     from tensorflow.core.protobuf import config_pb2
 
@@ -252,7 +252,7 @@ def new_session(graph: Any) -> Any:
 
 
 def _read(variable: Any) -> Any:
-    """What a float32 variable holds."""
+    """The value of a float32 variable."""
     import tensorflow as tf
 
     if variable.dtype != tf.resource:
@@ -261,7 +261,7 @@ def _read(variable: Any) -> Any:
 
 
 def _written(flat: FlatStep, *, of_all: bool = False) -> list[str]:
-    """The float32 variables that something else than a read gets; of all types if that is asked for."""
+    """The float32 variables, or all of them, that have readers other than plain reads."""
     used = {
         text.partition(":")[0]
         for node in flat.graph.node
@@ -275,7 +275,7 @@ def _written(flat: FlatStep, *, of_all: bool = False) -> list[str]:
 
 
 def _takes_reference(op: str, place: int) -> bool:
-    """Whether an op may write the variable of TF1's that is its input at a place."""
+    """Whether an input of an op is a reference, through which the op may write a TF1 variable."""
     from tensorflow.python.framework import op_def_registry
 
     arguments = getattr(op_def_registry.get(op), "input_arg", ())
@@ -283,7 +283,7 @@ def _takes_reference(op: str, place: int) -> bool:
 
 
 def _disturbed(value: np.ndarray) -> np.ndarray:
-    """The same numbers, with the last bit of each float32 changed, up or down; whole ones, such as masks, are exact."""
+    """The same numbers with the last bit of each float32 changed, up or down; whole numbers, such as masks, stay."""
     if value.dtype != np.float32:
         return value
     random = np.frombuffer(np.random.default_rng(value.size).bytes(-(-value.size // 8)), np.uint8)

@@ -1,4 +1,4 @@
-"""Which nodes may be what goes wrong, and the patterns that keep them in float32.
+"""Chooses the nodes that may be what goes wrong, and the patterns that keep them in float32.
 
 Suspects are the nodes that add most by themselves: first those that make numbers infinite that are finite in float32,
 in the order of the graph, then by local error.
@@ -24,7 +24,7 @@ Patterns = tuple[str, ...]
 
 
 def suspects(nodes: Sequence[NodeMeasurement], precision: Precision, followers: Followers) -> list[NodeMeasurement]:
-    """The nodes that add more by themselves than products of a healthy model do, or else anything; the worst first.
+    """The nodes with larger local errors than products of a healthy model have, or else any error; the worst first.
 
     A node that may be fused with a product that is worse is left out: the product's pattern keeps both in float32.
 
@@ -48,19 +48,19 @@ def suspects(nodes: Sequence[NodeMeasurement], precision: Precision, followers: 
 
 
 def is_suspicious(measured: NodeMeasurement, precision: Precision) -> bool:
-    """Whether a node adds more by itself than a product of a healthy model does."""
+    """Whether a node's local error is larger than that of a product in a healthy model."""
     return _added(measured) > SUSPICIOUS * roundoff(precision)
 
 
 def narrow(measured: NodeMeasurement, followers: Followers) -> Patterns:
-    """What keeps least in float32 so that nothing is lost at a node."""
+    """The smallest set of patterns with which nothing is lost at a node."""
     return tuple(pattern(name, followers) for name in _own(measured))
 
 
 def choices(
     measured: NodeMeasurement, known: Mapping[str, NodeMeasurement], followers: Followers
 ) -> Iterator[Patterns]:
-    """What may be kept in float32 for a node, each more than the one before.
+    """Sets of patterns for a node, each larger than the one before.
 
     The node, or what gives it 16-bit values; all that leads there from the products behind it, these included; its
     layer.
@@ -84,13 +84,13 @@ def choices(
 
 
 def scope_pattern(node: str) -> str:
-    """A regular expression for all nodes of a node's layer; for the node alone where it is in none."""
+    """A regular expression for all nodes of a node's scope; for the node alone where it has none."""
     scope = scope_of(node)
     return f"(^|/){re.escape(scope)}/" if scope else f"^{re.escape(node)}$"
 
 
 def scope_of(node: str) -> str:
-    """The name scope of a node; of a gradient's node that of what it is the gradient of."""
+    """The name scope of a node; for a node of a gradient, the scope of the forward node."""
     for scope in _GRADIENT_SCOPES:
         inner = node.partition(scope)[2]
         if inner:
@@ -104,10 +104,10 @@ def scope_of(node: str) -> str:
 
 
 def _own(measured: NodeMeasurement) -> Patterns:
-    """What to keep in float32 so that nothing is lost at a node: itself, or what gives it 16-bit values."""
+    """The nodes to keep in float32 so that nothing is lost at a node: itself, or the sources of its 16-bit inputs."""
     return (measured.probe.name,) if measured.probe.is_f16 else measured.probe.rounded
 
 
 def _added(measured: NodeMeasurement) -> float:
-    """What a node adds by itself."""
+    """The local error of a node."""
     return 0.0 if measured.local is None else measured.local.distance

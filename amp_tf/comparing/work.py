@@ -1,4 +1,4 @@
-"""What is done with a step: rewritten, run beside float32, and judged by the yardstick."""
+"""Everything that is done with a step: rewrite it, run it beside float32, and judge it by the yardstick."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _JUDGED = 8  # of so many batches one is judged: the yardstick costs some three 
 
 @dataclasses.dataclass(frozen=True)
 class Yardstick:
-    """What some batches' outputs may differ by.
+    """How much the outputs of some batches may differ.
 
     Attributes:
         numbers: of the batches: those that are furthest off.
@@ -55,13 +55,13 @@ class Yardstick:
 
 
 class Work:
-    """A step, with float32's form of it.
+    """A step together with its float32 version.
 
     Args:
         step: the step.
         flat: its graph.
         hardware: the devices to rewrite for.
-        progress: is told what is done.
+        progress: called with what is being done.
     """
 
     def __init__(self, step: Step, flat: FlatStep, hardware: Hardware | None, progress: Progress) -> None:
@@ -81,7 +81,7 @@ class Work:
         return self.flat.rewritten(config, self._hardware)
 
     def begin(self, precision: Precision) -> None:
-        """Prepares what is needed for the runs.
+        """Prepares the runs.
 
         Args:
             precision: the 16-bit type.
@@ -91,27 +91,28 @@ class Work:
         self._float32 = RunnableStep(self.step, self.flat, self.flat.graph)
 
     def measure(self, graph: Any, what: str, numbers: Sequence[int] | None = None) -> tuple[OutputMeasurement, float]:
-        """Runs a form with the first loss scale at which no gradient overflows; what was measured, and the scale.
+        """Runs a version with the first loss scale at which no gradient overflows; returns the measurement and the
+        scale.
 
         Where gradients overflow at any scale, none is used.
 
         Args:
-            graph: the form's GraphDef.
+            graph: the version's GraphDef.
             what: it is called, for people.
             numbers: of the batches; all by default.
         """
-        form = self._form(graph, what)
+        version = self._version(graph, what)
         try:
             for scale in _SCALES if self.step.is_scaled and self.precision.needs_loss_scaling else ():
-                measured = self._compare_with_float32(form, what, numbers, scale, is_over=self._overflows)
+                measured = self._compare_with_float32(version, what, numbers, scale, is_over=self._overflows)
                 if measured.is_cut or not self._overflows(*measured.rows.values()):
                     return measured, scale
-            return self._compare_with_float32(form, what, numbers, _UNSCALED), _UNSCALED
+            return self._compare_with_float32(version, what, numbers, _UNSCALED), _UNSCALED
         finally:
-            form.close()
+            version.close()
 
     def yardstick(self, measured: OutputMeasurement, config: AmpConfig, scale: float) -> Yardstick:
-        """What the batches may differ by that are furthest off.
+        """How much the batches with the largest errors may differ.
 
         Args:
             measured: how far off they are.
@@ -125,31 +126,31 @@ class Work:
         noise: list[np.ndarray] = []
         ideal: list[np.ndarray] = []
         assert self._float32 is not None
-        form = None
+        version = None
         try:
             for place, number in enumerate(numbers, 1):
                 self._progress(f"float32, disturbed: batch {place} of {len(numbers)}")
-                # Disturbed first: other numbers in all variables are gone when the next form needs the room.
+                # Disturbed first: other numbers in all variables are gone when the next version needs the room.
                 disturbed = self._float32.run(number, scale, is_disturbed=True)
                 truth = self._float32.run(number, scale)
                 noise.append(self._measure(disturbed, truth))
                 del disturbed
                 if place == 1 and self._without_truth(noise[0]):
                     self._check_again(number, scale, truth)
-                form = form or self._form(self.rewritten(_ideal(config)).graph, _IDEAL)
+                version = version or self._version(self.rewritten(_ideal(config)).graph, _IDEAL)
                 self._progress(f"{_IDEAL}: batch {place} of {len(numbers)}")
-                ideal.append(self._measure(form.run(number, scale), truth))
+                ideal.append(self._measure(version.run(number, scale), truth))
         except KeyboardInterrupt:
             if not ideal:
                 raise
         finally:
-            if form is not None:
-                form.close()
+            if version is not None:
+                version.close()
         done = len(ideal)
         return Yardstick(tuple(numbers[:done]), pooled(ideal), pooled(noise[:done]), is_cut=done < len(numbers))
 
     def yardstick_of_trial(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
-        """The yardstick for a trial: without the products that the trial mends, if one of these is not finite.
+        """The yardstick for a trial; where a mended product is not finite, computed without it.
 
         Args:
             yardstick: of the step as it was.
@@ -158,11 +159,11 @@ class Work:
         """
         if not any(one.nonfinite for one in yardstick.ideal):
             return yardstick
-        form = self._form(self.rewritten(_ideal(config)).graph, _IDEAL)
+        version = self._version(self.rewritten(_ideal(config)).graph, _IDEAL)
         try:
-            ideal = self._compare_with_float32(form, _IDEAL, yardstick.numbers, scale).pooled()
+            ideal = self._compare_with_float32(version, _IDEAL, yardstick.numbers, scale).pooled()
         finally:
-            form.close()
+            version.close()
         return dataclasses.replace(yardstick, ideal=ideal)
 
     def judge(self, measured: OutputMeasurement, yardstick: Yardstick) -> list[Output]:
@@ -171,31 +172,31 @@ class Work:
         return judge(self.names, found, yardstick.ideal, yardstick.noise, measured.pooled(), self.precision)
 
     def measure_nodes(self, rewritten: Any, number: int, scale: float, nodes: str | None) -> list[NodeMeasurement]:
-        """What is measured at each node in one batch; the arguments are those of :func:`measure_nodes`."""
+        """Measures each node in one batch; arguments as for :func:`running.measure_nodes`."""
         if self._float32 is not None:
             self._float32.close()  # its variables are as much as the model, and both sides have theirs
         return measure_nodes(self.step, self.flat, rewritten, self.precision, number, scale, nodes, self._progress)
 
-    def _form(self, graph: Any, what: str) -> RunnableStep:
+    def _version(self, graph: Any, what: str) -> RunnableStep:
         self._progress(f"{what}: building the graph")
         return RunnableStep(self.step, self.flat, graph)
 
     def _compare_with_float32(
-        self, form: RunnableStep, what: str, numbers: Sequence[int] | None, scale: float, **settings: Any
+        self, version: RunnableStep, what: str, numbers: Sequence[int] | None, scale: float, **settings: Any
     ) -> OutputMeasurement:
         def tell(place: int, count: int) -> None:
             self._progress(f"{what}: batch {place} of {count}")
 
         assert self._float32 is not None
         chosen = range(len(self.step.batches)) if numbers is None else numbers
-        return measure_outputs(self._float32, form, self._measure, chosen, scale, tell=tell, **settings)
+        return measure_outputs(self._float32, version, self._measure, chosen, scale, tell=tell, **settings)
 
     def _measure(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> np.ndarray:
         """A row for each output."""
         return self._ruler.measure(found, truth, [kind for kind, _ in self.names])
 
     def _without_truth(self, rows: np.ndarray) -> list[str]:
-        """The outputs that float32 itself gives otherwise."""
+        """The outputs on which float32 disagrees with itself."""
         found = zip(self.names, pooled([rows]), strict=True)
         return [name for (_, name), one in found if one.distance > NO_TRUTH]
 
@@ -204,7 +205,7 @@ class Work:
         return any(Statistics.of(rows[number : number + 1]).nonfinite for rows in batches for number in gradients)
 
     def _check_again(self, number: int, scale: float, truth: Sequence[np.ndarray]) -> None:
-        """Sees that float32 says the same twice, where its last bits seem to matter."""
+        """Checks that float32 gives the same result twice."""
         assert self._float32 is not None
         self._progress("float32 once more")
         if names := self._without_truth(self._measure(self._float32.run(number, scale), truth)):
@@ -219,7 +220,7 @@ class Work:
 
 
 def _ideal(config: AmpConfig) -> AmpConfig:
-    """Products alone: what would follow them into 16 bit, or pass 16 bit on, is on no list, and nothing is forced.
+    """The configuration of the ideal mixed program: only products are on a list, and nothing is forced.
 
     Products that are kept in float32 by name are so in it, too.
     """

@@ -1,4 +1,4 @@
-"""Notices that a program uses Keras' own mixed precision besides, and says what then happens.
+"""Warns where a program uses Keras' own mixed precision as well.
 
 Both at once do no harm: Keras' layers cast by themselves, so amp_tf finds them in 16 bit and converts what they left in
 float32; an optimizer that Keras wrapped for its loss scale is not wrapped again. But nobody wants both, and what is
@@ -28,7 +28,7 @@ _patches = Patches()
 
 
 def install(config: AmpConfig) -> None:
-    """Watches the libraries that are imported by now. Idempotent; call it again after another library was imported."""
+    """Watches the Keras libraries that are imported by now. Idempotent; call it again after another was imported."""
     with _lock:
         for library in _LIBRARIES:
             if hasattr(sys.modules.get(library), _NEEDED):
@@ -39,7 +39,7 @@ def install(config: AmpConfig) -> None:
 
 
 def uninstall() -> None:
-    """Notices nothing from now on. Idempotent."""
+    """Stops watching for policies. Idempotent."""
     with _lock:
         _patches.restore()
 

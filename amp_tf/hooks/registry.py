@@ -1,4 +1,4 @@
-"""The hooks into TensorFlow and Keras: one row each.
+"""The hooks into TensorFlow and Keras, as a table.
 
 A hook is a module with ``install(config)`` and ``uninstall()``, both idempotent. ``install`` is called after the import
 of each of its triggers, so it patches what is there and leaves the rest for the next call.
@@ -17,7 +17,7 @@ from amp_tf.hooks.process import state as process_state
 
 @dataclasses.dataclass(frozen=True)
 class Hook:
-    """One row.
+    """One row of the table.
 
     Attributes:
         part: the field of :class:`amp_tf.config.Switches` that turns it on.
@@ -51,7 +51,7 @@ TRIGGERS = tuple(dict.fromkeys(trigger for hook in HOOKS for trigger in hook.tri
 def install(trigger: str, config: AmpConfig, switches: Switches) -> None:
     """Installs the wanted hooks of one trigger.
 
-    One that fails is told in a warning and in the line at exit, and does not stop the others.
+    A hook that fails leads to a warning and is named in the line at exit; the others are installed all the same.
     """
     for hook in HOOKS:
         if trigger in hook.triggers and hook.is_wanted(switches) and importlib.util.find_spec(hook.home):
@@ -70,7 +70,7 @@ def install(trigger: str, config: AmpConfig, switches: Switches) -> None:
 
 
 def uninstall() -> None:
-    """Takes every installed hook out again. Idempotent."""
+    """Uninstalls every hook that was installed. Idempotent."""
     import sys
 
     for hook in HOOKS:

@@ -1,4 +1,4 @@
-"""On and off, from Python and from the environment.
+"""Turns amp_tf on and off, from Python and from the environment.
 
 What is on is a stack. A handle takes its own settings out, wherever they lie, so blocks nest and may end in any order.
 The environment lies at the bottom and is read again when it comes up; ``disable()`` and ``AMP_TF_DISABLE`` empty the
@@ -120,7 +120,7 @@ def enable(config: AmpConfig | None = None, **settings: Unpack[Settings]) -> Han
         A handle with ``uninstall()``, which also works as a context manager.
 
     Raises:
-        ConfigError: a setting or an environment variable has a value that means nothing, or there is no such setting.
+        ConfigError: a setting or an environment variable has an invalid value, or there is no such setting.
         OpListError: one op is to join two lists.
     """
     fix = 'Write amp_tf.enable(precision="bfloat16"), or amp_tf.enable(amp_tf.AmpConfig(precision="bfloat16"))'
@@ -135,7 +135,7 @@ def enable(config: AmpConfig | None = None, **settings: Unpack[Settings]) -> Han
 
 
 def obey_environment(changed: str | None = None) -> None:
-    """Does what the environment asks for. A bad value is told in one message, and amp_tf stays off.
+    """Applies what the environment says. A bad value leads to one message, and amp_tf stays off.
 
     What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is off, perhaps by
     :func:`disable`, a change turns it on only if it is one of a switch, or if it mends the bad value for which amp_tf
@@ -171,7 +171,7 @@ def _is_forbidden() -> bool:
     try:
         return is_disabled()
     except ConfigError:
-        return True  # nobody knows; it is told with the other bad values
+        return True  # it is reported with the other bad values
 
 
 def _follow_environment(*, is_asked_first: bool = False) -> None:
@@ -180,7 +180,7 @@ def _follow_environment(*, is_asked_first: bool = False) -> None:
     try:
         asked, reason = _asked_by_environment()
     except ConfigError as error:
-        if str(error) != _refused:  # it is told once while it is why amp_tf is off
+        if str(error) != _refused:  # reported once while it is the reason for amp_tf being off
             tell_unknown_variables()
             notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
         _turn_off(f"amp_tf is off: {str(error).rstrip('.')}")
@@ -197,10 +197,10 @@ def _follow_environment(*, is_asked_first: bool = False) -> None:
 
 
 def tell_unknown_variables() -> None:
-    """Warns of each variable that looks like amp_tf's and is none, once."""
+    """Warns once of each variable that looks like one of amp_tf's and is not."""
     for name, close in find_unknown_variables():
         fix = f"Write {close}, if that is meant" if close else "docs/variables.md lists the variables"
-        notices.warn_once(f"variable.{name}", "this is no variable of amp_tf's", where=name, fix=fix)
+        notices.warn_once(f"variable.{name}", "this is not a variable of amp_tf", where=name, fix=fix)
 
 
 def _asked_by_environment() -> tuple[_Active | None, str]:
@@ -213,7 +213,7 @@ def _asked_by_environment() -> tuple[_Active | None, str]:
         if switches.any:
             return _Active(AmpConfig.from_env(), switches, by_environment=True), ""
     except ConfigError:
-        check_environment()  # which tells what else is wrong
+        check_environment()  # which reports what else is wrong
         raise
     if is_disabled():
         return None, BY_VARIABLE
@@ -286,7 +286,7 @@ def _speak_at_exit() -> None:
 
 
 def _at_exit() -> None:
-    """No Python runs on TensorFlow's threads once the interpreter shuts down."""
+    """Prints the line and writes the report; no Python runs on TensorFlow's threads after that."""
     import sys
 
     is_child = os.getpid() != _exit_pid  # a forked one, which converts, too: its parent speaks

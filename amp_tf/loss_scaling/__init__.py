@@ -64,7 +64,7 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
             :func:`amp_tf.loss_scaling.schedule.build_schedule`; and ``name`` for Keras 3.
 
     Raises:
-        TypeError: ``inner_optimizer`` is no optimizer of these libraries.
+        TypeError: ``inner_optimizer`` is not an optimizer of these libraries.
         ConfigError: it is wrapped already, or a setting is outside its range or none at all.
     """
     import importlib

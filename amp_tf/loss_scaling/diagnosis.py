@@ -1,9 +1,9 @@
-"""What loss scaling tells people: its status as plain numbers, and why training is stuck.
+"""The status of a loss scale as plain numbers, and the error that explains why training is stuck.
 
 No TensorFlow here. Adapters read their variables into a :class:`Status`; the callback and the hooks log and raise what
 this module writes.
 
-Skips are told as warnings because absl hides INFO.
+Skipped steps are logged as warnings because absl hides INFO.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TWO_LINES = (
 
 
 class LossScaleError(AmpError, ArithmeticError):
-    """Training makes no progress: steps are skipped one after the other, and a lower scale will not help."""
+    """Training makes no progress: steps are skipped one after another, and a lower scale will not help."""
 
 
 class Cause(enum.Enum):
@@ -41,7 +41,7 @@ class Cause(enum.Enum):
 
 
 class SkipFacts(NamedTuple):
-    """What is known of the last step that was skipped.
+    """What is known of the last skipped step.
 
     Attributes:
         knows_gradients: whether the gradients were looked at.
@@ -147,7 +147,7 @@ def describe_backoff(before: Status, now: Status) -> str:
 
 
 def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScaleError | None:
-    """The error that a stuck training deserves, or ``None`` while there is hope.
+    """The error to raise if training is stuck; ``None`` if it is not.
 
     Args:
         status: the wrapper's state now.

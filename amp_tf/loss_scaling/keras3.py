@@ -56,7 +56,7 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
         name: of the optimizer.
 
     Raises:
-        TypeError: ``inner_optimizer`` is no Keras 3 optimizer.
+        TypeError: ``inner_optimizer`` is not a Keras 3 optimizer.
         ConfigError: it scales its loss already, or a setting is outside its range.
     """
 

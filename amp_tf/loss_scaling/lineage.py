@@ -1,4 +1,4 @@
-"""Whether tensors of a traced graph were computed from a variable: how a loss that was scaled by hand is recognized.
+"""Finds the variables that tensors of a traced graph were computed from: shows whether a loss was scaled by hand.
 
 The graph is walked from the tensors back to where their values come from: through functions that it calls, output by
 output, and through captured values into the graphs around it. Control inputs carry no value and are not followed.
@@ -38,12 +38,13 @@ def handles_of(variable: Any) -> list[Any]:
 
 
 def key_of(handle: Any) -> Any:
-    """What names a handle: a graph's tensor has several objects, and would keep the graph alive."""
+    """A key for a handle: a graph's tensor may have several Python objects, and an object would keep the graph
+    alive."""
     return id(handle) if hasattr(handle, "numpy") else handle.name
 
 
 def is_float_scalar(handle: Any) -> bool:
-    """Whether it is the handle of a scalar float32 variable, of either kind that TensorFlow has."""
+    """Whether a tensor is the handle of a scalar float32 variable, a resource or a reference."""
     if handle.dtype != tf.resource:
         return not hasattr(handle, "numpy") and handle.op.type == "VariableV2" and handle.shape.rank == 0
     parts = list(getattr(getattr(handle, "_handle_data", None), "shape_and_type", []))
@@ -62,7 +63,7 @@ def captures_of(graph: Any) -> dict[str, Any]:
 
 
 def by_graph(tensors: Iterable[Any]) -> dict[Any, list[Any]]:
-    """Tensors by the graph that they are of: in a branch some may be of the graph around it, with names of its own."""
+    """Groups tensors by their graph: in a branch, some may belong to the graph around it."""
     groups: dict[Any, list[Any]] = {}
     for tensor in tensors:
         groups.setdefault(tensor.graph, []).append(tensor)
@@ -70,12 +71,12 @@ def by_graph(tensors: Iterable[Any]) -> dict[Any, list[Any]]:
 
 
 def body_of(call: Any) -> Any:
-    """The graph of the function that a result's operation calls; ``None`` if the runtime alone knows it."""
+    """The graph of the function that a tensor's operation calls; ``None`` if only the runtime knows it."""
     return getattr(call.graph._get_function(call.op.get_attr("f").name), "graph", None)
 
 
 def sources(tensors: Iterable[Any]) -> Iterator[Any]:
-    """What the values come from in the end: variable handles, constants, arguments; some of them eager tensors.
+    """The tensors that values are computed from in the end: variable handles, constants, arguments, some of them eager.
 
     Args:
         tensors: of graphs that are being traced.
@@ -94,7 +95,7 @@ def sources(tensors: Iterable[Any]) -> Iterator[Any]:
 
 
 def _leaves(tensors: Iterable[Any]) -> Iterator[Any]:
-    """The results of operations without inputs that the tensors, all of one graph, are computed from."""
+    """The outputs of operations without inputs that tensors of one graph are computed from."""
     stack = list(tensors)
     seen = {tensor.name for tensor in stack}
     while stack:
@@ -108,7 +109,7 @@ def _leaves(tensors: Iterable[Any]) -> Iterator[Any]:
 
 
 def _inputs_behind(tensor: Any) -> list[Any]:
-    """What of its operation's inputs a tensor is computed from."""
+    """The inputs of its operation that a tensor is computed from."""
     inputs = list(tensor.op.inputs)
     if tensor.op.type not in CALLS:
         return inputs

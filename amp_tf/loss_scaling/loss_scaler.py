@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
-    """Scales the loss and skips steps with nonfinite gradients, whatever it is that writes the variables.
+    """Scales the loss and skips steps with nonfinite gradients, whatever writes the variables.
 
     For loops without an optimizer of Keras, tf_keras or TF1, which ``amp_tf.LossScaleOptimizer`` wraps: Sonnet's, or
     ``variable.assign_sub(…)``. A step is three lines, in this order::
@@ -147,7 +147,7 @@ def _as_tensor(gradient: Any) -> Any:
 
 
 def _operations(result: Any) -> list[Any]:
-    """What of a callable's result a TF1 graph has to run; other graphs find it themselves."""
+    """The operations in a callable's result that a TF1 graph has to run; other graphs find them by themselves."""
     if tf.executing_eagerly():
         return []
     graph = tf.compat.v1.get_default_graph()

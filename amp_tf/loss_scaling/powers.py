@@ -1,4 +1,4 @@
-"""To which power of a variable the tensors of a traced graph are proportional: whether a loop divided by its scale.
+"""Finds the power of a variable that tensors of a traced graph are proportional to: shows whether a loop unscaled.
 
 The power follows from the operations that a tensor was computed by::
 
@@ -41,7 +41,7 @@ from amp_tf.oplists.table import (
 )
 
 _ANY = float("inf")  # of zeros and infinities, which are proportional to everything
-_HANDLE = float("-inf")  # of the variable's handle, which is no number
+_HANDLE = float("-inf")  # of the variable's handle, which is not a number
 
 
 def power_of(tensors: Any, variable: Any) -> float | None:
@@ -61,7 +61,7 @@ def power_of(tensors: Any, variable: Any) -> float | None:
 
 
 def find_meeting(tensors: Any, variable: Any) -> str:
-    """Where a value that is proportional to the variable is added to, or compared with, one that is not.
+    """The place where a value proportional to the variable is added to, or compared with, one that is not.
 
     Args:
         tensors, variable: as for :func:`power_of`.
@@ -101,7 +101,7 @@ class _Walk:
         self._around: dict[Any, _Walk] = {}
 
     def power(self, tensor: Any) -> float | None:
-        """The power of a tensor of the graph; without recursion, because graphs are deep."""
+        """The power of a tensor of the graph. Not recursive, because graphs are deep."""
         stack = [tensor]
         while stack:
             top = stack[-1]
@@ -167,7 +167,7 @@ class _Walk:
 
 
 def _rule(operation: str, powers: list[float]) -> float | None:
-    """The power of a result of an operation with inputs of these powers."""
+    """The power of an operation's result, given those of its inputs."""
     if operation in GATHERING:
         return _same(powers, zeros=_ANY)
     if operation in MULTIPLYING or operation in DIVIDING:
@@ -186,7 +186,7 @@ def _rule(operation: str, powers: list[float]) -> float | None:
 
 
 def _same(powers: Sequence[float | None], zeros: float = 0.0) -> float | None:
-    """The one power that all have, ``None`` if they differ; ``zeros`` if none has any."""
+    """The power that all have; ``None`` if they differ, ``zeros`` if none has any."""
     distinct = {power for power in powers if power != _ANY}
     if not distinct:
         return zeros
@@ -194,7 +194,7 @@ def _same(powers: Sequence[float | None], zeros: float = 0.0) -> float | None:
 
 
 def _inputs(tensor: Any) -> list[Any]:
-    """The inputs that can carry a value of the variable, or decide by one; of a list of types, too."""
+    """The inputs that can carry a value of the variable, or depend on one by a decision."""
     if tensor.op.type in WITHOUT_FACTOR:
         return []
     return [source for source in tensor.op.inputs if _carries(source)]
@@ -206,6 +206,6 @@ def _carries(tensor: Any) -> bool:
 
 
 def _is_kept(tensor: Any) -> bool:
-    """Whether no factor changes a constant: it is zero or infinite."""
+    """Whether a constant stays the same under any factor: it is zero or infinite."""
     value = tf.get_static_value(tensor)
     return value is not None and bool((value == value / 2).all())

@@ -1,4 +1,4 @@
-"""Scale, unscale, judge, step: the one loss scaler behind ``LossScaleOptimizer`` of every library and ``LossScaler``.
+"""The loss scaler behind every library's ``LossScaleOptimizer`` and behind ``LossScaler``: scale, unscale, step.
 
 What differs between them is who owns the variables (:class:`Memory`) and what a step does (a callable). Everything
 else, from the first multiplication to the last counter, is here.
@@ -20,7 +20,7 @@ from amp_tf.loss_scaling.usage import Gradients, Usage, is_inner_call, note_scal
 
 
 class Memory:
-    """The variables in which a scaler's state lives; each library creates, names and saves them in its own way.
+    """The variables that hold a scaler's state; each library creates, names and saves them in its own way.
 
     Args:
         scale: a float32 scalar variable.
@@ -50,7 +50,7 @@ class Memory:
         return self._read(self.scale)
 
     def assign_scale(self, value: Any) -> None:
-        """Sets the scale from the next step on; in a TF1 graph a number alone, in the session that is the default.
+        """Sets the scale from the next step on; in a TF1 graph only to a number, in the default session.
 
         Raises:
             ConfigError: it is a number outside the range of scales, 2**-126 to 2**127.
@@ -101,7 +101,7 @@ class Memory:
 
 
 class Scaler:
-    """Multiplies a loss, divides gradients, and lets a step be made or skipped, on all replicas alike.
+    """Multiplies a loss, divides gradients, and makes or skips a step, on all replicas alike.
 
     Args:
         schedule: how the scale moves.
@@ -130,7 +130,7 @@ class Scaler:
         return self.usage.is_used
 
     def scale(self, loss: Any) -> Any:
-        """The (nest of) loss times the scale, and remembers whether the loss was finite.
+        """Multiplies a (nest of) loss by the scale, and remembers whether it was finite.
 
         Returns:
             The same structure, float32 (float64 where it was).
@@ -143,7 +143,7 @@ class Scaler:
         return finite.scale_loss(loss, self.memory.read_scale())
 
     def decides(self, where: str) -> bool:
-        """Whether a step is to be checked, or skipped, here: not where nothing is scaled, or another scaler decides.
+        """Whether a step is checked and perhaps skipped here: not where nothing is scaled, or another scaler decides.
 
         Args:
             where: names the optimizer.
@@ -167,7 +167,7 @@ class Scaler:
         return [finite.unscale(g, scale) if is_scaled(place) else g for place, g in enumerate(gradients)]
 
     def unscale_for_loop(self, gradients: Iterable[Any]) -> list[Any]:
-        """As :meth:`unscale`, called by the loop itself; the step then takes the gradients as they come."""
+        """Divides gradients for a loop that unscales them itself; the step then takes them unchanged."""
         if not self.schedule.skips_nonfinite:
             return list(gradients)
         self.usage.note_unscaled_gradients()
@@ -182,7 +182,7 @@ class Scaler:
         is_scaled: Callable[[int], bool] = lambda place: True,
         **judging: Any,
     ) -> list[Any]:
-        """The gradients that a step was given, divided by the scale if they are scaled still; see :meth:`Usage.judge`.
+        """The gradients of a step, divided by the scale if they are still scaled; see :meth:`Usage.judge`.
 
         Args:
             gradients: anything that TensorFlow makes tensors of, ``tf.IndexedSlices`` or ``None``.
@@ -226,7 +226,7 @@ class Scaler:
 
         Args:
             gradients: unscaled; those that are ``None`` stay so.
-            take: makes the step; called with the strategy, or ``None`` where this replica goes on by itself, and the
+            take: makes the step; called with the strategy, or ``None`` where each replica decides alone, and the
                 gradients. It may return operations, which a TF1 graph runs with the step.
             norm_clip, headroom: as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`.
             variables: what the gradients are for, so that a skipped step can name them.
@@ -256,7 +256,7 @@ class Scaler:
             return replicas.decide_together(found, [present, arguments, data], take=taken, skip=skipped)
 
     def _note_facts(self, strategy: Any, handed: Any) -> list[Any]:
-        """Writes down what explains a skipped step; ``handed`` is each replica's gradients, arguments and data."""
+        """Records what explains a skipped step; ``handed`` is each replica's gradients, arguments and data."""
         if self.memory.last_skip is None:
             return []
         facts = replicas.sum_over(strategy, lambda mine: find_facts(mine[0], mine[2]), handed)
@@ -267,7 +267,7 @@ class Scaler:
         return self.memory.status(self.schedule, self.nonfinite_variables.names(), session=session)
 
     def note_finite(self) -> list[Any]:
-        """Counts a step that was taken; returns operations."""
+        """Counts a step that was applied; returns operations."""
         return self.memory.store(self.schedule.after_finite(self.memory.load(), finite.TENSORS))
 
     def _enter(self) -> None:

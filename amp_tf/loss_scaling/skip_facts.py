@@ -1,4 +1,4 @@
-"""What a skipped step leaves behind to explain it. It is found out only where a step is skipped, so it costs nothing.
+"""Records what explains a skipped step. It is computed only where a step is skipped, so it costs nothing otherwise.
 
 In a traced step the loss is followed back to what the graph was given: the floating-point arguments of the function, or
 what an iterator gave. If these are not finite, or beyond float16, no loss scale can help, and it can be said.
@@ -21,20 +21,20 @@ from amp_tf.oplists.table import GIVEN
 
 
 def make_variable() -> Any:
-    """The variable that holds the facts: as they are in no checkpoint, nothing may track it."""
+    """The variable that holds the facts. Nothing may track it, because checkpoints do not hold them."""
     with tf.init_scope():
         return tf.Variable([0] * len(SkipFacts._fields), trainable=False, dtype=tf.int32, name="last_skip")
 
 
 class NonfiniteVariables:
-    """The variables whose gradients were nonfinite in the last skipped step. They are in no checkpoint either."""
+    """Remembers the variables whose gradients were nonfinite in the last skipped step; not in checkpoints."""
 
     def __init__(self) -> None:
         self._variables: list[Any] = []
         self._flags: Any = None
 
     def watch(self, variables: Sequence[Any]) -> None:
-        """Creates what remembers them, unless it is there; not in TF1 graphs.
+        """Creates the variable that remembers them, unless it exists or the graph is TF1's.
 
         Args:
             variables: all that are trained.
@@ -47,7 +47,7 @@ class NonfiniteVariables:
             self._variables, self._flags = list(variables), flags
 
     def note(self, found: Nonfinite, variables: Sequence[Any]) -> list[Any]:
-        """Remembers them; returns operations.
+        """Remembers the variables of a step; returns operations.
 
         Args:
             found: of a step that is skipped.
@@ -62,13 +62,13 @@ class NonfiniteVariables:
         return [self._flags.assign(seen, read_value=False)]
 
     def names(self) -> list[str]:
-        """Their names. Waits for the device."""
+        """The names of the variables. Waits for the device."""
         flags = [] if self._flags is None else self._flags.numpy()
         return [getattr(v, "path", v.name) for v, flag in zip(self._variables, flags, strict=False) if flag]
 
 
 def data_of(loss: Any) -> list[Any]:
-    """The floating-point tensors that a traced graph was given and that a (nest of) loss is computed from.
+    """The floating-point inputs of a traced graph that a (nest of) loss is computed from.
 
     Args:
         loss: of the graph that is traced now. Of an eager one nothing is known.

@@ -1,4 +1,4 @@
-"""How a training loop uses its wrapper: whether it scaled the loss, and who unscales the gradients.
+"""Recognizes how a training loop uses its wrapper: whether it scaled the loss, and who unscales the gradients.
 
 A wrapper sees only the calls that reach it while a step is traced or run. From them, and from the traced graph, follows
 what ``apply_gradients`` is given. By what a loop differentiates, and what it then applies (Keras 3)::
@@ -21,7 +21,7 @@ means SCALED in Keras 3, and UNSCALED_BY_LOOP in tf_keras and TF1, as each libra
 scaled: a step that is too large shows at once and comes with a warning, while gradients divided by a scale that never
 multiplied them stop the training in silence.
 
-*Two scalers*, as where a loop has a ``LossScaler`` and its optimizer was wrapped by itself: what is made inside the
+*Two scalers*, as where a loop has a ``LossScaler`` and its optimizer was wrapped automatically: what is made inside the
 step of one is decided, and the other one takes it as it comes. Where both multiply the loss, it is refused.
 
 The power of the scale is asked for only where the loop read the scale, or mixed ``scale_loss`` with
@@ -55,7 +55,7 @@ _ONE_OF_THEM = "Leave out one of them: either the LossScaler or the optimizer's 
 
 
 class Gradients(enum.Enum):
-    """What ``apply_gradients`` is given."""
+    """The kinds of gradients that ``apply_gradients`` may be given."""
 
     SCALED = "scaled"
     UNSCALED_BY_LOOP = "unscaled by the loop"
@@ -63,7 +63,7 @@ class Gradients(enum.Enum):
 
 
 class _Call(enum.Enum):
-    """What was called in a graph, or eagerly."""
+    """The calls that a graph, or eager code, made."""
 
     SCALE = "the loss was scaled"
     SCALE_ALONE = "the loss was scaled, and apply_gradients is to unscale"
@@ -80,7 +80,7 @@ _EAGER = _Eager()
 
 
 class Usage:
-    """Watches one wrapper's calls. Cheap, thread-safe enough: replicas of one process trace one after the other."""
+    """Records the calls of one wrapper."""
 
     def __init__(self) -> None:
         self._kind = Gradients.NEVER_SCALED
@@ -110,11 +110,11 @@ class Usage:
         return self._kind is not Gradients.NEVER_SCALED or self._is_scaled_by_hand
 
     def note_reading(self) -> None:
-        """The loop read the scale, to log it or to scale by hand."""
+        """Records that the loop read the scale, to log it or to scale by hand."""
         self._note(_Call.READ)
 
     def note_scaled_loss(self, loss: Any, data: Sequence[Any] = ()) -> None:
-        """The loop scaled this (unscaled, nest of) loss, which is computed from this data, as far as is known."""
+        """Records that the loop scaled a (nest of) loss, and the data that it is computed from, as far as is known."""
         if self._kind is Gradients.NEVER_SCALED:
             self._kind = Gradients.SCALED
         if not self._calls.get(places()[0], set()) & {_Call.SCALE, _Call.APPLY}:
@@ -126,12 +126,12 @@ class Usage:
         self._losses.note = (places()[0], flag, [*known, *data])
 
     def note_unscaled_gradients(self) -> None:
-        """The loop unscales its gradients itself, as loops written for tf_keras do."""
+        """Records that the loop unscales its gradients itself, as loops for tf_keras do."""
         self._kind = Gradients.UNSCALED_BY_LOOP
         self._note(_Call.UNSCALE)
 
     def note_automatic_unscaling(self) -> None:
-        """The loop leaves unscaling to ``apply_gradients``, as Keras 3 does."""
+        """Records that the loop leaves unscaling to ``apply_gradients``, as with Keras 3."""
         self._kind = Gradients.SCALED
         self._note(_Call.SCALE_ALONE)
 
@@ -144,7 +144,7 @@ class Usage:
         variables: Sequence[Any] = (),
         fix: str = _TWO_LINES,
     ) -> Gradients:
-        """What the gradients are that arrive now; warns once if no loss was ever scaled.
+        """The kind of the gradients that arrive now; warns once if no loss was ever scaled.
 
         Args:
             gradients: a list of them.
@@ -152,7 +152,7 @@ class Usage:
             by_hand: what gradients of a loss that the loop multiplied by the variable are.
             where: names the optimizer in the warning.
             variables: what the gradients are for.
-            fix: what the warning tells people to do.
+            fix: what the warning says to do.
         """
         kind = self._find_kind(gradients, scale, by_hand)
         self._note_applied()
@@ -168,7 +168,7 @@ class Usage:
         return kind
 
     def warn_of_meeting(self, gradients: Any, scale: Any, where: str) -> None:
-        """Warns once of a threshold or another constant inside the network, which does not know of the scale.
+        """Warns once if scaled gradients are added to, or compared with, a constant inside the network.
 
         Args:
             gradients: a list of scaled ones.
@@ -178,7 +178,7 @@ class Usage:
             return
         try:
             name = powers.find_meeting(gradients, scale)
-        except Exception:  # a look at the user's graph is no reason to stop its trace
+        except Exception:  # looking at the user's graph must not stop its trace
             return
         if name:
             self._has_warned_of_meeting = True
@@ -212,7 +212,7 @@ class Usage:
         self._calls.setdefault(places()[0], set()).add(call)
 
     def _note_applied(self) -> None:
-        """The gradients of the losses that were scaled here are applied here, so they are handed to no other graph."""
+        """Records that gradients of losses scaled here are applied here, so that no other graph gets them."""
         here = places()
         for place in here:
             calls = self._calls.get(place, set())
@@ -221,7 +221,7 @@ class Usage:
         self._open = [place for place in self._open if place not in here]
 
     def _are_others_open(self) -> bool:
-        """Whether gradients of a loss that was scaled elsewhere may arrive here. Lets functions go, failed ones too."""
+        """Whether gradients of a loss that was scaled in another graph may arrive here."""
         here = places()
         elsewhere = [place for place in self._open if place not in here]
         functions = [place for place in elsewhere if hasattr(place, "structured_outputs")]
@@ -230,7 +230,7 @@ class Usage:
         return self._handed_over or len(elsewhere) > len(functions)  # what is eager, or a graph of TF1, never ends
 
     def check_alone(self, where: str) -> None:
-        """Refuses a step inside another scaler's of a loss that this one scaled, too.
+        """Refuses a step inside another scaler's step if both scaled the loss.
 
         Args:
             where: names the optimizer.
@@ -246,7 +246,7 @@ class Usage:
             )
 
     def take_loss(self) -> tuple[Any, list[Any]]:
-        """Whether a loss scaled since the last call, in the same graph, was nonfinite, and its data.
+        """Whether the loss scaled last in this graph was nonfinite, and its data; then forgets both.
 
         Returns:
             False, and no data, where it is not known.
@@ -265,7 +265,7 @@ _scales: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = weakref.WeakKeyD
 
 
 def note_scale(loss: Any, memory: Any) -> None:
-    """A traced loss is multiplied by a scale.
+    """Records that a traced loss is multiplied by a scale.
 
     Args:
         loss: a (nest of) tensor before that.
@@ -284,7 +284,7 @@ def note_scale(loss: Any, memory: Any) -> None:
 
 
 def _scaled_by_others(gradients: Any, variables: Sequence[Any]) -> bool:
-    """Whether gradients were computed from a scalar float variable that they are not for: a scale of the program's."""
+    """Whether gradients depend on a scalar float variable that is not trained: a scale of the program's own."""
     if tf.executing_eagerly():
         return False
     own = [v if isinstance(v, tf.Variable) else getattr(v, "value", None) for v in variables]
@@ -298,7 +298,7 @@ _inner_calls = threading.local()
 
 @contextlib.contextmanager
 def inner_call() -> Iterator[None]:
-    """Marks a call from a scaler's step to what makes it: an optimizer that scales the loss, too, lets it through."""
+    """Marks a call from a scaler's step: an optimizer that also scales the loss lets it pass."""
     before = is_inner_call()
     _inner_calls.active = True
     try:
@@ -318,7 +318,7 @@ _scaled_steps_lock = threading.Lock()
 
 @contextlib.contextmanager
 def scaled_step() -> Iterator[None]:
-    """Marks the step of an optimizer that scales its loss, whatever optimizers it calls, on whatever threads.
+    """Marks the step of an optimizer that scales its loss, with all optimizers that it calls, on any thread.
 
     The mark is the process', because a strategy calls inner optimizers on threads of its own.
     """
@@ -338,7 +338,8 @@ def is_scaled_step() -> bool:
 
 
 def places() -> list[Any]:
-    """The graph that is traced now and those around it; or what stands for eager execution."""
+    """The graph that is being traced and those around it; outside of graphs, an object that stands for eager
+    execution."""
     if tf.executing_eagerly():
         return [_EAGER]
     graphs = [tf.compat.v1.get_default_graph()]
@@ -348,5 +349,5 @@ def places() -> list[Any]:
 
 
 def _gave_something(function: Any) -> bool:
-    """Whether the graph of a function was traced to its end, with results or effects. They are noted last."""
+    """Whether a function's graph was traced to its end, where results and effects are set."""
     return bool(function.outputs or function.control_outputs)

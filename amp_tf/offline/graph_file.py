@@ -1,4 +1,4 @@
-"""Reads and writes graphs on disk: a GraphDef, binary or text, or those of a SavedModel."""
+"""Reads and writes graphs on disk: a GraphDef, binary or text, or the graphs of a SavedModel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KERAS_FILES = (b"PK\x03\x04", b"\x89HDF")  # how a .keras file (a zip) and a .h
 
 
 def read_graphs(path: str | Path) -> list[tuple[Any, set[str]]]:
-    """The GraphDef of a file, or those of a SavedModel's folder, one for each MetaGraph.
+    """The GraphDef of a file, or those of a SavedModel, one for each MetaGraph.
 
     Returns:
         Each GraphDef, and the names of the nodes that stay as they are when it is converted, because a SavedModel's
@@ -61,7 +61,7 @@ def read_graph_file(path: str | Path) -> Any:
 
 
 def _is_truncated(text: str, line: int) -> bool:
-    """Whether text with an error in some line begins as a graph does and breaks off there, with braces open."""
+    """Whether text that does not parse begins as a graph does and ends with open braces."""
     is_at_the_end = line >= len(text.rstrip().splitlines())  # the parser names the last word that it could read
     return _is_graph_text(text.encode()) and is_at_the_end and text.count("{") > text.count("}")
 
@@ -71,7 +71,7 @@ def _is_graph_text(data: bytes) -> bool:
 
 
 def _other_kind(path: Path) -> str:
-    """What to do where a file holds something else that TensorFlow writes; empty where it is nothing known."""
+    """What to do with a file that holds another kind of TensorFlow's data; empty where it is not recognized."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 

@@ -25,7 +25,7 @@ MODEL_FILE = "saved_model.pb"
 TEXT_MODEL_FILE = "saved_model.pbtxt"  # read where there is no binary one, as TensorFlow does
 _FINGERPRINT_FILE = "fingerprint.pb"  # a hash of the graph, which is another one now
 _REWRITTEN = frozenset({MODEL_FILE, TEXT_MODEL_FILE, _FINGERPRINT_FILE})  # what is not copied
-_SPLIT_MODEL_FILE = "saved_model.cpb"  # what TensorFlow writes beyond protobuf's 2 GiB, where it is told to
+_SPLIT_MODEL_FILE = "saved_model.cpb"  # what TensorFlow writes for models above protobuf's 2 GiB, on request
 
 
 def convert_saved_model(
@@ -56,17 +56,17 @@ def convert_saved_model(
 
     Raises:
         GraphError: the model's graph is broken.
-        FileError: ``src`` is no model, a file of it cannot be read or is a link that leads out of
-            it, or ``dst`` is not empty, lies in ``src`` or cannot be written.
+        FileError: ``src`` is not a model, has a file that cannot be read or a link that leads out of it, or ``dst`` is
+            not empty, lies in ``src`` or cannot be written.
         OpListError: a change of the lists names an op that TensorFlow does not know.
-        ConfigError: ``config`` is none, or ``dst`` no path.
+        ConfigError: ``config`` is not an AmpConfig, or ``dst`` is not a path.
     """
     if config is not None:
         check_config(
             config, where="convert_saved_model(config)", fix='Write for instance amp_tf.AmpConfig(target="gpu")'
         )
     if not isinstance(dst, (str, os.PathLike)):
-        raise ConfigError(f"{dst!r} is no path", where="convert_saved_model(dst)", fix="Name the folder to write")
+        raise ConfigError(f"{dst!r} is not a path", where="convert_saved_model(dst)", fix="Name the folder to write")
     target = Path(dst)
     is_replaced = replace and is_saved_model(target)
     with saved_model_of(src) as source:
@@ -83,7 +83,7 @@ def convert_saved_model(
 def rewrite_saved_model(
     src: str | Path | Any, config: AmpConfig | None = None, *, hardware: Hardware | None = None
 ) -> tuple[Any, RewriteReport]:
-    """The ``SavedModel`` proto of a model with its graphs rewritten, and the report; nothing is written.
+    """The ``SavedModel`` proto of a model with rewritten graphs, and the report. Writes nothing.
 
     Args and Raises: as for :func:`convert_saved_model`.
     """
@@ -104,10 +104,10 @@ def is_saved_model(folder: str | Path) -> bool:
 
 
 def read_saved_model(folder: Path) -> Any:
-    """The ``SavedModel`` proto of a folder, with one MetaGraph at least.
+    """Reads the ``SavedModel`` proto of a folder; it has at least one MetaGraph.
 
     Raises:
-        FileError: there is none, or it is damaged.
+        FileError: the folder has no SavedModel, or a damaged one.
     """
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
@@ -134,7 +134,7 @@ def read_saved_model(folder: Path) -> Any:
 
 
 def preserved_nodes(meta_graph: Any) -> set[str]:
-    """The nodes that the world outside the graph names: signatures, savers, collections of ops and tensors."""
+    """The nodes that something outside the graph names: signatures, savers, collections of ops and tensors."""
     tensors: list[str] = []
     for signature in meta_graph.signature_def.values():
         tensors += _tensor_names([*signature.inputs.values(), *signature.outputs.values()])
@@ -176,7 +176,7 @@ def _check_target(source: Path, target: Path, is_replaced: bool) -> None:
 
 
 def _check_links(source: Path) -> None:
-    """Sees that all links of a model stay in it: they are kept as links, and no file from elsewhere joins the copy."""
+    """Checks that all links in a model stay inside it: they are kept as links, and nothing from outside is copied."""
     root = os.path.realpath(source)
     for folder, folders, names in os.walk(root):
         for name in (*folders, *names):
@@ -191,7 +191,7 @@ def _check_links(source: Path) -> None:
 
 
 def _stays_in(root: str, link: str) -> bool:
-    """Whether a link leads, in the model and in a copy of it, to a place in the model."""
+    """Whether a link leads to a place inside the model, and inside a copy of it."""
     target = os.readlink(link)
     by_name = os.path.normpath(os.path.join(os.path.relpath(os.path.dirname(link), root), target))
     leads_out = os.path.isabs(target) or by_name.split(os.sep)[0] == os.pardir
@@ -199,12 +199,12 @@ def _stays_in(root: str, link: str) -> bool:
 
 
 def _skipped_in(source: Path) -> Callable[[str, list[str]], set[str]]:
-    """For ``shutil.copytree``: a model inside the model, such as an asset, is copied whole."""
+    """The files that ``shutil.copytree`` leaves out; a model inside the model, such as an asset, is copied whole."""
     return lambda folder, names: set(_REWRITTEN & {*names}) if folder == os.fspath(source) else set()
 
 
 def _replace(source: Path, target: Path, model: bytes) -> None:
-    """Puts the copy in the place of a model once it is complete."""
+    """Replaces a model by its copy once the copy is complete."""
     target = Path(os.path.realpath(target))
     staged, old = files.temporary_name(target), files.temporary_name(target)
     _write(source, staged, model)
@@ -222,7 +222,7 @@ def _replace(source: Path, target: Path, model: bytes) -> None:
 
 
 def _write(source: Path, target: Path, model: bytes) -> None:
-    """Writes the copy, or leaves the target as it was."""
+    """Writes the copy, or leaves the target unchanged."""
     was_there = os.path.lexists(target)
     try:
         shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=_skipped_in(source))
@@ -251,7 +251,7 @@ def _unwritable(target: Path, error: OSError) -> FileError:
 
 
 def _clear(target: Path, was_there: bool) -> None:
-    """Removes what was written to a folder that was empty or was not there."""
+    """Removes what was written to a folder that was empty or did not exist."""
     if not os.path.isdir(target):
         return
     if not was_there:

@@ -1,4 +1,4 @@
-"""Blockers: what keeps work in float32, each with what would become 16 bit if it alone were taken away.
+"""Blockers: what keeps work in float32, each with what would become 16 bit without it.
 
 A node that stays in float32 has a root: the deny-list op from which the decision came, a missing kernel, a name rule.
 What a root is worth is not guessed from the nodes that name it: the graph is painted again without it. The roots whose
@@ -68,7 +68,7 @@ class Root:
 
     @property
     def remedy(self) -> str:
-        """The variable or the line that takes it away, or why there is none."""
+        """The variable or the line that removes it, or why there is none."""
         if self.kind in (DENY, NO_LIST):
             danger = f", but it {_DANGER_OF[self.what]}" if self.what in _DANGER_OF else ""
             return f"{_variable(f'{_home(self.what)}_add')}={shlex.quote(self.what)}{danger}"
@@ -84,7 +84,7 @@ class Root:
         }.get(self.kind, "none")
 
     def change(self, graph: GraphFigures, nodes: Iterable[int]) -> Change:
-        """What takes it away in one graph.
+        """The change that removes the root from one graph.
 
         Args:
             graph: the graph.
@@ -170,7 +170,7 @@ def find_blockers(
 
 
 class _Clock:
-    """Tells whether there is time for one try more, which takes as long as the longest so far."""
+    """Tells whether there is time for another try, which may take as long as the longest so far."""
 
     def __init__(self, seconds: float) -> None:
         self._last = time.monotonic()
@@ -184,7 +184,7 @@ class _Clock:
 
 
 def _gain(graphs: Sequence[GraphFigures], removed: Sequence[tuple[Root, Places]]) -> tuple[float, float, int]:
-    """What becomes 16 bit in all graphs once some roots are taken away together."""
+    """What becomes 16 bit in all graphs if some roots are removed together."""
     gains = []
     for number, graph in enumerate(graphs):
         change = NO_CHANGE
@@ -207,7 +207,8 @@ def _find_roots(graphs: Sequence[GraphFigures]) -> dict[Root, Places]:
 
 
 def _work(root: Root, places: Places, graphs: Sequence[GraphFigures]) -> list[tuple[float, int, int]]:
-    """The nodes that name a root and compute: operations, graph, node; those of unknown size for a shape alone."""
+    """The computing nodes that name a root: operations, graph, node. For an unknown shape, nodes of unknown size
+    too."""
     return [
         (float(graphs[number].figures.work[node]), number, node)
         for number, nodes in places.items()
@@ -253,7 +254,7 @@ def _why_no_kernel(op: str) -> str:
 
 
 def _home(op: str) -> str:
-    """The list to put an op on: that of the products, or that of what may follow them."""
+    """The list on which to put an op: the allow list for products, else the infer list."""
     return ALLOW if op in PRODUCTS else INFER
 
 

@@ -1,4 +1,4 @@
-"""The document: a report as plain data, of one version. ``report-1.schema.json`` beside this file describes it.
+"""The document: a report as plain data. ``report-1.schema.json`` beside this file describes it.
 
 All that people read is made of it: page, notebook, command line. What is not known is ``null``, or absent where it is
 one of a node's many figures. Operations and times are those of one run of each graph, loops counted as ten iterations.
@@ -33,7 +33,7 @@ _UNREMARKABLE: dict[Literal["operations", "bytes", "runs"], float] = {"operation
 
 
 def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[str, Any]:
-    """The document of a report.
+    """Makes the document of a report.
 
     Args:
         report: of a rewrite or of a process.
@@ -101,14 +101,14 @@ def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
 
 
 def _times(graph: GraphFigures) -> dict[str, float]:
-    """What one run takes in ns: all of it in float32, as it is now, and the casts of that."""
+    """The times of one run, in ns: all in float32, as it is now, and of the casts alone."""
     before, now = figures.times_before_and_now(graph.basis, graph.figures, graph.is_f16)
     casts = sum(found for cast in graph.basis.casts if (found := _cast_time(graph, cast)) is not None)
     return {"float32": float(before.sum()), "now": float(now.sum()) + casts, "casts": casts}
 
 
 def _has_costs(graph: GraphFigures) -> bool:
-    """Whether the figures of the cost model hold: XLA fuses what they take apart."""
+    """Whether the cost model applies: XLA fuses ops that it prices one by one."""
     return graph.report.way != "xla" and figures.has_costs(graph.basis)
 
 
@@ -120,7 +120,7 @@ def _cast_time(graph: GraphFigures, cast: InsertedCast) -> float | None:
 
 
 def _ops(graphs: Iterable[GraphFigures]) -> list[types.OpRow]:
-    """For each op, nodes and operations by precision."""
+    """Nodes and operations of each op, by precision."""
     counts: dict[str, tuple[types.Counts, types.Counts]] = {}
     for graph in graphs:
         work = graph.figures.work if graph.report.basis is not None else np.zeros(graph.view.node_count)

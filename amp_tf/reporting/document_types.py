@@ -25,7 +25,7 @@ class Process(TypedDict, total=False):
     host: str
     made: str
     seconds: float
-    ended: Annotated[str, "how, where it was not by itself"]
+    ended: Annotated[str, "how it ended, where not by itself"]
     amp_tf: str
     python: str
     tensorflow: str | None
@@ -177,14 +177,12 @@ class FullNodeRow(NodeRow, total=False):
     shapes: Annotated[
         list[list[int] | None], "static shapes of its outputs, -1 for an unknown dimension, null for an unknown rank"
     ]
-    operations: Annotated[
-        float | None, "floating-point operations of one run, null where nobody can tell; absent for none"
-    ]
+    operations: Annotated[float | None, "floating-point operations of one run, null where unknown; absent for zero"]
     bytes: Annotated[float | None, "of the float tensors that one run reads and writes, as for operations"]
     runs: Annotated[
         float,
-        "how often it runs while the graph runs once, a loop that does not tell how often it iterates counted as ten "
-        "iterations; absent for once",
+        "how often it runs while the graph runs once, a loop whose number of iterations is unknown counted as ten; "
+        "absent for once",
     ]
 
 
@@ -245,5 +243,5 @@ class Document(_Always, total=False):
 
     steps: Annotated[
         list[Steps],
-        "what the program's own steps took, that which took longest first; absent in reports of before",
+        "what the program's own steps took, that which took longest first; absent in older reports",
     ]

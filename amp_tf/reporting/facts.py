@@ -26,7 +26,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class ProcessFacts:
-    """A process.
+    """What a report says of the process it was made in.
 
     Attributes:
         process: program, process number, host, seconds since amp_tf began, versions.

@@ -1,4 +1,4 @@
-"""Reports as files: written whole or not at all, and read again, whatever version of amp_tf wrote them."""
+"""Reads and writes files of reports; a file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAGES = (".html", ".htm")
 
 
 def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: bool | None = None) -> None:
-    """Writes documents as a page, or as JSON, a list where they are several.
+    """Writes documents as a page or as JSON, as a list if there are several.
 
     Args:
         documents: what to write.
@@ -40,7 +40,7 @@ def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: b
 
 
 def write(path: str | Path, content: str | bytes) -> None:
-    """Puts a file that the user named in the place of another only once it is complete.
+    """Writes a file that the user named; an existing file is replaced only by a complete one.
 
     What a link points to is replaced; pipes and devices are written to.
 
@@ -54,7 +54,7 @@ def write(path: str | Path, content: str | bytes) -> None:
 
 
 def put(path: Path, content: str | bytes) -> None:
-    """Does the same under a name of our own: a link or a pipe that lies there is replaced, not written to.
+    """Writes a file under a name of amp_tf's own: a link or a pipe in that place is replaced, not followed.
 
     Raises:
         OSError: it cannot be written; nothing of it is there.
@@ -71,7 +71,7 @@ def put(path: Path, content: str | bytes) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside a file or folder that nobody can have put a link at."""
+    """A random name beside a file or folder, where nobody can have placed a link."""
     return path.with_name(f".amp_tf-{os.urandom(8).hex()}.tmp")
 
 
@@ -94,7 +94,7 @@ def writing(path: str | Path) -> Iterator[None]:
 
 
 def check_unpacked(path: str | Path) -> None:
-    """Refuses a zip or HDF5 file, as models and arrays are, that would take far more memory than it has bytes.
+    """Refuses a zip or HDF5 file that would need far more memory than it has bytes.
 
     Raises:
         FileError: it holds more than 256 MiB and more than 20 times its own size, or is damaged HDF5.
@@ -124,7 +124,7 @@ def _check_size(path: str | Path, size: int, unpacked: int) -> None:
 
 
 def _size_of_arrays(path: str | Path, file: Any) -> int:
-    """The bytes of all arrays of an HDF5 file, by their shapes: none of them is read."""
+    """The bytes of all arrays of an HDF5 file, by their shapes; none is read."""
     import h5py
 
     sizes = []
@@ -143,7 +143,7 @@ def _size_of_arrays(path: str | Path, file: Any) -> int:
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
-    """The documents of a JSON file.
+    """Reads the documents of a JSON file.
 
     Raises:
         FileError: there is no such file, it holds no report, or a later version of amp_tf wrote it.
@@ -155,7 +155,7 @@ def read(path: str | Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise FileError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
     except (ValueError, RecursionError) as error:
-        raise FileError(f"is no JSON ({error})", where=str(path), fix=fix) from None
+        raise FileError(f"is not JSON ({error})", where=str(path), fix=fix) from None
     documents = found if isinstance(found, list) else [found]
     for document in documents:
         if not isinstance(document, dict) or document.get("schema") != KIND:

@@ -30,7 +30,7 @@ class GraphFigures:
 
     @functools.cached_property
     def reasons(self) -> list[Reason]:
-        """Of each node."""
+        """The reason of each node."""
         return [self.report.painting.reason(node) for node in range(self.view.node_count)]
 
     @functools.cached_property
@@ -40,13 +40,13 @@ class GraphFigures:
 
     @property
     def basis(self) -> Basis:
-        """What the figures are found from, for graphs that have one."""
+        """What the figures are computed from; only for graphs that have one."""
         assert self.report.basis is not None
         return self.report.basis
 
     @property
     def list_of(self) -> Mapping[str, str]:
-        """The list of each op that is on one."""
+        """The list of each op that is on a list."""
         target = self.basis.resolution.target
         return target.lists.list_of if target else {}
 
@@ -56,7 +56,8 @@ class GraphFigures:
         return Figures.of(self.basis.view, self.basis.shapes)
 
     def gain(self, change: Change) -> tuple[float, float, int]:
-        """What becomes 16 bit under a change: operations of all nodes, of products among them, and how many nodes."""
+        """What becomes 16 bit under a change: operations of all nodes, of the products among them, and the number of
+        nodes."""
         after = converted_mask(self.basis.paint(change))
         figures = Figures.of(self.basis.view, self.basis.shapes.filled()) if change.shapes else self.figures
         gained = figures.work * (after.astype(float) - self.is_f16)

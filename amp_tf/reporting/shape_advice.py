@@ -1,4 +1,4 @@
-"""Which products have sizes that 16-bit hardware is slow with.
+"""Finds products whose sizes are slow on 16-bit hardware.
 
 Two grades: *works*, which is every size, because no TensorFlow of today refuses one; and *efficient*: every size is a
 multiple of 8, and at least 64 (NVIDIA's guide to mixed precision). Sizes that are not static are called unknown.
@@ -47,7 +47,7 @@ class Advice:
 
 
 def advise(graphs: Sequence[GraphFigures]) -> list[Advice]:
-    """Grades all products whose sizes can be told apart; those with most operations first."""
+    """Grades all products whose sizes are known by their op; those with most operations first."""
     found: dict[tuple[str, str, tuple[tuple[str, int], ...]], list[float]] = {}
     for graph in graphs:
         for node in np.flatnonzero(graph.figures.is_product).tolist():
@@ -80,7 +80,7 @@ def _words(sizes: Mapping[str, int]) -> str:
 
 
 def _better(size: int) -> str:
-    """Such as ``1000 → 1008``, and for a size that is a multiple already, what it is below."""
+    """The size to use, such as ``1000 → 1008``; or what a multiple is below."""
     if size % MULTIPLE:
         return f"{size} → {MULTIPLE * math.ceil(size / MULTIPLE)}"
     return f"{size}, below {LEAST}"

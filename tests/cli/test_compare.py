@@ -109,8 +109,8 @@ def test_files_that_are_no_inputs_are_told(model, tmp_path, capsys, content):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--steps", "0"], "0 is no number of batches"),
-        (["--batch-size", "0"], "--batch-size: 0 is no number of rows"),
+        (["--steps", "0"], "0 is not a number of batches"),
+        (["--batch-size", "0"], "--batch-size: 0 is not a number of rows"),
         (["--nodes", "("], "nodes"),
         (["--precision", "float16", "--target", "cpu", "--infer-remove", "Relux"], "Relux"),
         (["--html", "nowhere/page.html", *ARGUMENTS], "nowhere/page.html"),

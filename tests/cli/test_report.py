@@ -105,7 +105,7 @@ def test_json_that_is_nested_without_end_is_one_error(tmp_path, capsys):
     (tmp_path / "amp_tf_1.json").write_text("[" * 100_000)
     assert main(["report", str(tmp_path)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "is no JSON" in line
+    assert "is not JSON" in line
 
 
 def test_a_terminal_obeys_no_report(tmp_path, capsys):

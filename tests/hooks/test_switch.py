@@ -194,9 +194,9 @@ def test_a_misspelt_variable_is_told_once(
     for _ in range(2):
         switch.enable() if by_call else switch.obey_environment()
     assert [record.getMessage() for record in caplog.records] == [
-        "amp_tf: AMP_TF_PRECISON: this is no variable of amp_tf's. Write AMP_TF_PRECISION, if that is meant.",
-        "amp_tf: AMP_TF_QQQQQQQQQQQQQQQQQ: this is no variable of amp_tf's. docs/variables.md lists the variables.",
-        "amp_tf: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LVEL: this is no variable of amp_tf's. Write "
+        "amp_tf: AMP_TF_PRECISON: this is not a variable of amp_tf. Write AMP_TF_PRECISION, if that is meant.",
+        "amp_tf: AMP_TF_QQQQQQQQQQQQQQQQQ: this is not a variable of amp_tf. docs/variables.md lists the variables.",
+        "amp_tf: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LVEL: this is not a variable of amp_tf. Write "
         "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL, if that is meant.",
     ]
 

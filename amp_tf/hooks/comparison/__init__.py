@@ -1,4 +1,4 @@
-"""``amp-tf compare -- python train.py``: the first model that a program trains is compared, and the program ends.
+"""``amp-tf compare -- python train.py``: the first training step of a program is compared, and the program ends.
 
 The command starts the program with amp_tf off and :mod:`start` in every Python below it. The first step that trains
 (Keras' and tf_keras' ``fit`` and ``train_on_batch``, a ``tf.function`` that asks for gradients) is compared in the

@@ -1,4 +1,5 @@
-"""What the command asks of the program that it starts, and what comes back: files in a folder that a variable names."""
+"""What ``amp-tf compare`` asks of the program that it starts, and the answer: files in a folder that a variable
+names."""
 
 from __future__ import annotations
 
@@ -37,27 +38,27 @@ class CompareRequest:
     float32_only: bool = False
 
     def send(self) -> None:
-        """Writes what is asked for."""
+        """Writes the request into its folder."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         plain |= {"folder": str(self.folder), "config": dataclasses.asdict(self.config)}
         (self.folder / _ORDER).write_text(json.dumps(plain))
 
     @classmethod
     def receive(cls, folder: Path) -> CompareRequest:
-        """What is asked for."""
+        """Reads the request from its folder."""
         plain = json.loads((folder / _ORDER).read_text())
         return cls(**{**plain, "folder": folder, "config": AmpConfig(**plain["config"])})
 
     def mark(self, name: str) -> None:
-        """Notes how far a program came."""
+        """Records that a program came this far."""
         (self.folder / name).touch()
 
     def is_marked(self, name: str) -> bool:
-        """Whether any program came so far."""
+        """Whether any program came this far."""
         return (self.folder / name).exists()
 
     def claim(self) -> bool:
-        """Whether this process is the first that trains; the others leave it to that one."""
+        """Whether this process is the first one that trains; the others then leave the comparison to it."""
         try:
             os.close(os.open(self.folder / _CLAIM, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -65,7 +66,7 @@ class CompareRequest:
         return True
 
     def answer(self, found: Mapping[str, Any]) -> None:
-        """Writes what was found, whole or not at all.
+        """Writes the answer, whole or not at all.
 
         Args:
             found: the comparison's data as ``comparison`` and its text as ``text``; or ``error``, why there is none.
@@ -73,7 +74,7 @@ class CompareRequest:
         files.put(self.folder / _ANSWER, json.dumps(dict(found)))
 
     def read_answer(self) -> dict[str, Any] | None:
-        """What was found; ``None`` as long as there is nothing."""
+        """Reads the answer; ``None`` while there is none."""
         try:
             return dict(json.loads((self.folder / _ANSWER).read_text()))
         except FileNotFoundError:

@@ -13,7 +13,7 @@ from amp_tf.hooks.process import devices, notices
 
 
 class Training:
-    """What the hooks share.
+    """The state that the patches of a comparison share.
 
     Attributes:
         request: what is asked for.
@@ -27,7 +27,7 @@ class Training:
 
     @contextlib.contextmanager
     def surviving(self) -> Iterator[None]:
-        """Ends the wait and warns once if anything in the block fails; the program goes on."""
+        """Stops waiting, with one warning, if anything in the block fails; the program goes on."""
         try:
             yield
         except Exception as error:
@@ -40,7 +40,7 @@ class Training:
             notices.warn_once("comparison.failed", f"nothing is compared ({why.rstrip('.')})", where=where, fix=fix)
 
     def compare(self, subject: Any, batches: Sequence[Any], notes: Sequence[str] = ()) -> None:
-        """Compares, leaves the answer and ends the program; does nothing where that was done before.
+        """Compares a step, writes the answer and ends the program; does nothing the second time.
 
         Args:
             subject, batches: as for :func:`amp_tf.compare`.

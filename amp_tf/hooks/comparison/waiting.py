@@ -1,4 +1,4 @@
-"""Puts the patches in place in which the first training of a process is waited for."""
+"""Installs the patches that wait for the first training of a process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def install(library: str, folder: str) -> None:
 
 
 def _at_exit() -> None:
-    """What a function was called with fewer times than wanted is compared after all."""
+    """Compares a function that was called fewer times than wanted, as the program ends."""
     if _training is not None and _training.is_awaited:
         with _training.surviving(), contextlib.suppress(SystemExit):
             functions.compare_what_is_there(_training)

@@ -1,4 +1,4 @@
-"""One graph of the running program: rewrite, record, once for each graph."""
+"""Converts one graph of the running program, and records it once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
 def convert(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config: AmpConfig) -> bytes | None:
     """Rewrites one graph that TensorFlow is about to run.
 
-    Library functions stay as they are: TensorFlow hands over the body of each one that it runs by itself.
+    Library functions stay as they are: TensorFlow passes the body of each one that it runs separately.
 
     Args:
         serialized: a serialized GraphDef.
@@ -30,7 +30,7 @@ def convert(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config:
         The new serialized GraphDef, or ``None`` if nothing changed; so for the functions of input pipelines.
 
     Raises:
-        GraphError: the bytes are no GraphDef, or the graph is broken.
+        GraphError: the bytes are not a GraphDef, or the graph is broken.
         RewriteError: the rewrite made a graph that its own verification refuses.
     """
     if input_pipelines.is_marked(serialized) or _visits.is_rewritten(serialized, preserve):

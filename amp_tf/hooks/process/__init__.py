@@ -1,1 +1,1 @@
-"""What holds for the whole process, and what it says: its state, warnings, the line at exit, the report's files."""
+"""State and messages of the whole process: settings in force, warnings, the line at exit, the report's files."""

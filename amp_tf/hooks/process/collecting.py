@@ -1,9 +1,9 @@
-"""Whether this thread is in a garbage collection: there nothing of ours takes a lock or runs a graph.
+"""Tells whether this thread is inside a garbage collection, where amp_tf must not take locks or run graphs.
 
 A collection begins anywhere, also where this thread holds a lock, of ours or of TensorFlow's, and runs finalizers of
 others: that of a session closes it, which is patched. To wait there for a lock, or for a graph that another thread
-rewrites under one, may be for ever. An object whose last reference goes ends where its owner let it go, which is no
-such place; only the collector tells which of the two it is.
+rewrites under one, may take for ever. An object also ends when its last reference goes, which is a safe place; only
+the collector's callbacks tell one from the other.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _here = _Here()
 
 
 def watch() -> None:
-    """Notes from now on, for good, when this process collects. Idempotent."""
+    """Records from now on, permanently, when this process collects garbage. Idempotent."""
     if _note not in gc.callbacks:
         gc.callbacks.append(_note)
 
 
 def is_running() -> bool:
-    """Whether this thread is in a garbage collection; never, before :func:`watch`."""
+    """Whether this thread is inside a garbage collection; always false before :func:`watch`."""
     return _here.is_collecting
 
 

@@ -1,4 +1,4 @@
-"""What a report says of this process beside its graphs."""
+"""Collects what a report says of this process beside its graphs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _process() -> dict[str, Any]:
 
 
 def _devices(has_graphs: bool) -> list[dict[str, Any]]:
-    """Those that a rewrite asked for; a process without graphs is not made to look for GPUs."""
+    """The devices of this process; a process without graphs is not made to look for GPUs."""
     from amp_tf.hooks.process import devices
     from amp_tf.oplists.cost_tables import SHIPPED
     from amp_tf.oplists.hardware import Hardware

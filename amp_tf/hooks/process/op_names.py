@@ -1,4 +1,4 @@
-"""Misspelt op names in a running program: told once, and the program goes on without them."""
+"""Handles misspelt op names in a running program: one warning, and the program goes on without them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from amp_tf.oplists import op_names
 
 
 def known_only(config: AmpConfig) -> AmpConfig:
-    """The configuration without the names that TensorFlow does not know now; each is told once.
+    """The configuration without the op names that TensorFlow does not know now; each gets one warning.
 
     It is asked for each graph, so that ops of a library that the program loads later count from then on.
     """

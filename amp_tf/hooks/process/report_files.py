@@ -1,4 +1,4 @@
-"""``AMP_TF_REPORT=folder``: the report of a process as a file, written when it ends, by SIGTERM too.
+"""``AMP_TF_REPORT=folder``: writes the report of a process to a file when it ends, also when SIGTERM ends it.
 
 Where TensorBoard's files are in that folder, its scalars are written beside them, as a run of the report's name.
 
@@ -32,7 +32,7 @@ _is_written = False
 
 
 def install(config: AmpConfig) -> None:
-    """Has the report written as the process ends, if the configuration names a folder. Idempotent."""
+    """Arranges for the report to be written as the process ends, if the configuration names a folder. Idempotent."""
     before = process_state.current().config
     process_state.note(config=config)
     if config.report_path and (before is None or before.report_path != config.report_path):
@@ -42,12 +42,12 @@ def install(config: AmpConfig) -> None:
 
 
 def uninstall() -> None:
-    """Leaves SIGTERM alone again; what was rewritten so far is still reported. Idempotent."""
+    """Restores SIGTERM's default; what was rewritten so far is still reported. Idempotent."""
     sigterm.unwatch()
 
 
 def write(most_seconds: float = float("inf")) -> None:
-    """Writes the file, if a folder was named, and once; trouble is one line. Never raises.
+    """Writes the report once, if a folder was named; an error is printed in one line. Never raises.
 
     Args:
         most_seconds: for the figures of the report that are tried.
@@ -90,7 +90,7 @@ def _write(folder: str, seconds: float) -> None:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A report is trees of plain data, and one walk through all that TensorFlow holds takes longer than making it."""
+    """Turns garbage collection off in the block: one pass over TensorFlow's objects takes longer than the report."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -118,7 +118,7 @@ def _tell(folder: str, error: OSError) -> None:
 
 
 def _end_by_sigterm() -> None:
-    """On a thread of its own: the program's threads may hold any lock just now, so it is not waited for without end."""
+    """Writes the report on a thread of its own, with a time limit, because the program's threads may hold any lock."""
     process_state.note(ended="by SIGTERM")
     writer = threading.Thread(target=write, args=(_SIGTERM_FIGURES,), name="amp_tf report", daemon=True)
     writer.start()

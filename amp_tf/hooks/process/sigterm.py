@@ -1,4 +1,4 @@
-"""SIGTERM told to a thread: a program that is inside C++ ends, too, and by the signal as it would have.
+"""Runs a function when SIGTERM arrives, even while the program is inside C++; the process then ends by the signal.
 
 A handler of Python's runs on the main thread between two steps of its own code, and ``Server.join()`` never comes back
 to them. A wakeup descriptor is one for the whole process: event loops need it, and Twisted does without where it finds
@@ -23,7 +23,7 @@ _forking = threading.local()  # the signals that a thread had blocked before its
 
 
 def watch(ending: Callable[[], None]) -> None:
-    """Has SIGTERM call a function before it ends the process, where the program left its meaning alone. Idempotent.
+    """Arranges for SIGTERM to call a function before it ends the process, unless the program handles it. Idempotent.
 
     Args:
         ending: what is called, once, on a thread of its own; the process ends by the signal when it returns.
@@ -36,7 +36,7 @@ def watch(ending: Callable[[], None]) -> None:
 
 
 def unwatch() -> None:
-    """Gives SIGTERM its default meaning back, unless the program gave it another. Idempotent."""
+    """Restores SIGTERM's default, unless the program handles it. Idempotent."""
     with _lock:
         if _pipe is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             faulthandler.unregister(signal.SIGTERM)
@@ -64,7 +64,7 @@ def _wait(pipe: int, ending: Callable[[], None]) -> None:
 
 @functools.cache
 def _watch_forks() -> None:
-    """A child, such as a worker of a pool, is no run of its own: it is born with SIGTERM as it was.
+    """Restores SIGTERM's default in forked children, such as workers of a pool.
 
     The signal waits while a thread forks: a child that it reached too early would write into its parent's pipe.
     """

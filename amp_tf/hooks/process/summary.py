@@ -1,4 +1,4 @@
-"""What amp_tf did to this process, or why it did nothing: the one line at its end, and ``amp_tf.report()``."""
+"""The line at exit and ``amp_tf.report()``: what amp_tf did to this process, or why it did nothing."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _has_ended = False  # the program; what is left is the line
 
 
 def add_part(part: Callable[[], str]) -> None:
-    """Adds to the line, once, what a part returns at exit, such as the loss scale; ``""`` for nothing to say."""
+    """Adds a function whose result, such as the loss scale, is appended to the line; ``""`` for nothing."""
     if part not in _parts:
         _parts.append(part)
 
 
 def is_due() -> bool:
-    """Whether any graph of this process was looked at: then the line is due, even if amp_tf is off by now."""
+    """Whether any graph of this process was seen: then the line is printed even if amp_tf is off by now."""
     process = sys.modules.get("amp_tf.reporting.process")
     return process is not None and bool(process.totals().graphs)
 
@@ -141,12 +141,12 @@ def _is_on_cpu() -> bool:
 
 
 def _weighs(totals: Totals) -> bool:
-    """Whether the cost model decided: on CPUs, where the precision was not named."""
+    """Whether the cost model decided: on CPUs, where no precision was named."""
     return process_state.settings().precision == "auto" and totals.precisions == (Precision.BFLOAT16,)
 
 
 def _failed_before() -> str:
-    """What TensorFlow's optimizers fail with; asked at the end alone, because it takes a second session."""
+    """The error of TensorFlow's own optimizers; asked only at the end, because it takes a second session."""
     if not _has_ended or "tensorflow" not in sys.modules:
         return ""
     from amp_tf.hooks.grappler import failures
@@ -159,7 +159,7 @@ def _failed_before() -> str:
 
 
 def _why_no_target(report: RewriteReport) -> str:
-    """Why no device of this machine is converted, where that is why nothing was; else empty."""
+    """Why no device of this machine is converted, if that is why nothing was; else empty."""
     reason = report.why_nothing
     return str(reason) if reason is not None and reason.rule.name == "NO_TARGET" else ""
 
@@ -182,7 +182,7 @@ def _why_never_on() -> str:
 
 
 def _ended_by_error() -> bool:
-    """Whether an error that nobody caught ends the program; in a session at a prompt it ends one line alone."""
+    """Whether an uncaught error ends the program; at an interactive prompt it only ends a line."""
     return hasattr(sys, "last_type") and not hasattr(sys, "ps1")
 
 
@@ -194,7 +194,7 @@ def _has_acted() -> bool:
 
 
 def _has_xla_functions() -> bool:
-    """Whether any tf.function that is alive is to be compiled by XLA."""
+    """Whether any live tf.function is to be compiled by XLA."""
     if "tensorflow" not in sys.modules:
         return False
     from tensorflow.python.eager import context

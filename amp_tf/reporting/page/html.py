@@ -69,13 +69,13 @@ def _whole(name: str, documents: Sequence[Document], *, is_part: bool = False) -
 
 
 def _without_figures_of_nodes(document: Document) -> Document:
-    """The document with a short list for each node, so that 50,000 of them fit in 2 MB."""
+    """The document with a short list for each node, so that 50,000 nodes fit into 2 MB."""
     graphs = [{**graph, "nodes": list(map(_short, graph["nodes"]))} for graph in document["graphs"]]
     return {**document, "graphs": graphs}
 
 
 def _short(node: Mapping[str, Any]) -> list[Any]:
-    """What report.js reads of a node."""
+    """The part of a node's row that report.js reads."""
     operations = node.get("operations", 0.0)
     work = None if operations is None else round(operations * (node.get("runs") or 1.0))
     is_f16 = int(node["precision"] != "float32")
