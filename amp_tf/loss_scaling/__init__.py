@@ -1,14 +1,22 @@
 """Dynamic loss scaling for Keras 3, tf_keras and TF1 optimizers. Importing this package imports no TensorFlow.
 
-The way a step goes::
+A step::
 
     loss --scale_loss--> scaled loss --tape--> scaled gradients --unscale--> gradients
         --find_nonfinite, summed over replicas--> one decision --> inner optimizer's step, or nothing
         --schedule--> next scale
 
-``schedule`` is the pure state machine, ``finite`` the tensor operations, ``scaler`` the steps above around some
-variables, and ``diagnosis`` what is told to people. ``keras3``, ``tf_keras`` and ``v1`` create the variables and make
-the scaler an optimizer of each library; ``loss_scaler`` is the same for loops without one.
+Where things are:
+
+- *The algorithm* is ``schedule``: three schedules with one interface, a pure function from state to state.
+- *The step* is ``scaler``: the schedule's state in variables (``Memory``), and the arrows above (``Scaler``). Its
+  tensor operations are in ``finite``, the decision of all replicas in ``replicas``.
+- *The public classes*: ``loss_scaler`` for loops without an optimizer; ``keras3``, ``tf_keras`` and ``v1`` for the
+  optimizers of each library, with what they share in ``scaling_methods``, ``saved_scale`` and ``misuse``, and the parts
+  of Keras 3's in ``keras3_…``.
+- *Messages*: ``diagnosis`` says why training is stuck, from what ``skip_facts`` records of a skipped step; ``ledger``
+  is for the line at exit, ``tensorboard`` for TensorBoard.
+- *What a loop does itself*: ``call_order`` checks it, ``recognizing/`` finds it out; neither changes the schedule.
 """
 
 from __future__ import annotations

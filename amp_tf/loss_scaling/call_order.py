@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.errors import CallOrderError
-from amp_tf.loss_scaling.usage import places
+from amp_tf.loss_scaling.recognizing.usage import places
 
 THREE_LINES = (
     "loss = scaler.scale(loss)                                 # inside the GradientTape\n"

@@ -23,10 +23,10 @@ from amp_tf.loss_scaling.keras3_inner import (
 from amp_tf.loss_scaling.keras3_saving import Saving, ScaleState
 from amp_tf.loss_scaling.keras3_step import apply_inner
 from amp_tf.loss_scaling.misuse import check_in_replica
+from amp_tf.loss_scaling.recognizing.usage import Gradients, scaled_step
 from amp_tf.loss_scaling.scaler import Memory, Scaler
 from amp_tf.loss_scaling.scaling_methods import ScalingMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, Schedule, build_schedule
-from amp_tf.loss_scaling.usage import Gradients, scaled_step
 
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
 _KerasWrapper: Any = keras.optimizers.LossScaleOptimizer

@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.loss_scaling.keras3_inner import accumulated_steps, counter_of, parts_of
+from amp_tf.loss_scaling.recognizing.usage import scaled_step
 from amp_tf.loss_scaling.replicas import count
-from amp_tf.loss_scaling.usage import scaled_step
 
 
 def apply_inner(strategy: Any, optimizer: Any, method: str, gradients: Any, variables: Sequence[Any]) -> None:

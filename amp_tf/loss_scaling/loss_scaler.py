@@ -10,10 +10,10 @@ import tensorflow as tf
 from amp_tf.loss_scaling import check_settings, replicas
 from amp_tf.loss_scaling.call_order import CallOrder
 from amp_tf.loss_scaling.misuse import check_any, check_in_replica
+from amp_tf.loss_scaling.recognizing.usage import inner_call
 from amp_tf.loss_scaling.scaler import Memory, Scaler
 from amp_tf.loss_scaling.scaling_methods import StateMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, ScheduleSettings, build_schedule
-from amp_tf.loss_scaling.usage import inner_call
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it without its being installed

@@ -14,9 +14,9 @@ import tensorflow as tf
 from amp_tf.loss_scaling import finite, ledger, replicas
 from amp_tf.loss_scaling.diagnosis import SkipFacts, Status
 from amp_tf.loss_scaling.misuse import check_any
+from amp_tf.loss_scaling.recognizing.usage import Gradients, Usage, is_inner_call, note_scale, scaled_step
 from amp_tf.loss_scaling.schedule import Schedule, State, check_scale
 from amp_tf.loss_scaling.skip_facts import NonfiniteVariables, data_of, find_facts, make_variable
-from amp_tf.loss_scaling.usage import Gradients, Usage, is_inner_call, note_scale, scaled_step
 
 
 class Memory:

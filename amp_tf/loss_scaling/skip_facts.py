@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.loss_scaling import lineage
 from amp_tf.loss_scaling.diagnosis import SkipFacts
+from amp_tf.loss_scaling.recognizing import lineage
 from amp_tf.loss_scaling.replicas import Nonfinite
 from amp_tf.oplists.table import GIVEN
 

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.misuse import check_in_replica, check_not_scaled
+from amp_tf.loss_scaling.recognizing.usage import inner_call
 from amp_tf.loss_scaling.scaler import Memory, Scaler
 from amp_tf.loss_scaling.scaling_methods import ScalingMethods, accepted
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, build_schedule
-from amp_tf.loss_scaling.usage import inner_call
 from amp_tf.loss_scaling.v1_variables import ScaleVariables
 
 _v1: Any = tf.compat.v1

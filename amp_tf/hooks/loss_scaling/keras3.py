@@ -136,7 +136,7 @@ def watch_step(optimizer: Any, name: str, context: Context) -> Any:
         A context manager for the step if the optimizer scales its loss: those inside it need not.
     """
     from amp_tf.loss_scaling import is_loss_scaled
-    from amp_tf.loss_scaling.usage import is_scaled_step, scaled_step
+    from amp_tf.loss_scaling.recognizing.usage import is_scaled_step, scaled_step
 
     if is_loss_scaled(optimizer):
         return scaled_step()

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from amp_tf.hooks.loss_scaling.automatic import Context, Patch, survive
 from amp_tf.hooks.patches import calling
-from amp_tf.loss_scaling import lineage, usage
+from amp_tf.loss_scaling.recognizing import lineage, usage
 
 _BODIES = ("f", "body", "then_branch", "else_branch")  # attributes of calls, loops and branches that name functions
 _VARIABLE_OPS = ("assign_variable_op", "assign_add_variable_op", "assign_sub_variable_op")

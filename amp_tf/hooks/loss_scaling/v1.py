@@ -56,7 +56,8 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
     Returns:
         The wrapper, or ``None`` if the optimizer is to be left alone.
     """
-    from amp_tf.loss_scaling import usage, v1
+    from amp_tf.loss_scaling import v1
+    from amp_tf.loss_scaling.recognizing import usage
 
     if usage.is_inner_call() or optimizer in _wrapped_by_hand or not context.should_scale(optimizer):
         return None

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 import amp_tf
-from amp_tf.loss_scaling import usage
+from amp_tf.loss_scaling.recognizing import usage
 from tests.loss_scaling.steps import variables
 
 

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from amp_tf.loss_scaling import lineage
+from amp_tf.loss_scaling.recognizing import lineage
 
 W, SCALE, OTHER = (tf.Variable(value) for value in (1.0, 2.0, 3.0))
 v1 = tf.compat.v1

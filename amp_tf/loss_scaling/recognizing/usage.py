@@ -10,12 +10,12 @@ what ``apply_gradients`` is given. By what a loop differentiates, and what it th
     loss                         gradient                         NEVER_SCALED
 
 *A call counts for the graph in which it is made*, because one optimizer may serve several loops, ``fit`` and then one
-of the user's own. For another graph it counts only while the gradients of its own graph were not applied there: they
-may have been handed over by arguments or in variables. A trace that failed hands over nothing.
+of the user's own. For another graph it counts only until the gradients of its own graph are applied there: they may
+have been passed on by arguments or in variables. A trace that failed passes nothing on.
 
-*To read the scale says nothing*, because loops log it. The graph says whether the gradients were computed from it
-(:mod:`amp_tf.loss_scaling.lineage`), and whether it was divided out again (:mod:`amp_tf.loss_scaling.powers`). By hand
-means SCALED in Keras 3, and UNSCALED_BY_LOOP in tf_keras and TF1, as each library's own wrapper takes it.
+*Reading the scale proves nothing*, because loops log it. The graph says whether the gradients were computed from it
+(``lineage``), and whether it was divided out again (``powers``). A loop that multiplies by the scale itself counts as
+SCALED in Keras 3, and as UNSCALED_BY_LOOP in tf_keras and TF1, as in each library's own wrapper.
 
 *Where the graph cannot tell* (eager steps, gradients that another function left in variables) they count as never
 scaled: a step that is too large shows at once and comes with a warning, while gradients divided by a scale that never
@@ -43,8 +43,9 @@ import tensorflow as tf
 from absl import logging
 
 from amp_tf.errors import CallOrderError
-from amp_tf.loss_scaling import finite, lineage, powers
+from amp_tf.loss_scaling import finite
 from amp_tf.loss_scaling.diagnosis import TWO_LINES
+from amp_tf.loss_scaling.recognizing import lineage, powers
 
 _TWO_LINES = (
     f"Add two lines to the training step:\n    {TWO_LINES}\n"

@@ -26,7 +26,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.loss_scaling import lineage
+from amp_tf.loss_scaling.recognizing import lineage
 from amp_tf.oplists.table import (
     CALLS,
     DIVIDING,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp_tf.loss_scaling import powers
+from amp_tf.loss_scaling.recognizing import powers
 
 X, W, SCALE, OTHER = (tf.Variable(value) for value in ([[1.0, 2.0]], [[1.0], [2.0]], 4.0, 3.0))
 v1 = tf.compat.v1
