@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from amp_tf.comparing.comparison import Comparison
     from amp_tf.comparing.pipeline import compare
     from amp_tf.config import AmpConfig
-    from amp_tf.errors import AmpError, CallOrderError, ConfigError, GraphError, OpListError, RewriteError
+    from amp_tf.errors import AmpError, CallOrderError, ConfigError, FileError, GraphError, OpListError, RewriteError
+    from amp_tf.hooks.process.summary import report
     from amp_tf.hooks.scope import scope
-    from amp_tf.hooks.summary import report
     from amp_tf.hooks.switch import Handle, disable, enable, is_enabled
     from amp_tf.loss_scaling import LossScaleOptimizer
     from amp_tf.loss_scaling.diagnosis import LossScaleError
@@ -37,6 +37,7 @@ _HOMES = {
     "CallOrderError": "amp_tf.errors",
     "Comparison": "amp_tf.comparing.comparison",
     "ConfigError": "amp_tf.errors",
+    "FileError": "amp_tf.errors",
     "GraphError": "amp_tf.errors",
     "Handle": "amp_tf.hooks.switch",
     "Hardware": "amp_tf.oplists.hardware",
@@ -55,7 +56,7 @@ _HOMES = {
     "disable": "amp_tf.hooks.switch",
     "enable": "amp_tf.hooks.switch",
     "is_enabled": "amp_tf.hooks.switch",
-    "report": "amp_tf.hooks.summary",
+    "report": "amp_tf.hooks.process.summary",
     "rewrite": "amp_tf.rewriting.pipeline",
     "scope": "amp_tf.hooks.scope",
 }
@@ -66,6 +67,7 @@ __all__ = [
     "CallOrderError",
     "Comparison",
     "ConfigError",
+    "FileError",
     "GraphError",
     "Handle",
     "Hardware",

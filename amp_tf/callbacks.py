@@ -1,7 +1,7 @@
 """Callbacks for Keras 3 and tf_keras. Importing this module imports neither.
 
-:class:`LossScaleMonitor` is no subclass of either library's ``Callback``: it has all of its methods, which is what both
-libraries ask for, so one class serves both.
+:class:`LossScaleMonitor` is not a subclass of either library's ``Callback``: it has all of its methods, which is what
+both libraries ask for, so one class serves both.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _PHASES = ("train", "test", "predict")
 
 
 class LossScaleMonitor:
-    """Shows the loss scale and the skipped steps, and speaks up when training is stuck.
+    """Logs the loss scale and the skipped steps, and raises when training is stuck.
 
     Adds ``loss_scale`` and ``skipped_steps`` to the logs, so that the progress bar, ``History``, ``CSVLogger`` and
     ``TensorBoard`` show them; put it before them in the list of callbacks. Logs skipped steps, a few lines a minute at
     most. Where an optimizer has no loss scale, or its training step scales no loss, it does nothing. (tf_keras'
-    progress bar shows the epoch's mean of all logs that are no metrics; the other callbacks show the last value.)
+    progress bar shows the epoch's mean of all logs that are not metrics; the other callbacks show the last value.)
 
     Args:
         max_skips: how many skipped steps in a row are too many.
@@ -114,14 +114,14 @@ class LossScaleMonitor:
         self._add_to(logs)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Called by Keras: logs what the rate limit still held back."""
+        """Called by Keras: logs what the rate limit held back."""
         self._next_line = 0.0
         self.look()
         if self._board is not None:
             self._board.flush()
 
     def look(self, optimizer: Any = None) -> Status | None:
-        """Reads the state, logs, and raises if training is stuck. A custom loop calls this every few steps.
+        """Reads the state, logs it, and raises if training is stuck. Custom loops call this every few steps.
 
         Args:
             optimizer: the wrapper; the model's optimizer, if left out.
@@ -181,7 +181,7 @@ class LossScaleMonitor:
 
 
 def has_loss_scale(model: Any) -> bool:
-    """Whether a model's optimizer is one of amp_tf's wrappers. Other optimizers may have a ``status`` of their own."""
+    """Whether a model's optimizer is one of amp_tf's wrappers; other optimizers may also have a ``status``."""
     return _scaler_of(getattr(model, "optimizer", None)) is not None
 
 
@@ -190,7 +190,7 @@ def _status_of(model: Any) -> Status | None:
 
 
 def _scaler_of(optimizer: Any) -> Any:
-    """What scales the loss for an optimizer of amp_tf's, or a ``LossScaler``; ``None`` for others."""
+    """The scaler of a wrapped optimizer or of a ``LossScaler``; ``None`` for other objects."""
     is_ours = any(base.__module__.startswith("amp_tf.loss_scaling.") for base in type(optimizer).__mro__)
     return optimizer._scaler if is_ours else None
 

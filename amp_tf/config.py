@@ -226,13 +226,13 @@ class Switches:
 
 
 def deciding_switch() -> tuple[str, str]:
-    """The switch by which the graph rewrite is on or off, and its value; the value is empty where none is set."""
+    """The switch that turned the graph rewrite on or off, and its value; the value is empty where none is set."""
     name = GRAPH_REWRITE_VAR if os.environ.get(GRAPH_REWRITE_VAR) else ENABLE_VAR
     return name, os.environ.get(name, "")
 
 
 def check_environment(environ: Mapping[str, str] | None = None) -> None:
-    """Sees that every variable has a value that means something, the switches and the settings.
+    """Checks the values of all variables, switches and settings.
 
     Raises:
         ConfigError: some have not; the message names each, its value and all valid ones.
@@ -241,7 +241,7 @@ def check_environment(environ: Mapping[str, str] | None = None) -> None:
 
 
 def find_unknown_variables(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
-    """Variables that look like amp_tf's and are none, each with the closest name, empty where none is close."""
+    """Variables that look like amp_tf's and are not, each with the closest valid name or an empty string."""
     environ = os.environ if environ is None else environ
     unknown = sorted(set(environ).difference((row.name for row in ENV_VARS), _OF_THE_BUILD))
     return [(name, close) for name in unknown if (close := _closest(name)) or name.startswith("AMP_TF_")]
@@ -249,13 +249,13 @@ def find_unknown_variables(environ: Mapping[str, str] | None = None) -> list[tup
 
 @functools.lru_cache(maxsize=1024)  # of a whole environment, at each enable
 def _closest(name: str) -> str:
-    """The variable that is meant by a name; empty where none is close."""
+    """The variable that a name probably means; empty where none is close."""
     cutoff = 0.8 if name.startswith("AMP_TF_") else 0.95  # the other names are TensorFlow's own, which has more of them
     return "".join(difflib.get_close_matches(name, [row.name for row in ENV_VARS], n=1, cutoff=cutoff))
 
 
 def is_disabled(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether ``AMP_TF_DISABLE`` forbids everything, whoever turns it on.
+    """Whether ``AMP_TF_DISABLE`` turns amp_tf off, whoever turns it on.
 
     Raises:
         ConfigError: its value is neither true nor false.
@@ -283,7 +283,7 @@ class EnvVar:
 
 
 def check_config(config: object, *, where: str, fix: str) -> AmpConfig:
-    """The configuration, if it is one.
+    """Checks that a value is a configuration, and returns it.
 
     Args:
         config: what the user passed.
@@ -302,7 +302,7 @@ def with_settings(config: AmpConfig, settings: Mapping[str, Any], *, where: str)
     """A configuration with other values for some fields.
 
     Raises:
-        ConfigError: a name is no field's, or a value is not a valid one.
+        ConfigError: there is no such field, or its value is not valid.
     """
     fields = [field.name for field in dataclasses.fields(AmpConfig)]
     for name in settings:
@@ -331,12 +331,12 @@ def _check_lists(config: AmpConfig) -> None:
             raise OpListError(
                 f"op {op!r} is to join the {' and the '.join(names)} list",
                 where=" and ".join(setting_name(f"{name}_add") for name in names),
-                fix=f"Name {op!r} in one of them alone: it leaves by itself the list that it is on",
+                fix=f"Name {op!r} in one of them alone: it then leaves the list that it is on",
             )
 
 
 def _read(environ: Mapping[str, str] | None, rows: Iterable[EnvVar]) -> list[tuple[EnvVar, Any]]:
-    """The values of the variables that are set. All that are wrong are told in one error."""
+    """The values of the variables that are set; one error names all that are wrong."""
     environ = os.environ if environ is None else environ
     found, wrong = [], []
     for row in rows:
@@ -353,7 +353,7 @@ def _read(environ: Mapping[str, str] | None, rows: Iterable[EnvVar]) -> list[tup
 
 
 def _of_types(names: Iterable[str]) -> str:
-    """Names of types for people, each with the short one that it also has."""
+    """Names of types for messages, each with its short form."""
     short = {name: alias for alias, name in SHORT_NAMES.items()}
     return ", ".join(f"{name} ({short[name]})" if name in short else name for name in names)
 

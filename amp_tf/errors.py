@@ -52,6 +52,10 @@ class GraphError(AmpError, ValueError):
     """A graph was broken on arrival: it names a node, port, type or function that does not fit."""
 
 
+class FileError(GraphError):
+    """A file or folder cannot be read or written, is damaged, or holds something else."""
+
+
 class RewriteError(AmpError, RuntimeError):
     """amp_tf made a graph that its own verification refuses; the original graph is untouched."""
 

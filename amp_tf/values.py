@@ -20,7 +20,7 @@ _PATTERN_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[(){},]", re.DOTAL
 
 
 def invalid(value: object, where: str, valid: str) -> ConfigError:
-    """The error for a value that is none of the valid ones."""
+    """The error for a value that is not among the valid ones."""
     return ConfigError(f"{value!r} is not a valid value", where=where, fix=f"Valid values: {valid}")
 
 
@@ -37,38 +37,38 @@ def dtype_name(value: object) -> object:
 
 
 def check_path(value: object, *, where: str) -> str | None:
-    """A path as a string, or ``None``."""
+    """Checks a path; returns it as a string, or ``None``."""
     if value is None or (isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str)):
         return None if value is None else str(os.fspath(value))
-    raise ConfigError(f"{value!r} is no path", where=where, fix="Valid values: a folder's path, None")
+    raise ConfigError(f"{value!r} is not a path", where=where, fix="Valid values: a folder's path, None")
 
 
 def check_choice(value: object, valid: tuple[str, ...], *, where: str) -> str:
-    """One of some words."""
+    """Checks that a value is one of some words."""
     if value not in valid:
         raise invalid(value, where, ", ".join(valid))
     return str(value)
 
 
 def check_count(value: object, *, where: str) -> None:
-    """A whole number above zero."""
+    """Checks that a value is a whole number above zero."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise invalid(value, where, "integers from 1")
 
 
 def check_names(value: object, *, where: str) -> tuple[str, ...]:
-    """Any row of strings as a tuple."""
+    """Checks a list of strings; returns it as a tuple."""
     if isinstance(value, str):
         raise ConfigError(f"{value!r} is one string, not several", where=where, fix=f"Write ({value!r},)")
     names: list[Any] = list(value) if isinstance(value, Iterable) else [value]
     if not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"{value!r} is not a row of strings", where=where, fix="Write ('A', 'B')")
+        raise ConfigError(f"{value!r} is not a list of strings", where=where, fix="Write ('A', 'B')")
     # A set has no order, and equal settings are to be equal.
     return tuple(sorted(names)) if isinstance(value, Set) else tuple(names)
 
 
 def check_pattern(pattern: str, *, where: str) -> str:
-    """A regular expression that compiles."""
+    """Checks that a regular expression compiles."""
     try:
         re.compile(pattern)
     except re.error as error:
@@ -81,7 +81,7 @@ def check_pattern(pattern: str, *, where: str) -> str:
 
 
 def read_bool(text: str, name: str) -> bool:
-    """Yes or no."""
+    """Reads yes or no."""
     lowered = text.strip().lower()
     if lowered in ("1", "true"):
         return True
@@ -91,12 +91,12 @@ def read_bool(text: str, name: str) -> bool:
 
 
 def read_dtype(valid: tuple[str, ...]) -> Callable[[str, str], str]:
-    """Reads the name of a type, of which :data:`SHORT_NAMES` are others."""
+    """Reads the name of a type, in its long or short form."""
     return read_choice(valid, lambda text: SHORT_NAMES.get(text.lower(), text.lower()))
 
 
 def read_choice(valid: tuple[str, ...], normalise: Callable[[str], str]) -> Callable[[str, str], str]:
-    """Reads one of some words, whose letters are made small or large first."""
+    """Reads one of some words, in lower or upper case."""
 
     def read(text: str, name: str) -> str:
         normalised = normalise(text.strip())
@@ -106,12 +106,12 @@ def read_choice(valid: tuple[str, ...], normalise: Callable[[str], str]) -> Call
 
 
 def read_names(text: str, name: str) -> tuple[str, ...]:
-    """Words with commas between them."""
+    """Reads words separated by commas."""
     return tuple(item for item in (part.strip() for part in text.split(",")) if item)
 
 
 def read_patterns(text: str, name: str) -> tuple[str, ...]:
-    """Splits at commas that are not inside brackets, so that ``conv_[0-9]{1,2}`` is one pattern."""
+    """Reads patterns separated by commas outside of brackets, so that ``conv_[0-9]{1,2}`` is one pattern."""
     items, depth, start = [], 0, 0
     for token in _PATTERN_TOKENS.finditer(text):
         if token[0] in "({":
@@ -126,5 +126,5 @@ def read_patterns(text: str, name: str) -> tuple[str, ...]:
 
 
 def read_text(text: str, name: str) -> str:
-    """Any text."""
+    """Reads any text."""
     return text

@@ -56,7 +56,8 @@ def work(job: dict[str, Any]) -> None:
     worker.set_up(modes(PRECISION)[MODE])
     rewrites = watch_rewrites()
 
-    from amp_tf.hooks import process_facts, report_files
+    from amp_tf.hooks.process import report_files
+    from amp_tf.hooks.process import state as process_state
 
     runner = worker.new_runner({**job, "mode": MODE}, WAYS[job["way"]])
     while True:
@@ -66,7 +67,7 @@ def work(job: dict[str, Any]) -> None:
     seconds, start = time.perf_counter() - begin, time.thread_time()
     report_files.write()
     written = time.thread_time() - start
-    folder = process_facts.settings().report_path
+    folder = process_state.settings().report_path
     files = list(Path(folder).glob("*.json")) if folder else []
     newest = max(files, key=lambda file: file.stat().st_mtime, default=None)
     nodes, size = (json.loads(newest.read_text())["total"], newest.stat().st_size) if newest else (0, 0)

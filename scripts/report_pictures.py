@@ -143,16 +143,22 @@ def _page(reports: pathlib.Path, file: pathlib.Path) -> pathlib.Path:
 
 def _take(page: Page, name: str, file: pathlib.Path, width: int, *, part: str = "", is_dark: bool = False) -> None:
     page.look(width, dark=is_dark)
-    page.open(file)
+    _open(page, file)
     if part:
         page.run(f"document.querySelector('[id$={part}]').scrollIntoView()")
     page.picture(PICTURES / f"report-{name}.png")
 
 
+def _open(page: Page, file: pathlib.Path) -> None:
+    """Opens a page, and waits until its scripts have shown what it holds."""
+    page.open(file)
+    page.wait("document.querySelector('article')?.textContent")
+
+
 def _search(page: Page, file: pathlib.Path) -> None:
     """The way of one node's decision."""
     page.look(1000)
-    page.open(file)
+    _open(page, file)
     page.run(
         "const input = document.querySelector('input[type=search]'); input.value = 'multi_head_attention_1/Softmax';"
         "input.dispatchEvent(new Event('input'))"

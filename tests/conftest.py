@@ -18,7 +18,12 @@ SOURCES = {
 }
 #: The files whose tests decide or compute otherwise on another CPU; ``scripts/test --as-cpu avx2 -m cpu_dependent``.
 CPU_DEPENDENT = (
-    *("as_cpu/test_as_cpu.py", "calibrating/test_measure.py", "hooks/test_hoisted_reads.py", "hooks/test_summary.py"),
+    *(
+        "as_cpu/test_as_cpu.py",
+        "calibrating/test_measure.py",
+        "hooks/test_hoisted_reads.py",
+        "hooks/process/test_summary.py",
+    ),
     *("hooks/test_switch.py", "oplists/test_hardware.py", "painting/test_exact.py", "painting/test_kernels.py"),
     *("parity/test_cpp_cases.py", "parity/test_deliberate_differences.py", "parity/test_forced_types.py"),
     *("parity/test_functions.py", "parity/test_python_cases.py", "rewriting/test_hoisting.py"),

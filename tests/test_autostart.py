@@ -67,7 +67,7 @@ def test_misspelt_names_are_told_where_the_switch_is_one_of_them(site_folder: Pa
     misspelt = {"TF_ENABLE_AUTO_MIXED_PRECISON": "1", "AMP_TF_PRECISON": "bf16", "AMP_TF_IMAGE": "1"}
     ended = running.run(["-c", "import tensorflow"], site_folder, misspelt)
     assert [line for line in ended.err.splitlines() if "amp_tf" in line] == [
-        f"WARNING:absl:amp_tf: {name}: this is no variable of amp_tf's. Write {meant}, if that is meant."
+        f"WARNING:absl:amp_tf: {name}: this is not a variable of amp_tf. Write {meant}, if that is meant."
         for name, meant in (("AMP_TF_PRECISON", "AMP_TF_PRECISION"), ("TF_ENABLE_AUTO_MIXED_PRECISON", running.SWITCH))
     ]
 
@@ -76,7 +76,7 @@ def test_values_and_names_that_are_wrong_are_told_together(site_folder: Path) ->
     wrong = {running.SWITCH: "on", "AMP_TF_PRECISION": "fp8", "AMP_TF_PRECISON": "bf16"}
     ended = running.run(["-c", "import tensorflow"], site_folder, wrong)
     name, values = [line for line in ended.err.splitlines() if "amp_tf" in line]
-    assert "AMP_TF_PRECISON: this is no variable" in name
+    assert "AMP_TF_PRECISON: this is not a variable" in name
     assert f"{running.SWITCH}: 'on' is not a valid value" in values
     assert "AMP_TF_PRECISION: 'fp8' is not a valid value" in values
 
@@ -202,7 +202,7 @@ os.environ["AMP_TF_DISABLE"] = "1"
 os.environ["{SWITCHES[0]}"] = "1"; ways()
 os.environ["AMP_TF_DISABLE"] = "0"; ways()
 from amp_tf.hooks import switch
-print(switch.is_enabled(), switch._active.config.precision)
+print(switch.is_enabled(), switch._switch.active.config.precision)
 """
     ended = read_pth(tmp_path, code)
     ours = "_amp_tf_start"

@@ -136,7 +136,7 @@ def test_a_bad_argument_is_refused_with_field_value_and_all_valid_values(field, 
 def test_names_must_be_a_row_of_strings(field):
     for value in (("MatMul", 1), None, b"MatMul", 3):
         with pytest.raises(
-            ConfigError, match=rf"^AmpConfig\.{field}: .* is not a row of strings\. Write \('A', 'B'\)\.$"
+            ConfigError, match=rf"^AmpConfig\.{field}: .* is not a list of strings\. Write \('A', 'B'\)\.$"
         ):
             AmpConfig(**{field: value})
     with pytest.raises(ConfigError, match=r": 'MatMul' is one string, not several\. Write \('MatMul',\)\.$"):
@@ -166,7 +166,7 @@ def test_every_field_is_described_and_refuses_what_it_is_not(field):
 def test_a_folder_is_a_path_or_nothing(tmp_path):
     assert AmpConfig(log_path=tmp_path).log_path == str(tmp_path)
     for value in (1, b"folder", True):
-        with pytest.raises(ConfigError, match=r"^AmpConfig\.log_path: .* is no path\. Valid values: a folder's path"):
+        with pytest.raises(ConfigError, match=r"^AmpConfig\.log_path: .* is not a path\. Valid values: a folder's"):
             AmpConfig(log_path=value)
 
 
@@ -175,7 +175,7 @@ def test_an_op_that_is_to_join_two_lists_is_refused_with_both_settings_and_what_
         AmpConfig.from_env({f"{PREFIX}ALLOWLIST_ADD": "Relu", f"{PREFIX}BLACKLIST_ADD": "Relu"})
     assert str(caught.value) == (
         f"AmpConfig.allow_add ({PREFIX}ALLOWLIST_ADD) and AmpConfig.deny_add ({PREFIX}DENYLIST_ADD): op 'Relu' is to "
-        "join the allow and the deny list. Name 'Relu' in one of them alone: it leaves by itself the list that it is "
+        "join the allow and the deny list. Name 'Relu' in one of them alone: it then leaves the list that it is "
         "on."
     )
     AmpConfig(allow_add=("Relu",), deny_add=("Relu",), deny_remove=("Relu",))  # which leaves one

@@ -1,4 +1,4 @@
-"""The ops around products that are measured, on tensors of 32 thousand to eight million elements.
+"""The ops other than products that are measured, on tensors of 32 thousand to eight million elements.
 
 One thread computes an op on the smallest. TensorFlow shares an op among threads where it expects 210,000 cycles or more
 (``TensorCostModel.numThreads`` of Eigen), and takes a copied byte for one: of 61,440 elements ConcatV2, GatherV2 and
@@ -32,7 +32,7 @@ Op = Callable[..., Any]
 
 
 def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
-    """The ops that are measured, each with what it takes.
+    """The ops to measure, each with its arguments.
 
     Args:
         data: float32, of one of :data:`SHAPES`; its values lie between 0 and 1.
@@ -249,5 +249,5 @@ SAME_KERNEL = {
 
 
 def data_of(shape: Sequence[int]) -> Any:
-    """What the ops are measured on."""
+    """The tensors that the ops are measured on."""
     return tf.constant(np.random.default_rng(0).uniform(0.1, 0.9, shape).astype(np.float32))

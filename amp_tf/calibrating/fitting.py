@@ -1,4 +1,4 @@
-"""Fits what products take to what was measured."""
+"""Fits a row of the cost table to measured times of products."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _USUAL_SHARE = 0.5  # that computing alone adds to an operation; what is far fro
 
 
 def fit(work: Sequence[tuple[float, float]], times: Sequence[float], shipped: ProductCost) -> ProductCost:
-    """The figures by which the times are off least, relatively, of which none is negative.
+    """The nonnegative figures with the least relative error of the times.
 
-    Four figures from some twenty noisy times may fit in many ways: where the times do not tell, those of the shipped
+    Four figures from some twenty noisy times may fit in many ways: where the times do not decide, those of the shipped
     table, all made faster or slower alike, count.
 
     Args:
@@ -38,7 +38,7 @@ def fit(work: Sequence[tuple[float, float]], times: Sequence[float], shipped: Pr
 
 
 def _least_squares(matrix: np.ndarray, wanted: np.ndarray) -> Sequence[float]:
-    """The solution without negative numbers: the best of those that set some columns aside."""
+    """The least-squares solution without negative numbers: the best of those that drop some columns."""
     columns = range(matrix.shape[1])
     best: tuple[float, list[float]] = (np.inf, [0.0 for _ in columns])
     for count in range(1, len(columns) + 1):

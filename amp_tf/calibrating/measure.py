@@ -1,4 +1,4 @@
-"""Measures this machine's table of costs in a given time."""
+"""Measures this machine's table of costs within a given time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What was measured.
+    """The times that were measured.
 
     Attributes:
         table: the figures.
@@ -40,7 +40,7 @@ class Measured:
     times: Mapping[products.Product, Pair]
 
     def misfit(self, op: str) -> Misfit:
-        """How far a row of the table is from what was measured.
+        """The difference between a row of the table and the measured times.
 
         Args:
             op: the row's product, with what stands after it.
@@ -54,7 +54,7 @@ class Measured:
 
 
 class Misfit(NamedTuple):
-    """How far a fit is off, as root mean squares of logarithms: 0.1 is 10 %.
+    """The error of a fit, as root mean squares of logarithms: 0.1 is 10 %.
 
     Attributes:
         in_float32, in_f16: what products take in either type.
@@ -67,7 +67,7 @@ class Misfit(NamedTuple):
 
 
 def by_op(times: Mapping[products.Product, Pair]) -> Mapping[str, Mapping[products.Product, Pair]]:
-    """The times of the products of each row of a table."""
+    """The times of products, grouped by their row of the table."""
     found: dict[str, dict[products.Product, Pair]] = {}
     for product, pair in times.items():
         found.setdefault(product.op, {})[product] = pair
@@ -76,7 +76,7 @@ def by_op(times: Mapping[products.Product, Pair]) -> Mapping[str, Mapping[produc
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-    """Something to time, and where its typical time goes, in ns of one run over ``per``.
+    """Something to time, and where to store its time, in ns of one run over ``per``.
 
     Of products the least time counts, which is the steadiest: both types share them among threads. Of other ops it is
     the median: many are shared in float32 alone, and the least time says what they take when the other thread happens
@@ -101,7 +101,7 @@ def measure(
     machine it may take longer. TensorFlow's graph optimizers are off meanwhile.
 
     Args:
-        shipped: the table whose figures count where the times do not tell.
+        shipped: the table whose figures count where the times do not decide.
         source: of the new table, for people.
         seconds: how long it may take.
         progress: called before each case with its number, their count and its name.
@@ -152,7 +152,7 @@ def _element_cases(of_ops: dict[tuple[str, Shape], Pair]) -> Iterator[_Case]:
 def _element_case(
     of_ops: dict[tuple[str, Shape], Pair], name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: Shape
 ) -> _Case:
-    """An op on tensors of a shape, of which so many of the last ones were not read just before.
+    """The case of an op on tensors of a shape, a number of which were not read just before.
 
     Large ones are in no cache then; small ones, as those of a small model, in the last. All that casts read is so,
     weights above all.
@@ -169,12 +169,12 @@ def _element_case(
 
 
 def _cast(kind: Any) -> str:
-    """What casts to a type are called among the cases."""
+    """The key of casts to a type among the cases."""
     return f"Cast to {kind.name}"
 
 
 def _nothing(stacks: int) -> str:
-    """What a call that takes tensors out of so many stacks is called among the cases."""
+    """The key of a call that only takes tensors out of a number of stacks."""
     return f"Nothing of {stacks}"
 
 
@@ -200,7 +200,7 @@ def _table(
     counts = [float(math.prod(shape)) for shape in elements.SHAPES]
 
     def casts(kind: Any, index: int) -> tuple[float, ...]:
-        """What a cast takes for each element, without its start and without what calling the function takes."""
+        """The time of a cast for each element, without its start-up and the overhead of calling the function."""
         times = []
         for shape, count in zip(elements.SHAPES, counts, strict=True):
             cast, none = (of_ops[name, shape][index] for name in (_cast(kind), _nothing(1)))
@@ -219,7 +219,8 @@ def _table(
 
 
 def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...]]:
-    """What ops take for each element, at each size, without what calls and taking inputs out of stacks take."""
+    """The time of ops for each element at each size, without the overhead of calls and of taking inputs out of
+    stacks."""
     stacks = {
         name: len(inputs) - 1 for name, (_, inputs) in elements.ops_on(elements.data_of(elements.SHAPES[0])).items()
     }
@@ -234,7 +235,7 @@ def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...
     counts = [float(math.prod(shape)) for shape in elements.SHAPES]
 
     def row(name: str) -> tuple[Pair, ...]:
-        """At sizes that were left out, times lie on the line between those of the neighbours."""
+        """A row of times; those of sizes that were left out are interpolated."""
         known = {
             count: [each * count for each in taken(name, shape)]
             for shape, count in zip(elements.SHAPES, counts, strict=True)

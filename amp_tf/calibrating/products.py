@@ -36,18 +36,18 @@ class Product:
 
     @property
     def computed(self) -> float:
-        """The operations that its kernel computes."""
+        """The operations that the kernel computes."""
         return self.operations * self.padding_factor
 
     @property
     def runs(self) -> int:
-        """How many to time in one call, so that a call takes some milliseconds."""
+        """How often to run it in one call, so that a call takes some milliseconds."""
         return max(2, min(40, int(4e8 / (self.computed + 50 * self.elements))))
 
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
-    """Input without channels, channels in and out, taps, stride and dilation, layout; depthwise if ``out`` is 0."""
+    """A convolution: channels in and out, taps, stride, dilation, layout; depthwise if ``out`` is 0."""
 
     batch: int
     sides: Shape
@@ -68,13 +68,13 @@ class Convolution:
 
     @property
     def variant(self) -> str:
-        """What stands after its op in the name of its row."""
+        """The suffix of its row's name after the op."""
         if not self.channels_first:
             return ""
         return CHANNELS_FIRST if math.prod(self.taps) > 1 else POINTWISE_FIRST
 
     def laid_out(self, sizes: Sequence[int]) -> list[int]:
-        """Batch, sides and channels in the order of its layout."""
+        """Batch, sides and channels in the order of the layout."""
         batch, *sides, channels = sizes
         return [batch, channels, *sides] if self.channels_first else [*sizes]
 
@@ -191,7 +191,7 @@ _DEPTHWISE_OPS = ("DepthwiseConv2dNative", "BackpropInput", "BackpropFilter")
 
 
 def _of_convolution(case: Convolution) -> Iterator[Product]:
-    """The convolution and its gradients, but for those that 16 bit is never asked of (``costs.SLOW_KERNELS``)."""
+    """A convolution and its gradients, except those that are never computed in 16 bit (``costs.SLOW_KERNELS``)."""
     forward, *endings = _CONVOLUTION_OPS[len(case.sides)] if case.out else _DEPTHWISE_OPS
     strides = [1, *(case.stride if side > 1 else 1 for side in case.sides), 1]
     dilations = [1, *(case.dilation if side > 1 else 1 for side in case.sides), 1]
@@ -232,7 +232,7 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
 
 
 def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Product]:
-    """A product, and those of its gradients: the one or the other matrix transposed."""
+    """A product and those of its gradients, in which one of the matrices is transposed."""
     batched = count > 1
     op = "BatchMatMulV2" if batched else "MatMul"
     elements = float(count * (rows * inner + inner * columns + rows * columns))
@@ -252,7 +252,7 @@ PROJECTIONS = ((8, 128, 256, 4, 64), (16, 64, 128, 4, 32), (8, 256, 512, 8, 64))
 
 
 def _of_attention(count: int, positions: int, heads: int, size: int) -> Iterator[Product]:
-    """The scores of attention, and the sum of values by their weights."""
+    """The products of attention: scores, and the weighted sum of values."""
     values, weights = (count, positions, heads, size), (count, heads, positions, positions)
     elements = float(2 * math.prod(values) + math.prod(weights))
     operations = 2.0 * math.prod(weights) * size
@@ -275,7 +275,7 @@ def _of_equation(equation: str, shapes: tuple[Shape, Shape], operations: float, 
 
 
 def all_products() -> Iterator[Product]:
-    """Every product that is measured."""
+    """All products to measure."""
     for case in (*CONVOLUTIONS, *VOLUMES, *DEPTHWISE):
         yield from _of_convolution(case)
     for sizes in (*MATRICES, *BATCHED):

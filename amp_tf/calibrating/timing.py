@@ -1,4 +1,4 @@
-"""Times one op in float32 and in bfloat16, in turns."""
+"""Times one op alternately in float32 and in bfloat16."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TYPES = (tf.float32, tf.bfloat16)
 
 
 def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
-    """The op as many times, one after the other, each writing to new memory.
+    """Runs an op many times in a row, each writing to new memory.
 
     So it is in training, where the activations are kept for the gradients; in a chain TensorFlow would write in place.
 
@@ -38,7 +38,7 @@ def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
 def take_times(
     run: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """What one run of an op took in float32 and in bfloat16, in seconds: a figure for each call.
+    """The times of one run of an op in float32 and in bfloat16, in seconds, a figure for each call.
 
     Args:
         run: takes tensors and runs the op some times; it is traced once for each type.

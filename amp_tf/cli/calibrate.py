@@ -1,4 +1,4 @@
-"""``amp-tf calibrate``: measures what ops take on this machine, so that ``auto`` decides by its own figures."""
+"""``amp-tf calibrate``: measures what ops cost on this machine, so that ``auto`` decides by its own figures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures, writes and prints; Ctrl-C leaves everything as it was.
+    """Measures, writes and prints; Ctrl-C changes nothing.
 
     Raises:
         AmpError: there is nothing to measure on this CPU, the time is too short, or a file cannot be written.
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     kept = machine.cache_file()
     if args.forget:
         was_there = kept.exists()
-        with files.told(kept):
+        with files.writing(kept):
             kept.unlink(missing_ok=True)
         print(f"{kept}: {'removed' if was_there else 'there was none'}; {machine.shipped_costs().source}")
         return 0
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             fix="There is nothing to calibrate",
         )
     path = Path(args.output) if args.output else kept
-    with files.told(path):  # before anything is measured
+    with files.writing(path):  # before anything is measured
         path.parent.mkdir(parents=True, exist_ok=True)
     _measure(path, args)
     if not args.output:
@@ -102,7 +102,7 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
         )
     finally:
         progress("")
-    with files.told(path):
+    with files.writing(path):
         files.write(path, measured.table.to_json())
     if args.details:
         _print_details(by_op(measured.times))

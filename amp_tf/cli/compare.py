@@ -16,7 +16,6 @@ import numpy as np
 from amp_tf.cli.compared_script import NOT_COMPARED, compare_script
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.comparing.comparison import Comparison
-from amp_tf.comparing.page import page
 from amp_tf.comparing.pipeline import compare
 from amp_tf.comparing.progress import on_terminal
 from amp_tf.comparing.ranges import Ranges, find_ranges
@@ -24,6 +23,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, GraphError
 from amp_tf.offline.saved_model import read_saved_model
 from amp_tf.reporting import files
+from amp_tf.reporting.page import html
 
 _DEFAULT = "serving_default"
 _STDOUT = "-"
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         AmpError: the model, the inputs or a setting is wrong.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greetings are no answer
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     config = read_config(args)
     if args.inputs is None:
         if os.path.isdir(args.subject[0]):
@@ -93,9 +93,9 @@ def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int
     print(data if args.json == _STDOUT else text)
     written = {} if args.json in (None, _STDOUT) else {args.json: f"{data}\n"}
     if args.html is not None:
-        written[args.html] = page(found, text)
+        written[args.html] = html.page([{**found, "text": text}])
     for path, content in written.items():
-        with files.told(path):
+        with files.writing(path):
             files.write(path, content)
     return 0 if found["is_healthy"] else 1
 
@@ -155,7 +155,7 @@ def _batches(arrays: Mapping[str, np.ndarray], size: int | None) -> list[dict[st
     if size is None:
         return [dict(arrays)]
     if size < 1:
-        raise AmpError(f"{size} is no number of rows", where="--batch-size", fix="Write 1 or more")
+        raise AmpError(f"{size} is not a number of rows", where="--batch-size", fix="Write 1 or more")
     counts = [len(array) if array.ndim else 0 for array in arrays.values()]
     if len(set(counts)) != 1 or not counts[0]:
         raise AmpError("the arrays have different numbers of rows", where="--batch-size", fix="Leave it out")

@@ -1,4 +1,4 @@
-"""``amp-tf compare -- python train.py``: starts the command with the comparison in it, and waits for the answer."""
+"""``amp-tf compare -- python train.py``: starts the command with the comparison inside, and waits for the answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from amp_tf.cli.run import bootstrapped
 from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import ConfigError
-from amp_tf.hooks.comparison.errand import PYTHON, TENSORFLOW, VARIABLE, Errand
+from amp_tf.hooks.comparison.request import PYTHON, TENSORFLOW, VARIABLE, CompareRequest
 from amp_tf.values import check_pattern
 
 NOT_COMPARED = 2  #: the status where there is no answer
@@ -25,53 +25,53 @@ _GLANCE_S = 0.2
 
 
 def compare_script(command: Sequence[str], config: AmpConfig, **asked: Any) -> dict[str, Any] | int:
-    """Runs a command until the first training in it is compared.
+    """Runs a command until the first training step in it is compared.
 
     Args:
         command: the program and its arguments.
         config: what to convert.
-        **asked: the other fields of an :class:`Errand`.
+        **asked: the other fields of an :class:`CompareRequest`.
 
     Returns:
-        The comparison's data as ``comparison`` and its text as ``text``. Where nothing was compared, that was told on
-        stderr, and it is the exit status: 2; as in a shell 126 or 127 where the command cannot be started, and 128 and
-        the signal's number where a signal ended it.
+        The comparison's data as ``comparison`` and its text as ``text``. Where nothing was compared, that was printed
+        to stderr, and it is the exit status: 2; as in a shell 126 or 127 where the command cannot be started, and 128
+        and the signal's number where a signal ended it.
 
     Raises:
         ConfigError: ``steps`` or ``nodes`` mean nothing.
     """
     if asked["steps"] < 1:
-        raise ConfigError(f"{asked['steps']} is no number of batches", where="--steps", fix="Write 1 or more")
+        raise ConfigError(f"{asked['steps']} is not a number of batches", where="--steps", fix="Write 1 or more")
     if asked["nodes"] is not None:
         check_pattern(asked["nodes"], where="--nodes")
     with tempfile.TemporaryDirectory(prefix="amp_tf_compare_") as folder:
-        errand = Errand(Path(folder), config, **asked)
-        errand.send()
+        request = CompareRequest(Path(folder), config, **asked)
+        request.send()
         # Without amp_tf, whatever the script turns on: functions for XLA would be in 16 bit before they are looked at.
         environ = {**bootstrapped(os.environ), VARIABLE: folder, DISABLE_VAR: "1"}
         try:
-            status = _wait(subprocess.Popen(command, env=environ), errand)
+            status = _wait(subprocess.Popen(command, env=environ), request)
         except OSError as error:
             print(f"amp-tf compare: {command[0]} cannot be started: {error.strerror}.", file=sys.stderr)
             return 127 if isinstance(error, FileNotFoundError) else 126
-        found = errand.read_answer()
+        found = request.read_answer()
         if found is not None and "comparison" in found:
             return found
         if found is None and status in (-signal.SIGINT, 128 + signal.SIGINT):
             print("amp-tf compare: interrupted", file=sys.stderr)
             return 128 + signal.SIGINT
-        why = found["error"] if found else _why_nothing(errand, status)
+        why = found["error"] if found else _why_nothing(request, status)
         print(f"amp-tf compare: {' '.join(command)}: {why}", file=sys.stderr)
         return NOT_COMPARED
 
 
-def _wait(program: subprocess.Popen[bytes], errand: Errand) -> int:
-    """Waits for a program's end, which is near once there is an answer."""
+def _wait(program: subprocess.Popen[bytes], request: CompareRequest) -> int:
+    """Waits for the program to end, which it does soon after the answer is there."""
     deadline = None
     with _ending(program):
         while program.poll() is None:
             time.sleep(_GLANCE_S)
-            found = errand.read_answer() if deadline is None else None
+            found = request.read_answer() if deadline is None else None
             if found is not None and "comparison" in found:
                 deadline = time.monotonic() + _PATIENCE_S
             if deadline is not None and time.monotonic() > deadline:
@@ -81,7 +81,7 @@ def _wait(program: subprocess.Popen[bytes], errand: Errand) -> int:
 
 @contextlib.contextmanager
 def _ending(program: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Leaves Ctrl-C to the program, which has it from the terminal as well, and ends the program with this one."""
+    """Leaves Ctrl-C to the program, which receives it from the terminal too, and ends the program with this process."""
 
     def end(number: int, _: Any) -> None:
         raise SystemExit(128 + number)
@@ -97,11 +97,11 @@ def _ending(program: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _why_nothing(errand: Errand, status: int) -> str:
+def _why_nothing(request: CompareRequest, status: int) -> str:
     how = f"it ended with status {status}" if status else "it ended"
-    if not errand.is_marked(PYTHON):
+    if not request.is_marked(PYTHON):
         return f"{how}, and started no Python in which amp_tf is installed. Install amp_tf in that environment."
-    if not errand.is_marked(TENSORFLOW):
+    if not request.is_marked(TENSORFLOW):
         return f"{how} before it imported TensorFlow. Write the command that trains after --."
     return (
         f"{how} and trained nothing that amp_tf would convert: it called no fit, no tf.function that asks for "

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from amp_tf.cli.diagnosis import Diagnosis, diagnose, ways
+from amp_tf.cli.checks import DoctorReport, diagnose, ways
 
 _STDERR = 2  #: its file descriptor; where it is closed, ``sys.stderr`` is None
 
@@ -29,24 +29,24 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the diagnosis; the status is 0 without problems, 1 with, 2 where TensorFlow cannot be imported."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greetings are no findings
+    """Prints the report; the status is 0 without problems, 1 with, 2 where TensorFlow cannot be imported."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     if args.quiet:
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)  # TensorFlow's C++ part logs there, too
     try:
-        diagnosis = diagnose(os.environ, with_trials=not args.no_trials)
+        report = diagnose(os.environ, with_trials=not args.no_trials)
     except ImportError as error:
         print(f"amp-tf doctor: {no_tensorflow(error)}", file=sys.stderr)
         return 2
     if args.json:
-        print(json.dumps(diagnosis.to_dict(), indent=2))
+        print(json.dumps(report.to_dict(), indent=2))
     elif not args.quiet:
-        print(render(diagnosis))
-    return 0 if diagnosis.is_well else 1
+        print(render(report))
+    return 0 if report.is_well else 1
 
 
 def no_tensorflow(error: ImportError) -> str:
-    """What to do where TensorFlow cannot be imported."""
+    """The message where TensorFlow cannot be imported."""
     return (
         f"TensorFlow cannot be imported from {sys.executable}: {error}. If it is missing, install it: "
         "pip install 'tensorflow-cpu>=2.16,<2.22', or 'tensorflow[and-cuda]>=2.16,<2.22' for a machine with an NVIDIA "
@@ -54,9 +54,9 @@ def no_tensorflow(error: ImportError) -> str:
     )
 
 
-def render(diagnosis: Diagnosis) -> str:
-    """The diagnosis for people."""
-    facts = diagnosis.facts
+def render(report: DoctorReport) -> str:
+    """The report as text."""
+    facts = report.facts
     lines = ["Versions", *_pairs(facts.versions)]
     lines += ["", "Devices"]
     for device in facts.devices:
@@ -71,11 +71,11 @@ def render(diagnosis: Diagnosis) -> str:
             numbers = f"{trial.converted:>9}{trial.milliseconds:>9.2f}{trial.speedup:>9.2f}x{trial.error:>10.1e}"
             lines.append(f"  {trial.device:8}{trial.way:10}{trial.precision:11}{numbers}  {trial.failure}".rstrip())
     for title, is_problem in (("Problems", True), ("Notes", False)):
-        found = [finding for finding in diagnosis.findings if finding.is_problem is is_problem]
+        found = [finding for finding in report.findings if finding.is_problem is is_problem]
         if found:
             lines += ["", title]
             lines += [text for finding in found for text in (f"  - {finding.what}.", f"    {finding.fix}.")]
-    if diagnosis.is_well:
+    if report.is_well:
         lines += ["", "No problems."]
     return "\n".join(lines)
 

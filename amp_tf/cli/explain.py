@@ -11,7 +11,7 @@ from typing import Any
 
 from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config, tell_target
 from amp_tf.config import AmpConfig
-from amp_tf.errors import GraphError
+from amp_tf.errors import AmpError, GraphError
 from amp_tf.offline.explain import explain
 from amp_tf.offline.graph_file import read_graphs
 from amp_tf.reporting.schema import GraphReport, RewriteReport
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         AmpError: there is no such graph, function or node, or a setting is wrong.
     """
     if args.all == (args.node is not None):
-        raise GraphError("name one NODE, or add --all for all of them", where="explain", fix="amp-tf explain --help")
+        raise AmpError("name one NODE, or add --all for all of them", where="explain", fix="amp-tf explain --help")
     config = read_config(args)
     graphs = read_graphs(args.graph)
     if args.all:
@@ -101,7 +101,7 @@ def _idle_patterns(config: AmpConfig, graphs: Iterable[Any]) -> list[str]:
 
 
 def _names(graph: Any) -> Iterator[str]:
-    """The names of all nodes, those of functions included."""
+    """The names of all nodes, including those of functions."""
     for body in (graph.node, *(function.node_def for function in graph.library.function)):
         yield from (item.name for item in body)
 
@@ -113,7 +113,7 @@ def _missing_function(wanted: str, names: list[str], where: str) -> GraphError:
 
 
 def _home_of(graph: Any, node: str, where: str) -> str:
-    """The function that holds a node; empty where the graph itself does.
+    """The function that holds a node; empty for a node of the graph itself.
 
     Raises:
         GraphError: no node has that name, or nodes of several functions have it.

@@ -1,4 +1,4 @@
-"""The ``amp-tf`` command: a row for each subcommand, each in a module of its own."""
+"""The ``amp-tf`` command: a table of subcommands, each in a module of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: what follows ``amp-tf``; by default that of this process.
 
     Returns:
-        The exit status: that of the subcommand; after an error that was told on stderr 1, or the subcommand's
+        The exit status: that of the subcommand; after an error, printed to stderr, 1, or the subcommand's
         ``error_status`` where 1 is an answer; 2 for a wrong command line and without TensorFlow; as in a shell, 130
         where the user interrupted it and 141 where nobody reads its output any more.
     """
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser().parse_args(arguments, args)
         name = f"amp-tf {args.command_name}"
         status = int(args.run(args))
-        print(end="", flush=True)  # here, where trouble can be told
+        print(end="", flush=True)  # here, where an error can still be reported
         return status
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
@@ -59,13 +59,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """What could not be written is still in Python's buffer, and would be tried again as Python ends."""
-    with contextlib.suppress(AttributeError, OSError):  # there is no output, or it is no file
+    """Discards the output that could not be written, which Python would try again as it ends."""
+    with contextlib.suppress(AttributeError, OSError):  # stdout is closed, or not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _leave_summary_out() -> None:
-    """The line that ends a program with amp_tf on tells what TensorFlow ran for it: nothing, in a command of ours."""
+    """Keeps the line at exit from being printed: in a command of ours it would say that nothing was converted."""
     switch = sys.modules.get("amp_tf.hooks.switch")
     if switch is not None:
         switch.disable()

@@ -24,7 +24,7 @@ NAME_A_TARGET = "--precision float16 --target gpu is what a GPU would run; --pre
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options; those that are not given leave the environment's settings as they are."""
+    """Adds the options; those that are not given leave the environment's settings unchanged."""
     parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help=_PRECISION)
     parser.add_argument("--target", choices=TARGETS, help=_TARGET)
     parser.add_argument("--level", choices=LEVELS, type=str.upper, help="how much is converted")
@@ -37,7 +37,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_config(args: argparse.Namespace) -> AmpConfig:
-    """The environment's settings, changed by the options: lists grow, for anything else the option alone counts.
+    """The environment's settings, changed by the options: lists are extended, other settings replaced.
 
     Raises:
         ConfigError: a setting means nothing.
@@ -57,7 +57,7 @@ def read_config(args: argparse.Namespace) -> AmpConfig:
 
 
 def check_preserved(names: Iterable[str], graph: Any) -> None:
-    """Sees that each node that is to be preserved is there: a name that no node has would preserve nothing.
+    """Checks that each node to be preserved exists, because a name of no node would preserve nothing.
 
     Args:
         names: what ``--preserve`` names.
@@ -78,7 +78,7 @@ def check_preserved(names: Iterable[str], graph: Any) -> None:
 
 
 def tell_target(report: RewriteReport) -> None:
-    """Says on stderr which options would convert, where nothing is because no device of this machine is."""
+    """Prints to stderr which options would convert, if nothing is because no device here is converted for."""
     if report.why_nothing is not None and report.why_nothing.rule is Rule.NO_TARGET:
         print(f"{NAME_A_TARGET}.", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""``amp-tf report FILE…``: a page, or JSON, from reports that runs wrote, from models, or from log folders."""
+"""``amp-tf report FILE…``: a page, or JSON, from reports of runs, from models, or from log folders."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.config import AmpConfig
-from amp_tf.errors import AmpError, GraphError, printable
+from amp_tf.errors import AmpError, FileError, printable
 from amp_tf.offline.graph_file import read_graph_file
 from amp_tf.offline.live_model import is_keras_file
 from amp_tf.offline.saved_model import is_saved_model, rewrite_saved_model
 from amp_tf.reporting import basis, files
-from amp_tf.reporting.facts import Facts
+from amp_tf.reporting.facts import ProcessFacts
+from amp_tf.reporting.page import html
 from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 
@@ -43,7 +44,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes what was asked for, and prints a line for each report.
+    """Writes the files that were asked for, and prints a line for each report.
 
     Raises:
         AmpError: a source holds nothing to report on, or a file cannot be written.
@@ -56,34 +57,44 @@ def run(args: argparse.Namespace) -> int:
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         fix = "Name a file as AMP_TF_REPORT or amp_tf.report().save(…) wrote it"
-        raise GraphError(f"a report is broken ({why})", where=" ".join(args.sources), fix=fix) from error
+        raise FileError(f"a report is broken ({why})", where=" ".join(args.sources), fix=fix) from error
 
 
 def _give(documents: list[dict[str, Any]], args: argparse.Namespace) -> int:
+    lines = list(map(_line, documents))
     for path in filter(None, (args.html, args.json)):
-        with files.told(path):
+        with files.writing(path):
             files.save(documents, path, as_page=path == args.html)
     if not (args.html or args.json):
         print(json.dumps(documents[0] if len(documents) == 1 else documents))
         return 0
-    for document in documents:
-        print(printable(_line(document)))
+    for line in lines:
+        print(printable(line))
     return 0
 
 
 def _line(document: dict[str, Any]) -> str:
-    from amp_tf.reporting.page.sections import title
-    from amp_tf.reporting.page.words import share
-
     figures = document["figures"] or {}
     counts = f"{document['converted']:,} of {document['total']:,} nodes converted"
-    return f"{title(document)}: {share(figures.get('products_share_f16'))} of the products' work in 16 bit, {counts}"
+    share = _share(figures.get("products_share_f16"))
+    return f"{html.title(document)}: {share} of the products' work in 16 bit, {counts}"
+
+
+def _share(part: float | None) -> str:
+    """A share in percent; one that is not all, or not nothing, is not rounded to it."""
+    if part is None:
+        return "unknown"
+    if 0.999 <= part < 1:
+        return "99.9 %" if part < 0.9999 else ">99.9 %"
+    if 0 < part < 0.001:
+        return "<0.1 %"
+    return f"{100 * part:.3g} %" if part < 1 else "100 %"
 
 
 def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     if not os.path.exists(source):
         fix = "Name a report, or a folder of them, a model, a graph or a log folder"
-        raise GraphError("there is no such file or folder", where=source, fix=fix)
+        raise FileError("there is no such file or folder", where=source, fix=fix)
     if os.path.isfile(source) and not is_keras_file(source) and not source.endswith(_GRAPHS):
         return files.read(source)
     if os.path.isdir(source) and not is_saved_model(source):
@@ -92,12 +103,12 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _of_folder(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The reports of a folder; of a log folder, its graphs as they were before their rewrites, in one report."""
+    """The reports in a folder; for a log folder, one report of its graphs as they were before their rewrites."""
     if written := sorted(folder.glob("amp_tf_*.json")):
         return [document for path in written for document in files.read(path)]
     graphs = sorted(folder.glob("graphdef_preop_*.pb"))
     if not graphs:
-        raise GraphError(
+        raise FileError(
             "holds no report, model or log files of amp_tf",
             where=str(folder),
             fix="Name a folder that AMP_TF_REPORT or LOG_PATH wrote to, or that holds a SavedModel",
@@ -123,7 +134,7 @@ def _rewritten(path: str, config: AmpConfig) -> RewriteReport:
     return rewrite(read_graph_file(path), config, hardware=hardware_for(config)).report
 
 
-def _facts(source: str) -> Facts:
+def _facts(source: str) -> ProcessFacts:
     import amp_tf
 
-    return Facts(process={"program": source, "amp_tf": amp_tf.__version__})
+    return ProcessFacts(process={"program": source, "amp_tf": amp_tf.__version__})

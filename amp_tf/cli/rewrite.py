@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         _check_result(args.source, args.result, args.force)
     if args.report:
-        with files.told(args.report):  # before the model is written
+        with files.writing(args.report):  # before the model is written
             _check_report(Path(args.report))
     is_model = os.path.isdir(args.source) or is_keras_file(args.source)
     if is_model and args.preserve:
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         )
     report = _rewrite_model(args, config) if is_model else _rewrite_file(args, config)
     if args.report:
-        with files.told(args.report):
+        with files.writing(args.report):
             files.write(args.report, json.dumps(report.to_dict(), indent=1))
     print(report)
     if not report.converted:
@@ -96,7 +96,7 @@ def _rewrite_file(args: argparse.Namespace, config: AmpConfig) -> RewriteReport:
 
 
 def _check_result(source: str, result: str | None, is_forced: bool) -> None:
-    """Sees that nothing is lost that nobody said should be."""
+    """Checks that no file is overwritten without ``--force``."""
     if result is None:
         raise AmpError("there is no OUT", fix="Name a file or folder to write, or add --dry-run")
     if not is_forced and os.path.isfile(result):
@@ -115,7 +115,7 @@ def _check_report(path: Path) -> None:
 
 
 def _tell_converted_ends(graph: Any, report: RewriteReport) -> None:
-    """A GraphDef does not say what is fetched; most likely what no node reads, and its type is another one now."""
+    """Warns of nodes that no other node reads, probably fetched, whose type has changed."""
     read = {name.removeprefix("^").partition(":")[0] for node in graph.node for name in node.input}
     ends = [node.name for node in report.graphs[0].nodes if node.precision.is_f16 and node.name not in read]
     if ends:

@@ -1,4 +1,4 @@
-"""``amp-tf run -- command args…``: runs any command with amp_tf on in every Python below it.
+"""``amp-tf run -- command args…``: runs a command with amp_tf on in every Python below it.
 
 For environments whose .pth files are not read (``pip install -t``), for launchers and their workers. The command is
 executed in place of this process, with the switch set and a folder in front of ``PYTHONPATH`` whose sitecustomize.py
@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Executes the command in place of this process.
+    """Replaces this process by the command.
 
     Returns:
         2 without a command, 127 if it is not found, 126 if it cannot be executed; else it does not return.
@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def switched_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """What is to be added to an environment so that amp_tf is on.
+    """The variables to add to an environment so that amp_tf is on.
 
-    Nothing if a part of it is on already, or if a variable has a value that means nothing: the program tells that one
+    Empty if a part of it is on already, or if a variable has an invalid value, which the program reports
     when it imports TensorFlow. ``AMP_TF_DISABLE=1`` keeps its say in any case.
     """
     try:
@@ -76,7 +76,7 @@ def switched_on(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the command: the switch, and what :func:`bootstrapped` adds. Idempotent."""
+    """The environment for the command: the switch, and what :func:`bootstrapped` adds. Idempotent."""
     return bootstrapped({**environ, **switched_on(environ)})
 
 

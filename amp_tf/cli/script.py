@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _why_not_script(path: str) -> tuple[str, int]:
-    """Why a path cannot be run, and the exit status that Python has for it; ``("", 0)`` if it can."""
+    """Why a path cannot be run, and Python's exit status for it; ``("", 0)`` if it can."""
     if not os.path.exists(path):
         return f"there is no file {path!r}. Check its name and the current folder.", 2
     if os.path.isdir(path) and not os.path.exists(os.path.join(path, "__main__.py")):
@@ -72,7 +72,7 @@ def _why_not_script(path: str) -> tuple[str, int]:
 
 
 def _why_not_module(name: str) -> tuple[str, int]:
-    """The same for a module, or for the package that it is in: its parts are found by importing it."""
+    """Why a module, or a package that it is in, cannot be run; packages are found by importing them."""
     home = name.partition(".")[0]
     if home and importlib.util.find_spec(home) is not None:
         return "", 0

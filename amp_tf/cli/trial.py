@@ -1,4 +1,4 @@
-"""A real conversion, run and timed: what ``amp-tf doctor`` believes rather than any table."""
+"""The trials of ``amp-tf doctor``: real conversions, run and timed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Trial:
 
 
 def run_trials(devices: list[str]) -> list[Trial]:
-    """Every way in every precision on every device; amp_tf is off again when it returns.
+    """Runs every way in every precision on every device; amp_tf is off again afterwards.
 
     Args:
         devices: names such as ``"CPU:0"``.
@@ -60,7 +60,7 @@ def run_trials(devices: list[str]) -> list[Trial]:
 
 @dataclasses.dataclass
 class _Made:
-    """A traced function, its first result, how many nodes were converted for it, and its times in milliseconds."""
+    """A traced function with its first result, the number of nodes converted for it, and its times in milliseconds."""
 
     run: Callable[[], Any]
     result: Any
@@ -68,7 +68,7 @@ class _Made:
     times: list[float] = dataclasses.field(default_factory=list)
 
     def time(self) -> None:
-        """Runs it once more and notes how long that took."""
+        """Runs the function once more and records the time."""
         begin = time.perf_counter()
         self.run()
         self.times.append(1e3 * (time.perf_counter() - begin))
@@ -77,7 +77,7 @@ class _Made:
 def _run_way(device: str, way: str) -> list[Trial]:
     trials = {precision: Trial(device, way, precision) for precision in PRECISIONS}
     made: dict[str, _Made] = {}
-    # In turns, so that what else the machine does meets all alike: first each is made, then each runs once a round.
+    # Alternately, so that other load affects all alike: first each is made, then each runs once a round.
     for precision in PRECISIONS * (1 + _ROUNDS):
         if trials[precision].failure:
             continue
@@ -132,7 +132,8 @@ def _make(device: str, way: str, precision: str) -> _Made:
 
 @contextlib.contextmanager
 def _amp(device: str, precision: str) -> Iterator[None]:
-    from amp_tf.hooks import notices, slow_float16, switch
+    from amp_tf.hooks import switch
+    from amp_tf.hooks.process import notices, slow_float16
 
     if precision == "float32":
         switch.disable()
@@ -142,7 +143,7 @@ def _amp(device: str, precision: str) -> Iterator[None]:
     wanted = with_settings(
         AmpConfig(), {"precision": precision, "target": target, "ignore_performance": True}, where="trial"
     )
-    notices.hold_back(slow_float16.WARNING)  # the trial measures it
+    notices.suppress(slow_float16.WARNING)  # the trial measures it
     with switch.enable(wanted):
         yield
 

@@ -1,7 +1,7 @@
-"""Where a model goes wrong in 16 bit: the same step in float32 and as amp_tf rewrites it.
+"""Compares a step in float32 with the same step as amp_tf rewrites it, and finds where 16 bit goes wrong.
 
-The step is traced (``steps``) and made flat (``flattening``); forms of it run one after the other on the same batches
-and variables (``forms``), and what they give out is measured against float32's (``running``, ``instruments``) and
-judged (``verdicts``). Where something is wrong, what would mend it is tried (``findings``). For single nodes float32
-and 16 bit run in one graph (``joining``), in which reductions compare them (``probes``).
+The step is traced (``steps``) and flattened (``flattening``). Versions of it run one after another on the same batches
+and variables (``step_graphs``); their outputs are measured against float32's (``running``, ``instruments``) and judged
+(``verdicts``). Where something is wrong, remedies are tried (``findings``). For single nodes, float32 and 16 bit run in
+one graph (``joining``), in which reductions compare them (``probes``).
 """

@@ -1,4 +1,4 @@
-"""The answer of a comparison: data, and the text of one screen."""
+"""The result of a comparison: data, and a text of one screen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 5
 
 @dataclasses.dataclass(frozen=True)
 class NodeError:
-    """How a node differs from float32.
+    """The error of one node.
 
     Attributes:
         name, op: the node.
@@ -44,7 +44,7 @@ class NodeError:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Where a model goes wrong in 16 bit, or that it does not.
+    """The result of a comparison: where a model goes wrong in 16 bit, or that it does not.
 
     Attributes:
         name: of the model or function.
@@ -87,23 +87,23 @@ class Comparison:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether every output is as right as 16 bit can be."""
+        """Whether every output is as accurate as 16 bit can be."""
         return all(output.is_good for output in self.outputs)
 
     @property
     def worst(self) -> NodeError | None:
-        """The node that adds most by itself; ``None`` where none was looked at."""
+        """The node with the largest local error; ``None`` where none was measured."""
         known = [node for node in self.nodes if node.local is not None and node.has_truth]
         return max(known, key=lambda node: node.local or 0.0, default=None)
 
     @property
     def worst_output(self) -> Output:
-        """The output that is furthest from what is allowed."""
+        """The output that exceeds its limit most."""
         return max(self.outputs, key=lambda output: (not output.is_good, output.ratio, output.error))
 
     @property
     def line(self) -> str:
-        """The environment variable to set; empty where nothing is to be set, or nothing mends all outputs."""
+        """The environment variable to set; empty where there is nothing to set, or where nothing mends all outputs."""
         return keep_line(self.patterns)
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,14 +130,14 @@ class Comparison:
         return plain
 
     def to_json(self) -> str:
-        """The comparison as JSON; what is infinite is the text ``"inf"`` there, because JSON has no such number."""
+        """The comparison as JSON; infinity becomes the text ``"inf"``, because JSON has no such number."""
         return json.dumps(self.to_dict(), indent=1)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page."""
-        from amp_tf.comparing.page import fragment
+        from amp_tf.reporting.page import html
 
-        return fragment(self.to_dict(), str(self))
+        return html.fragment({**self.to_dict(), "text": str(self)})
 
     def __str__(self) -> str:
         """One screen: the verdict, the outputs that are wrong, the findings, and what to write."""
@@ -196,7 +196,7 @@ class Comparison:
 
     @property
     def worth(self) -> str:
-        """What the line does, and what it costs, for people; empty where there is none."""
+        """What the line does and what it costs, as text; empty where there is no line."""
         if not self.line:
             return ""
         price = f"{self.products_kept} of {self.products} products in float32"
@@ -217,7 +217,7 @@ def _describe(number: int, finding: Finding, precision: Precision) -> list[str]:
 
 
 def why(finding: Finding, precision: Precision) -> str:
-    """What goes wrong at a finding's node, for people."""
+    """What goes wrong at the node of a finding, as text."""
     if finding.kind == OVERFLOW:
         largest = max(finding.largest, finding.largest_input)
         return (
@@ -243,7 +243,7 @@ def _by(names: tuple[str, ...]) -> str:
 
 
 def without_infinities(value: Any) -> Any:
-    """Plain data in which numbers that JSON does not have are texts."""
+    """Plain data in which numbers that JSON lacks are replaced by text."""
     if isinstance(value, dict):
         return {key: without_infinities(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

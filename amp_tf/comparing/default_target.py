@@ -1,4 +1,4 @@
-"""What is compared where ``auto`` converts nothing: float16, as on a GPU.
+"""Chooses what to compare where ``auto`` converts nothing: float16, as on a GPU.
 
 Most people develop on a CPU without bfloat16 and train on a GPU. What they want to know is how the model fares there,
 and that needs no GPU: the same nodes are converted, and rounding is the same.
@@ -14,7 +14,7 @@ from amp_tf.oplists.targets import resolve_target
 
 
 def choose_target(config: AmpConfig, hardware: Hardware | None) -> tuple[AmpConfig, Hardware, tuple[str, ...]]:
-    """The configuration and the devices to compare for, and what the answer has to say of that.
+    """The configuration and the devices to compare for, and notes about the choice.
 
     Args:
         config: what the user asked for; where it converts anything here, it is what is compared.

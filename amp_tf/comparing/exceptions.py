@@ -1,4 +1,4 @@
-"""Where the 16-bit run has inf or nan and float32 has none: where they are born, and where they end.
+"""Finds where inf and nan arise that float32 does not have, and where they disappear again.
 
 A minimum, a mask or a division hides them: outputs may be right by luck, or a part of the model may no longer learn.
 The question is that of exception flow in numerical debuggers (GPU-FPX, FPChecker), asked of the nodes of a graph.
@@ -10,26 +10,26 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from amp_tf.comparing.regions import nodes_run_once
-from amp_tf.comparing.running import Looked
+from amp_tf.comparing.running import NodeMeasurement
 from amp_tf.precision import Precision
 
 _SHOWN = 3
 
 
-def told(looked: Sequence[Looked], graph: Any, precision: Precision) -> Iterator[str]:
-    """A sentence on the births, if there are any; it names the first ones, and the first nodes behind which they end.
+def describe(measured: Sequence[NodeMeasurement], graph: Any, precision: Precision) -> Iterator[str]:
+    """A sentence on the first nodes with new inf or nan, and on the first nodes behind which they disappear.
 
     Args:
-        looked: what was measured at each node.
+        measured: what was measured at each node.
         graph: the step's GraphDef. What it has besides passes on what it reads.
         precision: the 16-bit type.
     """
-    known = {one.probe.name: one for one in looked}
+    known = {one.probe.name: one for one in measured}
     reads = {node.name: [text.lstrip("^").partition(":")[0] for text in node.input] for node in graph.node}
     reached: set[str] = set()
-    born: list[Looked] = []
-    ends: list[Looked] = []
-    for name in nodes_run_once(graph) if any(one.accumulated.nonfinite for one in looked) else ():
+    born: list[NodeMeasurement] = []
+    ends: list[NodeMeasurement] = []
+    for name in nodes_run_once(graph) if any(one.accumulated.nonfinite for one in measured) else ():
         one, is_reached = known.get(name), not reached.isdisjoint(reads[name])
         is_bad = is_reached if one is None else one.accumulated.nonfinite > 0
         if is_bad:
@@ -42,7 +42,7 @@ def told(looked: Sequence[Looked], graph: Any, precision: Precision) -> Iterator
         yield f"inf or nan that float32 does not have is born in {precision.value} at {begins}{hidden}"
 
 
-def _of(one: Looked) -> str:
+def _of(one: NodeMeasurement) -> str:
     return f"{one.probe.name} ({one.probe.op})"
 
 

@@ -1,4 +1,4 @@
-"""What went wrong, ranked by what it does to the outputs: each suspect is kept in float32 once, and the step run again.
+"""Ranks what went wrong by its effect on the outputs: each suspect is kept in float32 once, and the step run again.
 
 For each suspect what is kept grows until an output gets better. What mends all outputs together is then searched for
 (``remedies``).
@@ -10,10 +10,11 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 from amp_tf.comparing.remedies import Part, find_remedy, patterns_of
-from amp_tf.comparing.running import Looked
-from amp_tf.comparing.suspects import SUSPICIOUS, Patterns, choices, is_suspicious, layer_of, narrow, suspects
+from amp_tf.comparing.running import NodeMeasurement
+from amp_tf.comparing.suspects import SUSPICIOUS, Patterns, choices, is_suspicious, narrow, scope_of, suspects
 from amp_tf.comparing.trials import Trials
 from amp_tf.comparing.verdicts import Output, roundoff
 from amp_tf.precision import Precision
@@ -55,7 +56,7 @@ class Finding:
     node: str
     op: str
     layer: str
-    kind: str
+    kind: Annotated[str, (OVERFLOW, UNDERFLOW, CANCELLATION, ROUNDING)]
     local_error: float
     accumulated_error: float
     nonfinite: float
@@ -75,7 +76,7 @@ class Finding:
 
 
 def worth_alone(finding: Finding) -> str:
-    """What a finding's line does without the others, for people."""
+    """What a finding's line does without the others, as text."""
     if finding.mends:
         return "alone, it mends all outputs of the batches that were judged"
     return f"alone, some outputs stay wrong, worst ratio {finding.ratio:.2g}"
@@ -87,8 +88,8 @@ def keep_line(patterns: Patterns) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Diagnosis:
-    """What was found.
+class SearchResult:
+    """The result of the search for what goes wrong.
 
     Attributes:
         findings: what the patterns are there for, the most helpful first; where no patterns help, the suspects that
@@ -106,9 +107,9 @@ class Diagnosis:
 
 @dataclasses.dataclass(frozen=True)
 class _Tried:
-    """A suspect, what makes outputs better for it or the least there is, and what the outputs are then."""
+    """A suspect, the patterns that make outputs better or else the smallest set, and the outputs with them."""
 
-    looked: Looked
+    measured: NodeMeasurement
     patterns: Patterns
     least: Patterns
     after: Sequence[Output]
@@ -119,14 +120,14 @@ class _Tried:
 
 
 def find(
-    nodes: Sequence[Looked],
+    nodes: Sequence[NodeMeasurement],
     outputs: Sequence[Output],
     precision: Precision,
     forced: Patterns,
     followers: Followers,
     trials: Trials,
-) -> Diagnosis:
-    """Tries the suspects one by one, and searches for what mends all outputs.
+) -> SearchResult:
+    """Tries the suspects one by one, and searches for patterns that mend all outputs.
 
     Args:
         nodes: what was measured, sources before their readers.
@@ -146,73 +147,77 @@ def find(
         remedy = find_remedy(_first_parts(tried, precision), precision, followers, trials)
         parts, is_cut = remedy.parts, remedy.is_cut
         for part in parts:
-            if part.looked is not None:
-                least = narrow(part.looked, followers)
-                explained.append(_Tried(part.looked, part.patterns, least, trials.outputs(part.patterns)))
+            if part.measured is not None:
+                least = narrow(part.measured, followers)
+                explained.append(_Tried(part.measured, part.patterns, least, trials.outputs(part.patterns)))
     except KeyboardInterrupt:
         is_cut = True
     ranked = _ranked(explained or tried, precision)
     helpful = [one for one in ranked if explained or harm(one.after) < harm(outputs)] or ranked[:1]
     findings = tuple(_finding(one, precision, forced) for one in helpful)
-    return Diagnosis(findings, patterns_of(parts), trials.count, is_cut)
+    return SearchResult(findings, patterns_of(parts), trials.count, is_cut)
 
 
 def _alone(
-    nodes: Sequence[Looked], outputs: Sequence[Output], precision: Precision, followers: Followers, trials: Trials
+    nodes: Sequence[NodeMeasurement],
+    outputs: Sequence[Output],
+    precision: Precision,
+    followers: Followers,
+    trials: Trials,
 ) -> Iterator[_Tried]:
-    """Each suspect with what makes outputs better, until one suffices."""
-    known = {looked.probe.name: looked for looked in nodes}
-    for looked in suspects(nodes, precision, followers):
-        sets = list(dict.fromkeys(choices(looked, known, followers)))
+    """Tries each suspect alone, until one suffices."""
+    known = {measured.probe.name: measured for measured in nodes}
+    for measured in suspects(nodes, precision, followers):
+        sets = list(dict.fromkeys(choices(measured, known, followers)))
         better = (patterns for patterns in sets if harm(trials.outputs(patterns)) < harm(outputs))
         patterns = next(better, sets[0])
-        yield _Tried(looked, patterns, sets[0], trials.outputs(patterns))
+        yield _Tried(measured, patterns, sets[0], trials.outputs(patterns))
         if trials.is_right(patterns):
             break  # those behind add less by themselves
 
 
 def _first_parts(tried: Sequence[_Tried], precision: Precision) -> list[Part]:
-    """What the search begins with: the suspect that suffices alone; else all, as little of each first."""
+    """Where the search begins: the suspect that suffices alone; else all, each with its smallest set first."""
     if not tried:
         return []
     if all(output.is_good for output in tried[-1].after):
-        return [Part(tried[-1].patterns, tried[-1].looked)]
+        return [Part(tried[-1].patterns, tried[-1].measured)]
     ranked = _ranked(tried, precision)
     wide = [one for one in ranked if one.patterns != one.least]
-    return [*(Part(one.least, one.looked) for one in ranked), *(Part(one.patterns, one.looked) for one in wide)]
+    return [*(Part(one.least, one.measured) for one in ranked), *(Part(one.patterns, one.measured) for one in wide)]
 
 
 def _ranked(tried: Sequence[_Tried], precision: Precision) -> list[_Tried]:
-    """The most helpful first; behind are those that may help only by what is kept in float32 with them.
+    """The most helpful suspects first; last, those that may help only together with others.
 
     These are nodes that add no more by themselves than others do, and nodes that alone do not help.
     """
-    return sorted(tried, key=lambda one: (not is_suspicious(one.looked, precision), one.rank))
+    return sorted(tried, key=lambda one: (not is_suspicious(one.measured, precision), one.rank))
 
 
 def harm(outputs: Sequence[Output]) -> Harm:
-    """How bad outputs are, to be compared: how many are not finite, how many are bad, and the sum of their ratios."""
+    """How bad outputs are, as a sort key: the number of nonfinite ones, of bad ones, and the sum of their ratios."""
     bad = [output for output in outputs if not output.is_good]
     infinite = sum(output.error == float("inf") for output in bad)
     return infinite, len(bad), sum(min(output.ratio, 1e9) for output in bad)
 
 
 def _finding(tried: _Tried, precision: Precision, forced: Patterns) -> Finding:
-    looked = tried.looked
-    local, name = looked.local, looked.probe.name
+    measured = tried.measured
+    local, name = measured.local, measured.probe.name
     assert local is not None
     return Finding(
         node=name,
-        op=looked.probe.op,
-        layer=layer_of(name),
-        kind=_kind(looked, precision),
+        op=measured.probe.op,
+        layer=scope_of(name),
+        kind=_kind(measured, precision),
         local_error=local.distance,
-        accumulated_error=looked.accumulated.distance,
+        accumulated_error=measured.accumulated.distance,
         nonfinite=local.nonfinite,
         underflow=local.underflow,
         largest=local.largest,
-        largest_input=looked.largest_input,
-        rounded=looked.probe.rounded,
+        largest_input=measured.largest_input,
+        rounded=measured.probe.rounded,
         patterns=tried.patterns,
         ratio=max((output.ratio for output in tried.after), default=0.0),
         mends=all(output.is_good for output in tried.after),
@@ -220,13 +225,13 @@ def _finding(tried: _Tried, precision: Precision, forced: Patterns) -> Finding:
     )
 
 
-def _kind(looked: Looked, precision: Precision) -> str:
-    local = looked.local
+def _kind(measured: NodeMeasurement, precision: Precision) -> str:
+    local = measured.local
     assert local is not None
     if local.nonfinite:
         return OVERFLOW
     if local.underflow > _UNDERFLOWN:
         return UNDERFLOW
-    one_rounding = roundoff(precision) * looked.largest_input
+    one_rounding = roundoff(precision) * measured.largest_input
     is_large = local.error > SUSPICIOUS * roundoff(precision)
     return CANCELLATION if is_large and local.error * local.largest <= SUSPICIOUS * one_rounding else ROUNDING

@@ -1,4 +1,4 @@
-"""A traced step as one flat graph, as amp_tf sees it at run time.
+"""Turns a traced step into one flat graph, as amp_tf sees it at run time.
 
 Calls are inlined, and loops and branches lowered. Then those of TensorFlow's graph optimizers run that the program has
 turned on, once: amp_tf's plugin is the last in each of their rounds (meta_optimizer.cc). They prune what nobody asks
@@ -64,7 +64,7 @@ class Variable:
 
 @dataclasses.dataclass(frozen=True)
 class FlatStep:
-    """A step as a graph.
+    """A step as a flat graph.
 
     Attributes:
         graph: the GraphDef.
@@ -90,7 +90,7 @@ class FlatStep:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Names of the nodes that a rewrite must leave as they are."""
+        """The nodes that a rewrite must leave unchanged."""
         nodes = (*self.feeds, *self.captures, *self.variables, *(name.partition(":")[0] for name in self.results))
         return (*nodes, *self.effects)
 
@@ -120,7 +120,7 @@ class FlatStep:
 
 
 def flatten(step: Step, function: Any) -> FlatStep:
-    """Inlines what a step calls.
+    """Inlines the functions that a step calls.
 
     Args:
         step: the step.
@@ -155,7 +155,7 @@ def flatten(step: Step, function: Any) -> FlatStep:
 def flatten_graph(
     graph: Any, ends: list[str], options: Any = None, *, is_compiled: bool = False
 ) -> tuple[Any, Shapes, bool]:
-    """Inlines what a graph calls, optimizes it, and gives its random ops seeds.
+    """Inlines the functions that a graph calls, optimizes it, and gives its random ops seeds.
 
     Args:
         graph: a GraphDef, which is changed.
@@ -210,7 +210,7 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
 
 
 def aligned(value: Any) -> Any:
-    """The same numbers where TensorFlow can use them in place: its allocator's addresses are multiples of 64."""
+    """The same array at an address that is a multiple of 64, so that TensorFlow can use it in place."""
     if not isinstance(value, np.ndarray) or value.dtype == object or value.ctypes.data % _ALIGNMENT == 0:
         return value
     room = np.empty(value.nbytes + _ALIGNMENT, np.uint8)
@@ -221,7 +221,7 @@ def aligned(value: Any) -> Any:
 
 
 def _optimized(graph: Any, ends: list[str], options: Any) -> Any:
-    """What Grappler makes of a graph; no public interface of TensorFlow's runs it.
+    """Runs Grappler on a graph, for which TensorFlow has no public interface.
 
     Args:
         graph: a GraphDef.
@@ -237,7 +237,7 @@ def _optimized(graph: Any, ends: list[str], options: Any) -> Any:
 
 
 def _wanting(graph: Any, ends: list[str]) -> Any:
-    """A graph as Grappler takes it: with what is wanted of it."""
+    """The graph with its outputs named, as Grappler takes it."""
     from tensorflow.core.protobuf import meta_graph_pb2
 
     meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
@@ -246,14 +246,14 @@ def _wanting(graph: Any, ends: list[str]) -> Any:
 
 
 def _inlining() -> Any:
-    """Grappler's function pass alone, as options."""
+    """Options that run only Grappler's function pass."""
     from tensorflow.core.protobuf import rewriter_config_pb2
 
     return rewriter_config_pb2.RewriterConfig(min_graph_nodes=-1, optimizers=["function"])
 
 
 def _as_at_run_time(options: Any) -> Any:
-    """One round of the optimizers that a program has turned on, as options."""
+    """Options that run one round of the optimizers that the program has turned on."""
     from tensorflow.core.protobuf import rewriter_config_pb2
 
     kinds = rewriter_config_pb2.RewriterConfig
@@ -274,7 +274,7 @@ def _options_of_functions() -> Any:
 
 
 def _shapes(graph: Any, ends: list[str]) -> Shapes:
-    """What Grappler infers, as it tells plugins; the attributes that say it do not survive its passes."""
+    """The shapes that Grappler infers, as plugins get them; attributes with shapes do not survive its passes."""
     from tensorflow.python.grappler.item import Item
 
     found = Item(_wanting(graph, ends)).GetOpProperties()
@@ -282,7 +282,7 @@ def _shapes(graph: Any, ends: list[str]) -> Shapes:
 
 
 def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
-    """Puts ops that Grappler believes their shapes in the place of a function's placeholders: it thinks these are fed.
+    """Replaces a function's placeholders by ops whose shapes Grappler believes; placeholders it takes as fed.
 
     Args:
         graph: a GraphDef, which is changed.
@@ -313,7 +313,7 @@ def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
 
 
 def _make(node: Any, op: str, data_type: int, number: int) -> None:
-    """Makes an argument or a result of a node."""
+    """Turns a node into an argument or a result."""
     node.op = op
     node.attr.clear()
     node.attr["T"].type = data_type
@@ -321,7 +321,7 @@ def _make(node: Any, op: str, data_type: int, number: int) -> None:
 
 
 def _leave_xla_out(graph: Any) -> bool:
-    """Takes away what keeps functions from being inlined; whether XLA would have compiled any."""
+    """Removes the attributes that keep functions from being inlined; returns whether XLA would have compiled any."""
     is_compiled = False
     for function in graph.library.function:
         is_compiled |= function.attr[_COMPILED].b if _COMPILED in function.attr else False

@@ -1,4 +1,4 @@
-"""Reductions that say how tensors differ: a row of numbers comes out for each, and no tensor.
+"""Reductions that measure how tensors differ: each yields a row of numbers, and no tensor leaves the graph.
 
 A value is compared with its truth after both are divided by the largest number of the truth, so that no square leaves
 float32's range. What is not finite is counted, and left out of the sums. Most numbers are finite and of ordinary size:

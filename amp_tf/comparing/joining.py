@@ -1,7 +1,7 @@
-"""Forms of one flat step in one graph: they share what is fed, and nothing else.
+"""Joins versions of one flat step in one graph: they share what is fed, and nothing else.
 
-Each form is a *side*: its nodes have the side's name in front, and its variables are its own, filled with the user's
-values before each batch. So no form sees what another one updates, and the user's own variables are never touched.
+Each version is a *side*: its nodes have the side's name in front, and its variables are its own, filled with the user's
+values before each batch. So no version sees what another one updates, and the user's own variables are never touched.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def join(step: FlatStep, sides: Mapping[str, Any]) -> Any:
 
     Args:
         step: the step.
-        sides: for each side its GraphDef, a rewritten form of the step's; float32 first.
+        sides: for each side its GraphDef, a rewritten version of the step's; float32 first.
     """
     from tensorflow.core.framework import graph_pb2
 
@@ -53,12 +53,12 @@ def join(step: FlatStep, sides: Mapping[str, Any]) -> Any:
 
 
 def tensor_name(side: str, name: str, step: FlatStep) -> str:
-    """What a tensor of the step is called in the joint graph."""
+    """The name of one of the step's tensors in the joint graph."""
     return f"{feed_name(side, name.partition(':')[0], step)}:{name.partition(':')[2] or '0'}"
 
 
 def feed_name(side: str, node: str, step: FlatStep) -> str:
-    """What a node of the step is called in the joint graph, as long as it is no constant."""
+    """The name of one of the step's nodes in the joint graph, unless it is a constant."""
     is_shared = node in step.feeds or node in step.captures
     return f"{_SHARED if is_shared else side}/{node}"
 
@@ -70,7 +70,7 @@ def _renamed(text: str, side: str, shared: Mapping[str, str]) -> str:
 
 
 def _make_variable(node: Any, variable: Variable) -> None:
-    """Turns the placeholder of a handle into a variable of its own; a reference's node is one."""
+    """Turns the placeholder of a handle into a variable; a reference variable's node is one already."""
     if variable.is_reference:
         node.attr["shared_name"].s = node.name.encode()
         return
@@ -98,7 +98,7 @@ def _add_functions(joint: Any, graph: Any, functions: Mapping[str, str]) -> None
 
 
 def _rename_in(node: Any, side: str, functions: Mapping[str, str]) -> None:
-    """What a node says of other nodes, loops and functions."""
+    """Renames the nodes, frames and functions that a node's attributes refer to."""
     node.attr.pop("_class", None)  # with which nodes it wants to be placed
     if "frame_name" in node.attr:
         node.attr["frame_name"].s = f"{side}/".encode() + node.attr["frame_name"].s

@@ -1,4 +1,4 @@
-"""The comparison: trace, flatten, rewrite, join, run, judge, find."""
+"""The comparison: trace, flatten, rewrite, join, run, judge, search."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from amp_tf.comparing import exceptions, run_decisions
 from amp_tf.comparing.comparison import Comparison, NodeError
 from amp_tf.comparing.default_target import choose_target
-from amp_tf.comparing.findings import Diagnosis, find
+from amp_tf.comparing.findings import SearchResult, find
 from amp_tf.comparing.progress import Progress, silent
-from amp_tf.comparing.running import Looked, Measured, exact_products
+from amp_tf.comparing.running import NodeMeasurement, OutputMeasurement, exact_products
 from amp_tf.comparing.steps import check_settings, name_of
 from amp_tf.comparing.subjects import flat_step
 from amp_tf.comparing.suspects import Patterns
@@ -39,7 +39,7 @@ def compare(
     progress: Progress = silent,
     notes: Sequence[str] = (),
 ) -> Comparison:
-    """Says where a model goes wrong in 16 bit, and what to write so that it does not.
+    """Finds where a model goes wrong in 16 bit, and what to set so that it does not.
 
     One step is traced and run in float32 and as amp_tf rewrites it, with the same inputs, variables and seeds. One
     batch of four, those that are furthest off, are run again as the ideal mixed program (products alone in 16 bit) and
@@ -51,7 +51,7 @@ def compare(
         model_or_function: a compiled Keras model, whose loss and gradients are compared (in float16 with a loss scale);
             any other Keras model, whose results are; or a ``tf.function``, a signature of a SavedModel or a callable,
             whose results and whose updates of variables are.
-        batches: a row of batches: ``(x, y)`` or ``(x, y, sample_weight)`` for a compiled model; tuples of arguments,
+        batches: a list of batches: ``(x, y)`` or ``(x, y, sample_weight)`` for a compiled model; tuples of arguments,
             mappings of named ones, or single arguments for functions.
         config: what to convert; the environment's settings by default. Where they convert nothing on this machine,
             what a GPU would run in float16 is compared.
@@ -59,11 +59,11 @@ def compare(
         nodes: a regular expression, searched in node names, for nodes to be looked at besides those that are 16 bit or
             read 16 bit.
         hardware: the devices to rewrite for; this machine's CPU by default.
-        progress: is told in some words what is done now, and an empty text in the end.
-        notes: what the answer is to say besides.
+        progress: called with a few words on what is being done, and with an empty text at the end.
+        notes: further notes for the result.
 
     Raises:
-        ConfigError: an argument is not what it should be, there are no batches, or nothing would be converted.
+        ConfigError: an argument is not valid, there are no batches, or nothing would be converted.
         GraphError: the step cannot be traced or run, or has no floating-point results and updates.
     """
     config, hardware, default = choose_target(check_settings(config, steps, nodes), hardware)
@@ -78,7 +78,7 @@ def compare(
 
 
 def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comparison:
-    """What the traced step says."""
+    """Compares a traced step."""
     if not work.names:
         raise GraphError(
             "it returns no floating-point numbers and writes no variables of them, so there is nothing to compare",
@@ -92,12 +92,12 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
     yardstick = work.yardstick(measured, config, scale)
     outputs = work.judge(measured, yardstick)
     is_healthy = all(output.is_good for output in outputs)
-    looked: Sequence[Looked] = ()
-    found, is_cut = Diagnosis(), measured.is_cut or yardstick.is_cut
+    looked: Sequence[NodeMeasurement] = ()
+    found, is_cut = SearchResult(), measured.is_cut or yardstick.is_cut
     trials = Trials(work, config, yardstick)
     try:
         if not is_cut:
-            looked = work.look(result.graph, yardstick.numbers[0], scale, nodes)
+            looked = work.measure_nodes(result.graph, yardstick.numbers[0], scale, nodes)
             if not is_healthy:
                 followers = find_followers(work.flat.graph)
                 found = find(looked, outputs, precision, tuple(config.force_f16), followers, trials)
@@ -128,8 +128,8 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         products_kept=products - count_products(kept.report),
         is_cut=is_cut,
         notes=(
-            *exceptions.told(looked, work.flat.graph, precision),
-            *run_decisions.told(result.report, work.flat.graph, process.report(), precision),
+            *exceptions.describe(looked, work.flat.graph, precision),
+            *run_decisions.describe(result.report, work.flat.graph, process.report(), precision),
             *_notes(work, measured, result),
         ),
     )
@@ -145,7 +145,7 @@ def _precision_of(result: RewriteResult, name: str) -> Precision:
     )
 
 
-def _node_error(looked: Looked, precision: Precision) -> NodeError:
+def _node_error(looked: NodeMeasurement, precision: Precision) -> NodeError:
     return NodeError(
         name=looked.probe.name,
         op=looked.probe.op,
@@ -159,14 +159,14 @@ def _node_error(looked: Looked, precision: Precision) -> NodeError:
     )
 
 
-def _first_divergence(nodes: Sequence[Looked], precision: Precision) -> NodeError | None:
-    """The first node that is much further off than one rounding."""
+def _first_divergence(nodes: Sequence[NodeMeasurement], precision: Precision) -> NodeError | None:
+    """The first node whose error is much larger than one rounding."""
     limit = LIMIT * roundoff(precision)
     errors = (_node_error(looked, precision) for looked in nodes if looked.accumulated.distance > limit)
     return next((error for error in errors if error.has_truth), None)
 
 
-def _notes(work: Work, measured: Measured, result: RewriteResult) -> Iterator[str]:
+def _notes(work: Work, measured: OutputMeasurement, result: RewriteResult) -> Iterator[str]:
     has_loops = any(node.op == "Enter" for node in work.flat.graph.node)
     if work.is_compiled:
         yield "outputs are those of XLA (jit_compile), in both precisions; nodes were looked at without it"

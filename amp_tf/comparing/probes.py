@@ -1,6 +1,6 @@
-"""The nodes that are looked at, and each one's op once more: in 16 bit, on exact inputs.
+"""The nodes to measure, and a second run of each one's op: in 16 bit, on exact inputs.
 
-The *accumulated error* of a node is that of the run. Its *local error* is what the node adds by itself: its op in the
+The *accumulated error* of a node is that of the run. Its *local error* is what the node alone adds: its op in the
 types that the rewrite gives it, with float32's own values as inputs, rounded to 16 bit where the rewrite has them in 16
 bit. So a sum in float32 of values that come in 16 bit has a local error too, which is that of the rounding.
 """
@@ -21,7 +21,7 @@ from amp_tf.oplists.table import RESHAPING, WAYS_OUT
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """A node that is looked at.
+    """A node to measure.
 
     Attributes:
         name, op: the node.
@@ -43,7 +43,7 @@ class Probe:
 
 
 def probe(step: FlatStep, rewritten: Any, graph: Any, wanted: str | None) -> list[Probe]:
-    """The probes, sources before their readers: what is 16 bit, what reads 16 bit, and what is named.
+    """The probes, sources before readers: nodes that are 16 bit, read 16 bit, or are named by the user.
 
     Args:
         step: the step.
@@ -96,21 +96,21 @@ def _probe(name: str, before: set[str], after: Any, graph: Any, is_wanted: bool)
 
 
 def _source(tensor: Any, before: set[str]) -> Any:
-    """What a tensor was before the rewrite cast it."""
+    """The tensor before the rewrite cast it."""
     while tensor.op.type == "Cast" and _name(tensor.op.name) not in before:
         tensor = tensor.op.inputs[0]
     return tensor
 
 
 def _origin(tensor: Any, before: set[str]) -> str:
-    """Which values a tensor has, whatever its shape: the name of the step's tensor that gives them."""
+    """The tensor of the step from which a tensor has its values, whatever its shape, by name."""
     while (tensor := _source(tensor, before)).op.type in RESHAPING:
         tensor = tensor.op.inputs[0]
     return _name(tensor.name)
 
 
 def _name(name: str) -> str:
-    """What a node or tensor of one side is called in the step."""
+    """The name in the step of a node or tensor of one side."""
     return name.removeprefix(f"{AMP}/").removeprefix(f"{FLOAT32}/")
 
 
@@ -119,12 +119,12 @@ def _is_f16(tensor: Any) -> bool:
 
 
 def _is_reference(tensor: Any) -> bool:
-    """Whether it is a variable of TF1's."""
+    """Whether a tensor is a reference variable of TF1's."""
     return bool(tensor.dtype != tensor.dtype.base_dtype)
 
 
 def _again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -> Any:
-    """The op once more, in the rewritten types, on float32's values."""
+    """Runs the op a second time, in the rewritten types, on float32's values."""
     import tensorflow as tf
 
     if op.op_def.is_stateful or any(tensor.dtype in (tf.resource, tf.variant) for tensor in op.inputs):

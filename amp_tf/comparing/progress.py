@@ -1,4 +1,4 @@
-"""What a comparison is doing, for those who wait."""
+"""Shows what a comparison is doing."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-Progress = Callable[[str], None]  #: is told what is done now; nothing, where it is done
+Progress = Callable[[str], None]  #: called with what is being done; with an empty text at the end
 _UP_TO = 79
 
 
 def silent(_: str) -> None:
-    """Tells nobody."""
+    """Shows nothing."""
 
 
 def on_terminal(stream: Any = None) -> Progress:
-    """Writes one line, over the one before it; nothing where nobody looks at a terminal.
+    """Shows one line, which replaces the one before; nothing where the stream is not a terminal.
 
     Args:
         stream: where to; stderr by default.

@@ -1,6 +1,6 @@
-"""Random ops that draw the same numbers in each run: forms run one after the other, and must not meet other masks.
+"""Makes random ops draw the same numbers in each run, so that all versions of a step have the same masks.
 
-Ops that have a twin without state become that twin. Of the others a session keeps the state, so it is made anew.
+Ops that have a stateless counterpart are replaced by it. A session keeps the state of the others, so it is made anew.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SEEDS = ("seed", "seed2")
 
 
 def set_seeds(graph: Any) -> None:
-    """Gives random ops that choose their own seed one that all forms share.
+    """Sets the seeds of random ops that would choose their own, the same for all versions of a step.
 
     Args:
         graph: a GraphDef, which is changed.
@@ -25,7 +25,7 @@ def set_seeds(graph: Any) -> None:
 
 
 def make_stateless(graph: Any) -> None:
-    """Puts the twins in place.
+    """Replaces random ops by their stateless counterparts.
 
     Args:
         graph: a GraphDef, which is changed.
@@ -44,12 +44,12 @@ def make_stateless(graph: Any) -> None:
 
 
 def keeps_state(graph: Any) -> bool:
-    """Whether random ops are left, in the graph or its functions, whose state a session keeps."""
+    """Whether the graph or its functions have random ops left whose state a session keeps."""
     return any(_is_seeded(node) and not node.op.startswith("Stateless") for node in every_node(graph))
 
 
 def by_python(graph: Any) -> list[str]:
-    """Names of the nodes that call Python, which may do something else each time."""
+    """The nodes that call Python, which may return something else each time, by name."""
     return [node.name for node in every_node(graph) if node.op in PYTHON]
 
 

@@ -1,4 +1,4 @@
-"""Which tensors would leave float16's range, told by a run in float32 alone: no 16-bit arithmetic is needed for it."""
+"""Finds tensors that would leave float16's range, in a run in float32 alone."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 from amp_tf.comparing import instruments
 from amp_tf.comparing.comparison import without_infinities
 from amp_tf.comparing.flattening import FlatStep
-from amp_tf.comparing.forms import JointGraph
 from amp_tf.comparing.joining import FLOAT32, feed_name
 from amp_tf.comparing.progress import Progress, silent
 from amp_tf.comparing.regions import nodes_run_once
 from amp_tf.comparing.running import exact_products
+from amp_tf.comparing.step_graphs import JointGraph
 from amp_tf.comparing.steps import OWN_SCOPE, Step, check_settings, name_of
 from amp_tf.comparing.subjects import flat_step
-from amp_tf.comparing.suspects import layer_of
+from amp_tf.comparing.suspects import scope_of
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
@@ -33,7 +33,7 @@ _F16 = Precision.FLOAT16
 
 @dataclasses.dataclass(frozen=True)
 class NodeRange:
-    """The sizes of a node's numbers in float32.
+    """The magnitudes of a node's numbers in float32.
 
     Attributes:
         name, op: the node.
@@ -60,7 +60,7 @@ class NodeRange:
 
 @dataclasses.dataclass(frozen=True)
 class Ranges:
-    """Which tensors would leave float16's range.
+    """The tensors that would leave float16's range.
 
     Attributes:
         name: of the model or function.
@@ -120,7 +120,7 @@ def find_ranges(
     progress: Progress = silent,
     notes: Sequence[str] = (),
 ) -> Ranges:
-    """Says which tensors would leave float16's range, and how far.
+    """Finds the tensors that would leave float16's range, and how far.
 
     The step runs in float32 only. The loss of a compiled model is multiplied by 2^15, where dynamic loss scaling
     begins.
@@ -149,7 +149,7 @@ def find_ranges(
 
 
 def _measure(step: Step, flat: FlatStep, scale: float, progress: Progress) -> tuple[list[str], list[np.ndarray]]:
-    """The nodes, and for each batch a row for each of them."""
+    """The names of the nodes, and for each batch a row of figures for each node."""
     progress("building the graph")
     joint = JointGraph(step, flat, {FLOAT32: flat.graph})
     names = _watched(flat, joint.graph)
@@ -165,7 +165,7 @@ def _measure(step: Step, flat: FlatStep, scale: float, progress: Progress) -> tu
 
 
 def _watched(flat: FlatStep, graph: Any) -> list[str]:
-    """The nodes outside of loops that compute float32, sources before their readers."""
+    """The nodes outside of loops that compute float32, sources before readers."""
     found = []
     for name in nodes_run_once(flat.graph):
         if name.startswith(f"{OWN_SCOPE}/") or name in flat.variables:
@@ -177,7 +177,7 @@ def _watched(flat: FlatStep, graph: Any) -> list[str]:
 
 
 def _in_float16(flat: FlatStep, converted: set[str]) -> set[str]:
-    """The nodes whose results would be float16: those that are converted, and those that give them their inputs."""
+    """The nodes whose results would be float16: those converted, and the sources of their inputs."""
     texts = (text for node in flat.graph.node if node.name in converted for text in node.input)
     return {*converted, *(text.partition(":")[0] for text in texts if not text.startswith("^"))}
 
@@ -190,14 +190,14 @@ def _range(name: str, op: str, is_f16: bool, table: np.ndarray) -> NodeRange:
 
 
 def _distance(node: NodeRange) -> float:
-    """By how many times a node leaves the range."""
+    """The factor by which a node leaves the range."""
     return max(
         node.largest / _F16.max_finite if node.over else 0.0, _F16.smallest / node.smallest if node.under else 0.0
     )
 
 
 def _told(node: NodeRange) -> str:
-    layer = f", layer {layer_of(node.name)}" if layer_of(node.name) else ""
+    layer = f", layer {scope_of(node.name)}" if scope_of(node.name) else ""
     times = node.largest / _F16.max_finite
     over = f"{100 * node.over:.3g}% of it above 65,504, up to {node.largest:.3g} ({times:.3g} times)"
     under = f"{100 * node.under:.3g}% of it so small that it becomes zero, down to {node.smallest:.1g}"

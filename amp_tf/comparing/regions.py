@@ -1,7 +1,7 @@
-"""Which nodes of a flat graph run exactly once a step: those outside of loops and of branches.
+"""Finds the nodes of a flat graph that run exactly once a step: those outside of loops and branches.
 
-Values inside a loop belong to a turn, and those of a branch may not be there, so neither can be handed to a reduction
-outside.
+Values inside a loop belong to an iteration, and those of a branch may not exist, so neither can be passed to a
+reduction outside.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ _Taken = frozenset[tuple[str, str]]  # (the condition's tensor, the port of the 
 
 
 def nodes_run_once(graph: Any) -> list[str]:
-    """Names of these nodes, sources before their readers."""
+    """The nodes that run exactly once, sources before readers, by name."""
     nodes = {node.name: node for node in graph.node}
     sources = {name: [_node_of(text) for text in node.input] for name, node in nodes.items()}
     for name, node in nodes.items():
-        if node.op.endswith("Merge"):  # the way back of a loop is no way on
+        if node.op.endswith("Merge"):  # the edge back into a loop would make a cycle
             sources[name] = [source for source in sources[name] if not nodes[source].op.endswith("NextIteration")]
     depth: dict[str, int] = {}
     taken: dict[str, _Taken] = {}
@@ -35,11 +35,11 @@ def nodes_run_once(graph: Any) -> list[str]:
 
 
 def _is_outside(op: str, depth: int) -> bool:
-    return depth - op.endswith("Exit") <= 0 and not op.endswith("Switch")  # one of a Switch's results is not there
+    return depth - op.endswith("Exit") <= 0 and not op.endswith("Switch")  # one result of a Switch does not exist
 
 
 def _taken_by(text: str, nodes: Any, depth: dict[str, int], taken: dict[str, _Taken]) -> _Taken:
-    """The branches in which an input of a node lies."""
+    """The branches that an input of a node is in."""
     source = _node_of(text)
     node = nodes[source]
     if not node.op.endswith("Switch") or depth[source] > 0:

@@ -1,6 +1,6 @@
-"""The patterns that make all outputs right on all batches: a set grows until it does, and is then reduced.
+"""Searches for patterns that make all outputs good on all batches: a set grows until it does, and is then reduced.
 
-It begins with the suspects of the batch that is judged. Where they do not suffice, the nodes are looked at once more
+It begins with the suspects of the batch that is judged. Where they do not suffice, the nodes are measured at once more
 with them in float32, in the batch that is furthest off then, and what is suspect there is added; in the end all that is
 16 bit is, layer by layer. What suffices is reduced by Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input,
 2002). A set that was reduced on the batches that are watched is tried on all of them before it is believed.
@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from amp_tf.comparing.running import Looked
-from amp_tf.comparing.suspects import Patterns, layer_pattern, narrow, suspects
+from amp_tf.comparing.running import NodeMeasurement
+from amp_tf.comparing.suspects import Patterns, narrow, scope_pattern, suspects
 from amp_tf.comparing.trials import Trials
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import Followers
@@ -24,20 +24,20 @@ _TRIALS = 12  # of one reduction
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Some of the patterns, and the node for which they are there; ``None`` where it is for a whole layer."""
+    """Some of the patterns, and the node that they are for; ``None`` where they are for a whole layer."""
 
     patterns: Patterns
-    looked: Looked | None = None
+    measured: NodeMeasurement | None = None
 
     @property
     def name(self) -> str:
-        """The node's, or the layer's pattern."""
-        return self.patterns[0] if self.looked is None else self.looked.probe.name
+        """The node's name, or the layer's pattern."""
+        return self.patterns[0] if self.measured is None else self.measured.probe.name
 
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """What makes all outputs right.
+    """The result of the search.
 
     Attributes:
         parts: whose patterns do so together, as was tried on all batches; none where nothing does.
@@ -49,7 +49,7 @@ class Remedy:
 
 
 def find_remedy(first: Sequence[Part], precision: Precision, followers: Followers, trials: Trials) -> Remedy:
-    """Searches for the patterns.
+    """Searches for patterns that make all outputs good.
 
     Args:
         first: what to begin with, the most helpful first.
@@ -66,7 +66,7 @@ def find_remedy(first: Sequence[Part], precision: Precision, followers: Follower
 
 
 def patterns_of(parts: Sequence[Part]) -> Patterns:
-    """All patterns of some parts, each once."""
+    """The patterns of some parts, each once."""
     return tuple(dict.fromkeys(pattern for part in parts for pattern in part.patterns))
 
 
@@ -76,19 +76,19 @@ def _grow(first: Sequence[Part], precision: Precision, followers: Followers, tri
     for _ in range(_LOOKS):
         if trials.holds(patterns_of(parts)):
             return parts
-        nodes = suspects(trials.look(patterns_of(parts)), precision, followers)
+        nodes = suspects(trials.measure_nodes(patterns_of(parts)), precision, followers)
         if not nodes:
             break
-        parts += tuple(Part(narrow(looked, followers), looked) for looked in nodes)
+        parts += tuple(Part(narrow(measured, followers), measured) for measured in nodes)
     if trials.holds(patterns_of(parts)):
         return parts
-    layers = dict.fromkeys(layer_pattern(name) for name in trials.converted(()))
+    layers = dict.fromkeys(scope_pattern(name) for name in trials.converted(()))
     everything = tuple(Part((layer,)) for layer in layers)
     return everything if trials.holds(patterns_of(everything)) else ()
 
 
 def _reduced(parts: tuple[Part, ...], trials: Trials) -> tuple[Part, ...]:
-    """As few patterns of parts that suffice as the trials find."""
+    """The smallest set of patterns that the trials find sufficient, as parts."""
     needed = patterns_of(parts)
     for _ in range(_REDUCTIONS):
         fewer = reduce(needed, trials.is_right, _TRIALS)
@@ -99,7 +99,7 @@ def _reduced(parts: tuple[Part, ...], trials: Trials) -> tuple[Part, ...]:
 
 
 def _left_of(parts: Sequence[Part], needed: Patterns) -> Iterator[Part]:
-    """The parts of which some patterns are needed, each pattern with the first one, and each node once."""
+    """The parts reduced to the patterns that are needed: each pattern in its first part, each node once."""
     left = dict.fromkeys(needed)
     for name in dict.fromkeys(part.name for part in parts):
         same = [part for part in parts if part.name == name]
@@ -115,8 +115,8 @@ def reduce(items: Patterns, suffices: Callable[[Patterns], bool], most: int) -> 
 
     Args:
         items: which suffice together, the most helpful first.
-        suffices: tells it of some of them.
-        most: how often it may be asked; with fewer questions more items are left than are needed.
+        suffices: whether a set of them does.
+        most: how often it may be called; with fewer calls, more items are left than needed.
     """
     count = 2
     while len(items) > 1:

@@ -17,7 +17,7 @@ from amp_tf.rewriting.fused_names import PRODUCTS, find_followers
 _SHOWN = 3
 
 
-def told(compared: RewriteReport, graph: Any, run: RewriteReport, precision: Precision) -> Iterator[str]:
+def describe(compared: RewriteReport, graph: Any, run: RewriteReport, precision: Precision) -> Iterator[str]:
     """A sentence if there are products that every graph of the run has in another precision.
 
     Args:

@@ -1,4 +1,4 @@
-"""Compares forms with float32 over the batches, and looks at single nodes."""
+"""Runs versions of a step beside float32 over the batches, and measures outputs and single nodes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from amp_tf.comparing import instruments
 from amp_tf.comparing.flattening import FlatStep
-from amp_tf.comparing.forms import Form, JointGraph
 from amp_tf.comparing.instruments import Statistics
 from amp_tf.comparing.joining import AMP, FLOAT32
 from amp_tf.comparing.probes import Probe, probe
 from amp_tf.comparing.progress import Progress
+from amp_tf.comparing.step_graphs import JointGraph, RunnableStep
 from amp_tf.comparing.steps import Step
 from amp_tf.precision import Precision
 
@@ -23,8 +23,8 @@ _AT_ONCE = 150  # nodes of a run: with all in one, tensors that wait for their r
 
 
 @dataclasses.dataclass(frozen=True)
-class Looked:
-    """What was measured at one node.
+class NodeMeasurement:
+    """The measurements at one node.
 
     Attributes:
         probe: the node.
@@ -40,8 +40,8 @@ class Looked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
-    """How the outputs of a form differ from float32's.
+class OutputMeasurement:
+    """How the outputs of a version differ from float32's.
 
     Attributes:
         rows: for each batch that ran its number, and a row for each output.
@@ -56,7 +56,7 @@ class Measured:
         return pooled([self.rows[number] for number in (self.rows if numbers is None else numbers)])
 
     def furthest(self, count: int) -> list[int]:
-        """The batches that are furthest off: in which most is not finite, and then by the errors' sum."""
+        """The batches with the largest errors: most nonfinite numbers first, then by the sum of errors."""
 
         def off(number: int) -> tuple[float, float]:
             found = self.pooled([number])
@@ -67,7 +67,7 @@ class Measured:
 
 @contextlib.contextmanager
 def exact_products() -> Iterator[None]:
-    """Products of float32 values are computed in float32 inside the block, also by GPUs that have TF32.
+    """Turns TF32 off in the block, so that GPUs compute products of float32 values in float32.
 
     TensorFlow lets GPUs from Ampere on round the operands of such products to TF32, which has float16's mantissa: a
     reference so made would be as far off as what is compared with it. It is a setting of the process.
@@ -83,48 +83,48 @@ def exact_products() -> Iterator[None]:
 
 
 def pooled(batches: Sequence[np.ndarray]) -> list[Statistics]:
-    """The statistics of each output, over some batches' rows."""
+    """The statistics of each output, over the rows of some batches."""
     return [Statistics.of(rows) for rows in np.stack(batches, axis=1)]
 
 
-def against(
-    truth: Form,
-    form: Form,
+def measure_outputs(
+    truth: RunnableStep,
+    version: RunnableStep,
     measure: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], np.ndarray],
     numbers: Sequence[int],
     scale: float,
     *,
     is_over: Callable[[np.ndarray], bool] = lambda _: False,
     tell: Callable[[int, int], None] = lambda *_: None,
-) -> Measured:
-    """Runs two forms in turns.
+) -> OutputMeasurement:
+    """Runs two versions alternately, and measures how their outputs differ.
 
     Args:
         truth: float32.
-        form: what is compared with it.
-        measure: gives a row for each output, from the form's and float32's.
+        version: what is compared with it.
+        measure: gives a row for each output, from the version's and float32's.
         numbers: of the batches.
         scale: of the loss, where the step is scaled.
         is_over: whether a batch's rows make the next ones needless.
-        tell: is called before each batch with its place, and how many there are.
+        tell: called before each batch with its place and the number of batches.
     """
     rows: dict[int, np.ndarray] = {}
     try:
         for place, number in enumerate(numbers, 1):
             tell(place, len(numbers))
             right = truth.run(number, scale)
-            rows[number] = measure(form.run(number, scale), right)
+            rows[number] = measure(version.run(number, scale), right)
             del right  # before the next batch has its own
             if is_over(rows[number]):
                 break
     except KeyboardInterrupt:
         if not rows:
             raise
-        return Measured(rows, is_cut=True)
-    return Measured(rows)
+        return OutputMeasurement(rows, is_cut=True)
+    return OutputMeasurement(rows)
 
 
-def look(
+def measure_nodes(
     step: Step,
     flat: FlatStep,
     rewritten: Any,
@@ -133,8 +133,8 @@ def look(
     scale: float,
     wanted: str | None,
     progress: Progress,
-) -> list[Looked]:
-    """What is measured at each node in one batch, sources before their readers.
+) -> list[NodeMeasurement]:
+    """Measures each node in one batch; sources come before readers.
 
     Args:
         step, flat: the step.
@@ -143,7 +143,7 @@ def look(
         number: of the batch.
         scale: of the loss, where the step is scaled.
         wanted: a regular expression for nodes to be looked at besides.
-        progress: is told what is done.
+        progress: called with what is being done.
     """
     progress("looking at each node: building the graph")
     joint = JointGraph(step, flat, {FLOAT32: flat.graph, AMP: rewritten})
@@ -175,16 +175,16 @@ def look(
     ]
     of_truth = {each.truth.name: float(rows[0][instruments.LARGEST]) for each, rows in zip(probes, found, strict=True)}
     known = {**{name: float(size) for name, size in sizes.items()}, **of_truth}
-    return [_looked(each, rows, known) for each, rows in zip(probes, found, strict=True)]
+    return [_node_measurement(each, rows, known) for each, rows in zip(probes, found, strict=True)]
 
 
 def _rows(probes: Sequence[Probe], calls: instruments.Calls) -> list[Any]:
-    """For each node the rows of its result in the run and, if it has one, on exact inputs."""
+    """For each node the row of its result in the run and, if it has one, that of its result on exact inputs."""
     return [calls.measure([each.value, *([] if each.local is None else [each.local])], each.truth) for each in probes]
 
 
 def _largest_inputs(probes: Sequence[Probe]) -> dict[str, Any]:
-    """The largest size of a number of each input, by the tensor's name, where its own row does not say it."""
+    """The largest magnitude of each input whose own row does not contain it, by the tensor's name."""
     import tensorflow as tf
 
     known = {each.truth.name for each in probes}
@@ -196,8 +196,8 @@ def _largest_inputs(probes: Sequence[Probe]) -> dict[str, Any]:
     return largest
 
 
-def _looked(each: Probe, rows: Sequence[np.ndarray], known: Mapping[str, float]) -> Looked:
+def _node_measurement(each: Probe, rows: Sequence[np.ndarray], known: Mapping[str, float]) -> NodeMeasurement:
     local = None if each.local is None else Statistics.of(rows[1:2])
     largest_input = max((known[tensor.name] for tensor in each.inputs), default=0.0)
     without_graph = dataclasses.replace(each, truth=None, value=None, local=None, inputs=())  # trials need its memory
-    return Looked(without_graph, Statistics.of(rows[:1]), local, largest_input)
+    return NodeMeasurement(without_graph, Statistics.of(rows[:1]), local, largest_input)

@@ -1,7 +1,7 @@
-"""Runs of a TF1 session that train, as a step: its graph, what it was fed, and the variables' values.
+"""Turns training runs of a TF1 session into a step: its graph, what was fed, and the variables' values.
 
-A run is cut out of the session's graph. What it was fed, and what its data sources gave it, is fed again; so each form
-gets the same batches. Variables of both kinds, resources and references, begin with the values that they had.
+A run is cut out of the session's graph. What it was fed, and what its data sources produced, is fed again, so that each
+version gets the same batches. Resource and reference variables begin with the values that they had.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WHERE = "tf.compat.v1.Session.run"
 
 @dataclasses.dataclass(frozen=True)
 class SessionRuns:
-    """Runs of one session, all of the same fetches.
+    """Runs of one session that have the same fetches.
 
     Attributes:
         name: what they are called.
@@ -43,7 +43,7 @@ class SessionRuns:
     options: Any
 
     def flat_step(self, batches: Iterable[Sequence[np.ndarray]]) -> tuple[Step, FlatStep]:
-        """The step, and its graph.
+        """The step and its flat graph.
 
         Args:
             batches: for each run the values of ``fed``.
@@ -92,7 +92,7 @@ class SessionRuns:
 
 
 def _with_placeholders(graph: Any, fed: Sequence[Any]) -> tuple[Any, tuple[str, ...]]:
-    """The graph, with a placeholder for each tensor that is fed; and their names."""
+    """The graph with a placeholder for each tensor that is fed; and the placeholders' names."""
     import tensorflow as tf
 
     names = {tensor.name: _placeholder_name(tensor) for tensor in fed}
@@ -113,13 +113,13 @@ def _with_placeholders(graph: Any, fed: Sequence[Any]) -> tuple[Any, tuple[str, 
 
 
 def _placeholder_name(tensor: Any) -> str:
-    """As the node, where that has one result."""
+    """The node's name, if the node has one result; else a new name."""
     name, _, port = tensor.name.partition(":")
     return name if len(tensor.op.outputs) == 1 else f"{name}/amp_tf_fed_{port}"
 
 
 def _cut_out(graph: Any, ends: set[str]) -> Any:
-    """What some nodes need, in the graph's order."""
+    """The part of the graph that some nodes need, in the graph's order."""
     import tensorflow as tf
 
     nodes = {node.name: node for node in graph.node}

@@ -1,4 +1,4 @@
-"""What a user wants to have compared, as one traced step with named results, and the batches to feed it."""
+"""Traces what a user wants to compare as one step with named results, and reads the batches to feed."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Step:
 
 
 def check_settings(config: AmpConfig | None, steps: int, nodes: str | None = None) -> AmpConfig:
-    """The configuration, the environment's by default.
+    """Checks the arguments; returns the configuration, by default the environment's.
 
     Raises:
         ConfigError: one of them is not what it should be.
     """
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise ConfigError(f"{steps!r} is no number of batches", where="compare(steps=…)", fix="Write 1 or more")
+        raise ConfigError(f"{steps!r} is not a number of batches", where="compare(steps=…)", fix="Write 1 or more")
     if nodes is not None:
         check_pattern(nodes, where="compare(nodes=…)")
     if config is None:
@@ -141,7 +141,7 @@ def _as_call(batch: Any, subject: Any, is_training: bool) -> tuple[tuple[Any, ..
 
 
 def _leaves(call: Any, first: Any) -> tuple[np.ndarray, ...]:
-    """The arrays of a batch, which has the structure of the first one."""
+    """The arrays of a batch; it must have the structure of the first one."""
     import tensorflow as tf
 
     try:
@@ -205,7 +205,7 @@ def _training_step(model: Any) -> Callable[..., Results]:
 
 
 def _plain(function: Any) -> Callable[..., Results]:
-    """What a function returns, under the names that its structure gives."""
+    """The results of a function, named by the structure that it returns."""
     inner = getattr(function, "python_function", function)  # without jit_compile: XLA's functions cannot be looked into
 
     def call(arguments: Sequence[Any], named: Mapping[str, Any], _: Any) -> Results:
@@ -236,6 +236,6 @@ def _dense(value: Any) -> Any:
 
 
 def name_of(subject: Any) -> str:
-    """What a model or function is called, for people."""
+    """The name of a model or function, for messages."""
     name = getattr(subject, "name", None) or getattr(subject, "__name__", None) or type(subject).__name__
     return name.decode() if isinstance(name, bytes) else str(name)

@@ -1,4 +1,4 @@
-"""What may be compared: a model, a function, or runs of a session."""
+"""Turns whatever is compared, a model, a function or runs of a session, into a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amp_tf.comparing.steps import Step, trace
 
 
 def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, FlatStep]:
-    """A subject's step, and its graph.
+    """The step of a subject, and its flat graph.
 
     Args:
         subject: a Keras model, a function, or a :class:`SessionRuns`.

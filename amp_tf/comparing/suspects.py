@@ -1,4 +1,4 @@
-"""Which nodes may be what goes wrong, and the patterns that keep them in float32.
+"""Chooses the nodes that may be what goes wrong, and the patterns that keep them in float32.
 
 Suspects are the nodes that add most by themselves: first those that make numbers infinite that are finite in float32,
 in the order of the graph, then by local error.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from amp_tf.comparing.running import Looked
+from amp_tf.comparing.running import NodeMeasurement
 from amp_tf.comparing.verdicts import has_truth, roundoff
 from amp_tf.oplists.table import HANDING_ON
 from amp_tf.precision import Precision
@@ -23,8 +23,8 @@ _GRADIENT_OP = re.compile(r"(\w+?)Grad(V\d)?(_\d+)?")
 Patterns = tuple[str, ...]
 
 
-def suspects(nodes: Sequence[Looked], precision: Precision, followers: Followers) -> list[Looked]:
-    """The nodes that add more by themselves than products of a healthy model do, or else anything; the worst first.
+def suspects(nodes: Sequence[NodeMeasurement], precision: Precision, followers: Followers) -> list[NodeMeasurement]:
+    """The nodes with larger local errors than products of a healthy model have, or else any error; the worst first.
 
     A node that may be fused with a product that is worse is left out: the product's pattern keeps both in float32.
 
@@ -33,43 +33,45 @@ def suspects(nodes: Sequence[Looked], precision: Precision, followers: Followers
         precision: the 16-bit type.
         followers: what may be fused with each product.
     """
-    local = [looked for looked in nodes if looked.local is not None and has_truth(looked.local, precision)]
-    worst = [looked for looked in local if is_suspicious(looked, precision)] or local
+    local = [measured for measured in nodes if measured.local is not None and has_truth(measured.local, precision)]
+    worst = [measured for measured in local if is_suspicious(measured, precision)] or local
     # Stable; what only hands on, as rounded as its reader would, comes behind that: the reader in float32 mends both.
-    order = sorted(filter(_added, worst), key=lambda looked: (-_added(looked), looked.probe.op in HANDING_ON))
-    chosen: dict[Patterns, Looked] = {}
+    order = sorted(filter(_added, worst), key=lambda measured: (-_added(measured), measured.probe.op in HANDING_ON))
+    chosen: dict[Patterns, NodeMeasurement] = {}
     fused: set[str] = set()
-    for looked in order:
-        own = _own(looked)
+    for measured in order:
+        own = _own(measured)
         if own and not fused.issuperset(own):
-            chosen.setdefault(own, looked)
+            chosen.setdefault(own, measured)
             fused.update(*(followers.get(name, ()) for name in own))
     return list(chosen.values())[:_MOST]
 
 
-def is_suspicious(looked: Looked, precision: Precision) -> bool:
-    """Whether a node adds more by itself than a product of a healthy model does."""
-    return _added(looked) > SUSPICIOUS * roundoff(precision)
+def is_suspicious(measured: NodeMeasurement, precision: Precision) -> bool:
+    """Whether a node's local error is larger than that of a product in a healthy model."""
+    return _added(measured) > SUSPICIOUS * roundoff(precision)
 
 
-def narrow(looked: Looked, followers: Followers) -> Patterns:
-    """What keeps least in float32 so that nothing is lost at a node."""
-    return tuple(pattern(name, followers) for name in _own(looked))
+def narrow(measured: NodeMeasurement, followers: Followers) -> Patterns:
+    """The smallest set of patterns with which nothing is lost at a node."""
+    return tuple(pattern(name, followers) for name in _own(measured))
 
 
-def choices(looked: Looked, known: Mapping[str, Looked], followers: Followers) -> Iterator[Patterns]:
-    """What may be kept in float32 for a node, each more than the one before.
+def choices(
+    measured: NodeMeasurement, known: Mapping[str, NodeMeasurement], followers: Followers
+) -> Iterator[Patterns]:
+    """Sets of patterns for a node, each larger than the one before.
 
     The node, or what gives it 16-bit values; all that leads there from the products behind it, these included; its
     layer.
 
     Args:
-        looked: the node.
+        measured: the node.
         known: all nodes, by name.
         followers: what may be fused with each product.
     """
-    yield narrow(looked, followers)
-    own = _own(looked)
+    yield narrow(measured, followers)
+    own = _own(measured)
     chain, waiting = dict.fromkeys(own), list(own)
     while waiting:
         name = waiting.pop()
@@ -77,18 +79,18 @@ def choices(looked: Looked, known: Mapping[str, Looked], followers: Followers) -
         waiting += [source for source in sources if source not in chain]
         chain.update(dict.fromkeys(sources))
     yield tuple(pattern(name, followers) for name in chain)
-    if layer_of(looked.probe.name):
-        yield (layer_pattern(looked.probe.name),)
+    if scope_of(measured.probe.name):
+        yield (scope_pattern(measured.probe.name),)
 
 
-def layer_pattern(node: str) -> str:
-    """A regular expression for all nodes of a node's layer; for the node alone where it is in none."""
-    scope = layer_of(node)
+def scope_pattern(node: str) -> str:
+    """A regular expression for all nodes of a node's scope; for the node alone where it has none."""
+    scope = scope_of(node)
     return f"(^|/){re.escape(scope)}/" if scope else f"^{re.escape(node)}$"
 
 
-def layer_of(node: str) -> str:
-    """The name scope of a node; of a gradient's node that of what it is the gradient of."""
+def scope_of(node: str) -> str:
+    """The name scope of a node; for a node of a gradient, the scope of the forward node."""
     for scope in _GRADIENT_SCOPES:
         inner = node.partition(scope)[2]
         if inner:
@@ -101,11 +103,11 @@ def layer_of(node: str) -> str:
     return node.rpartition("/")[0]
 
 
-def _own(looked: Looked) -> Patterns:
-    """What to keep in float32 so that nothing is lost at a node: itself, or what gives it 16-bit values."""
-    return (looked.probe.name,) if looked.probe.is_f16 else looked.probe.rounded
+def _own(measured: NodeMeasurement) -> Patterns:
+    """The nodes to keep in float32 so that nothing is lost at a node: itself, or the sources of its 16-bit inputs."""
+    return (measured.probe.name,) if measured.probe.is_f16 else measured.probe.rounded
 
 
-def _added(looked: Looked) -> float:
-    """What a node adds by itself."""
-    return 0.0 if looked.local is None else looked.local.distance
+def _added(measured: NodeMeasurement) -> float:
+    """The local error of a node."""
+    return 0.0 if measured.local is None else measured.local.distance

@@ -1,4 +1,4 @@
-"""Runs the step with further nodes in float32.
+"""Runs the step with more nodes in float32.
 
 Most trials run only the batches that are watched: the one that is judged, and each batch in which a set of patterns
 failed that did well on those watched before. So a set that must hold on all batches is found at the price of a few.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from amp_tf.comparing.running import Looked
+from amp_tf.comparing.running import NodeMeasurement
 from amp_tf.comparing.suspects import Patterns
 from amp_tf.comparing.verdicts import Output
 from amp_tf.comparing.work import Work, Yardstick
@@ -18,7 +18,7 @@ from amp_tf.config import AmpConfig
 
 @dataclasses.dataclass(frozen=True)
 class _Tried:
-    """What a trial gave: the verdicts, its batches, those that are furthest off first, and the loss scale."""
+    """The result of a trial: the outputs, its batches with the largest errors first, and the loss scale."""
 
     outputs: Sequence[Output]
     furthest: Sequence[int]
@@ -26,7 +26,7 @@ class _Tried:
 
 
 class Trials:
-    """Trials of a step, each made once.
+    """Trials of a step; each is made only once.
 
     Args:
         work: the step.
@@ -48,11 +48,11 @@ class Trials:
         return dataclasses.replace(self._config, keep_float32=(*self._config.keep_float32, *patterns))
 
     def converted(self, patterns: Patterns) -> list[str]:
-        """The names of the nodes that are 16 bit with them."""
+        """The nodes that are 16 bit with these patterns, by name."""
         return [node.name for node in self._work.rewritten(self.config(patterns)).report.nodes if node.precision.is_f16]
 
     def outputs(self, patterns: Patterns) -> Sequence[Output]:
-        """The verdicts on the batches that are watched.
+        """The outputs on the watched batches.
 
         Raises:
             KeyboardInterrupt: the user interrupted the trial.
@@ -60,11 +60,11 @@ class Trials:
         return self._run(patterns, self._watched).outputs
 
     def is_right(self, patterns: Patterns) -> bool:
-        """Whether all outputs are good on the batches that are watched."""
+        """Whether all outputs are good on the watched batches."""
         return all(output.is_good for output in self.outputs(patterns))
 
     def holds(self, patterns: Patterns) -> bool:
-        """Whether all outputs are good on all batches; if not, the one furthest off is watched from now on."""
+        """Whether all outputs are good on all batches; if not, the worst batch is watched from now on."""
         everything = tuple(range(len(self._work.step.batches)))
         if not self.is_right(patterns):
             return False
@@ -74,11 +74,11 @@ class Trials:
         self._watched += tuple(number for number in tried.furthest if number not in self._watched)[:1]
         return False
 
-    def look(self, patterns: Patterns) -> list[Looked]:
-        """What is measured at each node with these patterns, in the batch that is furthest off then."""
+    def measure_nodes(self, patterns: Patterns) -> list[NodeMeasurement]:
+        """Measures each node with these patterns, in the batch with the largest error."""
         tried = self._run(patterns, self._watched)
         rewritten = self._work.rewritten(self.config(patterns)).graph
-        return self._work.look(rewritten, tried.furthest[0], tried.scale, None)
+        return self._work.measure_nodes(rewritten, tried.furthest[0], tried.scale, None)
 
     def _run(self, patterns: Patterns, numbers: Sequence[int]) -> _Tried:
         key = frozenset(patterns), tuple(sorted(numbers))

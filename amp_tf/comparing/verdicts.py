@@ -1,4 +1,4 @@
-"""How far the outputs of a step may be from float32: not much further than those of the ideal mixed program.
+"""Judges outputs: they may not be much further from float32 than those of the ideal mixed program.
 
 The ideal mixed program computes its products in 16 bit and casts their results back at once; what it loses is inherent
 in multiplying in 16 bit. An output's error, relative in the L2 norm over the batches that are furthest off, is divided
@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 from amp_tf.comparing.instruments import Statistics
-from amp_tf.comparing.steps import GRADIENT, UPDATE
+from amp_tf.comparing.steps import GRADIENT, LOSS, RESULT, UPDATE
 from amp_tf.precision import Precision
 
 LIMIT = 4.0
@@ -38,7 +39,7 @@ class Output:
         is_good: whether it is as right as 16 bit can be, and right enough to train with.
     """
 
-    kind: str
+    kind: Annotated[str, (LOSS, GRADIENT, RESULT, UPDATE)]
     name: str
     error: float
     ideal: float
@@ -71,7 +72,7 @@ def judge(
 
 
 def limit(output: Output, precision: Precision) -> float:
-    """The error up to which an output is good; infinite where float32 itself keeps no two digits."""
+    """The error up to which an output is good; infinite where float32 itself is not accurate to two digits."""
     if output.noise > NO_TRUTH:
         return math.inf
     most = LIMIT * max(roundoff(precision), output.ideal, output.noise)
@@ -79,12 +80,12 @@ def limit(output: Output, precision: Precision) -> float:
 
 
 def roundoff(precision: Precision) -> float:
-    """The most that one rounding changes a value, relatively."""
+    """The largest relative error of one rounding."""
     return float(2.0**-precision.significant_bits)
 
 
 def has_truth(statistics: Statistics, precision: Precision) -> bool:
-    """Whether float32 keeps two digits of a node's result, told by its error in 16 bit.
+    """Whether float32 has two correct digits of a node's result, judged by its error in 16 bit.
 
     What cancels to nothing, such as the gradient of a key's bias in attention, is all rounding in float32 too. In 16
     bit it is as many times further off as its roundoff is larger; nothing but cancellation can be that far off.
@@ -110,12 +111,12 @@ def _judge(
 
 
 def figure(value: float) -> str:
-    """A relative error for people."""
+    """A relative error as text."""
     if not math.isfinite(value):
         return "inf"
     return f"{value:.2%}" if value >= 1e-4 or not value else f"{value:.0e}"
 
 
 def title(kind: str, name: str) -> str:
-    """What an output is called, for people."""
+    """The name of an output, for messages."""
     return name if kind == name else f"{kind} {name}"

@@ -1,4 +1,4 @@
-"""What is done with a step: rewritten, run beside float32, and judged by the yardstick."""
+"""Everything that is done with a step: rewrite it, run it beside float32, and judge it by the yardstick."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from amp_tf.comparing.flattening import FlatStep
-from amp_tf.comparing.forms import Form, Ruler, output_names
 from amp_tf.comparing.instruments import Statistics
 from amp_tf.comparing.progress import Progress
 from amp_tf.comparing.randomness import by_python
-from amp_tf.comparing.running import Looked, Measured, against, look, pooled
+from amp_tf.comparing.running import NodeMeasurement, OutputMeasurement, measure_nodes, measure_outputs, pooled
+from amp_tf.comparing.step_graphs import Ruler, RunnableStep, output_names
 from amp_tf.comparing.steps import GRADIENT, Step
 from amp_tf.comparing.verdicts import NO_TRUTH, Output, judge
 from amp_tf.config import AmpConfig
@@ -39,7 +39,7 @@ _JUDGED = 8  # of so many batches one is judged: the yardstick costs some three 
 
 @dataclasses.dataclass(frozen=True)
 class Yardstick:
-    """What some batches' outputs may differ by.
+    """How much the outputs of some batches may differ.
 
     Attributes:
         numbers: of the batches: those that are furthest off.
@@ -55,16 +55,16 @@ class Yardstick:
 
 
 class Work:
-    """A step, with float32's form of it.
+    """A step together with its float32 version.
 
     Args:
         step: the step.
         flat: its graph.
         hardware: the devices to rewrite for.
-        progress: is told what is done.
+        progress: called with what is being done.
 
     Attributes:
-        is_compiled: whether forms are run by XLA, as the program runs the step or a part of it.
+        is_compiled: whether versions are run by XLA, as the program runs the step or a part of it.
         why_not_compiled: what XLA says where it cannot.
     """
 
@@ -72,7 +72,7 @@ class Work:
         self.step, self.flat, self.names = step, flat, output_names(step, flat)
         self._hardware, self._progress = hardware, progress
         self.is_compiled, self.why_not_compiled = flat.is_compiled, ""
-        self._float32: Form | None = None
+        self._float32: RunnableStep | None = None
 
     def __enter__(self) -> Work:
         return self
@@ -86,43 +86,44 @@ class Work:
         return self.flat.rewritten(config, self._hardware)
 
     def begin(self, precision: Precision) -> None:
-        """Prepares what is needed for the runs.
+        """Prepares the runs.
 
         Args:
             precision: the 16-bit type.
         """
         self.precision, self._ruler = precision, Ruler(precision.smallest)
-        self._float32 = self._form(self.flat.graph, "float32")
+        self._float32 = self._version(self.flat.graph, "float32")
         if self.is_compiled:
             try:
                 self._float32.run(0, _UNSCALED)
             except GraphError as error:
                 self._float32.close()
                 self.is_compiled, self.why_not_compiled = False, error.what
-                self._float32 = self._form(self.flat.graph, "float32")
+                self._float32 = self._version(self.flat.graph, "float32")
 
-    def measure(self, graph: Any, what: str, numbers: Sequence[int] | None = None) -> tuple[Measured, float]:
-        """Runs a form with the first loss scale at which no gradient overflows; what was measured, and the scale.
+    def measure(self, graph: Any, what: str, numbers: Sequence[int] | None = None) -> tuple[OutputMeasurement, float]:
+        """Runs a version with the first loss scale at which no gradient overflows; returns the measurement and the
+        scale.
 
         Where gradients overflow at any scale, none is used.
 
         Args:
-            graph: the form's GraphDef.
+            graph: the version's GraphDef.
             what: it is called, for people.
             numbers: of the batches; all by default.
         """
-        form = self._form(graph, what)
+        version = self._version(graph, what)
         try:
             for scale in _SCALES if self.step.is_scaled and self.precision.needs_loss_scaling else ():
-                measured = self._against(form, what, numbers, scale, is_over=self._overflows)
+                measured = self._compare_with_float32(version, what, numbers, scale, is_over=self._overflows)
                 if measured.is_cut or not self._overflows(*measured.rows.values()):
                     return measured, scale
-            return self._against(form, what, numbers, _UNSCALED), _UNSCALED
+            return self._compare_with_float32(version, what, numbers, _UNSCALED), _UNSCALED
         finally:
-            form.close()
+            version.close()
 
-    def yardstick(self, measured: Measured, config: AmpConfig, scale: float) -> Yardstick:
-        """What the batches may differ by that are furthest off.
+    def yardstick(self, measured: OutputMeasurement, config: AmpConfig, scale: float) -> Yardstick:
+        """How much the batches with the largest errors may differ.
 
         Args:
             measured: how far off they are.
@@ -136,31 +137,31 @@ class Work:
         noise: list[np.ndarray] = []
         ideal: list[np.ndarray] = []
         assert self._float32 is not None
-        form = None
+        version = None
         try:
             for place, number in enumerate(numbers, 1):
                 self._progress(f"float32, disturbed: batch {place} of {len(numbers)}")
-                # Disturbed first: other numbers in all variables are gone when the next form needs the room.
+                # Disturbed first: other numbers in all variables are gone when the next version needs the room.
                 disturbed = self._float32.run(number, scale, is_disturbed=True)
                 truth = self._float32.run(number, scale)
                 noise.append(self._measure(disturbed, truth))
                 del disturbed
                 if place == 1 and self._without_truth(noise[0]):
                     self._check_again(number, scale, truth)
-                form = form or self._form(self.rewritten(_ideal(config)).graph, _IDEAL)
+                version = version or self._version(self.rewritten(_ideal(config)).graph, _IDEAL)
                 self._progress(f"{_IDEAL}: batch {place} of {len(numbers)}")
-                ideal.append(self._measure(form.run(number, scale), truth))
+                ideal.append(self._measure(version.run(number, scale), truth))
         except KeyboardInterrupt:
             if not ideal:
                 raise
         finally:
-            if form is not None:
-                form.close()
+            if version is not None:
+                version.close()
         done = len(ideal)
         return Yardstick(tuple(numbers[:done]), pooled(ideal), pooled(noise[:done]), is_cut=done < len(numbers))
 
     def yardstick_of_trial(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
-        """The yardstick for a trial: without the products that the trial mends, if one of these is not finite.
+        """The yardstick for a trial; where a mended product is not finite, computed without it.
 
         Args:
             yardstick: of the step as it was.
@@ -169,42 +170,44 @@ class Work:
         """
         if not any(one.nonfinite for one in yardstick.ideal):
             return yardstick
-        form = self._form(self.rewritten(_ideal(config)).graph, _IDEAL)
+        version = self._version(self.rewritten(_ideal(config)).graph, _IDEAL)
         try:
-            ideal = self._against(form, _IDEAL, yardstick.numbers, scale).pooled()
+            ideal = self._compare_with_float32(version, _IDEAL, yardstick.numbers, scale).pooled()
         finally:
-            form.close()
+            version.close()
         return dataclasses.replace(yardstick, ideal=ideal)
 
-    def judge(self, measured: Measured, yardstick: Yardstick) -> list[Output]:
+    def judge(self, measured: OutputMeasurement, yardstick: Yardstick) -> list[Output]:
         """The verdict on each output."""
         found = measured.pooled([number for number in yardstick.numbers if number in measured.rows])
         return judge(self.names, found, yardstick.ideal, yardstick.noise, measured.pooled(), self.precision)
 
-    def look(self, rewritten: Any, number: int, scale: float, nodes: str | None) -> list[Looked]:
-        """What is measured at each node in one batch; the arguments are those of :func:`look`."""
+    def measure_nodes(self, rewritten: Any, number: int, scale: float, nodes: str | None) -> list[NodeMeasurement]:
+        """Measures each node in one batch; arguments as for :func:`running.measure_nodes`."""
         if self._float32 is not None:
             self._float32.close()  # its variables are as much as the model, and both sides have theirs
-        return look(self.step, self.flat, rewritten, self.precision, number, scale, nodes, self._progress)
+        return measure_nodes(self.step, self.flat, rewritten, self.precision, number, scale, nodes, self._progress)
 
-    def _form(self, graph: Any, what: str) -> Form:
+    def _version(self, graph: Any, what: str) -> RunnableStep:
         self._progress(f"{what}: building the graph")
-        return Form(self.step, self.flat, graph, is_compiled=self.is_compiled)
+        return RunnableStep(self.step, self.flat, graph, is_compiled=self.is_compiled)
 
-    def _against(self, form: Form, what: str, numbers: Sequence[int] | None, scale: float, **settings: Any) -> Measured:
+    def _compare_with_float32(
+        self, version: RunnableStep, what: str, numbers: Sequence[int] | None, scale: float, **settings: Any
+    ) -> OutputMeasurement:
         def tell(place: int, count: int) -> None:
             self._progress(f"{what}: batch {place} of {count}")
 
         assert self._float32 is not None
         chosen = range(len(self.step.batches)) if numbers is None else numbers
-        return against(self._float32, form, self._measure, chosen, scale, tell=tell, **settings)
+        return measure_outputs(self._float32, version, self._measure, chosen, scale, tell=tell, **settings)
 
     def _measure(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> np.ndarray:
         """A row for each output."""
         return self._ruler.measure(found, truth, [kind for kind, _ in self.names])
 
     def _without_truth(self, rows: np.ndarray) -> list[str]:
-        """The outputs that float32 itself gives otherwise."""
+        """The outputs on which float32 disagrees with itself."""
         found = zip(self.names, pooled([rows]), strict=True)
         return [name for (_, name), one in found if one.distance > NO_TRUTH]
 
@@ -213,7 +216,7 @@ class Work:
         return any(Statistics.of(rows[number : number + 1]).nonfinite for rows in batches for number in gradients)
 
     def _check_again(self, number: int, scale: float, truth: Sequence[np.ndarray]) -> None:
-        """Sees that float32 says the same twice, where its last bits seem to matter."""
+        """Checks that float32 gives the same result twice."""
         assert self._float32 is not None
         self._progress("float32 once more")
         if names := self._without_truth(self._measure(self._float32.run(number, scale), truth)):
@@ -228,7 +231,7 @@ class Work:
 
 
 def _ideal(config: AmpConfig) -> AmpConfig:
-    """Products alone: what would follow them into 16 bit, or pass 16 bit on, is on no list, and nothing is forced.
+    """The configuration of the ideal mixed program: only products are on a list, and nothing is forced.
 
     Products that are kept in float32 by name are so in it, too.
     """

@@ -1,8 +1,8 @@
-"""Notices when the program itself sets one of amp_tf's variables, before or after it imports TensorFlow.
+"""Follows changes that the program makes to amp_tf's variables, before or after it imports TensorFlow.
 
 NVIDIA's TensorFlow read ``TF_ENABLE_AUTO_MIXED_PRECISION`` each time that it optimized a graph, so most scripts of the
 time set it themselves, in a line ``os.environ[…] = "1"`` at the top or where they read their ``--amp`` flag; notebooks
-have no other way. What is set before TensorFlow is imported is found in the environment; what comes later is told by
+have no other way. What is set before TensorFlow is imported is found in the environment; later changes are reported by
 ``_amp_tf_start``, which wraps the methods of ``os.environ`` that change it.
 
 ``os.putenv`` alone is not seen. That the finder of ``_amp_tf_start`` is there also without the switch has the same
@@ -22,7 +22,7 @@ _NAMES = frozenset(row.name for row in ENV_VARS)
 
 
 def follow() -> None:
-    """Does what the environment says, now and whenever the program changes what it says. Idempotent.
+    """Applies what the environment says, now and whenever the program changes it. Idempotent.
 
     What :func:`amp_tf.enable` turned on is left alone.
     """
@@ -31,7 +31,7 @@ def follow() -> None:
 
 
 def _on_change(name: str) -> None:
-    """Never raises: the variable is set, whatever becomes of amp_tf."""
+    """Applies a change of one variable. Never raises, because the variable is set in any case."""
     if name in _NAMES:
         try:
             switch.obey_environment(name)

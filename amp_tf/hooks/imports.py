@@ -1,4 +1,4 @@
-"""Acts right after a module was imported, without importing it.
+"""Runs actions right after a module was imported, without importing it.
 
 Imported at every interpreter start that has amp_tf on, so it imports nothing itself but ``sys``.
 
@@ -93,7 +93,7 @@ _finder = _AfterImport()
 
 
 def watch(*names: str) -> None:
-    """Notices the imports of modules from now on, for actions that are added later, even while the import runs."""
+    """Watches the imports of modules from now on, for actions that are added later, even while the import runs."""
     _finder.watched.update(names)
     if _finder not in sys.meta_path:
         # Behind the one of _amp_tf_start, which may be searching for one of them: this one is then asked next.

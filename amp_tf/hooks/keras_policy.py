@@ -1,4 +1,4 @@
-"""Notices that a program uses Keras' own mixed precision besides, and says what then happens.
+"""Warns where a program uses Keras' own mixed precision as well.
 
 Both at once do no harm: Keras' layers cast by themselves, so amp_tf finds them in 16 bit and converts what they left in
 float32; an optimizer that Keras wrapped for its loss scale is not wrapped again. But nobody wants both, and what is
@@ -14,8 +14,9 @@ import threading
 from typing import Any
 
 from amp_tf.config import ENABLE_VAR, AmpConfig
-from amp_tf.hooks import evidence, notices
 from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.process import notices
+from amp_tf.hooks.process import state as process_state
 
 _LIBRARIES = ("keras", "tf_keras")
 # what an attribute of the library shows: its import is done
@@ -27,7 +28,7 @@ _patches = Patches()
 
 
 def install(config: AmpConfig) -> None:
-    """Watches the libraries that are imported by now. Idempotent; call it again after another library was imported."""
+    """Watches the Keras libraries that are imported by now. Idempotent; call it again after another was imported."""
     with _lock:
         for library in _LIBRARIES:
             if hasattr(sys.modules.get(library), _NEEDED):
@@ -38,7 +39,7 @@ def install(config: AmpConfig) -> None:
 
 
 def uninstall() -> None:
-    """Notices nothing from now on. Idempotent."""
+    """Stops watching for policies. Idempotent."""
     with _lock:
         _patches.restore()
 
@@ -51,7 +52,7 @@ def _watch(init: Any, policy: Any, /, *args: Any, **kwargs: Any) -> None:
 def _notice(policy: Any) -> None:
     name = getattr(policy, "name", None)
     if name in _NARROW:
-        evidence.note(policy=name)
+        process_state.note(policy=name)
         notices.warn_once(
             "keras_policy",
             "the program asks for 16 bit by itself: its layers keep the types that the policy gives them and amp_tf "

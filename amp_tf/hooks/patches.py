@@ -1,4 +1,4 @@
-"""Attributes of other people's classes and modules that are ours for a while, and are given back whole.
+"""Replaces attributes of classes and modules of other libraries, and restores them.
 
 Others wrap the same functions. What somebody put around a patch of ours is theirs and stays, with ours inside it, so a
 patch has to be harmless after it was taken back. Put again, it is used as it lies there.
@@ -29,7 +29,7 @@ class _Patch(NamedTuple):
 
 
 def calling(ours: Callable[..., Any], *first: Any) -> Callable[[Any], Any]:
-    """What makes the replacement that calls a function of ours with the original before its own arguments.
+    """Makes a replacement that calls our function with the original as an additional argument.
 
     Args:
         ours: the function.
@@ -46,7 +46,7 @@ def calling(ours: Callable[..., Any], *first: Any) -> Callable[[Any], Any]:
 
 
 class Patches:
-    """What was put in place and is to be given back together. Not thread-safe: its owner has a lock."""
+    """A set of patches that are restored together. Not thread-safe: its owner has a lock."""
 
     def __init__(self) -> None:
         self._patches: list[_Patch] = []
@@ -56,7 +56,8 @@ class Patches:
         return bool(self._patches)
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> bool:
-        """Replaces an attribute until :meth:`restore`; nothing if ours is there, perhaps inside a wrapper of others.
+        """Replaces an attribute until :meth:`restore`; does nothing if ours is in place, perhaps inside another
+        wrapper.
 
         Args:
             owner: a class or a module.
@@ -84,7 +85,7 @@ class Patches:
         return True
 
     def restore(self) -> None:
-        """Gives every attribute back that still holds our replacement. Idempotent."""
+        """Restores every attribute that still holds our replacement. Idempotent."""
         for patch in reversed(self._patches):
             if vars(patch.owner).get(patch.name) is not patch.replacement:
                 self._buried.append(patch)

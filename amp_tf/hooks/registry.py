@@ -1,4 +1,4 @@
-"""The hooks into TensorFlow and Keras: one row each.
+"""The hooks into TensorFlow and Keras, as a table.
 
 A hook is a module with ``install(config)`` and ``uninstall()``, both idempotent. ``install`` is called after the import
 of each of its triggers, so it patches what is there and leaves the rest for the next call.
@@ -11,12 +11,13 @@ import importlib
 import importlib.util
 
 from amp_tf.config import AmpConfig, Switches
-from amp_tf.hooks import evidence, notices
+from amp_tf.hooks.process import notices
+from amp_tf.hooks.process import state as process_state
 
 
 @dataclasses.dataclass(frozen=True)
 class Hook:
-    """One row.
+    """One row of the table.
 
     Attributes:
         part: the field of :class:`amp_tf.config.Switches` that turns it on.
@@ -39,7 +40,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.xla.functions", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce.sums", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce.agreement", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.process.report_files", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", ("tensorflow", "keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.keras_policy", ("keras", "tf_keras")),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling.automatic", ("tensorflow", "keras", "tf_keras")),
@@ -50,16 +51,16 @@ TRIGGERS = tuple(dict.fromkeys(trigger for hook in HOOKS for trigger in hook.tri
 def install(trigger: str, config: AmpConfig, switches: Switches) -> None:
     """Installs the wanted hooks of one trigger.
 
-    One that fails is told in a warning and in the line at exit, and does not stop the others.
+    A hook that fails leads to a warning and is named in the line at exit; the others are installed all the same.
     """
     for hook in HOOKS:
         if trigger in hook.triggers and hook.is_wanted(switches) and importlib.util.find_spec(hook.home):
             try:
                 importlib.import_module(hook.home).install(config)
-                evidence.note_install(hook.home)
+                process_state.note_install(hook.home)
             except Exception as error:
                 failure = f"{type(error).__name__}: {error}"
-                evidence.note_install(hook.home, failure.splitlines()[0])
+                process_state.note_install(hook.home, failure.splitlines()[0])
                 notices.warn_once(
                     f"install.{hook.home}",
                     f"a hook was not installed ({failure})",
@@ -69,7 +70,7 @@ def install(trigger: str, config: AmpConfig, switches: Switches) -> None:
 
 
 def uninstall() -> None:
-    """Takes every installed hook out again. Idempotent."""
+    """Uninstalls every hook that was installed. Idempotent."""
     import sys
 
     for hook in HOOKS:

@@ -6,7 +6,7 @@ and each is one small patch, put in place when a scope is first used:
 
 - functions traced inside the block (loop bodies, branches, nested tf.functions) start with the attribute;
 - ``GradientTape`` remembers it with each op that it records, and sets it again while it builds that op's gradient;
-- ``tf.gradients``, which TensorFlow uses for functions, loops and v1 graphs, does likewise.
+- ``tf.gradients``, which TensorFlow uses for functions, loops and v1 graphs, sets it again in the same way.
 
 The tape carries the attribute with each recorded op (as an extra attribute of the record) because the op's own outputs
 may be dropped before its gradient is built.
@@ -66,7 +66,7 @@ def _entering(value: bytes) -> Iterator[None]:
 
 
 def _marking(value: bytes) -> contextlib.AbstractContextManager[None]:
-    """Marks the ops that the current graph gets; nothing where code runs eagerly."""
+    """Marks the ops that are added to the current graph; does nothing where code runs eagerly."""
     from tensorflow.core.framework import attr_value_pb2
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
@@ -78,7 +78,7 @@ def _marking(value: bytes) -> contextlib.AbstractContextManager[None]:
 
 
 def _install() -> None:
-    """Puts the patches in place, once a process. They change nothing outside scopes."""
+    """Installs the patches once a process. They change nothing outside of scopes."""
     from tensorflow.python import pywrap_tfe
     from tensorflow.python.eager import backprop, execute
     from tensorflow.python.framework import func_graph
@@ -93,7 +93,7 @@ def _install() -> None:
 
 
 def _current() -> bytes | None:
-    """The scope of what is being traced. A strategy's replicas have threads of their own: there the graph tells it."""
+    """The scope of what is being traced. On threads of a strategy's replicas the graph holds it."""
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
 

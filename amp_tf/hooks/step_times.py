@@ -1,4 +1,4 @@
-"""How long the program's own steps take: measured where a report was asked for, and else left alone.
+"""Measures how long the program's own steps take, if a report was asked for.
 
 A step of Keras lasts from the end of the one before to its own end, so it holds what waits for data and what callbacks
 do; the first one of an epoch lasts from its beginning. A call of a ``tf.function`` or a session's run lasts until it
@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import collecting
 from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.process import collecting
 
 KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
 _CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_keras.src.callbacks"}
@@ -33,7 +33,7 @@ _lock = threading.Lock()
 
 
 class _Steps:
-    """What was measured of one kind of steps. Not thread-safe.
+    """The times of one kind of steps. Not thread-safe.
 
     Attributes:
         count: how many there were.
@@ -68,7 +68,7 @@ class _Steps:
 
 
 class _Here(threading.local):
-    """Of each thread: whether a call is running whose inner calls are not counted."""
+    """For each thread: whether a call is running whose inner calls are not counted."""
 
     is_inside = False
 
@@ -101,20 +101,20 @@ def install(config: AmpConfig) -> None:
 
 
 def uninstall() -> None:
-    """Measures no more; what was measured stays for the report. Idempotent."""
+    """Stops measuring; the times stay for the report. Idempotent."""
     with _lock:
         _patches.restore()
 
 
 def rows() -> list[dict[str, Any]]:
-    """What was measured so far, that which took longest first."""
+    """The times so far, the kind that took longest first."""
     with _lock:
         found = [steps.row(way, name) for (way, name), steps in _steps.items()]
     return sorted(found, key=lambda row: -row["seconds"])[:_TOLD]
 
 
 def reset() -> None:
-    """Forgets what was measured."""
+    """Forgets the times."""
     with _lock:
         _steps.clear()
 
@@ -145,7 +145,7 @@ def _end(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwarg
 
 
 def _going_on() -> contextlib.suppress:
-    """The program goes on, whatever it hands over, such as a batch that is no number, which is then not measured."""
+    """Ignores errors in the block, such as a batch number that is not a number: that step is not measured."""
     return contextlib.suppress(Exception)
 
 
@@ -165,7 +165,7 @@ def _call(way: str, name_of: Callable[..., str], original: Any, self: Any, /, *a
 
 
 def _is_a_step(function: Any) -> bool:
-    """Whether a function is called by the program itself: not by a trace, and not by Keras, whose steps are counted."""
+    """Whether the program itself calls a function: not a trace, and not Keras, whose steps are counted."""
     import tensorflow as tf
 
     home = str(getattr(function.python_function, "__module__", "")).partition(".")[0]

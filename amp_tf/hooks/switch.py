@@ -1,9 +1,8 @@
-"""On and off, from Python and from the environment.
+"""Turns amp_tf on and off, from Python and from the environment.
 
 What is on is a stack. A handle takes its own settings out, wherever they lie, so blocks nest and may end in any order.
 The environment lies at the bottom and is read again when it comes up; ``disable()`` and ``AMP_TF_DISABLE`` empty the
-stack. Why amp_tf is off is noted where it is turned off (``evidence.off``), so that the line at exit and ``report()``,
-which are one text, can say it.
+stack. Why amp_tf is off is noted where it is turned off (``ProcessState.off``), for the line at exit and ``report()``.
 """
 
 from __future__ import annotations
@@ -31,7 +30,9 @@ from amp_tf.config import (
     with_settings,
 )
 from amp_tf.errors import ConfigError
-from amp_tf.hooks import evidence, imports, notices, registry, report_files, summary
+from amp_tf.hooks import imports, registry
+from amp_tf.hooks.process import notices, report_files, summary
+from amp_tf.hooks.process import state as process_state
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it without its being installed
@@ -52,29 +53,17 @@ class _Active:
     by_environment: bool = False
 
 
-_lock = threading.RLock()
-_active: _Active | None = None
-_below: list[_Active] = []  # what was on before, and is on again when what came later is uninstalled; the last first
-_refused = ""  # what was wrong with the environment, where that is why amp_tf is off
-_is_off_by_program = False  # the user turned amp_tf on and the program turned it off, both by a variable
-_exit_pid: int | None = None
-
-
 class Handle:
-    """What :func:`enable` returns. A context manager, too: at the end of the block, what was on before is on again."""
+    """What :func:`enable` returns: takes its settings back, also as a context manager at the end of the block."""
 
     def __init__(self, active: _Active) -> None:
         self._active = active
 
     def __repr__(self) -> str:
         """What was turned on and whether it is, such as ``<amp_tf.Handle(precision='bfloat16'), on>``."""
-        if _active is self._active:
-            state = "on"
-        else:
-            state = "under later settings" if any(active is self._active for active in _below) else "off"
         fields = ((field, getattr(self.config, field.name)) for field in dataclasses.fields(AmpConfig))
         settings = ", ".join(f"{field.name}={value!r}" for field, value in fields if value != field.default)
-        return f"<amp_tf.Handle({settings}), {state}>"
+        return f"<amp_tf.Handle({settings}), {_switch.state_of(self._active)}>"
 
     @property
     def config(self) -> AmpConfig:
@@ -87,11 +76,7 @@ class Handle:
         What a later ``enable`` turned on stays on, and does not come back to these settings afterwards. Calling it
         again does nothing.
         """
-        with _lock:
-            if _active is self._active:
-                _restore()
-            else:
-                _below[:] = [active for active in _below if active is not self._active]
+        _switch.take_back(self._active)
 
     def __enter__(self) -> Handle:
         return self
@@ -100,6 +85,128 @@ class Handle:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.uninstall()
+
+
+class _Switch:
+    """The stack of settings of this process.
+
+    Attributes:
+        active: what is on; ``None`` if amp_tf is off.
+        below: what was on before, and is on again when what came later is taken back; the last one last.
+        refused: what is wrong with the environment, if that is why amp_tf is off; else empty.
+        is_off_by_program: whether the user turned amp_tf on and the program turned it off, both by a variable.
+        exit_pid: the process that prints the line at exit; a forked child does not.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.active: _Active | None = None
+        self.below: list[_Active] = []
+        self.refused = ""
+        self.is_off_by_program = False
+        self.exit_pid: int | None = None
+
+    def enable(self, wanted: _Active) -> Handle:
+        with self._lock:
+            if self.active is not None:
+                self.below.append(self.active)
+            self._turn_on(wanted)
+            return Handle(wanted)
+
+    def take_back(self, settings: _Active) -> None:
+        with self._lock:
+            if self.active is not settings:
+                self.below = [active for active in self.below if active is not settings]
+                return
+            before = self.below.pop() if self.below else None
+            if before is None:
+                self.turn_off(BY_HANDLE)
+            elif before.by_environment:  # which may say something else by now
+                self._follow_environment()
+            else:
+                self._turn_on(before)
+
+    def obey_environment(self, changed: str | None) -> None:
+        with self._lock:
+            is_off = self.active is None
+            if is_off and not self.refused and changed is not None and changed not in (*SWITCH_VARS, DISABLE_VAR):
+                return
+            if self.active is None or self.active.by_environment or _is_forbidden():
+                self._follow_environment(is_asked_first=changed is None)
+
+    def turn_off(self, reason: str) -> None:
+        """Turns everything off; the line at exit gives the reason."""
+        with self._lock:
+            self.active, self.refused, self.is_off_by_program = None, "", False
+            self.below.clear()
+            process_state.note(off=reason)
+            imports.forget(self._on_import)
+            registry.uninstall()
+
+    def state_of(self, settings: _Active) -> str:
+        """Whether settings are on, for people."""
+        if self.active is settings:
+            return "on"
+        return "under later settings" if any(active is settings for active in self.below) else "off"
+
+    def _turn_on(self, wanted: _Active) -> None:
+        if self.active is not None and self.active.switches != wanted.switches:
+            registry.uninstall()
+        self.active, self.refused, self.is_off_by_program = wanted, "", False
+        name, value = deciding_switch()
+        only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
+        process_state.note(off="" if wanted.switches.graph_rewrite else only_scaling)
+        imports.forget(self._on_import)
+        self._speak_at_exit()
+        for trigger in registry.TRIGGERS:
+            imports.after_import(trigger, self._on_import)
+
+    def _on_import(self, trigger: str) -> None:
+        with self._lock:
+            if self.active is not None:
+                registry.install(trigger, self.active.config, self.active.switches)
+
+    def _follow_environment(self, *, is_asked_first: bool = False) -> None:
+        was_asked = is_asked_first or self.active is not None or bool(self.refused)
+        try:
+            asked, reason = _asked_by_environment()
+        except ConfigError as error:
+            if str(error) != self.refused:  # reported once while it is the reason for amp_tf being off
+                tell_unknown_variables()
+                notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
+            self.turn_off(f"amp_tf is off: {str(error).rstrip('.')}")
+            self.refused = str(error)
+            return
+        if asked is None and was_asked:
+            self.turn_off(reason)
+            self.is_off_by_program = not is_disabled()
+            self._speak_at_exit()
+        elif asked is not None and asked != self.active:
+            tell_unknown_variables()
+            self.below.clear()
+            self._turn_on(asked)
+
+    def _speak_at_exit(self) -> None:
+        if self.exit_pid is None:
+            self.exit_pid = os.getpid()
+            atexit.register(self._at_exit)
+
+    def _at_exit(self) -> None:
+        """Prints the line and writes the report; no Python runs on TensorFlow's threads after that."""
+        import sys
+
+        is_child = os.getpid() != self.exit_pid  # a forked one, which converts, too: its parent speaks
+        is_due = self.active is not None or self.is_off_by_program or summary.is_due()
+        plugin = sys.modules.get("amp_tf.hooks.grappler.plugin")
+        if plugin is not None:
+            (plugin.stop if is_child else plugin.uninstall)(wait_ms=_EXIT_WAIT_MS)
+        if not is_child and is_due:
+            summary.log()
+            report_files.write()
+        report_files.uninstall()  # a signal from now on ends the process at once
+
+
+_switch = _Switch()
 
 
 def enable(config: AmpConfig | None = None, **settings: Unpack[Settings]) -> Handle:
@@ -119,7 +226,7 @@ def enable(config: AmpConfig | None = None, **settings: Unpack[Settings]) -> Han
         A handle with ``uninstall()``, which also works as a context manager.
 
     Raises:
-        ConfigError: a setting or an environment variable has a value that means nothing, or there is no such setting.
+        ConfigError: a setting or an environment variable has an invalid value, or there is no such setting.
         OpListError: one op is to join two lists.
     """
     fix = 'Write amp_tf.enable(precision="bfloat16"), or amp_tf.enable(amp_tf.AmpConfig(precision="bfloat16"))'
@@ -130,11 +237,11 @@ def enable(config: AmpConfig | None = None, **settings: Unpack[Settings]) -> Han
     if is_disabled():
         notices.emit(logging.WARNING, f"stays off, although the program calls amp_tf.enable(): {DISABLE_VAR} is set")
         return Handle(wanted)
-    return _enable(wanted)
+    return _switch.enable(wanted)
 
 
 def obey_environment(changed: str | None = None) -> None:
-    """Does what the environment asks for. A bad value is told in one message, and amp_tf stays off.
+    """Applies what the environment says. A bad value leads to one message, and amp_tf stays off.
 
     What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is off, perhaps by
     :func:`disable`, a change turns it on only if it is one of a switch, or if it mends the bad value for which amp_tf
@@ -143,63 +250,36 @@ def obey_environment(changed: str | None = None) -> None:
     Args:
         changed: the variable that the program has just set or deleted; ``None`` if none was.
     """
-    with _lock:
-        if _active is None and not _refused and changed is not None and changed not in (*SWITCH_VARS, DISABLE_VAR):
-            return
-        if _active is None or _active.by_environment or _is_forbidden():
-            _follow_environment(is_asked_first=changed is None)
+    _switch.obey_environment(changed)
 
 
 def disable() -> None:
     """Turns amp_tf off for graphs that TensorFlow optimizes from now on. Idempotent.
 
     What cannot be undone: the optimizer stays registered with TensorFlow, as the identity, and TensorFlow's layout
-    optimizer stays off (:mod:`amp_tf.hooks.grappler.plugin` says why); functions and sessions that
-    ran already keep their converted graphs; optimizers that were wrapped for loss scaling stay wrapped.
+    optimizer stays off (:mod:`amp_tf.hooks.grappler.plugin` says why); functions and sessions that ran already keep
+    their converted graphs; optimizers that were wrapped for loss scaling stay wrapped.
     """
-    with _lock:
-        _turn_off(BY_CALL)
+    _switch.turn_off(BY_CALL)
 
 
 def is_enabled() -> bool:
     """Whether amp_tf is on in this process, by the environment or by :func:`enable`."""
-    return _active is not None
+    return _switch.active is not None
+
+
+def tell_unknown_variables() -> None:
+    """Warns once of each variable that looks like one of amp_tf's and is not."""
+    for name, close in find_unknown_variables():
+        fix = f"Write {close}, if that is meant" if close else "docs/variables.md lists the variables"
+        notices.warn_once(f"variable.{name}", "this is not a variable of amp_tf", where=name, fix=fix)
 
 
 def _is_forbidden() -> bool:
     try:
         return is_disabled()
     except ConfigError:
-        return True  # nobody knows; it is told with the other bad values
-
-
-def _follow_environment(*, is_asked_first: bool = False) -> None:
-    global _refused, _is_off_by_program
-    was_asked = is_asked_first or _active is not None or bool(_refused)
-    try:
-        asked, reason = _asked_by_environment()
-    except ConfigError as error:
-        if str(error) != _refused:  # it is told once while it is why amp_tf is off
-            tell_unknown_variables()
-            notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
-        _turn_off(f"amp_tf is off: {str(error).rstrip('.')}")
-        _refused = str(error)
-        return
-    if asked is None and was_asked:
-        _turn_off(reason)
-        _is_off_by_program = not is_disabled()
-        _speak_at_exit()
-    elif asked is not None and asked != _active:
-        tell_unknown_variables()
-        _below.clear()
-        _turn_on(asked)
-
-
-def tell_unknown_variables() -> None:
-    """Warns of each variable that looks like amp_tf's and is none, once."""
-    for name, close in find_unknown_variables():
-        fix = f"Write {close}, if that is meant" if close else "docs/variables.md lists the variables"
-        notices.warn_once(f"variable.{name}", "this is no variable of amp_tf's", where=name, fix=fix)
+        return True  # it is reported with the other bad values
 
 
 def _asked_by_environment() -> tuple[_Active | None, str]:
@@ -212,7 +292,7 @@ def _asked_by_environment() -> tuple[_Active | None, str]:
         if switches.any:
             return _Active(AmpConfig.from_env(), switches, by_environment=True), ""
     except ConfigError:
-        check_environment()  # which tells what else is wrong
+        check_environment()  # which reports what else is wrong
         raise
     if is_disabled():
         return None, BY_VARIABLE
@@ -222,78 +302,3 @@ def _asked_by_environment() -> tuple[_Active | None, str]:
         f"amp_tf is off: the program itself {did}; to convert all the same, start it with "
         f"{GRAPH_REWRITE_VAR}=1 {LOSS_SCALING_VAR}=1"
     )
-
-
-def _enable(wanted: _Active) -> Handle:
-    with _lock:
-        if _active is not None:
-            _below.append(_active)
-        _turn_on(wanted)
-        return Handle(wanted)
-
-
-def _restore() -> None:
-    """Turns on what was on before; the environment may say something else by now."""
-    before = _below.pop() if _below else None
-    if before is None:
-        _turn_off(BY_HANDLE)
-    elif before.by_environment:
-        _follow_environment()
-    else:
-        _turn_on(before)
-
-
-def _turn_on(wanted: _Active) -> None:
-    global _active, _refused, _is_off_by_program
-    if _active is not None and _active.switches != wanted.switches:
-        registry.uninstall()
-    _active, _refused, _is_off_by_program = wanted, "", False
-    name, value = deciding_switch()
-    only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
-    evidence.note(off="" if wanted.switches.graph_rewrite else only_scaling)
-    imports.forget(_on_import)
-    _speak_at_exit()
-    for trigger in registry.TRIGGERS:
-        imports.after_import(trigger, _on_import)
-
-
-def _turn_off(reason: str) -> None:
-    """Turns everything off.
-
-    Args:
-        reason: why, for the line at exit.
-    """
-    global _active, _refused, _is_off_by_program
-    _active, _refused, _is_off_by_program = None, "", False
-    _below.clear()
-    evidence.note(off=reason)
-    imports.forget(_on_import)
-    registry.uninstall()
-
-
-def _on_import(trigger: str) -> None:
-    with _lock:
-        if _active is not None:
-            registry.install(trigger, _active.config, _active.switches)
-
-
-def _speak_at_exit() -> None:
-    global _exit_pid
-    if _exit_pid is None:
-        _exit_pid = os.getpid()
-        atexit.register(_at_exit)
-
-
-def _at_exit() -> None:
-    """No Python runs on TensorFlow's threads once the interpreter shuts down."""
-    import sys
-
-    is_child = os.getpid() != _exit_pid  # a forked one, which converts, too: its parent speaks
-    is_due = is_enabled() or _is_off_by_program or summary.is_due()
-    plugin = sys.modules.get("amp_tf.hooks.grappler.plugin")
-    if plugin is not None:
-        (plugin.stop if is_child else plugin.uninstall)(wait_ms=_EXIT_WAIT_MS)
-    if not is_child and is_due:
-        summary.log()
-        report_files.write()
-    report_files.uninstall()  # a signal from now on ends the process at once

@@ -1,14 +1,22 @@
 """Dynamic loss scaling for Keras 3, tf_keras and TF1 optimizers. Importing this package imports no TensorFlow.
 
-The way a step goes::
+A step::
 
     loss --scale_loss--> scaled loss --tape--> scaled gradients --unscale--> gradients
         --find_nonfinite, summed over replicas--> one decision --> inner optimizer's step, or nothing
         --schedule--> next scale
 
-``schedule`` is the pure state machine, ``finite`` the tensor operations, ``scaler`` the steps above around some
-variables, and ``diagnosis`` what is told to people. ``keras3``, ``tf_keras`` and ``v1`` create the variables and make
-the scaler an optimizer of each library; ``loss_scaler`` is the same for loops without one.
+Where things are:
+
+- *The algorithm* is ``schedule``: three schedules with one interface, a pure function from state to state.
+- *The step* is ``scaler``: the schedule's state in variables (``Memory``), and the arrows above (``Scaler``). Its
+  tensor operations are in ``finite``, the decision of all replicas in ``replicas``.
+- *The public classes*: ``loss_scaler`` for loops without an optimizer; ``keras3``, ``tf_keras`` and ``v1`` for the
+  optimizers of each library, with what they share in ``scaling_methods``, ``saved_scale`` and ``misuse``, and the parts
+  of Keras 3's in ``keras3_…``.
+- *Messages*: ``diagnosis`` says why training is stuck, from what ``skip_facts`` records of a skipped step; ``ledger``
+  is for the line at exit, ``tensorboard`` for TensorBoard.
+- *What a loop does itself*: ``call_order`` checks it, ``recognizing/`` finds it out; neither changes the schedule.
 """
 
 from __future__ import annotations
@@ -40,7 +48,7 @@ _KINDS: dict[str, tuple[type, str]] = {
 }
 
 
-class Settings(schedule.Settings, total=False):
+class LossScaleSettings(schedule.ScheduleSettings, total=False):
     """The settings of :func:`LossScaleOptimizer` beside the first scale; ``name`` is Keras 3's alone."""
 
     dynamic_growth_steps: int
@@ -48,7 +56,7 @@ class Settings(schedule.Settings, total=False):
 
 
 def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
-    inner_optimizer: Any, initial_scale: float = 2.0**15, **settings: Unpack[Settings]
+    inner_optimizer: Any, initial_scale: float = 2.0**15, **settings: Unpack[LossScaleSettings]
 ) -> Any:
     """Wraps an optimizer so that it scales the loss, unscales the gradients and skips nonfinite steps.
 
@@ -64,7 +72,7 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
             :func:`amp_tf.loss_scaling.schedule.build_schedule`; and ``name`` for Keras 3.
 
     Raises:
-        TypeError: ``inner_optimizer`` is no optimizer of these libraries.
+        TypeError: ``inner_optimizer`` is not an optimizer of these libraries.
         ConfigError: it is wrapped already, or a setting is outside its range or none at all.
     """
     import importlib
@@ -99,11 +107,11 @@ def check_settings(where: str, settings: Mapping[str, Any]) -> None:
         ConfigError: there is no such setting, or its value is of another kind.
     """
     for name, value in settings.items():
-        if name not in Settings.__annotations__:
+        if name not in LossScaleSettings.__annotations__:
             raise ConfigError(
                 f"there is no setting {name!r}",
                 where=where,
-                fix=f"The settings are: initial_scale, {', '.join(Settings.__annotations__)}",
+                fix=f"The settings are: initial_scale, {', '.join(LossScaleSettings.__annotations__)}",
             )
         kind, valid = _KINDS.get(name, (object, ""))
         if not isinstance(value, kind):

@@ -1,6 +1,6 @@
-"""In which order a loop calls its scaler: scale, unscale, step. Any other order is an error that says so.
+"""Checks the order in which a loop calls its scaler: scale, unscale, step. Any other order is an error.
 
-The calls are counted where they are made: eagerly, or in the graph that is traced, for each replica by itself. Another
+The calls are counted where they are made: eagerly, or in the graph that is traced, for each replica separately. Another
 function may go on where one ended, with gradients that it was handed, so a call is refused only where none of the
 earlier ones that it needs was made anywhere and is still open.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.errors import CallOrderError
-from amp_tf.loss_scaling.usage import places
+from amp_tf.loss_scaling.recognizing.usage import places
 
 THREE_LINES = (
     "loss = scaler.scale(loss)                                 # inside the GradientTape\n"
@@ -26,7 +26,7 @@ _WHERE = "LossScaler"
 
 
 class _Open:
-    """What one replica has called in one place since its last step.
+    """The calls of one replica in one graph since its last step.
 
     Attributes:
         is_scaled: a loss.
@@ -39,7 +39,7 @@ class _Open:
 
 
 class CallOrder:
-    """Watches the calls of one scaler. Of this process: a copy starts anew."""
+    """Checks the order of calls of one scaler in this process; a copy starts anew."""
 
     def __init__(self) -> None:
         self._by_place: weakref.WeakKeyDictionary[Any, dict[int, _Open]] = weakref.WeakKeyDictionary()
@@ -54,11 +54,11 @@ class CallOrder:
         self.__init__()  # type: ignore[misc]
 
     def note_scale(self) -> None:
-        """A loss was scaled."""
+        """Records that a loss was scaled."""
         self._here().is_scaled = True
 
     def note_unscale(self, gradients: Iterable[Any], results: Iterable[Any]) -> None:
-        """Gradients are unscaled.
+        """Records that gradients are unscaled.
 
         Args:
             gradients: what was given.
@@ -80,7 +80,7 @@ class CallOrder:
         self._returned.update((id(value), value) for value in _tensors(results))
 
     def note_step(self, gradients: Iterable[Any]) -> None:
-        """A step is made with gradients; the next one needs a newly scaled loss, because the scale may move.
+        """Records a step; the next one needs a newly scaled loss, because the scale may move.
 
         Raises:
             CallOrderError: no gradients were unscaled since the last step, or these still are scaled.
@@ -97,7 +97,7 @@ class CallOrder:
         return self._by_place.setdefault(places()[0], {}).setdefault(_replica(), _Open())
 
     def _all(self) -> Iterator[_Open]:
-        """What is open in any place. A replica alone knows its own calls, where it has made any."""
+        """The calls since the last step in any graph; only this replica's, in graphs in which it made any."""
         surrounding = places()
         for place, by_replica in list(self._by_place.items()):
             if place in surrounding and _replica() in by_replica:
@@ -118,7 +118,7 @@ def _tensors(gradients: Iterable[Any]) -> Iterator[Any]:
 
 
 def _replica() -> int:
-    """The number of this replica; -1 outside of replicas, and where a strategy tells it only while it runs."""
+    """The number of this replica; -1 outside of replicas, or where a strategy knows it only at run time."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return -1

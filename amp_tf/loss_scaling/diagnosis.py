@@ -1,9 +1,9 @@
-"""What loss scaling tells people: its status as plain numbers, and why training is stuck.
+"""The status of a loss scale as plain numbers, and the error that explains why training is stuck.
 
 No TensorFlow here. Adapters read their variables into a :class:`Status`; the callback and the hooks log and raise what
 this module writes.
 
-Skips are told as warnings because absl hides INFO.
+Skipped steps are logged as warnings because absl hides INFO.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TWO_LINES = (
 
 
 class LossScaleError(AmpError, ArithmeticError):
-    """Training makes no progress: steps are skipped one after the other, and a lower scale will not help."""
+    """Training makes no progress: steps are skipped one after another, and a lower scale will not help."""
 
 
 class Cause(enum.Enum):
@@ -40,8 +40,8 @@ class Cause(enum.Enum):
     RANGE = "the input data or the labels hold values beyond float16's 65504, so no loss scale can help"
 
 
-class Facts(NamedTuple):
-    """What is known of the last step that was skipped.
+class SkipFacts(NamedTuple):
+    """What is known of the last skipped step.
 
     Attributes:
         knows_gradients: whether the gradients were looked at.
@@ -58,7 +58,7 @@ class Facts(NamedTuple):
     has_large_data: bool = False
 
 
-NO_FACTS = Facts()
+NO_SKIP_FACTS = SkipFacts()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Status:
     nonfinite_losses_in_row: int = 0
     min_scale: float = 0.0
     nonfinite_variables: tuple[str, ...] = ()
-    last_skip: Facts = dataclasses.field(default=NO_FACTS, compare=False)  # in no checkpoint, unlike the rest
+    last_skip: SkipFacts = dataclasses.field(default=NO_SKIP_FACTS, compare=False)  # in no checkpoint, unlike the rest
 
     @classmethod
     def of(
@@ -93,7 +93,7 @@ class Status:
         counters: Iterable[int],
         schedule: object,
         names: Iterable[str] = (),
-        last_skip: Facts = NO_FACTS,
+        last_skip: SkipFacts = NO_SKIP_FACTS,
     ) -> Status:
         """The status of a wrapper.
 
@@ -147,7 +147,7 @@ def describe_backoff(before: Status, now: Status) -> str:
 
 
 def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScaleError | None:
-    """The error that a stuck training deserves, or ``None`` while there is hope.
+    """The error to raise if training is stuck; ``None`` if it is not.
 
     Args:
         status: the wrapper's state now.

@@ -1,4 +1,4 @@
-"""Scaling a loss, unscaling gradients, and asking whether a step may be applied: TensorFlow operations only.
+"""TensorFlow operations that scale a loss, unscale gradients, and check whether a step may be applied.
 
 Every question is put to the *unscaled* gradients, in the type in which the optimizer will add them up: a scaled
 gradient may be finite while the unscaled one is not, and the other way round. All functions work eagerly, in a
@@ -21,7 +21,7 @@ from amp_tf.loss_scaling.schedule import Maths
 
 
 class NormClip(enum.Enum):
-    """Which norm the optimizer will divide by: a norm that overflows makes NaN out of finite gradients."""
+    """The norm that the optimizer will divide by: a norm that overflows makes NaN out of finite gradients."""
 
     NONE = "none"
     EACH = "each gradient's"
@@ -29,7 +29,7 @@ class NormClip(enum.Enum):
 
     @classmethod
     def of(cls, optimizers: Iterable[Any]) -> NormClip:
-        """That of the Keras optimizers that make a step together."""
+        """The norms of the Keras optimizers that make a step together."""
         settings = [(getattr(o, "global_clipnorm", None), getattr(o, "clipnorm", None)) for o in optimizers]
         if any(by_all for by_all, _ in settings):
             return cls.GLOBAL
@@ -88,7 +88,7 @@ def zero_if(condition: Any, gradient: Any) -> Any:
 
 
 def as_tensor(gradient: Any, variable: Any) -> Any:
-    """A gradient as the functions here take it: arrays, lists, numbers and variables become tensors.
+    """A gradient as a tensor: arrays, lists, numbers and variables are converted.
 
     Args:
         gradient: anything that TensorFlow makes a tensor of, a ``tf.IndexedSlices`` or ``None``; these two stay.
@@ -101,7 +101,7 @@ def as_tensor(gradient: Any, variable: Any) -> Any:
 
 
 def find_nonfinite(gradients: Sequence[Any], norm_clip: NormClip = NormClip.NONE, headroom: float = 1.0) -> Any:
-    """Says for each gradient whether it would spoil the step.
+    """For each gradient, whether it would spoil the step.
 
     Args:
         gradients: tensors or ``tf.IndexedSlices``, unscaled, none of them ``None``.
@@ -140,7 +140,7 @@ TENSORS = Maths(where=_where, equal=tf.equal, minimum=tf.minimum, maximum=tf.max
 
 
 def _in_real_parts(gradient: Any) -> Any:
-    """A complex gradient as real numbers, of which TensorFlow can tell whether they are finite; others as they are."""
+    """A complex gradient as real numbers, which TensorFlow can test; other gradients unchanged."""
     if not gradient.dtype.is_complex:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):
@@ -162,7 +162,7 @@ def _find_nonfinite_exactly(gradients: Sequence[Any], norm_clip: NormClip, headr
 
 
 def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
-    """A quick test that only gradients fail of which the exact one might find something; ``None`` where there is none.
+    """A cheap test that fails whenever the exact one might; ``None`` where there is none.
 
     A sum of squares is one kernel and one pass, half of what ``is_finite`` and ``reduce_all`` take. XLA makes one loop
     of those two, but adds numbers up one by one on a CPU; a bound on their sizes, which is a comparison, bounds a norm.
@@ -181,7 +181,7 @@ def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
 
 
 def _is_compiled_by_xla() -> bool:
-    """Whether the function that is traced now was given ``jit_compile=True``. A wrong answer costs time alone."""
+    """Whether the function being traced was given ``jit_compile=True``. A wrong answer only costs time."""
     try:
         from tensorflow.python.ops import control_flow_util
     except ImportError:

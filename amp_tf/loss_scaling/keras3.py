@@ -23,10 +23,10 @@ from amp_tf.loss_scaling.keras3_inner import (
 from amp_tf.loss_scaling.keras3_saving import Saving, ScaleState
 from amp_tf.loss_scaling.keras3_step import apply_inner
 from amp_tf.loss_scaling.misuse import check_in_replica
+from amp_tf.loss_scaling.recognizing.usage import Gradients, scaled_step
 from amp_tf.loss_scaling.scaler import Memory, Scaler
 from amp_tf.loss_scaling.scaling_methods import ScalingMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, Schedule, build_schedule
-from amp_tf.loss_scaling.usage import Gradients, scaled_step
 
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
 _KerasWrapper: Any = keras.optimizers.LossScaleOptimizer
@@ -56,7 +56,7 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
         name: of the optimizer.
 
     Raises:
-        TypeError: ``inner_optimizer`` is no Keras 3 optimizer.
+        TypeError: ``inner_optimizer`` is not a Keras 3 optimizer.
         ConfigError: it scales its loss already, or a setting is outside its range.
     """
 
@@ -176,7 +176,7 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
         with tf.init_scope(), scope_of(self.inner_optimizer._distribution_strategy):
             if not self.inner_optimizer.built:
                 self.inner_optimizer.build(list(var_list))
-            self._scaler.culprits.watch(self.inner_optimizer._trainable_variables)
+            self._scaler.nonfinite_variables.watch(self.inner_optimizer._trainable_variables)
         for name in ("_trainable_variables", "_trainable_variables_indices"):
             # Past Keras' tracking, which would take them for variables of this optimizer.
             object.__setattr__(self, name, getattr(self.inner_optimizer, name))

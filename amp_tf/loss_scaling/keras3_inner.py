@@ -1,4 +1,4 @@
-"""What the Keras 3 wrapper asks of the optimizer inside it."""
+"""What the Keras 3 wrapper needs to know of the optimizer that it wraps."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _MULTI_OPTIMIZER = getattr(keras.optimizers, "MultiOptimizer", ())  # Keras has 
 
 
 def check_inner(optimizer: Any) -> None:
-    """Refuses what cannot be wrapped.
+    """Refuses optimizers that cannot be wrapped.
 
     Raises:
-        TypeError: it is no Keras 3 optimizer.
+        TypeError: it is not a Keras 3 optimizer.
         ConfigError: it scales its loss already, or Keras does not run on TensorFlow.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
@@ -77,23 +77,26 @@ def check_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequenc
 
 
 def headroom(optimizer: Any) -> float:
-    """How many gradients the optimizer adds up, over accumulated steps and the replicas of the strategy in use."""
+    """How many gradients the optimizer adds up, over accumulated steps and the replicas of the current strategy."""
     accumulated = max(accumulated_steps(part) or 1 for part in parts_of(optimizer))
     return accumulated * replicas.count()
 
 
 def accumulated_steps(optimizer: Any) -> int | None:
-    """Over how many steps the optimizer accumulates gradients; ``None`` where it does not; Keras 3.0.0 never does."""
+    """The number of steps over which the optimizer accumulates gradients; ``None`` if it does not, as in Keras
+    3.0.0."""
     return getattr(optimizer, "gradient_accumulation_steps", None)
 
 
 def counter_of(optimizer: Any) -> Any:
-    """The variable that counts the optimizer's steps, accumulated ones too: ``iterations`` itself up to Keras 3.4."""
+    """The variable that counts the optimizer's steps, accumulated ones included: ``iterations`` itself up to Keras
+    3.4."""
     return optimizer._iterations if hasattr(optimizer, "_iterations") else optimizer.iterations
 
 
 def trackable_of(optimizer: Any) -> Any:
-    """What checkpoints see of the optimizer: itself, or nothing yet where they do not know it, as in Keras 3.0."""
+    """The object that checkpoints track for the optimizer: itself, or an empty one where they cannot, as in Keras
+    3.0."""
     return optimizer if hasattr(optimizer, "_track_trackable") else tf.__internal__.tracking.AutoTrackable()
 
 
@@ -103,7 +106,7 @@ def parts_of(optimizer: Any) -> list[Any]:
 
 
 def scope_of(strategy: Any) -> contextlib.AbstractContextManager[Any]:
-    """The scope to create variables in, so that they are the strategy's; nothing where it is entered already."""
+    """The strategy's scope in which to create variables; a null context where it is entered already."""
     if strategy is tf.distribute.get_strategy() or (
         not tf.distribute.in_cross_replica_context() and tf.distribute.has_strategy()
     ):
@@ -112,14 +115,14 @@ def scope_of(strategy: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 class InnerInterface(InnerSettings):
-    """What of Keras' interface the optimizer inside the wrapper answers."""
+    """The part of Keras' optimizer interface that is delegated to the wrapped optimizer."""
 
     inner_optimizer: Any
     _of_inner = INNER_SETTINGS
 
     @property
     def iterations(self) -> Any:
-        """The inner optimizer's."""
+        """The wrapped optimizer's counter."""
         return self.inner_optimizer.iterations
 
     @iterations.setter
@@ -129,7 +132,7 @@ class InnerInterface(InnerSettings):
 
     @property
     def learning_rate(self) -> Any:
-        """The inner optimizer's."""
+        """The wrapped optimizer's learning rate."""
         return self.inner_optimizer.learning_rate
 
     @learning_rate.setter
@@ -141,11 +144,11 @@ class InnerInterface(InnerSettings):
         return sorted(set(super().__dir__()) - {"inner_optimizer", "_trackable"})
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        """As on the inner optimizer."""
+        """Calls the wrapped optimizer's method."""
         self.inner_optimizer.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
-        """Not with TensorFlow, as for every Keras optimizer.
+        """Refused with TensorFlow, as by every Keras optimizer.
 
         Raises:
             ValueError: always.

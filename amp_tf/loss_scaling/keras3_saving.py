@@ -1,4 +1,4 @@
-"""The files of Keras 3: where the scale is kept in them, and which layouts of optimizer state are understood."""
+"""Saves and loads the Keras 3 wrapper: where the scale is kept, and which layouts of optimizer state are understood."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _KERAS_WRAPPER = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
 
 
 class ScaleState(SavedScale, keras.losses.Loss):  # type: ignore[misc]
-    """What files hold of the scale."""
+    """The part of a file that holds the scale."""
 
 
 class Saving:
-    """What files hold of the wrapper: the inner optimizer in its place, and the scale beside it.
+    """Saves the wrapped optimizer in its usual place, and the scale beside it.
 
     Attributes:
         _pending_weights: what was loaded before ``build`` made the variables for it.
@@ -40,7 +40,7 @@ class Saving:
 
     @property
     def variables(self) -> list[Any]:
-        """The inner optimizer's variables, then the scale and its counters."""
+        """The wrapped optimizer's variables, then the scale and its counters."""
         return [*self.inner_optimizer.variables, *self._variables]
 
     def save_own_variables(self, store: Any) -> None:

@@ -1,4 +1,4 @@
-"""The step of the optimizer inside the Keras 3 wrapper, on one replica or, from the cross-replica context, on each.
+"""Makes the step of the wrapped Keras 3 optimizer, on one replica or, from the cross-replica context, on each.
 
 Keras puts two conditions into its step, for accumulated gradients and for averages. Where replicas meet in
 ``merge_call`` they are lifted out (:mod:`amp_tf.loss_scaling.replicas`), or TensorFlow refuses to trace the step.
@@ -13,12 +13,12 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.loss_scaling.keras3_inner import accumulated_steps, counter_of, parts_of
+from amp_tf.loss_scaling.recognizing.usage import scaled_step
 from amp_tf.loss_scaling.replicas import count
-from amp_tf.loss_scaling.usage import scaled_step
 
 
 def apply_inner(strategy: Any, optimizer: Any, method: str, gradients: Any, variables: Sequence[Any]) -> None:
-    """The inner Keras optimizer's step.
+    """Makes the wrapped optimizer's step.
 
     Args:
         strategy: the strategy whose replicas make the step, called from the cross-replica context; ``None`` to make it
@@ -55,7 +55,7 @@ _SUM = "_all_reduce_sum_gradients"
 
 @contextlib.contextmanager
 def _sums_of_one(optimizer: Any) -> Iterator[None]:
-    """On one replica gradients are their own sum.
+    """Makes all-reduce the identity in the block, where there is one replica.
 
     TensorFlow registers a gradient for each sum over replicas, for good, and that holds the whole graph of the step: a
     search that makes and drops models would keep them all.
@@ -72,7 +72,7 @@ def _sums_of_one(optimizer: Any) -> Iterator[None]:
 
 
 def _overrides_the_step(optimizer: Any) -> bool:
-    """Whether a user's class has its own ``apply`` or ``apply_gradients``, which then must be called."""
+    """Whether a user's class has its own ``apply`` or ``apply_gradients``, which must then be called."""
     return not all(_is_of_keras(getattr(type(optimizer), name)) for name in ("apply", "apply_gradients"))
 
 
@@ -81,7 +81,7 @@ def _is_of_keras(method: Any) -> bool:
 
 
 def _apply_with_conditions_outside(each: Any, optimizer: Any, gradients: Any, variables: Sequence[Any]) -> None:
-    """``keras.Optimizer.apply`` and ``_backend_apply_gradients`` of Keras 3, with their conditions taken here.
+    """Does what ``keras.Optimizer.apply`` does, with its conditions taken outside of the step.
 
     Up to Keras 3.4 gradients are clipped and weights decay in every step, not when the sum of gradients is applied, and
     averages overwrite by the number of all steps.

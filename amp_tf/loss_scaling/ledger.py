@@ -1,4 +1,4 @@
-"""The scalers of this process that scaled a loss, for the line at exit. No TensorFlow here.
+"""The scalers of this process that scaled a loss, for the line at exit. Imports no TensorFlow.
 
 A scaler's variables outlive it here: by the time of the line a program's function with its loop has mostly returned,
 and its optimizer is gone. They are a few bytes; of very many scalers the oldest are counted alone.
@@ -41,7 +41,7 @@ class _Entry:
         self.points: list[tuple[int, float, int]] = []
 
     def note(self, status: Status) -> None:
-        """Keeps what a look saw, and fewer points of longer ago."""
+        """Records a status; of old points, every second one is dropped when there are too many."""
         self.last = status
         self.points.append((status.steps, status.scale, status.skipped))
         if len(self.points) > _POINTS:
@@ -49,7 +49,7 @@ class _Entry:
 
 
 def enter(label: str, read: Callable[[], Status]) -> int:
-    """Notes that a scaler scaled its first loss.
+    """Adds a scaler that scaled its first loss.
 
     Args:
         label: names it: the optimizer, until :func:`note_look` knows the model.
@@ -68,7 +68,7 @@ def enter(label: str, read: Callable[[], Status]) -> int:
 
 
 def note_look(number: int | None, status: Status, label: str = "") -> None:
-    """Notes what a monitor saw, which makes the scaler the latest.
+    """Records what a monitor saw, which makes the scaler the latest.
 
     Args:
         number: from :func:`enter`; ``None`` for one that scaled nothing.
@@ -84,12 +84,12 @@ def note_look(number: int | None, status: Status, label: str = "") -> None:
 
 
 def statuses() -> tuple[list[tuple[str, Status]], int]:
-    """The label and the state of each scaler that made a step, the latest at the end, and how many more there were."""
+    """The label and status of each scaler that made a step, the latest last, and the number of scalers left out."""
     return [(entry.label, status) for entry, status in _looks()], _dropped
 
 
 def curves() -> list[Curve]:
-    """The loss scale of each scaler that made a step, from the looks of its monitor and as it is now."""
+    """The loss scale over time of each scaler that made a step."""
     found = []
     for entry, now in _looks():
         points = sorted({*entry.points, (now.steps, now.scale, now.skipped)})
@@ -98,7 +98,7 @@ def curves() -> list[Curve]:
 
 
 def _looks() -> list[tuple[_Entry, Status]]:
-    """The scalers that made a step, each with its state now."""
+    """The scalers that made a step, each with its current status."""
     with _lock:
         entries = list(_entries.values())
     return [(entry, status) for entry in entries if (status := _look(entry)) is not None and status.steps]

@@ -10,17 +10,17 @@ import tensorflow as tf
 from amp_tf.loss_scaling import check_settings, replicas
 from amp_tf.loss_scaling.call_order import CallOrder
 from amp_tf.loss_scaling.misuse import check_any, check_in_replica
+from amp_tf.loss_scaling.recognizing.usage import inner_call
 from amp_tf.loss_scaling.scaler import Memory, Scaler
 from amp_tf.loss_scaling.scaling_methods import StateMethods
-from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, Settings, build_schedule
-from amp_tf.loss_scaling.usage import inner_call
+from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, ScheduleSettings, build_schedule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it without its being installed
 
 
 class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
-    """Scales the loss and skips steps with nonfinite gradients, whatever it is that writes the variables.
+    """Scales the loss and skips steps with nonfinite gradients, whatever writes the variables.
 
     For loops without an optimizer of Keras, tf_keras or TF1, which ``amp_tf.LossScaleOptimizer`` wraps: Sonnet's, or
     ``variable.assign_sub(…)``. A step is three lines, in this order::
@@ -54,7 +54,7 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         dynamic_growth_steps: int = DEFAULT_GROWTH_STEPS,
         *,
         name: str = "loss_scaler",
-        **settings: Unpack[Settings],
+        **settings: Unpack[ScheduleSettings],
     ) -> None:
         super().__init__(name=name)
         check_settings("LossScaler", settings)
@@ -147,7 +147,7 @@ def _as_tensor(gradient: Any) -> Any:
 
 
 def _operations(result: Any) -> list[Any]:
-    """What of a callable's result a TF1 graph has to run; other graphs find it themselves."""
+    """The operations in a callable's result that a TF1 graph has to run; other graphs find them by themselves."""
     if tf.executing_eagerly():
         return []
     graph = tf.compat.v1.get_default_graph()

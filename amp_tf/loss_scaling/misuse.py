@@ -1,4 +1,4 @@
-"""What every wrapper refuses, in the same words."""
+"""Checks that all wrappers share, with the same messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amp_tf.loss_scaling import is_loss_scaled
 
 
 def check_not_scaled(optimizer: Any) -> None:
-    """Refuses to wrap an optimizer that scales its loss already.
+    """Refuses to wrap an optimizer that already scales its loss.
 
     Raises:
         ConfigError: it does.

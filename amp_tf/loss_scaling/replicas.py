@@ -1,4 +1,4 @@
-"""One decision for all replicas.
+"""Makes one decision, to apply a step or to skip it, for all replicas.
 
 Where replicas meet in ``merge_call`` (MirroredStrategy, MultiWorkerMirroredStrategy on CPUs), no condition may hold a
 ``merge_call`` in a replica. So the condition stands in the cross-replica context, and a branch calls each replica anew.
@@ -39,7 +39,7 @@ def decide_together(
     Args:
         found: what is nonfinite on this replica.
         handed: a nest of this replica's gradients and what else the step needs.
-        take: called with the strategy, or ``None`` where this replica goes on by itself, and what was handed; may
+        take: called with the strategy, or ``None`` where each replica decides alone, and what was handed; may
             return operations, which a TF1 graph runs with the step.
         skip: called with the same and with what is nonfinite on any replica.
 
@@ -61,7 +61,7 @@ def count() -> float:
 
 
 def on_each(strategy: Any, call: Callable[[Any], Any], handed: Any) -> Any:
-    """What a callable gives on each replica, inside ``take`` or ``skip``; arguments as for :func:`sum_over`."""
+    """Calls a function on each replica, inside ``take`` or ``skip``; arguments as for :func:`sum_over`."""
     return call(handed) if strategy is None else strategy.extended.call_for_each_replica(call, args=(handed,))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class SavedScale:
-    """Comes before the library's ``losses.Loss``: Keras saves children of four known kinds alone.
+    """Mixed in front of the library's ``losses.Loss``, because Keras saves children of only four known kinds.
 
     It is a child of its own, so that the group of the optimizer holds what it holds without loss scaling and a float32
     run can load it.
@@ -26,7 +26,7 @@ class SavedScale:
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """Called by the library when it loads; a file of a run without loss scaling has nothing here."""
+        """Called by the library when it loads; a file of a run without loss scaling has no entries here."""
         for name, variable in self._read_variables().items():
             if name in store.keys():  # noqa: SIM118 - the store has keys() but is no mapping
                 variable.assign(store[name][()])

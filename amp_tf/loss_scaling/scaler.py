@@ -1,4 +1,4 @@
-"""Scale, unscale, judge, step: the one loss scaler behind ``LossScaleOptimizer`` of every library and ``LossScaler``.
+"""The loss scaler behind every library's ``LossScaleOptimizer`` and behind ``LossScaler``: scale, unscale, step.
 
 What differs between them is who owns the variables (:class:`Memory`) and what a step does (a callable). Everything
 else, from the first multiplication to the last counter, is here.
@@ -12,15 +12,15 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.loss_scaling import finite, ledger, replicas
-from amp_tf.loss_scaling.diagnosis import Facts, Status
+from amp_tf.loss_scaling.diagnosis import SkipFacts, Status
 from amp_tf.loss_scaling.misuse import check_any
+from amp_tf.loss_scaling.recognizing.usage import Gradients, Usage, is_inner_call, note_scale, scaled_step
 from amp_tf.loss_scaling.schedule import Schedule, State, check_scale
-from amp_tf.loss_scaling.usage import Gradients, Usage, is_inner_call, note_scale, scaled_step
-from amp_tf.loss_scaling.witness import Culprits, data_of, find_facts, make_variable
+from amp_tf.loss_scaling.skip_facts import NonfiniteVariables, data_of, find_facts, make_variable
 
 
 class Memory:
-    """The variables in which a scaler's state lives; each library creates, names and saves them in its own way.
+    """The variables that hold a scaler's state; each library creates, names and saves them in its own way.
 
     Args:
         scale: a float32 scalar variable.
@@ -29,7 +29,7 @@ class Memory:
         explains: whether skipped steps are to be explained by more than the counters; not in TF1 graphs.
 
     Attributes:
-        last_skip: the variable of :mod:`amp_tf.loss_scaling.witness` for that, or ``None``. It is no part of the state.
+        last_skip: the variable of :mod:`amp_tf.loss_scaling.skip_facts`, or ``None``. It is not part of the state.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Memory:
         return self._read(self.scale)
 
     def assign_scale(self, value: Any) -> None:
-        """Sets the scale from the next step on; in a TF1 graph a number alone, in the session that is the default.
+        """Sets the scale from the next step on; in a TF1 graph only to a number, in the default session.
 
         Raises:
             ConfigError: it is a number outside the range of scales, 2**-126 to 2**127.
@@ -97,11 +97,11 @@ class Memory:
         scale, *counters = [v.numpy() for v in variables] if session is None else session.run(variables)
         counts = [int(count) for vector in counters for count in vector.reshape(-1)]
         facts = [] if self.last_skip is None else self.last_skip.numpy()
-        return Status.of(float(scale), counts, schedule, names, Facts(*(bool(fact) for fact in facts)))
+        return Status.of(float(scale), counts, schedule, names, SkipFacts(*(bool(fact) for fact in facts)))
 
 
 class Scaler:
-    """Multiplies a loss, divides gradients, and lets a step be made or skipped, on all replicas alike.
+    """Multiplies a loss, divides gradients, and makes or skips a step, on all replicas alike.
 
     Args:
         schedule: how the scale moves.
@@ -109,7 +109,7 @@ class Scaler:
         label: names it in the line at exit, unless it is that of a TF1 graph; empty for none.
 
     Attributes:
-        culprits: the variables whose gradients made the last step be skipped.
+        nonfinite_variables: the variables whose gradients made the last step be skipped.
         number: of its entry in the ledger; ``None`` as long as it has scaled no loss.
     """
 
@@ -117,7 +117,7 @@ class Scaler:
         self.schedule = schedule
         self.memory = memory
         self.usage = Usage()
-        self.culprits = Culprits()
+        self.nonfinite_variables = NonfiniteVariables()
         self.number: int | None = None
         self._label = label
 
@@ -130,7 +130,7 @@ class Scaler:
         return self.usage.is_used
 
     def scale(self, loss: Any) -> Any:
-        """The (nest of) loss times the scale, and remembers whether the loss was finite.
+        """Multiplies a (nest of) loss by the scale, and remembers whether it was finite.
 
         Returns:
             The same structure, float32 (float64 where it was).
@@ -143,7 +143,7 @@ class Scaler:
         return finite.scale_loss(loss, self.memory.read_scale())
 
     def decides(self, where: str) -> bool:
-        """Whether a step is to be checked, or skipped, here: not where nothing is scaled, or another scaler decides.
+        """Whether a step is checked and perhaps skipped here: not where nothing is scaled, or another scaler decides.
 
         Args:
             where: names the optimizer.
@@ -167,7 +167,7 @@ class Scaler:
         return [finite.unscale(g, scale) if is_scaled(place) else g for place, g in enumerate(gradients)]
 
     def unscale_for_loop(self, gradients: Iterable[Any]) -> list[Any]:
-        """As :meth:`unscale`, called by the loop itself; the step then takes the gradients as they come."""
+        """Divides gradients for a loop that unscales them itself; the step then takes them unchanged."""
         if not self.schedule.skips_nonfinite:
             return list(gradients)
         self.usage.note_unscaled_gradients()
@@ -182,7 +182,7 @@ class Scaler:
         is_scaled: Callable[[int], bool] = lambda place: True,
         **judging: Any,
     ) -> list[Any]:
-        """The gradients that a step was given, divided by the scale if they are scaled still; see :meth:`Usage.judge`.
+        """The gradients of a step, divided by the scale if they are still scaled; see :meth:`Usage.judge`.
 
         Args:
             gradients: anything that TensorFlow makes tensors of, ``tf.IndexedSlices`` or ``None``.
@@ -226,7 +226,7 @@ class Scaler:
 
         Args:
             gradients: unscaled; those that are ``None`` stay so.
-            take: makes the step; called with the strategy, or ``None`` where this replica goes on by itself, and the
+            take: makes the step; called with the strategy, or ``None`` where each replica decides alone, and the
                 gradients. It may return operations, which a TF1 graph runs with the step.
             norm_clip, headroom: as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`.
             variables: what the gradients are for, so that a skipped step can name them.
@@ -247,7 +247,7 @@ class Scaler:
 
         def skipped(strategy: Any, handed: Any, found: replicas.Nonfinite) -> list[Any]:
             state = self.schedule.after_nonfinite(self.memory.load(), finite.TENSORS, found.loss)
-            noted = [*self._note_facts(strategy, handed), *self.culprits.note(found, trained)]
+            noted = [*self._note_facts(strategy, handed), *self.nonfinite_variables.note(found, trained)]
             return [*self.memory.store(state), *noted]
 
         is_loss_nonfinite, data = self.usage.take_loss()
@@ -256,7 +256,7 @@ class Scaler:
             return replicas.decide_together(found, [present, arguments, data], take=taken, skip=skipped)
 
     def _note_facts(self, strategy: Any, handed: Any) -> list[Any]:
-        """Writes down what explains a skipped step; ``handed`` is each replica's gradients, arguments and data."""
+        """Records what explains a skipped step; ``handed`` is each replica's gradients, arguments and data."""
         if self.memory.last_skip is None:
             return []
         facts = replicas.sum_over(strategy, lambda mine: find_facts(mine[0], mine[2]), handed)
@@ -264,10 +264,10 @@ class Scaler:
 
     def status(self, session: Any = None) -> Status:
         """The state as Python numbers; see :meth:`Memory.status`."""
-        return self.memory.status(self.schedule, self.culprits.names(), session=session)
+        return self.memory.status(self.schedule, self.nonfinite_variables.names(), session=session)
 
     def note_finite(self) -> list[Any]:
-        """Counts a step that was taken; returns operations."""
+        """Counts a step that was applied; returns operations."""
         return self.memory.store(self.schedule.after_finite(self.memory.load(), finite.TENSORS))
 
     def _enter(self) -> None:

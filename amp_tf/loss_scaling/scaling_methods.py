@@ -1,4 +1,4 @@
-"""What ``LossScaler`` and every ``LossScaleOptimizer`` offer, in the same words.
+"""The methods that ``LossScaler`` and every ``LossScaleOptimizer`` have in common.
 
 Methods that a traced step calls are marked ``do_not_convert``: AutoGraph would rewrite them and all that they call, and
 warn where it cannot (``tests/loss_scaling/test_autograph.py``).
@@ -18,7 +18,7 @@ from amp_tf.loss_scaling.schedule import DynamicScale, Schedule
 
 
 class StateMethods:
-    """Shows and sets the state of a :class:`Scaler`."""
+    """Methods that show and set the state of a :class:`Scaler`."""
 
     _scaler: Scaler
 
@@ -58,7 +58,7 @@ class StateMethods:
 
 
 class ScalingMethods(StateMethods):
-    """Comes before the class of the library, whose methods of the same names it stands for.
+    """Methods that scale and unscale; mixed in front of the library's class, whose methods they replace.
 
     A traced loop may multiply its loss by :attr:`loss_scale` instead of calling :meth:`scale_loss`; eager ones may not.
     """
@@ -78,7 +78,7 @@ class ScalingMethods(StateMethods):
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_scaled_loss(self, loss: Any) -> Any:
-        """As :meth:`scale_loss`, for loops that call :meth:`get_unscaled_gradients`, as with tf_keras.
+        """Scales a loss for loops that call :meth:`get_unscaled_gradients`, as with tf_keras.
 
         Args:
             loss: a tensor, a nest of them, or a callable without arguments that returns one and gives a callable.
@@ -89,7 +89,7 @@ class ScalingMethods(StateMethods):
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
-        """Divides gradients by the scale; ``apply_gradients`` then takes them as they come.
+        """Divides gradients by the scale; ``apply_gradients`` then takes them unchanged.
 
         Args:
             grads: tensors, ``tf.IndexedSlices`` or ``None``.
@@ -98,7 +98,7 @@ class ScalingMethods(StateMethods):
 
 
 def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
-    """Those of the keyword arguments that a method takes: a user's class may leave out what its base class takes.
+    """The keyword arguments that a method takes: a user's class may leave out some of its base class's.
 
     Args:
         method: of the optimizer inside a wrapper. Libraries call it by keywords, so its arguments may have any order.
@@ -111,7 +111,7 @@ def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
 
 
 class InnerSettings:
-    """Reads and sets what is no attribute of the wrapper on the optimizer inside it: momentum, clipnorm and the like.
+    """Delegates attributes that the wrapper does not have, such as momentum, to the wrapped optimizer.
 
     Attributes:
         _inner: the name of the attribute that holds that optimizer.

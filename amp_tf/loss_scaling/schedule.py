@@ -1,4 +1,4 @@
-"""How a loss scale moves: a pure state machine, bounded on both sides.
+"""The algorithm of dynamic loss scaling: a pure state machine, bounded on both sides.
 
 Three schedules share one interface, so that nothing asks "is loss scaling on?": :class:`NoScale`, :class:`FixedScale`
 and :class:`DynamicScale`. A schedule is a frozen dataclass of settings; what changes during training is a
@@ -45,7 +45,7 @@ _BACKOFFS = ((1, 1), (3, 4), (4, 16), (5, 64))
 _WHERE = "loss scaling, "
 
 
-class Settings(TypedDict, total=False):
+class ScheduleSettings(TypedDict, total=False):
     """The settings of :func:`build_schedule` beside the first scale and the growth steps."""
 
     dynamic: bool
@@ -159,7 +159,7 @@ class NoScale(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class FixedScale(Schedule):
-    """One scale for the whole training, whatever happens, so without a floor; nonfinite steps are skipped and counted.
+    """One scale for the whole training, without a floor; nonfinite steps are skipped and counted.
 
     Attributes:
         scale: the factor on the loss, between 2^-126 and 2^127.
@@ -287,7 +287,7 @@ def build_schedule(
 
 
 def check_scale(value: object) -> None:
-    """Refuses a number that no training can use as its loss scale; other things, such as tensors, pass.
+    """Refuses a number that cannot be a loss scale; other values, such as tensors, pass.
 
     Raises:
         ConfigError: it is outside the range of scales, 2**-126 to 2**127.
@@ -297,7 +297,7 @@ def check_scale(value: object) -> None:
 
 
 def usable_scale(scale: float, schedule: Schedule) -> float:
-    """A scale read from a file, or the first one of the schedule where no training can go on from it.
+    """A scale read from a file; the schedule's first one where the file's cannot be used.
 
     Args:
         scale: what Keras' own wrapper saved; it may have collapsed to zero or grown to infinity.
@@ -317,7 +317,7 @@ def _move(state: State, scale: Any, maths: Maths) -> State:
 
 
 def _plain(value: float) -> float:
-    """A number of numpy's as Python's own, which files of settings can hold."""
+    """A numpy number as Python's own type, which configuration files can hold."""
     return float(value) if isinstance(value, numbers.Real) and not isinstance(value, int) else value
 
 

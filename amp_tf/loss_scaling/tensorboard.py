@@ -11,7 +11,7 @@ from amp_tf.reporting.figures import products_share
 
 
 class Board:
-    """Writes event files, the first of them with the first scalar.
+    """Writes event files; the first is created with the first scalar.
 
     Args:
         log_dir: TensorBoard's folder.
@@ -25,7 +25,7 @@ class Board:
         self._share: float | None = None
 
     def write(self, step: int, status: Status | None) -> None:
-        """Writes what is known now, once for each step.
+        """Writes the current values, once for each step.
 
         ``amp_tf/products_in_16_bit`` is there where a report is asked for (``AMP_TF_REPORT``), because it needs the
         graphs' shapes; ``amp_tf/nodes_in_16_bit`` always is.
@@ -46,7 +46,7 @@ class Board:
                 tf.summary.scalar(f"{PREFIX}{name}", value, step=step)
 
     def flush(self) -> None:
-        """Has everything that was written stand in the file."""
+        """Flushes the event files."""
         if self._writer is not None:
             self._writer.flush()
 

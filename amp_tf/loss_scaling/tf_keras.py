@@ -1,4 +1,4 @@
-"""The wrappers for tf_keras optimizers: the new ones, and the legacy ones that TF 2.10 and older had."""
+"""The wrappers for tf_keras optimizers: the new ones, and the legacy ones of TF 2.10 and older."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class _ScaleVariables(keras_wrappers._DynamicLossScaleState):  # type: ignore[mi
 
 
 class _ScaleState(SavedScale, tf_keras.losses.Loss):  # type: ignore[misc]
-    """What files hold of the scale."""
+    """The part of a file that holds the scale."""
 
 
 class _Scaling(ScalingMethods):
-    """What both wrappers share; comes before tf_keras' own class, whose checkpoints and delegation stay as they are."""
+    """What both wrappers share; mixed in front of tf_keras' own class, whose checkpoints and delegation stay."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class _Scaling(ScalingMethods):
 
     @property
     def _place(self) -> str:
-        """Names the user's optimizer."""
+        """The name of the user's optimizer, for messages."""
         return f"{type(self._optimizer).__name__} optimizer"
 
     def _prepare(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -94,7 +94,7 @@ class _Scaling(ScalingMethods):
         """Checks gradients that are summed over replicas, and takes the inner optimizer's step or skips it."""
         method = self._optimizer.apply_gradients
         variables = [variable for _, variable in pairs]
-        self._scaler.culprits.watch(variables)
+        self._scaler.nonfinite_variables.watch(variables)
 
         def take(gradients: Any) -> Any:
             return method(list(zip(gradients, variables, strict=True)), **accepted(method, name=name))
@@ -112,14 +112,14 @@ class _Scaling(ScalingMethods):
 
 
 def _summed(aggregate: Callable[[Any], Any], pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Over replicas; those of one are their own sum, which TensorFlow would keep (see ``keras3_step``)."""
+    """Gradients summed over replicas; with one replica unchanged, because TensorFlow would keep them alive."""
     is_alone = replicas.count() == 1 and aggregate.__module__.startswith("tf_keras.")
     return pairs if is_alone else list(aggregate(pairs))
 
 
 @contextlib.contextmanager
 def _handing_on(optimizer: Any, methods: Iterable[str]) -> Iterator[None]:
-    """For a while, methods of an optimizer hand gradients on as they are, because they were called already.
+    """Makes methods of an optimizer return gradients unchanged in the block, because they were called already.
 
     Its ``apply_gradients`` may be a user's, which takes no argument that says so, or keeps it to itself.
 
@@ -158,13 +158,13 @@ class LossScaleOptimizer(_Scaling, InnerSettings, keras_wrappers.LossScaleOptimi
     _sums = ("aggregate_gradients",)
 
     def build(self, var_list: Iterable[Any]) -> None:
-        """Creates all variables before the first step, which TensorFlow would trace twice otherwise."""
+        """Creates all variables before the first step, which TensorFlow would otherwise trace twice."""
         variables = list(var_list)
         self._optimizer.build(variables)
-        self._scaler.culprits.watch(variables)
+        self._scaler.nonfinite_variables.watch(variables)
 
     def set_weights(self, weights: Any) -> None:
-        """As on the inner optimizer, whose variables are all that ``variables`` has; HDF5 files hold no more."""
+        """Sets the wrapped optimizer's weights, which are all that ``variables`` and HDF5 files hold."""
         self._optimizer.set_weights(weights)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -205,7 +205,7 @@ class LossScaleOptimizer(_Scaling, InnerSettings, keras_wrappers.LossScaleOptimi
 
 @tf_keras.saving.register_keras_serializable(package="amp_tf")
 class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # type: ignore[misc]
-    """As :class:`LossScaleOptimizer`, for ``tf_keras.optimizers.legacy`` optimizers; works in TF1 graphs too."""
+    """A legacy tf_keras optimizer that scales the loss and skips nonfinite steps; works in TF1 graphs too."""
 
     _sums = ("_transform_unaggregated_gradients", "_aggregate_gradients")
 
@@ -241,6 +241,6 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
 
 
 def wrap(inner_optimizer: Any, initial_scale: float, **settings: Any) -> Any:
-    """The adapter's entry, for ``amp_tf.LossScaleOptimizer``."""
+    """Wraps an optimizer, for ``amp_tf.LossScaleOptimizer``."""
     is_legacy = isinstance(inner_optimizer, tf_keras.optimizers.legacy.Optimizer)
     return (LegacyLossScaleOptimizer if is_legacy else LossScaleOptimizer)(inner_optimizer, initial_scale, **settings)

@@ -1,4 +1,4 @@
-"""The wrapper for ``tf.compat.v1.train`` optimizers: sessions, and everything that still calls them eagerly."""
+"""The wrapper for ``tf.compat.v1.train`` optimizers, in sessions and in eager code."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import tensorflow as tf
 
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.misuse import check_in_replica, check_not_scaled
+from amp_tf.loss_scaling.recognizing.usage import inner_call
 from amp_tf.loss_scaling.scaler import Memory, Scaler
 from amp_tf.loss_scaling.scaling_methods import ScalingMethods, accepted
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, build_schedule
-from amp_tf.loss_scaling.usage import inner_call
 from amp_tf.loss_scaling.v1_variables import ScaleVariables
 
 _v1: Any = tf.compat.v1
 
-# An optimizer that was wrapped by itself is not the wrapper, so it has no scale_loss.
+# An optimizer that was wrapped automatically is not the wrapper, so it has no scale_loss.
 _COMPUTE = (
     "Take the gradients from optimizer.compute_gradients(loss, variables), or write optimizer = "
     "amp_tf.LossScaleOptimizer(optimizer) and give optimizer.scale_loss(loss) to tf.gradients. If the program scales "
@@ -29,7 +29,7 @@ _COMPUTE = (
 
 @contextlib.contextmanager
 def _back_in(scope: str) -> Iterator[None]:
-    """Inside a condition, the name scope around it: a checkpoint knows an optimizer's variables by their names.
+    """Re-enters, inside a condition, the name scope around it: checkpoints know variables by their names.
 
     Args:
         scope: as ``tf.Graph.get_name_scope`` gives it.
@@ -73,7 +73,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        """As on the inner optimizer: the loss is scaled, the gradients come back unscaled.
+        """Scales the loss, and returns the gradients unscaled.
 
         Args:
             loss: a scalar tensor, or a callable that returns one.
@@ -126,7 +126,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_zeros_for_nonfinite(self, grads_and_vars: Any) -> Any:
-        """Applies each step, with zeros for all gradients where one of them is nonfinite.
+        """Applies every step, with zeros for all gradients where one of them is nonfinite.
 
         For an inner optimizer whose step cannot be built inside a condition, as :meth:`apply_gradients` builds it: what
         it does without looking at gradients (``global_step``, weight decay, moments that decay) it does in each step.
@@ -149,15 +149,15 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         return tf.group(self._apply(list(zip(gradients, variables, strict=True))), taken)
 
     def get_slot(self, var: Any, name: str) -> Any:
-        """The inner optimizer's slot."""
+        """The wrapped optimizer's slot."""
         return self._optimizer.get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
-        """The names of the inner optimizer's slots."""
+        """The names of the wrapped optimizer's slots."""
         return self._optimizer.get_slot_names()  # type: ignore[no-any-return]
 
-    def stand_below(self, base_methods: Mapping[str, Any]) -> None:
-        """Puts the wrapper under the inner optimizer's class: that class calls it, by the base class's methods.
+    def delegate_to(self, base_methods: Mapping[str, Any]) -> None:
+        """Makes the wrapper call given methods of the base class in place of the inner optimizer's own.
 
         Args:
             base_methods: ``compute_gradients`` and ``apply_gradients`` of ``tf.compat.v1.train.Optimizer``. They are
@@ -166,7 +166,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         self._base_methods = base_methods
 
     def _take_pairs(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:
-        """The pairs that have a gradient, which is not scaled any more."""
+        """The pairs that have a gradient, which is unscaled by now."""
         pairs = [pair for pair in grads_and_vars if pair[0] is not None]
         return self._scaler.unscaled_pairs(pairs, where=self._optimizer.get_name(), fix=_COMPUTE)
 
@@ -176,7 +176,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             return method(pairs, **accepted(method, **keywords))
 
     def _inner_method(self, name: str) -> Callable[..., Any]:
-        """A method of the inner optimizer's."""
+        """A method of the wrapped optimizer."""
         if name in self._base_methods:
             return functools.partial(self._base_methods[name], self._optimizer)
         return getattr(self._optimizer, name)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The scale and its counters in TF1 graphs, under the names and by the interface that TensorFlow has for them."""
+"""The scale and its counters in TF1 graphs, under TensorFlow's names and with its interface."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ScaleVariables(tf.compat.v1.mixed_precision.LossScale):  # type: ignore[mi
         return self.read(self.scale)
 
     def read(self, variable: Any) -> Any:
-        """The value of a variable; its first one in a session that has not initialized it.
+        """The value of a variable; its initial value in a session that has not initialized it.
 
         A program may make its initializer before its optimizer, or initialize what it trains alone; without loss
         scaling that is enough for optimizers without slots.
@@ -37,7 +37,7 @@ class ScaleVariables(tf.compat.v1.mixed_precision.LossScale):  # type: ignore[mi
         return tf.cond(variable.is_initialized(), variable.read_value, lambda: tf.constant(first, variable.dtype))
 
     def update(self, grads: Any) -> Any:
-        """Refused: the wrapper decides about scale and step in one condition.
+        """Refused: the wrapper decides on scale and step in one condition.
 
         Raises:
             ConfigError: always; TensorFlow's own wrapper calls it, so this scale was handed to that one.
@@ -49,5 +49,5 @@ class ScaleVariables(tf.compat.v1.mixed_precision.LossScale):  # type: ignore[mi
         )
 
     def get_config(self) -> dict[str, Any]:
-        """The state before the first step, for TensorFlow's interface."""
+        """The initial state, for TensorFlow's interface."""
         return {"initial_loss_scale": self.schedule.initial_state().scale}

@@ -1,1 +1,1 @@
-"""What works on files: SavedModels, graphs, explanations. The results need no amp_tf to run."""
+"""Converts and explains files: SavedModels and graphs. The results run without amp_tf."""

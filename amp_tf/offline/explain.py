@@ -1,8 +1,8 @@
-"""Explains one node: its precision, the rule, the way the decision came, and what would turn it.
+"""Explains one node: its precision, the rule, how the decision came about, and what would change it.
 
 What is proposed is not guessed: candidates are tried, the narrowest first, by rewriting the graph again under the
-changed configuration, and those that turn the node are named. What is explained is the decision of the rewrite itself,
-after normalization was folded.
+changed configuration, and those that change the node's precision are named. What is explained is the decision of the
+rewrite itself, after normalization was folded.
 
 Graphs without shapes are not folded, here as in ``amp-tf rewrite``; a running program's graphs have theirs from
 Grappler.
@@ -38,7 +38,7 @@ _SCOPES = (Rule.KEPT_BY_SCOPE, Rule.FORCED_BY_SCOPE)
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What is known about one node.
+    """What is known of one node.
 
     Attributes:
         name, op: the node.
@@ -46,11 +46,11 @@ class Explanation:
         op_list: the list that its op is on, empty for none.
         precision: what its result is computed in.
         reason: why.
-        trail: names of the nodes along which the decision came, the node first; one name where it decided by itself.
+        trail: names of the nodes along which the decision came, the node first; one name where the node decided alone.
         patterns: the patterns of the configuration that decided, because its name matches them.
-        own_change: a pattern for this node, under all names that it may run under, that would turn the decision, field
-            of AmpConfig to patterns; empty where that does not turn it.
-        change: the list change that would turn the decision, field of AmpConfig to ops; empty where none was found.
+        own_change: a pattern for this node, under all names that it may run under, that would change the decision,
+            field of AmpConfig to patterns; empty where that does not change it.
+        change: the list change that would change the decision, field of AmpConfig to ops; empty where none was found.
         matches: how many nodes the pattern for this one finds.
     """
 
@@ -140,7 +140,7 @@ def explain(
     node = view.names.index(node_name)
     is_f16 = _is_f16(painting, node)
 
-    def turns(change: Mapping[str, tuple[str, ...]]) -> bool:
+    def changes_it(change: Mapping[str, tuple[str, ...]]) -> bool:
         fields: dict[str, Any] = {field: (*getattr(config, field), *names) for field, names in change.items()}
         try:
             return _is_named_f16(painted(dataclasses.replace(config, **fields)), node_name) != is_f16
@@ -148,7 +148,7 @@ def explain(
             return False
 
     target = resolve_target(config, hardware).target
-    can_turn = turns if target else lambda change: False
+    can_change = changes_it if target else lambda change: False
     list_of: Mapping[str, str] = target.lists.list_of if target else {}
     trail, op, reason = painting.trail(node), view.ops[node], painting.reason(node)
     ops = dict.fromkeys([op, *(view.ops[view.names.index(name)] for name in reversed(trail))])
@@ -163,14 +163,14 @@ def explain(
         reason=reason,
         trail=tuple(trail),
         patterns=_patterns(config, reason.rule, node_name),
-        own_change=_first(can_turn, [own]),
-        change=_first(can_turn, _candidates(list(ops), list_of, is_f16)),
+        own_change=_first(can_change, [own]),
+        change=_first(can_change, _candidates(list(ops), list_of, is_f16)),
         matches=sum(re.search(names, name) is not None for name in view.names),
     )
 
 
-def _first(turns: Callable[[Mapping[str, tuple[str, ...]]], bool], candidates: Any) -> dict[str, tuple[str, ...]]:
-    return next((candidate for candidate in candidates if turns(candidate)), {})
+def _first(changes_it: Callable[[Mapping[str, tuple[str, ...]]], bool], candidates: Any) -> dict[str, tuple[str, ...]]:
+    return next((candidate for candidate in candidates if changes_it(candidate)), {})
 
 
 def _patterns(config: AmpConfig, rule: Rule, name: str) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ def _patterns(config: AmpConfig, rule: Rule, name: str) -> tuple[str, ...]:
 
 
 def _weighing(balance: Balance) -> str:
-    """What the two figures of a reason are, with as many digits as tell them apart."""
+    """The two figures of a reason, with as many digits as tell them apart."""
     pair = (balance.in_f16 / 1e3, balance.in_float32 / 1e3)
     digits = next((digits for digits in range(1, 4) if len({f"{figure:.{digits}f}" for figure in pair}) == 2), 1)
     in_f16, in_float32 = (f"{figure:.{digits}f} µs" for figure in pair)
@@ -210,12 +210,12 @@ def _is_f16(painting: Painting, node: int) -> bool:
 
 
 def _is_named_f16(painting: Painting, name: str) -> bool:
-    """By name: another configuration may fold more or less, so that the numbers of new nodes differ."""
+    """Whether a node is converted under another configuration, looked up by name."""
     return name in painting.view.names and _is_f16(painting, painting.view.names.index(name))
 
 
 def _candidates(ops: list[str], list_of: Mapping[str, str], is_f16: bool) -> Iterator[dict[str, tuple[str, ...]]]:
-    """Moves of one op to another list: towards float32 for a converted node, towards 16 bit for the others."""
+    """Moves of one op to another list: towards float32 for a converted node, towards 16 bit for others."""
     for op in ops:
         current = list_of.get(op, "")
         goals = ("deny", "") if is_f16 else ("clear", "infer", "allow", "")

@@ -1,4 +1,4 @@
-"""Reads and writes graphs on disk: a GraphDef, binary or text, or those of a SavedModel."""
+"""Reads and writes graphs on disk: a GraphDef, binary or text, or the graphs of a SavedModel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from amp_tf.errors import GraphError
+from amp_tf.errors import FileError
 from amp_tf.offline.saved_model import preserved_nodes, read_saved_model
 from amp_tf.reporting import files
 
@@ -15,14 +15,14 @@ _KERAS_FILES = (b"PK\x03\x04", b"\x89HDF")  # how a .keras file (a zip) and a .h
 
 
 def read_graphs(path: str | Path) -> list[tuple[Any, set[str]]]:
-    """The GraphDef of a file, or those of a SavedModel's folder, one for each MetaGraph.
+    """The GraphDef of a file, or those of a SavedModel, one for each MetaGraph.
 
     Returns:
         Each GraphDef, and the names of the nodes that stay as they are when it is converted, because a SavedModel's
         signatures name them; none for a file.
 
     Raises:
-        GraphError: there is no such file or model, or it holds no graph.
+        FileError: there is no such file or model, or it holds no graph.
     """
     if os.path.isdir(path):
         meta_graphs = read_saved_model(Path(path)).meta_graphs
@@ -34,7 +34,7 @@ def read_graph_file(path: str | Path) -> Any:
     """A GraphDef from a ``.pb`` or ``.pbtxt`` file.
 
     Raises:
-        GraphError: there is no such file, or it holds no graph.
+        FileError: there is no such file, or it holds no graph.
     """
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
@@ -45,23 +45,23 @@ def read_graph_file(path: str | Path) -> Any:
     try:
         data = path.read_bytes()
         if not data:
-            raise GraphError("the file is empty", where=str(path), fix=fix)
+            raise FileError("the file is empty", where=str(path), fix=fix)
         if not path.name.endswith(TEXT_SUFFIXES):
             return graph_pb2.GraphDef.FromString(data)
         return text_format.Parse(data.decode(), graph_pb2.GraphDef())
     except OSError as error:
-        raise GraphError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
+        raise FileError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
     except text_format.ParseError as error:
         if _is_truncated(data.decode(), error.GetLine() or 0):
             what, fix = f"the text ends too early ({error}): the file is truncated", "Write or copy it again"
-            raise GraphError(what, where=str(path), fix=fix) from None
-        raise GraphError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
+            raise FileError(what, where=str(path), fix=fix) from None
+        raise FileError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise GraphError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
+        raise FileError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
 
 
 def _is_truncated(text: str, line: int) -> bool:
-    """Whether text with an error in some line begins as a graph does and breaks off there, with braces open."""
+    """Whether text that does not parse begins as a graph does and ends with open braces."""
     is_at_the_end = line >= len(text.rstrip().splitlines())  # the parser names the last word that it could read
     return _is_graph_text(text.encode()) and is_at_the_end and text.count("{") > text.count("}")
 
@@ -71,7 +71,7 @@ def _is_graph_text(data: bytes) -> bool:
 
 
 def _other_kind(path: Path) -> str:
-    """What to do where a file holds something else that TensorFlow writes; empty where it is nothing known."""
+    """What to do with a file that holds another kind of TensorFlow's data; empty where it is not recognized."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
@@ -96,8 +96,8 @@ def write_graph_file(graph: Any, path: str | Path) -> None:
     """Writes a GraphDef, as text where the name ends in ``.pbtxt`` or ``.txt``.
 
     Raises:
-        GraphError: the file cannot be written; what it held before, which may be the input, is still there.
+        FileError: the file cannot be written; what it held before, which may be the input, is still there.
     """
     data = str(graph) if str(path).endswith(TEXT_SUFFIXES) else graph.SerializeToString()
-    with files.told(path):
+    with files.writing(path):
         files.write(path, data)

@@ -1,4 +1,4 @@
-"""Models that are no SavedModel yet: those in memory, and Keras' own files."""
+"""Models that are not SavedModels: those in memory, and Keras' own files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ KERAS_SUFFIXES = (".keras", ".h5")
 
 
 def is_keras_file(source: Any) -> bool:
-    """Whether something is the path of a file that Keras writes with ``model.save``."""
+    """Whether a value is the path of a file written by Keras' ``model.save``."""
     return isinstance(source, (str, os.PathLike)) and str(source).endswith(KERAS_SUFFIXES) and os.path.isfile(source)
 
 
 @contextlib.contextmanager
 def saved_model_of(source: Any) -> Iterator[Path]:
-    """The folder of a SavedModel: the one that is named, or one that is there for the time of the block.
+    """The folder of a SavedModel: the given one, or a temporary one that exists during the block.
 
     Args:
         source: a SavedModel's folder, a ``.keras`` or ``.h5`` file, a Keras model, or a ``tf.Module``.

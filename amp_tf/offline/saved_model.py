@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.config import AmpConfig, check_config
-from amp_tf.errors import ConfigError, GraphError
+from amp_tf.errors import ConfigError, FileError
 from amp_tf.offline.live_model import saved_model_of
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
@@ -25,7 +25,7 @@ MODEL_FILE = "saved_model.pb"
 TEXT_MODEL_FILE = "saved_model.pbtxt"  # read where there is no binary one, as TensorFlow does
 _FINGERPRINT_FILE = "fingerprint.pb"  # a hash of the graph, which is another one now
 _REWRITTEN = frozenset({MODEL_FILE, TEXT_MODEL_FILE, _FINGERPRINT_FILE})  # what is not copied
-_SPLIT_MODEL_FILE = "saved_model.cpb"  # what TensorFlow writes beyond protobuf's 2 GiB, where it is told to
+_SPLIT_MODEL_FILE = "saved_model.cpb"  # what TensorFlow writes for models above protobuf's 2 GiB, on request
 
 
 def convert_saved_model(
@@ -55,17 +55,18 @@ def convert_saved_model(
         The report of all graphs and functions of the model.
 
     Raises:
-        GraphError: ``src`` is no model, its graph is broken, a file of it cannot be read or is a link that leads out of
-            it, or ``dst`` is not empty, lies in ``src`` or cannot be written.
+        GraphError: the model's graph is broken.
+        FileError: ``src`` is not a model, has a file that cannot be read or a link that leads out of it, or ``dst`` is
+            not empty, lies in ``src`` or cannot be written.
         OpListError: a change of the lists names an op that TensorFlow does not know.
-        ConfigError: ``config`` is none, or ``dst`` no path.
+        ConfigError: ``config`` is not an AmpConfig, or ``dst`` is not a path.
     """
     if config is not None:
         check_config(
             config, where="convert_saved_model(config)", fix='Write for instance amp_tf.AmpConfig(target="gpu")'
         )
     if not isinstance(dst, (str, os.PathLike)):
-        raise ConfigError(f"{dst!r} is no path", where="convert_saved_model(dst)", fix="Name the folder to write")
+        raise ConfigError(f"{dst!r} is not a path", where="convert_saved_model(dst)", fix="Name the folder to write")
     target = Path(dst)
     is_replaced = replace and is_saved_model(target)
     with saved_model_of(src) as source:
@@ -82,7 +83,7 @@ def convert_saved_model(
 def rewrite_saved_model(
     src: str | Path | Any, config: AmpConfig | None = None, *, hardware: Hardware | None = None
 ) -> tuple[Any, RewriteReport]:
-    """The ``SavedModel`` proto of a model with its graphs rewritten, and the report; nothing is written.
+    """The ``SavedModel`` proto of a model with rewritten graphs, and the report. Writes nothing.
 
     Args and Raises: as for :func:`convert_saved_model`.
     """
@@ -103,10 +104,10 @@ def is_saved_model(folder: str | Path) -> bool:
 
 
 def read_saved_model(folder: Path) -> Any:
-    """The ``SavedModel`` proto of a folder, with one MetaGraph at least.
+    """Reads the ``SavedModel`` proto of a folder; it has at least one MetaGraph.
 
     Raises:
-        GraphError: there is none, or it is damaged.
+        FileError: the folder has no SavedModel, or a damaged one.
     """
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
@@ -122,18 +123,18 @@ def read_saved_model(folder: Path) -> Any:
             file = folder / TEXT_MODEL_FILE
             model = text_format.Parse(file.read_text(encoding="utf-8"), saved_model_pb2.SavedModel())
     except OSError as error:
-        raise GraphError(
+        raise FileError(
             f"{file.name} cannot be read ({error.strerror})", where=str(folder), fix="Name a folder that you may read"
         ) from None
     except (DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-        raise GraphError(f"{file.name} is damaged ({error})", where=str(folder), fix="Save the model again") from None
+        raise FileError(f"{file.name} is damaged ({error})", where=str(folder), fix="Save the model again") from None
     if not model.meta_graphs:
-        raise GraphError(f"{file.name} holds no graph", where=str(folder), fix="Save the model again")
+        raise FileError(f"{file.name} holds no graph", where=str(folder), fix="Save the model again")
     return model
 
 
 def preserved_nodes(meta_graph: Any) -> set[str]:
-    """The nodes that the world outside the graph names: signatures, savers, collections of ops and tensors."""
+    """The nodes that something outside the graph names: signatures, savers, collections of ops and tensors."""
     tensors: list[str] = []
     for signature in meta_graph.signature_def.values():
         tensors += _tensor_names([*signature.inputs.values(), *signature.outputs.values()])
@@ -146,14 +147,14 @@ def preserved_nodes(meta_graph: Any) -> set[str]:
     return named.intersection(node.name for node in meta_graph.graph_def.node)
 
 
-def _no_model(folder: Path) -> GraphError:
+def _no_model(folder: Path) -> FileError:
     if os.path.isfile(folder / _SPLIT_MODEL_FILE):
-        return GraphError(
+        return FileError(
             f"the model is split ({_SPLIT_MODEL_FILE}), because it is larger than 2 GiB",
             where=str(folder),
             fix="Keep large constants in variables and save the model again",
         )
-    return GraphError(
+    return FileError(
         f"there is no {MODEL_FILE}",
         where=str(folder),
         fix="Name the folder that tf.saved_model.save or model.export has written",
@@ -162,7 +163,7 @@ def _no_model(folder: Path) -> GraphError:
 
 def _check_target(source: Path, target: Path, is_replaced: bool) -> None:
     if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
-        raise GraphError(
+        raise FileError(
             f"the folder lies in the model that is converted, {str(source)!r}",
             where=str(target),
             fix="Name a new folder outside of it; nothing was written",
@@ -171,18 +172,18 @@ def _check_target(source: Path, target: Path, is_replaced: bool) -> None:
         fix = "Name a new folder; nothing was written"
         if is_saved_model(target):
             fix = "Name a new folder, or have the model there replaced (--force, replace=True); nothing was written"
-        raise GraphError("the folder is not empty", where=str(target), fix=fix)
+        raise FileError("the folder is not empty", where=str(target), fix=fix)
 
 
 def _check_links(source: Path) -> None:
-    """Sees that all links of a model stay in it: they are kept as links, and no file from elsewhere joins the copy."""
+    """Checks that all links in a model stay inside it: they are kept as links, and nothing from outside is copied."""
     root = os.path.realpath(source)
     for folder, folders, names in os.walk(root):
         for name in (*folders, *names):
             path = os.path.join(folder, name)
             is_copied = folder != root or name not in _REWRITTEN
             if is_copied and os.path.islink(path) and not _stays_in(root, path):
-                raise GraphError(
+                raise FileError(
                     f"is a link to {os.readlink(path)!r}, outside of the model",
                     where=path,
                     fix="Make a copy of the model that holds the files themselves (cp -rL); nothing was written",
@@ -190,7 +191,7 @@ def _check_links(source: Path) -> None:
 
 
 def _stays_in(root: str, link: str) -> bool:
-    """Whether a link leads, in the model and in a copy of it, to a place in the model."""
+    """Whether a link leads to a place inside the model, and inside a copy of it."""
     target = os.readlink(link)
     by_name = os.path.normpath(os.path.join(os.path.relpath(os.path.dirname(link), root), target))
     leads_out = os.path.isabs(target) or by_name.split(os.sep)[0] == os.pardir
@@ -198,12 +199,12 @@ def _stays_in(root: str, link: str) -> bool:
 
 
 def _skipped_in(source: Path) -> Callable[[str, list[str]], set[str]]:
-    """For ``shutil.copytree``: a model inside the model, such as an asset, is copied whole."""
+    """The files that ``shutil.copytree`` leaves out; a model inside the model, such as an asset, is copied whole."""
     return lambda folder, names: set(_REWRITTEN & {*names}) if folder == os.fspath(source) else set()
 
 
 def _replace(source: Path, target: Path, model: bytes) -> None:
-    """Puts the copy in the place of a model once it is complete."""
+    """Replaces a model by its copy once the copy is complete."""
     target = Path(os.path.realpath(target))
     staged, old = files.temporary_name(target), files.temporary_name(target)
     _write(source, staged, model)
@@ -221,7 +222,7 @@ def _replace(source: Path, target: Path, model: bytes) -> None:
 
 
 def _write(source: Path, target: Path, model: bytes) -> None:
-    """Writes the copy, or leaves the target as it was."""
+    """Writes the copy, or leaves the target unchanged."""
     was_there = os.path.lexists(target)
     try:
         shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=_skipped_in(source))
@@ -231,7 +232,7 @@ def _write(source: Path, target: Path, model: bytes) -> None:
         _clear(target, was_there)
         if isinstance(error, shutil.Error):  # all that could not be copied, once it is known
             file, _, why = error.args[0][0]
-            raise GraphError(
+            raise FileError(
                 f"cannot be copied to {str(target)!r} ({why})",
                 where=str(file),
                 fix="See that it can be read and the disk has room; nothing was written",
@@ -241,8 +242,8 @@ def _write(source: Path, target: Path, model: bytes) -> None:
         raise
 
 
-def _unwritable(target: Path, error: OSError) -> GraphError:
-    return GraphError(
+def _unwritable(target: Path, error: OSError) -> FileError:
+    return FileError(
         f"cannot be written ({error.strerror or error})",
         where=str(target),
         fix="Name a new folder where you may write, on a disk with room for the model",
@@ -250,7 +251,7 @@ def _unwritable(target: Path, error: OSError) -> GraphError:
 
 
 def _clear(target: Path, was_there: bool) -> None:
-    """Removes what was written to a folder that was empty or was not there."""
+    """Removes what was written to a folder that was empty or did not exist."""
     if not os.path.isdir(target):
         return
     if not was_there:

@@ -1,4 +1,4 @@
-"""What a graph's figures are found from; kept only where somebody asked for a report, for it holds the whole graph."""
+"""What a graph's figures are computed from; kept only if a report was asked for, because it holds the whole graph."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _is_wanted = contextvars.ContextVar("is_wanted", default=False)
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Rewrites inside the block keep the basis of their report."""
+    """Makes rewrites inside the block keep the basis of their report."""
     token = _is_wanted.set(True)
     try:
         yield
@@ -70,5 +70,5 @@ def kept() -> Iterator[None]:
 
 
 def is_wanted() -> bool:
-    """Whether this is inside such a block."""
+    """Whether a rewrite is inside a block that keeps it."""
     return _is_wanted.get()

@@ -1,4 +1,4 @@
-"""Blockers: what keeps work in float32, each with what would become 16 bit if it alone were taken away.
+"""Blockers: what keeps work in float32, each with what would become 16 bit without it.
 
 A node that stays in float32 has a root: the deny-list op from which the decision came, a missing kernel, a name rule.
 What a root is worth is not guessed from the nodes that name it: the graph is painted again without it. The roots whose
@@ -21,8 +21,8 @@ from amp_tf.painting.changes import NO_CHANGE, Change
 from amp_tf.painting.paint import RULES
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting.figures import PRODUCTS
+from amp_tf.reporting.graph_figures import GraphFigures
 from amp_tf.reporting.layers import layer_of
-from amp_tf.reporting.studied import Studied
 
 MOST = 12  #: roots that are tried
 TOGETHER = 3  #: of the best, whose joint gain is found
@@ -68,7 +68,7 @@ class Root:
 
     @property
     def remedy(self) -> str:
-        """The variable or the line that takes it away, or why there is none."""
+        """The variable or the line that removes it, or why there is none."""
         if self.kind in (DENY, NO_LIST):
             danger = f", but it {_DANGER_OF[self.what]}" if self.what in _DANGER_OF else ""
             return f"{_variable(f'{_home(self.what)}_add')}={shlex.quote(self.what)}{danger}"
@@ -83,19 +83,19 @@ class Root:
             ACCURACY: f"{_variable('force_f16')}=<its name>, at the price of accuracy: {self.why}",
         }.get(self.kind, "none")
 
-    def change(self, studied: Studied, nodes: Iterable[int]) -> Change:
-        """What takes it away in one graph.
+    def change(self, graph: GraphFigures, nodes: Iterable[int]) -> Change:
+        """The change that removes the root from one graph.
 
         Args:
-            studied: the graph.
+            graph: the graph.
             nodes: those that name it.
         """
         if self.kind in (DENY, NO_LIST):
             return Change(op_lists=((self.what, _home(self.what)),))
         if self.kind in (SCOPE, DEVICE, FETCHED):
-            return Change(nodes=frozenset(studied.view.names[node] for node in nodes))
-        products = {studied.view.ops[node] for node in nodes} & PRODUCTS
-        unlisted = tuple((op, ALLOW) for op in sorted(products.difference(studied.list_of)))
+            return Change(nodes=frozenset(graph.view.names[node] for node in nodes))
+        products = {graph.view.ops[node] for node in nodes} & PRODUCTS
+        unlisted = tuple((op, ALLOW) for op in sorted(products.difference(graph.list_of)))
         return {
             KERNEL: Change(kernels=frozenset({self.what})),
             NAME: Change(patterns=frozenset(self.rules)),
@@ -139,7 +139,9 @@ class Together:
 Places = dict[int, list[int]]  # the nodes that name a root, by the number of their graph
 
 
-def find_blockers(graphs: Sequence[Studied], *, seconds: float = math.inf) -> tuple[list[Blocker], Together | None]:
+def find_blockers(
+    graphs: Sequence[GraphFigures], *, seconds: float = math.inf
+) -> tuple[list[Blocker], Together | None]:
     """Ranks what keeps work in float32, by what it is worth.
 
     Args:
@@ -168,7 +170,7 @@ def find_blockers(graphs: Sequence[Studied], *, seconds: float = math.inf) -> tu
 
 
 class _Clock:
-    """Tells whether there is time for one try more, which takes as long as the longest so far."""
+    """Tells whether there is time for another try, which may take as long as the longest so far."""
 
     def __init__(self, seconds: float) -> None:
         self._last = time.monotonic()
@@ -181,31 +183,32 @@ class _Clock:
         return now + self._longest < self._end
 
 
-def _gain(graphs: Sequence[Studied], removed: Sequence[tuple[Root, Places]]) -> tuple[float, float, int]:
-    """What becomes 16 bit in all graphs once some roots are taken away together."""
+def _gain(graphs: Sequence[GraphFigures], removed: Sequence[tuple[Root, Places]]) -> tuple[float, float, int]:
+    """What becomes 16 bit in all graphs if some roots are removed together."""
     gains = []
-    for number, studied in enumerate(graphs):
+    for number, graph in enumerate(graphs):
         change = NO_CHANGE
         for root, places in removed:
             if number in places:
-                change = change.plus(root.change(studied, places[number]))
+                change = change.plus(root.change(graph, places[number]))
         if change:
-            gains.append(studied.gain(change))
+            gains.append(graph.gain(change))
     operations, products, nodes = map(sum, zip(*gains, strict=True))
     return operations, products, nodes
 
 
-def _find_roots(graphs: Sequence[Studied]) -> dict[Root, Places]:
+def _find_roots(graphs: Sequence[GraphFigures]) -> dict[Root, Places]:
     roots: dict[Root, Places] = {}
-    for number, studied in enumerate(graphs):
-        for node in range(studied.view.node_count):
-            if not studied.is_f16[node] and (root := _root_of(studied, node)) is not None:
+    for number, graph in enumerate(graphs):
+        for node in range(graph.view.node_count):
+            if not graph.is_f16[node] and (root := _root_of(graph, node)) is not None:
                 roots.setdefault(root, {}).setdefault(number, []).append(node)
     return {root: places for root, places in roots.items() if root.kind == SHAPE or _work(root, places, graphs)}
 
 
-def _work(root: Root, places: Places, graphs: Sequence[Studied]) -> list[tuple[float, int, int]]:
-    """The nodes that name a root and compute: operations, graph, node; those of unknown size for a shape alone."""
+def _work(root: Root, places: Places, graphs: Sequence[GraphFigures]) -> list[tuple[float, int, int]]:
+    """The computing nodes that name a root: operations, graph, node. For an unknown shape, nodes of unknown size
+    too."""
     return [
         (float(graphs[number].figures.work[node]), number, node)
         for number, nodes in places.items()
@@ -214,31 +217,31 @@ def _work(root: Root, places: Places, graphs: Sequence[Studied]) -> list[tuple[f
     ]
 
 
-def _root_of(studied: Studied, node: int) -> Root | None:
-    rule = studied.reasons[node].rule
+def _root_of(graph: GraphFigures, node: int) -> Root | None:
+    rule = graph.reasons[node].rule
     if rule in _NO_ROOT:
         return None
-    origin = studied.graph.painting.origin(node, studied.origins) if studied.reasons[node].cause else node
-    rule = studied.reasons[origin].rule
+    origin = graph.report.painting.origin(node, graph.origins) if graph.reasons[node].cause else node
+    rule = graph.reasons[origin].rule
     if rows := tuple(row.name for row in RULES if row.reason is rule):
         return Root(ACCURACY, rows[0], rows, rule.words.partition(", by {cause}")[0])
     kind = _KIND_OF.get(rule, STRUCTURE)
-    name, op = studied.view.names[origin], studied.view.ops[origin]
-    if kind is COST and math.isnan(studied.figures.elements[origin]):
+    name, op = graph.view.names[origin], graph.view.ops[origin]
+    if kind is COST and math.isnan(graph.figures.elements[origin]):
         kind = SHAPE
     if kind is NAME:
-        patterns = tuple(pattern for pattern in studied.basis.patterns if re.search(pattern, name))
+        patterns = tuple(pattern for pattern in graph.basis.patterns if re.search(pattern, name))
         return Root(NAME, ", ".join(patterns), patterns)
     what = {
         **dict.fromkeys((DENY, NO_LIST, KERNEL), op),
         **dict.fromkeys((SCOPE, SHAPE), layer_of(name)),
-        DEVICE: studied.view.devices[origin],
+        DEVICE: graph.view.devices[origin],
         STRUCTURE: rule.words.replace("{cause}", "it"),
     }
     return Root(kind, what.get(kind, ""))
 
 
-def _describe(root: Root, places: Places, graphs: Sequence[Studied]) -> Blocker:
+def _describe(root: Root, places: Places, graphs: Sequence[GraphFigures]) -> Blocker:
     work = _work(root, places, graphs)
     _, number, node = max(work)
     return Blocker(root, len(work), sum(entry[0] for entry in work), graphs[number].view.names[node])
@@ -251,7 +254,7 @@ def _why_no_kernel(op: str) -> str:
 
 
 def _home(op: str) -> str:
-    """The list to put an op on: that of the products, or that of what may follow them."""
+    """The list on which to put an op: the allow list for products, else the infer list."""
     return ALLOW if op in PRODUCTS else INFER
 
 

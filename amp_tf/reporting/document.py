@@ -1,4 +1,4 @@
-"""The document: a report as plain data, of one version. ``report-1.schema.json`` beside this file describes it.
+"""The document: a report as plain data. ``report-1.schema.json`` beside this file describes it.
 
 All that people read is made of it: page, notebook, command line. What is not known is ``null``, or absent where it is
 one of a node's many figures. Operations and times are those of one run of each graph, loops counted as ten iterations.
@@ -11,44 +11,44 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from amp_tf.precision import Precision
+from amp_tf.reporting import document_types as types
 from amp_tf.reporting import figures, shape_advice
 from amp_tf.reporting.basis import InsertedCast
 from amp_tf.reporting.blockers import Blocker, Together, find_blockers
-from amp_tf.reporting.facts import Facts
+from amp_tf.reporting.facts import ProcessFacts
+from amp_tf.reporting.graph_figures import GraphFigures
 from amp_tf.reporting.layers import layer_of
-from amp_tf.reporting.studied import Studied
 
 if TYPE_CHECKING:
     from amp_tf.reporting.schema import RewriteReport
 
-SCHEMA_VERSION = 1
-KIND = "amp_tf.report"
 _MOST_ADVICE = 40
 _NS_PER_MS = 1e6
+_UNREMARKABLE: dict[Literal["operations", "bytes", "runs"], float] = {"operations": 0.0, "bytes": 0.0, "runs": 1.0}
 
 
 def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[str, Any]:
-    """The document of a report.
+    """Makes the document of a report.
 
     Args:
         report: of a rewrite or of a process.
         seconds: that all of it may take: as many blockers are tried as fit in.
     """
     end = time.monotonic() + seconds
-    studied = [Studied(graph) for graph in report.graphs]
-    known = [graph for graph in studied if graph.graph.basis is not None]
-    graphs = [_graph(graph) for graph in studied]
-    figures_found, ops, advice = _figures(known) if known else None, _ops(studied), _advice(known)
+    graphs = [GraphFigures(graph) for graph in report.graphs]
+    known = [graph for graph in graphs if graph.report.basis is not None]
+    rows = [_graph(graph) for graph in graphs]
+    figures_found, ops, advice = _figures(known) if known else None, _ops(graphs), _advice(known)
     blockers, together = find_blockers(known, seconds=end - time.monotonic())
-    facts = report.facts or Facts()
+    facts = report.facts or ProcessFacts()
     return {
-        "schema": KIND,
-        "schema_version": SCHEMA_VERSION,
+        "schema": types.KIND,
+        "schema_version": types.SCHEMA_VERSION,
         "converted": report.converted,
         "total": report.total,
         "casts": report.casts,
@@ -67,11 +67,11 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
         "blockers": [_blocker_row(blocker) for blocker in blockers],
         "together": _together_row(together),
         "shape_advice": advice,
-        "graphs": graphs,
+        "graphs": rows,
     }
 
 
-def _figures(graphs: Sequence[Studied]) -> dict[str, Any]:
+def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
     sums: dict[str, float] = collections.defaultdict(float)
     times: dict[str, float] = collections.defaultdict(float)
     for graph in graphs:
@@ -87,49 +87,57 @@ def _figures(graphs: Sequence[Studied]) -> dict[str, Any]:
     return {
         "graphs": len(graphs),
         "products_share_f16": sums["products_f16"] / products if products else None,
-        **{
-            name: {"f16": sums[f"{name}_f16"], "float32": sums[f"{name}_float32"]}
-            for name in ("products", "operations")
-        },
+        "products": {"f16": sums["products_f16"], "float32": sums["products_float32"]},
+        "operations": {"f16": sums["operations_f16"], "float32": sums["operations_float32"]},
         "products_unknown": int(sums["products_unknown"]),
-        "estimated_ms": {name: taken / _NS_PER_MS for name, taken in times.items()} if has_costs else None,
+        "estimated_ms": None
+        if not has_costs
+        else {
+            "float32": times["float32"] / _NS_PER_MS,
+            "now": times["now"] / _NS_PER_MS,
+            "casts": times["casts"] / _NS_PER_MS,
+        },
     }
 
 
-def _times(graph: Studied) -> dict[str, float]:
-    """What one run takes in ns: all of it in float32, as it is now, and the casts of that."""
+def _times(graph: GraphFigures) -> dict[str, float]:
+    """The times of one run, in ns: all in float32, as it is now, and of the casts alone."""
     before, now = figures.times_before_and_now(graph.basis, graph.figures, graph.is_f16)
     casts = sum(found for cast in graph.basis.casts if (found := _cast_time(graph, cast)) is not None)
     return {"float32": float(before.sum()), "now": float(now.sum()) + casts, "casts": casts}
 
 
-def _has_costs(graph: Studied) -> bool:
-    """Whether the figures of the cost model hold: XLA fuses what they take apart."""
-    return graph.graph.way != "xla" and figures.has_costs(graph.basis)
+def _has_costs(graph: GraphFigures) -> bool:
+    """Whether the cost model applies: XLA fuses ops that it prices one by one."""
+    return graph.report.way != "xla" and figures.has_costs(graph.basis)
 
 
-def _cast_time(graph: Studied, cast: InsertedCast) -> float | None:
+def _cast_time(graph: GraphFigures, cast: InsertedCast) -> float | None:
     elements = figures.cast_elements(graph.basis, cast)
     if elements is None or not _has_costs(graph):
         return None
     return figures.cast_time(graph.basis, cast, elements) * float(graph.figures.runs[cast.node])
 
 
-def _ops(graphs: Iterable[Studied]) -> list[dict[str, Any]]:
-    """For each op, nodes and operations by precision."""
-    rows: dict[str, dict[str, Any]] = {}
+def _ops(graphs: Iterable[GraphFigures]) -> list[types.OpRow]:
+    """Nodes and operations of each op, by precision."""
+    counts: dict[str, tuple[types.Counts, types.Counts]] = {}
     for graph in graphs:
-        work = graph.figures.work if graph.graph.basis is not None else np.zeros(graph.view.node_count)
+        work = graph.figures.work if graph.report.basis is not None else np.zeros(graph.view.node_count)
         for op, is_f16, operations in zip(graph.view.ops, graph.is_f16.tolist(), work.tolist(), strict=True):
-            empty = {"op": op, "nodes": {"f16": 0, "float32": 0}, "operations": {"f16": 0.0, "float32": 0.0}}
-            row = rows.setdefault(op, empty)
-            kind = "f16" if is_f16 else "float32"
-            row["nodes"][kind] += 1
-            row["operations"][kind] += operations
-    return sorted(rows.values(), key=lambda row: (-sum(row["operations"].values()), -sum(row["nodes"].values())))
+            nodes, work_of_op = counts.setdefault(op, ({"f16": 0, "float32": 0}, {"f16": 0.0, "float32": 0.0}))
+            kind: Literal["f16", "float32"] = "f16" if is_f16 else "float32"
+            nodes[kind] += 1
+            work_of_op[kind] += operations
+    rows: list[types.OpRow] = [{"op": op, "nodes": nodes, "operations": work} for op, (nodes, work) in counts.items()]
+    return sorted(rows, key=lambda row: (-_total(row["operations"]), -_total(row["nodes"])))
 
 
-def _blocker_row(blocker: Blocker) -> dict[str, Any]:
+def _total(counts: types.Counts) -> float:
+    return counts["f16"] + counts["float32"]
+
+
+def _blocker_row(blocker: Blocker) -> types.BlockerRow:
     return {
         "kind": blocker.root.kind,
         "what": blocker.root.what,
@@ -143,23 +151,29 @@ def _blocker_row(blocker: Blocker) -> dict[str, Any]:
     }
 
 
-def _together_row(together: Together | None) -> dict[str, Any] | None:
+def _together_row(together: Together | None) -> types.Together | None:
     if together is None:
         return None
     return {"roots": [{"kind": root.kind, "what": root.what} for root in together.roots], "gain": together.gain}
 
 
-def _advice(graphs: Sequence[Studied]) -> dict[str, Any]:
+def _advice(graphs: Sequence[GraphFigures]) -> types.ShapeAdvice:
     found = shape_advice.advise(graphs)
-    grades = dict.fromkeys((shape_advice.EFFICIENT, shape_advice.WORKS, shape_advice.UNKNOWN), 0.0)
-    for advice in found:
-        grades[advice.grade] += advice.operations
+    grades: types.Grades = {
+        "efficient": _work_of_grade(found, shape_advice.EFFICIENT),
+        "works": _work_of_grade(found, shape_advice.WORKS),
+        "unknown": _work_of_grade(found, shape_advice.UNKNOWN),
+    }
     rows = [dataclasses.asdict(advice) for advice in found if advice.grade != shape_advice.EFFICIENT]
     return {"operations": grades, "rows": rows[:_MOST_ADVICE], "more": max(0, len(rows) - _MOST_ADVICE)}
 
 
-def _graph(graph: Studied) -> dict[str, Any]:
-    report = graph.graph
+def _work_of_grade(found: Iterable[shape_advice.Advice], grade: str) -> float:
+    return sum((advice.operations for advice in found if advice.grade == grade), 0.0)
+
+
+def _graph(graph: GraphFigures) -> types.GraphRow:
+    report = graph.report
     return {
         "function": report.function,
         "way": report.way,
@@ -178,21 +192,21 @@ def _graph(graph: Studied) -> dict[str, Any]:
 class _Row:
     """Makes the rows of a graph's nodes."""
 
-    def __init__(self, graph: Studied) -> None:
+    def __init__(self, graph: GraphFigures) -> None:
         self._graph = graph
-        self._precision = (graph.graph.precision or Precision.FLOAT32).value
+        self._precision = (graph.report.precision or Precision.FLOAT32).value
         self._is_f16 = graph.is_f16.tolist()
         self._figures: Mapping[str, list[float]] = {}
-        if graph.graph.basis is not None:
+        if graph.report.basis is not None:
             found = graph.figures
             moved = found.bytes(graph.is_f16)
             columns = {"operations": found.operations, "bytes": moved, "runs": found.runs}
             self._figures = {name: column.tolist() for name, column in columns.items()}
 
-    def of(self, node: int) -> dict[str, Any]:
+    def of(self, node: int) -> types.FullNodeRow:
         """The row of a node."""
         view, reason = self._graph.view, self._graph.reasons[node]
-        row: dict[str, Any] = {
+        row: types.FullNodeRow = {
             "name": view.names[node],
             "op": view.ops[node],
             "precision": self._precision if self._is_f16[node] else Precision.FLOAT32.value,
@@ -207,11 +221,11 @@ class _Row:
             self._add_figures(row, node)
         return row
 
-    def _add_figures(self, row: dict[str, Any], node: int) -> None:
+    def _add_figures(self, row: types.FullNodeRow, node: int) -> None:
         shapes = self._graph.basis.shapes.output_shapes(row["name"])
         if shapes:
             row["shapes"] = [None if shape is None else list(shape) for shape in shapes]
-        for name, unremarkable in (("operations", 0.0), ("bytes", 0.0), ("runs", 1.0)):
+        for name, unremarkable in _UNREMARKABLE.items():
             value = self._figures[name][node]
             if math.isnan(value):
                 row[name] = None
@@ -219,8 +233,8 @@ class _Row:
                 row[name] = value
 
 
-def _cast(graph: Studied, cast: InsertedCast) -> dict[str, Any]:
-    name, f16 = graph.view.names[cast.node], (graph.graph.precision or Precision.FLOAT32).value
+def _cast(graph: GraphFigures, cast: InsertedCast) -> types.CastRow:
+    name, f16 = graph.view.names[cast.node], (graph.report.precision or Precision.FLOAT32).value
     elements, taken = figures.cast_elements(graph.basis, cast), _cast_time(graph, cast)
     return {
         "node": name,

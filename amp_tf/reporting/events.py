@@ -1,4 +1,4 @@
-"""Scalars and a graph for TensorBoard, from the report of a process: a run of their own beside the program's.
+"""Scalars and a graph for TensorBoard, from the report of a process, in a run of their own beside the program's.
 
 Written as records, without ops, so that it works at the end of any program: eager or not, on any thread.
 """
@@ -27,7 +27,7 @@ _CALL = re.compile(r"^((Stateful)?PartitionedCall(_\d+)?/)+")
 
 
 def holds_logs(folder: Path) -> bool:
-    """Whether TensorBoard's files are in a folder, or in one inside it."""
+    """Whether a folder, or a folder in it, holds TensorBoard's files."""
     return any(True for _ in itertools.chain.from_iterable(map(folder.glob, _PLACES)))
 
 
@@ -63,7 +63,7 @@ def write(document: Mapping[str, Any], folder: Path, report: RewriteReport | Non
 
 
 def coloured_graph(report: RewriteReport) -> Any:
-    """The graph with the most converted nodes, for people to look at; ``None`` where nothing was converted.
+    """The graph with the most converted nodes, for display only; ``None`` where nothing was converted.
 
     TensorBoard can colour nodes by their device, not by a type. So here each node's device is its precision, and its
     attributes are left out.
@@ -88,21 +88,21 @@ def coloured_graph(report: RewriteReport) -> Any:
 
 
 def _short(names: Sequence[str]) -> dict[str, str]:
-    """Names without the call that was inlined, which would be one box around the whole model; all stay different."""
+    """Names without the prefix of an inlined call, which would put the whole model in one box; all stay distinct."""
     short = [_CALL.sub("", name) for name in names]
     counts = collections.Counter([*short, *names])
     return {name: less if counts[less] == 1 else name for name, less in zip(names, short, strict=True)}
 
 
 def _named(text: str, names: Mapping[str, str]) -> str:
-    """An input of a node, under its source's name here; which output it is makes no difference to the picture."""
+    """An input under the name that its source has here; the port is left out."""
     control = "^" if text.startswith("^") else ""
     name = text.removeprefix("^").partition(":")[0]
     return f"{control}{names[name]}"
 
 
 def scalars(document: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
-    """Step, name and value of each; of several loss scales the names end in the model's."""
+    """Step, name and value of each scalar; with several loss scales the names end in the model's."""
     curves = document["loss_scales"]
     for curve in curves:
         of_model = "" if len(curves) == 1 else f"/{curve['label']}"

@@ -25,8 +25,8 @@ class Curve:
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
-    """A process.
+class ProcessFacts:
+    """What a report says of the process it was made in.
 
     Attributes:
         process: program, process number, host, seconds since amp_tf began, versions.

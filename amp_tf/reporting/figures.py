@@ -1,4 +1,4 @@
-"""What each node of a graph takes: operations, bytes, runs, and the time that the cost model expects.
+"""The cost of each node of a graph: operations, bytes, runs, and the time that the cost model expects.
 
 Operations are floating-point operations of one run of the node. Those of a product come from its shapes, a
 multiplication and an addition counted as two. Any other op that computes is counted as one operation for each element
@@ -37,15 +37,14 @@ CAST_BYTES = _FLOAT_BYTES + _F16_BYTES  #: that a cast reads and writes for each
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Figures:
-    """Arrays with one entry a node.
+    """Arrays with an entry for each node.
 
     Attributes:
         is_product: whether 16 bit is for its op: matrix products, convolutions, recurrent kernels.
         operations: floating-point operations of one run; NaN if unknown.
         elements: of its float32 tensors, read and written; NaN if unknown.
         largest: elements of the largest of them.
-        runs: how often it runs while the graph runs once; a loop of graph nodes that does
-            not tell how often it iterates counts ten iterations.
+        runs: how often it runs while the graph runs once; a loop whose number of iterations is unknown counts as ten.
     """
 
     is_product: Any
@@ -68,7 +67,7 @@ class Figures:
 
     @functools.cached_property
     def work(self) -> Any:
-        """Operations of all runs of each node, what is not known counted as none."""
+        """Operations of all runs of each node; zero where they are unknown."""
         return np.nan_to_num(self.operations) * self.runs
 
     def bytes(self, is_f16: Any) -> Any:
@@ -94,7 +93,7 @@ def has_costs(basis: Basis) -> bool:
 
 
 def products_share(report: RewriteReport) -> float | None:
-    """How much of the products' operations is in 16 bit, ``None`` if unknown."""
+    """The share of the products' operations that is in 16 bit; ``None`` if unknown."""
     f16 = total = 0.0
     for graph in report.graphs:
         if graph.basis is not None:
@@ -105,7 +104,7 @@ def products_share(report: RewriteReport) -> float | None:
 
 
 def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
-    """What all runs of each node take in float32 and in 16 bit, in ns; what is not known counts as nothing."""
+    """The time of all runs of each node in float32 and in 16 bit, in ns; zero where it is unknown."""
     in_float32, in_f16 = np.zeros((2, basis.view.node_count))
     measured = basis.resolution.costs.elements  # ops that only move values take time, too
     is_measured = basis.view.mask_with(measured)
@@ -129,7 +128,7 @@ def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
 
 
 def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[Any, Any]:
-    """What all runs of each node took in the program's own graph in float32, and take now, casts left out; in ns.
+    """The time of all runs of each node in the original float32 graph and now, without casts, in ns.
 
     What TensorFlow computes with a product takes no time of its own
     (:func:`amp_tf.painting.kernels.computed_with_products`). Where normalization was folded, its multiplication went
@@ -153,25 +152,25 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
 
 
 def cast_elements(basis: Basis, cast: InsertedCast) -> int | None:
-    """How many elements a cast converts, ``None`` if unknown."""
+    """How many elements a cast converts; ``None`` if unknown."""
     shapes = basis.shapes.output_shapes(basis.view.names[cast.node])
     return element_count(shapes[cast.port]) if cast.port < len(shapes) else None
 
 
 def cast_time(basis: Basis, cast: InsertedCast, elements: int) -> float:
-    """What a cast of so many elements takes, in ns."""
+    """The time of a cast of a number of elements, in ns."""
     table = basis.resolution.costs
     return (table.of_cast_to_f16 if cast.to_f16 else table.of_cast_to_float32)(elements)
 
 
 def _result_elements(basis: Basis, node: int) -> float:
-    """How many elements the first result of a node has, ``None`` if unknown."""
+    """How many elements the first result of a node has; 0 if unknown."""
     shapes = basis.shapes.output_shapes(basis.view.names[node])
     return float((element_count(shapes[0]) if shapes else None) or 0)
 
 
 def _computes(view: GraphView) -> Any:
-    """The nodes that count an operation for each element: their op is listed so, or turns float32 into float32."""
+    """The nodes that count one operation per element: by the lists, or because they map float32 to float32."""
     by_list = view.of_kinds(
         (kind.op in _COMPUTES or not (kind.op in _MOVES or kind.holds_functions) for kind in view.of_kind), np.bool_
     )
@@ -186,24 +185,24 @@ def _computes(view: GraphView) -> Any:
 
 
 def _count_elements(view: GraphView, shapes: Shapes) -> tuple[Any, Any]:
-    """For each node the elements of all of its float32 tensors together, and of the largest that is known."""
+    """For each node, the elements of all its float32 tensors, and of the largest one whose size is known."""
     total, largest = np.zeros(view.node_count), np.full(view.node_count, np.nan)
     is_float32 = (np.asarray(view.dtypes) == datatypes.FLOAT).tolist()
     counts: list[list[float]] = []
 
-    def add(node: int, told: list[float], port: int) -> None:
-        count = told[port] if port < len(told) else math.nan
+    def add(node: int, sizes: list[float], port: int) -> None:
+        count = sizes[port] if port < len(sizes) else math.nan
         total[node] += count
         if not (math.isnan(count) or largest[node] >= count):
             largest[node] = count
 
     for node, name in enumerate(view.names):
-        told = [math.nan if (n := element_count(shape)) is None else n for shape in shapes.output_shapes(name)]
-        counts.append(told)
+        sizes = [math.nan if (n := element_count(shape)) is None else n for shape in shapes.output_shapes(name)]
+        counts.append(sizes)
         base = view.base[node]
         for port, slot in enumerate(view.signatures[node].outputs):
             if is_float32[base + slot]:
-                add(node, told, port)
+                add(node, sizes, port)
     for source, port, node, unit in view.edges.rows("src_node", "src_port", "dst_node", "dst_unit"):
         if is_float32[unit]:
             add(node, counts[source], port)

@@ -1,4 +1,4 @@
-"""Reports as files: written whole or not at all, and read again, whatever version of amp_tf wrote them."""
+"""Reads and writes files of reports; a file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from amp_tf.errors import GraphError
-from amp_tf.reporting.document import KIND, SCHEMA_VERSION
+from amp_tf.errors import FileError
+from amp_tf.reporting.document_types import KIND, SCHEMA_VERSION
 
 _MOST_UNPACKED, _MOST_TIMES = 256 << 20, 20  # weights hardly get smaller, and Keras does not compress them
 _PAGES = (".html", ".htm")
 
 
 def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: bool | None = None) -> None:
-    """Writes documents as a page, or as JSON, a list where they are several.
+    """Writes documents as a page or as JSON, as a list if there are several.
 
     Args:
         documents: what to write.
@@ -40,7 +40,7 @@ def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: b
 
 
 def write(path: str | Path, content: str | bytes) -> None:
-    """Puts a file that the user named in the place of another only once it is complete.
+    """Writes a file that the user named; an existing file is replaced only by a complete one.
 
     What a link points to is replaced; pipes and devices are written to.
 
@@ -54,7 +54,7 @@ def write(path: str | Path, content: str | bytes) -> None:
 
 
 def put(path: Path, content: str | bytes) -> None:
-    """Does the same under a name of our own: a link or a pipe that lies there is replaced, not written to.
+    """Writes a file under a name of amp_tf's own: a link or a pipe in that place is replaced, not followed.
 
     Raises:
         OSError: it cannot be written; nothing of it is there.
@@ -71,7 +71,7 @@ def put(path: Path, content: str | bytes) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside a file or folder that nobody can have put a link at."""
+    """A random name beside a file or folder, where nobody can have placed a link."""
     return path.with_name(f".amp_tf-{os.urandom(8).hex()}.tmp")
 
 
@@ -80,24 +80,24 @@ def _encoded(content: str | bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def told(path: str | Path) -> Iterator[None]:
-    """Has what is wrong with writing a file end in an error that names it.
+def writing(path: str | Path) -> Iterator[None]:
+    """Turns an OSError inside the block into an error that names the file.
 
     Raises:
-        GraphError: the file cannot be written.
+        FileError: the file cannot be written.
     """
     try:
         yield
     except OSError as error:
         what, fix = f"cannot be written ({error.strerror})", "Name a file that can be written"
-        raise GraphError(what, where=str(path), fix=fix) from None
+        raise FileError(what, where=str(path), fix=fix) from None
 
 
 def check_unpacked(path: str | Path) -> None:
-    """Refuses a zip or HDF5 file, as models and arrays are, that would take far more memory than it has bytes.
+    """Refuses a zip or HDF5 file that would need far more memory than it has bytes.
 
     Raises:
-        GraphError: it holds more than 256 MiB and more than 20 times its own size, or is damaged HDF5.
+        FileError: it holds more than 256 MiB and more than 20 times its own size, or is damaged HDF5.
     """
     size = os.path.getsize(path)
     if zipfile.is_zipfile(path):
@@ -116,7 +116,7 @@ def check_unpacked(path: str | Path) -> None:
 
 def _check_size(path: str | Path, size: int, unpacked: int) -> None:
     if unpacked > _MOST_UNPACKED and unpacked > _MOST_TIMES * size:
-        raise GraphError(
+        raise FileError(
             f"its {size:,} bytes would become {unpacked:,}",
             where=str(path),
             fix="If you trust it, write it again without compression (a zip by zip -0)",
@@ -124,7 +124,7 @@ def _check_size(path: str | Path, size: int, unpacked: int) -> None:
 
 
 def _size_of_arrays(path: str | Path, file: Any) -> int:
-    """The bytes of all arrays of an HDF5 file, by their shapes: none of them is read."""
+    """The bytes of all arrays of an HDF5 file, by their shapes; none is read."""
     import h5py
 
     sizes = []
@@ -138,31 +138,31 @@ def _size_of_arrays(path: str | Path, file: Any) -> int:
             opened.visititems(note)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         why = str(error).splitlines()[0]
-        raise GraphError(f"holds no HDF5 that can be read ({why})", where=str(path), fix="Save it again") from None
+        raise FileError(f"holds no HDF5 that can be read ({why})", where=str(path), fix="Save it again") from None
     return sum(sizes)
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
-    """The documents of a JSON file.
+    """Reads the documents of a JSON file.
 
     Raises:
-        GraphError: there is no such file, it holds no report, or a later version of amp_tf wrote it.
+        FileError: there is no such file, it holds no report, or a later version of amp_tf wrote it.
     """
     path = Path(path)
     fix = "Name a file that AMP_TF_REPORT or amp_tf.report().save(…) wrote"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise GraphError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
+        raise FileError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
     except (ValueError, RecursionError) as error:
-        raise GraphError(f"is no JSON ({error})", where=str(path), fix=fix) from None
+        raise FileError(f"is not JSON ({error})", where=str(path), fix=fix) from None
     documents = found if isinstance(found, list) else [found]
     for document in documents:
         if not isinstance(document, dict) or document.get("schema") != KIND:
-            raise GraphError("holds no report of amp_tf", where=str(path), fix=fix)
+            raise FileError("holds no report of amp_tf", where=str(path), fix=fix)
         if document.get("schema_version") != SCHEMA_VERSION:
             version = document.get("schema_version")
-            raise GraphError(
+            raise FileError(
                 f"is of version {version!r}, and this amp_tf reads {SCHEMA_VERSION}",
                 where=str(path),
                 fix="Read it with a newer amp_tf",

@@ -1,4 +1,4 @@
-"""Layers, as far as the names of nodes tell them: name scopes, without those that TensorFlow adds by itself."""
+"""Layers, guessed from the names of nodes: name scopes without those that TensorFlow adds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _TENSORFLOWS = re.compile(
 
 
 def scopes(name: str) -> list[str]:
-    """The name scopes around a node, the outermost first."""
+    """The name scopes around a node, outermost first."""
     return [part for part in name.split("/")[:-1] if not _TENSORFLOWS.fullmatch(part)]
 
 
 @functools.lru_cache(maxsize=65_536)
 def layer_of(name: str) -> str:
-    """The layer that a node belongs to, such as ``"functional/dense_1"``; empty where its name tells none."""
+    """The layer of a node, such as ``"functional/dense_1"``; empty where its name has none."""
     return "/".join(scopes(name)[:_DEPTH])

@@ -1,4 +1,4 @@
-"""The report of the whole process: the hooks record each graph here, the user and the summary read it.
+"""The report of the whole process: hooks record each graph here; the user and the line at exit read it.
 
 The counts cover everything. The reasons for every node are kept for the last graphs only, as many as hold a certain
 number of nodes: a program that retraces without end must not fill the memory with reports.
@@ -43,7 +43,7 @@ class Totals:
     fused: int = 0
 
     def plus(self, graph: GraphReport) -> Totals:
-        """The totals with one graph more."""
+        """The totals with one more graph."""
         used = (*self.precisions, graph.precision) if graph.converted and graph.precision else self.precisions
         return Totals(
             graphs={**self.graphs, graph.way: self.graphs.get(graph.way, 0) + 1},
@@ -57,7 +57,7 @@ class Totals:
 
 
 class _Shelf:
-    """The last graphs, as many as together have a number of nodes; the very last one whatever its size."""
+    """The last graphs, limited by their number of nodes; at least the very last one."""
 
     def __init__(self, max_nodes: int) -> None:
         self._max_nodes = max_nodes
@@ -108,7 +108,7 @@ class Ledger:
         return RewriteReport(tuple(graph for _, graph in sorted(numbered, key=lambda entry: entry[0])))
 
     def totals(self) -> Totals:
-        """The counts of all graphs, those included whose reports are not kept any more."""
+        """The counts of all graphs, including those whose reports were dropped."""
         with self._lock:
             return self._totals
 

@@ -1,4 +1,4 @@
-"""The report of a rewrite: counts at once, and on request a typed reason for every node.
+"""The report of a rewrite: counts at once, and a typed reason for every node on request.
 
 As data it is the document of :mod:`amp_tf.reporting.document`, of which text, page, notebook and data frame are made.
 """
@@ -18,12 +18,12 @@ from amp_tf.precision import Precision
 
 if TYPE_CHECKING:
     from amp_tf.reporting.basis import Basis
-    from amp_tf.reporting.facts import Facts
+    from amp_tf.reporting.facts import ProcessFacts
 
 
 @dataclasses.dataclass(frozen=True)
 class NodeReport:
-    """One node.
+    """The precision of one node, and why.
 
     Attributes:
         name, op: the node.
@@ -40,7 +40,7 @@ class NodeReport:
 
 
 class Nodes(list[NodeReport]):
-    """Nodes, of which some can be chosen."""
+    """A list of nodes that can be filtered."""
 
     def where(
         self,
@@ -50,7 +50,7 @@ class Nodes(list[NodeReport]):
         reason: Rule | str | None = None,
         function: str | None = None,
     ) -> Nodes:
-        """The nodes that are what each argument says; one that is left out says nothing.
+        """The nodes that match all given arguments.
 
         Args:
             op: the op, such as ``"MatMul"``.
@@ -122,14 +122,14 @@ class RewriteReport:
 
     Attributes:
         graphs: the graphs and function bodies, in the order in which they were rewritten.
-        summary: of a process, the line that it prints at exit; else empty. It also tells what no graph shows: rewrites
+        summary: of a process, the line that it prints at exit; else empty. It also says what no graph shows: rewrites
             that failed, and why amp_tf is off.
         facts: of a process, what the report says of it beside its graphs.
     """
 
     graphs: tuple[GraphReport, ...] = ()
     summary: str = dataclasses.field(default="", compare=False)
-    facts: Facts | None = dataclasses.field(default=None, repr=False, compare=False)
+    facts: ProcessFacts | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def nodes(self) -> Nodes:
@@ -196,7 +196,7 @@ class RewriteReport:
         return render(self.summary or summary, self.nodes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data, for JSON; ``schema_version`` says which form this is."""
+        """The report as plain data, for JSON; ``schema_version`` is that of its form."""
         from amp_tf.reporting.document import make_document
 
         return make_document(self)

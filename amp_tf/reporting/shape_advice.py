@@ -1,4 +1,4 @@
-"""Which products have sizes that 16-bit hardware is slow with.
+"""Finds products whose sizes are slow on 16-bit hardware.
 
 Two grades: *works*, which is every size, because no TensorFlow of today refuses one; and *efficient*: every size is a
 multiple of 8, and at least 64 (NVIDIA's guide to mixed precision). Sizes that are not static are called unknown.
@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from amp_tf.graph.sizes import Shape
 from amp_tf.oplists.table import FILTERS, MATRIX_PRODUCTS
 from amp_tf.painting.prices import input_shapes
+from amp_tf.reporting.graph_figures import GraphFigures
 from amp_tf.reporting.layers import layer_of
-from amp_tf.reporting.studied import Studied
 
 MULTIPLE = 8
 LEAST = 64
@@ -40,21 +40,21 @@ class Advice:
     layer: str
     op: str
     sizes: Mapping[str, int]
-    grade: str
+    grade: Annotated[str, (EFFICIENT, WORKS, UNKNOWN)]
     nodes: int
     operations: float
     text: str
 
 
-def advise(graphs: Sequence[Studied]) -> list[Advice]:
-    """Grades all products whose sizes can be told apart; those with most operations first."""
+def advise(graphs: Sequence[GraphFigures]) -> list[Advice]:
+    """Grades all products whose sizes are known by their op; those with most operations first."""
     found: dict[tuple[str, str, tuple[tuple[str, int], ...]], list[float]] = {}
-    for studied in graphs:
-        for node in np.flatnonzero(studied.figures.is_product).tolist():
-            sizes = _sizes(studied, node)
+    for graph in graphs:
+        for node in np.flatnonzero(graph.figures.is_product).tolist():
+            sizes = _sizes(graph, node)
             if sizes is not None:
-                key = (layer_of(studied.view.names[node]), studied.view.ops[node], tuple(sizes.items()))
-                found.setdefault(key, []).append(float(studied.figures.work[node]))
+                key = (layer_of(graph.view.names[node]), graph.view.ops[node], tuple(sizes.items()))
+                found.setdefault(key, []).append(float(graph.figures.work[node]))
     advices = [
         Advice(layer, op, dict(sizes), grade(dict(sizes)), len(work), sum(work), _words(dict(sizes)))
         for (layer, op, sizes), work in found.items()
@@ -80,14 +80,14 @@ def _words(sizes: Mapping[str, int]) -> str:
 
 
 def _better(size: int) -> str:
-    """Such as ``1000 → 1008``, and for a size that is a multiple already, what it is below."""
+    """The size to use, such as ``1000 → 1008``; or what a multiple is below."""
     if size % MULTIPLE:
         return f"{size} → {MULTIPLE * math.ceil(size / MULTIPLE)}"
     return f"{size}, below {LEAST}"
 
 
-def _sizes(studied: Studied, node: int) -> dict[str, int] | None:
-    view, shapes, op = studied.basis.view, studied.basis.shapes, studied.view.ops[node]
+def _sizes(graph: GraphFigures, node: int) -> dict[str, int] | None:
+    view, shapes, op = graph.basis.view, graph.basis.shapes, graph.view.ops[node]
     inputs, outputs = input_shapes(view, node, shapes), shapes.output_shapes(view.names[node])
     if op in FILTERS:
         is_input, number = FILTERS[op]

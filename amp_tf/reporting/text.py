@@ -1,4 +1,4 @@
-"""A report for people: what ``print(amp_tf.report())`` shows."""
+"""The text of a report, as ``print(amp_tf.report())`` shows it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _converted(nodes: Sequence[NodeReport]) -> list[str]:
 
 
 def _kind(node: NodeReport) -> str:
-    """The op; of a fused product the op of its product, or what stays in float32 would not be counted beside it."""
+    """The op of a node; for a fused product that of its product, so that both are counted together."""
     return SPLIT_PRODUCTS[node.op].op if node.op in SPLIT_PRODUCTS else node.op
 
 

@@ -65,21 +65,21 @@ def saved_ms(report: Any) -> Saved:
     times counts once.
     """
     from amp_tf.reporting.figures import cast_elements, cast_time, times_before_and_now
-    from amp_tf.reporting.studied import Studied
+    from amp_tf.reporting.graph_figures import GraphFigures
 
     saved: dict[tuple[int, int], tuple[float, float, float]] = {}
     for graph in report.graphs:
         if graph.basis is None or graph.is_revisit:
             continue
-        studied = Studied(graph)
-        before, now = times_before_and_now(studied.basis, studied.figures, studied.is_f16)
-        is_product = studied.figures.is_product
+        found = GraphFigures(graph)
+        before, now = times_before_and_now(found.basis, found.figures, found.is_f16)
+        is_product = found.figures.is_product
         casts = 0.0
-        for cast in studied.basis.casts:
-            elements = cast_elements(studied.basis, cast) or 0
-            casts += cast_time(studied.basis, cast, elements) * float(studied.figures.runs[cast.node])
+        for cast in found.basis.casts:
+            elements = cast_elements(found.basis, cast) or 0
+            casts += cast_time(found.basis, cast, elements) * float(found.figures.runs[cast.node])
         parts = float((before - now)[is_product].sum()), float((before - now)[~is_product].sum()), casts
-        saved[studied.view.node_count, int(studied.is_f16.sum())] = parts
+        saved[found.view.node_count, int(found.is_f16.sum())] = parts
     products, others, casts = (sum(parts) / 1e6 for parts in zip(*saved.values(), strict=True)) if saved else (0.0,) * 3
     return Saved(products, others, casts)
 

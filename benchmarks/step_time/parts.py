@@ -145,7 +145,7 @@ def _hoisted_reads() -> None:
 
 
 def _xla_cost_model() -> None:
-    from amp_tf.hooks import devices
+    from amp_tf.hooks.process import devices
     from amp_tf.hooks.xla import functions as xla
 
     xla.hardware = lambda: devices.hardware()  # as Grappler sees it, at any time

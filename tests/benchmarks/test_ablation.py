@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 import amp_tf
-from amp_tf.hooks import devices
+from amp_tf.hooks.process import devices
 from amp_tf.hooks.xla import functions as xla
 from amp_tf.oplists import costs
 from amp_tf.oplists.cost_tables import SHIPPED

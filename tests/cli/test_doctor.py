@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import amp_tf
-from amp_tf.cli import diagnosis, doctor, trial
-from amp_tf.cli.diagnosis import Diagnosis, Facts
+from amp_tf.cli import checks, doctor, trial
+from amp_tf.cli.checks import DoctorReport, MachineFacts
 from amp_tf.oplists.hardware import Hardware
 
 PACKAGE = pathlib.Path(amp_tf.__file__).parent
@@ -45,7 +45,7 @@ def test_this_machine_is_well_and_every_trial_converts() -> None:
     assert answer.returncode == 0, answer.stdout + answer.stderr
     found = json.loads(answer.stdout)
     assert "amp_tf" not in answer.stderr  # the line at exit is about programs, not about these trials
-    assert found["schema_version"] == diagnosis.SCHEMA_VERSION
+    assert found["schema_version"] == checks.SCHEMA_VERSION
     assert found["ways"]["amp_tf.pth"] == "read"
     assert found["ways"]["grappler plugin"] == found["ways"]["xla hook"] == "works"
     kinds = {(item["way"], item["precision"]) for item in found["trials"]}
@@ -143,8 +143,8 @@ def test_without_tensorflow_says_what_to_install() -> None:
 
 
 @pytest.fixture
-def facts() -> Facts:
-    return Facts(
+def facts() -> MachineFacts:
+    return MachineFacts(
         environ={},
         versions={"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": ""},
         devices=[{"name": "CPU:0", "description": "a CPU", "fast_in": []}],
@@ -157,10 +157,10 @@ def facts() -> Facts:
     )
 
 
-def test_says_that_a_gpu_computes_float32_products_in_tf32(facts: Facts) -> None:
-    def finding(**tf32: bool | None) -> diagnosis.Finding | None:
+def test_says_that_a_gpu_computes_float32_products_in_tf32(facts: MachineFacts) -> None:
+    def finding(**tf32: bool | None) -> checks.Issue | None:
         gpus = [{"name": name, "description": "a GPU", "fast_in": [], "tf32": on} for name, on in tf32.items()]
-        return diagnosis._check_tf32(dataclasses.replace(facts, devices=[*facts.devices, *gpus]))
+        return checks._check_tf32(dataclasses.replace(facts, devices=[*facts.devices, *gpus]))
 
     assert finding() is None
     assert finding(V100=None, A100=False) is None
@@ -171,34 +171,34 @@ def test_says_that_a_gpu_computes_float32_products_in_tf32(facts: Facts) -> None
     assert "enable_tensor_float_32_execution(False)" in found.fix
 
 
-def test_names_an_op_of_a_list_change_that_tensorflow_does_not_know(facts: Facts) -> None:
+def test_names_an_op_of_a_list_change_that_tensorflow_does_not_know(facts: MachineFacts) -> None:
     setting = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD"
-    assert diagnosis._check_op_names(dataclasses.replace(facts, environ={setting: "MatMul"})) is None
-    finding = diagnosis._check_op_names(dataclasses.replace(facts, environ={setting: "MatMull"}))
+    assert checks._check_op_names(dataclasses.replace(facts, environ={setting: "MatMul"})) is None
+    finding = checks._check_op_names(dataclasses.replace(facts, environ={setting: "MatMull"}))
     assert finding is not None
     assert not finding.is_problem
     assert f"({setting}): TensorFlow knows no op 'MatMull'" in finding.what
     assert finding.fix.startswith("Did you mean 'MatMul'")
-    assert diagnosis._check_op_names(dataclasses.replace(facts, environ={"AMP_TF_PRECISION": "float8"})) is None
+    assert checks._check_op_names(dataclasses.replace(facts, environ={"AMP_TF_PRECISION": "float8"})) is None
 
 
-def test_names_another_keras_backend(facts: Facts) -> None:
+def test_names_another_keras_backend(facts: MachineFacts) -> None:
     keras = {"backend": "jax", "policy": "float32", "error": ""}
-    finding = diagnosis._check_keras(dataclasses.replace(facts, keras=keras))
+    finding = checks._check_keras(dataclasses.replace(facts, keras=keras))
     assert finding is not None
     assert "KERAS_BACKEND=tensorflow" in finding.fix
 
 
 @pytest.mark.parametrize("version", ["2.15.1", "2.22.0-rc1", "3.0.0"])
-def test_names_a_tensorflow_that_is_not_supported(facts: Facts, version: str) -> None:
-    finding = diagnosis._check_tensorflow(dataclasses.replace(facts, versions={"tensorflow": version}))
+def test_names_a_tensorflow_that_is_not_supported(facts: MachineFacts, version: str) -> None:
+    finding = checks._check_tensorflow(dataclasses.replace(facts, versions={"tensorflow": version}))
     assert finding is not None
     assert version in finding.what
 
 
 @pytest.mark.parametrize("version", ["2.16.2", "2.21.0"])
-def test_takes_the_oldest_and_the_newest_tensorflow(facts: Facts, version: str) -> None:
-    assert diagnosis._check_tensorflow(dataclasses.replace(facts, versions={"tensorflow": version})) is None
+def test_takes_the_oldest_and_the_newest_tensorflow(facts: MachineFacts, version: str) -> None:
+    assert checks._check_tensorflow(dataclasses.replace(facts, versions={"tensorflow": version})) is None
 
 
 @pytest.mark.parametrize(
@@ -206,24 +206,24 @@ def test_takes_the_oldest_and_the_newest_tensorflow(facts: Facts, version: str) 
     [("2.20.0", "7.36.2", True), ("2.20.0", "6.33.0", False), ("2.21.0", "7.36.2", False), ("2.20.0", "", False)],
 )
 def test_names_a_protobuf_that_tensorflow_does_not_work_with(
-    facts: Facts, tensorflow: str, protobuf: str, is_told: bool
+    facts: MachineFacts, tensorflow: str, protobuf: str, is_told: bool
 ) -> None:
     versions = {"tensorflow": tensorflow, "protobuf": protobuf}
-    finding = diagnosis._check_protobuf(dataclasses.replace(facts, versions=versions))
+    finding = checks._check_protobuf(dataclasses.replace(facts, versions=versions))
     assert (finding is not None) is is_told
     assert finding is None or finding.fix == "pip install 'protobuf<7'"
 
 
-def test_says_that_auto_converts_nothing_on_this_hardware(facts: Facts) -> None:
-    finding = diagnosis._check_hardware(dataclasses.replace(facts, hardware=Hardware()))
+def test_says_that_auto_converts_nothing_on_this_hardware(facts: MachineFacts) -> None:
+    finding = checks._check_hardware(dataclasses.replace(facts, hardware=Hardware()))
     assert finding is not None
     assert not finding.is_problem
     assert "neither avx512_bf16 nor amx_bf16" in finding.what
 
 
-def test_says_that_a_tensorflow_for_gpus_sees_none_but_takes_it_for_no_problem(facts: Facts) -> None:
-    assert diagnosis._check_gpu(facts) is None
-    finding = diagnosis._check_gpu(dataclasses.replace(facts, is_without_gpu=True))
+def test_says_that_a_tensorflow_for_gpus_sees_none_but_takes_it_for_no_problem(facts: MachineFacts) -> None:
+    assert checks._check_gpu(facts) is None
+    finding = checks._check_gpu(dataclasses.replace(facts, is_without_gpu=True))
     assert finding is not None
     assert not finding.is_problem
     assert "--gpus all" in finding.fix
@@ -245,15 +245,15 @@ def test_judges_a_trial(precision: str, converted: int, error: float, words: str
     assert bool(failure) is bool(words)
 
 
-def test_text_for_people_has_every_finding_with_its_fix(facts: Facts) -> None:
+def test_text_for_people_has_every_finding_with_its_fix(facts: MachineFacts) -> None:
     found = (
-        diagnosis.Finding("a", True, "something is wrong", "Do this"),
-        diagnosis.Finding("b", False, "something is odd", "Do that"),
+        checks.Issue("a", True, "something is wrong", "Do this"),
+        checks.Issue("b", False, "something is odd", "Do that"),
     )
-    text = doctor.render(Diagnosis(facts, found))
+    text = doctor.render(DoctorReport(facts, found))
     assert text.index("Problems\n  - something is wrong.\n    Do this.") < text.index("Notes\n  - something is odd.")
     assert "No problems." not in text
-    assert "No problems." in doctor.render(Diagnosis(facts, found[1:]))
+    assert "No problems." in doctor.render(DoctorReport(facts, found[1:]))
 
 
 def test_a_run_that_fails_later_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,15 +278,15 @@ def test_a_run_that_fails_later_is_a_finding(monkeypatch: pytest.MonkeyPatch) ->
 def test_settings_that_contradict_each_other_and_misspelt_variables_are_found() -> None:
     prefix = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
     environ = {f"{prefix}ALLOWLIST_ADD": "Relu", f"{prefix}DENYLIST_ADD": "Relu", "AMP_TF_PRECISON": "bfloat16"}
-    facts = diagnosis.Facts(environ, {}, [], Hardware(), {}, False, True, [], [])
-    setting = diagnosis._check_settings(facts)
+    facts = checks.MachineFacts(environ, {}, [], Hardware(), {}, False, True, [], [])
+    setting = checks._check_settings(facts)
     assert setting is not None
     assert setting.is_problem
     assert (
         f"({prefix}ALLOWLIST_ADD) and AmpConfig.deny_add ({prefix}DENYLIST_ADD): op 'Relu' is to join" in setting.what
     )
-    variable = diagnosis._check_variables(facts)
+    variable = checks._check_variables(facts)
     assert variable is not None
     assert (variable.is_problem, variable.fix) == (False, "Write AMP_TF_PRECISION")
     assert "AMP_TF_PRECISON" in variable.what
-    assert diagnosis._check_op_names(facts) is None  # the first one tells it
+    assert checks._check_op_names(facts) is None  # the first one tells it

@@ -13,7 +13,8 @@ import amp_tf
 from amp_tf.cli.main import main
 from amp_tf.offline.graph_file import write_graph_file
 from amp_tf.reporting import files
-from tests.reporting.studied_graphs import BF16_CPU, traced
+from tests.reporting.rendering import shown
+from tests.reporting.reported_graphs import BF16_CPU, traced
 
 FIRST = Path(__file__).parents[1] / "reporting" / "report_version_1.json"
 OPTIONS = ("--precision", "bfloat16", "--target", "cpu")
@@ -37,7 +38,7 @@ def test_a_folder_is_all_runs_in_it_side_by_side(tmp_path):
         shutil.copy(FIRST, tmp_path / f"amp_tf_host_{number}_0.json")
     page, data = tmp_path / "page.html", tmp_path / "all.json"
     assert main(["report", str(tmp_path), "--html", str(page), "--json", str(data)]) == 0
-    assert "3 runs side by side" in page.read_text(encoding="utf-8")
+    assert "3 runs side by side" in shown(page.read_text(encoding="utf-8"))
     assert len(files.read(data)) == 3
 
 
@@ -104,7 +105,7 @@ def test_json_that_is_nested_without_end_is_one_error(tmp_path, capsys):
     (tmp_path / "amp_tf_1.json").write_text("[" * 100_000)
     assert main(["report", str(tmp_path)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "is no JSON" in line
+    assert "is not JSON" in line
 
 
 def test_a_terminal_obeys_no_report(tmp_path, capsys):

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.comparing import forms
+from amp_tf.comparing import step_graphs
 
 BFLOAT16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 _RNG = np.random.default_rng(0)
@@ -94,5 +94,5 @@ def test_what_xla_does_not_compile_as_it_is_compared_is_run_without_it_and_said(
 
 
 def test_tensorflow_says_why_it_cannot_run_a_batch():
-    assert forms._why("Graph execution error:\n\nno such thing.\n") == "no such thing"
-    assert forms._why("no such thing\n\t [[{{node x}}]]") == "no such thing"
+    assert step_graphs._why("Graph execution error:\n\nno such thing.\n") == "no such thing"
+    assert step_graphs._why("no such thing\n\t [[{{node x}}]]") == "no such thing"

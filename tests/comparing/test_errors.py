@@ -73,7 +73,7 @@ def test_a_step_that_amp_tf_has_rewritten_already():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"steps": 0}, "compare(steps=…): 0 is no number of batches"),
+        ({"steps": 0}, "compare(steps=…): 0 is not a number of batches"),
         ({"nodes": "("}, "compare(nodes=…)"),
         ({"config": "bfloat16"}, "compare(config): expected an AmpConfig"),
     ],
@@ -99,7 +99,7 @@ def test_a_step_that_does_something_else_each_time():
 def test_settings_of_a_look_at_ranges_are_checked_too():
     from amp_tf.comparing.ranges import find_ranges
 
-    with pytest.raises(amp_tf.ConfigError, match="is no number of batches"):
+    with pytest.raises(amp_tf.ConfigError, match="is not a number of batches"):
         find_ranges(_square, [X], CONFIG, steps=0)
     with pytest.raises(amp_tf.ConfigError):
         find_ranges(_square, [X], config="float16")

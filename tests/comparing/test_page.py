@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import html
+from html import unescape
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.comparing.page import page
+from amp_tf.reporting.page import html
 from tests.reporting import browser
+from tests.reporting.rendering import shown
+
+
+def page(found):
+    return html.page([{**found.to_dict(), "text": str(found)}])
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +31,7 @@ def found():
 
 
 def test_the_page_has_the_verdicts_the_first_divergence_and_what_the_line_is_worth(found):
-    text = page(found.to_dict(), str(found))
-    plain = html.unescape(text.replace("<wbr>", ""))
+    plain = unescape(shown(page(found)).replace("<wbr>", ""))
     assert found.line
     assert f"<p>It {found.worth}.</p><pre>{found.line}</pre>" in plain
     assert "16 bit gains nothing" in found.worth
@@ -39,7 +43,7 @@ def test_the_page_has_the_verdicts_the_first_divergence_and_what_the_line_is_wor
 
 def test_where_nothing_mends_it_the_page_says_so(found):
     without = dataclasses.replace(found, patterns=(), mends=False)
-    text = page(without.to_dict(), str(without))
+    text = shown(page(without))
     assert "<h2>What to write</h2><p>No line mends it: " in text
     assert "<pre>" not in text
 
@@ -47,16 +51,17 @@ def test_where_nothing_mends_it_the_page_says_so(found):
 def test_a_notebook_shows_the_page_in_a_frame(found):
     view = found._repr_html_()
     assert view.startswith("<iframe srcdoc=")
-    assert found.worth in html.unescape(view)
+    assert found.worth in unescape(shown(unescape(view)))
 
 
 @pytest.mark.skipif(bool(browser.MISSING), reason=browser.MISSING)
 def test_no_column_is_cut_on_a_narrow_screen(found, tmp_path):
     path = tmp_path / "page.html"
-    path.write_text(page(found.to_dict(), str(found)))
-    with browser.browser() as shown:
-        shown.open(path)
+    path.write_text(page(found))
+    with browser.browser() as window:
+        window.open(path)
+        window.wait("document.querySelector('article')?.textContent")
         for width in (400, 1000):
-            shown.look(width)
+            window.look(width)
             right = "Math.max(...[...document.querySelectorAll('td, pre')].map(e => e.getBoundingClientRect().right))"
-            assert shown.run(f"return {right}") <= width
+            assert window.run(f"return {right}") <= width

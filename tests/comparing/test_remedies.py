@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.comparing.remedies import reduce
-from amp_tf.comparing.suspects import layer_of
+from amp_tf.comparing.suspects import scope_of
 
 CONFIG = amp_tf.AmpConfig(precision="float16", target="cpu")
 X = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32)
@@ -102,4 +102,4 @@ def test_where_everything_is_kept_it_says_that_16_bit_gains_nothing():
     ],
 )
 def test_the_layer_of_a_gradient_is_that_of_what_it_is_the_gradient_of(node, layer):
-    assert layer_of(node) == layer
+    assert scope_of(node) == layer

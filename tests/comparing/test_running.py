@@ -30,7 +30,7 @@ def test_nodes_in_parts_are_nodes_all_at_once(monkeypatch):
     rewritten = rewrite(flat.graph, config, preserve=flat.ends, hardware=Hardware(cpu_has_bf16=True)).graph
 
     def looked():
-        found = running.look(step, flat, rewritten, Precision.BFLOAT16, 0, 1.0, None, silent)
+        found = running.measure_nodes(step, flat, rewritten, Precision.BFLOAT16, 0, 1.0, None, silent)
         return [(each.probe.name, each.accumulated, each.local, each.largest_input) for each in found]
 
     whole = looked()

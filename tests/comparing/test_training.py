@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import notices
-from amp_tf.hooks.comparison.errand import Errand
+from amp_tf.hooks.comparison.request import CompareRequest
 from amp_tf.hooks.comparison.training import Training
+from amp_tf.hooks.process import notices
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def forgotten():
 
 
 def _fail(folder):
-    training = Training(Errand(folder, AmpConfig(), 8))
+    training = Training(CompareRequest(folder, AmpConfig(), 8))
     with training.surviving():
         raise ValueError("no data")
     return training
@@ -30,11 +30,11 @@ def test_a_program_goes_on_where_the_command_has_ended(tmp_path):
 
 
 def test_the_answer_says_why_there_is_none(tmp_path):
-    assert _fail(tmp_path).errand.read_answer() == {"error": "ValueError: no data"}
+    assert _fail(tmp_path).request.read_answer() == {"error": "ValueError: no data"}
 
 
 def test_what_another_process_found_stays(tmp_path):
-    errand = Errand(tmp_path, AmpConfig(), 8)
-    errand.answer({"comparison": {}, "text": "healthy"})
+    request = CompareRequest(tmp_path, AmpConfig(), 8)
+    request.answer({"comparison": {}, "text": "healthy"})
     _fail(tmp_path)
-    assert errand.read_answer() == {"comparison": {}, "text": "healthy"}
+    assert request.read_answer() == {"comparison": {}, "text": "healthy"}

@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import notices
 from amp_tf.hooks.all_reduce import scale as all_reduce_scale
 from amp_tf.hooks.all_reduce import sums as all_reduce
+from amp_tf.hooks.process import notices
 from tests.hooks import running
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "mirrored_sums.py"

@@ -67,7 +67,7 @@ import _amp_tf_start
 from amp_tf.hooks import environment, switch
 environment.follow()
 environment.follow()
-def say(): print(switch._active and switch._active.config.precision)
+def say(): print(switch._switch.active and switch._switch.active.config.precision)
 """
 
 
@@ -97,9 +97,9 @@ os.environ["TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE"] = "1"; say()
 
 def test_the_same_value_again_changes_nothing(site_folder: Path) -> None:
     code = """
-before = switch._active
+before = switch._switch.active
 os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"
-print(switch._active is before is not None)
+print(switch._switch.active is before is not None)
 """
     assert said(code, site_folder, ON)[0] == ["True"]
 

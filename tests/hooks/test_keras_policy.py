@@ -9,7 +9,8 @@ import keras
 import pytest
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import keras_policy, notices
+from amp_tf.hooks import keras_policy
+from amp_tf.hooks.process import notices
 
 tf_keras = pytest.importorskip("tf_keras")
 

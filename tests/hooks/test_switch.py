@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from amp_tf import config
-from amp_tf.hooks import evidence, notices, switch
+from amp_tf.hooks import switch
+from amp_tf.hooks.process import notices
+from amp_tf.hooks.process import state as process_state
 from tests.hooks import running
 
 # A good value and a bad one for each kind of variable; op names and folders take any text.
@@ -103,7 +105,7 @@ def test_settings_change_what_the_environment_or_a_configuration_says(monkeypatc
 
 
 def what_is_on() -> str | None:
-    return switch._active.config.precision if switch._active else None
+    return switch._switch.active.config.precision if switch._switch.active else None
 
 
 @pytest.mark.usefixtures("off_afterwards")
@@ -146,7 +148,7 @@ def test_a_handle_restores_what_the_environment_says_by_then(monkeypatch: pytest
 @pytest.mark.usefixtures("off_afterwards")
 def test_the_summary_says_why_amp_tf_is_off_and_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def off() -> str | None:
-        return evidence.seen().off
+        return process_state.current().off
 
     handle = switch.enable(precision="bfloat16")
     assert off() == ""
@@ -192,9 +194,9 @@ def test_a_misspelt_variable_is_told_once(
     for _ in range(2):
         switch.enable() if by_call else switch.obey_environment()
     assert [record.getMessage() for record in caplog.records] == [
-        "amp_tf: AMP_TF_PRECISON: this is no variable of amp_tf's. Write AMP_TF_PRECISION, if that is meant.",
-        "amp_tf: AMP_TF_QQQQQQQQQQQQQQQQQ: this is no variable of amp_tf's. docs/variables.md lists the variables.",
-        "amp_tf: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LVEL: this is no variable of amp_tf's. Write "
+        "amp_tf: AMP_TF_PRECISON: this is not a variable of amp_tf. Write AMP_TF_PRECISION, if that is meant.",
+        "amp_tf: AMP_TF_QQQQQQQQQQQQQQQQQ: this is not a variable of amp_tf. docs/variables.md lists the variables.",
+        "amp_tf: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LVEL: this is not a variable of amp_tf. Write "
         "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL, if that is meant.",
     ]
 

@@ -10,7 +10,7 @@ import tf_keras
 
 import amp_tf
 from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling import Settings, is_loss_scaled
+from amp_tf.loss_scaling import LossScaleSettings, is_loss_scaled
 from amp_tf.loss_scaling.schedule import build_schedule
 from tests.loss_scaling.steps import variables
 
@@ -57,7 +57,7 @@ def test_a_setting_of_another_kind_is_refused_in_words(name, value, valid):
 
 def test_the_typed_settings_are_those_of_the_schedule():
     typed = set(inspect.signature(build_schedule).parameters) - {"initial_scale"} | {"name"}
-    assert set(Settings.__annotations__) == typed
+    assert set(LossScaleSettings.__annotations__) == typed
 
 
 def test_something_that_is_no_optimizer_is_refused():

@@ -51,7 +51,7 @@ def test_without_a_loss_scale_the_share_is_written_each_epoch(tmp_path, monkeypa
     monkeypatch.setattr(process, "_ledger", process.Ledger())
     import tensorflow as tf
 
-    from tests.reporting.studied_graphs import reported, traced
+    from tests.reporting.reported_graphs import reported, traced
 
     product = traced(lambda x, w: tf.matmul(tf.exp(tf.matmul(x, w)), w), (64, 64), (64, 64))
     process.record(reported(product, keep_float32=("^MatMul_1$",)), way="grappler")

@@ -91,5 +91,5 @@ def test_arguments_of_another_kind_are_refused_before_anything_is_read(tmp_path:
         amp_tf.ConfigError, match=r"^convert_saved_model\(config\): expected an AmpConfig, got 'bfloat16'"
     ):
         amp_tf.convert_saved_model("nowhere", tmp_path / "out", wrong)
-    with pytest.raises(amp_tf.ConfigError, match=r"^convert_saved_model\(dst\): None is no path\. Name the folder"):
+    with pytest.raises(amp_tf.ConfigError, match=r"^convert_saved_model\(dst\): None is not a path\. Name the folder"):
         amp_tf.convert_saved_model("nowhere", None, CONFIG)

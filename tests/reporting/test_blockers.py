@@ -6,7 +6,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
 from tests.left_out import without
-from tests.reporting.studied_graphs import BF16_CPU, reported, traced
+from tests.reporting.reported_graphs import BF16_CPU, reported, traced
 from tests.small_graphs import graph
 
 KEEP = "^kept/"
@@ -209,10 +209,10 @@ def test_an_unknown_shape_is_a_blocker_and_gains_what_a_known_one_converts():
 
 def test_what_is_not_tried_has_no_gain():
     from amp_tf.reporting.blockers import find_blockers
-    from amp_tf.reporting.studied import Studied
+    from amp_tf.reporting.graph_figures import GraphFigures
 
     report = found_in()
-    blockers, together = find_blockers([Studied(graph) for graph in report.graphs], seconds=-1)
+    blockers, together = find_blockers([GraphFigures(graph) for graph in report.graphs], seconds=-1)
     assert {blocker.gain for blocker in blockers} == {None}
     assert together is None
     assert blockers[0].root.what == KEEP, "those that hold most operations come first"

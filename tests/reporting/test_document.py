@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from html import unescape
 from importlib import resources
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import tensorflow as tf
 from amp_tf.errors import GraphError
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.reporting import files
-from amp_tf.reporting.facts import Curve, Facts
+from amp_tf.reporting.facts import Curve, ProcessFacts
 from amp_tf.reporting.schema import RewriteReport
-from tests.reporting.studied_graphs import reported, traced
+from tests.reporting.rendering import shown
+from tests.reporting.reported_graphs import reported, traced
 
 jsonschema = pytest.importorskip("jsonschema")
 FIRST = Path(__file__).parent / "report_version_1.json"
@@ -68,7 +70,7 @@ def test_the_first_file_of_version_1_is_read_for_ever(tmp_path):
     assert document["figures"]["products_share_f16"] == pytest.approx(0.5, rel=1e-12)
     assert [row["what"] for row in document["blockers"]] == ["^kept/", "Exp"]
     files.save([document], tmp_path / "page.html")
-    assert "50 %" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "50 %" in shown((tmp_path / "page.html").read_text(encoding="utf-8"))
 
 
 def test_figures_are_those_of_the_shapes(report):
@@ -135,7 +137,7 @@ def test_facts_of_a_process_are_told(report):
     import dataclasses
 
     curve = Curve("model", 8.0, 3, 1, [(1, 16.0, 0), (3, 8.0, 1)])
-    facts = Facts(process={"program": "train.py", "pid": 3}, loss_scales=(curve,))
+    facts = ProcessFacts(process={"program": "train.py", "pid": 3}, loss_scales=(curve,))
     found = dataclasses.replace(report, facts=facts).to_dict()
     check(found)
     assert found["process"] == {"program": "train.py", "pid": 3}
@@ -145,7 +147,7 @@ def test_facts_of_a_process_are_told(report):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("{}", "holds no report of amp_tf"),
         ('{"schema": "amp_tf.report", "schema_version": 2}', "is of version 2, and this amp_tf reads 1"),
     ],
@@ -176,9 +178,9 @@ def test_nodes_are_chosen_by_what_they_are(report):
 
 
 def test_a_notebook_shows_the_one_number(report):
-    shown = report._repr_html_()
-    assert "100 %" in shown
-    assert "<script" not in shown
+    view = report._repr_html_()
+    assert view.startswith("<iframe srcdoc=")
+    assert "100 %" in shown(unescape(view))
 
 
 def test_a_data_frame_has_a_row_a_node(report):

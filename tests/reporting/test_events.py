@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.reporting import events
-from tests.reporting.studied_graphs import reported
+from tests.reporting.reported_graphs import reported
 from tests.small_graphs import graph
 
 CALL = "StatefulPartitionedCall"

@@ -7,8 +7,8 @@ import math
 import tensorflow as tf
 
 from amp_tf.reporting.figures import times_before_and_now
-from amp_tf.reporting.studied import Studied
-from tests.reporting.studied_graphs import reported, traced
+from amp_tf.reporting.graph_figures import GraphFigures
+from tests.reporting.reported_graphs import reported, traced
 
 
 def _normalized(x, w, scale, shift):
@@ -21,10 +21,10 @@ def test_folded_normalization_took_time_over_the_result_and_takes_it_over_the_fi
     report = reported(traced(_normalized, *shapes), precision="auto", target="cpu", preserve=("Identity",))
     (graph,) = report.graphs
     assert graph.folded == 1
-    studied = Studied(graph)
-    before, now = times_before_and_now(studied.basis, studied.figures, studied.is_f16)
-    node_of = {op: node for node, op in enumerate(studied.view.ops)}
-    table = studied.basis.resolution.costs
+    found = GraphFigures(graph)
+    before, now = times_before_and_now(found.basis, found.figures, found.is_f16)
+    node_of = {op: node for node, op in enumerate(found.view.ops)}
+    table = found.basis.resolution.costs
     result, kernel = math.prod(shapes[0]), math.prod(shapes[1])
     assert before[node_of["Mul"]] == table.of_op("Mul", result)[0]
     assert now[node_of["Mul"]] == table.of_op("Mul", kernel)[0]
@@ -38,8 +38,8 @@ def test_what_is_computed_with_a_product_takes_no_time_before_nor_now():
         return tf.nn.relu(tf.matmul(x, w) + 1.0), tf.nn.relu(tf.nn.bias_add(tf.matmul(x, w), b))
 
     (graph,) = reported(traced(dense, (512, 512), (512, 512), (512,)), precision="auto", target="cpu").graphs
-    studied = Studied(graph)
-    before, now = times_before_and_now(studied.basis, studied.figures, studied.is_f16)
-    times = {name: (before[node], now[node]) for node, name in enumerate(studied.view.names)}
+    found = GraphFigures(graph)
+    before, now = times_before_and_now(found.basis, found.figures, found.is_f16)
+    times = {name: (before[node], now[node]) for node, name in enumerate(found.view.names)}
     assert times["BiasAdd"] == times["Relu_1"] == (0, 0)
     assert all(time > 0 for name in ("add", "Relu") for time in times[name])

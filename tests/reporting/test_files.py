@@ -65,7 +65,7 @@ def test_where_there_is_no_room_nothing_is_left(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         for name in ("new", "old"):
-            with pytest.raises(GraphError, match=f"{name}: cannot be written"), files.told(tmp_path / name):
+            with pytest.raises(GraphError, match=f"{name}: cannot be written"), files.writing(tmp_path / name):
                 files.write(tmp_path / name, "x" * 2000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
 from tensorflow.core.framework import graph_pb2
 
+from amp_tf.cli.report import _share
 from amp_tf.reporting import files
 from amp_tf.reporting.document import make_document
-from amp_tf.reporting.page import charts, html, sections, words
+from amp_tf.reporting.page import html
 from amp_tf.reporting.schema import RewriteReport
 from tests.reporting import browser
-from tests.reporting.studied_graphs import reported
+from tests.reporting.rendering import evaluated, shown
+from tests.reporting.reported_graphs import reported
 from tests.reporting.test_blockers import KEEP, found_in
 from tests.small_graphs import node
 
@@ -53,10 +57,12 @@ def test_names_cannot_break_the_page(document):
     nodes = [{**graph["nodes"][0], "name": evil, "device": evil, "reason": evil}]
     text = html.page([{**document, "summary": evil, "graphs": [{**graph, "function": evil, "nodes": nodes}]}])
     assert "<script>alert" not in text
+    assert "<script>alert" not in shown(text)
+    assert "<title>amp_tf: &lt;script&gt;</title>" in html.page([{**document, "process": {"program": "<script>"}}])
 
 
 def test_several_runs_stand_side_by_side(document):
-    text = html.page([document, files.read(FIRST)[0]])
+    text = shown(html.page([document, files.read(FIRST)[0]]))
     assert "2 runs side by side" in text
     assert text.count("<article") == 2
     ids = re.findall(r' id="(.*?)"', text)
@@ -68,15 +74,16 @@ def test_estimated_times_say_whose_measurements_they_are(document):
     figures = {**document["figures"], "estimated_ms": {"float32": 312.0, "now": 237.0, "casts": 13.0}}
     for source in ("measured on this machine", "shipped for AMD Zen 4"):
         devices = [{"type": "CPU", "costs": source}]
-        text = html.page([{**document, "figures": figures, "devices": devices}])
+        text = shown(html.page([{**document, "figures": figures, "devices": devices}]))
         assert f"312 ms in float32, by costs {source}" in text
 
 
 def test_without_figures_the_page_says_why(document):
-    assert "There are no figures" in html.page([{**document, "figures": None}])
+    assert "There are no figures" in shown(html.page([{**document, "figures": None}]))
     empty = {**RewriteReport(summary="0 graphs: TensorFlow ran no graph").to_dict()}
-    assert "No graph came to amp_tf" in html.page([empty])
-    assert "0 graphs: TensorFlow ran no graph" in html.page([empty])
+    text = shown(html.page([empty]))
+    assert "No graph came to amp_tf" in text
+    assert "0 graphs: TensorFlow ran no graph" in text
 
 
 def test_a_graph_of_50_000_nodes_makes_less_than_two_megabytes():
@@ -107,20 +114,28 @@ def test_a_graph_of_50_000_nodes_makes_less_than_two_megabytes():
         (None, "unknown"),
     ],
 )
-def test_a_share_is_never_rounded_to_all_or_nothing(value, expected):
-    assert words.share(value) == expected
+def test_a_share_is_never_rounded_to_all_or_nothing(value, expected, document):
+    assert _share(value) == expected
+    assert evaluated(html.page([document]), f"share({json.dumps(value)})") == expected
 
 
-def test_a_curve_of_one_scale_has_room_above_and_below():
-    found = charts.curve([(1, 8.0, 0), (9, 8.0, 0)], "model")
+def test_a_curve_of_one_scale_has_room_above_and_below(document):
+    call = "curve({ points: [[1, 8, 0], [9, 8, 0]], label: 'model' }).text"
+    found = evaluated(html.page([document]), call)
     assert "2<sup>4</sup>" in found
     assert "2<sup>2</sup>" in found
     assert 'class="skip"' not in found
 
 
+def open_page(page, file):
+    """Opens a page, and waits until its scripts have shown what it holds."""
+    page.open(file)
+    page.wait("document.querySelector('article')?.textContent")
+
+
 @needs_browser
 def test_a_search_gives_the_path_of_the_decision_by_keyboard_alone(page, file):
-    page.open(file)
+    open_page(page, file)
     page.look(1200)
     page.run("document.querySelector('input[type=search]').focus()")
     page.press("denied/mul")
@@ -136,7 +151,7 @@ def test_a_search_gives_the_path_of_the_decision_by_keyboard_alone(page, file):
 
 @needs_browser
 def test_a_blocker_leads_to_its_node_and_a_layer_opens(page, file):
-    page.open(file)
+    open_page(page, file)
     page.run("document.querySelector('button.node').click()")
     assert "kept/Conv3D (Conv3D), float32: its name matches a keep_float32 rule" in page.wait(
         "document.querySelector('.path')?.textContent"
@@ -148,7 +163,7 @@ def test_a_blocker_leads_to_its_node_and_a_layer_opens(page, file):
 @needs_browser
 @pytest.mark.parametrize("width", [390, 768, 1200])
 def test_nothing_hangs_over_the_edge(page, file, width):
-    page.open(file)
+    open_page(page, file)
     page.look(width)
     page.run("document.querySelector('button.node').click()")
     page.run("document.querySelectorAll('details').forEach(part => { part.open = true })")
@@ -158,7 +173,7 @@ def test_nothing_hangs_over_the_edge(page, file, width):
 
 @needs_browser
 def test_dark_readers_get_a_dark_page_and_paper_stays_white(page, file):
-    page.open(file)
+    open_page(page, file)
     colors = []
     for dark, medium in ((False, "screen"), (True, "screen"), (True, "print")):
         page.look(1200, dark=dark, medium=medium)
@@ -168,7 +183,7 @@ def test_dark_readers_get_a_dark_page_and_paper_stays_white(page, file):
 
 @needs_browser
 def test_what_is_drawn_is_told_in_words(page, file):
-    page.open(file)
+    open_page(page, file)
     assert (
         page.run("return [...document.querySelectorAll('svg')].filter(s => !s.ariaLabel || s.role != 'img').length")
         == 0
@@ -182,7 +197,7 @@ def test_what_is_drawn_is_told_in_words(page, file):
 
 @needs_browser
 def test_the_ranking_on_the_page_is_that_of_the_document(page, file, document):
-    page.open(file)
+    open_page(page, file)
     names = page.run("return [...document.querySelectorAll('#blockers ~ .scroll b')].map(b => b.textContent)")
     assert names == [row["what"] for row in document["blockers"] if row["gain"] > 0]
     assert names[0] == KEEP
@@ -193,27 +208,28 @@ def test_in_a_notebook_the_figures_stand_in_a_frame_of_their_own(page, document,
     (tmp_path / "notebook.html").write_text(f"<h1>Cell</h1>{html.fragment(document)}", encoding="utf-8")
     page.open(tmp_path / "notebook.html")
     shown = page.wait("document.querySelector('iframe').contentDocument.querySelector('.big')?.textContent")
-    assert shown == words.share(document["figures"]["products_share_f16"])
+    assert shown == _share(document["figures"]["products_share_f16"])
     assert page.run("return getComputedStyle(document.querySelector('h1')).marginTop") != "0px"
 
 
 @pytest.mark.parametrize(
     ("value", "expected"), [(999.4e6, "999 MFLOP"), (999.6e6, "1 GFLOP"), (1e18, "1e+03 PFLOP"), (0.0, "0 FLOP")]
 )
-def test_what_is_rounded_to_a_thousand_has_the_next_prefix(value, expected):
-    assert words.operations(value) == expected
+def test_what_is_rounded_to_a_thousand_has_the_next_prefix(value, expected, document):
+    assert evaluated(html.page([document]), f"operations({value})") == expected
 
 
-def test_milliseconds_have_all_digits_of_a_whole_number():
-    assert [words.milliseconds(value) for value in (0.0123, 12.34, 999.7)] == ["0.0123 ms", "12.3 ms", "1,000 ms"]
+def test_milliseconds_have_all_digits_of_a_whole_number(document):
+    found = evaluated(html.page([document]), "[0.0123, 12.34, 999.7].map(milliseconds)")
+    assert found == ["0.0123 ms", "12.3 ms", "1,000 ms"]
 
 
 def test_a_function_without_a_name_cannot_break_the_page_of_several_runs(document):
     step = {"way": "tf.function", "what": "<lambda>", "steps": 3, "seconds": 1.0}
     times = {"first_ms": 5.0, "median_ms": 1.0, "fastest_ms": 1.0}
-    page = html.page([{**document, "steps": [{**step, **times}]}] * 2)
-    assert "<lambda>" not in page
-    assert "&lt;lambda&gt;" in page
+    text = shown(html.page([{**document, "steps": [{**step, **times}]}] * 2))
+    assert "<lambda>" not in text
+    assert "measured, a step of <lambda>" in unescape(text)
 
 
 @pytest.mark.parametrize(
@@ -227,5 +243,5 @@ def test_a_function_without_a_name_cannot_break_the_page_of_several_runs(documen
 def test_that_a_blocker_alone_gains_nothing_is_said_of_those_that_were_tried(document, gains, said):
     first = document["blockers"][0]
     document = {**document, "blockers": [{**first, "gain": gain} for gain in gains]}
-    section = sections.blockers(document)
-    assert (said in section) if said else ("Nothing becomes" not in section)
+    text = shown(html.page([document]))
+    assert (said in text) if said else ("Nothing becomes" not in text)

@@ -8,7 +8,7 @@ import amp_tf
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
-from amp_tf.reporting.document import SCHEMA_VERSION
+from amp_tf.reporting.document_types import SCHEMA_VERSION
 from amp_tf.reporting.schema import RewriteReport
 from tests.small_graphs import function, graph
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from amp_tf.hooks import evidence
+from amp_tf.hooks.process import state as process_state
 from tests.truth.bench import Bench, Program, Values
 from tests.truth.modes import MODES, default_config, ideal_config, running
 from tests.truth.yardstick import LIMIT, Verdict, distance, judge
@@ -106,12 +106,12 @@ class _Comparison:
             kind, _, mode = what.partition(" ")
             configs = {"default": lambda: default_config(MODES[mode]), "ideal": lambda: ideal_config(mode)}
             config = configs[kind]() if kind in configs else None
-            failures = evidence.seen().failures
+            failures = process_state.current().failures
             name = f"{self._program.name}#{draw}" if draw else self._program.name
             bench = Bench(name, jit=self._way == "xla", noise=float(kind == "noise"))
             with running(config):
                 self._program.run(bench)
-            if failures != evidence.seen().failures:
+            if failures != process_state.current().failures:
                 raise RuntimeError("amp_tf failed on a graph, which stayed in float32")
             self._known[what, draw] = bench.values()
         return self._known[what, draw]

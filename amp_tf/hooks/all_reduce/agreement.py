@@ -1,4 +1,4 @@
-"""Workers of one job must have the same settings: else a step that some of them skip is applied by the others.
+"""Checks that all workers of a job have the same settings: otherwise some would skip a step that the others apply.
 
 Each worker of a MultiWorkerMirroredStrategy tells the others, through the key-value store of TensorFlow's coordination
 service, that amp_tf is on as soon as it is connected, and its settings at the first ``strategy.run``, which all make
@@ -17,9 +17,9 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError
-from amp_tf.hooks import notices
 from amp_tf.hooks.loss_scaling import automatic
 from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.process import notices
 
 _OF_ONE_WORKER = frozenset({"log_path", "report_path"})
 _PRESENCE_SECONDS = 60.0  # the others connected when this one did, and wrote right after that
@@ -33,7 +33,7 @@ _rounds = itertools.count(1)  # of comparisons, which all workers make in the sa
 
 
 def install(config: AmpConfig) -> None:
-    """Compares the settings of workers from now on. Idempotent."""
+    """Starts comparing the settings of workers. Idempotent."""
     from tensorflow.python.distribute import collective_all_reduce_strategy, distribute_lib
 
     global _config
@@ -46,7 +46,7 @@ def install(config: AmpConfig) -> None:
 
 
 def uninstall() -> None:
-    """Compares nothing from now on. Idempotent."""
+    """Stops comparing the settings of workers. Idempotent."""
     global _config
     with _lock:
         _config = None
@@ -74,7 +74,8 @@ def _run(original: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _try(action: Callable[[], str]) -> str:
-    """What an action says; nothing, and one warning, where it fails: that is no reason to stop a program."""
+    """The result of an action; where it fails, an empty string and one warning, because that is no reason to stop a
+    program."""
     try:
         return action()
     except Exception as error:
@@ -84,7 +85,7 @@ def _try(action: Callable[[], str]) -> str:
 
 
 def _announce() -> str:
-    """Lets the other workers know that amp_tf is on here, if this process is a worker that is connected."""
+    """Tells the other workers that amp_tf is on here, if this process is a worker that is connected."""
     global _is_announced
     from tensorflow.python.eager import context
 
@@ -96,7 +97,7 @@ def _announce() -> str:
 
 
 def _compare() -> str:
-    """How another worker's settings differ from the ones here; empty where none do."""
+    """How the settings of another worker differ from those here; empty where none do."""
     server = _server()
     if server is None or _config is None:
         return ""
@@ -105,25 +106,25 @@ def _compare() -> str:
     _announce()
     settings = {name: value for name, value in dataclasses.asdict(_config).items() if name not in _OF_ONE_WORKER}
     mine = json.dumps({**settings, "loss scaling": automatic.is_scaling()})
-    turn = next(_rounds)
-    context.context().set_config_key_value(f"{_key(server)}/{turn}", mine)
+    round_number = next(_rounds)
+    context.context().set_config_key_value(f"{_key(server)}/{round_number}", mine)
     others = [f"amp_tf/{job.name}/{task}" for job in server.cluster.job if job.name in _JOBS for task in job.tasks]
     present = _read(others, _PRESENCE_SECONDS)
     for other in others:
         if other not in present:
             return f"{_name(other)} runs without amp_tf"
-    found = _read([f"{other}/{turn}" for other in others], _SETTINGS_SECONDS)
+    found = _read([f"{other}/{round_number}" for other in others], _SETTINGS_SECONDS)
     for other in others:
-        theirs = found.get(f"{other}/{turn}")
+        theirs = found.get(f"{other}/{round_number}")
         if theirs is None:
-            raise TimeoutError(f"{_name(other)} tells none within {_SETTINGS_SECONDS / 60:.0f} minutes")
+            raise TimeoutError(f"{_name(other)} publishes none within {_SETTINGS_SECONDS / 60:.0f} minutes")
         if theirs != mine:
             return f"{_name(other)} {_difference(theirs, mine)}"
     return ""
 
 
 def _read(keys: list[str], seconds: float) -> dict[str, str]:
-    """The values of those keys that are there within some time."""
+    """The values of those keys that arrive within a number of seconds."""
     from tensorflow.python.eager import context
 
     found: dict[str, str] = {}
@@ -142,7 +143,7 @@ _JOBS = ("chief", "worker")
 
 
 def _server() -> Any:
-    """The ServerDef of a worker that is connected; else ``None``."""
+    """The ServerDef of this worker, if it is connected; else ``None``."""
     from tensorflow.python.eager import context
 
     running = context.context_safe()

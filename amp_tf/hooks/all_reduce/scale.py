@@ -1,4 +1,4 @@
-"""Powers of two by which float16 can carry a sum over replicas without overflow.
+"""Powers of two that keep a sum over replicas from overflowing in float16.
 
 float16 ends at 65504 and loses digits below 2^-14, so gradients are brought near its upper end first. Replica ``w``
 holds ``g_w``; the sum over replicas of ``max |g_w|`` bounds every partial sum in whatever order they are added. Scaled
@@ -36,7 +36,7 @@ def scales(bounds: Any) -> tuple[Any, Any]:
 
 
 def bounds_of(tensors: list[Any]) -> Any:
-    """The largest magnitude in each tensor: a float32 vector of one entry for each."""
+    """The largest magnitude in each tensor: a float32 vector with an entry for each."""
     return tf.stack([tf.reduce_max(tf.abs(tensor)) for tensor in tensors])
 
 

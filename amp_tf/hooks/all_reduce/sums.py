@@ -1,4 +1,4 @@
-"""``AMP_TF_ALLREDUCE``: gradients cross between replicas in 16 bit.
+"""``AMP_TF_ALLREDUCE``: gradients are summed over replicas in 16 bit.
 
 Keras 3 and custom loops add up their gradients by ``ReplicaContext.all_reduce``, tf_keras and TF1 optimizers by
 ``StrategyExtended.batch_reduce_to`` from the cross-replica context. Both are wrapped: large float32 tensors are cast to
@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import ALLREDUCE_VAR, AmpConfig
-from amp_tf.hooks import notices, summary
 from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.process import notices, summary
 from amp_tf.hooks.scope import scope
 
 # Kernels and tables have two dimensions and more. Losses, metrics, statistics of a batch and flags have one at most and
@@ -36,7 +36,7 @@ _elements = {"narrow": 0, "wide": 0}
 
 
 def install(config: AmpConfig) -> None:
-    """Carries gradients in ``config.allreduce`` from now on; ``"float32"`` leaves TensorFlow alone. Idempotent.
+    """Sums gradients in ``config.allreduce`` from now on; ``"float32"`` leaves TensorFlow alone. Idempotent.
 
     Steps that were traced before stay as they are.
     """
@@ -54,7 +54,7 @@ def install(config: AmpConfig) -> None:
 
 
 def uninstall() -> None:
-    """Leaves gradients in float32 from now on. Idempotent."""
+    """Sums gradients in float32 from now on. Idempotent."""
     global _config
     with _lock:
         _config = None
@@ -62,7 +62,7 @@ def uninstall() -> None:
 
 
 def is_carried_narrow(tensor: Any) -> bool:
-    """Whether a value that is being summed is a large dense float32 gradient, by its static shape."""
+    """Whether a value that is being summed is a large dense float32 gradient, judged by its static shape."""
     import tensorflow as tf
 
     if not tf.is_tensor(tensor) or isinstance(tensor, tf.IndexedSlices) or tensor.dtype != tf.float32:
@@ -145,7 +145,7 @@ def _sum_narrow(sum_up: Callable[[Any], Any], tensors: list[Any], dtype: Any) ->
 
 
 def _narrow_type(strategy: Any) -> Any:
-    """The 16-bit type for a strategy, or ``None``; what stands against it is told once."""
+    """The 16-bit type for a strategy, or ``None``, with one warning that says why."""
     import tensorflow as tf
     from tensorflow.python.distribute import cross_device_ops, mirrored_strategy
 

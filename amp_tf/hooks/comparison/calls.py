@@ -1,4 +1,4 @@
-"""Calls of a function as batches: the tensors that it was given are fed, all else is as in the first call."""
+"""Turns calls of a function into batches: tensors are fed, other arguments are those of the first call."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]  #: positional and named arguments
 def as_function(
     name: str, function: Callable[..., Any], calls: Sequence[Call], *, jit_compile: Any = None
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """A function of tensors alone, and the tensors of each call.
+    """A function that takes tensors only, and the tensors of each call.
 
     Args:
         name: what it is to be called.
         function: what was called.
-        calls: positional and named arguments, nests of tensors and of what is none, such as ``training=True``. Those
+        calls: positional and named arguments, nests of tensors and other values, such as ``training=True``. Those
             that differ from the first one in something else than tensors are left out.
         jit_compile: whether XLA compiles it in the program.
     """
@@ -45,7 +45,7 @@ def as_function(
 
 
 def kept(call: Call) -> Call:
-    """The call with copies of its tensors, which a program may write to afterwards."""
+    """The call with copies of its tensors, because the program may overwrite them afterwards."""
     import tensorflow as tf
 
     args, kwargs = tf.nest.map_structure(lambda leaf: _copy(leaf) if _is_fed(leaf) else leaf, call)

@@ -1,4 +1,4 @@
-"""The patch of Keras and tf_keras: the first call of a model's train function is compared instead.
+"""The patch of Keras and tf_keras: the first call of a model's train function is compared instead of run.
 
 ``fit`` and ``train_on_batch`` make that function and call it with an iterator. So the batches are those that training
 would get, shuffled, weighted and prepared as they are there, and the model is built.
@@ -20,10 +20,10 @@ _OWN_STEP = "the model's own train_step was run; its loss is multiplied by no lo
 
 
 def patches(training: Training, library: str) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-    """Rows of owner, attribute, and what makes its replacement from the original.
+    """The patches, as tuples: owner, attribute, and what makes its replacement from the original.
 
     Args:
-        training: what is to be told of a training.
+        training: the state shared by the patches.
         library: ``"keras"`` or ``"tf_keras"``.
     """
     model = importlib.import_module(library).Model
@@ -39,12 +39,12 @@ def _make_train_function(training: Training, owner: Any, original: Any, self: An
 
 
 class _Watched:
-    """A train function whose first call is compared; if that fails, it does what it would have done.
+    """A train function whose first call is compared; if the comparison fails, it trains as it would have.
 
     Args:
         function: the train function.
         model: whose it is.
-        training: what is to be told.
+        training: the state shared by the patches.
         owner: the class that has the library's own ``train_step``.
     """
 
@@ -71,7 +71,7 @@ class _Watched:
         import tensorflow as tf
 
         a_call = _steps_a_call(self._model)
-        wanted = -(-self._training.errand.steps // a_call) * a_call  # whole calls, so that what is left is whole, too
+        wanted = -(-self._training.request.steps // a_call) * a_call  # whole calls, so that what is left is whole, too
         self._taken.extend(itertools.islice(iterator, wanted))
         own = [tf.nest.map_structure(_of_one_replica, batch) for batch in self._taken]
         subject, batches, notes = _as_step(self._model, own, self._owner)
@@ -84,13 +84,13 @@ class _Watched:
 
 
 def _steps_a_call(model: Any) -> int:
-    """The batches that one call of the train function takes."""
+    """How many batches one call of the train function takes."""
     count = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None)
     return 1 if count is None else int(count.numpy() if hasattr(count, "numpy") else count)
 
 
 def _of_one_replica(value: Any) -> Any:
-    """What the first replica gets of a value."""
+    """The part of a value that belongs to the first replica."""
     import tensorflow as tf
 
     return value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
@@ -106,7 +106,7 @@ def _iterate(batches: Sequence[Any]) -> Any:
 
 
 def _as_step(model: Any, taken: Sequence[Any], owner: Any) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
-    """What to compare, with which batches, and what to say of it."""
+    """The step to compare, its batches, and the notes that go with the result."""
     import tensorflow as tf
 
     def without_optionals(batch: Any) -> Any:  # by which Keras says None
@@ -121,5 +121,5 @@ def _as_step(model: Any, taken: Sequence[Any], owner: Any) -> tuple[Any, Sequenc
 
 
 def _is_labelled(batch: Any) -> bool:
-    """Whether it is (x, y) or (x, y, sample_weight)."""
+    """Whether a batch is (x, y) or (x, y, sample_weight)."""
     return isinstance(batch, tuple) and len(batch) in (2, 3) and batch[0] is not None and batch[1] is not None

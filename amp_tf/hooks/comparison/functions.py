@@ -1,4 +1,5 @@
-"""The patch of ``tf.function``: what asks for gradients while it is traced trains, and its calls are batches.
+"""The patch of ``tf.function``: a function that computes gradients while it is traced trains, and its calls are
+batches.
 
 The calls themselves are left alone. After as many as are wanted, or as the program ends, the function is compared as it
 is, with the variables' values of that moment: what it returns, and what it does to variables. One that takes a dataset
@@ -19,7 +20,7 @@ _Row = tuple[Any, str, Callable[[Any], Any]]
 
 
 class _Seen:
-    """What is known of the functions that were called.
+    """What is known of the functions that were called so far.
 
     Attributes:
         function: the one that trains; ``None`` as long as there is none.
@@ -39,10 +40,10 @@ _seen = _Seen()
 
 
 def patches(training: Training, library: str) -> list[_Row]:
-    """Rows of owner, attribute, and what makes its replacement from the original.
+    """The patches, as tuples: owner, attribute, and what makes its replacement from the original.
 
     Args:
-        training: what is to be told of a training.
+        training: the state shared by the patches.
         library: ``"tensorflow"``.
     """
     from tensorflow.python.eager import backprop
@@ -57,7 +58,7 @@ def patches(training: Training, library: str) -> list[_Row]:
 
 
 def compare_what_is_there(training: Training) -> None:
-    """Compares the function that trains with the calls that there were, if there were any."""
+    """Compares the function that trains on the calls made so far, if there were any."""
     calls, _seen.calls = _seen.calls, []
     if calls:
         name = _name(_seen.function)
@@ -86,14 +87,15 @@ def _call(training: Training, original: Any, self: Any, /, *args: Any, **kwargs:
 
 
 def _compare_with_elements(function: Any, call: Call, training: Training) -> None:
-    """Compares a function that would train with what it gets, before it does; it may be an epoch."""
+    """Compares a function on the first elements of its data before it runs, because its first call may be a whole
+    epoch."""
     function.get_concrete_function(*call[0], **call[1])
     if not _seen.has_gradients:
         return
     given = {id(value): value for value in (*call[0], *call[1].values())}
     taken: dict[int, list[Any]] = {}
     try:
-        inner, calls = streams.with_elements(function.python_function, call, training.errand.steps, taken)
+        inner, calls = streams.with_elements(function.python_function, call, training.request.steps, taken)
     finally:  # the program gets them in any case
         _seen.others = {number: streams.again(rows, given[number]) for number, rows in taken.items()}
     name = _name(function)
@@ -106,7 +108,7 @@ def _note(function: Any, call: Call, training: Training) -> None:
         _seen.function = function
     if function is _seen.function:
         _seen.calls.append(kept(call))
-        if len(_seen.calls) >= training.errand.steps:
+        if len(_seen.calls) >= training.request.steps:
             compare_what_is_there(training)
 
 

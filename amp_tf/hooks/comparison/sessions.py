@@ -1,4 +1,4 @@
-"""The patch of TF1 sessions: runs that need gradients train, and what they are fed are batches.
+"""The patch of TF1 sessions: runs that need gradients are training steps, and what they are fed are batches.
 
 The runs themselves are left alone, but that they give their data sources' results, too. After as many of the same
 fetches as are wanted, or as the session is closed or the program ends, they are compared with the variables' values of
@@ -16,9 +16,9 @@ import numpy as np
 
 from amp_tf.comparing.sessions import SessionRuns
 from amp_tf.errors import GraphError
-from amp_tf.hooks import collecting
 from amp_tf.hooks.comparison.training import Training
 from amp_tf.hooks.patches import calling
+from amp_tf.hooks.process import collecting
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
 
 _Row = tuple[Any, str, Callable[[Any], Any]]
@@ -26,7 +26,7 @@ _Row = tuple[Any, str, Callable[[Any], Any]]
 
 @dataclasses.dataclass
 class _Kind:
-    """Runs of the same fetches, fed the same tensors.
+    """Runs that have the same fetches and are fed the same tensors.
 
     Attributes:
         session: which ran them.
@@ -52,10 +52,10 @@ _gradients: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary
 
 
 def patches(training: Training, library: str) -> list[_Row]:
-    """Rows of owner, attribute, and what makes its replacement from the original.
+    """The patches, as tuples: owner, attribute, and what makes its replacement from the original.
 
     Args:
-        training: what is to be told of a training.
+        training: the state shared by the patches.
         library: ``"tensorflow"``.
     """
     from tensorflow.python.client import session
@@ -68,7 +68,7 @@ def patches(training: Training, library: str) -> list[_Row]:
 
 
 def note_gradients(result: Any) -> None:
-    """Remembers the gradients that were asked for outside of functions.
+    """Remembers gradients that were built outside of functions.
 
     Args:
         result: a nest of tensors, of slices, and of ``None``.
@@ -82,10 +82,10 @@ def note_gradients(result: Any) -> None:
 
 
 def compare_what_is_there(training: Training, session: Any = None) -> None:
-    """Compares the runs that there were most of, if there were any.
+    """Compares the most frequent kind of training runs made so far, if there were any.
 
     Args:
-        training: what is told.
+        training: the state shared by the patches.
         session: only its runs; of all by default.
     """
     known = list(_kinds.values()) if session is None else [_kinds.get(session, {})]
@@ -114,7 +114,7 @@ def _run(
     with training.surviving():
         fed = [np.array(feeds[tensor.ref()]) for tensor in kind.fed]
         kind.batches.append((*fed, *results[len(fetches) :]))
-        if len(kind.batches) >= training.errand.steps:
+        if len(kind.batches) >= training.request.steps:
             _compare(kind, training)
     return results[: len(fetches)]
 
@@ -141,7 +141,7 @@ def _kind_of(session: Any, targets: Sequence[Any], fetches: Sequence[Any], feeds
 
 
 def _check_fetchable(given: Sequence[Any]) -> None:
-    """Sees that what the data give can be fetched beside what the program fetches, and fed.
+    """Checks that the outputs of data sources can be fetched beside the program's own fetches, and fed.
 
     Raises:
         GraphError: it is in a branch or loop, where it may be dead, or no array.
@@ -156,7 +156,7 @@ def _check_fetchable(given: Sequence[Any]) -> None:
 
 
 def _needed(ends: Iterable[Any], fed: set[str]) -> list[Any]:
-    """The operations that some need, where some tensors are fed."""
+    """The operations that some operations need, given that some tensors are fed."""
     found: dict[str, Any] = {}
     waiting = list(ends)
     while waiting:
@@ -189,7 +189,7 @@ def _compare(kind: _Kind, training: Training) -> None:
 
 
 def _values(kind: _Kind) -> dict[str, np.ndarray]:
-    """What the variables hold, read by nodes that are there: the graph may be closed to new ones."""
+    """The values of the variables, read by nodes that exist already, because the graph may be finalized."""
     reads = {}
     for operation in kind.needed:
         if operation.type in REFERENCE_VARIABLES:

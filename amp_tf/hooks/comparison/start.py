@@ -1,4 +1,4 @@
-"""Lets the comparison into a program; imported at each Python's start below the command, so it imports little."""
+"""Starts the comparison inside a program. It is imported by every Python below the command, so it imports little."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ TYPE_CHECKING = False  # the name that type checkers know; importing typing cost
 if TYPE_CHECKING:
     from types import TracebackType
 
-VARIABLE = "_AMP_TF_COMPARE"  # errand's, which would import more
+VARIABLE = "_AMP_TF_COMPARE"  # request's, which would import more
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
 
 
 def install() -> None:
-    """Waits for TensorFlow and Keras. Nothing without the command's variable, or where its folder is gone."""
+    """Waits for the import of TensorFlow and Keras. Does nothing without the command's variable, or if its folder is
+    gone."""
     folder = os.environ.get(VARIABLE, "")
     if not os.path.isdir(folder):
         return
@@ -28,7 +29,7 @@ def install() -> None:
 
 
 def _except_interrupts(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The command itself says that it was interrupted; where the program was then helps nobody."""
+    """Hides the traceback of an interrupt: the command itself says that it was interrupted."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
 

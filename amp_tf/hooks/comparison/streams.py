@@ -1,7 +1,7 @@
-"""Functions that take a dataset or an iterator: each of their compared runs gets one element of it.
+"""Functions that take a dataset or an iterator are compared on one element of it for each run.
 
-A function that loops over a dataset then runs one turn; one that asks an iterator for several elements gets the same
-one each time. That is one step of the training, and no loop of thousands.
+A function that loops over a dataset then runs one iteration; one that asks an iterator for several elements gets the
+same one each time. That is one step of the training, and no loop of thousands.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from amp_tf.hooks.comparison.calls import Call
 
 
 class Elements(list[Any]):
-    """In a dataset's place: what a loop goes over."""
+    """Stands for a dataset: what a loop iterates over."""
 
 
 class Repeated:
-    """In an iterator's place: gives the same element whenever it is asked; a loop over it has one turn.
+    """Stands for an iterator: returns the same element at each request; a loop over it has one iteration.
 
     Args:
         element: what it gives.
@@ -45,7 +45,7 @@ def holds_streams(call: Call) -> bool:
 def with_elements(
     function: Callable[..., Any], call: Call, limit: int, taken: dict[int, list[Any]]
 ) -> tuple[Callable[..., Any], list[Call]]:
-    """A function of elements, and calls of it.
+    """A function of elements, and its calls.
 
     Args:
         function: takes datasets or iterators.
@@ -92,7 +92,7 @@ def with_elements(
 
 
 def again(taken: Sequence[Any], iterator: Any) -> Any:
-    """An iterator that gives what was taken of one, and then what is left in that."""
+    """An iterator that first returns the elements that were taken from another, and then the rest of that one."""
     import tensorflow as tf
 
     whole = itertools.chain(taken, iterator)
@@ -100,7 +100,7 @@ def again(taken: Sequence[Any], iterator: Any) -> Any:
 
 
 def replaced(call: Call, others: Mapping[int, Any]) -> Call:
-    """A call with other iterators in place of those of some ids."""
+    """A call in which iterators with known ids are replaced by others."""
     if not others:
         return call
     return (

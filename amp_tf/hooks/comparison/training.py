@@ -8,39 +8,39 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from amp_tf.errors import AmpError
-from amp_tf.hooks import devices, notices
-from amp_tf.hooks.comparison.errand import Errand
+from amp_tf.hooks.comparison.request import CompareRequest
+from amp_tf.hooks.process import devices, notices
 
 
 class Training:
-    """What the hooks share.
+    """The state that the patches of a comparison share.
 
     Attributes:
-        errand: what is asked for.
+        request: what is asked for.
         is_awaited: whether nothing was compared yet.
     """
 
-    def __init__(self, errand: Errand) -> None:
-        self.errand = errand
+    def __init__(self, request: CompareRequest) -> None:
+        self.request = request
         self.is_awaited = True
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def surviving(self) -> Iterator[None]:
-        """Ends the wait and warns once if anything in the block fails; the program goes on."""
+        """Stops waiting, with one warning, if anything in the block fails; the program goes on."""
         try:
             yield
         except Exception as error:
             self.is_awaited = False
             why = str(error) if isinstance(error, AmpError) else f"{type(error).__name__}: {error}"
             with contextlib.suppress(OSError):  # a full disk, or the command has ended
-                if "comparison" not in (self.errand.read_answer() or {}):  # of another process
-                    self.errand.answer({"error": why})
+                if "comparison" not in (self.request.read_answer() or {}):  # of another process
+                    self.request.answer({"error": why})
             where, fix = "amp-tf compare", "The program goes on as it was; interrupt it if that is not wanted"
             notices.warn_once("comparison.failed", f"nothing is compared ({why.rstrip('.')})", where=where, fix=fix)
 
     def compare(self, subject: Any, batches: Sequence[Any], notes: Sequence[str] = ()) -> None:
-        """Compares, leaves the answer and ends the program; does nothing where that was done before.
+        """Compares a step, writes the answer and ends the program; does nothing the second time.
 
         Args:
             subject, batches: as for :func:`amp_tf.compare`.
@@ -53,20 +53,20 @@ class Training:
             if not self.is_awaited:
                 return
             self.is_awaited = False
-        if not self.errand.claim():
+        if not self.request.claim():
             return
-        found = _found(subject, batches, self.errand, notes)
-        self.errand.answer({"comparison": found.to_dict(), "text": str(found)})
+        found = _found(subject, batches, self.request, notes)
+        self.request.answer({"comparison": found.to_dict(), "text": str(found)})
         raise SystemExit(0 if found.is_healthy else 1)
 
 
-def _found(subject: Any, batches: Sequence[Any], errand: Errand, notes: Sequence[str]) -> Any:
+def _found(subject: Any, batches: Sequence[Any], request: CompareRequest, notes: Sequence[str]) -> Any:
     from amp_tf.comparing.pipeline import compare
     from amp_tf.comparing.progress import on_terminal
     from amp_tf.comparing.ranges import find_ranges
 
     hardware, progress = devices.hardware(), on_terminal()
-    asked: dict[str, Any] = {"steps": errand.steps, "hardware": hardware, "progress": progress, "notes": notes}
-    if errand.float32_only:
-        return find_ranges(subject, batches, errand.config, **asked)
-    return compare(subject, batches, errand.config, nodes=errand.nodes, **asked)
+    asked: dict[str, Any] = {"steps": request.steps, "hardware": hardware, "progress": progress, "notes": notes}
+    if request.float32_only:
+        return find_ranges(subject, batches, request.config, **asked)
+    return compare(subject, batches, request.config, nodes=request.nodes, **asked)

@@ -1,4 +1,4 @@
-"""Puts the patches in place in which the first training of a process is waited for."""
+"""Installs the patches that wait for the first training of a process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 
 from amp_tf.hooks.comparison import fit, functions, sessions
-from amp_tf.hooks.comparison.errand import TENSORFLOW, Errand
+from amp_tf.hooks.comparison.request import TENSORFLOW, CompareRequest
 from amp_tf.hooks.comparison.training import Training
 from amp_tf.hooks.patches import Patches
 
@@ -20,14 +20,14 @@ def install(library: str, folder: str) -> None:
 
     Args:
         library: its name.
-        folder: the errand's.
+        folder: the request's.
     """
     global _training
     if _training is None:
-        _training = Training(Errand.receive(Path(folder)))
+        _training = Training(CompareRequest.receive(Path(folder)))
         atexit.register(_at_exit)
     if library == "tensorflow":
-        _training.errand.mark(TENSORFLOW)
+        _training.request.mark(TENSORFLOW)
     with _training.surviving():
         for module in _MODULES[library]:
             for owner, attribute, make in module.patches(_training, library):
@@ -35,7 +35,7 @@ def install(library: str, folder: str) -> None:
 
 
 def _at_exit() -> None:
-    """What a function was called with fewer times than wanted is compared after all."""
+    """Compares a function that was called fewer times than wanted, as the program ends."""
     if _training is not None and _training.is_awaited:
         with _training.surviving(), contextlib.suppress(SystemExit):
             functions.compare_what_is_there(_training)

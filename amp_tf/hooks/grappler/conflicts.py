@@ -1,4 +1,4 @@
-"""Other graph optimizer plugins in this process.
+"""Finds other graph optimizer plugins in this process.
 
 TensorFlow aborts the process when two plugins register for the same device type (``RegisterPluginOptimizerOrDie`` in
 custom_graph_optimizer_registry.cc), and does not say which device types are taken. So amp_tf looks where TensorFlow

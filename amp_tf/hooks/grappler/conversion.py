@@ -1,12 +1,13 @@
-"""One graph of the running program: rewrite, record, once for each graph."""
+"""Converts one graph of the running program, and records it once."""
 
 from __future__ import annotations
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.sizes import Shapes
-from amp_tf.hooks import devices, evidence, op_names, slow_float16
 from amp_tf.hooks.grappler import input_pipelines
 from amp_tf.hooks.grappler.visits import Visits
+from amp_tf.hooks.process import devices, op_names, slow_float16
+from amp_tf.hooks.process import state as process_state
 from amp_tf.reporting import process
 from amp_tf.rewriting import log_files, pipeline
 
@@ -17,7 +18,7 @@ _XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
 def convert(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config: AmpConfig) -> bytes | None:
     """Rewrites one graph that TensorFlow is about to run.
 
-    Library functions stay as they are: TensorFlow hands over the body of each one that it runs by itself.
+    Library functions stay as they are: TensorFlow passes the body of each one that it runs separately.
 
     Args:
         serialized: a serialized GraphDef.
@@ -29,7 +30,7 @@ def convert(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config:
         The new serialized GraphDef, or ``None`` if nothing changed; so for the functions of input pipelines.
 
     Raises:
-        GraphError: the bytes are no GraphDef, or the graph is broken.
+        GraphError: the bytes are not a GraphDef, or the graph is broken.
         RewriteError: the rewrite made a graph that its own verification refuses.
     """
     if input_pipelines.is_marked(serialized) or _visits.is_rewritten(serialized, preserve):
@@ -45,7 +46,7 @@ def convert(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config:
     if new is not None or not _visits.is_second(preserve, nodes):
         _visits.note_first(preserve, nodes, new)
         if new is None and any(mark in serialized for mark in _XLA_MARKS):
-            evidence.count_xla_graph()
+            process_state.count_xla_graph()
         process.record(result.report, way="grappler")
     return new
 

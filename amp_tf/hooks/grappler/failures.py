@@ -1,8 +1,8 @@
-"""Whether TensorFlow's own graph optimizers fail on this program's functions.
+"""Finds out whether TensorFlow's own graph optimizers fail on this program's functions.
 
-Where one of them does, TensorFlow runs the function as it is and asks no plugin, so nothing of it reaches amp_tf. It
-tells so in its own log alone. So functions that hold products, of which amp_tf has seen none, are given to the same
-optimizers once more, without plugins, and what they say is told.
+Where one of them does, TensorFlow runs the function unchanged and asks no plugin, so it never reaches amp_tf; only
+TensorFlow's own log says so. So if amp_tf has seen no products, functions that hold some are given to the same
+optimizers once more, without plugins, and their error is reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_FUNCTIONS, _MOST_NODES, _MOST_SECONDS = 8, 5000, 2.0  # of the end of some
 
 @functools.cache
 def find() -> str:
-    """What TensorFlow's optimizers say of a function that they fail on; empty where they fail on none. Found once."""
+    """The error of TensorFlow's optimizers on a function of this program; empty where they fail on none. Cached."""
     from tensorflow.python.eager import context
 
     running = context.context_safe()
@@ -60,13 +60,13 @@ def _failure(definition: Any, known: dict[str, Any]) -> str:
         tf_optimizer.OptimizeGraph(config, meta_graph)
     except errors_impl.OpError as error:
         return str(error.message).partition("\n")[0]
-    except Exception:  # it is not read, or there is no device to optimize for: this is no answer
+    except Exception:  # it cannot be read, or there is no device to optimize for: that says nothing
         pass
     return ""
 
 
 def _missing(graph: Any, definition: Any, known: dict[str, Any]) -> Iterator[Any]:
-    """The functions that run inside one and that its graph does not hold yet."""
+    """The functions that a function calls and that its graph does not contain yet."""
     seen = {function.signature.name for function in graph.library.function}
     waiting = [definition]
     while waiting:

@@ -1,4 +1,4 @@
-"""Functions of tf.data are marked as they are traced, and their graphs stay in float32.
+"""Marks the functions of tf.data as they are traced, so that their graphs stay in float32.
 
 Mixed precision is asked for a model. What decodes, resizes and normalizes its data runs beside it, and a rounded image
 or label is another image or label. TensorFlow hands the graph of such a function to graph optimizers like any other and
@@ -25,7 +25,7 @@ _tracing = threading.local()  # .waits: the next graph made on this thread is th
 
 
 def install(config: AmpConfig) -> None:
-    """Marks, from now on, the functions of tf.data. Idempotent."""
+    """Marks the functions of tf.data from now on. Idempotent."""
     from tensorflow.python.data.ops import structured_function
     from tensorflow.python.framework import func_graph
 
@@ -35,7 +35,7 @@ def install(config: AmpConfig) -> None:
 
 
 def uninstall() -> None:
-    """Leaves functions alone from now on; those that are marked stay so. Idempotent."""
+    """Stops marking functions; those that are marked stay so. Idempotent."""
     with _lock:
         _patches.restore()
 

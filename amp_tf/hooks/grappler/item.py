@@ -1,6 +1,6 @@
-"""What TensorFlow knows about a graph beside its GraphDef: the nodes that must stay as they are.
+"""Asks TensorFlow which nodes of a graph must stay as they are: the GraphDef does not say it.
 
-A session's feeds and fetches are marked nowhere in the GraphDef. TensorFlow's C API tells them
+A session's feeds and fetches are not marked in the GraphDef. TensorFlow's C API lists them
 (``TF_GetNodesToPreserveListSize`` and ``TF_GetNodesToPreserveList`` of grappler.h); it is called in the library that
 TensorFlow has loaded already.
 """

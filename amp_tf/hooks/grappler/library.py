@@ -1,4 +1,4 @@
-"""The shim's face in Python: one object per device type, over ctypes.
+"""The Python interface of the shim: one object per device type, over ctypes.
 
 The shim (shim.c) is a library of a few kilobytes that uses no Python and no TensorFlow, so one file serves every
 version of both.
@@ -26,7 +26,7 @@ _NO_CALLBACK = _CALLBACK()  # a null pointer
 
 
 class _Gil(ctypes.Structure):
-    """How the shim takes the interpreter: addresses of CPython's own functions."""
+    """How the shim takes the interpreter lock: addresses of CPython's own functions."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("check", "ensure", "release")]
 
@@ -65,11 +65,12 @@ class Shim:
 
     @property
     def skipped(self) -> int:
-        """Graphs that stayed as they were because a call that waits for them held the interpreter; two visits count."""
+        """How many graphs stayed as they were because a call that waits for them held the interpreter; each counts
+        twice."""
         return int(self._library.amp_tf_skipped())
 
     def set_callback(self, callback: GraphCallback) -> None:
-        """Hands every graph from now on to a function, which runs on threads of the shim's own, with the GIL."""
+        """Passes every graph from now on to a function, which runs with the GIL on threads of the shim's own."""
         self._callback = callback
         self._set_callback(self._native, 0)
 

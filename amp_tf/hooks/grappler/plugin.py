@@ -20,7 +20,7 @@ nobody knows the GPUs yet, and is not undone by :func:`uninstall`. With ``AMP_TF
 
 Each visit of a graph runs on a thread of the shim's own, for which TensorFlow's thread waits 5 seconds until it has
 Python's lock: some calls, TFLite's converter among them, hold the lock while they wait for graphs that TensorFlow
-optimizes on its own threads, and would wait for ever. Nothing in CPython tells who holds the lock and waits for what.
+optimizes on its own threads, and would wait for ever. CPython does not say who holds the lock and waits for what.
 And Python runs signal handlers on the main thread alone: what they raise would end in a rewrite that ran there, not in
 the program.
 """
@@ -36,10 +36,11 @@ from collections.abc import Callable
 from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import ConfigError
 from amp_tf.graph.sizes import Shapes
-from amp_tf.hooks import evidence, notices, summary
 from amp_tf.hooks.grappler import conflicts, item, visits
 from amp_tf.hooks.grappler.library import DEVICE_TYPES, DONE, INTERRUPTED, Shim
 from amp_tf.hooks.grappler.shapes import ItemShapes
+from amp_tf.hooks.process import notices, summary
+from amp_tf.hooks.process import state as process_state
 
 Convert = Callable[[bytes, frozenset[str], Shapes], bytes | None]
 
@@ -64,12 +65,12 @@ def install(config: AmpConfig) -> None:
 
 
 def set_conversion(convert: Convert) -> bool:
-    """Registers the plugin, if it is not yet, and hands each graph to a function.
+    """Registers the plugin, if it is not registered yet, and passes each graph to a function.
 
     Args:
         convert: gets a serialized GraphDef, the names of the nodes to preserve and the static shapes of its tensors;
             returns the new serialized GraphDef or ``None``. It may raise: the graph then stays as it is, and the first
-            failure is told in one warning.
+            failure leads to one warning.
 
     Returns:
         Whether the plugin is at work.
@@ -79,7 +80,7 @@ def set_conversion(convert: Convert) -> bool:
             return False
         for shim in _shims.values():
             shim.set_callback(functools.partial(_on_graph, shim, convert))
-        evidence.note(idle="")
+        process_state.note(idle="")
         summary.add_part(skipped)
         return True
 
@@ -95,13 +96,13 @@ def uninstall(wait_ms: int = 0) -> None:
 
 
 def stop(wait_ms: int) -> None:
-    """As :func:`uninstall`, without its lock: a forked child may have got that taken, by a thread of its parent."""
+    """Does what :func:`uninstall` does without its lock, which a forked child may have inherited in locked state."""
     for shim in _shims.values():
         shim.clear_callback(wait_ms)
 
 
 def skipped() -> str:
-    """For the summary line: that graphs stayed in float32 because Python was held by a call that waited for them."""
+    """A part of the line at exit: graphs that stayed in float32 because a call that waited for them held Python."""
     from amp_tf.reporting.text import plural
 
     count = sum(shim.skipped for shim in _shims.values())
@@ -148,13 +149,13 @@ def _register() -> bool:
 
 
 def _step_back(what: str, *, fix: str) -> bool:
-    evidence.note(idle=what)
+    process_state.note(idle=what)
     notices.warn_once("grappler.idle", what, where=_WHERE, fix=fix)
     return False
 
 
 def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address: int, output: int, thread: int) -> int:
-    """Runs on a thread for which one of TensorFlow's waits. Nothing may leave it but the result."""
+    """Converts one graph, on a thread for which one of TensorFlow's waits. No exception may leave it."""
     visits.waiting.thread = thread
     try:
         with contextlib.closing(ItemShapes(item_address)) as shapes:
@@ -164,7 +165,7 @@ def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address
     except KeyboardInterrupt:
         return INTERRUPTED  # Ctrl-C hit this code by chance; it belongs to the program
     except Exception as error:
-        evidence.count_failure(error)
+        process_state.count_failure(error)
         _tell(error)
     return DONE
 

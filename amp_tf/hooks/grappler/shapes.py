@@ -36,7 +36,7 @@ class _Buffer(ctypes.Structure):
     )
 
     def take(self) -> bytes:
-        """What TensorFlow put in; the buffer is empty then and can be filled again."""
+        """Takes the contents out of the buffer, which can then be filled again."""
         content = ctypes.string_at(self.data, self.length)
         self.data_deallocator(self.data, self.length)
         self.data = None
@@ -44,7 +44,7 @@ class _Buffer(ctypes.Structure):
 
 
 class _Buffers:
-    """Empty buffers, for TensorFlow to fill as many of them as it needs."""
+    """Empty buffers, as many as TensorFlow needs to fill."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -52,12 +52,12 @@ class _Buffers:
         self.addresses = (ctypes.POINTER(_Buffer) * count)(*map(ctypes.pointer, self._each))
 
     def take(self) -> list[bytes]:
-        """The contents of those that were filled."""
+        """Takes the contents out of the buffers that were filled."""
         return [buffer.take() for buffer in itertools.takewhile(lambda buffer: buffer.data, self._each)]
 
 
 class ItemShapes:
-    """Asks TensorFlow for shapes, and has it infer them when it is asked first.
+    """Asks TensorFlow for shapes; they are inferred at the first request.
 
     Args:
         item: the address of the ``TF_GrapplerItem`` that the optimizer was called with; valid during the call only.
@@ -73,7 +73,7 @@ class ItemShapes:
         self._buffers = _Buffers(_USUAL_PORTS)
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
-        """The shapes of a node's output ports; empty where TensorFlow cannot tell."""
+        """The shapes of a node's output ports; empty where TensorFlow does not know them."""
         if self._properties is None:
             if self._infer_failed:
                 return ()
@@ -84,7 +84,7 @@ class ItemShapes:
         return shapes
 
     def close(self) -> None:
-        """Gives the inferred shapes back."""
+        """Frees the inferred shapes."""
         if self._properties is not None:
             tensorflow_library().TF_DeleteGraphProperties(self._properties)
             self._properties = None
@@ -115,7 +115,7 @@ class ItemShapes:
         return [self._parse(port) for port in found]
 
     def _fill(self, node: bytes, buffers: _Buffers) -> list[bytes]:
-        """The serialized properties of a node's output ports, of no more than there are buffers."""
+        """The serialized properties of a node's output ports, of at most as many as there are buffers."""
         library = tensorflow_library()
         library.TF_GetOutputPropertiesList(self._properties, node, buffers.addresses, buffers.count, self._status)
         found = buffers.take()
@@ -129,7 +129,7 @@ class ItemShapes:
 
 @functools.cache
 def _properties_type() -> Any:
-    """The class of ``OpInfo.TensorProperties``."""
+    """The protobuf class ``OpInfo.TensorProperties``."""
     from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
     return OpInfo.TensorProperties

@@ -1,11 +1,11 @@
-"""Tells the second visit of a graph from the first of another.
+"""Tells the second visit of a graph from the first visit of another.
 
 TensorFlow runs its optimizers over each graph twice, one visit right after the other on the same thread, and does not
 say which visit it is. In between its other optimizers change the graph a little, never the nodes to preserve.
 
 No model of the suite changed at the second visit, which was half of what a first step paid. A graph that was just
 rewritten is known by the name of one of our casts and the same nodes to preserve, once. Graphs that stayed as they were
-are looked at twice: nothing tells such a graph from a retrace with other shapes.
+are looked at twice: nothing distinguishes such a graph from a retrace with other shapes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONGEST = 512  #: bytes; of a longer name its end is enough
 
 @dataclasses.dataclass(frozen=True)
 class _First:
-    """A first visit that the second has not followed yet.
+    """A first visit that no second visit has followed yet.
 
     Attributes:
         preserve: the nodes to preserve.
@@ -41,7 +41,7 @@ class _First:
 
 
 class Waiting(threading.local):
-    """For whom this thread works.
+    """The thread of TensorFlow's that this thread works for.
 
     Attributes:
         thread: the ``threading.get_native_id()`` of TensorFlow's thread that waits for it; its own where none does. The
@@ -56,16 +56,16 @@ waiting = Waiting()
 
 
 class Visits:
-    """The last first visit on each of TensorFlow's threads that were here last."""
+    """The last first visits, by TensorFlow's threads."""
 
     def __init__(self) -> None:
         self._firsts: dict[int, _First] = {}
 
     def is_rewritten(self, serialized: bytes, preserve: frozenset[str]) -> bool:
-        """Whether this is the graph that this thread rewrote last, so that there is nothing left to do.
+        """Whether this is the graph that this thread rewrote last, so that nothing is left to do.
 
-        The names of the casts tell: a graph that has one of them and the same nodes to preserve went through the same
-        rewrite.
+        The names of the casts show it: a graph that has one of them and the same nodes to preserve went through the
+        same rewrite.
         """
         first = self._firsts.get(waiting.thread)
         if first is None or preserve != first.preserve or not any(cast in serialized for cast in first.casts):
@@ -74,7 +74,7 @@ class Visits:
         return True
 
     def is_second(self, preserve: frozenset[str], nodes: int) -> bool:
-        """Whether a graph that stays as it is was, most likely, visited before; for counts alone."""
+        """Whether a graph that stays as it is was most likely visited before; only counts depend on it."""
         first = self._firsts.get(waiting.thread)
         if first is None or preserve != first.preserve or abs(nodes - first.nodes) > first.nodes // 2:
             return False
@@ -95,12 +95,12 @@ class Visits:
         self._firsts[waiting.thread] = _First(preserve, nodes, () if rewritten is None else _some_casts(rewritten))
 
     def _forget_first(self) -> None:
-        """A third visit would be the first of another graph."""
+        """Forgets the first visit: a third one would be the first of another graph."""
         self._firsts.pop(waiting.thread, None)
 
 
 def _some_casts(serialized: bytes) -> tuple[bytes, ...]:
-    """The names of the first casts in a serialized graph; what stands before a name may cling to it."""
+    """The names of the first casts in a serialized graph; bytes in front of a name may be included."""
     found = []
     for match in itertools.islice(_SUFFIX.finditer(serialized), _LANDMARKS):
         before = serialized[max(0, match.start() - _LONGEST) : match.start()]

@@ -1,1 +1,1 @@
-"""Automatic loss scaling: the patches of Keras 3, tf_keras, TF1 and loops of their own."""
+"""Automatic loss scaling: the patches of Keras 3, tf_keras, TF1 and hand-written loops."""

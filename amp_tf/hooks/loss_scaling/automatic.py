@@ -1,11 +1,11 @@
 """Automatic loss scaling: what ``TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING`` does to Keras, tf_keras and TF1.
 
-:func:`install` patches each library that is imported by now and may be called again after another import. A patch only
+:func:`install` patches each library that is imported so far and may be called again after another import. A patch only
 acts where the process' graphs run in float16, which is asked when an optimizer is used, not when the patch is made:
 devices are not known before. An optimizer that scales its loss already is left alone.
 
 The wrapping happens after ``compile``, so that saved configurations name the bare optimizer and load without amp_tf.
-The monitor that is added by itself logs, and adds nothing to the history; the one that users add raises.
+The monitor that is added automatically only logs, and adds nothing to the history; one added by the user raises.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import devices, evidence, notices, summary
 from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.process import devices, notices, summary
+from amp_tf.hooks.process import state as process_state
 from amp_tf.loss_scaling import diagnosis, is_loss_scaled, ledger
 from amp_tf.loss_scaling.diagnosis import Status
 from amp_tf.oplists.targets import resolve_target
@@ -51,16 +52,16 @@ class Context:
         self.runs_in_float16 = runs_in_float16
 
     def should_scale(self, optimizer: Any) -> bool:
-        """Whether this optimizer needs a loss scale that it does not have."""
+        """Whether this optimizer needs a loss scale and does not have one."""
         return optimizer is not None and not is_loss_scaled(optimizer) and self.runs_in_float16()
 
     @property
     def is_told(self) -> bool:
-        """Whether a loop of this process was told already that it does not scale its loss."""
+        """Whether this process was warned already that a loop does not scale its loss."""
         return notices.was_said(_CUSTOM_LOOP)
 
     def warn_bare_loop(self, where: str) -> None:
-        """Tells a training loop in float16 that has no optimizer, but a function, what to write; once."""
+        """Warns once that a float16 loop without an optimizer does not scale its loss, and says what to write."""
         notices.warn_once(
             _CUSTOM_LOOP,
             "variables are written by gradients of a loss that is not scaled, in float16, so small gradients are lost",
@@ -72,7 +73,7 @@ class Context:
         )
 
     def warn_unscaled_loop(self, where: str) -> None:
-        """Tells a custom training loop in float16 what to write; once."""
+        """Warns once that a custom float16 loop does not scale its loss, and says what to write."""
         notices.warn_once(
             _CUSTOM_LOOP,
             "a custom training loop runs in float16 without loss scaling, so small gradients are lost",
@@ -84,7 +85,7 @@ class Context:
 
 
 def survive(where: str, action: Callable[..., Any], *args: Any) -> Any:
-    """Runs a part of a hook; if it fails, warns once and returns ``None``: the host program goes on."""
+    """Calls a part of a hook; if it fails, warns once and returns ``None``, and the program goes on."""
     try:
         return action(*args)
     except Exception as error:
@@ -98,7 +99,7 @@ def survive(where: str, action: Callable[..., Any], *args: Any) -> Any:
 
 
 def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None) -> bool:
-    """Wraps optimizers by itself from now on. Idempotent; call it again after another library was imported.
+    """Wraps optimizers automatically from now on. Idempotent; call it again after another library was imported.
 
     Args:
         config: with the precision ``bfloat16`` nothing is ever scaled, and nothing is patched.
@@ -127,27 +128,27 @@ def resolves_to_float16(config: AmpConfig) -> bool:
 
 
 def is_scaling() -> bool:
-    """Whether losses are scaled by themselves in this process. Asks for the GPUs."""
+    """Whether losses are scaled automatically in this process. Asks for the GPUs."""
     return _context.runs_in_float16()
 
 
 def is_idle() -> bool:
-    """Whether the rewrite is at work and no graph of this process became float16, so that no loss need be scaled."""
+    """Whether the rewrite is on and no graph of this process became float16, so that no loss needs to be scaled."""
     from amp_tf.reporting import process
 
-    seen = evidence.seen()
+    seen = process_state.current()
     return seen.off == "" and not seen.idle and Precision.FLOAT16 not in process.totals().precisions
 
 
 def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]) -> None:
-    """As :meth:`Patches.put`, among a library's patches, until :func:`uninstall`; nothing if that was done already."""
+    """Adds a patch to those of a library, which :func:`uninstall` takes back; does nothing once they are taken back."""
     with _lock:
         if library in _patches:
             _patches[library].put(owner, attribute, make)
 
 
 def describe() -> str:
-    """The part of the line at exit about loss scaling; empty where no loss was scaled. Several models are named."""
+    """The part of the line at exit about loss scaling; empty where no loss was scaled."""
     seen, more = ledger.statuses()
     if is_idle():
         seen = [(label, status) for label, status in seen if status.skipped]
@@ -163,7 +164,7 @@ def describe() -> str:
 
 
 def _told_apart(seen: Sequence[tuple[str, Status]]) -> list[tuple[str, Status]]:
-    """With a number behind each label that several have, in the order in which they scaled their losses."""
+    """The statuses with a number appended to each label that occurs more than once."""
     labels = [label for label, _ in seen]
     numbers = {label: itertools.count(1) for label in labels if labels.count(label) > 1}
     return [(f"{label} {next(numbers[label])}" if label in numbers else label, status) for label, status in seen]
@@ -189,7 +190,7 @@ def _patch(library: str, modules: Sequence[str], context: Context) -> None:
 
 
 def _is_imported(library: str) -> bool:
-    """Whether it is there as a whole: ``import keras`` imports tensorflow while keras itself is half done."""
+    """Whether a library is imported completely: ``import keras`` imports tensorflow while keras is half done."""
     module = sys.modules.get(library)
     return module is not None and all(name in vars(module) for name in _NEEDED[library])
 

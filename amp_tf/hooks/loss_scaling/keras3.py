@@ -1,4 +1,5 @@
-"""The patches of Keras 3: ``compile`` wraps the optimizer, ``fit`` adds the monitor, bare loops are warned."""
+"""The patches of Keras 3: ``compile`` wraps the optimizer, ``fit`` adds the monitor, loops that do not scale are
+warned."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from amp_tf.hooks.patches import calling
 
 
 def patches(context: Context) -> list[Patch]:
-    """Of models, of what .h5 files say of them, and of optimizers."""
+    """The patches of models, of the metadata in .h5 files, and of optimizers."""
     import keras
 
     steps = [
@@ -45,7 +46,7 @@ def wrap_compiled(model: Any, context: Context) -> None:
 
 
 def add_monitor(model: Any, callbacks: Any) -> Any:
-    """The callbacks with a :class:`~amp_tf.callbacks.LossScaleMonitor` in front, if the model's loss is scaled by us.
+    """The callbacks with a :class:`~amp_tf.callbacks.LossScaleMonitor` in front, if amp_tf scales the model's loss.
 
     Args:
         model: a compiled model.
@@ -87,7 +88,7 @@ _CALLBACKS = 5  #: the place of callbacks among the arguments of ``fit`` behind 
 
 
 def metadata_rows(module: str, registered_name: Callable[[type], str]) -> list[Patch]:
-    """The patch of what .h5 files say of a model; none where a version of the library has no such module.
+    """The patch of the metadata in a model's .h5 file; empty where a version of the library has no such module.
 
     Args:
         module: the library's private module with ``model_metadata``.
@@ -101,7 +102,7 @@ def metadata_rows(module: str, registered_name: Callable[[type], str]) -> list[P
 
 
 def _model_metadata(registered_name: Any, model_metadata: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """What .h5 files and tf_keras' SavedModels say of the optimizer: the bare one's name, as in .keras files."""
+    """The metadata of .h5 files and tf_keras' SavedModels, with the bare optimizer's name, as in .keras files."""
     metadata = model_metadata(model, *args, **kwargs)
     training = metadata.get("training_config", {})
     if "optimizer_config" in training and _is_wrapped_here(model.optimizer):
@@ -129,13 +130,13 @@ def _watch(name: str, context: Context, step: Any, optimizer: Any, /, *args: Any
 
 
 def watch_step(optimizer: Any, name: str, context: Context) -> Any:
-    """Looks at a step that an optimizer's method is about to make, perhaps traced.
+    """Checks a step that an optimizer's method is about to make, perhaps in a trace.
 
     Returns:
         A context manager for the step if the optimizer scales its loss: those inside it need not.
     """
     from amp_tf.loss_scaling import is_loss_scaled
-    from amp_tf.loss_scaling.usage import is_scaled_step, scaled_step
+    from amp_tf.loss_scaling.recognizing.usage import is_scaled_step, scaled_step
 
     if is_loss_scaled(optimizer):
         return scaled_step()

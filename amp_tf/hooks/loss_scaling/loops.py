@@ -1,4 +1,4 @@
-"""The patches for loops without an optimizer that amp_tf knows: who writes variables by unscaled gradients is warned.
+"""The patches for loops without a known optimizer: a warning where variables are written by unscaled gradients.
 
 Where a graph asks for gradients of variables is noted (``GradientTape.gradient``, ``tf.gradients``); those of inputs
 are parts of a loss, as in a gradient penalty. When a variable is written, the value is followed back through what the
@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from amp_tf.hooks.loss_scaling.automatic import Context, Patch, survive
 from amp_tf.hooks.patches import calling
-from amp_tf.loss_scaling import lineage, usage
+from amp_tf.loss_scaling.recognizing import lineage, usage
 
 _BODIES = ("f", "body", "then_branch", "else_branch")  # attributes of calls, loops and branches that name functions
 _VARIABLE_OPS = ("assign_variable_op", "assign_add_variable_op", "assign_sub_variable_op")
@@ -55,7 +55,7 @@ _noted: weakref.WeakKeyDictionary[Any, _Noted] = weakref.WeakKeyDictionary()
 
 
 def patches(context: Context) -> list[Patch]:
-    """Of TensorFlow's functions that ask for gradients, and that write variables."""
+    """The patches of TensorFlow's functions that compute gradients, and of those that write variables."""
     from tensorflow.python.eager import backprop
     from tensorflow.python.ops import gen_resource_variable_ops, gen_state_ops, gradients_util
 
@@ -85,7 +85,7 @@ def _write(context: Context, write: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def note_gradients(result: Any, sources: Any) -> None:
-    """Notes the gradients that the graph that is traced now has asked for.
+    """Records the gradients that were computed in the graph that is being traced.
 
     Args:
         result: a nest of tensors, ``tf.IndexedSlices`` and ``None``.
@@ -111,7 +111,7 @@ def note_gradients(result: Any, sources: Any) -> None:
 
 
 def look_at_write(values: Iterable[Any], context: Context) -> None:
-    """Warns once if a variable is written by a gradient whose loss nothing scaled; values are what the op is given."""
+    """Warns once if a variable is written by a gradient whose loss nothing scaled."""
     if not context.runs_in_float16():  # first: what follows walks through the graph, for each variable and slot
         return
     around = usage.places()
@@ -126,7 +126,7 @@ def look_at_write(values: Iterable[Any], context: Context) -> None:
 
 
 def _gradients_behind(value: Any) -> Iterator[Any]:
-    """The gradients that a value was computed from; only the first that are met."""
+    """The gradients that a value was computed from; the search stops at the first ones on each path."""
     stack, seen = [value], {(id(value.graph), value.name)}
     captures: dict[Any, dict[str, Any]] = {}
     while stack:
@@ -147,7 +147,7 @@ def _gradients_behind(value: Any) -> Iterator[Any]:
 
 
 def _runs_noted(operation: Any) -> bool:
-    """Whether it is a loop, a branch or a call in which gradients were asked for."""
+    """Whether an operation is a loop, a branch or a call in which gradients were computed."""
     for name in _BODIES:
         try:
             function = operation.get_attr(name)
@@ -160,7 +160,7 @@ def _runs_noted(operation: Any) -> bool:
 
 
 def _depend_on_scale(gradients: list[Any], around: list[Any]) -> bool:
-    """Whether the gradients were computed from a scalar float variable that they are not for: a loss scale."""
+    """Whether gradients were computed from a scalar float variable other than those trained: a loss scale."""
     if any(gradient.name in _noted[gradient.graph].scaled for gradient in gradients):
         return True
     trained = {key for graph in around if graph in _noted for key in _noted[graph].trained}
@@ -175,7 +175,7 @@ def _depend_on_scale(gradients: list[Any], around: list[Any]) -> bool:
 
 
 def _handles(source: Any) -> Iterator[Any]:
-    """The handles of a variable, of a Keras variable, or of one of several replicas; of another tensor none."""
+    """The handles of a variable, of a Keras variable, or of a variable of several replicas; none for other tensors."""
     if isinstance(source, tf.Tensor) and (source.dtype == tf.resource or source.dtype._is_ref_dtype):
         yield source
     variable = source if isinstance(source, tf.Variable) else getattr(source, "value", None)
@@ -184,5 +184,5 @@ def _handles(source: Any) -> Iterator[Any]:
 
 
 def _number(operation: Any) -> float:
-    """Operations of a graph are numbered in the order in which they are made."""
+    """The position of an operation in its graph's order of creation."""
     return float(getattr(operation, "_id", math.inf))

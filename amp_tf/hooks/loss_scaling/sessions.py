@@ -1,4 +1,4 @@
-"""What loss scaling did in TF1 sessions, for the line at exit: each session is asked when it closes.
+"""Records what loss scaling did in TF1 sessions, for the line at exit: each session is read when it closes.
 
 Keras' models are watched by a callback. A session has none, and once it is closed its variables are gone. One that the
 garbage collector closes is not asked: that takes a run.
@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from amp_tf.hooks import collecting
+from amp_tf.hooks.process import collecting
 from amp_tf.loss_scaling import ledger
 from amp_tf.loss_scaling.diagnosis import Status
 
@@ -34,17 +34,17 @@ class _Watched:
 
 
 def watch(graph: Any, wrapper: Any) -> None:
-    """Notes that a ``tf.Graph`` holds the variables of a wrapper."""
+    """Records that a ``tf.Graph`` holds the variables of a wrapper."""
     collecting.watch()
     setattr(graph, _ATTRIBUTE, (*getattr(graph, _ATTRIBUTE, ()), _Watched(wrapper)))
 
 
 def look_and_close(close: Callable[[Any], None], session: Any) -> None:
-    """In place of a session's ``close``."""
+    """Replaces a session's ``close``: reads the loss scales first."""
     # A remote server may be gone by now, and nobody would want to wait for it.
     if not session.sess_str and not collecting.is_running():
         for watched in getattr(session.graph, _ATTRIBUTE, ()):
-            with contextlib.suppress(Exception):  # closed, broken or never initialized: there is nothing to tell
+            with contextlib.suppress(Exception):  # closed, broken or never initialized: there is nothing to report
                 _look(session, watched)
     close(session)
 
@@ -59,7 +59,7 @@ def _look(session: Any, watched: _Watched) -> None:
 
 
 def _is_closed() -> Status:
-    """What the ledger would read now.
+    """Stands for a status that can no longer be read.
 
     Raises:
         RuntimeError: always; the last look counts.

@@ -1,4 +1,5 @@
-"""The patches of tf_keras: ``compile`` wraps the optimizer, ``fit`` adds the monitor, bare loops are warned."""
+"""The patches of tf_keras: ``compile`` wraps the optimizer, ``fit`` adds the monitor, loops that do not scale are
+warned."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from amp_tf.hooks.patches import calling
 
 
 def patches(context: Context) -> list[Patch]:
-    """Of models, of what .h5 files say of them, and of optimizers."""
+    """The patches of models, of the metadata in .h5 files, and of optimizers."""
     import tf_keras
 
     # What tf_keras.Model becomes after tf.compat.v1.disable_v2_behavior(). Its monitor would have nothing to read.

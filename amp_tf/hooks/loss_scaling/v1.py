@@ -1,4 +1,4 @@
-"""The patches of ``tf.compat.v1.train``: optimizers scale by themselves, and old checkpoints restore into new graphs.
+"""The patches of ``tf.compat.v1.train``: optimizers scale automatically, and old checkpoints restore into new graphs.
 
 ``minimize`` calls ``compute_gradients`` and ``apply_gradients``, and so do optimizers that wrap another (Horovod's),
 so these two are all there is to patch. An optimizer may have an ``apply_gradients`` of its own that never calls the
@@ -13,10 +13,10 @@ import inspect
 import weakref
 from typing import Any
 
-from amp_tf.hooks import notices
 from amp_tf.hooks.loss_scaling import sessions
 from amp_tf.hooks.loss_scaling.automatic import Context, Patch, replace, survive
 from amp_tf.hooks.patches import calling
+from amp_tf.hooks.process import notices
 from amp_tf.loss_scaling import is_loss_scaled
 
 # The attribute of an optimizer that holds its wrappers by graph (or "eager"): the variables belong to one graph.
@@ -29,7 +29,7 @@ _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
 
 
 def patches(context: Context) -> list[Patch]:
-    """Of sessions, optimizers and savers."""
+    """The patches of sessions, optimizers and savers."""
     import tensorflow as tf
     from tensorflow.python.client import session
 
@@ -45,7 +45,7 @@ def patches(context: Context) -> list[Patch]:
 
 
 def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -> Any:
-    """The wrapper that stands for this optimizer in the current graph, made when first asked for.
+    """The wrapper of this optimizer in the current graph, created at the first request.
 
     Args:
         optimizer: a ``tf.compat.v1.train.Optimizer``.
@@ -54,9 +54,10 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
             itself, no wrapper is made: such classes mostly hand both calls to another optimizer, which gets its own.
 
     Returns:
-        The wrapper, or ``None`` if the optimizer is to go on by itself.
+        The wrapper, or ``None`` if the optimizer is to be left alone.
     """
-    from amp_tf.loss_scaling import usage, v1
+    from amp_tf.loss_scaling import v1
+    from amp_tf.loss_scaling.recognizing import usage
 
     if usage.is_inner_call() or optimizer in _wrapped_by_hand or not context.should_scale(optimizer):
         return None
@@ -74,7 +75,7 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
 
 
 def patch_overrides(optimizer: Any, context: Context) -> None:
-    """Patches the ``apply_gradients`` that an optimizer's classes define themselves, once for each class."""
+    """Patches the ``apply_gradients`` methods that an optimizer's own classes define, once for each class."""
     if is_loss_scaled(optimizer):
         return
     for cls in type(optimizer).__mro__:
@@ -96,14 +97,14 @@ def _method(original: Any, name: str, context: Context) -> Any:
         wrapper = survive(where, wrapper_of, self, context)
         if wrapper is None:
             return original(self, *args, **kwargs)
-        wrapper.stand_below(_base_methods)
+        wrapper.delegate_to(_base_methods)
         return getattr(wrapper, name)(*args, **kwargs)
 
     return method
 
 
 def _override(context: Context, apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """In place of an ``apply_gradients`` that hides the base class's."""
+    """Replaces an ``apply_gradients`` that hides the base class's."""
     where = f"{type(optimizer).__name__}.apply_gradients"
     wrapper = survive(where, lambda: wrapper_of(optimizer, context, reaches_base=False))
     if wrapper is None or not (args or "grads_and_vars" in kwargs):
@@ -113,12 +114,12 @@ def _override(context: Context, apply_gradients: Any, optimizer: Any, /, *args: 
     def apply(inner: Any, pairs: Any, **_: Any) -> Any:
         return apply_gradients(inner, pairs, *args[1:], **others)
 
-    wrapper.stand_below({**_base_methods, "apply_gradients": apply})
+    wrapper.delegate_to({**_base_methods, "apply_gradients": apply})
     return apply_by(wrapper, list(args[0] if args else kwargs["grads_and_vars"]), where)
 
 
 def apply_by(wrapper: Any, pairs: Any, where: str) -> Any:
-    """A step of an optimizer whose ``apply_gradients``, named in the warning, may not stand inside a condition."""
+    """Makes a step of an optimizer whose ``apply_gradients`` may not work inside a condition."""
     import tensorflow as tf
 
     try:
@@ -157,9 +158,9 @@ def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
 
 
 def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
-    """The variables of loss scaling that a saver would restore and a checkpoint does not have.
+    """The variables of loss scaling that a saver would restore and that a checkpoint does not have.
 
-    None where anything else is missing too, which is for ``Saver.restore`` to tell.
+    Empty where anything else is missing too, which ``Saver.restore`` reports.
     """
     import tensorflow as tf
 
@@ -173,7 +174,7 @@ def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
 
 
 def restore_without_scale(saver: Any, session: Any, path: Any, missing: list[Any]) -> None:
-    """Restores a checkpoint of a run without loss scaling: everything that is in it; the scale starts anew.
+    """Restores a checkpoint of a run without loss scaling: all that it holds; the scale starts anew.
 
     Adds nothing to the graph, which a MonitoredSession has finalized.
     """
@@ -196,7 +197,7 @@ def restore_without_scale(saver: Any, session: Any, path: Any, missing: list[Any
 
 
 def _targets(saver: Any, session: Any) -> dict[str, Any]:
-    """What a saver restores, by its name in the checkpoint; nothing if it restores more than plain variables."""
+    """The variables that a saver restores, by name in the checkpoint; empty if it restores anything else."""
     wanted = saver._var_list
     if wanted is None:
         if session.graph.get_collection("saveable_objects"):

@@ -1,1 +1,1 @@
-"""Functions that XLA compiles, which no graph optimizer sees."""
+"""Functions that XLA compiles, which graph optimizers do not see."""

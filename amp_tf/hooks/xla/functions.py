@@ -1,4 +1,4 @@
-"""Functions that XLA compiles are rewritten when TensorFlow creates them.
+"""Rewrites functions that XLA compiles when TensorFlow creates them.
 
 ``jit_compile=True`` functions never reach Grappler, so a graph optimizer cannot see them. All of them pass through
 ``atomic_function.from_func_graph``; here it is wrapped: the new function's definition is rewritten and registered again
@@ -26,10 +26,11 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.calls import referenced
-from amp_tf.hooks import devices, evidence, op_names
-from amp_tf.hooks.notices import warn_once
 from amp_tf.hooks.patches import Patches, calling
-from amp_tf.hooks.slow_float16 import warn_if_slow
+from amp_tf.hooks.process import devices, op_names
+from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks.process.notices import warn_once
+from amp_tf.hooks.process.slow_float16 import warn_if_slow
 from amp_tf.hooks.xla import saving
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.rewriting.clones import Clone, RewrittenFunction, rewrite_with_callees
@@ -44,7 +45,7 @@ _rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionar
 
 
 def install(config: AmpConfig) -> None:
-    """Rewrites, from now on, each function that XLA will compile. A second call only changes the configuration.
+    """Rewrites each function that XLA will compile from now on. A second call only changes the configuration.
 
     Args:
         config: the settings.
@@ -59,7 +60,7 @@ def install(config: AmpConfig) -> None:
 
 
 def uninstall() -> None:
-    """Leaves functions alone from now on; those that were rewritten stay so. A second call does nothing."""
+    """Stops rewriting functions; those that were rewritten stay so. Idempotent."""
     global _config
     with _lock:
         _config = None
@@ -78,7 +79,7 @@ def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any
         try:
             _convert(function, config)
         except Exception as error:  # the host program goes on with the original function, whatever went wrong
-            evidence.count_failure(error)
+            process_state.count_failure(error)
             warn_once(
                 "xla.failed",
                 f"stays in float32, {type(error).__name__}: {error}",
@@ -94,7 +95,7 @@ def _is_compiled(attrs: Any) -> bool:
 
 
 def _convert(function: Any, config: AmpConfig) -> None:
-    """Rewrites a function that was just registered, and registers the clones that it needs."""
+    """Rewrites a function that was just registered, and registers the clones of functions that it needs."""
     from tensorflow.core.framework.function_pb2 import FunctionDefLibrary
 
     from amp_tf.reporting import process
@@ -107,7 +108,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
     known = context.list_function_names()  # of str, although the functions themselves are called by bytes
 
     def called(is_wanted: Callable[[str], bool]) -> dict[str, Any]:
-        """All functions that run inside this one, as far as they are wanted."""
+        """All functions that this one calls, directly or not, filtered."""
         found: dict[str, Any] = {}
         waiting = [original]
         while waiting:
@@ -117,7 +118,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
                     waiting.append(found[name])
         return found
 
-    # Whether all that is called computes products tells what becomes of its arguments.
+    # What becomes of the arguments depends on whether any called function computes products.
     library = FunctionDefLibrary(function=called(lambda name: True).values())
     callees = called(lambda name: name.encode() not in _rewritten)
     with log_files.coming("xla"), recording.traced(function):
@@ -155,7 +156,7 @@ def _register(function: Any, original: Any, result: RewrittenFunction) -> None:
 
 
 def _atomic_clone(function: Any, clone: Clone, made: dict[str, Any]) -> Any:
-    """Registers a clone; it stays registered as long as the object that is returned lives.
+    """Registers a clone; it stays registered as long as the returned object lives.
 
     The object describes itself by its original's graph: TensorFlow asks functions for their graph when it saves a model
     or explains an error, and there the original is what the user wrote.

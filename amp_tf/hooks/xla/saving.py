@@ -1,4 +1,4 @@
-"""A SavedModel that is exported while amp_tf is on holds the float32 functions that the user wrote.
+"""Saves the original float32 functions in a SavedModel that is exported while amp_tf is on.
 
 TensorFlow copies the functions of a model out of its runtime, where those for XLA are rewritten. The meta graph is put
 right after it was built: rewritten functions get their original definition back, clones go.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from amp_tf.hooks import notices
 from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.process import notices
 
 _functions: Mapping[bytes, Any] = {}
 _patches = Patches()

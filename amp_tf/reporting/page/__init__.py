@@ -1,1 +1,1 @@
-"""The report as one HTML file that needs no network."""
+"""Reports and comparisons as an HTML file that needs no network."""

@@ -1,67 +1,85 @@
-"""Builds the page: one HTML file with its style, script and data inside."""
+"""Builds the page: one HTML file with its style, its scripts, and the documents that these show."""
 
 from __future__ import annotations
 
-import re
+import base64
+import html
+import json
+import os.path
+import zlib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from amp_tf.reporting.page import sections
-from amp_tf.reporting.page.nodes import pack
-from amp_tf.reporting.page.words import text
+from amp_tf.reporting.document_types import KIND
+from amp_tf.reporting.layers import layer_of
 
 Document = Mapping[str, Any]
 _FRAME = "width: 100%; height: 36rem; border: 0"
+_SCRIPTS = ("common.js", "report.js", "nodes.js", "comparison.js", "page.js")
 
 
 def page(documents: Sequence[Document]) -> str:
-    """One page for one report, or for several side by side."""
-    title = sections.title(documents[0]) if len(documents) == 1 else f"{len(documents)} runs"
-    parts = [sections.comparison(documents)] if len(documents) > 1 else []
-    parts += [_run(document, number, len(documents)) for number, document in enumerate(documents)]
-    return (
-        f"{head(f'amp_tf: {title}')}"
-        f'<body><a class="skip" href="#main">To the report</a><main id="main">{"".join(parts)}</main>'
-        f"<script>{_resource('page.js')}</script></body></html>\n"
-    )
+    """One page for one report, for several side by side, or for one comparison.
+
+    Args:
+        documents: of reports; or that of a comparison with ``text``, what the terminal shows of it.
+    """
+    if documents[0]["schema"] != KIND:
+        return _whole(f"amp_tf: {documents[0]['name']}", documents)
+    shown = [{**_without_figures_of_nodes(document), "title": title(document)} for document in documents]
+    return _whole(f"amp_tf: {shown[0]['title'] if len(shown) == 1 else f'{len(shown)} runs'}", shown)
 
 
 def fragment(document: Document) -> str:
-    """The top of the page for a notebook: the one number, the counts, and what keeps work in float32.
+    """What a notebook shows, in a frame of its own, so that its style stays there.
 
-    In a frame of its own, so that its style stays there; without a script, so nothing in it can be pressed.
+    Of a report it is the top: the one number, the counts, and what keeps work in float32.
     """
-    top = "".join(part(document) for part in (sections.hero, sections.tiles, sections.blockers))
-    still = re.sub(r"<button[^>]*>(.*?)</button>", r"<code>\1</code>", top)
-    return framed("amp_tf report", f"<article>{still}</article>")
+    if document["schema"] != KIND:
+        return _framed(_whole("amp_tf comparison", [document]), "amp_tf comparison")
+    graphs = [{**graph, "nodes": [], "inserted_casts": []} for graph in document["graphs"]]
+    return _framed(_whole("amp_tf report", [{**document, "graphs": graphs}], is_part=True), "amp_tf report")
 
 
-def framed(title: str, inside: str) -> str:
-    """A part of a page for a notebook, in a frame of its own."""
-    whole = f"{head(title)}<body><main>{inside}</main></body></html>"
-    return f'<iframe srcdoc="{text(whole)}" title="{text(title)}" style="{_FRAME}"></iframe>'
+def title(document: Document) -> str:
+    """The name of the program that a report is of, without its folder."""
+    program = str(document["process"].get("program", "")) or "a rewrite"
+    first, _, rest = program.partition(" ")
+    return f"{os.path.basename(first)} {rest}".strip()
 
 
-def head(title: str) -> str:
-    """What stands before a page's body: its title and the style."""
+def _framed(whole: str, name: str) -> str:
+    return f'<iframe srcdoc="{html.escape(whole)}" title="{name}" style="{_FRAME}"></iframe>'
+
+
+def _whole(name: str, documents: Sequence[Document], *, is_part: bool = False) -> str:
+    data = json.dumps({"documents": documents, "isPart": is_part}, separators=(",", ":"))
+    packed = base64.b64encode(zlib.compress(data.encode(), 9)).decode()
+    scripts = "".join(f"<script>{_resource(script)}</script>" for script in _SCRIPTS)
+    skip = "" if is_part else '<a class="skip" href="#main">To the report</a>'
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{text(title)}</title><style>{_resource('style.css')}</style></head>"
+        f"<title>{html.escape(name)}</title><style>{_resource('style.css')}</style></head>"
+        f'<body>{skip}<main id="main"><noscript>This page needs JavaScript; the JSON file has it all.</noscript></main>'
+        f'<script type="application/octet-stream" id="documents">{packed}</script>{scripts}</body></html>\n'
     )
 
 
-def _run(document: Document, number: int, count: int) -> str:
-    level, prefix = (1, "") if count == 1 else (2, f"run{number}-")
-    body = "".join(part(document) for part in sections.PARTS)
-    body = re.sub(r'<h3 id="(.*?)">(.*?)</h3>', rf'<h{level + 1} id="{prefix}\1">\2</h{level + 1}>', body)
-    return (
-        f'<article id="run{number}"><header><p class="brand">amp_tf report</p>'
-        f'<h{level} class="title">{text(sections.title(document))}</h{level}>{sections.origin(document)}</header>{body}'
-        f'<script type="application/octet-stream" class="nodes">{pack(document)}</script></article>'
-    )
+def _without_figures_of_nodes(document: Document) -> Document:
+    """The document with a short list for each node, so that 50,000 nodes fit into 2 MB."""
+    graphs = [{**graph, "nodes": list(map(_short, graph["nodes"]))} for graph in document["graphs"]]
+    return {**document, "graphs": graphs}
+
+
+def _short(node: Mapping[str, Any]) -> list[Any]:
+    """The part of a node's row that report.js reads."""
+    operations = node.get("operations", 0.0)
+    work = None if operations is None else round(operations * (node.get("runs") or 1.0))
+    is_f16 = int(node["precision"] != "float32")
+    return [node["name"], node["op"], is_f16, node["reason"], node.get("cause"), work, layer_of(node["name"])]
 
 
 def _resource(name: str) -> str:

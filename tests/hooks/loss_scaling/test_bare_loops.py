@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.loss_scaling import lineage
+from amp_tf.loss_scaling.recognizing import lineage
 from tests.hooks import running
 from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
 

@@ -1,0 +1,307 @@
+"""Runs versions of a step, batch by batch, without Grappler, which has run already; by XLA if asked for.
+
+Forms run one after the other, so that only one has its tensors in memory; what stays of float32 for the next one are
+the outputs of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from amp_tf.comparing import instruments
+from amp_tf.comparing.compiled import import_compiled
+from amp_tf.comparing.flattening import FlatStep, aligned
+from amp_tf.comparing.joining import FLOAT32, feed_name, join, tensor_name
+from amp_tf.comparing.randomness import keeps_state
+from amp_tf.comparing.steps import UPDATE, Step
+from amp_tf.errors import GraphError
+from amp_tf.oplists.table import VARIABLE_READERS
+
+_CHANGES = np.array([1 - 2.0**-23, 1 + 2.0**-23], np.float32)  #: of a number by its last bit, down and up
+_AT_ONCE = 2**25  #: bytes of disturbed variables that wait to be set
+
+
+def output_names(step: Step, flat: FlatStep) -> list[tuple[str, str]]:
+    """Kind and name of each floating-point result, and of each floating-point variable that the step writes."""
+    results = [step.results[number] for number in step.floats]
+    return [*results, *((UPDATE, flat.variables[node].name) for node in _written(flat))]
+
+
+class JointGraph:
+    """Several versions of a step in one graph, with a session that feeds them and sets their variables.
+
+    Args:
+        step: the step.
+        flat: its graph.
+        sides: for each side its GraphDef; float32 first.
+        compiled: names of the tensors that are wanted, where XLA is to compile the only side; then no other ones are
+            there.
+    """
+
+    def __init__(self, step: Step, flat: FlatStep, sides: dict[str, Any], compiled: Sequence[str] = ()) -> None:
+        import tensorflow as tf
+
+        self._step, self._flat, self._sides = step, flat, list(sides)
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            joint = join(flat, sides)
+            names = [f"{side}/{name}" for side in sides for name in flat.effects]
+            self._compiled: dict[str, Any] = {}
+            if compiled:
+                inputs = [feed_name(FLOAT32, node, flat) for node in (*flat.feeds, *flat.captures, *flat.variables)]
+                results = [tensor_name(FLOAT32, name, flat) for name in compiled]
+                self._compiled = dict(zip(results, import_compiled(joint, inputs, results, names), strict=True))
+            else:
+                tf.import_graph_def(joint, name="")
+            self._starts = {node: self._start(node) for node in flat.variables}
+            self._resets = {node: [self._reset(side, node) for side in sides] for node in flat.variables}
+        self._effects = [] if compiled else [self.graph.get_operation_by_name(name) for name in names]
+        self._keeps_state = keeps_state(joint)
+        self._session: Any = None  # made by a run
+        self._writes = bool(_written(flat, of_all=True))
+        self._held: bool | None = None  # whether the variables hold their values, or disturbed ones
+
+    def close(self) -> None:
+        """Frees the session's memory; the next run creates another. Idempotent."""
+        if self._session is not None:
+            self._session.close()
+        self._session, self._held = None, None
+
+    def tensor(self, side: str, name: str) -> Any:
+        """A tensor of the step, in one version."""
+        full_name = tensor_name(side, name, self._flat)
+        return self._compiled[full_name] if full_name in self._compiled else self.graph.get_tensor_by_name(full_name)
+
+    def fetch(
+        self,
+        wanted: Any,
+        number: int,
+        scale: float,
+        *,
+        is_disturbed: bool = False,
+        is_alone: bool = False,
+    ) -> Any:
+        """Runs a batch from the variables' initial values.
+
+        Args:
+            wanted: what to fetch.
+            number: of the batch.
+            scale: of the loss, where the step is scaled.
+            is_disturbed: whether inputs and variables differ in their last bit.
+            is_alone: whether the rest of the step is not wanted: then variables that do not lead to what is fetched,
+                such as an optimizer's, are not even filled.
+
+        Raises:
+            GraphError: TensorFlow cannot run the step with this batch.
+        """
+        import tensorflow as tf
+
+        change = _disturbed if is_disturbed else lambda value: value
+        if self._keeps_state:
+            self.close()
+        if self._session is None:
+            self._session = new_session(self.graph)
+        try:
+            if self._writes or self._held is not is_disturbed:
+                chosen = self._variables_behind(wanted) if is_alone else list(self._flat.variables)
+                for part in self._parts(chosen):
+                    start = {self._starts[node]: change(self._flat.variables[node].value) for node in part}
+                    self._session.run([self._resets[node] for node in part], start)
+                self._held = is_disturbed if not is_alone else None
+            effects = [] if is_alone else self._effects
+            return self._session.run((wanted, effects), self._feed(number, scale, change))[0]
+        except tf.errors.OpError as error:
+            raise GraphError(
+                f"a batch cannot be run ({_why(error.message)})",
+                where="compare(batches)",
+                fix="Call the step with this batch, in float32, to see whether it runs at all",
+            ) from error
+
+    def read(self, wanted: Any) -> Any:
+        """Fetches tensors that depend on variables only, such as their values after a batch."""
+        return self._session.run(wanted)
+
+    def _parts(self, chosen: Sequence[str]) -> list[list[str]]:
+        """Splits variables into groups whose disturbed copies fit into little memory."""
+        parts: list[list[str]] = [[]]
+        waiting = 0
+        for node in chosen:
+            waiting += self._flat.variables[node].value.nbytes
+            if waiting > _AT_ONCE and parts[-1]:
+                parts.append([])
+                waiting = self._flat.variables[node].value.nbytes
+            parts[-1].append(node)
+        return parts
+
+    def _variables_behind(self, wanted: Any) -> list[str]:
+        """The variables that some tensors depend on, by values or by control edges, in any version."""
+        import tensorflow as tf
+
+        waiting = [tensor.op for tensor in tf.nest.flatten(wanted)]
+        found = set(waiting)
+        while waiting:
+            operation = waiting.pop()
+            fresh = {*(tensor.op for tensor in operation.inputs), *operation.control_inputs} - found
+            found |= fresh
+            waiting += fresh
+        names = {operation.name for operation in found}
+        return [node for node in self._flat.variables if any(f"{side}/{node}" in names for side in self._sides)]
+
+    def _feed(self, number: int, scale: float, change: Any) -> dict[str, Any]:
+        values = [*self._step.batches[number], *([np.float32(scale)] if self._step.is_scaled else [])]
+        given = {**dict(zip(self._flat.feeds, values, strict=True)), **self._flat.captures}
+        names = {node: f"{feed_name(FLOAT32, node, self._flat)}:0" for node in given}
+        return {names[node]: change(value) if value.ndim else value for node, value in given.items()}
+
+    def _start(self, node: str) -> Any:
+        import tensorflow as tf
+
+        variable = self._flat.variables[node]
+        return tf.compat.v1.placeholder(tf.as_dtype(variable.data_type), variable.value.shape)
+
+    def _reset(self, side: str, node: str) -> Any:
+        import tensorflow as tf
+
+        if self._flat.variables[node].is_reference:
+            return tf.raw_ops.Assign(ref=self.tensor(side, node), value=self._starts[node]).op
+        return tf.raw_ops.AssignVariableOp(resource=self.tensor(side, node), value=self._starts[node])
+
+
+class RunnableStep:
+    """One version of a step, in a graph and a session of its own.
+
+    Args:
+        step: the step.
+        flat: its graph.
+        graph: the version's GraphDef.
+        is_compiled: whether XLA compiles it.
+    """
+
+    def __init__(self, step: Step, flat: FlatStep, graph: Any, *, is_compiled: bool = False) -> None:
+        self._flat = flat
+        results = [flat.results[number] for number in step.floats]
+        self._joint = JointGraph(step, flat, {FLOAT32: graph}, results if is_compiled else ())
+        self._results = [self._joint.tensor(FLOAT32, name) for name in results]
+        self._written = _written(flat)
+        with self._joint.graph.as_default():
+            self._variables = [_read(self._joint.tensor(FLOAT32, node)) for node in self._written]
+
+    def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
+        """The outputs, in the order of :func:`output_names`; arguments as for :meth:`JointGraph.fetch`."""
+        results = self._joint.fetch(self._results, number, scale, is_disturbed=is_disturbed)
+        change = _disturbed if is_disturbed else lambda value: value
+        after = zip(self._written, self._joint.read(self._variables), strict=True)
+        return [*results, *(value - change(self._flat.variables[node].value) for node, value in after)]
+
+    def close(self) -> None:
+        """Frees the session's memory; the next run creates another. Idempotent."""
+        self._joint.close()
+
+
+class Ruler:
+    """Measures how outputs differ from the true ones.
+
+    Args:
+        smallest: the smallest positive number of the 16-bit type.
+    """
+
+    def __init__(self, smallest: float) -> None:
+        import tensorflow as tf
+
+        self._smallest = smallest
+        self._graph = tf.Graph()
+        self._session = new_session(self._graph)
+        self._ends: dict[Any, tuple[Any, Any, Any, Any]] = {}
+
+    def measure(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray], kinds: Sequence[str]) -> np.ndarray:
+        """A row for each output, shape (outputs, columns).
+
+        Args:
+            found, truth: the outputs.
+            kinds: of the outputs. Of updates each number that is zero and not in the truth counts as underflown:
+                optimizers make large numbers of small ones.
+        """
+        outputs = zip(found, truth, kinds, strict=True)
+        return np.stack([self._row(value, right, kind == UPDATE) for value, right, kind in outputs])
+
+    def _row(self, value: np.ndarray, truth: np.ndarray, is_update: bool) -> np.ndarray:
+        of_value, of_truth, quick, thorough = self._of(value.dtype, is_update)
+        feed = {of_value: value, of_truth: truth.astype(np.float32, copy=False)}
+        row = self._session.run(quick, feed)
+        return instruments.settled(row) if instruments.is_enough(row) else self._session.run(thorough, feed)
+
+    def _of(self, dtype: Any, is_update: bool) -> tuple[Any, Any, Any, Any]:
+        import tensorflow as tf
+
+        if (dtype, is_update) not in self._ends:
+            smallest = float("inf") if is_update else self._smallest
+            with self._graph.as_default():
+                ends = tf.compat.v1.placeholder(dtype, None), tf.compat.v1.placeholder(tf.float32, None)
+                quick = instruments.quick_row(*ends, smallest)
+                self._ends[dtype, is_update] = (*ends, quick, instruments.thorough_row(*ends, smallest))
+        return self._ends[dtype, is_update]
+
+
+def _why(message: str) -> str:
+    """TensorFlow's message, without the frame that it puts around errors in graphs."""
+    message = message.removeprefix("Graph execution error:")
+    _, framed, said = message.rpartition("\nNode:")  # its name, and then what happened
+    lines = [line for line in said.splitlines()[bool(framed) :] if line.strip()]
+    return (lines or [message])[0].strip().rstrip(".")
+
+
+def new_session(graph: Any) -> Any:
+    """A session that does not optimize its graph."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import config_pb2
+
+    config = config_pb2.ConfigProto(allow_soft_placement=True)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
+    return tf.compat.v1.Session(graph=graph, config=config)
+
+
+def _read(variable: Any) -> Any:
+    """The value of a float32 variable."""
+    import tensorflow as tf
+
+    if variable.dtype != tf.resource:
+        return tf.identity(variable)
+    return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.float32)
+
+
+def _written(flat: FlatStep, *, of_all: bool = False) -> list[str]:
+    """The float32 variables, or all of them, that have readers other than plain reads."""
+    used = {
+        text.partition(":")[0]
+        for node in flat.graph.node
+        if node.op not in VARIABLE_READERS
+        for place, text in enumerate(node.input)
+        if not (text in flat.variables and flat.variables[text].is_reference and not _takes_reference(node.op, place))
+    }
+    return [
+        node for node, kept in flat.variables.items() if node in used and (of_all or kept.value.dtype == np.float32)
+    ]
+
+
+def _takes_reference(op: str, place: int) -> bool:
+    """Whether an input of an op is a reference, through which the op may write a TF1 variable."""
+    from tensorflow.python.framework import op_def_registry
+
+    arguments = getattr(op_def_registry.get(op), "input_arg", ())
+    return place < len(arguments) and arguments[place].is_ref
+
+
+def _disturbed(value: np.ndarray) -> np.ndarray:
+    """The same numbers with the last bit of each float32 changed, up or down; whole numbers, such as masks, stay."""
+    if value.dtype != np.float32:
+        return value
+    random = np.frombuffer(np.random.default_rng(value.size).bytes(-(-value.size // 8)), np.uint8)
+    is_up = np.unpackbits(random, count=value.size).reshape(value.shape)
+    changed = np.multiply(value, _CHANGES[is_up], out=np.empty_like(value))
+    np.copyto(changed, value, where=value == np.rint(value))
+    found: np.ndarray = aligned(changed)
+    return found

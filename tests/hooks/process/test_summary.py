@@ -1,0 +1,232 @@
+"""The line at exit: what was converted, or why nothing was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import _amp_tf_start
+import amp_tf
+from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks.process import summary
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Rule
+from amp_tf.reporting import process
+from amp_tf.reporting.process import Totals
+from amp_tf.reporting.schema import RewriteReport
+from amp_tf.rewriting.pipeline import rewrite
+from tests.hooks import running
+from tests.small_graphs import graph
+
+PRODUCT = "f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((32, 32)))"
+PLUGIN, XLA = "amp_tf.hooks.grappler.plugin", "amp_tf.hooks.xla.functions"
+PROGRAMS = {
+    "eager": ("tf.ones((32, 32)) @ tf.ones((32, 32))", {}, "TensorFlow ran no graph of four nodes or more"),
+    "no op for 16 bit": ("tf.function(lambda x: tf.sin(tf.exp(x) + x) * x)(tf.ones((32, 32)))", {}, "allow list"),
+    "excluded": (PRODUCT, {"AMP_TF_KEEP_FLOAT32": ".*"}, "keep_float32"),
+    "op removed": (
+        PRODUCT,
+        {"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_REMOVE": "MatMul,_FusedMatMul"},
+        "allow list",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PROGRAMS)
+def test_nothing_converted_comes_with_the_reason(case: str, site_folder: Path) -> None:
+    code, variables, reason = PROGRAMS[case]
+    ended = running.run(["-c", f"import tensorflow as tf; {code}"], site_folder, {**running.switched_on(), **variables})
+    assert ended.status == 0, ended.err
+    assert ended.converted == 0
+    assert reason in ended.summary[6]
+    assert ended.warnings == []
+
+
+# oneDNN fuses a swish with a convolution, and of that node amp_tf does not know the parts. No CPU has a fused kernel in
+# float16.
+SWISH = """
+def swish(x):
+    biased = tf.nn.bias_add(tf.nn.conv2d(x, tf.ones((3, 3, 8, 8)) / 72, 1, "SAME"), tf.ones(8))
+    return biased * tf.sigmoid(biased)
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "is_converted", "text"),
+    [
+        ("swish(x)", False, f": {Rule.NO_FUSED_KERNEL.words}"),
+        ("tf.reshape(swish(x), (64, 8)) @ tf.ones((8, 8))", True, f"; 1 product left in float32: {summary.FUSED}"),
+    ],
+)
+def test_fused_products_that_are_left_are_counted_with_the_reason(
+    result: str, is_converted: bool, text: str, site_folder: Path
+) -> None:
+    code = f"import tensorflow as tf{SWISH}tf.function(lambda x: tf.exp({result}))(tf.random.normal((1, 8, 8, 8)))"
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "TF_ENABLE_ONEDNN_OPTS": "1"}
+    ended = running.run(["-c", f"{code}; import amp_tf; print(amp_tf.report())"], site_folder, variables)
+    assert ended.status == 0, ended.err
+    assert (ended.converted > 0) is is_converted
+    assert text in ended.summary[6]
+    assert "1 node (1 _FusedConv2D)" in ended.out
+    assert Rule.NO_FUSED_KERNEL.words in ended.out
+
+
+def test_a_process_without_tensorflow_says_nothing(site_folder: Path) -> None:
+    ended = running.run(["-c", "import amp_tf; amp_tf.enable()"], site_folder, running.switched_on())
+    assert (ended.status, ended.out, ended.err) == (0, "", "")
+
+
+def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder: Path) -> None:
+    code = "from absl import logging; logging.set_verbosity(logging.ERROR); import tensorflow"
+    ended = running.run(["-c", code], site_folder, running.switched_on())
+    assert ended.status == 0
+    assert "amp_tf" not in ended.err
+
+
+@pytest.fixture
+def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has just begun."""
+    _amp_tf_start.unfollow()  # what other tests of this process turned on
+    monkeypatch.setattr(process_state, "_state", process_state.ProcessState())
+    monkeypatch.setattr(process, "_ledger", process.Ledger())
+    monkeypatch.setattr(summary, "_parts", [])
+    monkeypatch.setattr(summary, "_has_xla_functions", lambda: False)  # those of other tests may be alive
+
+
+@pytest.mark.usefixtures("nothing_seen")
+def test_the_report_begins_with_the_line_at_exit_and_says_that_amp_tf_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    off = "0 graphs, 0 of 0 nodes converted, 0 casts: amp_tf is off: "
+    assert str(amp_tf.report()) == amp_tf.report().to_dict()["summary"] == summary.line()
+    assert str(amp_tf.report()) == f"{off}set {running.SWITCH}=1 or call amp_tf.enable() to turn it on"
+    monkeypatch.setenv(running.SWITCH, "1")
+    assert str(amp_tf.report()).startswith(f"{off}this Python did not read amp_tf.pth")
+    monkeypatch.setenv("AMP_TF_DISABLE", "1")
+    assert str(amp_tf.report()) == f"{off}AMP_TF_DISABLE is set"
+    monkeypatch.setenv("AMP_TF_DISABLE", "perhaps")
+    assert (
+        str(amp_tf.report()) == f"{off}AMP_TF_DISABLE: 'perhaps' is not a valid value. Valid values: 1, true, 0, false"
+    )
+
+
+@pytest.mark.usefixtures("nothing_seen")
+def test_the_report_tells_failures_hooks_that_are_missing_and_what_else_the_line_has() -> None:
+    process_state.note(off="")
+    for text in ("first.\nmore", "second"):
+        process_state.count_failure(ValueError(text))
+    process_state.note_install(XLA, "OSError: no")
+    summary.add_part(lambda: "loss scale 32,768")
+    assert str(amp_tf.report()) == (
+        f"0 graphs, 0 of 0 nodes converted, 0 casts: {summary.ALL_FAILED}; 2 rewrites failed, and the graphs stayed in "
+        f"float32 (ValueError: first.); not installed: {XLA} (OSError: no); loss scale 32,768"
+    )
+
+
+@pytest.mark.usefixtures("nothing_seen")
+def test_graphs_that_were_seen_before_amp_tf_was_turned_off_keep_their_own_reason() -> None:
+    seen = rewrite(graph("x = Placeholder()\ne = Exp(x)"), hardware=Hardware(cpu_has_bf16=True))
+    process.record(seen.report, way="grappler")
+    process_state.note(off="amp_tf is off: amp_tf.disable() was called")
+    assert summary.line() == (
+        "1 graph, 0 of 2 nodes converted, 0 casts: the graph has no node that the allow list converts; by now amp_tf "
+        "is off: amp_tf.disable() was called"
+    )
+    process_state.note(policy="mixed_bfloat16")
+    process_state.note(off="")
+    assert summary.line().endswith(
+        ": Keras' own policy 'mixed_bfloat16' has its layers compute in 16 bit, and left nothing to convert"
+    )
+
+
+@pytest.mark.usefixtures("nothing_seen")
+def test_where_no_device_is_converted_the_line_ends_with_the_command_that_looks_at_a_gpu() -> None:
+    product = rewrite(graph("x = Placeholder()\nm = MatMul(x, x)"), hardware=Hardware()).report
+    process.record(product, way="grappler")
+    process_state.note(off="")
+    summary.add_part(lambda: "loss scale 32,768")
+    assert summary.line().endswith(
+        "TensorFlow sees no GPU); loss scale 32,768; how it would fare on a GPU: amp-tf compare --precision float16 "
+        "--target gpu -- python train.py"
+    )
+    process_state.note(idle="another plugin is loaded")
+    assert "amp-tf compare" not in summary.line()
+
+
+@pytest.mark.parametrize(("code", "is_told"), [("", False), (f"{PRODUCT}; ", True)])
+def test_after_a_traceback_of_the_program_the_line_comes_only_if_something_was_done(
+    code: str, is_told: bool, site_folder: Path
+) -> None:
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
+    ended = running.run(["-c", f"import tensorflow as tf; {code}1 / 0"], site_folder, variables)
+    assert ended.status == 1
+    assert ("amp_tf: " in ended.err) is is_told
+
+
+@pytest.mark.usefixtures("nothing_seen")
+@pytest.mark.parametrize(
+    ("graphs", "seen", "reason"),
+    [
+        ({}, process_state.ProcessState(off="amp_tf is off"), "amp_tf is off"),
+        ({"grappler": 3}, process_state.ProcessState(idle="another plugin is loaded"), "another plugin is loaded"),
+        ({"grappler": 2}, process_state.ProcessState(xla_graphs=2), summary.ONLY_XLA),
+        ({}, process_state.ProcessState(failures=2), summary.ALL_FAILED),
+        ({}, process_state.ProcessState(), summary.EAGER),
+        ({}, process_state.ProcessState(not_installed={PLUGIN: "OSError: no"}), summary.NO_PLUGIN),
+        ({}, process_state.ProcessState(not_installed={XLA: "OSError: no"}), summary.EAGER),
+    ],
+)
+def test_the_state_tells_why(graphs: dict[str, int], seen: process_state.ProcessState, reason: str) -> None:
+    assert summary.why_nothing(RewriteReport(), Totals(graphs=graphs), seen) == reason
+
+
+def test_a_part_is_added_once_and_is_left_out_when_it_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary, "_parts", [])
+
+    def scale() -> str:
+        return "loss scale 32,768"
+
+    for part in (scale, scale, lambda: ""):
+        summary.add_part(part)
+    assert summary.line().endswith("; loss scale 32,768")
+    assert summary.line().count("loss scale") == 1
+
+
+@pytest.mark.parametrize(("home", "reason"), [(PLUGIN, f": {summary.NO_PLUGIN}"), (XLA, "")])
+def test_a_hook_that_failed_to_install_is_named_with_its_error(home: str, reason: str, site_folder: Path) -> None:
+    broken = f"import {home} as hook; hook.install = None; import tensorflow as tf; {PRODUCT}"
+    ended = running.run(["-c", broken], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"})
+    assert ended.status == 0, ended.err
+    error = "TypeError: 'NoneType' object is not callable"
+    assert ended.summary[6] == f"{reason}; not installed: {home} ({error})"
+    assert (ended.converted > 0) is (home == XLA)
+    (warning,) = ended.warnings
+    assert f"a hook was not installed ({error})" in warning
+
+
+def test_a_later_success_takes_a_failure_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_state, "_state", process_state.ProcessState())
+    process_state.note_install(XLA, "OSError: no")
+    process_state.note_install(PLUGIN, "OSError: neither")
+    process_state.note_install(XLA)
+    assert process_state.current().not_installed == {PLUGIN: "OSError: neither"}
+
+
+@pytest.mark.usefixtures("nothing_seen")
+@pytest.mark.parametrize(
+    ("body", "precision", "is_told"),
+    [
+        ("m = MatMul(x, x)\ns = Sin(m)\nt = Tan(m)", "bfloat16", True),
+        ("m = MatMul(x, x)\nn = MatMul(m, m)\no = MatMul(n, n)\ns = Sin(o)", "bfloat16", False),
+        ("m = MatMul(x, x)\ns = Sin(m)", "auto", False),  # the cost model has weighed it
+    ],
+)
+def test_more_casts_than_converted_nodes_are_told(
+    body: str, precision: str, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = amp_tf.AmpConfig(precision=precision, ignore_performance=True)
+    monkeypatch.setattr(process_state, "_state", process_state.ProcessState(config=config))
+    result = rewrite(graph(f"x = Placeholder()\n{body}"), config, hardware=Hardware(cpu_has_bf16=True))
+    assert result.report.converted > 0
+    process.record(result.report, way="grappler")
+    process_state.note(off="")
+    assert (summary.MORE_CASTS in summary.line()) is is_told
