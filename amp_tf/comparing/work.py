@@ -160,6 +160,23 @@ class Work:
         done = len(ideal)
         return Yardstick(tuple(numbers[:done]), pooled(ideal), pooled(noise[:done]), is_cut=done < len(numbers))
 
+    def in_any_batch(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
+        """The yardstick with the largest error of the ideal program in any batch: in one it may be right by luck.
+
+        Args:
+            yardstick: of the step.
+            config: by which it was rewritten.
+            scale: of the loss.
+        """
+        version = self._version(self.rewritten(_ideal(config)).graph, _IDEAL)
+        try:
+            measured = self._compare_with_float32(version, _IDEAL, None, scale)
+        finally:
+            version.close()
+        batches = zip(*(measured.pooled([number]) for number in measured.rows), strict=True)
+        ideal = [max(of_output, key=lambda one: one.error) for of_output in batches]
+        return dataclasses.replace(yardstick, ideal=ideal, is_cut=measured.is_cut)
+
     def yardstick_of_trial(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
         """The yardstick for a trial; where a mended product is not finite, computed without it.
 
