@@ -34,6 +34,7 @@ _SCALES = (
     2.0**-10,
 )  # as loss scaling finds its own, in larger steps
 _IDEAL = "products alone in 16 bit"
+_FEW = 8  # numbers of an output whose error is a matter of luck
 _JUDGED = 8  # of so many batches one is judged: the yardstick costs some three more runs
 
 
@@ -46,12 +47,14 @@ class Yardstick:
         ideal: how far off the ideal mixed program is, for each output.
         noise: how far float32 is with inputs that differ in their last bit.
         is_cut: whether the user interrupted it, and batches are missing.
+        has_all: whether ``ideal`` is of all batches; then outputs of a few numbers are judged by all of them together.
     """
 
     numbers: tuple[int, ...]
     ideal: Sequence[Statistics]
     noise: Sequence[Statistics]
     is_cut: bool = False
+    has_all: bool = False
 
 
 class Work:
@@ -163,6 +166,9 @@ class Work:
     def in_any_batch(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
         """The yardstick with the largest error of the ideal program in any batch: in one it may be right by luck.
 
+        A few numbers, such as a loss, are near the truth by luck in one batch, and far from it in another: of these it
+        is the error over all batches.
+
         Args:
             yardstick: of the step.
             config: by which it was rewritten.
@@ -174,8 +180,11 @@ class Work:
         finally:
             version.close()
         batches = zip(*(measured.pooled([number]) for number in measured.rows), strict=True)
-        ideal = [max(of_output, key=lambda one: one.error) for of_output in batches]
-        return dataclasses.replace(yardstick, ideal=ideal, is_cut=measured.is_cut)
+        largest = [max(of_output, key=lambda one: one.error) for of_output in batches]
+        ideal = [
+            together if one.size <= _FEW else one for one, together in zip(largest, measured.pooled(), strict=True)
+        ]
+        return dataclasses.replace(yardstick, ideal=ideal, is_cut=measured.is_cut, has_all=True)
 
     def yardstick_of_trial(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
         """The yardstick for a trial; where a mended product is not finite, computed without it.
@@ -196,8 +205,12 @@ class Work:
 
     def judge(self, measured: OutputMeasurement, yardstick: Yardstick) -> list[Output]:
         """The verdict on each output."""
-        found = measured.pooled([number for number in yardstick.numbers if number in measured.rows])
-        return judge(self.names, found, yardstick.ideal, yardstick.noise, measured.pooled(), self.precision)
+        numbers = [number for number in yardstick.numbers if number in measured.rows]
+        found, everywhere = measured.pooled(numbers), measured.pooled()
+        if yardstick.has_all:
+            most = _FEW * len(measured.rows)
+            found = [every if every.size <= most else one for one, every in zip(found, everywhere, strict=True)]
+        return judge(self.names, found, yardstick.ideal, yardstick.noise, everywhere, self.precision)
 
     def measure_nodes(self, rewritten: Any, number: int, scale: float, nodes: str | None) -> list[NodeMeasurement]:
         """Measures each node in one batch; arguments as for :func:`running.measure_nodes`."""
