@@ -65,3 +65,7 @@ def test_no_column_is_cut_on_a_narrow_screen(found, tmp_path):
             window.look(width)
             right = "Math.max(...[...document.querySelectorAll('td, pre')].map(e => e.getBoundingClientRect().right))"
             assert window.run(f"return {right}") <= width
+
+
+def test_without_javascript_the_page_shows_what_the_terminal_does(found):
+    assert f"<pre>{html.html.escape(str(found))}</pre></noscript>" in page(found)

@@ -57,13 +57,15 @@ def _whole(name: str, documents: Sequence[Document], *, is_part: bool = False) -
     data = json.dumps({"documents": documents, "isPart": is_part}, separators=(",", ":"))
     packed = base64.b64encode(zlib.compress(data.encode(), 9)).decode()
     scripts = "".join(f"<script>{_resource(script)}</script>" for script in _SCRIPTS)
+    texts = "".join(f"<pre>{html.escape(document['text'])}</pre>" for document in documents if "text" in document)
     skip = "" if is_part else '<a class="skip" href="#main">To the report</a>'
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{html.escape(name)}</title><style>{_resource('style.css')}</style></head>"
-        f'<body>{skip}<main id="main"><noscript>This page needs JavaScript; the JSON file has it all.</noscript></main>'
+        f'<body>{skip}<main id="main"><noscript>This page needs JavaScript; the JSON file has it all.{texts}</noscript>'
+        "</main>"
         f'<script type="application/octet-stream" id="documents">{packed}</script>{scripts}</body></html>\n'
     )
 
