@@ -13,4 +13,4 @@ Port: TypeAlias = int  #: an output of a node
 
 Indices: TypeAlias = npt.NDArray[np.int32]  #: nodes, units, ports, or kinds of nodes, or how many of them
 Mask: TypeAlias = npt.NDArray[np.bool_]  #: which of them
-Flags: TypeAlias = npt.NDArray[np.integer[Any]]  #: likewise as bytes (uint8), which Python's own loops read faster
+Flags: TypeAlias = npt.NDArray[np.integer[Any]]  #: a mask as bytes (uint8), which Python's own loops read faster

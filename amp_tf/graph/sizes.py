@@ -57,7 +57,7 @@ class KnownShapes:
         return bool(self._shapes)
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
-        """The shapes that were told."""
+        """The shapes that were given."""
         return self._shapes.get(node, ())
 
     def and_also(self, shapes: Mapping[str, Sequence[Shape | None]]) -> KnownShapes:

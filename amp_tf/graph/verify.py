@@ -226,8 +226,9 @@ def _without_casts(after: GraphView, old_number: Indices) -> tuple[Indices, Indi
     """What the nodes that were there before read once new casts are skipped.
 
     Returns:
-        Three arrays with one entry for each of their inputs, in order: the number that the reading node had before,
-        likewise of the node that it reads (-1 for a new one that is no cast, or stands in a ring of casts), its port.
+        Three arrays with one entry for each of their inputs, in order: the number that the reading node had before, the
+        number that the node it reads had before (-1 for a new one that is no cast, or stands in a ring of casts), and
+        the port.
     """
     edges = after.edges
     into_old = old_number[edges.dst_node] >= 0

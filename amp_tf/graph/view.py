@@ -68,7 +68,7 @@ class Edges:
 
 class Adjacency:
     """Neighbours of each unit, in both directions, as flat arrays: the fanins of ``u`` are
-    ``fanin[fanin_start[u]:fanin_start[u + 1]]``, and likewise the fanouts."""
+    ``fanin[fanin_start[u]:fanin_start[u + 1]]``, the fanouts the same slice of ``fanout``."""
 
     def __init__(self, src: npt.ArrayLike, dst: npt.ArrayLike, unit_count: int) -> None:
         src_array = np.asarray(src, dtype=np.int32)

@@ -31,7 +31,7 @@ from amp_tf.errors import AmpError
 from amp_tf.graph.indices import Indices, Mask, Node
 
 CONTROL = -1  #: among the sources of inputs: a control input
-UNKNOWN = -2  #: likewise: a name that is no tensor of the graph; smaller numbers: a control input that names no node
+UNKNOWN = -2  #: among them, a name that is no tensor of the graph; smaller numbers: a control input that names no node
 LIBRARY = Path(__file__).with_name("amp_tf_wire.so")
 
 
@@ -76,7 +76,7 @@ class WireNodes:
         device_firsts: the first node with each device.
         input_counts: how many inputs each node has, control inputs included.
         sources: of all inputs of all nodes, in order: the node, :data:`CONTROL`, or :data:`UNKNOWN` and less.
-        ports: likewise, the port.
+        ports: of all inputs, in the same order, the port that is read.
     """
 
     names: bytes

@@ -49,7 +49,7 @@ class Inputs:
         Args:
             ports: those of all nodes.
             names: of all nodes, for messages.
-            texts: gives the names of a node's inputs, likewise.
+            texts: gives the names of a node's inputs, for messages.
 
         Raises:
             BrokenInputError: an input names nothing, a port does not exist, a data input comes after a control input,

@@ -41,7 +41,7 @@ class Canvas:
         locked: the unit's type must stay, wherever the paint comes from (preserved nodes, name rules, scopes).
         is_float32: the unit's type is float32.
         type_allowed: the unit is float32, processable, and its op's definition lets it be 16 bit.
-        convertible: likewise, and there is a kernel for it.
+        convertible: the unit's type is allowed, and there is a 16-bit kernel for it.
         allow, deny: the paint.
         rule: the rule that painted each unit, 0 for none.
         cause: the unit from which the paint came, -1 for none.

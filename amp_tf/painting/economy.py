@@ -168,13 +168,13 @@ def _find_ports(canvas: Canvas, shapes: Shapes, runs: Runs) -> tuple[list[_Port]
         if node not in known:
             known[node] = shapes.output_shapes(view.names[node])
         counts.append(element_count(known[node][port]) if port < len(known[node]) else None)
-    told = [count for count in counts if count is not None]
-    typical = statistics.median(told) if told else _DEFAULT_ELEMENTS
+    sizes = [count for count in counts if count is not None]
+    typical = statistics.median(sizes) if sizes else _DEFAULT_ELEMENTS
     ports = [
         _Port(node, source, tuple(ends), typical if count is None else count, runs.of_readers[node])
         for ((node, _, source), ends), count in zip(readers.items(), counts, strict=True)
     ]
-    return ports, 2 * len(told) > len(ports)
+    return ports, 2 * len(sizes) > len(ports)
 
 
 def _unit_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[int, float]:

@@ -236,7 +236,7 @@ class _Chosen:
     Attributes:
         origins: the units that gave the values to choose from; those of :data:`FARTHEST` at most are known.
         converted: the converted units on the way from there.
-        rounded: likewise; empty if they round nothing.
+        rounded: the same units; empty if they round nothing.
     """
 
     origins: set[Unit]

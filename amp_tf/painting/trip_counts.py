@@ -49,8 +49,8 @@ class _Search:
 
     def all(self) -> dict[bytes, float]:
         """The loops whose trip counts are known."""
-        told = {name: self._count_of(name) for name in self._condition_of}
-        return {name: count for name, count in told.items() if count is not None}
+        counts = {name: self._count_of(name) for name in self._condition_of}
+        return {name: count for name, count in counts.items() if count is not None}
 
     def _count_of(self, name: bytes) -> float | None:
         if name not in self._counts_of:
@@ -70,9 +70,9 @@ class _Search:
     def _find_count(self, node: int) -> float | None:
         op, sources = self._view.ops[node], self._sources(node)
         if op in CONJUNCTIONS or op in LOOP_CONDITIONS:
-            told = [self._while_true(source) for source in sources]
-            known = [count for count in told if count is not None]
-            return min(known if len(known) == len(told) else [*known, TYPICAL]) if known else None
+            counts = [self._while_true(source) for source in sources]
+            known = [count for count in counts if count is not None]
+            return min(known if len(known) == len(counts) else [*known, TYPICAL]) if known else None
         if op not in BOUNDED or len(sources) < 2:
             return None
         ends = [self._origin(source) for source in sources]
