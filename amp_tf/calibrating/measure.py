@@ -219,8 +219,7 @@ def _table(
 
 
 def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...]]:
-    """The time of ops for each element at each size, without the overhead of calls and of taking inputs out of
-    stacks."""
+    """The time of ops for each element at each size, without the overhead of calls and of stacks of inputs."""
     stacks = {
         name: len(inputs) - 1 for name, (_, inputs) in elements.ops_on(elements.data_of(elements.SHAPES[0])).items()
     }

@@ -91,8 +91,7 @@ class Work:
         self._float32 = RunnableStep(self.step, self.flat, self.flat.graph)
 
     def measure(self, graph: Any, what: str, numbers: Sequence[int] | None = None) -> tuple[OutputMeasurement, float]:
-        """Runs a version with the first loss scale at which no gradient overflows; returns the measurement and the
-        scale.
+        """Runs a version with the first loss scale at which no gradient overflows; returns errors and scale.
 
         Where gradients overflow at any scale, none is used.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import threading
 from typing import Any
 
 from amp_tf.config import ENABLE_VAR, AmpConfig
@@ -23,25 +22,22 @@ _LIBRARIES = ("keras", "tf_keras")
 _NEEDED = "layers"
 _NARROW = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
 
-_lock = threading.Lock()
 _patches = Patches()
 
 
 def install(config: AmpConfig) -> None:
     """Watches the Keras libraries that are imported by now. Idempotent; call it again after another was imported."""
-    with _lock:
-        for library in _LIBRARIES:
-            if hasattr(sys.modules.get(library), _NEEDED):
-                # Its old names are in every version of both; keras.dtype_policies is there since Keras 3.0.5.
-                home = importlib.import_module(f"{library}.mixed_precision")
-                if _patches.put(home.Policy, "__init__", calling(_watch)):
-                    _notice(home.global_policy())
+    for library in _LIBRARIES:
+        if hasattr(sys.modules.get(library), _NEEDED):
+            # Its old names are in every version of both; keras.dtype_policies is there since Keras 3.0.5.
+            home = importlib.import_module(f"{library}.mixed_precision")
+            if _patches.put(home.Policy, "__init__", calling(_watch)):
+                _notice(home.global_policy())
 
 
 def uninstall() -> None:
     """Stops watching for policies. Idempotent."""
-    with _lock:
-        _patches.restore()
+    _patches.restore()
 
 
 def _watch(init: Any, policy: Any, /, *args: Any, **kwargs: Any) -> None:

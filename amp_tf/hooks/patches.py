@@ -7,6 +7,7 @@ patch has to be harmless after it was taken back. Put again, it is used as it li
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,9 +47,10 @@ def calling(ours: Callable[..., Any], *first: Any) -> Callable[[Any], Any]:
 
 
 class Patches:
-    """A set of patches that are restored together. Not thread-safe: its owner has a lock."""
+    """A set of patches that are restored together. Thread-safe."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()
         self._patches: list[_Patch] = []
         self._buried: list[_Patch] = []  # given back, but inside a wrapper of somebody else
 
@@ -56,8 +58,7 @@ class Patches:
         return bool(self._patches)
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> bool:
-        """Replaces an attribute until :meth:`restore`; does nothing if ours is in place, perhaps inside another
-        wrapper.
+        """Replaces an attribute until :meth:`restore`; does nothing if ours is in place, perhaps wrapped by others.
 
         Args:
             owner: a class or a module.
@@ -67,30 +68,32 @@ class Patches:
         Returns:
             Whether it was replaced now.
         """
-        is_own = name in vars(owner)
-        original = vars(owner)[name] if is_own else getattr(owner, name)
-        known = [patch for patch in (*self._patches, *self._buried) if patch.owner is owner and patch.name == name]
-        if known and original is not known[0].original:  # else somebody put that back
-            was_buried = known[0] in self._buried
-            if was_buried:
-                self._buried.remove(known[0])
-                self._patches.append(known[0])
-            return was_buried
-        self._patches, self._buried = (
-            [p for p in patches if p not in known] for patches in (self._patches, self._buried)
-        )
-        replacement = functools.wraps(original)(make(original))
-        setattr(owner, name, replacement)
-        self._patches.append(_Patch(owner, name, original, is_own, replacement))
-        return True
+        with self._lock:
+            is_own = name in vars(owner)
+            original = vars(owner)[name] if is_own else getattr(owner, name)
+            known = [patch for patch in (*self._patches, *self._buried) if patch.owner is owner and patch.name == name]
+            if known and original is not known[0].original:  # else somebody put that back
+                was_buried = known[0] in self._buried
+                if was_buried:
+                    self._buried.remove(known[0])
+                    self._patches.append(known[0])
+                return was_buried
+            self._patches, self._buried = (
+                [p for p in patches if p not in known] for patches in (self._patches, self._buried)
+            )
+            replacement = functools.wraps(original)(make(original))
+            setattr(owner, name, replacement)
+            self._patches.append(_Patch(owner, name, original, is_own, replacement))
+            return True
 
     def restore(self) -> None:
         """Restores every attribute that still holds our replacement. Idempotent."""
-        for patch in reversed(self._patches):
-            if vars(patch.owner).get(patch.name) is not patch.replacement:
-                self._buried.append(patch)
-            elif patch.is_own:
-                setattr(patch.owner, patch.name, patch.original)
-            else:
-                delattr(patch.owner, patch.name)
-        self._patches.clear()
+        with self._lock:
+            for patch in reversed(self._patches):
+                if vars(patch.owner).get(patch.name) is not patch.replacement:
+                    self._buried.append(patch)
+                elif patch.is_own:
+                    setattr(patch.owner, patch.name, patch.original)
+                else:
+                    delattr(patch.owner, patch.name)
+            self._patches.clear()

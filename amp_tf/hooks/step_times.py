@@ -83,27 +83,25 @@ def install(config: AmpConfig) -> None:
     if not config.report_path:
         return
     collecting.watch()
-    with _lock:
-        for library, home in _CALLBACKS.items():
-            if hasattr(sys.modules.get(library), "Model"):
-                callbacks = importlib.import_module(home).CallbackList
-                for kind in _KINDS:
-                    _patches.put(callbacks, f"on_{kind}_batch_begin", calling(_begin, kind))
-                    _patches.put(callbacks, f"on_{kind}_batch_end", calling(_end, kind))
-                    name = f"{kind}_on_batch"
-                    _patches.put(sys.modules[library].Model, name, calling(_call, KERAS, _always(name)))
-        if hasattr(sys.modules.get("tensorflow"), "compat"):
-            from tensorflow.python.client import session
-            from tensorflow.python.eager.polymorphic_function import polymorphic_function
+    for library, home in _CALLBACKS.items():
+        if hasattr(sys.modules.get(library), "Model"):
+            callbacks = importlib.import_module(home).CallbackList
+            for kind in _KINDS:
+                _patches.put(callbacks, f"on_{kind}_batch_begin", calling(_begin, kind))
+                _patches.put(callbacks, f"on_{kind}_batch_end", calling(_end, kind))
+                name = f"{kind}_on_batch"
+                _patches.put(sys.modules[library].Model, name, calling(_call, KERAS, _always(name)))
+    if hasattr(sys.modules.get("tensorflow"), "compat"):
+        from tensorflow.python.client import session
+        from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-            _patches.put(polymorphic_function.Function, "__call__", calling(_call, FUNCTION, _name_of_function))
-            _patches.put(session.BaseSession, "run", calling(_call, SESSION, _name_of_fetches))
+        _patches.put(polymorphic_function.Function, "__call__", calling(_call, FUNCTION, _name_of_function))
+        _patches.put(session.BaseSession, "run", calling(_call, SESSION, _name_of_fetches))
 
 
 def uninstall() -> None:
     """Stops measuring; the times stay for the report. Idempotent."""
-    with _lock:
-        _patches.restore()
+    _patches.restore()
 
 
 def rows() -> list[dict[str, Any]]:

@@ -207,8 +207,7 @@ def _find_roots(graphs: Sequence[GraphFigures]) -> dict[Root, Places]:
 
 
 def _work(root: Root, places: Places, graphs: Sequence[GraphFigures]) -> list[tuple[float, int, int]]:
-    """The computing nodes that name a root: operations, graph, node. For an unknown shape, nodes of unknown size
-    too."""
+    """The computing nodes that name a root, as (operations, graph, node); for a shape, those of unknown size too."""
     return [
         (float(graphs[number].figures.work[node]), number, node)
         for number, nodes in places.items()

@@ -56,8 +56,7 @@ class GraphFigures:
         return Figures.of(self.basis.view, self.basis.shapes)
 
     def gain(self, change: Change) -> tuple[float, float, int]:
-        """What becomes 16 bit under a change: operations of all nodes, of the products among them, and the number of
-        nodes."""
+        """What becomes 16 bit under a change: operations of all nodes, those of products, and the number of nodes."""
         after = converted_mask(self.basis.paint(change))
         figures = Figures.of(self.basis.view, self.basis.shapes.filled()) if change.shapes else self.figures
         gained = figures.work * (after.astype(float) - self.is_f16)

@@ -80,10 +80,15 @@ class Ledger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._converted = _Shelf(MAX_CONVERTED)
-        self._untouched = _Shelf(MAX_UNTOUCHED)
-        self._count = 0
-        self._totals = Totals()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets everything, for notebooks that measure one model after the other."""
+        with self._lock:
+            self._converted = _Shelf(MAX_CONVERTED)
+            self._untouched = _Shelf(MAX_UNTOUCHED)
+            self._count = 0
+            self._totals = Totals()
 
     def record(self, new: RewriteReport, *, way: str) -> None:
         """Adds the report of one rewrite.
@@ -114,24 +119,4 @@ class Ledger:
 
 
 _ledger = Ledger()
-
-
-def record(new: RewriteReport, *, way: str) -> None:
-    """Adds the report of one rewrite to this process' report; see :meth:`Ledger.record`."""
-    _ledger.record(new, way=way)
-
-
-def report() -> RewriteReport:
-    """The graphs of this process that are kept; ``amp_tf.report()`` adds the summary."""
-    return _ledger.report()
-
-
-def totals() -> Totals:
-    """The counts of everything that this process rewrote so far."""
-    return _ledger.totals()
-
-
-def reset() -> None:
-    """Forgets everything, for notebooks that measure one model after the other."""
-    global _ledger
-    _ledger = Ledger()
+record, report, totals, reset = _ledger.record, _ledger.report, _ledger.totals, _ledger.reset

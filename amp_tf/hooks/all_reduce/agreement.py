@@ -37,20 +37,18 @@ def install(config: AmpConfig) -> None:
     from tensorflow.python.distribute import collective_all_reduce_strategy, distribute_lib
 
     global _config
-    with _lock:
-        _config = config
-        extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
-        _patches.put(extended, "_initialize_multi_worker", calling(_connect))
-        _patches.put(distribute_lib.StrategyBase, "run", calling(_run))
+    _config = config
+    extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+    _patches.put(extended, "_initialize_multi_worker", calling(_connect))
+    _patches.put(distribute_lib.StrategyBase, "run", calling(_run))
     _try(_announce)  # the program may have connected before it turned amp_tf on
 
 
 def uninstall() -> None:
     """Stops comparing the settings of workers. Idempotent."""
     global _config
-    with _lock:
-        _config = None
-        _patches.restore()
+    _config = None
+    _patches.restore()
 
 
 def _connect(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -74,8 +72,7 @@ def _run(original: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _try(action: Callable[[], str]) -> str:
-    """The result of an action; where it fails, an empty string and one warning, because that is no reason to stop a
-    program."""
+    """The result of an action; where it fails, an empty string and one warning, and the program goes on."""
     try:
         return action()
     except Exception as error:

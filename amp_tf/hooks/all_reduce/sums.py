@@ -46,19 +46,17 @@ def install(config: AmpConfig) -> None:
         uninstall()
         return
     global _config
-    with _lock:
-        _config = config
-        _patches.put(distribute_lib.ReplicaContextBase, "all_reduce", calling(_all_reduce))
-        _patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", calling(_batch_reduce_to))
-        summary.add_part(_summary_part)
+    _config = config
+    _patches.put(distribute_lib.ReplicaContextBase, "all_reduce", calling(_all_reduce))
+    _patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", calling(_batch_reduce_to))
+    summary.add_part(_summary_part)
 
 
 def uninstall() -> None:
     """Sums gradients in float32 from now on. Idempotent."""
     global _config
-    with _lock:
-        _config = None
-        _patches.restore()
+    _config = None
+    _patches.restore()
 
 
 def is_carried_narrow(tensor: Any) -> bool:

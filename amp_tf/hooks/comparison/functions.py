@@ -1,5 +1,4 @@
-"""The patch of ``tf.function``: a function that computes gradients while it is traced trains, and its calls are
-batches.
+"""The patch of ``tf.function``: a function in whose trace gradients are computed trains, and its calls are batches.
 
 The calls themselves are left alone. After as many as are wanted, or as the program ends, the function is compared as it
 is, with the variables' values of that moment: what it returns, and what it does to variables. One that takes a dataset
@@ -86,8 +85,7 @@ def _call(training: Training, original: Any, self: Any, /, *args: Any, **kwargs:
 
 
 def _compare_with_elements(function: Any, call: Call, training: Training) -> None:
-    """Compares a function on the first elements of its data before it runs, because its first call may be a whole
-    epoch."""
+    """Compares a function on the first elements of its data before its first call, which may be an epoch."""
     function.get_concrete_function(*call[0], **call[1])
     if not _seen.has_gradients:
         return

@@ -1,5 +1,4 @@
-"""What ``amp-tf compare`` asks of the program that it starts, and the answer: files in a folder that a variable
-names."""
+"""What ``amp-tf compare`` asks of the program that it starts, and the answer: files in one folder."""
 
 from __future__ import annotations
 

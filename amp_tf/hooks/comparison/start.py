@@ -16,8 +16,7 @@ _LIBRARIES = ("tensorflow", "keras", "tf_keras")
 
 
 def install() -> None:
-    """Waits for the import of TensorFlow and Keras. Does nothing without the command's variable, or if its folder is
-    gone."""
+    """Waits for the imports of TensorFlow and Keras, if the command's variable names a folder that exists."""
     folder = os.environ.get(VARIABLE, "")
     if not os.path.isdir(folder):
         return

@@ -19,7 +19,6 @@ from amp_tf.hooks.patches import Patches, calling
 MARK = "_amp_tf_input_pipeline"  #: an attribute of the ops of such a function
 _TRANSFORMATIONS_OF_LOOPS = ("reduce()", "Dataset.reduce()", "Dataset.scan()", "Dataset.take_while()")
 
-_lock = threading.Lock()
 _patches = Patches()
 _tracing = threading.local()  # .waits: the next graph made on this thread is that of an input pipeline's function
 
@@ -29,15 +28,13 @@ def install(config: AmpConfig) -> None:
     from tensorflow.python.data.ops import structured_function
     from tensorflow.python.framework import func_graph
 
-    with _lock:
-        _patches.put(structured_function.StructuredFunctionWrapper, "__init__", calling(_announce))
-        _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_first))
+    _patches.put(structured_function.StructuredFunctionWrapper, "__init__", calling(_announce))
+    _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_first))
 
 
 def uninstall() -> None:
     """Stops marking functions; those that are marked stay so. Idempotent."""
-    with _lock:
-        _patches.restore()
+    _patches.restore()
 
 
 def is_marked(serialized: bytes) -> bool:

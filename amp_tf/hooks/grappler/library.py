@@ -65,8 +65,7 @@ class Shim:
 
     @property
     def skipped(self) -> int:
-        """How many graphs stayed as they were because a call that waits for them held the interpreter; each counts
-        twice."""
+        """How many visits of graphs were skipped because a call that waits for them held the interpreter."""
         return int(self._library.amp_tf_skipped())
 
     def set_callback(self, callback: GraphCallback) -> None:

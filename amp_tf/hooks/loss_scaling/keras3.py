@@ -1,5 +1,4 @@
-"""The patches of Keras 3: ``compile`` wraps the optimizer, ``fit`` adds the monitor, loops that do not scale are
-warned."""
+"""The patches of Keras 3: ``compile`` wraps the optimizer, ``fit`` adds the monitor, bare loops are warned."""
 
 from __future__ import annotations
 

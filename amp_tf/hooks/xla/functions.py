@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +36,6 @@ from amp_tf.rewriting.clones import Clone, RewrittenFunction, rewrite_with_calle
 
 XLA_COMPILE = "_XlaMustCompile"
 
-_lock = threading.Lock()
 _config: AmpConfig | None = None
 _patches = Patches()
 _numbers = itertools.count()
@@ -53,18 +51,16 @@ def install(config: AmpConfig) -> None:
     from tensorflow.python.eager.polymorphic_function import atomic_function
 
     global _config
-    with _lock:
-        _config = config
-        _patches.put(atomic_function, "from_func_graph", calling(_make_and_rewrite))
-        saving.install(_rewritten)
+    _config = config
+    _patches.put(atomic_function, "from_func_graph", calling(_make_and_rewrite))
+    saving.install(_rewritten)
 
 
 def uninstall() -> None:
     """Stops rewriting functions; those that were rewritten stay so. Idempotent."""
     global _config
-    with _lock:
-        _config = None
-        _patches.restore()
+    _config = None
+    _patches.restore()
 
 
 def hardware() -> Hardware:

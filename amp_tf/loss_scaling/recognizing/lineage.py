@@ -38,8 +38,7 @@ def handles_of(variable: Any) -> list[Any]:
 
 
 def key_of(handle: Any) -> Any:
-    """A key for a handle: a graph's tensor may have several Python objects, and an object would keep the graph
-    alive."""
+    """A key for a handle: a tensor may have several Python objects, and each keeps its graph alive."""
     return id(handle) if hasattr(handle, "numpy") else handle.name
 
 

@@ -339,8 +339,7 @@ def is_scaled_step() -> bool:
 
 
 def places() -> list[Any]:
-    """The graph that is being traced and those around it; outside of graphs, an object that stands for eager
-    execution."""
+    """The graph that is being traced and those around it; in eager execution, an object that stands for it."""
     if tf.executing_eagerly():
         return [_EAGER]
     graphs = [tf.compat.v1.get_default_graph()]
