@@ -1,9 +1,9 @@
 """Warns where a program uses Keras' own mixed precision as well.
 
-Both at once do no harm: Keras' layers cast by themselves, so amp_tf finds them in 16 bit and converts what they left in
-float32; an optimizer that Keras wrapped for its loss scale is not wrapped again. But nobody wants both, and what is
-measured then is mostly Keras' precision. Every policy, global or of one layer, is an object of one class for each
-library, so its constructor is where one is noticed.
+Using both does no harm: Keras' layers cast by themselves, so amp_tf finds them in 16 bit and converts what is left in
+float32; an optimizer that Keras wrapped for its loss scale is not wrapped again. But nobody wants both, and
+measurements then mostly show Keras' precision. Every policy, global or of one layer, is an object of one class in each
+library, so its constructor is patched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from amp_tf.hooks.process import notices
 from amp_tf.hooks.process import state as process_state
 
 _LIBRARIES = ("keras", "tf_keras")
-# what an attribute of the library shows: its import is done
+# an attribute that exists once the library's import is done
 _NEEDED = "layers"
 _NARROW = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
 

@@ -1,7 +1,7 @@
 """Replaces attributes of classes and modules of other libraries, and restores them.
 
-Others wrap the same functions. What somebody put around a patch of ours is theirs and stays, with ours inside it, so a
-patch has to be harmless after it was taken back. Put again, it is used as it lies there.
+Other libraries wrap the same functions. A wrapper that somebody put around a patch of ours stays, with ours inside it,
+so a patch must be harmless after it was restored. If the patch is installed again, the buried replacement is used.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+Patch = tuple[Any, str, Callable[[Any], Any]]  #: owner, attribute, and what makes its replacement from the original
 
-class _Patch(NamedTuple):
+
+class _Installed(NamedTuple):
     """One attribute.
 
     Attributes:
         owner, name: where it is.
         original: what stood there.
         is_own: whether the owner had it itself, not from a base class.
-        replacement: what stands there now.
+        replacement: the current value.
     """
 
     owner: Any
@@ -34,7 +36,7 @@ def calling(ours: Callable[..., Any], *first: Any) -> Callable[[Any], Any]:
 
     Args:
         ours: the function.
-        *first: what it gets before the original.
+        *first: its arguments before the original.
     """
 
     def make(original: Any) -> Any:
@@ -51,8 +53,8 @@ class Patches:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._patches: list[_Patch] = []
-        self._buried: list[_Patch] = []  # given back, but inside a wrapper of somebody else
+        self._patches: list[_Installed] = []
+        self._buried: list[_Installed] = []  # restored, but still inside a wrapper of somebody else
 
     def __bool__(self) -> bool:
         return bool(self._patches)
@@ -83,7 +85,7 @@ class Patches:
             )
             replacement = functools.wraps(original)(make(original))
             setattr(owner, name, replacement)
-            self._patches.append(_Patch(owner, name, original, is_own, replacement))
+            self._patches.append(_Installed(owner, name, original, is_own, replacement))
             return True
 
     def restore(self) -> None:

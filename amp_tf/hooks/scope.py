@@ -105,7 +105,7 @@ def _current() -> bytes | None:
 def _mark_new_graph(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
     from tensorflow.core.framework import attr_value_pb2
 
-    value = _current()  # before the graph is there: of the one around it
+    value = _current()  # before the graph is created: the scope of the one around it
     init(graph, *args, **kwargs)
     if value is not None:
         graph._attr_scope_map[SCOPE_ATTR] = attr_value_pb2.AttrValue(s=value)

@@ -1,9 +1,9 @@
 """Measures how long the program's own steps take, if a report was asked for.
 
-A step of Keras lasts from the end of the one before to its own end, so it holds what waits for data and what callbacks
-do; the first one of an epoch lasts from its beginning. A call of a ``tf.function`` or a session's run lasts until it
-returns, which on a GPU may be before the work is done, unless the program looks at a result. Functions that another one
-calls, and those of Keras' own steps, are not counted again. Of very many kinds the shortest are forgotten.
+A step of Keras lasts from the end of the one before to its own end, so it includes waiting for data and callbacks; the
+first step of an epoch begins with the epoch. A call of a ``tf.function`` or a session's run lasts until it returns,
+which on a GPU may be before the work is done, unless the program reads a result. Functions called by another one, and
+those of Keras' own steps, are not counted again. If there are very many kinds of steps, the shortest are dropped.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from amp_tf.hooks.process import collecting
 
 KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
 _CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_keras.src.callbacks"}
-_KINDS = {"train": "fit", "test": "evaluate", "predict": "predict"}  # as callbacks call them, and as users do
+_KINDS = {"train": "fit", "test": "evaluate", "predict": "predict"}  # the names in callbacks, and the users' names
 _KEPT, _TOLD, _NAMED = 1000, 20, 3  # last steps of each kind; kinds in a report; fetches that name a run
-_MOST_KINDS = 200  # a program may make functions without end
+_MOST_KINDS = 200  # a program may create functions without end
 _patches = Patches()
 _lock = threading.Lock()
 

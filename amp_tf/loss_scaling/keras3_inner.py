@@ -14,7 +14,7 @@ from amp_tf.loss_scaling import replicas
 from amp_tf.loss_scaling.misuse import check_any, check_not_scaled
 from amp_tf.loss_scaling.scaling_methods import InnerSettings
 
-# Settings that are the inner optimizer's alone; the base class of the wrapper has them too, dead.
+# Settings that are the inner optimizer's alone; the wrapper's base class has them too, unused.
 INNER_SETTINGS = frozenset(
     {
         "clipnorm",

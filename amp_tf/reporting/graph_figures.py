@@ -26,7 +26,7 @@ class GraphFigures:
     def __init__(self, report: GraphReport) -> None:
         self.report = report
         self.view = report.painting.view
-        self.origins: dict[Unit, Unit] = {}  #: where decisions came from, as far as it was asked for
+        self.origins: dict[Unit, Unit] = {}  #: cache of where decisions came from
 
     @functools.cached_property
     def reasons(self) -> list[Reason]:

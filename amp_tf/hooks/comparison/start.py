@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # the name that type checkers know; importing typing cost
 if TYPE_CHECKING:
     from types import TracebackType
 
-VARIABLE = "_AMP_TF_COMPARE"  # request's, which would import more
+VARIABLE = "_AMP_TF_COMPARE"  # that of request.py, which imports too much
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
 
 

@@ -42,6 +42,16 @@ def key_of(handle: Any) -> Any:
     return id(handle) if hasattr(handle, "numpy") else handle.name
 
 
+def depend_on_scale(tensors: Iterable[Any], trained: set[Any]) -> bool:
+    """Whether tensors were computed from a scalar float variable that is not trained: a loss scale, most likely.
+
+    Args:
+        tensors: of graphs that are being traced.
+        trained: the keys of the handles of trained variables.
+    """
+    return any(key_of(source) not in trained and is_float_scalar(source) for source in sources(tensors))
+
+
 def is_float_scalar(handle: Any) -> bool:
     """Whether a tensor is the handle of a scalar float32 variable, a resource or a reference."""
     if handle.dtype != tf.resource:
