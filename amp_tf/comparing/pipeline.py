@@ -17,8 +17,8 @@ from amp_tf.comparing.steps import check_settings, name_of
 from amp_tf.comparing.subjects import flat_step
 from amp_tf.comparing.suspects import Patterns
 from amp_tf.comparing.trials import Trials
-from amp_tf.comparing.verdicts import LIMIT, has_truth, roundoff
-from amp_tf.comparing.work import Work
+from amp_tf.comparing.verdicts import LIMIT, Output, has_truth, roundoff
+from amp_tf.comparing.work import Work, Yardstick
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError, GraphError
 from amp_tf.oplists.hardware import Hardware
@@ -78,7 +78,7 @@ def compare(
 
 
 def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comparison:
-    """Compares a traced step."""
+    """Compares a traced step: rewrites it, judges its outputs, then measures nodes and searches for a remedy."""
     if not work.names:
         raise GraphError(
             "it returns no floating-point numbers and writes no variables of them, so there is nothing to compare",
@@ -93,23 +93,16 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
     outputs = work.judge(measured, yardstick)
     is_healthy = all(output.is_good for output in outputs)
     measurements: Sequence[NodeMeasurement] = ()
-    found, is_cut = SearchResult(), measured.is_cut or yardstick.is_cut
-    trials = Trials(work, config, yardstick)
-    try:
-        if not is_cut:
-            measurements = work.measure_nodes(result.graph, yardstick.numbers[0], scale, nodes)
-            if not is_healthy:
-                followers = find_followers(work.flat.graph)
-                found = find(measurements, outputs, precision, tuple(config.force_f16), followers, trials)
-        is_cut = is_cut or found.is_cut
-    except KeyboardInterrupt:
-        is_cut = True
-    products = count_products(result.report)
-    kept = work.rewritten(trials.config(found.patterns)) if found.patterns else result
+    found = SearchResult(is_cut=True)
+    if not (measured.is_cut or yardstick.is_cut):
+        measurements, found = _search(work, result.graph, config, yardstick, outputs, scale, nodes)
 
     def whole(patterns: Patterns) -> Patterns:  # the line replaces the current setting
         return (*config.keep_float32, *patterns) if patterns else ()
 
+    kept = whole(found.patterns)
+    mended = work.rewritten(dataclasses.replace(config, keep_float32=kept)) if kept else result
+    products = count_products(result.report)
     return Comparison(
         name=name,
         precision=precision,
@@ -121,14 +114,36 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         nodes=tuple(_node_error(node, precision) for node in measurements),
         findings=tuple(dataclasses.replace(one, patterns=whole(one.patterns)) for one in found.findings),
         first_divergence=None if is_healthy else _first_divergence(measurements, precision),
-        patterns=whole(found.patterns),
-        mends=bool(found.patterns),
+        patterns=kept,
+        mends=bool(kept),
         trials=found.trials,
         products=products,
-        products_kept=products - count_products(kept.report),
-        is_cut=is_cut,
+        products_kept=products - count_products(mended.report),
+        is_cut=found.is_cut,
         notes=(*exceptions.describe(measurements, work.flat.graph, precision), *_notes(work.flat, measured, result)),
     )
+
+
+def _search(
+    work: Work,
+    graph: Any,
+    config: AmpConfig,
+    yardstick: Yardstick,
+    outputs: Sequence[Output],
+    scale: float,
+    nodes: str | None,
+) -> tuple[Sequence[NodeMeasurement], SearchResult]:
+    """Measures the nodes in the worst batch and, if an output is wrong, searches for what mends it."""
+    measurements: Sequence[NodeMeasurement] = ()
+    try:
+        measurements = work.measure_nodes(graph, yardstick.numbers[0], scale, nodes)
+        if all(output.is_good for output in outputs):
+            return measurements, SearchResult()
+        followers, trials = find_followers(work.flat.graph), Trials(work, config, yardstick)
+        forced = tuple(config.force_f16)
+        return measurements, find(measurements, outputs, work.precision, forced, followers, trials)
+    except KeyboardInterrupt:
+        return measurements, SearchResult(is_cut=True)
 
 
 def _precision_of(result: RewriteResult, name: str) -> Precision:
