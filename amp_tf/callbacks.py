@@ -35,11 +35,11 @@ class LossScaleMonitor:
     Args:
         max_skips: how many skipped steps in a row are too many.
         action: ``"raise"`` ends training with a :class:`~amp_tf.loss_scaling.diagnosis.LossScaleError`, ``"log"`` logs
-            its text once for each such row. The text tells an overflow from a NaN in data or loss, and names the
-            variables.
+            its text once for each such run of steps. The text tells an overflow from a NaN in data or loss, and names
+            the variables.
         every: looks at the optimizer after every so many batches; each look waits for the device.
-        in_logs: whether to add ``loss_scale`` and ``skipped_steps`` to the logs. The monitor that ``fit`` gets by
-            itself under the variable does not, so that the history of an unchanged program is what it was.
+        in_logs: whether to add ``loss_scale`` and ``skipped_steps`` to the logs. The monitor that is added
+            automatically does not, so that the history of an unchanged program stays the same.
         min_seconds: the least time between two log lines on skipped steps.
         clock: gives the time in seconds.
         log_dir: TensorBoard's folder, for the scalars ``amp_tf/loss_scale``, ``amp_tf/skipped_steps`` and
@@ -47,7 +47,7 @@ class LossScaleMonitor:
             a loss scale the shares alone are written, at the end of each epoch.
 
     Raises:
-        ConfigError: a value is not a valid one.
+        ConfigError: a value is not valid.
     """
 
     model: Any = None

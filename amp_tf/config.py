@@ -1,10 +1,10 @@
 """Settings: one frozen dataclass, and the table of environment variables that fills it.
 
-Settings are read from ``os.environ`` here alone. Each variable is one row of :data:`ENV_VARS`: its name, the field it
-sets, how its text is read, and the sentence that the table of docs/variables.md shows. The names without ``AMP_TF_`` in
-front are NGC's and TensorFlow's own and keep their meaning.
+Only this module reads settings from ``os.environ``. Each variable is one row of :data:`ENV_VARS`: its name, the field
+it sets, how its text is read, and the sentence that the table of docs/variables.md shows. Names without the prefix
+``AMP_TF_`` are NGC's and TensorFlow's own and keep their meaning.
 
-The others that look at the environment: ``_amp_tf_start`` (too early for this module, and the one that wraps it),
+Other code that looks at the environment: ``_amp_tf_start`` (too early for this module, and it wraps ``os.environ``),
 ``conflicts`` (TensorFlow's own variable), and what builds the environment of a child (``cli/run``, ``cli/script``).
 ``AMP_TF_DISABLE`` wins over ``amp_tf.enable()`` too, so that any program can be run without amp_tf from outside.
 """
@@ -77,7 +77,7 @@ class AmpConfig:
         log_path: folder for the graph before and after each rewrite, the op lists and the reasons; ``None`` for none.
         report_path: folder for a report of the process, one JSON file written when it ends; ``None`` for none.
 
-    Lists, sets and other rows of names are kept as tuples, dtypes and paths as strings.
+    Lists, sets and other iterables of names are kept as tuples, dtypes and paths as strings.
 
     Raises:
         ConfigError: a value is not one of the valid ones, or a regular expression does not compile.
@@ -126,16 +126,16 @@ class AmpConfig:
 
         Args:
             environ: a mapping such as ``os.environ``, which is the default.
-            without: fields whose variables are not looked at, whatever they say.
+            without: fields whose variables are ignored.
 
         Raises:
-            ConfigError: variables have values that mean nothing; the message names each, its value and all valid ones.
+            ConfigError: variables have invalid values; the message names each, its value and all valid ones.
         """
         without = frozenset(without)
         values: dict[str, Any] = {}
         for row, value in _read(environ, (row for row in ENV_VARS if row.field and row.field not in without)):
             field = str(row.field)
-            if isinstance(value, tuple):  # an old and a new name may both be set: both count
+            if isinstance(value, tuple):  # an old and a new name may both be set, and both count
                 value = (*values.get(field, ()), *value)
             values[field] = value
         return cls(**values)
@@ -178,7 +178,7 @@ def sources(config: AmpConfig, environ: Mapping[str, str] | None = None) -> list
     default = AmpConfig()
     try:
         asked = AmpConfig.from_env(environ)
-    except ConfigError:  # the program had it right when it turned amp_tf on
+    except ConfigError:  # it was valid when the program turned amp_tf on
         asked = default
     found = []
     for field in (field.name for field in dataclasses.fields(config)):
@@ -235,7 +235,7 @@ def check_environment(environ: Mapping[str, str] | None = None) -> None:
     """Checks the values of all variables, switches and settings.
 
     Raises:
-        ConfigError: some have not; the message names each, its value and all valid ones.
+        ConfigError: some are invalid; the message names each, its value and all valid ones.
     """
     _read(environ, ENV_VARS)
 
@@ -250,7 +250,7 @@ def find_unknown_variables(environ: Mapping[str, str] | None = None) -> list[tup
 @functools.lru_cache(maxsize=1024)  # of a whole environment, at each enable
 def _closest(name: str) -> str:
     """The variable that a name probably means; empty where none is close."""
-    cutoff = 0.8 if name.startswith("AMP_TF_") else 0.95  # the other names are TensorFlow's own, which has more of them
+    cutoff = 0.8 if name.startswith("AMP_TF_") else 0.95  # other prefixes are TensorFlow's own
     return "".join(difflib.get_close_matches(name, [row.name for row in ENV_VARS], n=1, cutoff=cutoff))
 
 

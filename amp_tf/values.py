@@ -1,6 +1,6 @@
 """The values that settings may have, from Python (``check_…``) and as the text of a variable (``read_…``).
 
-Each raises a :class:`ConfigError` that names the setting or the variable, the value and the valid ones.
+Each function raises a :class:`ConfigError` that names the setting or the variable, the value and the valid ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from amp_tf.errors import ConfigError
 from amp_tf.precision import Precision
 
-SHORT_NAMES = {"fp16": "float16", "bf16": "bfloat16"}  #: as other frameworks and many flags call the two types
+SHORT_NAMES = {"fp16": "float16", "bf16": "bfloat16"}  #: other frameworks' names of the two types
 
 # Escaped characters and whole character classes, whose brackets and commas mean nothing; then those that do.
 _PATTERN_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[(){},]", re.DOTALL)
@@ -63,7 +63,7 @@ def check_names(value: object, *, where: str) -> tuple[str, ...]:
     names: list[Any] = list(value) if isinstance(value, Iterable) else [value]
     if not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{value!r} is not a list of strings", where=where, fix="Write ('A', 'B')")
-    # A set has no order, and equal settings are to be equal.
+    # A set has no order, and equal settings must compare equal.
     return tuple(sorted(names)) if isinstance(value, Set) else tuple(names)
 
 

@@ -23,7 +23,7 @@ from amp_tf.oplists.costs import SWISH
 from amp_tf.oplists.table import Trait
 
 BATCH, CHANNELS = 8, 64
-#: Of the largest tensor that an op reads or writes.
+#: Elements of the largest tensor that an op reads or writes.
 SHAPES = tuple(
     (BATCH, height, width, CHANNELS)
     for height, width in ((8, 8), (10, 12), (12, 16), (16, 16), (32, 32), (64, 64), (128, 128))
@@ -35,7 +35,7 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
     """The ops to measure, each with its arguments.
 
     Args:
-        data: float32, of one of :data:`SHAPES`; its values lie between 0 and 1.
+        data: float32, of one of :data:`SHAPES`; its values are between 0 and 1.
     """
     half, quarter = data[: BATCH // 2], data[:, ::2, ::2]
     volume = tf.reshape(data, [BATCH // 2, 2, *data.shape[1:]])
@@ -205,7 +205,7 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
     return {name: (op, inputs) for ops, inputs in groups for name, op in ops.items()}
 
 
-#: Ops that are measured at every other size; what they take at the others lies between.
+#: Ops that are measured at every other size; other sizes are interpolated.
 SELDOM = Trait(
     """ArgMax AvgPool3D AvgPool3DGrad BroadcastTo CheckNumerics DynamicPartition DynamicStitch Floor FloorDiv GatherNd
     IsFinite MaxPool3D MaxPool3DGrad Min MirrorPad MirrorPadGrad Prod ResizeBilinear ResizeNearestNeighbor

@@ -18,8 +18,8 @@ _USUAL_SHARE = 0.5  # that computing alone adds to an operation; what is far fro
 def fit(work: Sequence[tuple[float, float]], times: Sequence[float], shipped: ProductCost) -> ProductCost:
     """The nonnegative figures with the least relative error of the times.
 
-    Four figures from some twenty noisy times may fit in many ways: where the times do not decide, those of the shipped
-    table, all made faster or slower alike, count.
+    Four figures can fit some twenty noisy times in many ways: where the times do not decide, the shipped table's
+    figures count, all scaled by one factor.
 
     Args:
         work: of each product, its operations and its elements.

@@ -20,8 +20,8 @@ from amp_tf.oplists.cost_tables import DISPATCH, CostTable, Pair
 from amp_tf.oplists.costs import COSTS_AS
 
 SECONDS = 70.0
-_MOST_RUNS = 16  # in one call: what is traced takes time, too
-_ELEMENTS = 16_000_000  # of all runs in one call, so that tensors read in turn are more than the caches hold
+_MOST_RUNS = 16  # in one call, because tracing takes time too
+_ELEMENTS = 16_000_000  # of all runs in one call, so that the tensors exceed the caches
 _LEAST_NS = 0.01  # for each element; a time must be positive
 _NS = 1e9
 Shape = tuple[int, ...]
@@ -33,7 +33,7 @@ class Measured:
 
     Attributes:
         table: the figures.
-        times: of each product, what it took in float32 and in bfloat16, in ns.
+        times: for each product, its times in float32 and in bfloat16, in ns.
     """
 
     table: CostTable
@@ -43,7 +43,7 @@ class Measured:
         """The difference between a row of the table and the measured times.
 
         Args:
-            op: the row's product, with what stands after it.
+            op: the row's product, with its variant.
         """
         off = []
         for product, measured in by_op(self.times)[op].items():
@@ -78,9 +78,9 @@ def by_op(times: Mapping[products.Product, Pair]) -> Mapping[str, Mapping[produc
 class _Case:
     """Something to time, and where to store its time, in ns of one run over ``per``.
 
-    Of products the least time counts, which is the steadiest: both types share them among threads. Of other ops it is
-    the median: many are shared in float32 alone, and the least time says what they take when the other thread happens
-    to be awake, which in a step it seldom is.
+    For products the least time counts, which is the steadiest: in both types they are shared among threads. For other
+    ops it is the median: many are shared only in float32, and their least time is that with the other thread awake,
+    which in a step it seldom is.
     """
 
     name: str
@@ -154,8 +154,8 @@ def _element_case(
 ) -> _Case:
     """The case of an op on tensors of a shape, a number of which were not read just before.
 
-    Large ones are in no cache then; small ones, as those of a small model, in the last. All that casts read is so,
-    weights above all.
+    Large tensors are then in no cache, and small ones, as in a small model, in the last one. So is everything that
+    casts read, weights above all.
     """
     size = float(math.prod(shape))
     runs = min(_MOST_RUNS, max(2, round(_ELEMENTS / size)))
@@ -219,8 +219,7 @@ def _table(
 
 
 def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...]]:
-    """The time of ops for each element at each size, without the overhead of calls and of taking inputs out of
-    stacks."""
+    """The time of ops for each element at each size, without the overhead of calls and of stacks of inputs."""
     stacks = {
         name: len(inputs) - 1 for name, (_, inputs) in elements.ops_on(elements.data_of(elements.SHAPES[0])).items()
     }

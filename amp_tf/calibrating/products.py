@@ -1,6 +1,6 @@
 """The products that are measured: matrix products and convolutions with both of their gradients, large and small.
 
-Sizes are those of small and large layers, in the caches and in memory, with odd channels and with very few.
+Sizes are those of small and large layers, in the caches and in memory, with odd and with very few channels.
 """
 
 from __future__ import annotations

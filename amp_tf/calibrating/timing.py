@@ -15,7 +15,7 @@ TYPES = (tf.float32, tf.bfloat16)
 def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
     """Runs an op many times in a row, each writing to new memory.
 
-    So it is in training, where the activations are kept for the gradients; in a chain TensorFlow would write in place.
+    It is so in training, where activations are kept for the gradients; in a chain TensorFlow would write in place.
 
     Args:
         op: takes tensors.

@@ -1,7 +1,7 @@
 """The checks of ``amp-tf doctor``: one for each thing that can be in the way, each with what to do about it.
 
-A conversion that ran is believed rather than a table. A TensorFlow for GPUs that sees none is a note, not a problem:
-plain ``tensorflow`` is built with CUDA on CPU servers too.
+A conversion that ran counts more than a table. A TensorFlow for GPUs that sees none is a note, not a problem: plain
+``tensorflow`` is built with CUDA on CPU servers too.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from amp_tf.hooks.comparison.request import PYTHON, TENSORFLOW, VARIABLE, Compar
 from amp_tf.values import check_pattern
 
 NOT_COMPARED = 2  #: the status where there is no answer
-_PATIENCE_S = 60  # a program that was ended may save something first, or have caught the end
+_PATIENCE_S = 60  # a program that is ended may save something first, or ignore it
 _GLANCE_S = 0.2
 
 
@@ -47,7 +47,7 @@ def compare_script(command: Sequence[str], config: AmpConfig, **asked: Any) -> d
     with tempfile.TemporaryDirectory(prefix="amp_tf_compare_") as folder:
         request = CompareRequest(Path(folder), config, **asked)
         request.send()
-        # Without amp_tf, whatever the script turns on: functions for XLA would be in 16 bit before they are looked at.
+        # Without amp_tf, whatever the script turns on: functions for XLA would be in 16 bit before they are compared.
         environ = {**bootstrapped(os.environ), VARIABLE: folder, DISABLE_VAR: "1"}
         try:
             status = _wait(subprocess.Popen(command, env=environ), request)

@@ -1,8 +1,8 @@
 """``amp-tf run -- command args…``: runs a command with amp_tf on in every Python below it.
 
-For environments whose .pth files are not read (``pip install -t``), for launchers and their workers. The command is
-executed in place of this process, with the switch set and a folder in front of ``PYTHONPATH`` whose sitecustomize.py
-does what amp_tf.pth does.
+This is for environments whose .pth files are not read (``pip install -t``), and for launchers with workers. The command
+replaces this process, with the switch set and a folder in front of ``PYTHONPATH`` whose sitecustomize.py does what
+amp_tf.pth does.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         environ["AMP_TF_PRECISION"] = args.precision
     try:
         print(end="", flush=True)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what it executes would inherit that
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE, and the command would inherit that
         os.execvpe(command[0], command, environ)
     except FileNotFoundError:
         print(f"amp-tf run: command not found: {command[0]}. Check its name and PATH.", file=sys.stderr)
@@ -66,7 +66,7 @@ def switched_on(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables to add to an environment so that amp_tf is on.
 
     Empty if a part of it is on already, or if a variable has an invalid value, which the program reports
-    when it imports TensorFlow. ``AMP_TF_DISABLE=1`` keeps its say in any case.
+    when it imports TensorFlow. ``AMP_TF_DISABLE=1`` wins in any case.
     """
     try:
         already = Switches.from_env(environ).any
@@ -83,6 +83,6 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 def bootstrapped(environ: Mapping[str, str]) -> dict[str, str]:
     """An environment with the bootstrap folder in front of ``PYTHONPATH``. Idempotent."""
     given = environ.get("PYTHONPATH", "")
-    # An empty entry is the current folder, but nothing at all is no entry.
+    # An empty entry is the current folder, but an empty variable has no entry.
     paths = [path for path in given.split(os.pathsep) if path != str(_BOOTSTRAP)] if given else []
     return {**environ, "PYTHONPATH": os.pathsep.join([str(_BOOTSTRAP), *paths])}

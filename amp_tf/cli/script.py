@@ -1,7 +1,7 @@
 """Runs a Python script or module with amp_tf on, as if Python itself had been given it.
 
-A name that is a command of ``amp-tf`` and no file is that command: ``python -m amp_tf doctor``, for environments whose
-scripts are not in PATH.
+A name that is a command of ``amp-tf`` and not a file runs that command: ``python -m amp_tf doctor``, for environments
+whose scripts are not in PATH.
 """
 
 from __future__ import annotations

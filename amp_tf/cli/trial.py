@@ -54,7 +54,7 @@ def run_trials(devices: list[str]) -> list[Trial]:
     from amp_tf.reporting import process
 
     trials = [trial for device in devices for way in WAYS for trial in _run_way(device, way)]
-    process.reset()  # these were no program's graphs: no line about them is due at exit
+    process.reset()  # no line at exit for the graphs of the trials
     return trials
 
 

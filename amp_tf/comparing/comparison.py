@@ -53,8 +53,8 @@ class Comparison:
         loss_scale: by which the loss was multiplied.
         converted, total: nodes in 16 bit, and all.
         outputs: the verdict on each output of the step.
-        nodes: the nodes that were looked at, sources before their readers.
-        findings: where it goes wrong, ranked by what each does to the outputs; none where it is healthy.
+        nodes: the nodes that were measured, sources before their readers.
+        findings: where it goes wrong, ranked by the effect on the outputs; empty if the model is healthy.
         first_divergence: the first node whose result is further off than its inputs' roundings can explain; ``None``
             where the model is healthy.
         patterns: for ``AmpConfig.keep_float32``: with these all outputs are good on all batches, which was tried; none
@@ -64,7 +64,7 @@ class Comparison:
         products: matrix products and convolutions in 16 bit, which is where the speed comes from.
         products_kept: how many of them would stay in float32 with the patterns.
         is_cut: whether the user interrupted it: not all batches, nodes or remedies were tried.
-        notes: what else is to be known.
+        notes: further notes.
     """
 
     name: str

@@ -17,7 +17,7 @@ def choose_target(config: AmpConfig, hardware: Hardware | None) -> tuple[AmpConf
     """The configuration and the devices to compare for, and notes about the choice.
 
     Args:
-        config: what the user asked for; where it converts anything here, it is what is compared.
+        config: the user's settings; they are compared if they convert anything here.
         hardware: the devices of this machine; its CPU by default.
     """
     hardware = Hardware.detect_cpu() if hardware is None else hardware

@@ -1,7 +1,8 @@
 """Finds where inf and nan arise that float32 does not have, and where they disappear again.
 
-A minimum, a mask or a division hides them: outputs may be right by luck, or a part of the model may no longer learn.
-The question is that of exception flow in numerical debuggers (GPU-FPX, FPChecker), asked of the nodes of a graph.
+A minimum, a mask or a division may hide them: outputs are then right by luck, or a part of the model no longer learns.
+Numerical debuggers (GPU-FPX, FPChecker) track such exceptions through a program; here they are tracked through the
+nodes of a graph.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def describe(measured: Sequence[NodeMeasurement], graph: Any, precision: Precisi
 
     Args:
         measured: what was measured at each node.
-        graph: the step's GraphDef. What it has besides passes on what it reads.
+        graph: the step's GraphDef. Nodes without a measurement pass on what they read.
         precision: the 16-bit type.
     """
     known = {one.probe.name: one for one in measured}

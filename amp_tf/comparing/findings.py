@@ -1,7 +1,7 @@
 """Ranks what went wrong by its effect on the outputs: each suspect is kept in float32 once, and the step run again.
 
-For each suspect what is kept grows until an output gets better. What mends all outputs together is then searched for
-(``remedies``).
+For each suspect, more and more is kept in float32 until an output gets better. Then a set of patterns is searched that
+mends all outputs together (``remedies``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEEP_VAR = "AMP_TF_KEEP_FLOAT32"
 _UNDERFLOWN = 0.1  # of the numbers
 
 Harm = tuple[float, float, float]
-Rank = tuple[bool, Harm]  # whether more than the node had to be kept in float32, and the harm that is left then
+Rank = tuple[bool, Harm]  # whether more than the node had to be kept in float32, and the remaining harm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _alone(
         patterns = next(better, sets[0])
         yield _Tried(measured, patterns, sets[0], trials.outputs(patterns))
         if trials.is_right(patterns):
-            break  # those behind add less by themselves
+            break  # the remaining ones have smaller local errors
 
 
 def _first_parts(tried: Sequence[_Tried], precision: Precision) -> list[Part]:
@@ -190,7 +190,7 @@ def _first_parts(tried: Sequence[_Tried], precision: Precision) -> list[Part]:
 def _ranked(tried: Sequence[_Tried], precision: Precision) -> list[_Tried]:
     """The most helpful suspects first; last, those that may help only together with others.
 
-    These are nodes that add no more by themselves than others do, and nodes that alone do not help.
+    These are nodes whose local error is not larger than that of others, and nodes that do not help alone.
     """
     return sorted(tried, key=lambda one: (not is_suspicious(one.measured, precision), one.rank))
 

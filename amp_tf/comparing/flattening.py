@@ -1,14 +1,14 @@
 """Turns a traced step into one flat graph, as amp_tf sees it at run time.
 
-Calls are inlined, and loops and branches lowered. Then those of TensorFlow's graph optimizers run that the program has
-turned on, once: amp_tf's plugin is the last in each of their rounds (meta_optimizer.cc). They prune what nobody asks
-for, and make x * 0.1 of x / 10: decisions on another graph would be other decisions. Where XLA would compile something
-of a step, they do not run, because they do not at run time.
+Calls are inlined, and loops and branches are lowered. Then those of TensorFlow's graph optimizers that the program has
+turned on run once: amp_tf's plugin is the last in each of their rounds (meta_optimizer.cc). They prune unused nodes and
+turn x / 10 into x * 0.1; on another graph amp_tf would decide otherwise. If XLA would compile a part of the step, they
+do not run, as at run time.
 
-Some optimizers are left out. The remapper makes one node of a product, its bias and its activation, where this machine
-has a kernel for them: nodes to be looked at would be gone, and a line that keeps the one node would not find the others
-on the next machine. (Its kernels round once less.) The layout optimizer is off wherever
-amp_tf is on; and those that convert to 16 bit would do amp_tf's work.
+Some optimizers are left out. The remapper fuses a product with its bias and activation, where this machine has a kernel
+for them: nodes to measure would be gone, and a pattern for the fused node would not match on the next machine. (Its
+kernels round once less.) The layout optimizer is off wherever amp_tf is on, and those that convert to 16 bit would do
+amp_tf's work.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Variable:
 
     Attributes:
         name: as its owner calls it.
-        value: what it holds now.
+        value: its current value.
         data_type: its ``DataType`` number.
-        is_reference: whether it is one of TF1's, which gives itself out, and no handle.
+        is_reference: whether it is a reference variable of TF1's, not a resource.
     """
 
     name: str
@@ -75,7 +75,7 @@ class FlatStep:
         effects: names of the nodes that must run too, such as updates of variables.
         is_compiled: whether it, or parts of it, are for XLA; then it is not optimized by TensorFlow before.
         shapes: the static shapes of its tensors.
-        returns: the ``DataType`` numbers of what it returns, where it is a function of the program's; else empty.
+        returns: the ``DataType`` numbers of its results, if it is a function of the program's; else empty.
     """
 
     graph: Any
@@ -97,8 +97,8 @@ class FlatStep:
     def rewritten(self, config: AmpConfig, hardware: Hardware | None) -> RewriteResult:
         """The step as amp_tf rewrites it.
 
-        A function of the program's is shown with arguments and results, as TensorFlow shows it: what it returns may
-        come back as an argument, and a sum that does so runs on. What it captured is not what it is given.
+        A function of the program's has arguments and results, as TensorFlow passes it to optimizers: a result may come
+        back as an argument of the next call, as running sums do. Captured tensors are not arguments.
         """
         from tensorflow.core.framework import graph_pb2
 
@@ -191,13 +191,13 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
     of_handle = {id(variable.handle): variable for variable in function.graph.variables}
     captures, variables = {}, {}
     for outer, inner in function.graph.captures:
-        if inner.op.type == "Const":  # small ones are written into the graph
+        if inner.op.type == "Const":  # small tensors are written into the graph
             continue
         if outer.dtype not in (tf.resource, tf.variant):
             captures[inner.op.name] = outer.numpy()
         elif id(outer) in of_handle:
             variable = of_handle[id(outer)]
-            # Its own memory on a CPU: who writes a variable that is read elsewhere takes other memory.
+            # A copy on a CPU: TensorFlow writes to new memory if a variable's value is referenced elsewhere.
             value = aligned(np.asarray(variable.read_value()))
             variables[inner.op.name] = Variable(variable.name.partition(":")[0], value, variable.dtype.as_datatype_enum)
         else:

@@ -1,8 +1,8 @@
 """Reductions that measure how tensors differ: each yields a row of numbers, and no tensor leaves the graph.
 
-A value is compared with its truth after both are divided by the largest number of the truth, so that no square leaves
-float32's range. What is not finite is counted, and left out of the sums. Most numbers are finite and of ordinary size:
-a quick row takes fewer passes over them, and says where a thorough one is needed.
+A value and its truth are both divided by the largest number of the truth before they are compared, so that no square
+leaves float32's range. Nonfinite numbers are counted, and left out of the sums. Most numbers are finite and of ordinary
+size: a quick row takes fewer passes over them, and says where a thorough one is needed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-_NORM, _OFF, LARGEST = 1, 2, 6  #: some columns of a row, whose order is that in which Statistics.of takes them
+_NORM, _OFF, LARGEST = 1, 2, 6  #: some columns of a row, in the order of Statistics.of
 _LARGEST_FLOAT16 = 65504.0
-_ORDINARY = (1e-10, 1e15)  # sizes of the largest number whose squares, summed, float32 can hold
-_SMALLEST_SEEN = 1e-37  # below, CPUs and GPUs take float32's own numbers for zero
+_ORDINARY = (1e-10, 1e15)  # magnitudes of the largest number whose summed squares float32 can hold
+_SMALLEST_SEEN = 1e-37  # smaller float32 numbers are flushed to zero on CPUs and GPUs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Statistics:
 
     Attributes:
         size: numbers compared.
-        error: relative L2 error of what is finite in both; infinite where the truth is zero and the value is not.
+        error: relative L2 error of the numbers that are finite in both; infinite where the truth is zero and the value
+            is not.
         nonfinite: share of the numbers that are inf or nan and finite in the truth.
         underflow: share of the numbers that are zero and, in the truth, not zero but too small for 16 bit.
         nonfinite_truth: share that is inf or nan in the truth.
@@ -133,8 +134,8 @@ def thorough_row(value: Any, truth: Any, smallest: float) -> Any:
 def range_row(value: Any, _: Any, smallest: float) -> Any:
     """A tensor of one row that says how a float32 value lies in float16's range.
 
-    Its columns: how many numbers; how many are above the largest of float16, inf or nan; how many are not zero and
-    would be; the largest finite size; the smallest that is not zero.
+    Its columns: the count of numbers; of those above float16's largest, inf or nan; of those that would become zero;
+    the largest finite magnitude; the smallest magnitude that is not zero.
 
     Args:
         value: a tensor.

@@ -1,7 +1,7 @@
 """Joins versions of one flat step in one graph: they share what is fed, and nothing else.
 
-Each version is a *side*: its nodes have the side's name in front, and its variables are its own, filled with the user's
-values before each batch. So no version sees what another one updates, and the user's own variables are never touched.
+Each version is a *side*: its nodes have the side's name as prefix, and its variables are its own, set to the user's
+values before each batch. So no version sees the updates of another, and the user's own variables are never touched.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from amp_tf.comparing.steps import check_settings, name_of
 from amp_tf.comparing.subjects import flat_step
 from amp_tf.comparing.suspects import Patterns
 from amp_tf.comparing.trials import Trials
-from amp_tf.comparing.verdicts import LIMIT, has_truth, roundoff
-from amp_tf.comparing.work import Work
+from amp_tf.comparing.verdicts import LIMIT, Output, has_truth, roundoff
+from amp_tf.comparing.work import Work, Yardstick
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError, GraphError
 from amp_tf.oplists.hardware import Hardware
@@ -41,11 +41,11 @@ def compare(
 ) -> Comparison:
     """Finds where a model goes wrong in 16 bit, and what to set so that it does not.
 
-    One step is traced and run in float32 and as amp_tf rewrites it, with the same inputs, variables and seeds. One
-    batch of four, those that are furthest off, are run again as the ideal mixed program (products alone in 16 bit) and
-    in float32 with inputs that differ in their last bit, and judged; single nodes are looked at in the furthest one.
+    One step is traced and run in float32 and as amp_tf rewrites it, with the same inputs, variables and seeds. The
+    batches with the largest errors, one of eight, are run again as the ideal mixed program (only products in 16 bit)
+    and in float32 with inputs that differ in their last bit, and judged; single nodes are measured in the worst batch.
     The model's own variables are not changed. Nothing is compiled by XLA, and TF32 is off meanwhile. Interrupted by the
-    user (Ctrl-C), it says what is known by then.
+    user (Ctrl-C), it returns what is known by then.
 
     Args:
         model_or_function: a compiled Keras model, whose loss and gradients are compared (in float16 with a loss scale);
@@ -56,8 +56,8 @@ def compare(
         config: what to convert; the environment's settings by default. Where they convert nothing on this machine,
             what a GPU would run in float16 is compared.
         steps: how many batches are run at most; each begins with the variables' present values.
-        nodes: a regular expression, searched in node names, for nodes to be looked at besides those that are 16 bit or
-            read 16 bit.
+        nodes: a regular expression, searched in node names, for further nodes to measure; those that are or read 16 bit
+            always are.
         hardware: the devices to rewrite for; this machine's CPU by default.
         progress: called with a few words on what is being done, and with an empty text at the end.
         notes: further notes for the result.
@@ -78,7 +78,7 @@ def compare(
 
 
 def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comparison:
-    """Compares a traced step."""
+    """Compares a traced step: rewrites it, judges its outputs, then measures nodes and searches for a remedy."""
     if not work.names:
         raise GraphError(
             "it returns no floating-point numbers and writes no variables of them, so there is nothing to compare",
@@ -95,24 +95,17 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         yardstick = work.in_any_batch(yardstick, config, scale)
         outputs = work.judge(measured, yardstick)
     is_healthy = all(output.is_good for output in outputs)
-    looked: Sequence[NodeMeasurement] = ()
-    found, is_cut = SearchResult(), measured.is_cut or yardstick.is_cut
-    trials = Trials(work, config, yardstick)
-    try:
-        if not is_cut:
-            looked = work.measure_nodes(result.graph, yardstick.numbers[0], scale, nodes)
-            if not is_healthy:
-                followers = find_followers(work.flat.graph)
-                found = find(looked, outputs, precision, tuple(config.force_f16), followers, trials)
-        is_cut = is_cut or found.is_cut
-    except KeyboardInterrupt:
-        is_cut = True
-    products = count_products(result.report)
-    kept = work.rewritten(trials.config(found.patterns)) if found.patterns else result
+    measurements: Sequence[NodeMeasurement] = ()
+    found = SearchResult(is_cut=True)
+    if not (measured.is_cut or yardstick.is_cut):
+        measurements, found = _search(work, result.graph, config, yardstick, outputs, scale, nodes)
 
-    def whole(patterns: Patterns) -> Patterns:  # the line takes the place of what is set now
+    def whole(patterns: Patterns) -> Patterns:  # the line replaces the current setting
         return (*config.keep_float32, *patterns) if patterns else ()
 
+    kept = whole(found.patterns)
+    mended = work.rewritten(dataclasses.replace(config, keep_float32=kept)) if kept else result
+    products = count_products(result.report)
     return Comparison(
         name=name,
         precision=precision,
@@ -121,21 +114,43 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         converted=result.report.converted,
         total=result.report.total,
         outputs=tuple(outputs),
-        nodes=tuple(_node_error(node, precision) for node in looked),
+        nodes=tuple(_node_error(node, precision) for node in measurements),
         findings=tuple(dataclasses.replace(one, patterns=whole(one.patterns)) for one in found.findings),
-        first_divergence=None if is_healthy else _first_divergence(looked, precision),
-        patterns=whole(found.patterns),
-        mends=bool(found.patterns),
+        first_divergence=None if is_healthy else _first_divergence(measurements, precision),
+        patterns=kept,
+        mends=bool(kept),
         trials=found.trials,
         products=products,
-        products_kept=products - count_products(kept.report),
-        is_cut=is_cut,
+        products_kept=products - count_products(mended.report),
+        is_cut=found.is_cut,
         notes=(
-            *exceptions.describe(looked, work.flat.graph, precision),
+            *exceptions.describe(measurements, work.flat.graph, precision),
             *run_decisions.describe(result.report, work.flat.graph, process.report(), precision),
             *_notes(work, measured, result),
         ),
     )
+
+
+def _search(
+    work: Work,
+    graph: Any,
+    config: AmpConfig,
+    yardstick: Yardstick,
+    outputs: Sequence[Output],
+    scale: float,
+    nodes: str | None,
+) -> tuple[Sequence[NodeMeasurement], SearchResult]:
+    """Measures the nodes in the worst batch and, if an output is wrong, searches for what mends it."""
+    measurements: Sequence[NodeMeasurement] = ()
+    try:
+        measurements = work.measure_nodes(graph, yardstick.numbers[0], scale, nodes)
+        if all(output.is_good for output in outputs):
+            return measurements, SearchResult()
+        followers, trials = find_followers(work.flat.graph), Trials(work, config, yardstick)
+        forced = tuple(config.force_f16)
+        return measurements, find(measurements, outputs, work.precision, forced, followers, trials)
+    except KeyboardInterrupt:
+        return measurements, SearchResult(is_cut=True)
 
 
 def _precision_of(result: RewriteResult, name: str) -> Precision:
@@ -148,31 +163,33 @@ def _precision_of(result: RewriteResult, name: str) -> Precision:
     )
 
 
-def _node_error(looked: NodeMeasurement, precision: Precision) -> NodeError:
+def _node_error(measured: NodeMeasurement, precision: Precision) -> NodeError:
     return NodeError(
-        name=looked.probe.name,
-        op=looked.probe.op,
-        is_f16=looked.probe.is_f16,
-        accumulated=looked.accumulated.distance,
-        local=None if looked.local is None else looked.local.distance,
-        has_truth=all(has_truth(found, precision) for found in (looked.accumulated, looked.local) if found is not None),
-        underflow=looked.accumulated.underflow,
-        largest=looked.accumulated.largest,
-        smallest=looked.accumulated.smallest,
+        name=measured.probe.name,
+        op=measured.probe.op,
+        is_f16=measured.probe.is_f16,
+        accumulated=measured.accumulated.distance,
+        local=None if measured.local is None else measured.local.distance,
+        has_truth=all(
+            has_truth(found, precision) for found in (measured.accumulated, measured.local) if found is not None
+        ),
+        underflow=measured.accumulated.underflow,
+        largest=measured.accumulated.largest,
+        smallest=measured.accumulated.smallest,
     )
 
 
 def _first_divergence(nodes: Sequence[NodeMeasurement], precision: Precision) -> NodeError | None:
     """The first node whose error is much larger than one rounding."""
     limit = LIMIT * roundoff(precision)
-    errors = (_node_error(looked, precision) for looked in nodes if looked.accumulated.distance > limit)
+    errors = (_node_error(measured, precision) for measured in nodes if measured.accumulated.distance > limit)
     return next((error for error in errors if error.has_truth), None)
 
 
 def _notes(work: Work, measured: OutputMeasurement, result: RewriteResult) -> Iterator[str]:
     has_loops = any(node.op == "Enter" for node in work.flat.graph.node)
     if work.is_compiled:
-        yield "outputs are those of XLA (jit_compile), in both precisions; nodes were looked at without it"
+        yield "outputs are those of XLA (jit_compile), in both precisions; nodes were measured without it"
     elif work.flat.is_compiled:
         why = "it does not compile loops that were lowered" if has_loops else work.why_not_compiled
         yield f"functions for XLA (jit_compile) were run without it: {why}"
@@ -181,4 +198,4 @@ def _notes(work: Work, measured: OutputMeasurement, result: RewriteResult) -> It
     if result.report.unmatched:
         yield f"no node's name matches {', '.join(result.report.unmatched)}"
     if has_loops:
-        yield "nodes inside of loops are not looked at one by one, only what loops give out"
+        yield "nodes inside of loops are not measured one by one, only the results of loops"

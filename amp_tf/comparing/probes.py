@@ -1,8 +1,8 @@
 """The nodes to measure, and a second run of each one's op: in 16 bit, on exact inputs.
 
-The *accumulated error* of a node is that of the run. Its *local error* is what the node alone adds: its op in the
-types that the rewrite gives it, with float32's own values as inputs, rounded to 16 bit where the rewrite has them in 16
-bit. So a sum in float32 of values that come in 16 bit has a local error too, which is that of the rounding.
+The *accumulated error* of a node is its error in the run. Its *local error* is what the node alone adds: its op runs in
+the types of the rewrite, on float32's values as inputs, rounded to 16 bit where the rewrite has them in 16 bit. So a
+float32 sum of 16-bit values has a local error too, that of the rounding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Probe:
     Attributes:
         name, op: the node.
         is_f16: whether its result is 16 bit.
-        rounded: the nodes that give it 16-bit values.
+        rounded: the sources of its 16-bit inputs.
         truth, value: its result in float32 and under amp_tf.
         local: its result in 16 bit on exact inputs; ``None`` where its op cannot be run a second time.
         inputs: its inputs in float32.
@@ -133,7 +133,7 @@ def _again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -
         return None
     with graph.as_default():
         inputs = list(_rounded(exact.inputs, op.inputs, sources))
-        given = op.node_def.attr  # is parsed anew each time it is asked for
+        given = op.node_def.attr  # parsed at each access
         attributes = {key: given[key] for key in given if not key.startswith("_")}
         types = [tensor.dtype for tensor in op.outputs]
         return graph.create_op(op.type, inputs, types, name=f"local/{name}", attrs=attributes).outputs[0]

@@ -67,8 +67,8 @@ class Ranges:
         batches: how many were run.
         loss_scale: by which the loss was multiplied.
         nodes: those that leave it, the furthest first; those that amp_tf would keep in float32 last.
-        seen: how many nodes were looked at.
-        notes: what else is to be known.
+        seen: how many nodes were measured.
+        notes: further notes.
     """
 
     name: str

@@ -1,9 +1,9 @@
 """Searches for patterns that make all outputs good on all batches: a set grows until it does, and is then reduced.
 
-It begins with the suspects of the batch that is judged. Where they do not suffice, the nodes are measured at once more
-with them in float32, in the batch that is furthest off then, and what is suspect there is added; in the end all that is
-16 bit is, layer by layer. What suffices is reduced by Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input,
-2002). A set that was reduced on the batches that are watched is tried on all of them before it is believed.
+The search begins with the suspects of the judged batch. If they do not suffice, the nodes are measured again with these
+in float32, in the batch that then has the largest error, and its suspects are added; finally all 16-bit nodes are,
+layer by layer. A sufficient set is reduced by Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input, 2002).
+A set that was reduced on the watched batches is tried on all batches before it is believed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from amp_tf.comparing.trials import Trials
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import Followers
 
-_LOOKS = 4  # each costs a graph in which float32 and 16 bit run beside each other
-_REDUCTIONS = 3  # each of which all batches may refute
+_LOOKS = 4  # each needs a graph that runs float32 and 16 bit side by side
+_REDUCTIONS = 3  # each may fail on the other batches
 _TRIALS = 12  # of one reduction
 
 

@@ -19,7 +19,7 @@ from amp_tf.comparing.step_graphs import JointGraph, RunnableStep
 from amp_tf.comparing.steps import Step
 from amp_tf.precision import Precision
 
-_AT_ONCE = 150  # nodes of a run: with all in one, tensors that wait for their reductions fill the memory
+_AT_ONCE = 150  # nodes per run: with all in one run, tensors waiting for their reductions would fill the memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +69,8 @@ class OutputMeasurement:
 def exact_products() -> Iterator[None]:
     """Turns TF32 off in the block, so that GPUs compute products of float32 values in float32.
 
-    TensorFlow lets GPUs from Ampere on round the operands of such products to TF32, which has float16's mantissa: a
-    reference so made would be as far off as what is compared with it. It is a setting of the process.
+    TensorFlow lets GPUs from Ampere on round the operands of such products to TF32, which has float16's mantissa: such
+    a reference would be as inaccurate as what is compared with it. The setting is the process'.
     """
     from tensorflow.config.experimental import enable_tensor_float_32_execution, tensor_float_32_execution_enabled
 
@@ -101,8 +101,8 @@ def measure_outputs(
 
     Args:
         truth: float32.
-        version: what is compared with it.
-        measure: gives a row for each output, from the version's and float32's.
+        version: the version to compare with it.
+        measure: makes a row for each output, from the version's and float32's.
         numbers: of the batches.
         scale: of the loss, where the step is scaled.
         is_over: whether a batch's rows make the next ones needless.
@@ -142,7 +142,7 @@ def measure_nodes(
         precision: the 16-bit type.
         number: of the batch.
         scale: of the loss, where the step is scaled.
-        wanted: a regular expression for nodes to be looked at besides.
+        wanted: a regular expression for further nodes to measure.
         progress: called with what is being done.
     """
     progress("looking at each node: building the graph")
@@ -160,7 +160,7 @@ def measure_nodes(
         rows, more = joint.fetch((quick[part], {name: inputs[name] for name in read}), number, scale, is_alone=True)
         found += rows
         sizes.update(more)
-        joint.close()  # a session keeps a graph of its own for each run of other nodes
+        joint.close()  # a session keeps a graph for each set of nodes that was run
     odd = [place for place, rows in enumerate(found) if not all(map(instruments.is_enough, rows))]
     thorough: dict[int, Any] = {}
     if odd:

@@ -25,11 +25,11 @@ class SessionRuns:
     """Runs of one session that have the same fetches.
 
     Attributes:
-        name: what they are called.
+        name: the name of the runs.
         graph: the session's ``tf.Graph``.
-        fetches: the tensors that they gave.
+        fetches: the fetched tensors.
         targets: the operations that they ran.
-        fed: the tensors that were fed, or that data sources gave.
+        fed: the tensors that were fed, and the outputs of data sources.
         variables: the values of all variables of the graph, by the name of the variable's node.
         options: the session's RewriterConfig.
     """
@@ -107,7 +107,7 @@ def _with_placeholders(graph: Any, fed: Sequence[Any]) -> tuple[Any, tuple[str, 
         if node.name not in replaced:
             added = result.node.add()
             added.CopyFrom(node)
-            added.device = ""  # of the program's cluster; what is compared runs here
+            added.device = ""  # it names the program's cluster, and the comparison runs here
             added.input[:] = [names.get(text if ":" in text else f"{text}:0", text) for text in node.input]
     return result, tuple(names[tensor.name] for tensor in fed)
 

@@ -1,7 +1,7 @@
 """Runs versions of a step, batch by batch, without Grappler, which has run already; by XLA if asked for.
 
-Forms run one after the other, so that only one has its tensors in memory; what stays of float32 for the next one are
-the outputs of the step.
+Versions run one after another, so that only one has its tensors in memory; only the outputs of float32 are kept for the
+next one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from amp_tf.comparing.steps import UPDATE, Step
 from amp_tf.errors import GraphError
 from amp_tf.oplists.table import VARIABLE_READERS
 
-_CHANGES = np.array([1 - 2.0**-23, 1 + 2.0**-23], np.float32)  #: of a number by its last bit, down and up
-_AT_ONCE = 2**25  #: bytes of disturbed variables that wait to be set
+_CHANGES = np.array([1 - 2.0**-23, 1 + 2.0**-23], np.float32)  #: factors that change a number's last bit, down and up
+_AT_ONCE = 2**25  #: bytes of disturbed variables that are set at once
 
 
 def output_names(step: Step, flat: FlatStep) -> list[tuple[str, str]]:
@@ -62,7 +62,7 @@ class JointGraph:
         self._keeps_state = keeps_state(joint)
         self._session: Any = None  # made by a run
         self._writes = bool(_written(flat, of_all=True))
-        self._held: bool | None = None  # whether the variables hold their values, or disturbed ones
+        self._held: bool | None = None  # whether the variables hold disturbed values; None if unknown
 
     def close(self) -> None:
         """Frees the session's memory; the next run creates another. Idempotent."""
@@ -91,8 +91,8 @@ class JointGraph:
             number: of the batch.
             scale: of the loss, where the step is scaled.
             is_disturbed: whether inputs and variables differ in their last bit.
-            is_alone: whether the rest of the step is not wanted: then variables that do not lead to what is fetched,
-                such as an optimizer's, are not even filled.
+            is_alone: whether only the fetched tensors are computed: then variables that they do not depend on, such as
+                an optimizer's, are not even set.
 
         Raises:
             GraphError: TensorFlow cannot run the step with this batch.

@@ -17,7 +17,7 @@ LOSS = "loss"
 GRADIENT = "gradient"
 RESULT = "result"
 UPDATE = "update"
-OWN_SCOPE = "amp_tf_compare"  #: the name scope of what is ours in the step
+OWN_SCOPE = "amp_tf_compare"  #: the name scope of the nodes that are added to the step
 
 _WHERE = "compare(batches)"
 _BATCHES = "Pass rows such as [(x, y), …], or a tf.data.Dataset"
@@ -46,7 +46,7 @@ def check_settings(config: AmpConfig | None, steps: int, nodes: str | None = Non
     """Checks the arguments; returns the configuration, by default the environment's.
 
     Raises:
-        ConfigError: one of them is not what it should be.
+        ConfigError: an argument is not valid.
     """
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ConfigError(f"{steps!r} is not a number of batches", where="compare(steps=…)", fix="Write 1 or more")
@@ -206,7 +206,7 @@ def _training_step(model: Any) -> Callable[..., Results]:
 
 def _plain(function: Any) -> Callable[..., Results]:
     """The results of a function, named by the structure that it returns."""
-    inner = getattr(function, "python_function", function)  # without jit_compile: XLA's functions cannot be looked into
+    inner = getattr(function, "python_function", function)  # without jit_compile: XLA's nodes cannot be fetched
 
     def call(arguments: Sequence[Any], named: Mapping[str, Any], _: Any) -> Results:
         result = inner(*arguments, **named)

@@ -1,7 +1,7 @@
 """Chooses the nodes that may be what goes wrong, and the patterns that keep them in float32.
 
-Suspects are the nodes that add most by themselves: first those that make numbers infinite that are finite in float32,
-in the order of the graph, then by local error.
+Suspects are the nodes with the largest local errors: first those that make numbers infinite that are finite in float32,
+in the order of the graph, then the others by local error.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from amp_tf.oplists.table import HANDING_ON
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import PRODUCTS, Followers, pattern
 
-SUSPICIOUS = 4.0  #: times the roundoff; a product of a healthy model adds about one
-_MOST = 8  # each costs a rewrite and a run of the batches, or a few
+SUSPICIOUS = 4.0  #: times the roundoff; a product in a healthy model adds about one
+_MOST = 8  # each costs at least a rewrite and a run of the batches
 _GRADIENT_SCOPES = ("gradient_tape/", "gradients/")
 _GRADIENT_OP = re.compile(r"(\w+?)Grad(V\d)?(_\d+)?")
 
@@ -26,7 +26,7 @@ Patterns = tuple[str, ...]
 def suspects(nodes: Sequence[NodeMeasurement], precision: Precision, followers: Followers) -> list[NodeMeasurement]:
     """The nodes with larger local errors than products of a healthy model have, or else any error; the worst first.
 
-    A node that may be fused with a product that is worse is left out: the product's pattern keeps both in float32.
+    A node that may be fused with a worse product is left out, because the product's pattern keeps both in float32.
 
     Args:
         nodes: what was measured, sources before their readers.
@@ -35,7 +35,7 @@ def suspects(nodes: Sequence[NodeMeasurement], precision: Precision, followers: 
     """
     local = [measured for measured in nodes if measured.local is not None and has_truth(measured.local, precision)]
     worst = [measured for measured in local if is_suspicious(measured, precision)] or local
-    # Stable; what only hands on, as rounded as its reader would, comes behind that: the reader in float32 mends both.
+    # Stable. Ops that only pass values on come after their readers, because a reader in float32 mends both.
     order = sorted(filter(_added, worst), key=lambda measured: (-_added(measured), measured.probe.op in HANDING_ON))
     chosen: dict[Patterns, NodeMeasurement] = {}
     fused: set[str] = set()
@@ -62,8 +62,8 @@ def choices(
 ) -> Iterator[Patterns]:
     """Sets of patterns for a node, each larger than the one before.
 
-    The node, or what gives it 16-bit values; all that leads there from the products behind it, these included; its
-    layer.
+    First the node, or the sources of its 16-bit inputs; then the chain back to the products before it, these included;
+    then its layer.
 
     Args:
         measured: the node.
@@ -97,7 +97,8 @@ def scope_of(node: str) -> str:
             above, _, name = inner.rpartition("/")
             outer, _, forward = above.rpartition("/")
             grad = _GRADIENT_OP.fullmatch(name)
-            # dense/MatMul/MatMul_1 and dense/BiasAdd/BiasAddGrad lie below the forward node, dense/TanhGrad beside it.
+            # dense/MatMul/MatMul_1 and dense/BiasAdd/BiasAddGrad are below the forward node, dense/TanhGrad is beside
+            # it.
             is_beside = grad is not None and not re.fullmatch(rf"{re.escape(grad[1])}(_\d+)?", forward)
             return above if is_beside else outer or above
     return node.rpartition("/")[0]

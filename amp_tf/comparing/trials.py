@@ -1,7 +1,7 @@
 """Runs the step with more nodes in float32.
 
-Most trials run only the batches that are watched: the one that is judged, and each batch in which a set of patterns
-failed that did well on those watched before. So a set that must hold on all batches is found at the price of a few.
+Most trials run only the watched batches: the judged one, and each batch on which a set of patterns failed that did well
+on those watched before. So a set that must hold on all batches is found at the price of a few.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Trials:
 
     Args:
         work: the step.
-        config: what is converted without further patterns.
+        config: the settings without further patterns.
         yardstick: by which outputs are judged, with the batches that are watched first.
 
     Attributes:

@@ -1,10 +1,10 @@
 """Judges outputs: they may not be much further from float32 than those of the ideal mixed program.
 
-The ideal mixed program computes its products in 16 bit and casts their results back at once; what it loses is inherent
-in multiplying in 16 bit. An output's error, relative in the L2 norm over the batches that are furthest off, is divided
-by the largest of the ideal program's, the roundoff of the 16-bit type, and what float32 itself makes of inputs that
-differ in their last bit. Above :data:`LIMIT` something else than products loses; and where the error over all batches
-is above :data:`LOST`, or numbers are not finite, the products themselves do.
+The ideal mixed program computes its products in 16 bit and casts their results back at once; its error is inherent in
+multiplying in 16 bit. An output's error, relative in the L2 norm over the batches with the largest errors, is divided
+by the largest of three: the ideal program's error, the roundoff of the 16-bit type, and float32's own error on inputs
+that differ in their last bit. Above :data:`LIMIT`, something other than products loses accuracy. If the error over all
+batches is above :data:`LOST`, or numbers are not finite, the products themselves do.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from amp_tf.comparing.steps import GRADIENT, LOSS, RESULT, UPDATE
 from amp_tf.precision import Precision
 
 LIMIT = 4.0
-LOST = 0.5  #: half of the norm: one bit is right; of an update, half of the numbers, which do not move
-LOST_GRADIENT = 0.9  #: of one variable's gradient, which behind a normalization cancels almost to nothing
-NO_TRUTH = 0.01  #: where float32 itself wanders by more, there is nothing to compare with
+LOST = 0.5  #: half of the norm: one bit is right; for an update, half of the numbers do not move
+LOST_GRADIENT = 0.9  #: for a variable's gradient, which behind a normalization almost cancels
+NO_TRUTH = 0.01  #: if float32's own error is larger, there is nothing to compare with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Output:
 
     Attributes:
         kind: ``"loss"``, ``"gradient"``, ``"result"``, or ``"update"`` (of a variable).
-        name: what it is called; of a gradient or an update that of the variable.
-        error: relative L2 error against float32, over the batches that are furthest off, one of eight; infinite where
+        name: its name; for a gradient or an update, the variable's.
+        error: relative L2 error against float32, over the batches with the largest errors, one of eight; infinite where
             it is not finite and float32 is.
         ideal: that of the ideal mixed program.
         noise: that of float32 with inputs that differ in their last bit.
-        ratio: ``error`` over what is allowed; 0 where float32 itself keeps no two digits.
+        ratio: ``error`` over the error that is allowed; 0 where float32 itself has less than two correct digits.
         is_good: whether it is as right as 16 bit can be, and right enough to train with.
     """
 
@@ -87,8 +87,8 @@ def roundoff(precision: Precision) -> float:
 def has_truth(statistics: Statistics, precision: Precision) -> bool:
     """Whether float32 has two correct digits of a node's result, judged by its error in 16 bit.
 
-    What cancels to nothing, such as the gradient of a key's bias in attention, is all rounding in float32 too. In 16
-    bit it is as many times further off as its roundoff is larger; nothing but cancellation can be that far off.
+    A result that cancels to nothing, such as the gradient of a key's bias in attention, is only rounding in float32
+    too. In 16 bit its error is larger by the ratio of the roundoffs; only cancellation makes errors that large.
     """
     times = roundoff(precision) / roundoff(Precision.FLOAT32)
     return bool(statistics.nonfinite) or statistics.error <= NO_TRUTH * times
@@ -99,8 +99,8 @@ def _judge(
 ) -> Output:
     has_no_truth = noise.distance > NO_TRUTH
     allowed = max(unit, ideal.error, noise.error)
-    ratio = found.distance / allowed if math.isfinite(allowed) else 1.0  # nothing is further off than the ideal
-    if kind == UPDATE:  # Adam's first steps are signs, which may be far off; but they should be steps
+    ratio = found.distance / allowed if math.isfinite(allowed) else 1.0  # nothing can be worse than the ideal
+    if kind == UPDATE:  # Adam's first steps are signs, which may differ a lot, but must not be zero
         is_lost = everywhere.underflow > LOST
     else:
         is_lost = everywhere.distance > (LOST_GRADIENT if kind == GRADIENT else LOST)

@@ -32,10 +32,10 @@ _SCALES = (
     _UNSCALED,
     2.0**-5,
     2.0**-10,
-)  # as loss scaling finds its own, in larger steps
+)  # as loss scaling searches, in larger steps
 _IDEAL = "products alone in 16 bit"
 _FEW = 8  # numbers of an output whose error is a matter of luck
-_JUDGED = 8  # of so many batches one is judged: the yardstick costs some three more runs
+_JUDGED = 8  # one batch of so many is judged, because the yardstick costs about three more runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,10 +105,9 @@ class Work:
                 self._float32 = self._version(self.flat.graph, "float32")
 
     def measure(self, graph: Any, what: str, numbers: Sequence[int] | None = None) -> tuple[OutputMeasurement, float]:
-        """Runs a version with the first loss scale at which no gradient overflows; returns the measurement and the
-        scale.
+        """Runs a version with the first loss scale at which no gradient overflows; returns errors and scale.
 
-        Where gradients overflow at any scale, none is used.
+        If gradients overflow at every scale, none is used.
 
         Args:
             graph: the version's GraphDef.
@@ -134,7 +133,7 @@ class Work:
             scale: of the loss.
 
         Raises:
-            GraphError: float32 itself gives other numbers each time.
+            GraphError: float32 itself gives different numbers each time.
         """
         numbers = measured.furthest(max(1, len(measured.rows) // _JUDGED))
         noise: list[np.ndarray] = []
@@ -144,7 +143,7 @@ class Work:
         try:
             for place, number in enumerate(numbers, 1):
                 self._progress(f"float32, disturbed: batch {place} of {len(numbers)}")
-                # Disturbed first: other numbers in all variables are gone when the next version needs the room.
+                # The disturbed run comes first, so that its copies of all variables are freed before the next version.
                 disturbed = self._float32.run(number, scale, is_disturbed=True)
                 truth = self._float32.run(number, scale)
                 noise.append(self._measure(disturbed, truth))
@@ -215,7 +214,7 @@ class Work:
     def measure_nodes(self, rewritten: Any, number: int, scale: float, nodes: str | None) -> list[NodeMeasurement]:
         """Measures each node in one batch; arguments as for :func:`running.measure_nodes`."""
         if self._float32 is not None:
-            self._float32.close()  # its variables are as much as the model, and both sides have theirs
+            self._float32.close()  # frees its variables, which are as large as the model: both sides have their own
         return measure_nodes(self.step, self.flat, rewritten, self.precision, number, scale, nodes, self._progress)
 
     def _version(self, graph: Any, what: str) -> RunnableStep:
@@ -263,7 +262,7 @@ class Work:
 def _ideal(config: AmpConfig) -> AmpConfig:
     """The configuration of the ideal mixed program: only products are on a list, and nothing is forced.
 
-    Products that are kept in float32 by name are so in it, too.
+    Products that are kept in float32 by name stay so.
     """
     infer, clear = (tuple(sorted({row.op for row in ROWS if row.op_list == name})) for name in (INFER, CLEAR))
     return AmpConfig(

@@ -1,13 +1,13 @@
 """Follows changes that the program makes to amp_tf's variables, before or after it imports TensorFlow.
 
-NVIDIA's TensorFlow read ``TF_ENABLE_AUTO_MIXED_PRECISION`` each time that it optimized a graph, so most scripts of the
-time set it themselves, in a line ``os.environ[…] = "1"`` at the top or where they read their ``--amp`` flag; notebooks
-have no other way. What is set before TensorFlow is imported is found in the environment; later changes are reported by
+NVIDIA's TensorFlow read ``TF_ENABLE_AUTO_MIXED_PRECISION`` each time it optimized a graph, so most scripts of that time
+set it themselves, by ``os.environ[…] = "1"`` at the top or where they read an ``--amp`` flag; notebooks have no other
+way. A value set before TensorFlow is imported is found in the environment; later changes are reported by
 ``_amp_tf_start``, which wraps the methods of ``os.environ`` that change it.
 
-``os.putenv`` alone is not seen. That the finder of ``_amp_tf_start`` is there also without the switch has the same
-reason; it lets TensorFlow in when the package behind it is gone (an editable install whose checkout moved).
-``AMP_TF_DISABLE=1`` at the start leaves nothing.
+A change by ``os.putenv`` alone is not seen. For the same reason the finder of ``_amp_tf_start`` is installed even
+without the switch; if the package behind it is gone (an editable install whose checkout moved), TensorFlow is imported
+without amp_tf. With ``AMP_TF_DISABLE=1`` at the start nothing is installed.
 """
 
 from __future__ import annotations

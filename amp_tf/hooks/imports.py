@@ -1,8 +1,8 @@
 """Runs actions right after a module was imported, without importing it.
 
-Imported at every interpreter start that has amp_tf on, so it imports nothing itself but ``sys``.
+Every interpreter start with amp_tf on imports this module, so it imports only ``sys``.
 
-Source of the idea: post-import hooks (PEP 369). The module's own loader does the work; for the time of one import its
+Source of the idea: post-import hooks (PEP 369). The module's own loader does the work. During one import its
 ``exec_module`` is shadowed on the loader object, and nothing of amp_tf stays behind on the module.
 """
 
@@ -96,7 +96,7 @@ def watch(*names: str) -> None:
     """Watches the imports of modules from now on, for actions that are added later, even while the import runs."""
     _finder.watched.update(names)
     if _finder not in sys.meta_path:
-        # Behind the one of _amp_tf_start, which may be searching for one of them: this one is then asked next.
+        # Behind the finder of _amp_tf_start, which may be searching right now: this one is then asked next.
         kinds = [type(finder).__name__ for finder in sys.meta_path]
         sys.meta_path.insert(kinds.index("AmpTfStart") + 1 if "AmpTfStart" in kinds else 0, _finder)
 

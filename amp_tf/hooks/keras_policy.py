@@ -1,16 +1,15 @@
 """Warns where a program uses Keras' own mixed precision as well.
 
-Both at once do no harm: Keras' layers cast by themselves, so amp_tf finds them in 16 bit and converts what they left in
-float32; an optimizer that Keras wrapped for its loss scale is not wrapped again. But nobody wants both, and what is
-measured then is mostly Keras' precision. Every policy, global or of one layer, is an object of one class for each
-library, so its constructor is where one is noticed.
+Using both does no harm: Keras' layers cast by themselves, so amp_tf finds them in 16 bit and converts what is left in
+float32; an optimizer that Keras wrapped for its loss scale is not wrapped again. But nobody wants both, and
+measurements then mostly show Keras' precision. Every policy, global or of one layer, is an object of one class in each
+library, so its constructor is patched.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-import threading
 from typing import Any
 
 from amp_tf.config import ENABLE_VAR, AmpConfig
@@ -19,29 +18,26 @@ from amp_tf.hooks.process import notices
 from amp_tf.hooks.process import state as process_state
 
 _LIBRARIES = ("keras", "tf_keras")
-# what an attribute of the library shows: its import is done
+# an attribute that exists once the library's import is done
 _NEEDED = "layers"
 _NARROW = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
 
-_lock = threading.Lock()
 _patches = Patches()
 
 
 def install(config: AmpConfig) -> None:
     """Watches the Keras libraries that are imported by now. Idempotent; call it again after another was imported."""
-    with _lock:
-        for library in _LIBRARIES:
-            if hasattr(sys.modules.get(library), _NEEDED):
-                # Its old names are in every version of both; keras.dtype_policies is there since Keras 3.0.5.
-                home = importlib.import_module(f"{library}.mixed_precision")
-                if _patches.put(home.Policy, "__init__", calling(_watch)):
-                    _notice(home.global_policy())
+    for library in _LIBRARIES:
+        if hasattr(sys.modules.get(library), _NEEDED):
+            # Its old names are in every version of both; keras.dtype_policies is there since Keras 3.0.5.
+            home = importlib.import_module(f"{library}.mixed_precision")
+            if _patches.put(home.Policy, "__init__", calling(_watch)):
+                _notice(home.global_policy())
 
 
 def uninstall() -> None:
     """Stops watching for policies. Idempotent."""
-    with _lock:
-        _patches.restore()
+    _patches.restore()
 
 
 def _watch(init: Any, policy: Any, /, *args: Any, **kwargs: Any) -> None:

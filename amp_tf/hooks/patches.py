@@ -1,24 +1,27 @@
 """Replaces attributes of classes and modules of other libraries, and restores them.
 
-Others wrap the same functions. What somebody put around a patch of ours is theirs and stays, with ours inside it, so a
-patch has to be harmless after it was taken back. Put again, it is used as it lies there.
+Other libraries wrap the same functions. A wrapper that somebody put around a patch of ours stays, with ours inside it,
+so a patch must be harmless after it was restored. If the patch is installed again, the buried replacement is used.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+Patch = tuple[Any, str, Callable[[Any], Any]]  #: owner, attribute, and what makes its replacement from the original
 
-class _Patch(NamedTuple):
+
+class _Installed(NamedTuple):
     """One attribute.
 
     Attributes:
         owner, name: where it is.
         original: what stood there.
         is_own: whether the owner had it itself, not from a base class.
-        replacement: what stands there now.
+        replacement: the current value.
     """
 
     owner: Any
@@ -33,7 +36,7 @@ def calling(ours: Callable[..., Any], *first: Any) -> Callable[[Any], Any]:
 
     Args:
         ours: the function.
-        *first: what it gets before the original.
+        *first: its arguments before the original.
     """
 
     def make(original: Any) -> Any:
@@ -46,18 +49,18 @@ def calling(ours: Callable[..., Any], *first: Any) -> Callable[[Any], Any]:
 
 
 class Patches:
-    """A set of patches that are restored together. Not thread-safe: its owner has a lock."""
+    """A set of patches that are restored together. Thread-safe."""
 
     def __init__(self) -> None:
-        self._patches: list[_Patch] = []
-        self._buried: list[_Patch] = []  # given back, but inside a wrapper of somebody else
+        self._lock = threading.RLock()
+        self._patches: list[_Installed] = []
+        self._buried: list[_Installed] = []  # restored, but still inside a wrapper of somebody else
 
     def __bool__(self) -> bool:
         return bool(self._patches)
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> bool:
-        """Replaces an attribute until :meth:`restore`; does nothing if ours is in place, perhaps inside another
-        wrapper.
+        """Replaces an attribute until :meth:`restore`; does nothing if ours is in place, perhaps wrapped by others.
 
         Args:
             owner: a class or a module.
@@ -67,30 +70,32 @@ class Patches:
         Returns:
             Whether it was replaced now.
         """
-        is_own = name in vars(owner)
-        original = vars(owner)[name] if is_own else getattr(owner, name)
-        known = [patch for patch in (*self._patches, *self._buried) if patch.owner is owner and patch.name == name]
-        if known and original is not known[0].original:  # else somebody put that back
-            was_buried = known[0] in self._buried
-            if was_buried:
-                self._buried.remove(known[0])
-                self._patches.append(known[0])
-            return was_buried
-        self._patches, self._buried = (
-            [p for p in patches if p not in known] for patches in (self._patches, self._buried)
-        )
-        replacement = functools.wraps(original)(make(original))
-        setattr(owner, name, replacement)
-        self._patches.append(_Patch(owner, name, original, is_own, replacement))
-        return True
+        with self._lock:
+            is_own = name in vars(owner)
+            original = vars(owner)[name] if is_own else getattr(owner, name)
+            known = [patch for patch in (*self._patches, *self._buried) if patch.owner is owner and patch.name == name]
+            if known and original is not known[0].original:  # else somebody put that back
+                was_buried = known[0] in self._buried
+                if was_buried:
+                    self._buried.remove(known[0])
+                    self._patches.append(known[0])
+                return was_buried
+            self._patches, self._buried = (
+                [p for p in patches if p not in known] for patches in (self._patches, self._buried)
+            )
+            replacement = functools.wraps(original)(make(original))
+            setattr(owner, name, replacement)
+            self._patches.append(_Installed(owner, name, original, is_own, replacement))
+            return True
 
     def restore(self) -> None:
         """Restores every attribute that still holds our replacement. Idempotent."""
-        for patch in reversed(self._patches):
-            if vars(patch.owner).get(patch.name) is not patch.replacement:
-                self._buried.append(patch)
-            elif patch.is_own:
-                setattr(patch.owner, patch.name, patch.original)
-            else:
-                delattr(patch.owner, patch.name)
-        self._patches.clear()
+        with self._lock:
+            for patch in reversed(self._patches):
+                if vars(patch.owner).get(patch.name) is not patch.replacement:
+                    self._buried.append(patch)
+                elif patch.is_own:
+                    setattr(patch.owner, patch.name, patch.original)
+                else:
+                    delattr(patch.owner, patch.name)
+            self._patches.clear()

@@ -27,7 +27,6 @@ ScopeName = Literal["float32", "f16", "float16", "bfloat16"]
 PRECISIONS: tuple[str, ...] = get_args(ScopeName)
 
 _active = threading.local()
-_install_lock = threading.Lock()
 _patches = Patches()
 
 
@@ -84,12 +83,11 @@ def _install() -> None:
     from tensorflow.python.framework import func_graph
     from tensorflow.python.ops import gradients_util
 
-    with _install_lock:
-        _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_new_graph))
-        _patches.put(execute, "record_gradient", calling(_remember_scope))
-        _patches.put(gradients_util, "_MaybeCompile", calling(_follow_op))
-        if _patches.put(backprop, "_gradient_function", calling(_recall_scope)):
-            pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
+    _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_new_graph))
+    _patches.put(execute, "record_gradient", calling(_remember_scope))
+    _patches.put(gradients_util, "_MaybeCompile", calling(_follow_op))
+    if _patches.put(backprop, "_gradient_function", calling(_recall_scope)):
+        pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
 
 
 def _current() -> bytes | None:
@@ -107,7 +105,7 @@ def _current() -> bytes | None:
 def _mark_new_graph(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
     from tensorflow.core.framework import attr_value_pb2
 
-    value = _current()  # before the graph is there: of the one around it
+    value = _current()  # before the graph is created: the scope of the one around it
     init(graph, *args, **kwargs)
     if value is not None:
         graph._attr_scope_map[SCOPE_ATTR] = attr_value_pb2.AttrValue(s=value)

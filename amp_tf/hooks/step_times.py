@@ -1,9 +1,9 @@
 """Measures how long the program's own steps take, if a report was asked for.
 
-A step of Keras lasts from the end of the one before to its own end, so it holds what waits for data and what callbacks
-do; the first one of an epoch lasts from its beginning. A call of a ``tf.function`` or a session's run lasts until it
-returns, which on a GPU may be before the work is done, unless the program looks at a result. Functions that another one
-calls, and those of Keras' own steps, are not counted again. Of very many kinds the shortest are forgotten.
+A step of Keras lasts from the end of the one before to its own end, so it includes waiting for data and callbacks; the
+first step of an epoch begins with the epoch. A call of a ``tf.function`` or a session's run lasts until it returns,
+which on a GPU may be before the work is done, unless the program reads a result. Functions called by another one, and
+those of Keras' own steps, are not counted again. If there are very many kinds of steps, the shortest are dropped.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from amp_tf.hooks.process import collecting
 
 KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
 _CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_keras.src.callbacks"}
-_KINDS = {"train": "fit", "test": "evaluate", "predict": "predict"}  # as callbacks call them, and as users do
+_KINDS = {"train": "fit", "test": "evaluate", "predict": "predict"}  # the names in callbacks, and the users' names
 _KEPT, _TOLD, _NAMED = 1000, 20, 3  # last steps of each kind; kinds in a report; fetches that name a run
-_MOST_KINDS = 200  # a program may make functions without end
+_MOST_KINDS = 200  # a program may create functions without end
 _patches = Patches()
 _lock = threading.Lock()
 
@@ -83,27 +83,25 @@ def install(config: AmpConfig) -> None:
     if not config.report_path:
         return
     collecting.watch()
-    with _lock:
-        for library, home in _CALLBACKS.items():
-            if hasattr(sys.modules.get(library), "Model"):
-                callbacks = importlib.import_module(home).CallbackList
-                for kind in _KINDS:
-                    _patches.put(callbacks, f"on_{kind}_batch_begin", calling(_begin, kind))
-                    _patches.put(callbacks, f"on_{kind}_batch_end", calling(_end, kind))
-                    name = f"{kind}_on_batch"
-                    _patches.put(sys.modules[library].Model, name, calling(_call, KERAS, _always(name)))
-        if hasattr(sys.modules.get("tensorflow"), "compat"):
-            from tensorflow.python.client import session
-            from tensorflow.python.eager.polymorphic_function import polymorphic_function
+    for library, home in _CALLBACKS.items():
+        if hasattr(sys.modules.get(library), "Model"):
+            callbacks = importlib.import_module(home).CallbackList
+            for kind in _KINDS:
+                _patches.put(callbacks, f"on_{kind}_batch_begin", calling(_begin, kind))
+                _patches.put(callbacks, f"on_{kind}_batch_end", calling(_end, kind))
+                name = f"{kind}_on_batch"
+                _patches.put(sys.modules[library].Model, name, calling(_call, KERAS, _always(name)))
+    if hasattr(sys.modules.get("tensorflow"), "compat"):
+        from tensorflow.python.client import session
+        from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-            _patches.put(polymorphic_function.Function, "__call__", calling(_call, FUNCTION, _name_of_function))
-            _patches.put(session.BaseSession, "run", calling(_call, SESSION, _name_of_fetches))
+        _patches.put(polymorphic_function.Function, "__call__", calling(_call, FUNCTION, _name_of_function))
+        _patches.put(session.BaseSession, "run", calling(_call, SESSION, _name_of_fetches))
 
 
 def uninstall() -> None:
     """Stops measuring; the times stay for the report. Idempotent."""
-    with _lock:
-        _patches.restore()
+    _patches.restore()
 
 
 def rows() -> list[dict[str, Any]]:

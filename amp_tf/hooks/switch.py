@@ -1,8 +1,9 @@
 """Turns amp_tf on and off, from Python and from the environment.
 
-What is on is a stack. A handle takes its own settings out, wherever they lie, so blocks nest and may end in any order.
-The environment lies at the bottom and is read again when it comes up; ``disable()`` and ``AMP_TF_DISABLE`` empty the
-stack. Why amp_tf is off is noted where it is turned off (``ProcessState.off``), for the line at exit and ``report()``.
+Settings are on a stack. A handle removes its own settings, wherever they are, so blocks nest and may end in any order.
+The environment is at the bottom and is read again when it comes to the top; ``disable()`` and ``AMP_TF_DISABLE`` empty
+the stack. The reason for amp_tf being off is recorded where it is turned off (``ProcessState.off``), for the line at
+exit and ``report()``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from amp_tf.hooks.process import notices, report_files, summary
 from amp_tf.hooks.process import state as process_state
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack  # type checkers know it without its being installed
+    from typing_extensions import Unpack  # type checkers know it even where it is not installed
 
     from amp_tf.config import Settings
 
@@ -91,9 +92,9 @@ class _Switch:
     """The stack of settings of this process.
 
     Attributes:
-        active: what is on; ``None`` if amp_tf is off.
+        active: the settings that are on; ``None`` if amp_tf is off.
         below: what was on before, and is on again when what came later is taken back; the last one last.
-        refused: what is wrong with the environment, if that is why amp_tf is off; else empty.
+        refused: the error in the environment, if that is why amp_tf is off; else empty.
         is_off_by_program: whether the user turned amp_tf on and the program turned it off, both by a variable.
         exit_pid: the process that prints the line at exit; a forked child does not.
     """
@@ -195,7 +196,7 @@ class _Switch:
         """Prints the line and writes the report; no Python runs on TensorFlow's threads after that."""
         import sys
 
-        is_child = os.getpid() != self.exit_pid  # a forked one, which converts, too: its parent speaks
+        is_child = os.getpid() != self.exit_pid  # a forked child converts too, but its parent prints the line
         is_due = self.active is not None or self.is_off_by_program or summary.is_due()
         plugin = sys.modules.get("amp_tf.hooks.grappler.plugin")
         if plugin is not None:
@@ -203,7 +204,7 @@ class _Switch:
         if not is_child and is_due:
             summary.log()
             report_files.write()
-        report_files.uninstall()  # a signal from now on ends the process at once
+        report_files.uninstall()  # from now on a signal ends the process at once
 
 
 _switch = _Switch()
@@ -244,8 +245,8 @@ def obey_environment(changed: str | None = None) -> None:
     """Applies what the environment says. A bad value leads to one message, and amp_tf stays off.
 
     What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is off, perhaps by
-    :func:`disable`, a change turns it on only if it is one of a switch, or if it mends the bad value for which amp_tf
-    is off.
+    :func:`disable`, only a change of a switch turns it on, or a change that corrects the bad value for which amp_tf is
+    off.
 
     Args:
         changed: the variable that the program has just set or deleted; ``None`` if none was.
@@ -285,7 +286,8 @@ def _is_forbidden() -> bool:
 def _asked_by_environment() -> tuple[_Active | None, str]:
     """What the environment asks for; where it asks for nothing, why amp_tf is off.
 
-    It did ask when the program began, or nobody would look: many of NVIDIA's own scripts set the variable.
+    It asked when the program began, or amp_tf would not have been loaded: many of NVIDIA's own scripts set the
+        variable.
     """
     try:
         switches = Switches.from_env()

@@ -31,7 +31,7 @@ from amp_tf.loss_scaling import schedule
 from amp_tf.values import invalid
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack  # type checkers know it without its being installed
+    from typing_extensions import Unpack  # type checkers know it even where it is not installed
 
 # Which module a class comes from decides the adapter: nothing is imported that the program has not imported itself.
 _ADAPTERS = (
@@ -100,7 +100,7 @@ def check_settings(where: str, settings: Mapping[str, Any]) -> None:
     """Names and kinds; which numbers are valid is the schedule's to say.
 
     Args:
-        where: the class that they were given to.
+        where: the class that got the settings.
         settings: by name.
 
     Raises:

@@ -1,8 +1,8 @@
 """Checks the order in which a loop calls its scaler: scale, unscale, step. Any other order is an error.
 
-The calls are counted where they are made: eagerly, or in the graph that is traced, for each replica separately. Another
-function may go on where one ended, with gradients that it was handed, so a call is refused only where none of the
-earlier ones that it needs was made anywhere and is still open.
+Calls are counted where they are made: eagerly or in the graph that is being traced, for each replica separately.
+Another function may continue where one ended, with gradients passed to it, so a call is refused only if the earlier
+call that it needs is pending nowhere.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class CallOrder:
         """Records that gradients are unscaled.
 
         Args:
-            gradients: what was given.
-            results: what is returned.
+            gradients: the arguments.
+            results: the unscaled gradients.
 
         Raises:
             CallOrderError: no loss was scaled since the last step, or some of the gradients are unscaled already.

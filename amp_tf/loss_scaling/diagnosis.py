@@ -1,7 +1,7 @@
 """The status of a loss scale as plain numbers, and the error that explains why training is stuck.
 
-No TensorFlow here. Adapters read their variables into a :class:`Status`; the callback and the hooks log and raise what
-this module writes.
+Imports no TensorFlow. Adapters read their variables into a :class:`Status`; the callback and the hooks log and raise
+what this module writes.
 
 Skipped steps are logged as warnings because absl hides INFO.
 """
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from amp_tf.errors import AmpError
 
 DEFAULT_MAX_SKIPS = 100
-_MOST_AT_FLOOR = 10  # skipped steps in a row: it takes a few bad batches alone to bring the scale there
+_MOST_AT_FLOOR = 10  # skipped steps in a row, because a few bad batches can bring the scale to its floor
 
 TWO_LINES = (
     "scaled_loss = optimizer.scale_loss(loss)              # inside the GradientTape\n"
@@ -44,7 +44,7 @@ class SkipFacts(NamedTuple):
     """What is known of the last skipped step.
 
     Attributes:
-        knows_gradients: whether the gradients were looked at.
+        knows_gradients: whether the gradients were examined.
         has_nonfinite_gradient: some gradient itself was NaN or infinite, not only their norm or sum.
         knows_data: whether the loss was traced, so that its data is known.
         has_nonfinite_data: the loss was computed from NaN or infinities.
@@ -72,7 +72,7 @@ class Status:
             the loss was not seen in the same graph as the gradients.
         min_scale: the floor.
         nonfinite_variables: the variables whose gradients were nonfinite in the last skipped step, in model order.
-        last_skip: what else is known of the last skipped step.
+        last_skip: further facts on the last skipped step.
     """
 
     scale: float
@@ -102,7 +102,7 @@ class Status:
             counters: good_steps, skipped, skipped_in_row, steps, last_change and nonfinite_losses_in_row.
             schedule: the wrapper's schedule. One that does not move has no floor: it was chosen too large, or not.
             names: of the variables whose gradients were nonfinite.
-            last_skip: what else is known of the last skipped step.
+            last_skip: further facts on the last skipped step.
         """
         good, skipped, in_row, steps, change, losses = (int(n) for n in counters)
         floor = float(getattr(schedule, "min_scale", 0.0))

@@ -1,12 +1,12 @@
 """TensorFlow operations that scale a loss, unscale gradients, and check whether a step may be applied.
 
-Every question is put to the *unscaled* gradients, in the type in which the optimizer will add them up: a scaled
-gradient may be finite while the unscaled one is not, and the other way round. All functions work eagerly, in a
-``tf.function``, under XLA and in a TF1 graph, and never move a value to the host.
+Checks apply to the *unscaled* gradients, in the type in which the optimizer will add them up: a scaled gradient may be
+finite while the unscaled one is not, and the other way round. All functions work eagerly, in a ``tf.function``, under
+XLA and in a TF1 graph, and never move a value to the host.
 
-A quick test comes before the exact one. One sum of squares is one kernel and one pass; XLA on CPUs adds floats one by
-one, so there a bound on sizes stands for it. Only where the quick test fails does a ``tf.cond`` run the exact one, so
-the result is the same.
+A cheap test precedes the exact one. A sum of squares is one kernel and one pass; XLA on CPUs adds floats one by one, so
+there a bound on magnitudes is used instead. Only if the cheap test fails does a ``tf.cond`` run the exact one, so the
+result is the same.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def as_tensor(gradient: Any, variable: Any) -> Any:
 
     Args:
         gradient: anything that TensorFlow makes a tensor of, a ``tf.IndexedSlices`` or ``None``; these two stay.
-        variable: what it is for; what was no tensor takes its type, as in an optimizer's own arithmetic.
+        variable: the gradient's variable; what is converted takes its type, as in an optimizer's own arithmetic.
     """
     if gradient is None or isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -169,14 +169,14 @@ def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
     """
     values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
     if any(value.dtype.size < 4 for value in values):
-        return None  # squares overflow soon in 16 bits
+        return None  # squares overflow easily in 16 bits
     if not _is_compiled_by_xla():
         squares = [tf.cast(_squared_norm(value), tf.float32) for value in values]
         return tf.math.is_finite(tf.add_n(squares))
     counts = [value.shape.num_elements() for value in values]
     if norm_clip is NormClip.NONE or None in counts:
         return None
-    bound = (tf.float32.max / (8.0 * max(sum(counts), 1))) ** 0.5  # half of what a sum of so many squares may reach
+    bound = (tf.float32.max / (8.0 * max(sum(counts), 1))) ** 0.5  # half of the maximum of a sum of so many squares
     return tf.reduce_all(tf.stack([tf.reduce_all(tf.abs(value) <= bound) for value in values]))
 
 
@@ -203,7 +203,7 @@ def _column_sums(slices: Any) -> Any:
     """What the rows of an IndexedSlices can add up to, in its own type: rows with the same index are summed later."""
     sizes = tf.abs(tf.cast(slices.values, tf.float32) if slices.dtype.size < 4 else slices.values)
     if slices.dtype.size < 4 and slices.dense_shape is not None:
-        # float16 ends at 65504, so only rows that really meet are added.
+        # float16 ends at 65504, so only rows with the same index are added.
         sums = tf.math.unsorted_segment_sum(sizes, slices.indices, tf.cast(slices.dense_shape[0], tf.int32))
     else:
         sums = tf.reduce_sum(sizes, axis=0)

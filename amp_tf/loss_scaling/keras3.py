@@ -83,7 +83,7 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
         self._create_state(schedule)
 
     def _create_state(self, schedule: Schedule) -> None:
-        # The base class made a learning rate and an iteration counter that nothing would ever read.
+        # The base class created a learning rate and an iteration counter that nothing reads.
         self._variables.clear()
         start = schedule.initial_state()
         with scope_of(getattr(self.inner_optimizer, "_distribution_strategy", None) or tf.distribute.get_strategy()):
@@ -111,7 +111,7 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
             The inner optimizer's iteration counter, which skipped steps do not advance.
 
         Raises:
-            ValueError: not one of the gradients is there.
+            ValueError: there are no gradients.
         """
         pairs = list(grads_and_vars)
         self._step("apply_gradients", [gradient for gradient, _ in pairs], [variable for _, variable in pairs])
@@ -126,8 +126,8 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
             trainable_variables: the variables; those that the optimizer was built with, if left out.
 
         Raises:
-            ValueError: not one of the gradients is there, their number is not that of the variables, the optimizer was
-                built with others, or it is called outside a replica.
+            ValueError: there are no gradients, not one for each variable, the optimizer was built with other variables,
+                or it is called outside a replica.
         """
         self._step("apply", grads, trainable_variables)
 
@@ -178,12 +178,12 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
                 self.inner_optimizer.build(list(var_list))
             self._scaler.nonfinite_variables.watch(self.inner_optimizer._trainable_variables)
         for name in ("_trainable_variables", "_trainable_variables_indices"):
-            # Past Keras' tracking, which would take them for variables of this optimizer.
+            # Avoids Keras' tracking, which would take them for variables of this optimizer.
             object.__setattr__(self, name, getattr(self.inner_optimizer, name))
         self.built = True
         if self._pending_weights is not None:
             pending, self._pending_weights = self._pending_weights, None
-            with tf.init_scope():  # a training step may be what builds
+            with tf.init_scope():  # build may be called by a training step
                 self.load_own_variables(pending)
 
     dynamic_scale = ScalingMethods.loss_scale  #: Keras' own name

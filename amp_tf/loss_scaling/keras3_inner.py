@@ -14,7 +14,7 @@ from amp_tf.loss_scaling import replicas
 from amp_tf.loss_scaling.misuse import check_any, check_not_scaled
 from amp_tf.loss_scaling.scaling_methods import InnerSettings
 
-# Settings that are the inner optimizer's alone; the base class of the wrapper has them too, dead.
+# Settings that are the inner optimizer's alone; the wrapper's base class has them too, unused.
 INNER_SETTINGS = frozenset(
     {
         "clipnorm",
@@ -83,20 +83,17 @@ def headroom(optimizer: Any) -> float:
 
 
 def accumulated_steps(optimizer: Any) -> int | None:
-    """The number of steps over which the optimizer accumulates gradients; ``None`` if it does not, as in Keras
-    3.0.0."""
+    """The number of steps over which the optimizer accumulates gradients; ``None`` if it does not."""
     return getattr(optimizer, "gradient_accumulation_steps", None)
 
 
 def counter_of(optimizer: Any) -> Any:
-    """The variable that counts the optimizer's steps, accumulated ones included: ``iterations`` itself up to Keras
-    3.4."""
+    """The variable that counts the optimizer's steps, accumulated ones included: ``_iterations`` since Keras 3.5."""
     return optimizer._iterations if hasattr(optimizer, "_iterations") else optimizer.iterations
 
 
 def trackable_of(optimizer: Any) -> Any:
-    """The object that checkpoints track for the optimizer: itself, or an empty one where they cannot, as in Keras
-    3.0."""
+    """The object that checkpoints track for the optimizer: itself, or an empty one in Keras 3.0."""
     return optimizer if hasattr(optimizer, "_track_trackable") else tf.__internal__.tracking.AutoTrackable()
 
 

@@ -13,7 +13,7 @@ from amp_tf.loss_scaling.saved_scale import SavedScale
 from amp_tf.loss_scaling.scaler import Scaler
 from amp_tf.loss_scaling.schedule import usable_scale
 
-# Keras' own wrapper writes these before the variables of its inner optimizer, the first two of them dead.
+# Keras' own wrapper writes these before the variables of its inner optimizer, the first two of them unused.
 _KERAS_WRAPPER = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
 
 

@@ -1,7 +1,8 @@
 """Makes the step of the wrapped Keras 3 optimizer, on one replica or, from the cross-replica context, on each.
 
 Keras puts two conditions into its step, for accumulated gradients and for averages. Where replicas meet in
-``merge_call`` they are lifted out (:mod:`amp_tf.loss_scaling.replicas`), or TensorFlow refuses to trace the step.
+``merge_call``, these conditions are moved out of the step (:mod:`amp_tf.loss_scaling.replicas`), because TensorFlow
+would refuse to trace it.
 """
 
 from __future__ import annotations
@@ -57,18 +58,18 @@ _SUM = "_all_reduce_sum_gradients"
 def _sums_of_one(optimizer: Any) -> Iterator[None]:
     """Makes all-reduce the identity in the block, where there is one replica.
 
-    TensorFlow registers a gradient for each sum over replicas, for good, and that holds the whole graph of the step: a
-    search that makes and drops models would keep them all.
+    TensorFlow permanently registers a gradient for each sum over replicas, which holds the whole graph of the step: a
+    search that creates and drops models would keep them all in memory.
     """
     parts = parts_of(optimizer) if count() == 1 else []
     replaced = [part for part in parts if _SUM not in vars(part) and _is_of_keras(getattr(type(part), _SUM, None))]
     for part in replaced:
-        vars(part)[_SUM] = list  # of pairs; past Keras' tracking
+        vars(part)[_SUM] = list  # called with pairs; set so that Keras does not track it
     try:
         yield
     finally:
         for part in replaced:
-            vars(part).pop(_SUM, None)  # gone where another thread traces the same optimizer's step
+            vars(part).pop(_SUM, None)  # already gone if another thread traced the same optimizer's step
 
 
 def _overrides_the_step(optimizer: Any) -> bool:

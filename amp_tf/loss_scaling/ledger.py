@@ -1,9 +1,9 @@
 """The scalers of this process that scaled a loss, for the line at exit. Imports no TensorFlow.
 
-A scaler's variables outlive it here: by the time of the line a program's function with its loop has mostly returned,
-and its optimizer is gone. They are a few bytes; of very many scalers the oldest are counted alone.
+The ledger keeps a scaler's variables alive: when the line is printed, a program's function with its loop has mostly
+returned, and its optimizer is gone. The variables are a few bytes; of very many scalers the oldest are only counted.
 
-What is on a parameter server is not read at exit: it may be gone.
+Variables on a parameter server are not read at exit, because it may be gone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from amp_tf.loss_scaling.diagnosis import Status
 from amp_tf.reporting.facts import Curve
 
 _MOST = 64
-_POINTS = 512  # of a curve; of more every second one is dropped
+_POINTS = 512  # of a curve; beyond that, every second one is dropped
 
 _lock = threading.Lock()
 _numbers = itertools.count()
@@ -29,7 +29,7 @@ class _Entry:
 
     Attributes:
         label: names it.
-        read: gives its state now, or raises.
+        read: returns its current status, or raises.
         last: the state that was seen last, if any was.
         points: (step, scale, skipped steps) of the looks so far.
     """
@@ -53,7 +53,7 @@ def enter(label: str, read: Callable[[], Status]) -> int:
 
     Args:
         label: names it: the optimizer, until :func:`note_look` knows the model.
-        read: gives its state; holds its variables and nothing larger.
+        read: returns its status; holds only its variables.
 
     Returns:
         Its number.
@@ -64,7 +64,7 @@ def enter(label: str, read: Callable[[], Status]) -> int:
         _entries[number] = _Entry(label, read)
         oldest = _entries.pop(next(iter(_entries))) if len(_entries) > _MOST else None
         _dropped += oldest is not None
-    return number  # what the oldest held ends now, without the lock
+    return number  # the oldest entry is destroyed now, outside of the lock
 
 
 def note_look(number: int | None, status: Status, label: str = "") -> None:

@@ -16,7 +16,7 @@ from amp_tf.loss_scaling.scaling_methods import StateMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, ScheduleSettings, build_schedule
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack  # type checkers know it without its being installed
+    from typing_extensions import Unpack  # type checkers know it even where it is not installed
 
 
 class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
@@ -106,18 +106,18 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         """Calls ``apply(gradients, *args, **kwargs)``, unless a gradient of any replica is NaN or infinite.
 
         Args:
-            apply: writes the variables, such as Sonnet's ``optimizer.apply``. It stands inside a condition, so it
-                cannot return values from it; variables of its own it makes before the first step or in
+            apply: writes the variables, such as Sonnet's ``optimizer.apply``. It runs inside a condition, so it cannot
+                return values from it, and it must create variables of its own before the first step or in
                 ``tf.init_scope()``.
             gradients: what :meth:`unscale` returned, clipped or not.
-            *args, **kwargs: handed on; of each replica its own.
+            *args, **kwargs: passed on; each replica's own.
 
         Returns:
             Whether the step was made: a boolean scalar tensor, in a TF1 graph the one to run.
 
         Raises:
             CallOrderError: no gradients were unscaled since the last step, or these are the scaled ones.
-            ValueError: not one of the gradients is there, or it is called outside a replica.
+            ValueError: there are no gradients, or it is called outside a replica.
         """
         if not self.schedule.skips_nonfinite:
             with tf.control_dependencies(_operations(apply(gradients, *args, **kwargs)) + self._scaler.note_finite()):

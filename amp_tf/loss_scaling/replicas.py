@@ -1,10 +1,11 @@
 """Makes one decision, to apply a step or to skip it, for all replicas.
 
-Where replicas meet in ``merge_call`` (MirroredStrategy, MultiWorkerMirroredStrategy on CPUs), no condition may hold a
-``merge_call`` in a replica. So the condition stands in the cross-replica context, and a branch calls each replica anew.
+Where replicas meet in ``merge_call`` (MirroredStrategy, MultiWorkerMirroredStrategy on CPUs), a condition in a replica
+must not contain a ``merge_call``. So the condition is in the cross-replica context, and each branch calls the replicas
+anew.
 
-What cannot be built inside a condition gets zeros for nonfinite gradients. The step is built in the name scope around
-the condition, because checkpoints know variables by name.
+A step that cannot be built inside a condition gets zeros in place of nonfinite gradients. The step is built in the name
+scope around the condition, because checkpoints know variables by name.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ def decide_together(
     """Takes the step if no replica has a nonfinite gradient, else skips it, on all replicas alike.
 
     Args:
-        found: what is nonfinite on this replica.
+        found: the nonfinite gradients of this replica.
         handed: a nest of this replica's gradients and what else the step needs.
-        take: called with the strategy, or ``None`` where each replica decides alone, and what was handed; may
-            return operations, which a TF1 graph runs with the step.
-        skip: called with the same and with what is nonfinite on any replica.
+        take: called with ``handed`` and with the strategy, or ``None`` where each replica decides alone; may return
+            operations, which a TF1 graph runs with the step.
+        skip: called with the same and with the nonfinite gradients of any replica.
 
     Returns:
         Whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
@@ -69,8 +70,8 @@ def sum_over(strategy: Any, compute: Callable[[Any], Any], handed: Any) -> Any:
     """The sum over replicas of a tensor that each computes, inside ``take`` or ``skip``.
 
     Args:
-        strategy, handed: as these were called with them.
-        compute: gives the tensor from what one replica handed.
+        strategy, handed: the arguments of ``take`` or ``skip``.
+        compute: computes the tensor from one replica's ``handed``.
     """
     if strategy is not None:
         return strategy.reduce(tf.distribute.ReduceOp.SUM, on_each(strategy, compute, handed), axis=None)
@@ -96,7 +97,7 @@ def _decide_across(
     take: Callable[[Any, Any], Any],
     skip: Callable[[Any, Any, Nonfinite], Any],
 ) -> Any:
-    # merge_call hands over what each replica gave; the callables are the same on all of them, one is enough.
+    # merge_call passes one value per replica; the callables are the same on all replicas.
     take, skip = (strategy.experimental_local_results(f)[0] for f in (take, skip))
     found = _from_numbers(strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None))
     return _decide(found, lambda: take(strategy, handed), lambda: skip(strategy, handed, found))

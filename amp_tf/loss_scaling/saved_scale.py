@@ -9,11 +9,11 @@ from typing import Any
 class SavedScale:
     """Mixed in front of the library's ``losses.Loss``, because Keras saves children of only four known kinds.
 
-    It is a child of its own, so that the group of the optimizer holds what it holds without loss scaling and a float32
-    run can load it.
+    It is a separate child, so that the optimizer's group is the same as without loss scaling, and a float32 run can
+    load it.
 
     Args:
-        variables: gives the variables by their names in the file.
+        variables: returns the variables by their names in the file.
     """
 
     def __init__(self, variables: Callable[[], Mapping[str, Any]]) -> None:

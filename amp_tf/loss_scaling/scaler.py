@@ -25,7 +25,7 @@ class Memory:
     Args:
         scale: a float32 scalar variable.
         *counters: int64 variables, scalars or vectors, that one after the other hold the rest of a :class:`State`.
-        read: gives the value of a variable as a tensor.
+        read: reads a variable as a tensor.
         explains: whether skipped steps are to be explained by more than the counters; not in TF1 graphs.
 
     Attributes:
@@ -93,7 +93,7 @@ class Memory:
         variables = [self.scale, *self.counters]
         if is_at_exit and "/job:ps" in str(getattr(self.scale, "device", "")):
             raise LookupError("the variables are on a parameter server")
-        # The variables themselves, because a graph that is finalized takes no new reads.
+        # Fetches the variables themselves, because reads cannot be added to a finalized graph.
         scale, *counters = [v.numpy() for v in variables] if session is None else session.run(variables)
         counts = [int(count) for vector in counters for count in vector.reshape(-1)]
         facts = [] if self.last_skip is None else self.last_skip.numpy()
@@ -186,7 +186,7 @@ class Scaler:
 
         Args:
             gradients: anything that TensorFlow makes tensors of, ``tf.IndexedSlices`` or ``None``.
-            variables: what they are for.
+            variables: the gradients' variables.
             is_scaled: as for :meth:`unscale`.
             **judging: ``by_hand``, ``where`` and ``fix``.
         """
@@ -230,7 +230,7 @@ class Scaler:
                 gradients. It may return operations, which a TF1 graph runs with the step.
             norm_clip, headroom: as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`.
             variables: what the gradients are for, so that a skipped step can name them.
-            arguments: a nest of what else ``take`` needs of each replica; it then gets (gradients, arguments).
+            arguments: a nest of further arguments of ``take``, each replica's own; it then gets (gradients, arguments).
 
         Returns:
             Whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.

@@ -81,7 +81,8 @@ class ScalingMethods(StateMethods):
         """Scales a loss for loops that call :meth:`get_unscaled_gradients`, as with tf_keras.
 
         Args:
-            loss: a tensor, a nest of them, or a callable without arguments that returns one and gives a callable.
+            loss: a tensor, a nest of them, or a callable without arguments that returns one; the result is then a
+                callable too.
         """
         if callable(loss):
             return lambda: self._scaler.scale(loss())

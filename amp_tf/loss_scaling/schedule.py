@@ -10,14 +10,13 @@ The dynamic algorithm, after Micikevicius et al., Mixed Precision Training, ICLR
     finite step      good_steps += 1; after growth_steps of them: scale = min(scale * growth, max_scale)
     nonfinite step   the step is skipped; from the hysteresis-th in a row on: scale = max(scale * backoff, min_scale)
 
-A scale that is far too large would cost a skipped step for each factor of two. So from the third back-off in a row on,
-one counts for 4, 16 and then 64; what that overshoots is made up for, one back-off with each finite step, until the
-next nonfinite one. Steps with a scale that is too small for a while lose little; skipped ones are lost. From 2^15 to
-any scale down to the floor of 2^-24 at most six steps are skipped; by one factor of two each it would be up to 39. A
-scale that is near is found as ever. ``good_steps`` is below zero meanwhile, so that checkpoints hold what they always
-held.
+A scale that is far too large would cost a skipped step for each factor of two. So the third back-off in a row counts
+for 4, the next one for 16, and those after it for 64. The overshoot is then undone, one back-off with each finite step,
+until the next nonfinite step: a scale that is too small for a while loses little, but a skipped step is lost. From 2^15
+down to the floor of 2^-24 at most six steps are skipped; with one factor of two each it would be up to 39. A scale that
+is near is found as before. Meanwhile ``good_steps`` is negative, so that checkpoints need no further variable.
 
-The scale may go below 1: where the unscaled gradients themselves leave float16, a floor of 1 skips every step for ever.
+The scale may go below 1: if the unscaled gradients themselves leave float16, a floor of 1 would skip every step.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ DEFAULT_MAX_SCALE = 2.0**127
 _SMALLEST_NORMAL = 2.0**-126  # below it processors may flush to zero, and a scale of zero turns gradients into 0/0
 
 
-# From which back-off in a row on one counts for how many: after two the scale is not near to what is needed.
+# (number of the back-off in a row, how many it counts for): after two, the scale is far from what is needed.
 _BACKOFFS = ((1, 1), (3, 4), (4, 16), (5, 64))
 _WHERE = "loss scaling, "
 
@@ -62,13 +61,13 @@ class State(NamedTuple):
 
     Attributes:
         scale: the factor on the loss; float32.
-        good_steps: finite steps since the scale last changed or a step was skipped (the growth tracker); below zero,
-            how many back-offs are to be made up for; int64.
+        good_steps: finite steps since the scale last changed or a step was skipped (the growth tracker); if negative,
+            how many back-offs are to be undone; int64.
         skipped: skipped steps in all; int64.
         skipped_in_row: skipped steps since the last finite one; int64.
         steps: steps in all, skipped ones included; int64.
         last_change: the value of ``steps`` when the scale last changed, 0 if it never did; int64.
-        nonfinite_losses: of the last row of skipped steps, how many had a nonfinite loss up to its end; a finite step
+        nonfinite_losses: in the last run of skipped steps, how many at its end had a nonfinite loss; a finite step
             keeps it, so that the last skip can be explained later; int64.
     """
 
@@ -88,7 +87,7 @@ class Maths(NamedTuple):
         where: ``where(condition, a, b)``, elementwise choice.
         equal: whether two numbers are the same; ``==`` on tensors means identity in a TF1 graph.
         minimum, maximum: of two numbers.
-        float32: rounds a product to float32, so that Python numbers give the bits that TensorFlow gives.
+        float32: rounds a product to float32, so that Python numbers have the same bits as TensorFlow's.
     """
 
     where: Callable[[Any, Any, Any], Any]
@@ -183,7 +182,7 @@ class DynamicScale(Schedule):
     """A scale as large as the gradients allow: grows after many finite steps, backs off after a nonfinite one.
 
     Attributes:
-        initial_scale: the first scale. High is good: it comes down in a few steps but goes up slowly.
+        initial_scale: the first scale. A high one is good: it decreases in a few steps but grows slowly.
         growth_steps: finite steps in a row before the scale grows.
         growth_factor: what the scale is multiplied by then; above 1.
         backoff_factor: what the scale is multiplied by after a nonfinite step; between 0 and 1.
@@ -222,7 +221,7 @@ class DynamicScale(Schedule):
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
         """Counts the step; every ``growth_steps`` in a row the scale grows, up to the ceiling.
 
-        A back-off that is to be made up for is taken back in each step.
+        A back-off that overshot is undone in each step.
         """
         counted = super().after_finite(state, maths)
         is_due = counted.good_steps >= self.growth_steps
@@ -270,7 +269,7 @@ def build_schedule(
 
     Args:
         initial_scale: the first scale, or the only one where ``dynamic`` is false.
-        dynamic_growth_steps: ``DynamicScale.growth_steps``, under the name that Keras gives it.
+        dynamic_growth_steps: ``DynamicScale.growth_steps``, under Keras' name.
         dynamic: false for :class:`FixedScale`.
         enabled: false for :class:`NoScale`.
         growth_factor, backoff_factor, hysteresis, min_scale, max_scale: as in :class:`DynamicScale`.

@@ -1,10 +1,10 @@
 """Records what explains a skipped step. It is computed only where a step is skipped, so it costs nothing otherwise.
 
-In a traced step the loss is followed back to what the graph was given: the floating-point arguments of the function, or
-what an iterator gave. If these are not finite, or beyond float16, no loss scale can help, and it can be said.
+In a traced step the loss is followed back to the graph's inputs: floating-point arguments of the function, or elements
+of an iterator. If these are not finite, or beyond float16, no loss scale can help, and the message can say so.
 
-It is computed in the branch that skips and kept in a variable that is in no checkpoint. Scaled gradients are not kept
-for it: they would be a second copy of all gradients.
+The facts are computed in the branch that skips, and kept in a variable that is in no checkpoint. Scaled gradients are
+not kept: they would be a second copy of all gradients.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NonfiniteVariables:
             variables: all that are trained.
         """
         if self._flags is None and tf.compat.v1.executing_eagerly_outside_functions():
-            # All replicas create it together: it is set only once every one of them has come by here.
+            # All replicas create it together; it is set once each of them has been here.
             with tf.init_scope():
                 zeros = tf.zeros(len(variables), tf.int32)
                 flags = tf.Variable(zeros, trainable=False, name="nonfinite_gradients")

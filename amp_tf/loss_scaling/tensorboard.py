@@ -55,7 +55,7 @@ class Board:
         scalars = {"nodes_in_16_bit": totals.converted / totals.total} if totals.total else {}
         if status is not None:
             scalars |= {"loss_scale": status.scale, "skipped_steps": float(status.skipped)}
-        if self._graphs != sum(totals.graphs.values()):  # the share changes with new graphs alone
+        if self._graphs != sum(totals.graphs.values()):  # the share changes only with new graphs
             self._graphs = sum(totals.graphs.values())
             self._share = products_share(process.report())
         return scalars if self._share is None else {**scalars, "products_in_16_bit": self._share}

@@ -63,7 +63,7 @@ class _Scaling(ScalingMethods):
             "_scaler": Scaler(schedule, Memory(*named.values()), label=type(inner_optimizer).__name__),
             "loss_scale_state": _ScaleState(lambda: named),
         }
-        for name, value in own.items():  # past tf_keras' __setattr__, which would track them in the inner optimizer
+        for name, value in own.items():  # avoids tf_keras' __setattr__, which would track them in the inner optimizer
             object.__setattr__(self, name, value)
         self._track_trackable(variables, "loss_scale", overwrite=True)  # type: ignore[attr-defined]
 
@@ -121,7 +121,7 @@ def _summed(aggregate: Callable[[Any], Any], pairs: list[tuple[Any, Any]]) -> li
 def _handing_on(optimizer: Any, methods: Iterable[str]) -> Iterator[None]:
     """Makes methods of an optimizer return gradients unchanged in the block, because they were called already.
 
-    Its ``apply_gradients`` may be a user's, which takes no argument that says so, or keeps it to itself.
+    Its ``apply_gradients`` may be a user's, which has no argument for that, or does not pass it on.
 
     Args:
         optimizer: the inner one.
@@ -233,7 +233,7 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
         pairs = self._prepare(list(grads_and_vars))
         if experimental_aggregate_gradients:
             pairs = _summed(inner._aggregate_gradients, list(inner._transform_unaggregated_gradients(pairs)))
-        with tf.init_scope():  # slots may not be born inside a condition
+        with tf.init_scope():  # slots must not be created inside a condition
             _ = inner.iterations
             inner._create_all_weights([variable for _, variable in pairs])
         taken = self._decide(pairs, name)

@@ -98,7 +98,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             The operation to run; with eager execution, whether the step was taken.
 
         Raises:
-            ValueError: not one of the gradients is there, or it is called outside a replica.
+            ValueError: there are no gradients, or it is called outside a replica.
         """
         check_in_replica("apply_gradients")
         if not self._scaler.decides(self._optimizer.get_name()):
@@ -129,8 +129,8 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         """Applies every step, with zeros for all gradients where one of them is nonfinite.
 
         For an inner optimizer whose step cannot be built inside a condition, as :meth:`apply_gradients` builds it: what
-        it does without looking at gradients (``global_step``, weight decay, moments that decay) it does in each step.
-        Without a strategy only, because each replica looks at its own gradients.
+        does not depend on gradients (``global_step``, weight decay, decaying moments) happens in each step. Only
+        without a strategy, because each replica checks its own gradients.
 
         Args:
             grads_and_vars: as for :meth:`apply_gradients`.
@@ -139,7 +139,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             The operation to run.
 
         Raises:
-            ValueError: not one of the gradients is there.
+            ValueError: there are no gradients.
         """
         pairs = self._take_pairs(grads_and_vars)
         given = [gradient for gradient, _ in pairs]

@@ -27,8 +27,8 @@ class ScaleVariables(tf.compat.v1.mixed_precision.LossScale):  # type: ignore[mi
     def read(self, variable: Any) -> Any:
         """The value of a variable; its initial value in a session that has not initialized it.
 
-        A program may make its initializer before its optimizer, or initialize what it trains alone; without loss
-        scaling that is enough for optimizers without slots.
+        A program may create its initializer before its optimizer, or initialize only what it trains, which without loss
+        scaling is enough for optimizers without slots.
         """
         if tf.compat.v1.executing_eagerly_outside_functions() or tf.distribute.has_strategy():
             return tf.convert_to_tensor(variable)
@@ -40,7 +40,7 @@ class ScaleVariables(tf.compat.v1.mixed_precision.LossScale):  # type: ignore[mi
         """Refused: the wrapper decides on scale and step in one condition.
 
         Raises:
-            ConfigError: always; TensorFlow's own wrapper calls it, so this scale was handed to that one.
+            ConfigError: always; TensorFlow's own wrapper calls it, so this scale was passed to that one.
         """
         raise ConfigError(
             "this loss scale works only inside amp_tf's own wrapper",

@@ -1,8 +1,8 @@
 """Explains one node: its precision, the rule, how the decision came about, and what would change it.
 
-What is proposed is not guessed: candidates are tried, the narrowest first, by rewriting the graph again under the
-changed configuration, and those that change the node's precision are named. What is explained is the decision of the
-rewrite itself, after normalization was folded.
+Proposals are not guessed: candidates are tried, the narrowest first, by rewriting the graph again under the changed
+configuration, and those that change the node's precision are named. The decision explained is that of the rewrite
+itself, after normalization was folded.
 
 Graphs without shapes are not folded, here as in ``amp-tf rewrite``; a running program's graphs have theirs from
 Grappler.
@@ -27,7 +27,7 @@ from amp_tf.rewriting.fused_names import find_followers, pattern
 from amp_tf.rewriting.node_names import missing_node
 from amp_tf.rewriting.pipeline import rewrite
 
-BIAS_OP = "BiasAdd"  #: what folding makes of the sum behind a convolution
+BIAS_OP = "BiasAdd"  #: the op that folding makes of the sum behind a convolution
 _PATTERN_FIELDS = {Rule.KEPT_BY_NAME: "keep_float32", Rule.FORCED_BY_NAME: "force_f16"}
 _NAME_A_TARGET = (
     "Nothing is converted here unless it is named. Explain it with --precision float16 --target gpu, as a GPU would "
@@ -42,7 +42,7 @@ class Explanation:
 
     Attributes:
         name, op: the node.
-        new_op: the op that folding normalization makes of it; ``op`` where it makes none.
+        new_op: the op that folding normalization turned it into; else ``op``.
         op_list: the list that its op is on, empty for none.
         precision: what its result is computed in.
         reason: why.
@@ -70,7 +70,7 @@ class Explanation:
         is_without_target = self.reason.rule is Rule.NO_TARGET  # so that no lists count
         listed = "" if is_without_target else f", on the {self.op_list} list" if self.op_list else ", on no list"
         op = self.op if self.new_op == self.op else f"{self.op}, folded to {self.new_op}"
-        # An integer, or a type of 16 bit that somebody chose before us: what it computes in is not ours to say.
+        # An integer, or a 16-bit type chosen by the user: amp_tf does not decide its type.
         is_other = self.reason.rule is Rule.NO_FLOAT32
         state = "is left as it is" if is_other else f"computes in {self.precision.value}"
         lines = [f"{self.name} ({op}{listed}) {state}: {self.reason}."]
@@ -223,6 +223,6 @@ def _candidates(ops: list[str], list_of: Mapping[str, str], is_f16: bool) -> Ite
             if goal == current:
                 continue
             if goal:
-                yield {f"{goal}_add": (op,)}  # by which it leaves the list that it is on
+                yield {f"{goal}_add": (op,)}  # it then leaves its current list
             elif current in LIST_NAMES:
                 yield {f"{current}_remove": (op,)}

@@ -96,7 +96,7 @@ def write_graph_file(graph: Any, path: str | Path) -> None:
     """Writes a GraphDef, as text where the name ends in ``.pbtxt`` or ``.txt``.
 
     Raises:
-        FileError: the file cannot be written; what it held before, which may be the input, is still there.
+        FileError: the file cannot be written; its old content, which may be the input, is still there.
     """
     data = str(graph) if str(path).endswith(TEXT_SUFFIXES) else graph.SerializeToString()
     with files.writing(path):

@@ -62,7 +62,7 @@ def _load(path: Path) -> Any:
 
 def _export(model: Any, folder: str) -> None:
     if hasattr(model, "export"):
-        with contextlib.redirect_stdout(io.StringIO()):  # Keras describes what it wrote to a folder that goes again
+        with contextlib.redirect_stdout(io.StringIO()):  # hides Keras' description of a folder that is only temporary
             model.export(folder)
     else:
         import tensorflow as tf

@@ -1,6 +1,6 @@
 """Converts a SavedModel on disk: the copy computes in mixed precision in any TensorFlow, with or without amp_tf.
 
-Only graphs change. Signatures keep their names and types, variables and assets are copied as they are, so weights stay
+Only graphs change. Signatures keep their names and types; variables and assets are copied unchanged, so weights stay
 float32 on disk and in memory. Links stay links; a model with links that lead out of it is refused.
 """
 
@@ -23,7 +23,7 @@ from amp_tf.rewriting.pipeline import rewrite
 
 MODEL_FILE = "saved_model.pb"
 TEXT_MODEL_FILE = "saved_model.pbtxt"  # read where there is no binary one, as TensorFlow does
-_FINGERPRINT_FILE = "fingerprint.pb"  # a hash of the graph, which is another one now
+_FINGERPRINT_FILE = "fingerprint.pb"  # contains a hash of the old graph
 _REWRITTEN = frozenset({MODEL_FILE, TEXT_MODEL_FILE, _FINGERPRINT_FILE})  # what is not copied
 _SPLIT_MODEL_FILE = "saved_model.cpb"  # what TensorFlow writes for models above protobuf's 2 GiB, on request
 
@@ -38,7 +38,7 @@ def convert_saved_model(
 ) -> RewriteReport:
     """Writes a mixed-precision copy of a SavedModel.
 
-    The copy can be trained further, but for functions with a gradient of their own (``tf.custom_gradient``,
+    The copy can be trained further, except for functions with a gradient of their own (``tf.custom_gradient``,
     ``tf.nn.silu``): TensorFlow saved those gradients for float32.
 
     Args:
@@ -143,7 +143,7 @@ def preserved_nodes(meta_graph: Any) -> set[str]:
     for collection in meta_graph.collection_def.values():
         tensors += collection.node_list.value
     named = {name.removeprefix("^").partition(":")[0] for name in tensors if name}
-    # Collections may name what the graph had once.
+    # Collections may name nodes that no longer exist.
     return named.intersection(node.name for node in meta_graph.graph_def.node)
 
 
@@ -230,7 +230,7 @@ def _write(source: Path, target: Path, model: bytes) -> None:
         files.put(target / MODEL_FILE, model)
     except BaseException as error:  # Ctrl-C, too
         _clear(target, was_there)
-        if isinstance(error, shutil.Error):  # all that could not be copied, once it is known
+        if isinstance(error, shutil.Error):  # lists all files that could not be copied
             file, _, why = error.args[0][0]
             raise FileError(
                 f"cannot be copied to {str(target)!r} ({why})",

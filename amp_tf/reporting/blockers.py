@@ -1,8 +1,8 @@
 """Blockers: what keeps work in float32, each with what would become 16 bit without it.
 
 A node that stays in float32 has a root: the deny-list op from which the decision came, a missing kernel, a name rule.
-What a root is worth is not guessed from the nodes that name it: the graph is painted again without it. The roots whose
-nodes hold most operations are tried first.
+The value of a root is not guessed from the nodes that name it: the graph is painted again without it. Roots whose nodes
+have most operations are tried first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from amp_tf.reporting.graph_figures import GraphFigures
 from amp_tf.reporting.layers import layer_of
 
 MOST = 12  #: roots that are tried
-TOGETHER = 3  #: of the best, whose joint gain is found
+TOGETHER = 3  #: how many of the best are tried together
 
 DENY, NO_LIST, KERNEL, NAME = "deny list", "no list", "no kernel", "name rule"
 SCOPE, DEVICE, FETCHED = "scope", "device", "fed or fetched"
@@ -110,7 +110,7 @@ class Blocker:
     """A root and what it is worth; operations are those of one run of each graph.
 
     Attributes:
-        root: what it is.
+        root: the root.
         nodes: how many computing nodes name it.
         operations: of these nodes.
         example: the one with most operations among them.
@@ -136,7 +136,7 @@ class Together:
     gain: float
 
 
-Places = dict[int, list[int]]  # the nodes that name a root, by the number of their graph
+Places = dict[int, list[int]]  # the nodes that name a root, by graph number
 
 
 def find_blockers(
@@ -207,8 +207,7 @@ def _find_roots(graphs: Sequence[GraphFigures]) -> dict[Root, Places]:
 
 
 def _work(root: Root, places: Places, graphs: Sequence[GraphFigures]) -> list[tuple[float, int, int]]:
-    """The computing nodes that name a root: operations, graph, node. For an unknown shape, nodes of unknown size
-    too."""
+    """The computing nodes that name a root, as (operations, graph, node); for a shape, those of unknown size too."""
     return [
         (float(graphs[number].figures.work[node]), number, node)
         for number, nodes in places.items()

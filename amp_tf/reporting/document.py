@@ -1,7 +1,7 @@
 """The document: a report as plain data. ``report-1.schema.json`` beside this file describes it.
 
-All that people read is made of it: page, notebook, command line. What is not known is ``null``, or absent where it is
-one of a node's many figures. Operations and times are those of one run of each graph, loops counted as ten iterations.
+Page, notebook and command line are made of it. Unknown values are ``null``; a node's unremarkable figures are absent.
+Operations and times are those of one run of each graph, loops of unknown length counted as ten iterations.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
 
     Args:
         report: of a rewrite or of a process.
-        seconds: that all of it may take: as many blockers are tried as fit in.
+        seconds: the time limit: as many blockers are tried as fit in.
     """
     end = time.monotonic() + seconds
     graphs = [GraphFigures(graph) for graph in report.graphs]

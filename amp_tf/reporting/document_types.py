@@ -1,6 +1,6 @@
 """The types of the document's parts, of which ``scripts/update_docs`` makes ``report-1.schema.json``.
 
-A text beside a type describes the field; a tuple has its valid values; a dataclass is that whose fields a row has.
+In an annotation, a text describes the field, a tuple lists its valid values, and a dataclass has the fields of a row.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Scalars and a graph for TensorBoard, from the report of a process, in a run of their own beside the program's.
 
-Written as records, without ops, so that it works at the end of any program: eager or not, on any thread.
+Events are written as records, without ops, so that it works at the end of any program: eager or not, on any thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def holds_logs(folder: Path) -> bool:
 def write(document: Mapping[str, Any], folder: Path, report: RewriteReport | None = None) -> None:
     """Writes the scalars of a report: loss scale and skipped steps over steps, and how much was in 16 bit at the end.
 
-    With them goes the graph in which most was converted, for the colours of TensorBoard's Graphs page.
+    The graph with the most converted nodes is written too, for the colours of TensorBoard's Graphs page.
 
     Args:
         document: of a process.
@@ -65,7 +65,7 @@ def write(document: Mapping[str, Any], folder: Path, report: RewriteReport | Non
 def coloured_graph(report: RewriteReport) -> Any:
     """The graph with the most converted nodes, for display only; ``None`` where nothing was converted.
 
-    TensorBoard can colour nodes by their device, not by a type. So here each node's device is its precision, and its
+    TensorBoard can colour nodes by device, but not by type. So each node's device is its precision here, and its
     attributes are left out.
 
     Returns:

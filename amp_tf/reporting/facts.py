@@ -32,7 +32,7 @@ class ProcessFacts:
         process: program, process number, host, seconds since amp_tf began, versions.
         totals: graphs by the way they came, nodes, nodes converted, casts: those included whose graphs are not kept.
         settings: each setting in force: field, value, and where it came from.
-        devices: type, and what is known of it.
+        devices: the type of each device, and what else is known of it.
         hooks: those that failed, rewrites that failed, and why amp_tf is off.
         loss_scales: one curve for each scaler.
         steps: what steps of each kind took, as the program ran them.

@@ -1,9 +1,9 @@
 """The cost of each node of a graph: operations, bytes, runs, and the time that the cost model expects.
 
-Operations are floating-point operations of one run of the node. Those of a product come from its shapes, a
-multiplication and an addition counted as two. Any other op that computes is counted as one operation for each element
-of the largest tensor that it reads or writes, and an op that only moves values as none. A size that is not known is
-taken for a batch of 64 if it is the first one, and else makes the figure unknown: NaN.
+Operations are floating-point operations of one run of the node. Those of a product follow from its shapes; a
+multiplication and an addition count as two. Any other op that computes counts one operation for each element of the
+largest tensor that it reads or writes, and an op that only moves values none. An unknown size counts as a batch of 64
+if it is the first, and otherwise makes the figure unknown: NaN.
 """
 
 from __future__ import annotations
@@ -131,9 +131,9 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
     """The time of all runs of each node in the original float32 graph and now, without casts, in ns.
 
     What TensorFlow computes with a product takes no time of its own
-    (:func:`amp_tf.painting.kernels.computed_with_products`). Where normalization was folded, its multiplication went
-    over the convolution's result before; its sum and what follows are one kernel with the convolution now, as what was
-    lifted is with its product.
+    (:func:`amp_tf.painting.kernels.computed_with_products`). Where normalization was folded, its multiplication ran
+    over the convolution's result before; now its sum and what follows are one kernel with the convolution, as lifted
+    ops are with their product.
 
     Args:
         is_f16: for each node, whether it computes in 16 bit.

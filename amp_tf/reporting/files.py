@@ -14,7 +14,7 @@ from typing import Any
 from amp_tf.errors import FileError
 from amp_tf.reporting.document_types import KIND, SCHEMA_VERSION
 
-_MOST_UNPACKED, _MOST_TIMES = 256 << 20, 20  # weights hardly get smaller, and Keras does not compress them
+_MOST_UNPACKED, _MOST_TIMES = 256 << 20, 20  # weights hardly compress, and Keras does not try
 _PAGES = (".html", ".htm")
 
 
@@ -27,7 +27,7 @@ def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: b
         as_page: whether it is a page; by default where the name ends in ``.html``.
 
     Raises:
-        OSError: the file cannot be written; what it held is still there.
+        OSError: the file cannot be written; its old content is still there.
     """
     path = Path(path)
     if path.suffix in _PAGES if as_page is None else as_page:
@@ -42,7 +42,7 @@ def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: b
 def write(path: str | Path, content: str | bytes) -> None:
     """Writes a file that the user named; an existing file is replaced only by a complete one.
 
-    What a link points to is replaced; pipes and devices are written to.
+    A link's target is replaced; pipes and devices are written to.
 
     Raises:
         OSError: it cannot be written.
@@ -57,7 +57,7 @@ def put(path: Path, content: str | bytes) -> None:
     """Writes a file under a name of amp_tf's own: a link or a pipe in that place is replaced, not followed.
 
     Raises:
-        OSError: it cannot be written; nothing of it is there.
+        OSError: it cannot be written; nothing of the new content is there.
     """
     staged = temporary_name(path)
     try:
@@ -102,7 +102,7 @@ def check_unpacked(path: str | Path) -> None:
     size = os.path.getsize(path)
     if zipfile.is_zipfile(path):
         try:
-            with zipfile.ZipFile(path) as archive:  # which unpacks no more of a file than is written here
+            with zipfile.ZipFile(path) as archive:  # it unpacks no more of a file than its directory says
                 _check_size(path, size, sum(entry.file_size for entry in archive.infolist()))
                 for name in archive.namelist():
                     if name.endswith(".h5"):

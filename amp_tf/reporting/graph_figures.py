@@ -26,7 +26,7 @@ class GraphFigures:
     def __init__(self, report: GraphReport) -> None:
         self.report = report
         self.view = report.painting.view
-        self.origins: dict[Unit, Unit] = {}  #: where decisions came from, as far as it was asked for
+        self.origins: dict[Unit, Unit] = {}  #: cache of where decisions came from
 
     @functools.cached_property
     def reasons(self) -> list[Reason]:
@@ -56,8 +56,7 @@ class GraphFigures:
         return Figures.of(self.basis.view, self.basis.shapes)
 
     def gain(self, change: Change) -> tuple[float, float, int]:
-        """What becomes 16 bit under a change: operations of all nodes, of the products among them, and the number of
-        nodes."""
+        """What becomes 16 bit under a change: operations of all nodes, those of products, and the number of nodes."""
         after = converted_mask(self.basis.paint(change))
         figures = Figures.of(self.basis.view, self.basis.shapes.filled()) if change.shapes else self.figures
         gained = figures.work * (after.astype(float) - self.is_f16)

@@ -1,7 +1,7 @@
 """The report of the whole process: hooks record each graph here; the user and the line at exit read it.
 
-The counts cover everything. The reasons for every node are kept for the last graphs only, as many as hold a certain
-number of nodes: a program that retraces without end must not fill the memory with reports.
+Counts cover all graphs. Reasons for every node are kept only for the last graphs, limited by their number of nodes: a
+program that retraces without end must not fill the memory with reports.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from amp_tf.reporting.schema import GraphReport, RewriteReport
 
 MAX_CONVERTED = 250_000  # nodes of the graphs in which something was converted; a node takes about 200 bytes
 MAX_UNTOUCHED = 50_000  # nodes of the others
-BASIS_WEIGHT = 4  # a node whose graph is kept for figures takes that much more
-GRAPH_WEIGHT = 16  # a graph's report takes as much memory as that of so many nodes, beside its nodes
+BASIS_WEIGHT = 4  # factor for a node whose graph is kept for figures
+GRAPH_WEIGHT = 16  # the memory of a graph's report beside its nodes, in nodes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,15 +80,20 @@ class Ledger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._converted = _Shelf(MAX_CONVERTED)
-        self._untouched = _Shelf(MAX_UNTOUCHED)
-        self._count = 0
-        self._totals = Totals()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets everything, for notebooks that measure one model after the other."""
+        with self._lock:
+            self._converted = _Shelf(MAX_CONVERTED)
+            self._untouched = _Shelf(MAX_UNTOUCHED)
+            self._count = 0
+            self._totals = Totals()
 
     def record(self, new: RewriteReport, *, way: str) -> None:
         """Adds the report of one rewrite.
 
-        TensorFlow hands a graph to its optimizers more than once. A second visit is kept only if it converted more.
+        TensorFlow passes a graph to its optimizers more than once. A second visit is kept only if it converted more.
 
         Args:
             new: the report.
@@ -114,24 +119,4 @@ class Ledger:
 
 
 _ledger = Ledger()
-
-
-def record(new: RewriteReport, *, way: str) -> None:
-    """Adds the report of one rewrite to this process' report; see :meth:`Ledger.record`."""
-    _ledger.record(new, way=way)
-
-
-def report() -> RewriteReport:
-    """The graphs of this process that are kept; ``amp_tf.report()`` adds the summary."""
-    return _ledger.report()
-
-
-def totals() -> Totals:
-    """The counts of everything that this process rewrote so far."""
-    return _ledger.totals()
-
-
-def reset() -> None:
-    """Forgets everything, for notebooks that measure one model after the other."""
-    global _ledger
-    _ledger = Ledger()
+record, report, totals, reset = _ledger.record, _ledger.report, _ledger.totals, _ledger.reset

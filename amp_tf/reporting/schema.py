@@ -1,6 +1,7 @@
 """The report of a rewrite: counts at once, and a typed reason for every node on request.
 
-As data it is the document of :mod:`amp_tf.reporting.document`, of which text, page, notebook and data frame are made.
+As plain data it is the document of :mod:`amp_tf.reporting.document`; text, page, notebook view and data frame are made
+of that.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class RewriteReport:
         graphs: the graphs and function bodies, in the order in which they were rewritten.
         summary: of a process, the line that it prints at exit; else empty. It also says what no graph shows: rewrites
             that failed, and why amp_tf is off.
-        facts: of a process, what the report says of it beside its graphs.
+        facts: of a process, what a report says beside its graphs.
     """
 
     graphs: tuple[GraphReport, ...] = ()

@@ -1,7 +1,7 @@
 """Finds products whose sizes are slow on 16-bit hardware.
 
-Two grades: *works*, which is every size, because no TensorFlow of today refuses one; and *efficient*: every size is a
-multiple of 8, and at least 64 (NVIDIA's guide to mixed precision). Sizes that are not static are called unknown.
+There are two grades: *works*, which is every size, because no current TensorFlow refuses one; and *efficient*: every
+size is a multiple of 8, and at least 64 (NVIDIA's guide to mixed precision). Sizes that are not static are unknown.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from amp_tf.precision import Precision
 if TYPE_CHECKING:
     from amp_tf.reporting.schema import NodeReport
 
-# Of every graph, and of no interest: nodes that nobody thinks of converting.
+# Reasons of nodes that nobody would convert, which are in every graph.
 _SILENT = (Rule.NO_FLOAT32, Rule.NOT_LISTED)
 _OPS_SHOWN = 3
 
@@ -34,7 +34,7 @@ def render(summary: str, nodes: Sequence[NodeReport]) -> str:
     """The summary, then a line for each op that was converted, and for each rule that left nodes in float32.
 
     Fused products count as their product. Nodes without float32 values, and those whose op is on no list, are counted
-    in the first line alone.
+    only in the first line.
     """
     return "\n".join([summary, *_converted(nodes), *_left(nodes)])
 

@@ -163,7 +163,7 @@ def test_loops_and_branches_are_compared_by_what_they_give_out():
     found = amp_tf.compare(looping, [rng.normal(size=(4, 6)).astype(np.float32) for _ in range(4)], BF16)
     assert found.is_healthy
     assert "after" in {node.name for node in found.nodes}
-    assert "Note: nodes inside of loops are not looked at" in str(found)
+    assert "Note: nodes inside of loops are not measured" in str(found)
 
 
 def schema(name):

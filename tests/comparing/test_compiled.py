@@ -14,7 +14,7 @@ BFLOAT16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 _RNG = np.random.default_rng(0)
 _WEIGHTS = _RNG.normal(size=(64, 64)).astype(np.float32)
 BATCHES = [(_RNG.normal(size=(8, 64)).astype(np.float32),) for _ in range(3)]
-BY_XLA = "outputs are those of XLA (jit_compile), in both precisions; nodes were looked at without it"
+BY_XLA = "outputs are those of XLA (jit_compile), in both precisions; nodes were measured without it"
 
 
 def rounded_twice(x):

@@ -13,6 +13,7 @@ import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
 from amp_tf.errors import ConfigError
 from amp_tf.reporting import process
+from tests.reporting.reported_graphs import reported, traced, use_own_ledger
 
 event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
@@ -48,10 +49,8 @@ def test_the_loss_scale_and_skipped_steps_are_curves_over_batches(library, tmp_p
 
 
 def test_without_a_loss_scale_the_share_is_written_each_epoch(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "_ledger", process.Ledger())
+    use_own_ledger(monkeypatch)
     import tensorflow as tf
-
-    from tests.reporting.reported_graphs import reported, traced
 
     product = traced(lambda x, w: tf.matmul(tf.exp(tf.matmul(x, w)), w), (64, 64), (64, 64))
     process.record(reported(product, keep_float32=("^MatMul_1$",)), way="grappler")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import tensorflow as tf
 
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.reporting import basis
+from amp_tf.reporting import basis, process
 from amp_tf.reporting.schema import RewriteReport
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
@@ -23,3 +24,10 @@ def reported(graph, *, hardware=BF16_CPU, preserve=(), **settings) -> RewriteRep
     settings.setdefault("precision", "bfloat16")
     with basis.kept():
         return amp_tf.rewrite(graph, amp_tf.AmpConfig(**settings), hardware=hardware, preserve=preserve).report
+
+
+def use_own_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the report of the process one of the test's own."""
+    own = process.Ledger()
+    for name in ("record", "report", "totals", "reset"):
+        monkeypatch.setattr(process, name, getattr(own, name))

@@ -11,6 +11,7 @@ from amp_tf.precision import Precision
 from amp_tf.reporting import process
 from amp_tf.reporting.process import GRAPH_WEIGHT, MAX_CONVERTED, MAX_UNTOUCHED, Ledger, Totals
 from amp_tf.reporting.schema import RewriteReport
+from tests.reporting.reported_graphs import use_own_ledger
 from tests.small_graphs import graph
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
@@ -148,7 +149,7 @@ def test_threads_may_record_and_read_at_once(ledger, converted):
 @pytest.fixture
 def own_process_ledger(monkeypatch):
     """The process' report as if it had just begun; what other tests recorded comes back afterwards."""
-    monkeypatch.setattr(process, "_ledger", Ledger())
+    use_own_ledger(monkeypatch)
 
 
 @pytest.mark.usefixtures("own_process_ledger")

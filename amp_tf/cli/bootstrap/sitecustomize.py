@@ -1,7 +1,7 @@
 """Does what amp_tf.pth does, then lets the user's own sitecustomize run.
 
 Python imports the first ``sitecustomize`` on its path at every start (documentation of the ``site`` module). This one
-stands in front of the user's, so it finds and executes that one as if it had not been here.
+precedes the user's, so it finds and executes that one as if it were not here itself.
 """
 
 import importlib.machinery

@@ -1,9 +1,9 @@
 """Checks that all workers of a job have the same settings: otherwise some would skip a step that the others apply.
 
-Each worker of a MultiWorkerMirroredStrategy tells the others, through the key-value store of TensorFlow's coordination
-service, that amp_tf is on as soon as it is connected, and its settings at the first ``strategy.run``, which all make
-together; so at the first one after a change of the settings. Where they differ it stops there, before anything was
-trained, as do the others. A worker without amp_tf writes nothing.
+Workers of a MultiWorkerMirroredStrategy use the key-value store of TensorFlow's coordination service. Each one
+publishes that amp_tf is on as soon as it is connected, and its settings at the first ``strategy.run`` after a change of
+the settings, which all workers make together. Where settings differ, every worker stops there, before anything is
+trained. A worker without amp_tf publishes nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from amp_tf.hooks.patches import Patches, calling
 from amp_tf.hooks.process import notices
 
 _OF_ONE_WORKER = frozenset({"log_path", "report_path"})
-_PRESENCE_SECONDS = 60.0  # the others connected when this one did, and wrote right after that
-_SETTINGS_SECONDS = 600.0  # until all have come to the same step
+_PRESENCE_SECONDS = 60.0  # the others connected together with this one, and published at once
+_SETTINGS_SECONDS = 600.0  # until all workers have reached the same step
 _lock = threading.Lock()
 _config: AmpConfig | None = None
 _patches = Patches()
@@ -37,20 +37,18 @@ def install(config: AmpConfig) -> None:
     from tensorflow.python.distribute import collective_all_reduce_strategy, distribute_lib
 
     global _config
-    with _lock:
-        _config = config
-        extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
-        _patches.put(extended, "_initialize_multi_worker", calling(_connect))
-        _patches.put(distribute_lib.StrategyBase, "run", calling(_run))
+    _config = config
+    extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+    _patches.put(extended, "_initialize_multi_worker", calling(_connect))
+    _patches.put(distribute_lib.StrategyBase, "run", calling(_run))
     _try(_announce)  # the program may have connected before it turned amp_tf on
 
 
 def uninstall() -> None:
     """Stops comparing the settings of workers. Idempotent."""
     global _config
-    with _lock:
-        _config = None
-        _patches.restore()
+    _config = None
+    _patches.restore()
 
 
 def _connect(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -74,8 +72,7 @@ def _run(original: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _try(action: Callable[[], str]) -> str:
-    """The result of an action; where it fails, an empty string and one warning, because that is no reason to stop a
-    program."""
+    """The result of an action; where it fails, an empty string and one warning, and the program goes on."""
     try:
         return action()
     except Exception as error:
@@ -133,7 +130,7 @@ def _read(keys: list[str], seconds: float) -> dict[str, str]:
         for key in keys:
             found[key] = context.context().get_config_key_value(key)
 
-    reader = threading.Thread(target=read, name="amp_tf workers", daemon=True)  # which may wait without end
+    reader = threading.Thread(target=read, name="amp_tf workers", daemon=True)  # it may wait for ever
     reader.start()
     reader.join(seconds)
     return found

@@ -1,10 +1,10 @@
 """Powers of two that keep a sum over replicas from overflowing in float16.
 
-float16 ends at 65504 and loses digits below 2^-14, so gradients are brought near its upper end first. Replica ``w``
-holds ``g_w``; the sum over replicas of ``max |g_w|`` bounds every partial sum in whatever order they are added. Scaled
-by the power of two that brings this bound to below 2^15, nothing can overflow, and what is smaller than the bound by up
-to 2^29 keeps all its digits. The exponents are computed on the bits: logarithms may differ between machines by a digit,
-and replicas that scale differently would be silently wrong.
+float16 ends at 65504 and loses digits below 2^-14, so gradients are first brought near its upper end. Replica ``w``
+holds ``g_w``; the sum over replicas of ``max |g_w|`` bounds every partial sum, in any order of additions. Scaled by the
+power of two that brings this bound below 2^15, no sum overflows, and numbers down to 2^-29 of the bound keep all their
+digits. Exponents are computed on the bits: logarithms may differ between machines by a digit, and replicas that scale
+differently would be silently wrong.
 """
 
 from __future__ import annotations

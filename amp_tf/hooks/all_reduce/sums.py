@@ -1,13 +1,13 @@
 """``AMP_TF_ALLREDUCE``: gradients are summed over replicas in 16 bit.
 
-Keras 3 and custom loops add up their gradients by ``ReplicaContext.all_reduce``, tf_keras and TF1 optimizers by
+Keras 3 and custom loops sum gradients by ``ReplicaContext.all_reduce``, tf_keras and TF1 optimizers by
 ``StrategyExtended.batch_reduce_to`` from the cross-replica context. Both are wrapped: large float32 tensors are cast to
-16 bit, summed, and cast back. The casts are made where the step is traced, which all replicas do alike, not in a graph
-optimizer: TensorFlow ends the training when replicas disagree about the type of a collective operation.
+16 bit, summed, and cast back. The casts are added where the step is traced, alike on all replicas, and not by a graph
+optimizer, because TensorFlow ends the training if replicas disagree about the type of a collective operation.
 
-A mean is summed, then divided in float32. float16 gets a scale of its own, from a bound that all replicas share: the
-loss-scale optimizer unscales before the sum, so its scale cannot help. ``scope("float32")`` never spans a sum: other
-replicas are traced meanwhile in the same graph.
+A mean is a sum, divided in float32. float16 gets a scale of its own, from a bound that all replicas share: the
+loss-scale optimizer unscales before the sum, so its scale cannot help. ``scope("float32")`` never spans a sum, because
+other replicas are traced meanwhile in the same graph.
 """
 
 from __future__ import annotations
@@ -46,19 +46,17 @@ def install(config: AmpConfig) -> None:
         uninstall()
         return
     global _config
-    with _lock:
-        _config = config
-        _patches.put(distribute_lib.ReplicaContextBase, "all_reduce", calling(_all_reduce))
-        _patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", calling(_batch_reduce_to))
-        summary.add_part(_summary_part)
+    _config = config
+    _patches.put(distribute_lib.ReplicaContextBase, "all_reduce", calling(_all_reduce))
+    _patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", calling(_batch_reduce_to))
+    summary.add_part(_summary_part)
 
 
 def uninstall() -> None:
     """Sums gradients in float32 from now on. Idempotent."""
     global _config
-    with _lock:
-        _config = None
-        _patches.restore()
+    _config = None
+    _patches.restore()
 
 
 def is_carried_narrow(tensor: Any) -> bool:
@@ -131,8 +129,8 @@ def _sum_narrow(sum_up: Callable[[Any], Any], tensors: list[Any], dtype: Any) ->
         return [tf.cast(total, tf.float32) for total in sum_up([tf.cast(tensor, dtype) for tensor in tensors])]
     from amp_tf.hooks.all_reduce import scale
 
-    # In float16 the factors themselves would be infinite. A scope must not reach over a sum: other replicas are traced
-    # in the meantime, in the same graph.
+    # In float16 the factors themselves would be infinite. A scope must not span a sum: other replicas are traced
+    # meanwhile, in the same graph.
     with scope("float32"):
         bounds = scale.bounds_of(tensors)
     bounds = sum_up(bounds)

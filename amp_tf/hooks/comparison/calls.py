@@ -16,7 +16,7 @@ def as_function(
     """A function that takes tensors only, and the tensors of each call.
 
     Args:
-        name: what it is to be called.
+        name: the name for the function.
         function: what was called.
         calls: positional and named arguments, nests of tensors and other values, such as ``training=True``. Those
             that differ from the first one in something else than tensors are left out.
@@ -53,7 +53,7 @@ def kept(call: Call) -> Call:
 
 
 def _is_fed(leaf: Any) -> bool:
-    is_tensor = hasattr(leaf, "numpy") and not hasattr(leaf, "assign")  # a variable is written to, and stays itself
+    is_tensor = hasattr(leaf, "numpy") and not hasattr(leaf, "assign")  # variables are passed on as they are
     return is_tensor or isinstance(leaf, (np.ndarray, np.generic))
 
 

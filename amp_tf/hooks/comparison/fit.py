@@ -1,25 +1,25 @@
 """The patch of Keras and tf_keras: the first call of a model's train function is compared instead of run.
 
-``fit`` and ``train_on_batch`` make that function and call it with an iterator. So the batches are those that training
-would get, shuffled, weighted and prepared as they are there, and the model is built.
+``fit`` and ``train_on_batch`` create that function and call it with an iterator. So the model is built, and the batches
+are those of the training: shuffled, weighted and prepared.
 """
 
 from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from amp_tf.hooks.comparison.calls import Call, as_function
 from amp_tf.hooks.comparison.training import Training
-from amp_tf.hooks.patches import calling
+from amp_tf.hooks.patches import Patch, calling
 
 _ONE_REPLICA = "the first replica's part of each batch was run, on one device"
 _OWN_STEP = "the model's own train_step was run; its loss is multiplied by no loss scale here"
 
 
-def patches(training: Training, library: str) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+def patches(training: Training, library: str) -> list[Patch]:
     """The patches, as tuples: owner, attribute, and what makes its replacement from the original.
 
     Args:
@@ -51,7 +51,7 @@ class _Watched:
     def __init__(self, function: Any, model: Any, training: Training, owner: Any) -> None:
         self._function, self._model, self._training, self._owner = function, model, training, owner
         self._taken: list[Any] = []
-        self._again: Any = None  # gives the batches once more that were taken
+        self._again: Any = None  # returns the batches that were taken, once more
 
     def __call__(self, iterator: Any) -> Any:
         if self._training.is_awaited:
@@ -71,7 +71,7 @@ class _Watched:
         import tensorflow as tf
 
         a_call = _steps_a_call(self._model)
-        wanted = -(-self._training.request.steps // a_call) * a_call  # whole calls, so that what is left is whole, too
+        wanted = -(-self._training.request.steps // a_call) * a_call  # whole calls, so that whole calls are left
         self._taken.extend(itertools.islice(iterator, wanted))
         own = [tf.nest.map_structure(_of_one_replica, batch) for batch in self._taken]
         subject, batches, notes = _as_step(self._model, own, self._owner)
@@ -79,7 +79,7 @@ class _Watched:
         if strategy.num_replicas_in_sync == 1:
             self._training.compare(subject, batches, notes)
             return
-        with tf.distribute.ReplicaContext(strategy, 0):  # the program may be in the strategy's scope, and no replica's
+        with tf.distribute.ReplicaContext(strategy, 0):  # the program may be in the strategy's scope, but in no replica
             self._training.compare(subject, batches, (*notes, _ONE_REPLICA))
 
 

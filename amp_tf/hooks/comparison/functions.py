@@ -1,22 +1,18 @@
-"""The patch of ``tf.function``: a function that computes gradients while it is traced trains, and its calls are
-batches.
+"""The patch of ``tf.function``: a function in whose trace gradients are computed trains, and its calls are batches.
 
-The calls themselves are left alone. After as many as are wanted, or as the program ends, the function is compared as it
-is, with the variables' values of that moment: what it returns, and what it does to variables. One that takes a dataset
-or an iterator is compared before its first call, which may be all of the training.
+The calls themselves run as usual. After the wanted number of calls, or when the program ends, the function is compared
+with the variables' values of that moment: its results, and its updates of variables. A function that takes a dataset or
+an iterator is compared before its first call, which may be the whole training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from amp_tf.hooks.comparison import sessions, streams
 from amp_tf.hooks.comparison.calls import Call, as_function, kept
 from amp_tf.hooks.comparison.training import Training
-from amp_tf.hooks.patches import calling
-
-_Row = tuple[Any, str, Callable[[Any], Any]]
+from amp_tf.hooks.patches import Patch, calling
 
 
 class _Seen:
@@ -26,7 +22,7 @@ class _Seen:
         function: the one that trains; ``None`` as long as there is none.
         calls: its calls.
         has_gradients: whether gradients were asked for in a graph since the outermost call began.
-        others: what is given in place of iterators of which elements were taken, by their ids.
+        others: replacements for iterators of which elements were taken, by their ids.
     """
 
     def __init__(self) -> None:
@@ -39,7 +35,7 @@ class _Seen:
 _seen = _Seen()
 
 
-def patches(training: Training, library: str) -> list[_Row]:
+def patches(training: Training, library: str) -> list[Patch]:
     """The patches, as tuples: owner, attribute, and what makes its replacement from the original.
 
     Args:
@@ -87,8 +83,7 @@ def _call(training: Training, original: Any, self: Any, /, *args: Any, **kwargs:
 
 
 def _compare_with_elements(function: Any, call: Call, training: Training) -> None:
-    """Compares a function on the first elements of its data before it runs, because its first call may be a whole
-    epoch."""
+    """Compares a function on the first elements of its data before its first call, which may be an epoch."""
     function.get_concrete_function(*call[0], **call[1])
     if not _seen.has_gradients:
         return
@@ -96,7 +91,7 @@ def _compare_with_elements(function: Any, call: Call, training: Training) -> Non
     taken: dict[int, list[Any]] = {}
     try:
         inner, calls = streams.with_elements(function.python_function, call, training.request.steps, taken)
-    finally:  # the program gets them in any case
+    finally:  # the program gets the elements back in any case
         _seen.others = {number: streams.again(rows, given[number]) for number, rows in taken.items()}
     name = _name(function)
     note = f"{name} was compared with one element of its data a run"

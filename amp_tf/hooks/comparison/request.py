@@ -1,5 +1,4 @@
-"""What ``amp-tf compare`` asks of the program that it starts, and the answer: files in a folder that a variable
-names."""
+"""What ``amp-tf compare`` asks of the program that it starts, and the answer: files in one folder."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import Any
 from amp_tf.config import AmpConfig
 from amp_tf.reporting import files
 
-VARIABLE = "_AMP_TF_COMPARE"  #: names the folder; of this project alone, so it is in no table of variables
+VARIABLE = "_AMP_TF_COMPARE"  #: names the folder; internal, so it is in no table of variables
 PYTHON = "python"  #: the mark of a Python that found amp_tf
 TENSORFLOW = "tensorflow"  #: the mark of one that imported TensorFlow
 _CLAIM, _ORDER, _ANSWER = "claim", "order.json", "answer.json"
@@ -27,8 +26,8 @@ class CompareRequest:
         folder: where the files lie.
         config: what to convert.
         steps: how many batches at most.
-        nodes: a regular expression for nodes to be looked at besides.
-        float32_only: whether only float16's range is looked for.
+        nodes: a regular expression for further nodes to measure.
+        float32_only: whether only tensors outside of float16's range are searched.
     """
 
     folder: Path

@@ -1,15 +1,15 @@
 """The patch of TF1 sessions: runs that need gradients are training steps, and what they are fed are batches.
 
-The runs themselves are left alone, but that they give their data sources' results, too. After as many of the same
-fetches as are wanted, or as the session is closed or the program ends, they are compared with the variables' values of
-that moment.
+The runs themselves go on as usual, except that they also fetch what their data sources produce. After the wanted number
+of runs with the same fetches, or when the session closes or the program ends, they are compared with the variables'
+values of that moment.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,9 @@ import numpy as np
 from amp_tf.comparing.sessions import SessionRuns
 from amp_tf.errors import GraphError
 from amp_tf.hooks.comparison.training import Training
-from amp_tf.hooks.patches import calling
+from amp_tf.hooks.patches import Patch, calling
 from amp_tf.hooks.process import collecting
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
-
-_Row = tuple[Any, str, Callable[[Any], Any]]
 
 
 @dataclasses.dataclass
@@ -30,8 +28,8 @@ class _Kind:
 
     Attributes:
         session: which ran them.
-        fetches, targets: what they gave and ran.
-        given: the data sources' results.
+        fetches, targets: the tensors fetched and the operations run.
+        given: the outputs of data sources.
         fed: what the program fed.
         needed: the operations that they need.
         batches: for each run the values of ``fed`` and ``given``.
@@ -46,12 +44,12 @@ class _Kind:
     batches: list[tuple[np.ndarray, ...]] = dataclasses.field(default_factory=list)
 
 
-# By session, and then by fetches and what is fed; None of runs that do not train.
+# By session, then by fetches and feeds; None for runs that do not train.
 _kinds: weakref.WeakKeyDictionary[Any, dict[Any, _Kind | None]] = weakref.WeakKeyDictionary()
 _gradients: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # names of operations, by graph
 
 
-def patches(training: Training, library: str) -> list[_Row]:
+def patches(training: Training, library: str) -> list[Patch]:
     """The patches, as tuples: owner, attribute, and what makes its replacement from the original.
 
     Args:
@@ -169,7 +167,7 @@ def _needed(ends: Iterable[Any], fed: set[str]) -> list[Any]:
 
 
 def _compare(kind: _Kind, training: Training) -> None:
-    _kinds.clear()  # each holds its session and its batches, and nothing is compared after this
+    _kinds.clear()  # frees sessions and batches; nothing is compared after this
     if kind.session.sess_str:
         raise GraphError(
             "the session is one of a server", where="tf.compat.v1.Session", fix="Train in one process, without a target"

@@ -11,13 +11,12 @@ TYPE_CHECKING = False  # the name that type checkers know; importing typing cost
 if TYPE_CHECKING:
     from types import TracebackType
 
-VARIABLE = "_AMP_TF_COMPARE"  # request's, which would import more
+VARIABLE = "_AMP_TF_COMPARE"  # that of request.py, which imports too much
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
 
 
 def install() -> None:
-    """Waits for the import of TensorFlow and Keras. Does nothing without the command's variable, or if its folder is
-    gone."""
+    """Waits for the imports of TensorFlow and Keras, if the command's variable names a folder that exists."""
     folder = os.environ.get(VARIABLE, "")
     if not os.path.isdir(folder):
         return

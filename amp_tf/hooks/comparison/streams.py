@@ -1,7 +1,7 @@
 """Functions that take a dataset or an iterator are compared on one element of it for each run.
 
 A function that loops over a dataset then runs one iteration; one that asks an iterator for several elements gets the
-same one each time. That is one step of the training, and no loop of thousands.
+same element each time. So one step of the training is compared, not a loop of thousands.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Repeated:
     """Stands for an iterator: returns the same element at each request; a loop over it has one iteration.
 
     Args:
-        element: what it gives.
+        element: the element to return.
     """
 
     def __init__(self, element: Any) -> None:

@@ -16,7 +16,7 @@ class Training:
     """The state that the patches of a comparison share.
 
     Attributes:
-        request: what is asked for.
+        request: the command's request.
         is_awaited: whether nothing was compared yet.
     """
 
@@ -44,7 +44,7 @@ class Training:
 
         Args:
             subject, batches: as for :func:`amp_tf.compare`.
-            notes: what else is to be said.
+            notes: further notes for the result.
 
         Raises:
             SystemExit: it was done.

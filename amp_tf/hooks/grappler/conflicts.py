@@ -2,7 +2,7 @@
 
 TensorFlow aborts the process when two plugins register for the same device type (``RegisterPluginOptimizerOrDie`` in
 custom_graph_optimizer_registry.cc), and does not say which device types are taken. So amp_tf looks where TensorFlow
-itself looks for plugins, and steps back if it finds one that brings a graph optimizer.
+itself looks for plugins, and does not register if it finds one with a graph optimizer.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from amp_tf.graph.calls import referenced
 from amp_tf.oplists.table import ALLOW, ROWS
 
 _PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)
-_MOST_FUNCTIONS, _MOST_NODES, _MOST_SECONDS = 8, 5000, 2.0  # of the end of somebody else's program
+_MOST_FUNCTIONS, _MOST_NODES, _MOST_SECONDS = 8, 5000, 2.0  # limits, because the user's program is about to end
 
 
 @functools.cache
@@ -45,11 +45,11 @@ def _failure(definition: Any, known: dict[str, Any]) -> str:
     meta_graph = meta_graph_pb2.MetaGraphDef()
     try:
         graph = function_def_to_graph.function_def_to_graph_def(definition)[0]
-    except Exception:  # some that a server was sent are not read back
+    except Exception:  # some functions sent to a server cannot be read back
         return ""
     graph.library.function.extend(_missing(graph, definition, known))
     for node in graph.node:
-        if node.op == "Placeholder":  # one for a resource has no shape, and would not be read
+        if node.op == "Placeholder":  # a placeholder of a resource has no shape, and could not be read
             node.attr["shape"].shape.unknown_rank = True
     meta_graph.graph_def.CopyFrom(graph)
     ends = [tensor.partition(":")[0] for tensor in definition.ret.values()] or [graph.node[-1].name]

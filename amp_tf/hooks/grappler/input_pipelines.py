@@ -1,11 +1,12 @@
 """Marks the functions of tf.data as they are traced, so that their graphs stay in float32.
 
-Mixed precision is asked for a model. What decodes, resizes and normalizes its data runs beside it, and a rounded image
-or label is another image or label. TensorFlow hands the graph of such a function to graph optimizers like any other and
-does not say what it is for, so the function's own ops carry a mark. What it calls need not: TensorFlow inlines it.
+Mixed precision is meant for a model. The functions that decode, resize and normalize its data run beside it, and
+rounding would change the images and labels. TensorFlow passes the graph of such a function to graph optimizers like any
+other and does not say what it is for, so the function's own ops carry a mark. Functions that it calls need none,
+because TensorFlow inlines them.
 
-``reduce``, ``scan`` and ``take_while`` are left out: AutoGraph makes them of ``for batch in dataset`` inside a
-tf.function, and there they hold the training step.
+``reduce``, ``scan`` and ``take_while`` are not marked: AutoGraph makes them of ``for batch in dataset`` inside a
+tf.function, where they hold the training step.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from amp_tf.hooks.patches import Patches, calling
 MARK = "_amp_tf_input_pipeline"  #: an attribute of the ops of such a function
 _TRANSFORMATIONS_OF_LOOPS = ("reduce()", "Dataset.reduce()", "Dataset.scan()", "Dataset.take_while()")
 
-_lock = threading.Lock()
 _patches = Patches()
 _tracing = threading.local()  # .waits: the next graph made on this thread is that of an input pipeline's function
 
@@ -29,15 +29,13 @@ def install(config: AmpConfig) -> None:
     from tensorflow.python.data.ops import structured_function
     from tensorflow.python.framework import func_graph
 
-    with _lock:
-        _patches.put(structured_function.StructuredFunctionWrapper, "__init__", calling(_announce))
-        _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_first))
+    _patches.put(structured_function.StructuredFunctionWrapper, "__init__", calling(_announce))
+    _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_first))
 
 
 def uninstall() -> None:
     """Stops marking functions; those that are marked stay so. Idempotent."""
-    with _lock:
-        _patches.restore()
+    _patches.restore()
 
 
 def is_marked(serialized: bytes) -> bool:

@@ -56,7 +56,7 @@ class Shim:
         self._library.amp_tf_set_gil.argtypes = [_Gil, ctypes.c_int]
         self._library.amp_tf_set_gil(_Gil(*addresses), wait_ms)
         self._callback: GraphCallback | None = None
-        self._native = _CALLBACK(self._on_graph)  # one for good: a thread of TensorFlow may be about to call it
+        self._native = _CALLBACK(self._on_graph)  # kept for ever: a thread of TensorFlow's may be about to call it
 
     @property
     def is_registered(self) -> bool:
@@ -65,8 +65,7 @@ class Shim:
 
     @property
     def skipped(self) -> int:
-        """How many graphs stayed as they were because a call that waits for them held the interpreter; each counts
-        twice."""
+        """How many visits of graphs were skipped because a call that waits for them held the interpreter."""
         return int(self._library.amp_tf_skipped())
 
     def set_callback(self, callback: GraphCallback) -> None:
@@ -92,7 +91,7 @@ class Shim:
         """Makes a serialized GraphDef the result of the current call.
 
         Args:
-            output: the ``TF_Buffer`` that the callback was given.
+            output: the callback's ``TF_Buffer``.
             graph: a serialized GraphDef.
 
         Raises:

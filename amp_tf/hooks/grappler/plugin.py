@@ -1,28 +1,28 @@
 """TensorFlow's pluggable graph optimizer, with a rewrite in Python behind it.
 
 Source of the mechanism: tensorflow/c/experimental/grappler/grappler.h. TensorFlow calls the optimizer for the graph of
-each session, tf.function, Keras step and SavedModel function before it runs first, twice per graph, on threads of its
+each session, tf.function, Keras step and SavedModel function before its first run: twice per graph, on threads of its
 own, several at once. A registration lasts as long as the process; :func:`uninstall` makes the optimizer the identity.
 
-The shim has no TensorFlow symbols, create or destroy functions. It hands the serialized graph to Python and is the
-identity when no callback is set, in a child forked after a first graph, and after shutdown began; removing the callback
-waits for calls in flight. It knows whether it is registered, because TensorFlow aborts on a second registration. Both
-device types are always registered: which GPUs exist must not be asked when TensorFlow is imported. A child forked
-before the first graph takes the callback over: no visit in its parent can have left a lock taken. After one,
-TensorFlow's own threads are missing in the child, too.
+The shim has no TensorFlow symbols and no create or destroy functions. It passes the serialized graph to Python. It is
+the identity when no callback is set, in a child forked after a first graph, and once shutdown has begun; removing the
+callback waits for calls in flight. It knows whether it is registered, because TensorFlow aborts on a second
+registration. Both device types are always registered, because which GPUs exist must not be asked when TensorFlow is
+imported. A child forked before the first graph takes the callback over: no visit in its parent can have left a lock
+taken. After the first graph, TensorFlow's own threads are missing in a child too.
 
 TensorFlow's layout optimizer is off while the plugin is registered. It runs once, before any plugin, and moves float32
-convolutions on GPUs to NCHW; those that then become 16 bit would stay there, between Transposes, where tensor cores
-want NHWC. TensorFlow's own pass runs before it, which no plugin can. The price is paid by convolutions that stay in
-float32 on GPUs before Ampere, or without TF32: their kernels transpose, one by one. From Ampere on kernels compute
-float32 in NHWC, too (``ComputeInNhwcEnabled`` in tensorflow/core/kernels). The toggle is read at the registration, when
-nobody knows the GPUs yet, and is not undone by :func:`uninstall`. With ``AMP_TF_DISABLE`` nothing is registered.
+convolutions on GPUs to NCHW; those that then become 16 bit would stay there, between Transposes, although tensor cores
+want NHWC. (TensorFlow's own pass runs before it, which no plugin can.) Convolutions that stay in float32 pay for this
+on GPUs before Ampere, or without TF32, where each kernel transposes; from Ampere on, kernels compute float32 in NHWC
+too (``ComputeInNhwcEnabled`` in tensorflow/core/kernels). The toggle is read at registration, when the GPUs are not
+known yet, and :func:`uninstall` does not undo it. With ``AMP_TF_DISABLE`` nothing is registered.
 
-Each visit of a graph runs on a thread of the shim's own, for which TensorFlow's thread waits 5 seconds until it has
+Each visit of a graph runs on a thread of the shim's own. TensorFlow's thread waits up to 5 seconds until it has
 Python's lock: some calls, TFLite's converter among them, hold the lock while they wait for graphs that TensorFlow
-optimizes on its own threads, and would wait for ever. CPython does not say who holds the lock and waits for what.
-And Python runs signal handlers on the main thread alone: what they raise would end in a rewrite that ran there, not in
-the program.
+optimizes on its own threads, and would otherwise wait for ever. CPython does not say who holds the lock and waits for
+what. Also, Python runs signal handlers on the main thread only: an exception of theirs would end in a rewrite that ran
+there, and not in the program.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def install(config: AmpConfig) -> None:
     """Rewrites every graph that TensorFlow optimizes from now on. Idempotent; a later config replaces the earlier.
 
     To be called after TensorFlow was imported. It creates no device and does not look for any.
-    Where the plugin cannot work, one warning says why, and TensorFlow runs as without it.
+    If the plugin cannot work, one warning says why, and TensorFlow runs without it.
 
     Args:
         config: what to convert.
@@ -110,7 +110,7 @@ def skipped() -> str:
         return ""
     # TensorFlow asks twice for each graph
     return (
-        f"{plural((count + 1) // 2, 'graph')} not looked at, because the call that ran them held Python's lock "
+        f"{plural((count + 1) // 2, 'graph')} skipped, because the call that ran them held Python's lock "
         "meanwhile, as TFLite's converter does"
     )
 
@@ -119,7 +119,7 @@ def _register() -> bool:
     from tensorflow.python.client import pywrap_tf_session
 
     try:
-        item.tensorflow_library()  # so that trouble shows before the first graph
+        item.tensorflow_library()  # so that an error shows before the first graph
         shims = {device_type: Shim(device_type) for device_type in DEVICE_TYPES}
     except (OSError, AttributeError) as error:
         return _step_back(

@@ -3,8 +3,8 @@
 Source: ``TF_InferStatically`` and ``TF_GetOutputPropertiesList`` of tensorflow/c/experimental/grappler/grappler.h,
 called in the library that TensorFlow has loaded already.
 
-They are read into buffers of our own, filled again for each tensor: TensorFlow's interface needs a call for each buffer
-made and destroyed.
+The shapes are read into buffers of our own, which are reused for each tensor: TensorFlow's interface would need a call
+to create and to destroy each buffer.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Tells the second visit of a graph from the first visit of another.
 
 TensorFlow runs its optimizers over each graph twice, one visit right after the other on the same thread, and does not
-say which visit it is. In between its other optimizers change the graph a little, never the nodes to preserve.
+say which visit it is. In between, its other optimizers change the graph a little, but never the nodes to preserve.
 
-No model of the suite changed at the second visit, which was half of what a first step paid. A graph that was just
-rewritten is known by the name of one of our casts and the same nodes to preserve, once. Graphs that stayed as they were
-are looked at twice: nothing distinguishes such a graph from a retrace with other shapes.
+No model of the suite changed at the second visit, which took half of a first step's extra time. So a graph that was
+just rewritten is recognized, once, by the name of one of our casts and the same nodes to preserve. Graphs in which
+nothing changed are painted twice: nothing distinguishes such a graph from a retrace with other shapes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from amp_tf.rewriting.planning import CAST_SUFFIX
 _LANDMARKS = 16
 _SUFFIX = re.compile(re.escape(CAST_SUFFIX.encode()))
 _IN_NAMES = f"{string.ascii_letters}{string.digits}_./>\\-".encode()
-_THREADS = 1024  #: whose first visits are remembered: far more than visit at once
+_THREADS = 1024  #: how many threads' first visits are remembered: far more than visit at once
 _LONGEST = 512  #: bytes; of a longer name its end is enough
 
 
@@ -90,7 +90,7 @@ class Visits:
             rewritten: the serialized result, ``None`` where nothing changed.
         """
         self._forget_first()  # so that the last one stands at the end
-        while len(self._firsts) >= _THREADS:  # a thread that ended never comes again
+        while len(self._firsts) >= _THREADS:  # threads that ended never come again
             self._firsts.pop(next(iter(self._firsts)), None)
         self._firsts[waiting.thread] = _First(preserve, nodes, () if rewritten is None else _some_casts(rewritten))
 

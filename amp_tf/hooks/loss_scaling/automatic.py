@@ -1,10 +1,10 @@
 """Automatic loss scaling: what ``TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING`` does to Keras, tf_keras and TF1.
 
-:func:`install` patches each library that is imported so far and may be called again after another import. A patch only
-acts where the process' graphs run in float16, which is asked when an optimizer is used, not when the patch is made:
-devices are not known before. An optimizer that scales its loss already is left alone.
+:func:`install` patches each library that is imported so far and may be called again after another import. A patch acts
+only if the process' graphs run in float16, which is asked when an optimizer is used, because devices are not known
+before. An optimizer that already scales its loss is left alone.
 
-The wrapping happens after ``compile``, so that saved configurations name the bare optimizer and load without amp_tf.
+Optimizers are wrapped after ``compile``, so that saved configurations name the bare optimizer and load without amp_tf.
 The monitor that is added automatically only logs, and adds nothing to the history; one added by the user raises.
 """
 
@@ -27,8 +27,6 @@ from amp_tf.loss_scaling.diagnosis import Status
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 
-Patch = tuple[Any, str, Callable[[Any], Any]]  #: owner, attribute, and what makes its replacement from the original
-
 # library -> the modules with its patches; each has patches(context), where the context decides whether they act
 _PATCH_MODULES = {
     "keras": ("amp_tf.hooks.loss_scaling.keras3",),
@@ -36,8 +34,8 @@ _PATCH_MODULES = {
     "tensorflow": ("amp_tf.hooks.loss_scaling.v1", "amp_tf.hooks.loss_scaling.loops"),
 }
 _CUSTOM_LOOP = "loss_scaling.custom_loop"
-_MODELS_SHOWN = 3  # in the line at exit: a search over settings trains hundreds
-# what a patch reaches for; it is there when the library's import is done
+_MODELS_SHOWN = 3  # in the line at exit, because a hyperparameter search trains hundreds
+# what patches use, which exists once the library's import is done
 _NEEDED = {"keras": ("Model", "optimizers"), "tf_keras": ("Model", "optimizers"), "tensorflow": ("compat",)}
 
 
@@ -173,7 +171,7 @@ def _told_apart(seen: Sequence[tuple[str, Status]]) -> list[tuple[str, Status]]:
 def uninstall() -> None:
     """Takes every patch back. Optimizers that were wrapped stay wrapped. Idempotent.
 
-    A patch that somebody else wrapped stays inside theirs; nothing runs in float16 for it any more.
+    A patch that was wrapped by others stays inside their wrapper, and does nothing any more.
     """
     with _lock:
         _context.runs_in_float16 = _never

@@ -1,5 +1,4 @@
-"""The patches of Keras 3: ``compile`` wraps the optimizer, ``fit`` adds the monitor, loops that do not scale are
-warned."""
+"""The patches of Keras 3: ``compile`` wraps the optimizer, ``fit`` adds the monitor, bare loops are warned."""
 
 from __future__ import annotations
 
@@ -9,8 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from amp_tf.hooks.loss_scaling.automatic import Context, Patch, survive
-from amp_tf.hooks.patches import calling
+from amp_tf.hooks.loss_scaling.automatic import Context, survive
+from amp_tf.hooks.patches import Patch, calling
 
 
 def patches(context: Context) -> list[Patch]:
@@ -20,7 +19,7 @@ def patches(context: Context) -> list[Patch]:
     steps = [
         (keras.optimizers.Optimizer, "apply_gradients"),
         (keras.optimizers.Optimizer, "apply"),
-        (keras.optimizers.LossScaleOptimizer, "apply"),  # its own; amp_tf's marks its inner step itself
+        (keras.optimizers.LossScaleOptimizer, "apply"),  # Keras' own; amp_tf's wrapper marks its inner step itself
     ]
     return [
         (_owner(keras.Model, "compile"), "compile", calling(_compile, context)),
@@ -50,7 +49,7 @@ def add_monitor(model: Any, callbacks: Any) -> Any:
 
     Args:
         model: a compiled model.
-        callbacks: what the user gave to ``fit``: ``None``, a callback, a list of them, or a ``CallbackList``.
+        callbacks: the user's argument of ``fit``: ``None``, a callback, a list of them, or a ``CallbackList``.
     """
     from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
 
@@ -68,7 +67,7 @@ def add_monitor(model: Any, callbacks: Any) -> Any:
 
 def _compile(context: Context, compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     given: Any = args[0] if args else kwargs.get("optimizer")
-    if _is_wrapped_here(given):  # model.compile(model.optimizer): what is saved keeps the bare one
+    if _is_wrapped_here(given):  # model.compile(model.optimizer): saved configurations keep the bare one
         bare = given.inner_optimizer
         args, kwargs = ((bare, *args[1:]), kwargs) if args else (args, {**kwargs, "optimizer": bare})
     result = compile(model, *args, **kwargs)
@@ -84,7 +83,7 @@ def _is_wrapped_here(optimizer: Any) -> bool:
     return optimizer is not None and _wrapped_here.get(id(optimizer)) is optimizer
 
 
-_CALLBACKS = 5  #: the place of callbacks among the arguments of ``fit`` behind the model, in both libraries
+_CALLBACKS = 5  #: the position of ``callbacks`` among the arguments of ``fit`` after the model, in both libraries
 
 
 def metadata_rows(module: str, registered_name: Callable[[type], str]) -> list[Patch]:

@@ -1,15 +1,16 @@
 """The patches for loops without a known optimizer: a warning where variables are written by unscaled gradients.
 
-Where a graph asks for gradients of variables is noted (``GradientTape.gradient``, ``tf.gradients``); those of inputs
-are parts of a loss, as in a gradient penalty. When a variable is written, the value is followed back through what the
-graph has computed since: if it comes from a gradient and, unlike a metric, has the rank of one, the graph trains. If
-that gradient depends on no scalar float variable that is not trained itself, no loss scale was read. The walk stops at
-operations older than the first gradient, so that statistics of the forward pass cost nothing.
+Gradients of variables are recorded where a graph computes them (``GradientTape.gradient``, ``tf.gradients``); gradients
+of inputs are parts of a loss, as in a gradient penalty. When a variable is written, the value is followed back through
+what the graph has computed since: if it comes from a gradient and, unlike a metric, has the rank of one, the graph
+trains. If that gradient depends on no scalar float variable other than the trained ones, no loss scale was used. The
+walk stops at operations older than the first gradient, so that statistics of the forward pass cost nothing.
 
-Which values are written to variables is known only where they are written, so the ops that write are wrapped, in
-Python, and only graphs that asked for gradients are looked at. The scalar variable may be a weight of the loss instead
-of a scale, but a warning too few is better than one too many. Not seen: an eager tape around compiled functions, whose
-update is eager, and an ``apply`` that is a ``tf.function`` of its own and gets the gradients as arguments.
+Which values are written to variables is known only where they are written, so the Python functions of the ops that
+write are wrapped, and only graphs that computed gradients are examined. The scalar variable may be a weight of the loss
+instead of a scale: better one warning too few than one too many. Two cases are missed: an eager tape around compiled
+functions, with an eager update, and an ``apply`` that is a ``tf.function`` of its own and gets the gradients as
+arguments.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.hooks.loss_scaling.automatic import Context, Patch, survive
-from amp_tf.hooks.patches import calling
+from amp_tf.hooks.loss_scaling.automatic import Context, survive
+from amp_tf.hooks.patches import Patch, calling
 from amp_tf.loss_scaling.recognizing import lineage, usage
 
 _BODIES = ("f", "body", "then_branch", "else_branch")  # attributes of calls, loops and branches that name functions
@@ -36,7 +37,7 @@ class _Noted:
 
     Attributes:
         names: of the tensors that are gradients.
-        first: the number of the oldest operation of one of them.
+        first: the number of the oldest operation that computes a gradient.
         ranks: of the tensors; ``None`` for one that is not known.
         trained: the handles of the variables that they are for: eager ones, or what names those of a TF1 graph, which
             would keep the graph alive.
@@ -89,7 +90,7 @@ def note_gradients(result: Any, sources: Any) -> None:
 
     Args:
         result: a nest of tensors, ``tf.IndexedSlices`` and ``None``.
-        sources: a nest of what they are for.
+        sources: a nest of the tensors or variables that the gradients are for.
     """
     handles, values = [], []
     for leaf, source in zip(tf.nest.flatten(result), tf.nest.flatten(sources), strict=False):
@@ -99,7 +100,7 @@ def note_gradients(result: Any, sources: Any) -> None:
     if not handles:
         return
     trained = {lineage.key_of(handle): handle if hasattr(handle, "numpy") else None for handle in handles}
-    for graph in usage.places():  # a loop's body hands its gradients to the graph around it
+    for graph in usage.places():  # a loop's body passes its gradients to the graph around it
         noted = _noted.setdefault(graph, _Noted())
         noted.trained.update(trained)
         noted.ranks.update(value.shape.rank for value in values if tf.is_tensor(value))
@@ -112,7 +113,7 @@ def note_gradients(result: Any, sources: Any) -> None:
 
 def look_at_write(values: Iterable[Any], context: Context) -> None:
     """Warns once if a variable is written by a gradient whose loss nothing scaled."""
-    if not context.runs_in_float16():  # first: what follows walks through the graph, for each variable and slot
+    if not context.runs_in_float16():  # first: the checks below walk through the graph, for each variable
         return
     around = usage.places()
     if not any(graph in _noted for graph in around) or usage.is_scaled_step() or usage.is_inner_call():
@@ -164,10 +165,7 @@ def _depend_on_scale(gradients: list[Any], around: list[Any]) -> bool:
     if any(gradient.name in _noted[gradient.graph].scaled for gradient in gradients):
         return True
     trained = {key for graph in around if graph in _noted for key in _noted[graph].trained}
-    found = any(
-        lineage.key_of(source) not in trained and lineage.is_float_scalar(source)
-        for source in lineage.sources(gradients)
-    )
+    found = lineage.depend_on_scale(gradients, trained)
     if found:  # an optimizer asks this for each of its variables and slots
         for gradient in gradients:
             _noted[gradient.graph].scaled.add(gradient.name)

@@ -1,7 +1,7 @@
 """Records what loss scaling did in TF1 sessions, for the line at exit: each session is read when it closes.
 
-Keras' models are watched by a callback. A session has none, and once it is closed its variables are gone. One that the
-garbage collector closes is not asked: that takes a run.
+A callback watches Keras' models. A session has no callback, and once it is closed its variables are gone. A session
+closed by the garbage collector is not read, because that takes a run.
 """
 
 from __future__ import annotations

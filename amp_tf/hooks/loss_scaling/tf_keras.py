@@ -1,14 +1,13 @@
-"""The patches of tf_keras: ``compile`` wraps the optimizer, ``fit`` adds the monitor, loops that do not scale are
-warned."""
+"""The patches of tf_keras: ``compile`` wraps the optimizer, ``fit`` adds the monitor, bare loops are warned."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-from amp_tf.hooks.loss_scaling.automatic import Context, Patch, survive
+from amp_tf.hooks.loss_scaling.automatic import Context, survive
 from amp_tf.hooks.loss_scaling.keras3 import _compile, _fit, _owner, metadata_rows, warn_if_unscaled
-from amp_tf.hooks.patches import calling
+from amp_tf.hooks.patches import Patch, calling
 
 
 def patches(context: Context) -> list[Patch]:

@@ -1,10 +1,10 @@
 """The patches of ``tf.compat.v1.train``: optimizers scale automatically, and old checkpoints restore into new graphs.
 
-``minimize`` calls ``compute_gradients`` and ``apply_gradients``, and so do optimizers that wrap another (Horovod's),
-so these two are all there is to patch. An optimizer may have an ``apply_gradients`` of its own that never calls the
-base class's (BERT's), so those of its classes are patched when it is made.
+``minimize`` calls ``compute_gradients`` and ``apply_gradients``, and so do optimizers that wrap another (Horovod's), so
+these two methods are patched. A class may have an ``apply_gradients`` of its own that never calls the base class's
+(BERT's); such methods are patched when an optimizer of the class is created.
 
-If a class computes its gradients itself as well, it is left alone: it mostly hands both calls to another optimizer.
+A class that also computes its gradients itself is left alone: it mostly passes both calls to another optimizer.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import weakref
 from typing import Any
 
 from amp_tf.hooks.loss_scaling import sessions
-from amp_tf.hooks.loss_scaling.automatic import Context, Patch, replace, survive
-from amp_tf.hooks.patches import calling
+from amp_tf.hooks.loss_scaling.automatic import Context, replace, survive
+from amp_tf.hooks.patches import Patch, calling
 from amp_tf.hooks.process import notices
 from amp_tf.loss_scaling import is_loss_scaled
 
 # The attribute of an optimizer that holds its wrappers by graph (or "eager"): the variables belong to one graph.
 _WRAPPERS = "_amp_tf_wrappers"
-# optimizers that somebody wrapped on purpose
+# optimizers that the program wrapped itself
 _wrapped_by_hand: weakref.WeakSet[Any] = weakref.WeakSet()
 # the base class's methods as they were; a subclass that overrides one reaches the patched one by super()
 _base_methods: dict[str, Any] = {}
@@ -93,7 +93,7 @@ def _method(original: Any, name: str, context: Context) -> Any:
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         where = f"tf.compat.v1.train.Optimizer.{name}"
-        survive(where, patch_overrides, self, context)  # it may have been made before this was installed
+        survive(where, patch_overrides, self, context)  # it may have been created before this was installed
         wrapper = survive(where, wrapper_of, self, context)
         if wrapper is None:
             return original(self, *args, **kwargs)
@@ -127,7 +127,7 @@ def apply_by(wrapper: Any, pairs: Any, where: str) -> Any:
     except Exception as error:
         if tf.executing_eagerly() or tf.distribute.has_strategy():
             raise
-        step = wrapper.apply_zeros_for_nonfinite(pairs)  # raises what is the program's own mistake
+        step = wrapper.apply_zeros_for_nonfinite(pairs)  # raises the error if it is the program's own mistake
         notices.warn_once(
             "loss_scaling.unconditional",
             f"the step cannot be built inside a condition ({type(error).__name__}: {str(error).splitlines()[0]}), so "

@@ -1,9 +1,9 @@
 """Tells whether this thread is inside a garbage collection, where amp_tf must not take locks or run graphs.
 
-A collection begins anywhere, also where this thread holds a lock, of ours or of TensorFlow's, and runs finalizers of
-others: that of a session closes it, which is patched. To wait there for a lock, or for a graph that another thread
-rewrites under one, may take for ever. An object also ends when its last reference goes, which is a safe place; only
-the collector's callbacks tell one from the other.
+A collection may begin anywhere, also while this thread holds a lock of ours or of TensorFlow's, and it runs other
+people's finalizers: that of a session closes it, which is patched. Waiting there for a lock, or for a graph that
+another thread rewrites under one, may take for ever. An object also ends when its last reference goes, which is a safe
+place; only the collector's callbacks tell one from the other.
 """
 
 from __future__ import annotations

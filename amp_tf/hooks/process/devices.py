@@ -14,8 +14,8 @@ HAS_TF32 = (8, 0)  #: the compute capability from which GPUs have it, Ampere's
 def hardware() -> Hardware:
     """What the GPUs that TensorFlow sees and this CPU can do.
 
-    To be called when TensorFlow runs a graph, not before: asking for the GPUs fixes which ones are visible, and a
-    script may still be about to choose them.
+    Must be called when TensorFlow runs a graph, not before: asking for the GPUs fixes which ones are visible, and a
+    script may not have chosen them yet.
 
     Source of the compute capabilities: ``tf.config.experimental.get_device_details``.
     """

@@ -1,7 +1,7 @@
 """Warnings to the user of the host program: each at most once, all through absl logging.
 
 A hook that cannot do its work says so in one line and leaves the program alone. The line says what, where and what to
-do, as :class:`amp_tf.errors.AmpError` does.
+do, like an :class:`amp_tf.errors.AmpError`.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def emit(level: int, text: str) -> None:
     if logger.hasHandlers():
         logger.handle(record)
     elif logger.filter(record):
-        # As absl's own functions would print it. They call logging.basicConfig, after which the program's own call does
-        # nothing, with its file and its format; and this may be before the program's first line.
+        # As absl's own functions would print it, without their call of logging.basicConfig: after that, the program's
+        # own call, with its file and its format, would do nothing.
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
         handler.handle(record)

@@ -10,7 +10,7 @@ from amp_tf.oplists import op_names
 def known_only(config: AmpConfig) -> AmpConfig:
     """The configuration without the op names that TensorFlow does not know now; each gets one warning.
 
-    It is asked for each graph, so that ops of a library that the program loads later count from then on.
+    Called for each graph, so that ops of a library that the program loads later count from then on.
     """
     unknown = op_names.find_unknown(config)
     for entry in unknown:

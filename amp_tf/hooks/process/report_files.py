@@ -1,10 +1,10 @@
 """``AMP_TF_REPORT=folder``: writes the report of a process to a file when it ends, also when SIGTERM ends it.
 
-Where TensorBoard's files are in that folder, its scalars are written beside them, as a run of the report's name.
+If TensorBoard's files are in that folder, its scalars are written beside them, as a run with the report's name.
 
-Python's own exit covers an error that nobody caught. By default SIGTERM ends a process without it, so where the program
-has no handler of its own the report is written first, wherever the program is just then. Nothing can be written after a
-crash of the interpreter itself or a SIGKILL.
+Python's own exit also covers an uncaught error. SIGTERM by default ends a process without it, so where the program has
+no handler of its own the report is written first, wherever the program is at that moment. Nothing can be written after
+a crash of the interpreter or a SIGKILL.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _try_to_write(most_seconds: float) -> None:
             _write(folder, min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds())))
     except OSError as error:
         _tell(folder, error)
-    except Exception as error:  # this is the end of somebody else's program
+    except Exception as error:  # must not disturb the end of the user's program
         print(f"amp_tf: no report: {type(error).__name__}: {error}", file=sys.stderr)
 
 

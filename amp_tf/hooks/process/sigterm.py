@@ -1,11 +1,11 @@
 """Runs a function when SIGTERM arrives, even while the program is inside C++; the process then ends by the signal.
 
-A handler of Python's runs on the main thread between two steps of its own code, and ``Server.join()`` never comes back
-to them. A wakeup descriptor is one for the whole process: event loops need it, and Twisted does without where it finds
-another. A signal that is blocked for ``sigwait`` stays blocked in the processes that the program starts. So the handler
-is that of :mod:`faulthandler`, which is C: it writes where the program was into a pipe, at whose other end a thread
-waits. ``signal.getsignal`` still says that SIGTERM has its default meaning, and a handler that the program sets,
-whenever it does, takes the place of this one.
+The obvious ways do not work. A Python handler runs on the main thread between two bytecodes, and ``Server.join()``
+never returns to them. There is only one wakeup descriptor in a process: event loops need it, and Twisted gives up where
+it finds another. A signal blocked for ``sigwait`` stays blocked in the processes that the program starts. So the
+handler is that of :mod:`faulthandler`, which is C: it writes the stack into a pipe, and a thread waits at the other
+end. ``signal.getsignal`` still says that SIGTERM has its default, and a handler that the program sets at any time
+replaces this one.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def watch(ending: Callable[[], None]) -> None:
     """Arranges for SIGTERM to call a function before it ends the process, unless the program handles it. Idempotent.
 
     Args:
-        ending: what is called, once, on a thread of its own; the process ends by the signal when it returns.
+        ending: called once, on a thread of its own; the process ends by the signal when it returns.
     """
     with _lock:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            faulthandler.unregister(signal.SIGTERM)  # the program may have had a handler, and have none now
-            # Of all threads: of one that Python does not know, such as a server's, nothing would be written.
+            faulthandler.unregister(signal.SIGTERM)  # the program may have had a handler and removed it
+            # Of all threads: for a thread that Python does not know, such as a server's, nothing would be written.
             faulthandler.register(signal.SIGTERM, file=_writing_end(ending), all_threads=True)
 
 
@@ -57,7 +57,7 @@ def _wait(pipe: int, ending: Callable[[], None]) -> None:
     try:
         ending()
     finally:
-        with _lock:  # or a graph that is rewritten just now would have the signal watched again
+        with _lock:  # or a rewrite in progress would install the handler again
             unwatch()
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -66,7 +66,7 @@ def _wait(pipe: int, ending: Callable[[], None]) -> None:
 def _watch_forks() -> None:
     """Restores SIGTERM's default in forked children, such as workers of a pool.
 
-    The signal waits while a thread forks: a child that it reached too early would write into its parent's pipe.
+    The signal is blocked while a thread forks: a child that received it too early would write into its parent's pipe.
     """
     os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_leave_parent)
 
@@ -81,7 +81,7 @@ def _release() -> None:
 
 def _leave_parent() -> None:
     global _lock, _pipe
-    _lock = threading.RLock()  # a thread that is not in the child may have held the other
+    _lock = threading.RLock()  # a thread that the child does not have may have held the old one
     unwatch()
     if _pipe is not None:
         for end in _pipe:

@@ -19,8 +19,8 @@ class ProcessState:
     """What is known of this process now; counts begin with the process.
 
     Attributes:
-        config: what is converted; ``None`` if nothing was ever turned on.
-        xla_graphs: graphs that TensorFlow handed to the plugin and that only call into XLA-compiled functions.
+        config: the settings in force; ``None`` if nothing was ever turned on.
+        xla_graphs: graphs that TensorFlow passed to the plugin and that only call XLA-compiled functions.
         failures: rewrites that failed, so that the graph stayed as it was; TensorFlow asks twice for each graph.
         first_failure: the error of the first of them.
         off: why amp_tf, or its graph rewrite, is off; empty if it is on, ``None`` if nothing was ever turned on or off.

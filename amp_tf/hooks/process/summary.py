@@ -28,7 +28,7 @@ NO_PLUGIN = "no graph of TensorFlow's reached amp_tf"
 ONLY_XLA = (
     "all the work is in functions compiled by XLA (jit_compile=True), which TensorFlow's graph optimizers never see"
 )
-ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: looks at a GPU's accuracy without one
+ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: shows a GPU's accuracy without one
 FUSED = "TensorFlow fused them with what follows, and the fused kernels have no 16-bit form here"
 MORE_CASTS = (
     "more casts than converted nodes, which can hardly pay: products stand alone between what stays in float32 (on "
@@ -37,7 +37,7 @@ MORE_CASTS = (
 _PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled by XLA are seen
 
 _parts: list[Callable[[], str]] = []
-_has_ended = False  # the program; what is left is the line
+_has_ended = False  # whether the program has ended, and only the line is left
 
 
 def add_part(part: Callable[[], str]) -> None:
@@ -55,7 +55,7 @@ def is_due() -> bool:
 def log() -> None:
     """Prints the summary through absl logging, if TensorFlow was imported at all. Never raises.
 
-    After a traceback of the program's own, only where something was converted or failed: nothing else explains it.
+    After a traceback of the program's own, only if something was converted or failed, which might explain it.
     """
     global _has_ended
     if "tensorflow" not in sys.modules:
@@ -64,7 +64,7 @@ def log() -> None:
     try:
         if not _ended_by_error() or _has_acted():
             notices.emit(logging.INFO, line())
-    except Exception as error:  # this is the end of somebody else's program
+    except Exception as error:  # must not disturb the end of the user's program
         print(f"amp_tf: no summary: {type(error).__name__}: {error}", file=sys.stderr)
 
 
@@ -153,7 +153,7 @@ def _failed_before() -> str:
 
     try:
         failure = failures.find()
-    except Exception:  # functions that come and go; the line is not lost for this
+    except Exception:  # functions may come and go meanwhile; the line is printed all the same
         return ""
     return f"TensorFlow's own graph optimizers fail before amp_tf is asked ({failure})" if failure else ""
 

@@ -1,17 +1,18 @@
 """Rewrites functions that XLA compiles when TensorFlow creates them.
 
 ``jit_compile=True`` functions never reach Grappler, so a graph optimizer cannot see them. All of them pass through
-``atomic_function.from_func_graph``; here it is wrapped: the new function's definition is rewritten and registered again
-under the same name, so that every way to call it (eagerly, from another function, from a v1 graph) runs the rewritten
-one. What it calls becomes renamed clones that its children list keeps alive, so clones live and die with their caller.
+``atomic_function.from_func_graph``, which is wrapped here: the new function's definition is rewritten and registered
+again under the same name, so that every way to call it (eagerly, from another function, from a v1 graph) runs the
+rewritten one. Functions that it calls are cloned under new names; the function's list of children keeps the clones
+alive, so clones live as long as their caller.
 
-XLA inlines calls, so a control edge from a call orders nothing before what the call is given: whatever waits for the
-call also waits for a read that was moved in front of it. TensorLists that functions share hold 16 bit where that rounds
-nothing (:mod:`amp_tf.rewriting.shared_lists`): of the ten accumulators of a Keras LSTM step the four that products
-read, among them the weights, once a time step. In the optimized HLO of a two-layer LSTM in float16 each loop body has
-as many fusions and products as under Keras' policy: extra casts stand inside fusions. Tests count element types in
-XLA's dumps before optimizations, which every way in has; for seven functions a test shows that StableHLO gives the same
-counts. Under ``auto`` on a CPU XLA is given the very programs of float32 (tested), so it cannot be slower there.
+XLA inlines calls, so a control edge from a call does not order what the call is given: whatever waits for the call must
+also wait for a read that was moved in front of it. TensorLists that functions share hold 16 bit where that rounds
+nothing (:mod:`amp_tf.rewriting.shared_lists`): of the ten accumulators of a Keras LSTM step, the four that products
+read, the weights among them once a time step. In the optimized HLO of a two-layer LSTM in float16 each loop body has as
+many fusions and products as under Keras' policy; extra casts are inside fusions. Tests count element types in XLA's
+dumps before optimization, which every way in has; for seven functions a test shows that StableHLO gives the same
+counts. Under ``auto`` on a CPU XLA is given exactly the programs of float32 (tested), so it cannot be slower there.
 TensorFlow has no way to register a definition with stack traces, so XLA's errors lose the source line.
 """
 
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,6 @@ from amp_tf.rewriting.clones import Clone, RewrittenFunction, rewrite_with_calle
 
 XLA_COMPILE = "_XlaMustCompile"
 
-_lock = threading.Lock()
 _config: AmpConfig | None = None
 _patches = Patches()
 _numbers = itertools.count()
@@ -53,18 +52,16 @@ def install(config: AmpConfig) -> None:
     from tensorflow.python.eager.polymorphic_function import atomic_function
 
     global _config
-    with _lock:
-        _config = config
-        _patches.put(atomic_function, "from_func_graph", calling(_make_and_rewrite))
-        saving.install(_rewritten)
+    _config = config
+    _patches.put(atomic_function, "from_func_graph", calling(_make_and_rewrite))
+    saving.install(_rewritten)
 
 
 def uninstall() -> None:
     """Stops rewriting functions; those that were rewritten stay so. Idempotent."""
     global _config
-    with _lock:
-        _config = None
-        _patches.restore()
+    _config = None
+    _patches.restore()
 
 
 def hardware() -> Hardware:
@@ -78,7 +75,7 @@ def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any
     if config is not None and _is_compiled(attrs):
         try:
             _convert(function, config)
-        except Exception as error:  # the host program goes on with the original function, whatever went wrong
+        except Exception as error:  # the program goes on with the original function
             process_state.count_failure(error)
             warn_once(
                 "xla.failed",
@@ -105,7 +102,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
 
     context = function._bound_context
     original = context.get_function_def(function.name)
-    known = context.list_function_names()  # of str, although the functions themselves are called by bytes
+    known = context.list_function_names()  # str, although functions are looked up by bytes
 
     def called(is_wanted: Callable[[str], bool]) -> dict[str, Any]:
         """All functions that this one calls, directly or not, filtered."""
@@ -158,8 +155,8 @@ def _register(function: Any, original: Any, result: RewrittenFunction) -> None:
 def _atomic_clone(function: Any, clone: Clone, made: dict[str, Any]) -> Any:
     """Registers a clone; it stays registered as long as the returned object lives.
 
-    The object describes itself by its original's graph: TensorFlow asks functions for their graph when it saves a model
-    or explains an error, and there the original is what the user wrote.
+    The object has the graph of its original: TensorFlow asks functions for their graph when it saves a model or
+    explains an error, and the original is what the user wrote.
     """
     from tensorflow.python.eager.polymorphic_function import atomic_function, function_type_utils
     from tensorflow.python.framework import function_def_to_graph

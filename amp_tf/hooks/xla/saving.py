@@ -1,7 +1,7 @@
 """Saves the original float32 functions in a SavedModel that is exported while amp_tf is on.
 
-TensorFlow copies the functions of a model out of its runtime, where those for XLA are rewritten. The meta graph is put
-right after it was built: rewritten functions get their original definition back, clones go.
+TensorFlow copies the functions of a model out of its runtime, where those for XLA are rewritten. The meta graph is
+corrected right after it was built: rewritten functions get their original definition back, and clones are removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _patches = Patches()
 def install(rewritten: Mapping[bytes, Any]) -> None:
     """Wraps the function that builds the meta graph of a SavedModel. A second call does nothing.
 
-    The wrapper is never taken off: a model that was rewritten is to be saved as it was, also when amp_tf is off again.
+    The wrapper stays: a model that was rewritten must be saved in its original form even after amp_tf was turned off.
 
     Args:
         rewritten: the AtomicFunctions that were rewritten, by name; each has its original definition as

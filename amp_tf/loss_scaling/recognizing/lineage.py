@@ -38,9 +38,18 @@ def handles_of(variable: Any) -> list[Any]:
 
 
 def key_of(handle: Any) -> Any:
-    """A key for a handle: a graph's tensor may have several Python objects, and an object would keep the graph
-    alive."""
+    """A key for a handle: a tensor may have several Python objects, and each keeps its graph alive."""
     return id(handle) if hasattr(handle, "numpy") else handle.name
+
+
+def depend_on_scale(tensors: Iterable[Any], trained: set[Any]) -> bool:
+    """Whether tensors were computed from a scalar float variable that is not trained: a loss scale, most likely.
+
+    Args:
+        tensors: of graphs that are being traced.
+        trained: the keys of the handles of trained variables.
+    """
+    return any(key_of(source) not in trained and is_float_scalar(source) for source in sources(tensors))
 
 
 def is_float_scalar(handle: Any) -> bool:

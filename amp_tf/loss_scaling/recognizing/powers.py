@@ -122,7 +122,7 @@ class _Walk:
         if operation in CALLS:
             return self._call(tensor, powers)
         powers = [power for source, power in zip(_inputs(tensor), powers, strict=True) if source.dtype != tf.bool]
-        if not powers:  # what is computed from decisions alone
+        if not powers:  # computed from booleans only
             return 0.0
         if operation == "ReadVariableOp":
             return 1.0 if powers == [_HANDLE] else 0.0

@@ -90,7 +90,12 @@ class Usage:
         self._forget_graphs(handed_over=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_kind", "_has_warned", "_has_warned_of_meeting", "_is_scaled_by_hand")  # the rest is of this process
+        kept = (
+            "_kind",
+            "_has_warned",
+            "_has_warned_of_meeting",
+            "_is_scaled_by_hand",
+        )  # not what belongs to this process
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -100,10 +105,10 @@ class Usage:
     def _forget_graphs(self, handed_over: bool) -> None:
         self._losses = threading.local()
         self._calls: weakref.WeakKeyDictionary[Any, set[_Call]] = weakref.WeakKeyDictionary()
-        # Places whose loss was scaled and whose gradients were not applied there yet. Held, not referred to weakly: it
-        # is when gradients arrive elsewhere that a graph is asked whether its trace ended.
+        # Graphs whose loss was scaled and whose gradients were not applied there yet. Strong references: when gradients
+        # arrive elsewhere, a graph is asked whether its trace ended.
         self._open: list[Any] = []
-        self._handed_over = handed_over  # whether a function that was traced whole left such gradients to others
+        self._handed_over = handed_over  # whether a completely traced function passed such gradients on
 
     @property
     def is_used(self) -> bool:
@@ -193,6 +198,7 @@ class Usage:
             )
 
     def _find_kind(self, gradients: Any, scale: Any, by_hand: Gradients) -> Gradients:
+        """The kind, by the first of three that tells it: the power of the scale, the calls, dependence on the scale."""
         calls = set().union(*(self._calls.get(place, set()) for place in places()))
         is_handed_over = self._are_others_open()
         depends_on_scale = functools.cache(lambda: lineage.depends_on(gradients, scale))
@@ -228,7 +234,7 @@ class Usage:
         functions = [place for place in elsewhere if hasattr(place, "structured_outputs")]
         self._open = [place for place in self._open if place not in functions]
         self._handed_over = self._handed_over or any(map(_gave_something, functions))
-        return self._handed_over or len(elsewhere) > len(functions)  # what is eager, or a graph of TF1, never ends
+        return self._handed_over or len(elsewhere) > len(functions)  # eager code and TF1 graphs never end
 
     def check_alone(self, where: str) -> None:
         """Refuses a step inside another scaler's step if both scaled the loss.
@@ -290,8 +296,7 @@ def _scaled_by_others(gradients: Any, variables: Sequence[Any]) -> bool:
         return False
     own = [v if isinstance(v, tf.Variable) else getattr(v, "value", None) for v in variables]
     trained = {lineage.key_of(handle) for v in own if isinstance(v, tf.Variable) for handle in lineage.handles_of(v)}
-    sources = lineage.sources(lineage.tensors_in(gradients))
-    return any(lineage.key_of(source) not in trained and lineage.is_float_scalar(source) for source in sources)
+    return lineage.depend_on_scale(lineage.tensors_in(gradients), trained)
 
 
 _inner_calls = threading.local()
@@ -339,8 +344,7 @@ def is_scaled_step() -> bool:
 
 
 def places() -> list[Any]:
-    """The graph that is being traced and those around it; outside of graphs, an object that stands for eager
-    execution."""
+    """The graph that is being traced and those around it; in eager execution, an object that stands for it."""
     if tf.executing_eagerly():
         return [_EAGER]
     graphs = [tf.compat.v1.get_default_graph()]

@@ -18,6 +18,7 @@ const html = (texts, ...values) => new Html(texts.map((text, at) => text + escap
 const path = (name) => new Html(escaped(name).replaceAll("/", "/<wbr>"));
 
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
+const largest = (numbers) => numbers.reduce((most, number) => Math.max(most, number), 0); // of any count
 const count = (value) => value.toLocaleString("en", { maximumFractionDigits: 0 });
 
 // A number of so many digits at most, as Python's format "g" has it.

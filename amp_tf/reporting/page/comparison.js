@@ -42,14 +42,14 @@ function compared(found) {
     output.kind === output.name ? output.name : `${output.kind} ${output.name}`, figure(output.error), figure(output.ideal),
     figure(output.noise), general(real(output.ratio), 3), output.is_good ? "yes" : "no",
   ]);
-  const looked = nodes.slice(0, MOST_NODES).map((node) => [
+  const measured = nodes.slice(0, MOST_NODES).map((node) => [
     node.name, node.op, node.is_f16 ? "16 bit" : "float32", figure(node.local), figure(node.accumulated),
   ]);
   return html`${found.is_healthy ? "" : advice(found)}${
     first ? headed("First divergence", html`<p>${path(first.name)} (${first.op}), error ${figure(first.accumulated)} in the run</p>`) : ""}${
     labelled("Findings", ["where", "why", "adds", "in the run", "alone", "line"], findings)}${
     labelled("Outputs", ["output", "error", "products", "noise", "ratio", "good"], judged)}${
-    labelled("Nodes, by what each adds", ["node", "op", "result", "adds", "in the run"], looked)}`;
+    labelled("Nodes, by what each adds", ["node", "op", "result", "adds", "in the run"], measured)}`;
 }
 
 function ranges({ nodes }) {

@@ -23,7 +23,7 @@ def page(documents: Sequence[Document]) -> str:
     """One page for one report, for several side by side, or for one comparison.
 
     Args:
-        documents: of reports; or that of a comparison with ``text``, what the terminal shows of it.
+        documents: of reports; or that of a comparison with its text for the terminal as ``text``.
     """
     if documents[0]["schema"] != KIND:
         return _whole(f"amp_tf: {documents[0]['name']}", documents)
@@ -34,7 +34,7 @@ def page(documents: Sequence[Document]) -> str:
 def fragment(document: Document) -> str:
     """What a notebook shows, in a frame of its own, so that its style stays there.
 
-    Of a report it is the top: the one number, the counts, and what keeps work in float32.
+    Of a report it shows the top: the main figure, the counts, and what keeps work in float32.
     """
     if document["schema"] != KIND:
         return _framed(_whole("amp_tf comparison", [document]), "amp_tf comparison")

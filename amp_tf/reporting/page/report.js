@@ -70,14 +70,14 @@ function tiles(run) {
 
 // The kinds of steps that took long; reports of before have none.
 function measured({ steps = [] }) {
-  const longest = Math.max(...steps.map((step) => step.seconds));
+  const longest = largest(steps.map((step) => step.seconds));
   return steps.filter((step) => step.steps > 1 && step.seconds >= WORTH_TELLING * longest).slice(0, MOST_MEASURED);
 }
 
 function blockers({ blockers: rows, together }) {
   if (!rows.length) return "";
   const gaining = rows.filter((blocker) => blocker.gain > 0), others = rows.filter((blocker) => !(blocker.gain > 0));
-  const whole = Math.max(...gaining.map((blocker) => blocker.gain));
+  const whole = largest(gaining.map((blocker) => blocker.gain));
   const shown = gaining.slice(0, MOST_ROWS).map((blocker) => blockerRow(blocker, whole));
   const listed = others.map((blocker) => html`<li>${blockerName(blocker)}: ${count(blocker.nodes)} nodes, ${
     operations(blocker.operations)}, such as ${nodeLink(blocker.example)}${blocker.gain === null ? "; not tried" : ""}</li>`);
@@ -111,7 +111,7 @@ function ops(run) {
   const worked = run.ops.filter((op) => op.operations.f16 + op.operations.float32);
   const [rows, key] = worked.length ? [worked, "operations"] : [run.ops.filter((op) => op.nodes.f16), "nodes"];
   if (!rows.length) return "";
-  const whole = Math.max(...rows.map((op) => op[key].f16 + op[key].float32));
+  const whole = largest(rows.map((op) => op[key].f16 + op[key].float32));
   const shown = rows.slice(0, MOST_ROWS).map((op) => {
     const { f16, float32 } = op[key], words = (key === "nodes" ? count : operations)(f16 + float32);
     return html`<tr><th scope="row">${op.op}</th><td class="graph">${words}${
@@ -143,7 +143,7 @@ function casts({ graphs }) {
   }));
   if (!layers.length) return "";
   layers.sort((a, b) => b.taken - a.taken || b.moved - a.moved);
-  const whole = Math.max(...layers.map((layer) => layer.moved));
+  const whole = largest(layers.map((layer) => layer.moved));
   const rows = layers.slice(0, MOST_ROWS).map(({ layer, down, total, moved, taken, isKnown }) => {
     const bytes = number(moved, "B");
     return html`<tr><th scope="row">${inLayer(layer)}</th><td>${down} to 16 bit, ${total - down} back</td><td class="graph">${
@@ -200,7 +200,7 @@ function layers({ graphs }) {
     return { layer, f16, work, converted: converted.length, total: members.length };
   });
   ranked.sort((a, b) => b.work - a.work || b.total - a.total);
-  const whole = Math.max(0, ...ranked.map((layer) => layer.work));
+  const whole = largest(ranked.map((layer) => layer.work));
   const items = ranked.slice(0, MOST_LAYERS).map(({ layer, f16, work, converted, total }) => {
     const words = `${operations(work)}, ${count(converted)} of ${count(total)} nodes in 16 bit`;
     return html`<details data-layer="${layer}"><summary><span>${inLayer(layer)}</span>${
@@ -265,7 +265,7 @@ function sideBySide(runs) {
   const times = runs.map((run) => run.figures?.estimated_ms);
   const steps = runs.map((run) => new Map(measured(run).map((step) => [step.what, milliseconds(step.median_ms)])));
   const names = [...new Set(steps.flatMap((found) => [...found.keys()]))];
-  const largest = runs.map((run) => run.blockers.find((blocker) => blocker.gain));
+  const best = runs.map((run) => run.blockers.find((blocker) => blocker.gain));
   const rows = [
     ...names.map((name) => [`measured, a step of ${name}`, ...steps.map((found) => found.get(name) ?? "–")]),
     ["products’ work in 16 bit", ...runs.map((run) => share(run.figures?.products_share_f16))],
@@ -274,7 +274,7 @@ function sideBySide(runs) {
     ["estimated, in float32", ...times.map((time) => milliseconds(time?.float32))],
     ["estimated, with casts", ...times.map((time) => milliseconds(time?.now))],
     ["skipped steps", ...runs.map((run) => count(sum(run.loss_scales.map((scale) => scale.skipped))))],
-    ["largest blocker", ...largest.map((first) => (first ? `${first.what || first.kind} (${operations(first.gain)})` : "none"))],
+    ["largest blocker", ...best.map((first) => (first ? `${first.what || first.kind} (${operations(first.gain)})` : "none"))],
   ];
   const links = runs.map((run, at) => html`<a href="#run${at}">${run.title}</a>`);
   return html`<header><p class="brand">amp_tf report</p><h1>${runs.length} runs side by side</h1></header>${

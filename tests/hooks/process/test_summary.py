@@ -17,6 +17,7 @@ from amp_tf.reporting.process import Totals
 from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 from tests.hooks import running
+from tests.reporting.reported_graphs import use_own_ledger
 from tests.small_graphs import graph
 
 PRODUCT = "f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((32, 32)))"
@@ -89,7 +90,7 @@ def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has just begun."""
     _amp_tf_start.unfollow()  # what other tests of this process turned on
     monkeypatch.setattr(process_state, "_state", process_state.ProcessState())
-    monkeypatch.setattr(process, "_ledger", process.Ledger())
+    use_own_ledger(monkeypatch)
     monkeypatch.setattr(summary, "_parts", [])
     monkeypatch.setattr(summary, "_has_xla_functions", lambda: False)  # those of other tests may be alive
 
