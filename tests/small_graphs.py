@@ -100,7 +100,9 @@ def _value(kind: str, text: str) -> Any:
     elif kind == "shape":
         made.shape.CopyFrom(tf.TensorShape([None if d == "?" else int(d) for d in _entries(text)]).as_proto())
     elif kind == "tensor":
-        type_name, dims, fill = _TENSOR.match(text).groups()
+        found = _TENSOR.match(text)
+        assert found, f"{text!r} is no constant: write float32[4, 4], int32[2]*4 or, for one number, int32[]*4"
+        type_name, dims, fill = found.groups()
         shape = [int(dim) for dim in filter(None, dims.split(", "))]
         values = np.full(shape, float(fill or 0.25), tf.as_dtype(type_name).as_numpy_dtype)
         made.tensor.CopyFrom(tf.make_tensor_proto(values))

@@ -78,8 +78,8 @@ def has_kernel(op: str, device_type: str, types: Mapping[str, Sequence[int]]) ->
     """Whether some kernel of the op accepts these types; true where the device type is unknown to this TensorFlow.
 
     Args:
-        types: the node's type attributes, each with its ``DataType`` numbers; fixed types, under an empty name, do not
-            matter.
+        types: all of the node's type attributes, each with its ``DataType`` numbers; a kernel that constrains one that
+            is missing does not count. Fixed types, under an empty name, do not matter.
     """
     return _has_kernel(op, device_type, tuple((attr, tuple(types[attr])) for attr in types if attr))
 

@@ -31,7 +31,10 @@ def graph_of(build) -> graph_pb2.GraphDef:
 
 
 def both(graph_def, mode: Mode, preserve=("fetch",), knobs: Knobs | None = None) -> tuple[set[str], set[str]]:
-    """The nodes that are 16-bit afterwards: TensorFlow's and amp_tf's."""
+    """The nodes that are 16-bit afterwards: TensorFlow's and amp_tf's.
+
+    TensorFlow refuses a graph in which a Placeholder has no shape ("Failed to import metagraph").
+    """
     original, ours = run_original(graph_def, mode, preserve, knobs), run_ours(graph_def, mode, preserve, knobs)
     return original.nodes_in(mode.f16), ours.nodes_in(mode.f16)
 
