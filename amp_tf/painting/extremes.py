@@ -77,7 +77,8 @@ def keep_in_range(canvas: Canvas) -> None:
 
     300 is an ordinary activation, and its square is infinite; 1e-4 is one, too, and so is the quotient of 10 by it,
     also where it is written as a multiplication by a reciprocal (``tf.math.l2_normalize``). The gradient of a root is
-    such a quotient, too. Quotients by a constant and products of two different values are what the lists say.
+    such a quotient, too, and so it is once it was moved and multiplied by constants, as in the gradient of RMSNorm.
+    Quotients by a constant and products of two different values are what the lists say.
 
     Difference "squares-and-quotients": TensorFlow has Pow on the deny list, but not x * x and 1 / x.
 
@@ -93,7 +94,10 @@ def keep_in_range(canvas: Canvas) -> None:
     view, values = canvas.view, canvas.flow.values
     by_reciprocals = values.nodes_of(("Mul",)) & values.readers_of(values.nodes_of(RECIPROCALS))
     ranging = values.nodes_of(RANGING) & ~(values.by_constants() & values.nodes_of(DIVIDING))
-    found = ranging | values.squares() | by_reciprocals | values.readers_of(values.nodes_of(RANGING_GRADIENTS))
+    of_roots = values.nodes_of(RANGING_GRADIENTS)
+    scaling = values.nodes_of({"Mul", *DIVIDING}) & values.readers_of(values.nodes_of(("Const",)))
+    of_roots |= values.downstream(of_roots, through=scaling | (canvas.flow.is_open & ~canvas.flow.computes))
+    found = ranging | values.squares() | by_reciprocals | values.readers_of(of_roots)
     listed = canvas.on_infer & canvas.is_float32
     units = units_of(view.spread(found) & listed.astype(np.bool_))
     canvas.on_infer[units] = 0

@@ -28,3 +28,16 @@ def test_what_reads_the_gradient_of_a_root_is_float32_in_float16():
     text = INPUT + "a = MatMul(x, y)\ng = SqrtGrad(x, a)\nm = Mul(g, a)\nb = MatMul(m, y)"
     assert painted(text, **GPU).rule("m") is Rule.LEAVES_RANGE
     assert painted(text, **CPU).f16 == "a m b"
+
+
+def test_so_is_what_reads_it_once_it_was_moved_and_multiplied_by_a_constant():
+    """As in the gradient of RMSNorm: the gradient of a mean tiles it and divides it by a count."""
+    text = INPUT + (
+        "multiples = Const() dtype=int32 value=int32[2]*4\ncount = Const() value=float32[]*8\na = MatMul(x, y)\n"
+        "g = RsqrtGrad(x, a)\nmoved = Tile(g, multiples)\nscaled = RealDiv(moved, count)\nm = Mul(scaled, {value})\n"
+        "b = MatMul(m, y)"
+    )
+    for value in ("a", "y"):
+        found = painted(text.format(value=value), **GPU)
+        assert found.rule("scaled") is found.rule("m") is Rule.LEAVES_RANGE
+    assert painted(text.format(value="a"), **CPU).f16 == "a m b"

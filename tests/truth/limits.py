@@ -172,6 +172,21 @@ LIMITS: tuple[Limit, ...] = (
         "the quantile of 0.5 + x is that of x, and 0.5 + x is rounded, once",
     ),
     Limit(
+        r"tf\.math/(erfinv|mod|scalar_mul|softplus|squared_difference|subtract)",
+        ALL,
+        9.0,
+        "a loss that is off by at most six roundings of one value; those of the ideal program happen to cancel",
+        tensors="loss",
+    ),
+    Limit(
+        "keras.layers/Dot",
+        FLOAT16,
+        6.0,
+        "the gradient of a cosine is a difference of two terms, each of which is rounded twice",
+        cases="1e-3",
+        tensors="gradient of x",
+    ),
+    Limit(
         "keras.losses/Circle",
         ("bfloat16", "auto"),
         30.0,
