@@ -87,7 +87,7 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         )
     result = work.rewritten(config)
     precision = _precision_of(result, name)
-    work.begin(precision)
+    work.begin(precision, config.target)
     measured, scale = work.measure(result.graph, f"float32 and {precision.value}")
     yardstick = work.yardstick(measured, config, scale)
     outputs = work.judge(measured, yardstick)
@@ -191,7 +191,8 @@ def _notes(work: Work, measured: OutputMeasurement, result: RewriteResult) -> It
     if work.is_compiled:
         yield "outputs are those of XLA (jit_compile), in both precisions; nodes were measured without it"
     elif work.flat.is_compiled:
-        why = "it does not compile loops that were lowered" if has_loops else work.why_not_compiled
+        is_of_loops = "frames" in work.why_not_compiled
+        why = "it does not compile loops that were lowered" if is_of_loops else work.why_not_compiled
         yield f"functions for XLA (jit_compile) were run without it: {why}"
     if any(statistics.nonfinite_truth for statistics in measured.pooled()):
         yield "some outputs are inf or nan in float32 already; those numbers are left out"

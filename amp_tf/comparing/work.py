@@ -88,13 +88,18 @@ class Work:
         """The step as amp_tf rewrites it."""
         return self.flat.rewritten(config, self._hardware)
 
-    def begin(self, precision: Precision) -> None:
+    def begin(self, precision: Precision, target: str | None) -> None:
         """Prepares the runs.
 
         Args:
             precision: the 16-bit type.
+            target: the device kind that the verdict is for, of ``AmpConfig``.
         """
+        import tensorflow as tf
+
         self.precision, self._ruler = precision, Ruler(precision.smallest)
+        if self.is_compiled and target == "gpu" and not tf.config.list_physical_devices("GPU"):
+            self.is_compiled, self.why_not_compiled = False, "on CPUs it leaves out most roundings, on GPUs it does not"
         self._float32 = self._version(self.flat.graph, "float32")
         if self.is_compiled:
             try:
