@@ -22,6 +22,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.constants import floats, of_constants
 from amp_tf.oplists.table import (
     CARRIERS,
+    CONSTANTS,
     DIVIDING,
     EXTREME_SOURCES,
     KEEPING_SIZE,
@@ -95,7 +96,7 @@ def keep_in_range(canvas: Canvas) -> None:
     by_reciprocals = values.nodes_of(("Mul",)) & values.readers_of(values.nodes_of(RECIPROCALS))
     ranging = values.nodes_of(RANGING) & ~(values.by_constants() & values.nodes_of(DIVIDING))
     of_roots = values.nodes_of(RANGING_GRADIENTS)
-    scaling = values.nodes_of({"Mul", *DIVIDING}) & values.readers_of(values.nodes_of(("Const",)))
+    scaling = values.nodes_of({"Mul", *DIVIDING}) & values.readers_of(values.nodes_of(CONSTANTS))
     of_roots |= values.downstream(of_roots, through=scaling | (canvas.flow.is_open & ~canvas.flow.computes))
     found = ranging | values.squares() | by_reciprocals | values.readers_of(of_roots)
     listed = canvas.on_infer & canvas.is_float32
