@@ -25,9 +25,9 @@ def import_compiled(graph: Any, inputs: Sequence[str], results: Sequence[str], e
     import tensorflow as tf
 
     parts = [tf.compat.v1.GraphDef(versions=graph.versions, library=graph.library) for _ in range(2)]
-    needless = {f"^{name}" for name in inputs}
+    outer, needless = frozenset(inputs), {f"^{name}" for name in inputs}
     for node in graph.node:
-        added = parts[node.name in inputs].node.add()
+        added = parts[node.name in outer].node.add()
         added.CopyFrom(node)
         added.input[:] = [text for text in node.input if text not in needless]
     body, outside = parts

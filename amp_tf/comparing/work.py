@@ -100,14 +100,16 @@ class Work:
         self.precision, self._ruler = precision, Ruler(precision.smallest)
         if self.is_compiled and target == "gpu" and not tf.config.list_physical_devices("GPU"):
             self.is_compiled, self.why_not_compiled = False, "on CPUs it leaves out most roundings, on GPUs it does not"
-        self._float32 = self._version(self.flat.graph, "float32")
         if self.is_compiled:
             try:
+                self._float32 = self._version(self.flat.graph, "float32, by XLA")
                 self._float32.run(0, _UNSCALED)
-            except GraphError as error:
-                self._float32.close()
-                self.is_compiled, self.why_not_compiled = False, error.what
-                self._float32 = self._version(self.flat.graph, "float32")
+                return
+            except (GraphError, ValueError) as error:  # as it runs, and as it is imported
+                self.is_compiled, self.why_not_compiled = False, str(getattr(error, "what", error))
+        if self._float32 is not None:
+            self._float32.close()
+        self._float32 = self._version(self.flat.graph, "float32")
 
     def measure(self, graph: Any, what: str, numbers: Sequence[int] | None = None) -> tuple[OutputMeasurement, float]:
         """Runs a version with the first loss scale at which no gradient overflows; returns errors and scale.

@@ -102,6 +102,16 @@ def test_a_verdict_for_a_gpu_that_is_not_there_is_made_without_xla():
     assert found.outputs[0].error > 2.0**-12
 
 
+def test_what_cannot_even_be_imported_as_one_function_is_run_without_xla(monkeypatch):
+    def refuse(*_):
+        raise ValueError("no such function")
+
+    monkeypatch.setattr(step_graphs, "import_compiled", refuse)
+    found = amp_tf.compare(tf.function(rounded_twice, jit_compile=True), BATCHES, BFLOAT16)
+    assert "functions for XLA (jit_compile) were run without it: no such function" in found.notes
+    assert found.is_healthy
+
+
 def test_tensorflow_says_why_it_cannot_run_a_batch():
     assert step_graphs._why("Graph execution error:\n\nno such thing.\n") == "no such thing"
     assert step_graphs._why("no such thing\n\t [[{{node x}}]]") == "no such thing"
