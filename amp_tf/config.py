@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, get_args
 
+from amp_tf import lock as lock_file
 from amp_tf.errors import ConfigError, OpListError
 from amp_tf.values import (
     SHORT_NAMES,
@@ -74,13 +75,15 @@ class AmpConfig:
         allreduce: ``"float32"``, ``"float16"`` or ``"bfloat16"``: the type in which MirroredStrategy and
             MultiWorkerMirroredStrategy sum gradients over replicas.
         ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it does not pay.
+        lock: a lock file of ``amp-tf tune``: the layers and nodes that it names stay in float32; ``None`` for none.
         log_path: folder for the graph before and after each rewrite, the op lists and the reasons; ``None`` for none.
         report_path: folder for a report of the process, one JSON file written when it ends; ``None`` for none.
 
     Lists, sets and other iterables of names are kept as tuples, dtypes and paths as strings.
 
     Raises:
-        ConfigError: a value is not one of the valid ones, or a regular expression does not compile.
+        ConfigError: a value is not one of the valid ones, a regular expression does not compile, or the lock file
+            cannot be read.
         OpListError: one op is to join two lists.
     """
 
@@ -99,6 +102,7 @@ class AmpConfig:
     force_f16: Sequence[str] = ()
     allreduce: AllReduceName = "float32"
     ignore_performance: bool = False
+    lock: str | None = None
     log_path: str | None = None
     report_path: str | None = None
 
@@ -116,8 +120,11 @@ class AmpConfig:
         for field in ("keep_float32", "force_f16"):
             for pattern in getattr(self, field):
                 check_pattern(pattern, where=f"AmpConfig.{field}")
-        for field in ("log_path", "report_path"):
+        for field in ("lock", "log_path", "report_path"):
             object.__setattr__(self, field, check_path(getattr(self, field), where=f"AmpConfig.{field}"))
+        if self.lock is not None:  # the program may change its folder later
+            object.__setattr__(self, "lock", os.path.abspath(self.lock))
+            lock_file.read(self.lock)
         _check_lists(self)
 
     @classmethod
@@ -159,6 +166,7 @@ class Settings(TypedDict, total=False):
     force_f16: Sequence[str]
     allreduce: AllReduceName
     ignore_performance: bool
+    lock: str | None
     log_path: str | None
     report_path: str | None
 
@@ -432,6 +440,13 @@ ENV_VARS: tuple[EnvVar, ...] = (
         read_bool,
         "1, 0",
         "convert also on devices where 16 bit is not fast, and what does not gain",
+    ),
+    EnvVar(
+        "AMP_TF_LOCK",
+        "lock",
+        read_text,
+        "a file",
+        "the lock file of amp-tf tune: what it names stays in float32",
     ),
     EnvVar(
         f"{_PREFIX}LOG_PATH",

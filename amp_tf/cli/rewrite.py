@@ -76,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
     tell_target(report)
     if report.unmatched:
         print(f"No node's name matches: {', '.join(report.unmatched)}", file=sys.stderr)
+    if report.lock_changes:
+        print(f"Lock file: {report.lock_changes}", file=sys.stderr)
     return 0
 
 

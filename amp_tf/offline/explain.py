@@ -89,6 +89,8 @@ class Explanation:
             return [
                 f"Its name matches {' and '.join(map(repr, self.patterns))} of {field} ({_variable(field)}): drop that"
             ]
+        if self.reason.rule is Rule.KEPT_BY_LOCK:
+            return [f"Take it out of the lock file ({_variable('lock')})"]
         if self.reason.rule in _SCOPES:
             return ["Take it out of the amp_tf.scope in which the model's code makes it"]
         lines = []

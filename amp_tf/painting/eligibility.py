@@ -15,16 +15,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from amp_tf import lock as lock_file
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import nodes_with
 from amp_tf.graph.indices import Flags, Mask, Node
 from amp_tf.graph.names import SPLIT_SUFFIX, whole_of
+from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import kernels
 from amp_tf.oplists.table import CONSTANTS, KERNELS_DECIDE, NEVER_FORCED
 from amp_tf.oplists.targets import Resolution, Target
+from amp_tf.painting.locked import NOTHING_LOCKED, Locked, find_locked
 from amp_tf.painting.reasons import Rule
 
 SCOPE_ATTR = "_amp_tf_scope"  #: set on ops made inside ``amp_tf.scope``; holds the scope's precision
@@ -40,15 +43,31 @@ class Obstacles:
         rule_of: node to the rule that keeps it in float32; nodes that may be touched are absent.
         forced: node to the rule that converts it wherever its op can be.
         unmatched: name rules that matched no node of this graph.
+        locked: what the lock file keeps in float32.
     """
 
     rule_of: Mapping[int, Rule]
     forced: Mapping[int, Rule]
     unmatched: tuple[str, ...]
+    locked: Locked = NOTHING_LOCKED
 
 
-def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, preserve: Iterable[str]) -> Obstacles:
-    """Goes over the nodes once: preserved names, devices, scopes, name rules."""
+def find_obstacles(
+    view: GraphView,
+    resolution: Resolution,
+    config: AmpConfig,
+    preserve: Iterable[str],
+    shapes: Shapes | None = None,
+) -> Obstacles:
+    """Goes over the nodes once: preserved names, devices, scopes, name rules, and the lock file.
+
+    Args:
+        view: the graph.
+        resolution: what is converted here; not nothing.
+        config: the user's wishes.
+        preserve: names of nodes that stay as they are.
+        shapes: the static shapes of the graph's tensors, by which layers of the lock file are told apart.
+    """
     assert resolution.target is not None
     rule_of: dict[int, Rule] = {}
     forced: dict[int, Rule] = {}
@@ -78,6 +97,8 @@ def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, p
             found.update((node, rule) for node in matches)
             if not matches:
                 unmatched.append(pattern)
+    locked = find_locked(lock_file.read(config.lock), view, shapes) if config.lock else NOTHING_LOCKED
+    rule_of.update(dict.fromkeys(locked.nodes, Rule.KEPT_BY_LOCK))
     names = frozenset(preserve)
     if names:
         rule_of.update((node, Rule.PRESERVED) for node, name in enumerate(view.names) if name in names)
@@ -86,7 +107,7 @@ def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, p
         for node, rule in forced.items()
         if node not in rule_of and can_be_forced(view.of_kind[view.kinds[node]])
     }
-    return Obstacles(rule_of, forced, tuple(unmatched))
+    return Obstacles(rule_of, forced, tuple(unmatched), locked)
 
 
 def can_be_forced(signature: Signature) -> bool:

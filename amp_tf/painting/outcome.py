@@ -13,6 +13,7 @@ from amp_tf.graph.indices import Flags, Indices, Mask, Node, Unit
 from amp_tf.graph.view import GraphView, compact
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
 from amp_tf.painting.eligibility import Obstacles
+from amp_tf.painting.locked import NOTHING_LOCKED, Locked
 from amp_tf.painting.reasons import IMPOSSIBLE, Balance, Reason, Rule
 from amp_tf.precision import Precision
 
@@ -47,6 +48,7 @@ class Painting:
         precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
         converted: the units that become 16 bit, in order.
         unmatched: name rules that matched no node.
+        locked: what the lock file keeps in float32.
         why_nothing: where nothing is converted, the rule that explains it; else ``None``.
         detail: more words on ``why_nothing``.
     """
@@ -55,6 +57,7 @@ class Painting:
     precision: Precision | None
     converted: Sequence[Unit]
     unmatched: tuple[str, ...] = ()
+    locked: Locked = NOTHING_LOCKED
     why_nothing: Rule | None = None
     detail: str = ""
     _marks: Marks | None = None
@@ -75,6 +78,7 @@ class Painting:
             precision=canvas.target.precision,
             converted=converted,
             unmatched=canvas.obstacles.unmatched,
+            locked=canvas.obstacles.locked,
             why_nothing=_why_nothing(canvas) if nothing else None,
             _marks=Marks(
                 node_of=np.asarray(canvas.node_of, np.int32),

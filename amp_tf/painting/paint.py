@@ -72,7 +72,7 @@ def paint(
     resolution, config = change.lists(resolution, config), change.config(config)
     if resolution.target is None:
         return Painting.blank(view, Rule.NO_TARGET, resolution.why_none)
-    obstacles = change.obstacles(eligibility.find_obstacles(view, resolution, config, preserve), view.names)
+    obstacles = change.obstacles(eligibility.find_obstacles(view, resolution, config, preserve, shapes), view.names)
     if folded.scales:
         moved = dict.fromkeys(folded.scales, Rule.SCALES_FILTER)
         obstacles = dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **moved})

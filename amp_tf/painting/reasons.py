@@ -58,6 +58,7 @@ class Rule(enum.IntEnum):
     NORM = 132
     NO_FUSED_KERNEL = 133
     JOINED = 134
+    KEPT_BY_LOCK = 135
 
     @property
     def converts(self) -> bool:
@@ -99,6 +100,7 @@ _WORDS = {
     Rule.PRESERVED: "it is fed, fetched or otherwise preserved",
     Rule.OTHER_DEVICE: "it is on a device that is not converted",
     Rule.KEPT_BY_NAME: "its name matches a keep_float32 rule",
+    Rule.KEPT_BY_LOCK: "the lock file keeps it in float32",
     Rule.KEPT_BY_SCOPE: 'it was made inside amp_tf.scope("float32")',
     Rule.TYPE_NOT_ALLOWED: "the definition of its op does not allow the 16-bit type",
     Rule.NO_KERNEL: "TensorFlow has no 16-bit kernel of its op for its device",

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from amp_tf.config import ENV_VARS
+from amp_tf.graph.layers import layer_of
 from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.painting.changes import NO_CHANGE, Change
@@ -22,15 +23,14 @@ from amp_tf.painting.paint import RULES
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting.figures import PRODUCTS
 from amp_tf.reporting.graph_figures import GraphFigures
-from amp_tf.reporting.layers import layer_of
 
 MOST = 12  #: roots that are tried
 TOGETHER = 3  #: how many of the best are tried together
 
-DENY, NO_LIST, KERNEL, NAME = "deny list", "no list", "no kernel", "name rule"
+DENY, NO_LIST, KERNEL, NAME, LOCK = "deny list", "no list", "no kernel", "name rule", "lock file"
 SCOPE, DEVICE, FETCHED = "scope", "device", "fed or fetched"
 COST, SHAPE, ACCURACY, STRUCTURE = "does not pay", "unknown shape", "accuracy", "structure"
-KINDS = (DENY, NO_LIST, KERNEL, NAME, SCOPE, DEVICE, FETCHED, COST, SHAPE, ACCURACY, STRUCTURE)
+KINDS = (DENY, NO_LIST, KERNEL, NAME, LOCK, SCOPE, DEVICE, FETCHED, COST, SHAPE, ACCURACY, STRUCTURE)
 
 _KIND_OF = {
     Rule.DENY_LIST: DENY,
@@ -39,6 +39,7 @@ _KIND_OF = {
     Rule.NO_FUSED_KERNEL: KERNEL,
     Rule.TYPE_NOT_ALLOWED: KERNEL,
     Rule.KEPT_BY_NAME: NAME,
+    Rule.KEPT_BY_LOCK: LOCK,
     Rule.KEPT_BY_SCOPE: SCOPE,
     Rule.OTHER_DEVICE: DEVICE,
     Rule.PRESERVED: FETCHED,
@@ -75,6 +76,7 @@ class Root:
         return {
             KERNEL: _why_no_kernel(self.what),
             NAME: f"drop {' and '.join(map(repr, self.rules))} from {_variable('keep_float32')}",
+            LOCK: f"take {self.what or 'it'} out of the lock file ({_variable('lock')})",
             SCOPE: f'take {self.what or "it"} out of amp_tf.scope("float32") in the model',
             DEVICE: f"take it off {self.what} in the model (tf.device)",
             FETCHED: "fetch what comes after it, or do not feed or fetch it",
@@ -92,7 +94,7 @@ class Root:
         """
         if self.kind in (DENY, NO_LIST):
             return Change(op_lists=((self.what, _home(self.what)),))
-        if self.kind in (SCOPE, DEVICE, FETCHED):
+        if self.kind in (LOCK, SCOPE, DEVICE, FETCHED):
             return Change(nodes=frozenset(graph.view.names[node] for node in nodes))
         products = {graph.view.ops[node] for node in nodes} & PRODUCTS
         unlisted = tuple((op, ALLOW) for op in sorted(products.difference(graph.list_of)))
@@ -233,7 +235,7 @@ def _root_of(graph: GraphFigures, node: int) -> Root | None:
         return Root(NAME, ", ".join(patterns), patterns)
     what = {
         **dict.fromkeys((DENY, NO_LIST, KERNEL), op),
-        **dict.fromkeys((SCOPE, SHAPE), layer_of(name)),
+        **dict.fromkeys((LOCK, SCOPE, SHAPE), layer_of(name)),
         DEVICE: graph.view.devices[origin],
         STRUCTURE: rule.words.replace("{cause}", "it"),
     }

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from amp_tf.graph.layers import layer_of
+from amp_tf.lock import Layer
 from amp_tf.precision import Precision
 from amp_tf.reporting import document_types as types
 from amp_tf.reporting import figures, shape_advice
@@ -22,7 +24,6 @@ from amp_tf.reporting.basis import InsertedCast
 from amp_tf.reporting.blockers import Blocker, Together, find_blockers
 from amp_tf.reporting.facts import ProcessFacts
 from amp_tf.reporting.graph_figures import GraphFigures
-from amp_tf.reporting.layers import layer_of
 
 if TYPE_CHECKING:
     from amp_tf.reporting.schema import RewriteReport
@@ -184,9 +185,15 @@ def _graph(graph: GraphFigures) -> types.GraphRow:
         "folded": report.folded,
         "hoisted": report.basis.hoisted if report.basis else None,
         "why_nothing": str(report.why_nothing) if report.why_nothing else None,
+        "layers": list(map(_layer, report.painting.locked.layers)),
         "nodes": list(map(_Row(graph).of, range(graph.view.node_count))),
         "inserted_casts": [_cast(graph, cast) for cast in report.basis.casts] if report.basis else [],
     }
+
+
+def _layer(layer: Layer) -> types.LayerRow:
+    place = f"{layer.place}/{layer.alike}"
+    return {"layer": layer.path, "structure": layer.structure, "weights": list(layer.weights), "place": place}
 
 
 class _Row:

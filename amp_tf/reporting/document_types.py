@@ -199,9 +199,16 @@ class CastRow(TypedDict("From", {"from": AnyPrecision})):
     estimated_ms: Annotated[float | None, "of all runs"]
 
 
-class GraphRow(TypedDict):
-    """A graph or a function."""
+class LayerRow(TypedDict):
+    """A layer."""
 
+    layer: str
+    structure: Annotated[str, "its forward ops and how often each"]
+    weights: Annotated[list[str], "shapes of its products' weights, where they are known"]
+    place: Annotated[str, "among the layers that are alike, such as 2/6"]
+
+
+class _GraphAlways(TypedDict):
     function: Annotated[str, "empty for a graph"]
     way: Annotated[str, ("offline", "grappler", "xla")]
     precision: F16 | None
@@ -213,6 +220,14 @@ class GraphRow(TypedDict):
     why_nothing: str | None
     nodes: list[FullNodeRow]
     inserted_casts: list[CastRow]
+
+
+class GraphRow(_GraphAlways, total=False):
+    """A graph or a function."""
+
+    layers: Annotated[
+        list[LayerRow], "with a lock file, the layers that compute, and how they are made; absent in older reports"
+    ]
 
 
 class _Always(TypedDict):

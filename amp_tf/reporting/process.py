@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import threading
 
+from amp_tf.painting.locked import Match, surest
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting.schema import GraphReport, RewriteReport
@@ -31,6 +32,7 @@ class Totals:
         casts: casts inserted.
         precisions: the 16-bit types in use.
         unmatched: name rules that matched no node of any graph.
+        locked: what was found for each decision of the lock file, the surest of all graphs.
         fused: products that stay in float32 because TensorFlow fused them.
     """
 
@@ -40,6 +42,7 @@ class Totals:
     casts: int = 0
     precisions: tuple[Precision, ...] = ()
     unmatched: tuple[str, ...] = ()
+    locked: tuple[Match, ...] = ()
     fused: int = 0
 
     def plus(self, graph: GraphReport) -> Totals:
@@ -51,6 +54,7 @@ class Totals:
             converted=self.converted + graph.converted,
             casts=self.casts + graph.casts,
             precisions=tuple(dict.fromkeys(used)),
+            locked=tuple(surest((*self.locked, *graph.painting.locked.matches)).values()),
             fused=self.fused + graph.painting.count(Rule.NO_FUSED_KERNEL),
             unmatched=tuple(rule for rule in graph.unmatched if rule in self.unmatched or not self.graphs),
         )

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amp_tf.painting.locked import describe, surest
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
@@ -168,6 +169,11 @@ class RewriteReport:
         """Name rules that matched no node of any graph."""
         sets = [set(graph.unmatched) for graph in self.graphs]
         return tuple(sorted(set.intersection(*sets))) if sets else ()
+
+    @property
+    def lock_changes(self) -> str:
+        """What the lock file names and was not found as it was; empty for nothing."""
+        return describe(surest(match for graph in self.graphs for match in graph.painting.locked.matches).values())
 
     @property
     def why_nothing(self) -> Reason | None:

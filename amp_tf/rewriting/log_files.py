@@ -25,8 +25,8 @@ from absl import logging
 
 from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import AmpError
+from amp_tf.graph import layers
 from amp_tf.oplists.targets import Resolution
-from amp_tf.reporting import layers
 from amp_tf.reporting.schema import RewriteReport
 
 INDEX = "index.tsv"

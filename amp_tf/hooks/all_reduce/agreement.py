@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from amp_tf import lock
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError
 from amp_tf.hooks.loss_scaling import automatic
@@ -102,6 +103,7 @@ def _compare() -> str:
 
     _announce()
     settings = {name: value for name, value in dataclasses.asdict(_config).items() if name not in _OF_ONE_WORKER}
+    settings["lock"] = lock.read(_config.lock).digest  # the file may lie elsewhere there
     mine = json.dumps({**settings, "loss scaling": automatic.is_scaling()})
     round_number = next(_rounds)
     context.context().set_config_key_value(f"{_key(server)}/{round_number}", mine)

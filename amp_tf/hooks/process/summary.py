@@ -91,6 +91,8 @@ def line() -> str:
         text += f"; by now {state.off}"
     if totals.unmatched:
         text += f"; patterns that matched no node: {', '.join(sorted(totals.unmatched))}"
+    if changes := _lock_changes(totals):
+        text += f"; lock file: {changes}"
     if state.failures:
         text += (
             f"; {plural(state.failures, 'rewrite')} failed, and the graphs stayed in float32 ({state.first_failure})"
@@ -133,6 +135,19 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
     if state.policy and (reason is None or reason.rule.name == "NOTHING_TO_CONVERT"):
         return f"Keras' own policy {state.policy!r} has its layers compute in 16 bit, and left nothing to convert"
     return str(reason or "no node of any graph is one that 16 bit is for")
+
+
+def _lock_changes(totals: Totals) -> str:
+    """What the lock file was made for, where that differs, and what of it was not found as it was."""
+    from amp_tf import lock
+    from amp_tf.oplists.targets import resolve_target
+    from amp_tf.painting.locked import describe
+
+    config = process_state.settings()
+    if config.lock is None:
+        return ""
+    other = lock.read(config.lock).differences(resolve_target(config, devices.hardware()).facts())
+    return "; ".join(filter(None, (other, describe(totals.locked))))
 
 
 def _is_on_cpu() -> bool:

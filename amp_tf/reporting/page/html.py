@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from amp_tf.graph.layers import layer_of
 from amp_tf.reporting.document_types import KIND
-from amp_tf.reporting.layers import layer_of
 
 Document = Mapping[str, Any]
 _FRAME = "width: 100%; height: 36rem; border: 0"

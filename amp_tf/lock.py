@@ -1,0 +1,185 @@
+"""The lock file: which layers and nodes stay in float32, as ``amp-tf tune`` found it, to be kept beside the model.
+
+It is JSON with one decision a line, sorted, so that a change of one decision is a change of one line. A decision names
+a layer, and says how the layer is made: after it was renamed it is found by that (:mod:`amp_tf.painting.locked`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from amp_tf.errors import ConfigError
+
+SCHEMA = "amp_tf.lock"
+SCHEMA_VERSION = 1
+LAYER, NODE = "layer", "node"
+_MAKE = "Write it with amp-tf tune --lock FILE -- python train.py, or leave the variable unset"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """How a layer is made, as far as a graph shows it.
+
+    Attributes:
+        path: the name scopes around its nodes, such as ``"functional/dense"``.
+        structure: what its forward nodes compute, an op and how often each, such as ``"MatMul*2 Tanh sum"``.
+        weights: the shapes of its products' weights, such as ``"32x64"``; empty where they are not known.
+        place: which of the layers with the same structure and weights it is in its graph, from 1.
+        alike: how many of these there are.
+    """
+
+    path: str
+    structure: str = ""
+    weights: tuple[str, ...] = ()
+    place: int = 1
+    alike: int = 1
+
+    def to_row(self) -> dict[str, Any]:
+        """The layer as plain data."""
+        place = f"{self.place}/{self.alike}"
+        return {LAYER: self.path, "structure": self.structure, "weights": list(self.weights), "place": place}
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Layer:
+        """The layer that plain data describes.
+
+        Raises:
+            KeyError, TypeError, ValueError: it describes none.
+        """
+        place, alike = map(int, _text(row.get("place", "1/1")).split("/"))
+        weights = tuple(map(_text, row.get("weights", ())))
+        return cls(_text(row[LAYER]), _text(row.get("structure", "")), weights, place, alike)
+
+    def is_made_as(self, other: Layer) -> bool:
+        """Whether two layers compute the same, with weights of the same shapes where these are known of both."""
+        return self.structure == other.structure and (
+            self.weights == other.weights or not (self.weights and other.weights)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What stays in float32: a layer with its gradients, or one node.
+
+    Attributes:
+        kind: ``"layer"`` or ``"node"``.
+        layer: how the layer is made; of a node, its name alone.
+        why: the reason, for people.
+    """
+
+    kind: str
+    layer: Layer
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """The layer's path, or the node's name."""
+        return self.layer.path
+
+    def to_row(self) -> dict[str, Any]:
+        """The decision as plain data."""
+        row = self.layer.to_row() if self.kind == LAYER else {NODE: self.name}
+        return {**row, "why": self.why} if self.why else row
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Decision:
+        """The decision that plain data describes.
+
+        Raises:
+            KeyError, TypeError, ValueError: it describes none.
+        """
+        why = _text(row.get("why", ""))
+        if NODE in row:
+            return cls(NODE, Layer(_text(row[NODE])), why)
+        return cls(LAYER, Layer.of_row(row), why)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lock:
+    """What a lock file says.
+
+    Attributes:
+        decisions: what stays in float32, by name.
+        made: of what it was made: ``"precision"``, ``"device"``, ``"tensorflow"`` and ``"op_lists"``.
+        found: what was measured, for people: metric, float32's values, that of mixed precision and that with this lock.
+    """
+
+    decisions: tuple[Decision, ...] = ()
+    made: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    found: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def to_text(self) -> str:
+        """The content of the file."""
+        head = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "made": dict(self.made), "found": dict(self.found)}
+        rows = [json.dumps(one.to_row()) for one in sorted(self.decisions, key=lambda one: (one.name, one.kind))]
+        body = ",\n  ".join(rows)
+        lines = json.dumps(head, indent=1).removesuffix("\n}")
+        return f'{lines},\n "float32": [{f"{chr(10)}  {body}{chr(10)} " if rows else ""}]\n}}\n'
+
+    @property
+    def digest(self) -> str:
+        """A short text that is another one where decisions are."""
+        return hashlib.sha256(dataclasses.replace(self, made={}, found={}).to_text().encode()).hexdigest()[:8]
+
+    def differences(self, made: Mapping[str, str]) -> str:
+        """What it was made for that is something else here, for people; empty for nothing.
+
+        Args:
+            made: what is the case here; keys that are missing are not compared.
+        """
+        other = [(name, self.made[name], made[name]) for name in made if self.made.get(name, made[name]) != made[name]]
+        return ", ".join(f"made for {name.replace('_', ' ')} {was}, not {now}" for name, was, now in other)
+
+
+NO_LOCK = Lock()
+
+
+def read(path: str | None) -> Lock:
+    """Reads a lock file; a file that has not changed is read once.
+
+    Args:
+        path: the file's; ``None`` for a lock without decisions.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no lock file.
+    """
+    if path is None:
+        return NO_LOCK
+    try:
+        facts = os.stat(path)
+    except OSError as error:
+        raise ConfigError(f"it cannot be read ({error.strerror or error})", where=path, fix=_MAKE) from None
+    return _read(path, facts.st_mtime_ns, facts.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: str, *_: int) -> Lock:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return _parse(json.load(file))
+    except OSError as error:
+        raise ConfigError(f"it cannot be read ({error.strerror or error})", where=path, fix=_MAKE) from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"it is not a lock file of amp_tf ({error})", where=path, fix=_MAKE) from None
+
+
+def _parse(plain: Any) -> Lock:
+    if plain.get("schema") != SCHEMA:
+        raise ValueError(f"its schema is {plain.get('schema')!r}, not {SCHEMA!r}")
+    if plain.get("schema_version") != SCHEMA_VERSION:
+        raise ValueError(f"its version is {plain.get('schema_version')!r}, and this amp_tf reads {SCHEMA_VERSION}")
+    rows: Sequence[Mapping[str, Any]] = plain["float32"]
+    made = {_text(key): _text(value) for key, value in plain.get("made", {}).items()}
+    return Lock(tuple(map(Decision.of_row, rows)), made, plain.get("found", {}))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, got {value!r}")
+    return value

@@ -1,0 +1,197 @@
+"""Finds the layers of a lock file in a graph, also after they were renamed, moved or changed.
+
+A layer is looked for by its path first. Where there is none of that path, or it is made in another way, it is the one
+layer that is made as the lock says; where several are, the one in the same place among them, if they are as many as
+they were. Where there is none, the layer of that path stays in float32 whatever it computes, or else the layer around
+it. What is not found as it was is told at exit (:attr:`Match.words`).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+
+from amp_tf.graph.indices import Node
+from amp_tf.graph.layers import is_gradient, is_within, path_of
+from amp_tf.graph.sizes import Shapes, shape_of
+from amp_tf.graph.view import GraphView
+from amp_tf.lock import NODE, Decision, Layer, Lock
+from amp_tf.oplists.fusions import SPLIT_PRODUCTS, SPLITTABLE
+from amp_tf.oplists.table import ADDING, ALLOW, BIASES, CLEAR, CONSTANTS, ROWS, SCALING, VARIABLE_READERS
+
+_COMPUTING = frozenset(row.op for row in ROWS if row.op_list != CLEAR)
+_PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)
+# TensorFlow's optimizers make one of the other: a sum with a bias, and x / 10 that becomes x * 0.1.
+_ALIASES = {**dict.fromkeys((*ADDING, *BIASES), "sum"), **dict.fromkeys(SCALING, "scale")}
+
+
+class Certainty(enum.IntEnum):
+    """How sure it is that a layer is the one that the lock means; the smaller, the surer."""
+
+    SAME = 0
+    MOVED = 1
+    OTHER_COUNT = 2
+    CHANGED = 3
+    AROUND = 4
+    NOT_FOUND = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Match:
+    """What was found for a decision of a lock file.
+
+    Attributes:
+        name: the layer's path in the lock, or the node's name.
+        certainty: how sure it is.
+        found: the path of the layer that stays in float32; empty where none does.
+    """
+
+    name: str
+    certainty: Certainty
+    found: str = ""
+
+    @property
+    def words(self) -> str:
+        """What is to be told of it; empty where it is the same."""
+        return {
+            Certainty.SAME: "",
+            Certainty.MOVED: f"{self.name} is {self.found} now",
+            Certainty.OTHER_COUNT: f"{self.name} is one of more or fewer layers that are alike",
+            Certainty.CHANGED: f"{self.name} computes something else now",
+            Certainty.AROUND: f"{self.name} is gone, and {self.found} around it stays in float32",
+            Certainty.NOT_FOUND: f"{self.name} is gone, and nothing stays in float32 for it",
+        }[self.certainty]
+
+
+@dataclasses.dataclass(frozen=True)
+class Locked:
+    """What a lock file means in one graph.
+
+    Attributes:
+        nodes: those that stay in float32.
+        matches: what was found for each decision.
+        layers: the graph's layers, of which tuning chooses.
+    """
+
+    nodes: frozenset[Node] = frozenset()
+    matches: tuple[Match, ...] = ()
+    layers: tuple[Layer, ...] = ()
+
+
+NOTHING_LOCKED = Locked()
+
+
+def find_locked(lock: Lock, view: GraphView, shapes: Shapes | None) -> Locked:
+    """Finds what a lock keeps in float32.
+
+    Args:
+        lock: the lock.
+        view: the graph.
+        shapes: the static shapes of its tensors.
+    """
+    layers = find_layers(view, shapes)
+    found = [_find(decision, view, layers) for decision in lock.decisions]
+    kinds = [decision.kind for decision in lock.decisions]
+    names = {match.found for match, kind in zip(found, kinds, strict=True) if kind == NODE}
+    paths = {match.found for match, kind in zip(found, kinds, strict=True) if kind != NODE and match.found}
+    kept = frozenset(
+        node for node, name in enumerate(view.names) if name in names or any(is_within(name, path) for path in paths)
+    )
+    return Locked(kept, tuple(found), tuple(layers))
+
+
+def surest(matches: Iterable[Match]) -> dict[str, Match]:
+    """For each decision, the surest of what was found for it in several graphs."""
+    found: dict[str, Match] = {}
+    for match in matches:
+        if match.name not in found or match.certainty < found[match.name].certainty:
+            found[match.name] = match
+    return found
+
+
+def describe(matches: Iterable[Match]) -> str:
+    """What is to be told of a lock file's decisions; empty where all were found as they were."""
+    return "; ".join(sorted(match.words for match in matches if match.words))
+
+
+def find_layers(view: GraphView, shapes: Shapes | None) -> list[Layer]:
+    """The innermost layers of a graph that compute anything, in the order of their first nodes.
+
+    Args:
+        view: the graph.
+        shapes: the static shapes of its tensors.
+    """
+    ops: dict[str, collections.Counter[str]] = {}
+    weights: dict[str, list[str]] = {}
+    computing = view.mask_with(_COMPUTING | SPLITTABLE)
+    for node in computing.nonzero()[0].tolist():
+        name = view.names[node]
+        if is_gradient(name):
+            continue
+        path = path_of(name)
+        ops.setdefault(path, collections.Counter()).update(_computed(view, node))
+        weights.setdefault(path, []).extend(_weights(view, node, shapes))
+    made = {path: (_structure(counted), tuple(sorted(weights[path]))) for path, counted in ops.items()}
+    alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for path, kind in made.items():
+        alike.setdefault(kind, []).append(path)
+    return [Layer(path, *kind, alike[kind].index(path) + 1, len(alike[kind])) for path, kind in made.items()]
+
+
+def _find(decision: Decision, view: GraphView, layers: Sequence[Layer]) -> Match:
+    name, wanted = decision.name, decision.layer
+    if decision.kind == NODE:
+        same = next((found for found in view.names if found == name or found.endswith(f"/{name}")), "")
+        return Match(name, Certainty.SAME if same else Certainty.NOT_FOUND, same)
+    here = [layer for layer in layers if layer.path == name]
+    alike = [layer for layer in layers if layer.is_made_as(wanted)]
+    if any(layer in alike for layer in here):
+        as_many = wanted.alike == 1 or here[0].alike == wanted.alike
+        return Match(name, Certainty.SAME if as_many else Certainty.OTHER_COUNT, name)
+    if len(alike) == wanted.alike:
+        return Match(name, Certainty.MOVED, alike[wanted.place - 1].path)
+    if here or any(is_within(found, name) for found in view.names):
+        return Match(name, Certainty.CHANGED if wanted.structure else Certainty.SAME, name)
+    around = _around(name, (layer.path for layer in layers))
+    return Match(name, Certainty.AROUND if around else Certainty.NOT_FOUND, around)
+
+
+def _around(path: str, paths: Iterable[str]) -> str:
+    """The innermost scope around a layer that other layers are in; of a model of layers alone there is none."""
+    known = list(paths)
+    above = path.rpartition("/")[0]
+    while above.count("/"):
+        if any(is_within(f"{other}/", above) for other in known):
+            return above
+        above = above.rpartition("/")[0]
+    return ""
+
+
+def _computed(view: GraphView, node: Node) -> Iterator[str]:
+    """What a node computes, a fused product in its parts."""
+    op = view.ops[node]
+    if op in SPLIT_PRODUCTS:
+        yield SPLIT_PRODUCTS[op].op
+        steps = (step.decode() for step in view.protos[node].attr["fused_ops"].list.s)
+        yield from (_ALIASES.get(step, step) for step in steps if step in _COMPUTING)
+    else:
+        yield _ALIASES.get(op, op)
+
+
+def _weights(view: GraphView, node: Node, shapes: Shapes | None) -> Iterator[str]:
+    """The shape of what a product multiplies by, if that is a variable or a constant."""
+    op = view.ops[node]
+    inputs = view.inputs(node)
+    if shapes is None or op not in (_PRODUCTS | SPLITTABLE) or len(inputs) < 2:
+        return
+    source, port = inputs[1]
+    shape = shape_of(shapes, view.names[source], port)
+    is_stored = view.ops[source] in VARIABLE_READERS or view.ops[source] in CONSTANTS
+    if is_stored and shape is not None and min(shape, default=0) >= 0:
+        yield "x".join(map(str, shape))
+
+
+def _structure(counted: collections.Counter[str]) -> str:
+    return " ".join(op if count == 1 else f"{op}*{count}" for op, count in sorted(counted.items()))

@@ -1,0 +1,151 @@
+"""Layers of a lock file are found in a graph: as they were, renamed, moved, changed, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from amp_tf.graph.sizes import KnownShapes
+from amp_tf.lock import LAYER, NODE, Decision, Layer, Lock
+from amp_tf.painting.locked import Certainty, Match, describe, find_layers, find_locked, surest
+from amp_tf.painting.reasons import Rule
+from tests.painting.painted import painted
+from tests.small_graphs import graph
+
+SHAPES = {"w1": [(4, 8)], "w2": [(8, 8)], "w3": [(8, 8)]}
+
+
+def layers_text(*names: str) -> str:
+    """Dense layers one after the other, each with a gradient."""
+    lines = ["x = Placeholder()"]
+    for number, name in enumerate(names, 1):
+        before = f"{names[number - 2]}/Tanh" if number > 1 else "x"
+        lines += [
+            f"v{number} = VarHandleOp()",
+            f"w{number} = ReadVariableOp(v{number})",
+            f"{name}/MatMul = MatMul({before}, w{number})",
+            f"{name}/Tanh = Tanh({name}/MatMul)",
+        ]
+    lines += [f"gradient_tape/{name}/MatMul/MatMul = MatMul({names[-1]}/Tanh, w{len(names)})" for name in names]
+    return "\n".join(lines)
+
+
+def view_of(*names: str):
+    return painted(layers_text(*names), precision="bfloat16", target="cpu").painting.view
+
+
+THREE = ("m/dense", "m/dense_1", "m/dense_2")
+
+
+def lock_of(*decisions: Decision) -> Lock:
+    return Lock(decisions)
+
+
+def made_layers(*names: str, shapes=SHAPES) -> list[Layer]:
+    return find_layers(view_of(*names), KnownShapes(shapes))
+
+
+def test_layers_have_their_structure_weights_and_place_among_those_that_are_alike():
+    assert made_layers(*THREE) == [
+        Layer("m/dense", "MatMul Tanh", ("4x8",), 1, 1),
+        Layer("m/dense_1", "MatMul Tanh", ("8x8",), 1, 2),
+        Layer("m/dense_2", "MatMul Tanh", ("8x8",), 2, 2),
+    ]
+
+
+def test_weights_of_unknown_shape_are_left_out():
+    assert made_layers(*THREE, shapes={"w1": [(-1, 8)]})[0] == Layer("m/dense", "MatMul Tanh", (), 1, 3)
+
+
+def test_what_tensorflow_fused_has_the_same_structure():
+    apart = "x = Placeholder()\na/p = MatMul(x, x)\nb = Placeholder()\na/s = BiasAdd(a/p, b)\na/r = Tanh(a/s)"
+    fused = (
+        "x = Placeholder()\nb = Placeholder()\n"
+        "a/r = _FusedMatMul(x, x, b) num_args=1 fused_ops=['BiasAdd', 'Tanh']"
+    )
+    of = [find_layers(painted(text, precision="bfloat16").painting.view, None) for text in (apart, fused)]
+    assert of[0] == of[1] == [Layer("a", "MatMul Tanh sum")]
+
+
+def test_a_layer_stays_in_float32_with_its_gradient(tmp_path):
+    path = tmp_path / "amp.lock"
+    path.write_text(lock_of(Decision(LAYER, made_layers(*THREE)[1])).to_text())
+    free = painted(layers_text(*THREE), precision="bfloat16", target="cpu")
+    kept = painted(layers_text(*THREE), precision="bfloat16", target="cpu", lock=str(path))
+    gone = set(free.f16.split()) - set(kept.f16.split())
+    assert gone == {"m/dense_1/MatMul", "m/dense_1/Tanh", "gradient_tape/m/dense_1/MatMul/MatMul"}
+    assert kept.rule("m/dense_1/MatMul") is Rule.KEPT_BY_LOCK
+
+
+def test_a_node_stays_in_float32_and_not_its_layer():
+    view = view_of(*THREE)
+    found = find_locked(lock_of(Decision(NODE, Layer("m/dense_1/MatMul"))), view, None)
+    assert [view.names[node] for node in found.nodes] == ["m/dense_1/MatMul"]
+
+
+@pytest.mark.parametrize(
+    ("now", "certainty", "found"),
+    [
+        (THREE, Certainty.SAME, "m/dense_1"),
+        (("m/dense", "m/features", "m/dense_2"), Certainty.MOVED, "m/features"),
+        (("n/a", "n/b", "n/c"), Certainty.MOVED, "n/b"),
+        (("m/dense", "m/dense_1"), Certainty.OTHER_COUNT, "m/dense_1"),
+    ],
+)
+def test_a_renamed_layer_is_found_by_its_structure_and_place(now, certainty, found):
+    decision = Decision(LAYER, made_layers(*THREE)[1])
+    view = view_of(*now)
+    assert find_locked(lock_of(decision), view, KnownShapes(SHAPES)).matches == (Match("m/dense_1", certainty, found),)
+
+
+def test_a_layer_added_before_does_not_hide_the_one_that_is_meant():
+    """With names that Keras makes, each layer behind the new one has the next one's name."""
+    decision = Decision(LAYER, made_layers(*THREE)[0])
+    view = view_of("m/dense", "m/dense_1", "m/dense_2", "m/dense_3")
+    shapes = KnownShapes({"w1": [(2, 4)], "w2": [(4, 8)], "w3": [(8, 8)], "w4": [(8, 8)]})
+    assert find_locked(lock_of(decision), view, shapes).matches == (Match("m/dense", Certainty.MOVED, "m/dense_1"),)
+
+
+def test_a_layer_that_computes_something_else_stays_in_float32_by_its_name():
+    decision = Decision(LAYER, Layer("m/dense_1", "Conv2D Tanh", ("3x3x8x8",)))
+    found = find_locked(lock_of(decision), view_of(*THREE), KnownShapes(SHAPES))
+    assert found.matches == (Match("m/dense_1", Certainty.CHANGED, "m/dense_1"),)
+    assert len(found.nodes) == 3
+
+
+def test_of_a_layer_that_is_gone_the_scope_around_it_stays_in_float32():
+    decision = Decision(LAYER, Layer("m/block/attention", "Einsum Softmax"))
+    view = view_of("m/block/query", "m/dense", "m/dense_1")
+    found = find_locked(lock_of(decision), view, KnownShapes(SHAPES))
+    assert found.matches == (Match("m/block/attention", Certainty.AROUND, "m/block"),)
+    assert {view.names[node] for node in found.nodes} == {
+        "m/block/query/MatMul",
+        "m/block/query/Tanh",
+        "gradient_tape/m/block/query/MatMul/MatMul",
+    }
+
+
+def test_a_whole_model_does_not_stay_in_float32_because_one_layer_is_gone():
+    decision = Decision(LAYER, Layer("m/attention", "Einsum Softmax"))
+    found = find_locked(lock_of(decision), view_of(*THREE), KnownShapes(SHAPES))
+    assert found.matches == (Match("m/attention", Certainty.NOT_FOUND, ""),)
+    assert not found.nodes
+
+
+def test_of_several_graphs_the_surest_match_counts_and_what_is_not_the_same_is_told():
+    matches = [
+        Match("a", Certainty.NOT_FOUND),
+        Match("a", Certainty.MOVED, "b"),
+        Match("c", Certainty.SAME, "c"),
+        Match("c", Certainty.NOT_FOUND),
+    ]
+    assert describe(surest(matches).values()) == "a is b now"
+
+
+def test_the_report_says_what_was_not_found(tmp_path):
+    import amp_tf
+
+    path = tmp_path / "amp.lock"
+    path.write_text(lock_of(Decision(LAYER, Layer("gone", "Einsum"))).to_text())
+    config = amp_tf.AmpConfig(precision="bfloat16", lock=path)
+    report = amp_tf.rewrite(graph(layers_text(*THREE)), config).report
+    assert report.lock_changes == "gone is gone, and nothing stays in float32 for it"

@@ -1,0 +1,98 @@
+"""The lock file: what it says, how it is written, and what is wrong with one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import amp_tf
+from amp_tf.lock import LAYER, NODE, Decision, Layer, Lock, read
+
+ATTENTION = Decision(LAYER, Layer("model/attention", "MatMul*2 sum", ("8x8", "8x8"), 2, 6), "exp")
+PRODUCT = Decision(NODE, Layer("model/dense/MatMul"))
+
+
+def written(folder: Path, lock: Lock) -> str:
+    path = folder / "amp.lock"
+    path.write_text(lock.to_text())
+    return str(path)
+
+
+def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
+    lock = Lock((ATTENTION, PRODUCT), {"precision": "float16"}, {"metric": "accuracy", "tuned": 0.5})
+    assert read(written(tmp_path, lock)) == lock
+
+
+def test_an_empty_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert read(written(tmp_path, Lock())) == Lock()
+
+
+def test_decisions_are_lines_in_the_order_of_their_names() -> None:
+    text = Lock((PRODUCT, ATTENTION)).to_text()
+    assert text == Lock((ATTENTION, PRODUCT)).to_text()
+    assert text.endswith(
+        """ "float32": [
+  {"layer": "model/attention", "structure": "MatMul*2 sum", "weights": ["8x8", "8x8"], "place": "2/6", "why": "exp"},
+  {"node": "model/dense/MatMul"}
+ ]
+}
+"""
+    )
+
+
+def test_a_file_that_was_changed_is_read_again(tmp_path: Path) -> None:
+    path = written(tmp_path, Lock())
+    assert not read(path).decisions
+    written(tmp_path, Lock((PRODUCT,)))
+    assert read(path).decisions == (PRODUCT,)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("no JSON", "it is not a lock file of amp_tf (Expecting value"),
+        ("[]", "it is not a lock file of amp_tf ("),
+        ('{"schema": "amp_tf.report"}', "its schema is 'amp_tf.report', not 'amp_tf.lock'"),
+        ('{"schema": "amp_tf.lock", "schema_version": 2}', "its version is 2, and this amp_tf reads 1"),
+        ('{"schema": "amp_tf.lock", "schema_version": 1}', "'float32'"),
+        ('{"schema": "amp_tf.lock", "schema_version": 1, "float32": [{"layer": 3}]}', "expected text, got 3"),
+    ],
+)
+def test_what_is_no_lock_file_is_an_error(tmp_path: Path, content: str, what: str) -> None:
+    path = tmp_path / "amp.lock"
+    path.write_text(content)
+    with pytest.raises(amp_tf.ConfigError) as error:
+        amp_tf.AmpConfig(lock=str(path))
+    assert str(error.value).startswith(f"{path}: ")
+    assert what in str(error.value)
+    assert str(error.value).endswith(
+        "Write it with amp-tf tune --lock FILE -- python train.py, or leave the variable unset."
+    )
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(amp_tf.ConfigError, match=r"it cannot be read \(No such file or directory\)"):
+        amp_tf.AmpConfig(lock=tmp_path / "none.lock")
+
+
+def test_the_file_is_found_after_the_program_changed_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, Lock())
+    monkeypatch.chdir(tmp_path)
+    config = amp_tf.AmpConfig(lock="amp.lock")
+    os.makedirs(tmp_path / "other")
+    monkeypatch.chdir(tmp_path / "other")
+    assert read(config.lock) == Lock()
+
+
+def test_what_it_was_made_for_is_compared() -> None:
+    made = {"precision": "float16", "device": "GPU", "op_lists": "1234"}
+    assert Lock(made=made).differences(made) == ""
+    assert Lock(made=made).differences({**made, "precision": "bfloat16", "op_lists": "5678"}) == (
+        "made for precision float16, not bfloat16, made for op lists 1234, not 5678"
+    )
+    assert json.loads(Lock(made=made).to_text())["made"] == made
