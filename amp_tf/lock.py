@@ -65,26 +65,26 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What stays in float32: a layer with its gradients, or one node.
+    """What stays in float32: a layer with its gradients, or one node of it.
 
     Attributes:
-        kind: ``"layer"`` or ``"node"``.
-        layer: how the layer is made; of a node, its name alone.
+        layer: the layer.
+        node: the node's name; empty for the whole layer.
         why: the reason, for people.
     """
 
-    kind: str
     layer: Layer
+    node: str = ""
     why: str = ""
 
     @property
     def name(self) -> str:
-        """The layer's path, or the node's name."""
-        return self.layer.path
+        """The node's name, or else the layer's path."""
+        return self.node or self.layer.path
 
     def to_row(self) -> dict[str, Any]:
         """The decision as plain data."""
-        row = self.layer.to_row() if self.kind == LAYER else {NODE: self.name}
+        row = {**({NODE: self.node} if self.node else {}), **self.layer.to_row()}
         return {**row, "why": self.why} if self.why else row
 
     @classmethod
@@ -94,10 +94,7 @@ class Decision:
         Raises:
             KeyError, TypeError, ValueError: it describes none.
         """
-        why = _text(row.get("why", ""))
-        if NODE in row:
-            return cls(NODE, Layer(_text(row[NODE])), why)
-        return cls(LAYER, Layer.of_row(row), why)
+        return cls(Layer.of_row(row), _text(row.get(NODE, "")), _text(row.get("why", "")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +102,7 @@ class Lock:
     """What a lock file says.
 
     Attributes:
-        decisions: what stays in float32, by name.
+        decisions: what stays in float32.
         made: of what it was made: ``"precision"``, ``"device"``, ``"tensorflow"`` and ``"op_lists"``.
         found: what was measured, for people: metric, float32's values, that of mixed precision and that with this lock.
     """
@@ -117,7 +114,7 @@ class Lock:
     def to_text(self) -> str:
         """The content of the file."""
         head = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "made": dict(self.made), "found": dict(self.found)}
-        rows = [json.dumps(one.to_row()) for one in sorted(self.decisions, key=lambda one: (one.name, one.kind))]
+        rows = [json.dumps(one.to_row()) for one in sorted(self.decisions, key=lambda one: (one.layer.path, one.node))]
         body = ",\n  ".join(rows)
         lines = json.dumps(head, indent=1).removesuffix("\n}")
         return f'{lines},\n "float32": [{f"{chr(10)}  {body}{chr(10)} " if rows else ""}]\n}}\n'

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import amp_tf
-from amp_tf.lock import LAYER, NODE, Decision, Layer, Lock, read
+from amp_tf.lock import Decision, Layer, Lock, read
 
-ATTENTION = Decision(LAYER, Layer("model/attention", "MatMul*2 sum", ("8x8", "8x8"), 2, 6), "exp")
-PRODUCT = Decision(NODE, Layer("model/dense/MatMul"))
+ATTENTION = Decision(Layer("model/attention", "MatMul*2 sum", ("8x8", "8x8"), 2, 6), why="exp")
+PRODUCT = Decision(Layer("model/dense"), "model/dense/MatMul")
 
 
 def written(folder: Path, lock: Lock) -> str:
@@ -36,7 +36,7 @@ def test_decisions_are_lines_in_the_order_of_their_names() -> None:
     assert text.endswith(
         """ "float32": [
   {"layer": "model/attention", "structure": "MatMul*2 sum", "weights": ["8x8", "8x8"], "place": "2/6", "why": "exp"},
-  {"node": "model/dense/MatMul"}
+  {"node": "model/dense/MatMul", "layer": "model/dense", "structure": "", "weights": [], "place": "1/1"}
  ]
 }
 """

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from amp_tf.cli.run import bootstrapped
 from amp_tf.config import DISABLE_VAR, AmpConfig
@@ -24,12 +24,15 @@ _PATIENCE_S = 60  # a program that is ended may save something first, or ignore 
 _GLANCE_S = 0.2
 
 
-def compare_script(command: Sequence[str], config: AmpConfig, **asked: Any) -> dict[str, Any] | int:
+def compare_script(
+    command: Sequence[str], config: AmpConfig, *, log: IO[bytes] | None = None, **asked: Any
+) -> dict[str, Any] | int:
     """Runs a command until the first training step in it is compared.
 
     Args:
         command: the program and its arguments.
         config: what to convert.
+        log: where the program's output goes; by default where that of this process goes.
         **asked: the other fields of an :class:`CompareRequest`.
 
     Returns:
@@ -50,7 +53,7 @@ def compare_script(command: Sequence[str], config: AmpConfig, **asked: Any) -> d
         # Without amp_tf, whatever the script turns on: functions for XLA would be in 16 bit before they are compared.
         environ = {**bootstrapped(os.environ), VARIABLE: folder, DISABLE_VAR: "1"}
         try:
-            status = _wait(subprocess.Popen(command, env=environ), request)
+            status = _wait(subprocess.Popen(command, env=environ, stdout=log, stderr=log), request)
         except OSError as error:
             print(f"amp-tf compare: {command[0]} cannot be started: {error.strerror}.", file=sys.stderr)
             return 127 if isinstance(error, FileNotFoundError) else 126

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from amp_tf.comparing.running import NodeMeasurement
 from amp_tf.comparing.suspects import Patterns, narrow, scope_pattern, suspects
@@ -20,6 +21,7 @@ from amp_tf.rewriting.fused_names import Followers
 _LOOKS = 4  # each needs a graph that runs float32 and 16 bit side by side
 _REDUCTIONS = 3  # each may fail on the other batches
 _TRIALS = 12  # of one reduction
+_Item = TypeVar("_Item")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,21 +112,25 @@ def _left_of(parts: Sequence[Part], needed: Patterns) -> Iterator[Part]:
             yield dataclasses.replace(same[0], patterns=own)
 
 
-def reduce(items: Patterns, suffices: Callable[[Patterns], bool], most: int) -> Patterns:
+def reduce(
+    items: tuple[_Item, ...], suffices: Callable[[tuple[_Item, ...]], bool], most: int | None
+) -> tuple[_Item, ...]:
     """Leaves out ever smaller runs of items, the last ones first, as long as the others suffice.
 
     Args:
         items: which suffice together, the most helpful first.
         suffices: whether a set of them does.
-        most: how often it may be called; with fewer calls, more items are left than needed.
+        most: how often it may be called; with fewer calls, more items are left than needed. ``None`` for any number,
+            which makes the set 1-minimal.
     """
     count = 2
     while len(items) > 1:
         size = -(-len(items) // count)
         for start in reversed(range(0, len(items), size)):
-            if not most:
-                return items
-            most -= 1
+            if most is not None:
+                if not most:
+                    return items
+                most -= 1
             rest = (*items[:start], *items[start + size :])
             if suffices(rest):
                 items, count = rest, max(count - 1, 2)

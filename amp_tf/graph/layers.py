@@ -11,6 +11,7 @@ _TENSORFLOWS = re.compile(
     r"((Stateful|Stateless)?PartitionedCall|gradient_tape|gradients|cond|while|body|then|else)?(_\d+)?|__inference_.*"
     r"|Func|(Constant|Arithmetic|Layout)(Folding|Optimizer)"
 )
+_CALLS = re.compile(r"((Stateful|Stateless)?PartitionedCall(_\d+)?/)+")
 _GRADIENTS = re.compile(r"(^|/)gradient(_tape|s)(_\d+)?/")
 _OF_GRADIENT = "_grad"  # TF1 has MatMul_grad/MatMul for what eager tapes call MatMul/MatMul
 
@@ -29,6 +30,12 @@ def layer_of(name: str) -> str:
 def path_of(name: str) -> str:
     """The innermost layer of a forward node, such as ``"functional/dense"``; the node's name where it has none."""
     return "/".join(scopes(name)) or name.rpartition("/")[2]
+
+
+def without_calls(name: str) -> str:
+    """A node's name in the function that it was inlined from."""
+    found = _CALLS.match(name)
+    return name[found.end() :] if found else name
 
 
 def is_gradient(name: str) -> bool:

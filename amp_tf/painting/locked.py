@@ -14,10 +14,11 @@ import enum
 from collections.abc import Iterable, Iterator, Sequence
 
 from amp_tf.graph.indices import Node
-from amp_tf.graph.layers import is_gradient, is_within, path_of
+from amp_tf.graph.layers import is_gradient, is_within, path_of, without_calls
+from amp_tf.graph.names import whole_of
 from amp_tf.graph.sizes import Shapes, shape_of
 from amp_tf.graph.view import GraphView
-from amp_tf.lock import NODE, Decision, Layer, Lock
+from amp_tf.lock import Decision, Layer, Lock
 from amp_tf.oplists.fusions import SPLIT_PRODUCTS, SPLITTABLE
 from amp_tf.oplists.table import ADDING, ALLOW, BIASES, CLEAR, CONSTANTS, ROWS, SCALING, VARIABLE_READERS
 
@@ -45,12 +46,14 @@ class Match:
     Attributes:
         name: the layer's path in the lock, or the node's name.
         certainty: how sure it is.
-        found: the path of the layer that stays in float32; empty where none does.
+        found: the path of the layer, or the name of the node, that stays in float32; empty where none does.
+        is_node: whether it is a node.
     """
 
     name: str
     certainty: Certainty
     found: str = ""
+    is_node: bool = False
 
     @property
     def words(self) -> str:
@@ -93,11 +96,12 @@ def find_locked(lock: Lock, view: GraphView, shapes: Shapes | None) -> Locked:
     """
     layers = find_layers(view, shapes)
     found = [_find(decision, view, layers) for decision in lock.decisions]
-    kinds = [decision.kind for decision in lock.decisions]
-    names = {match.found for match, kind in zip(found, kinds, strict=True) if kind == NODE}
-    paths = {match.found for match, kind in zip(found, kinds, strict=True) if kind != NODE and match.found}
+    names = {match.found for match in found if match.is_node}
+    paths = {match.found for match in found if match.found and not match.is_node}
     kept = frozenset(
-        node for node, name in enumerate(view.names) if name in names or any(is_within(name, path) for path in paths)
+        node
+        for node, name in enumerate(view.names)
+        if whole_of(name) in names or any(is_within(name, path) for path in paths)
     )
     return Locked(kept, tuple(found), tuple(layers))
 
@@ -141,10 +145,29 @@ def find_layers(view: GraphView, shapes: Shapes | None) -> list[Layer]:
 
 
 def _find(decision: Decision, view: GraphView, layers: Sequence[Layer]) -> Match:
-    name, wanted = decision.name, decision.layer
-    if decision.kind == NODE:
-        same = next((found for found in view.names if found == name or found.endswith(f"/{name}")), "")
-        return Match(name, Certainty.SAME if same else Certainty.NOT_FOUND, same)
+    if not decision.node:
+        return _find_layer(decision.layer, view, layers)
+    name = decision.node
+    names = list(map(whole_of, view.names))
+    same = next((found for found in names if without_calls(found) == name), "")
+    if same:
+        return Match(name, Certainty.SAME, same, is_node=True)
+    match = _find_layer(decision.layer, view, layers)
+    if match.certainty is Certainty.MOVED:
+        alike = (found for found in names if is_within(found, match.found) and _is_named_as(found, name))
+        if found := next(alike, ""):
+            return Match(name, Certainty.MOVED, found, is_node=True)
+    certainty = Certainty.AROUND if match.found else Certainty.NOT_FOUND
+    return Match(name, certainty, match.found)
+
+
+def _is_named_as(one: str, other: str) -> bool:
+    """Whether two nodes have the same name in their layers."""
+    return one.rpartition("/")[2] == other.rpartition("/")[2] and is_gradient(one) == is_gradient(other)
+
+
+def _find_layer(wanted: Layer, view: GraphView, layers: Sequence[Layer]) -> Match:
+    name = wanted.path
     here = [layer for layer in layers if layer.path == name]
     alike = [layer for layer in layers if layer.is_made_as(wanted)]
     if any(layer in alike for layer in here):

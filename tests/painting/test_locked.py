@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.graph.sizes import KnownShapes
-from amp_tf.lock import LAYER, NODE, Decision, Layer, Lock
+from amp_tf.lock import Decision, Layer, Lock
 from amp_tf.painting.locked import Certainty, Match, describe, find_layers, find_locked, surest
 from amp_tf.painting.reasons import Rule
 from tests.painting.painted import painted
@@ -58,17 +58,14 @@ def test_weights_of_unknown_shape_are_left_out():
 
 def test_what_tensorflow_fused_has_the_same_structure():
     apart = "x = Placeholder()\na/p = MatMul(x, x)\nb = Placeholder()\na/s = BiasAdd(a/p, b)\na/r = Tanh(a/s)"
-    fused = (
-        "x = Placeholder()\nb = Placeholder()\n"
-        "a/r = _FusedMatMul(x, x, b) num_args=1 fused_ops=['BiasAdd', 'Tanh']"
-    )
+    fused = "x = Placeholder()\nb = Placeholder()\na/r = _FusedMatMul(x, x, b) num_args=1 fused_ops=['BiasAdd', 'Tanh']"
     of = [find_layers(painted(text, precision="bfloat16").painting.view, None) for text in (apart, fused)]
     assert of[0] == of[1] == [Layer("a", "MatMul Tanh sum")]
 
 
 def test_a_layer_stays_in_float32_with_its_gradient(tmp_path):
     path = tmp_path / "amp.lock"
-    path.write_text(lock_of(Decision(LAYER, made_layers(*THREE)[1])).to_text())
+    path.write_text(lock_of(Decision(made_layers(*THREE)[1])).to_text())
     free = painted(layers_text(*THREE), precision="bfloat16", target="cpu")
     kept = painted(layers_text(*THREE), precision="bfloat16", target="cpu", lock=str(path))
     gone = set(free.f16.split()) - set(kept.f16.split())
@@ -78,7 +75,7 @@ def test_a_layer_stays_in_float32_with_its_gradient(tmp_path):
 
 def test_a_node_stays_in_float32_and_not_its_layer():
     view = view_of(*THREE)
-    found = find_locked(lock_of(Decision(NODE, Layer("m/dense_1/MatMul"))), view, None)
+    found = find_locked(lock_of(Decision(Layer("m/dense_1"), "m/dense_1/MatMul")), view, None)
     assert [view.names[node] for node in found.nodes] == ["m/dense_1/MatMul"]
 
 
@@ -92,28 +89,28 @@ def test_a_node_stays_in_float32_and_not_its_layer():
     ],
 )
 def test_a_renamed_layer_is_found_by_its_structure_and_place(now, certainty, found):
-    decision = Decision(LAYER, made_layers(*THREE)[1])
+    decision = Decision(made_layers(*THREE)[1])
     view = view_of(*now)
     assert find_locked(lock_of(decision), view, KnownShapes(SHAPES)).matches == (Match("m/dense_1", certainty, found),)
 
 
 def test_a_layer_added_before_does_not_hide_the_one_that_is_meant():
     """With names that Keras makes, each layer behind the new one has the next one's name."""
-    decision = Decision(LAYER, made_layers(*THREE)[0])
+    decision = Decision(made_layers(*THREE)[0])
     view = view_of("m/dense", "m/dense_1", "m/dense_2", "m/dense_3")
     shapes = KnownShapes({"w1": [(2, 4)], "w2": [(4, 8)], "w3": [(8, 8)], "w4": [(8, 8)]})
     assert find_locked(lock_of(decision), view, shapes).matches == (Match("m/dense", Certainty.MOVED, "m/dense_1"),)
 
 
 def test_a_layer_that_computes_something_else_stays_in_float32_by_its_name():
-    decision = Decision(LAYER, Layer("m/dense_1", "Conv2D Tanh", ("3x3x8x8",)))
+    decision = Decision(Layer("m/dense_1", "Conv2D Tanh", ("3x3x8x8",)))
     found = find_locked(lock_of(decision), view_of(*THREE), KnownShapes(SHAPES))
     assert found.matches == (Match("m/dense_1", Certainty.CHANGED, "m/dense_1"),)
     assert len(found.nodes) == 3
 
 
 def test_of_a_layer_that_is_gone_the_scope_around_it_stays_in_float32():
-    decision = Decision(LAYER, Layer("m/block/attention", "Einsum Softmax"))
+    decision = Decision(Layer("m/block/attention", "Einsum Softmax"))
     view = view_of("m/block/query", "m/dense", "m/dense_1")
     found = find_locked(lock_of(decision), view, KnownShapes(SHAPES))
     assert found.matches == (Match("m/block/attention", Certainty.AROUND, "m/block"),)
@@ -125,7 +122,7 @@ def test_of_a_layer_that_is_gone_the_scope_around_it_stays_in_float32():
 
 
 def test_a_whole_model_does_not_stay_in_float32_because_one_layer_is_gone():
-    decision = Decision(LAYER, Layer("m/attention", "Einsum Softmax"))
+    decision = Decision(Layer("m/attention", "Einsum Softmax"))
     found = find_locked(lock_of(decision), view_of(*THREE), KnownShapes(SHAPES))
     assert found.matches == (Match("m/attention", Certainty.NOT_FOUND, ""),)
     assert not found.nodes
@@ -145,7 +142,22 @@ def test_the_report_says_what_was_not_found(tmp_path):
     import amp_tf
 
     path = tmp_path / "amp.lock"
-    path.write_text(lock_of(Decision(LAYER, Layer("gone", "Einsum"))).to_text())
+    path.write_text(lock_of(Decision(Layer("gone", "Einsum"))).to_text())
     config = amp_tf.AmpConfig(precision="bfloat16", lock=path)
     report = amp_tf.rewrite(graph(layers_text(*THREE)), config).report
     assert report.lock_changes == "gone is gone, and nothing stays in float32 for it"
+
+
+def test_a_node_of_a_renamed_layer_is_the_one_of_its_name_there():
+    decision = Decision(made_layers(*THREE)[1], "m/dense_1/Tanh")
+    view = view_of("m/dense", "m/features", "m/dense_2")
+    found = find_locked(lock_of(decision), view, KnownShapes(SHAPES))
+    assert found.matches == (Match("m/dense_1/Tanh", Certainty.MOVED, "m/features/Tanh", is_node=True),)
+    assert [view.names[node] for node in found.nodes] == ["m/features/Tanh"]
+
+
+def test_for_a_node_that_is_gone_its_layer_stays_in_float32():
+    decision = Decision(made_layers(*THREE)[1], "m/dense_1/Exp")
+    found = find_locked(lock_of(decision), view_of(*THREE), KnownShapes(SHAPES))
+    assert found.matches == (Match("m/dense_1/Exp", Certainty.AROUND, "m/dense_1"),)
+    assert len(found.nodes) == 3

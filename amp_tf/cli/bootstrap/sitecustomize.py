@@ -26,6 +26,11 @@ if "_amp_tf_start" in sys.modules or _home is not None:  # a Python of another e
         from amp_tf.hooks.comparison import start
 
         start.install()
+    if "_AMP_TF_METRICS" in os.environ:  # amp-tf tune -- python …
+        _amp_tf_start.load_package()
+        from amp_tf.hooks import metrics
+
+        metrics.install()
 
 _users = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
 if _users is not None and _users.loader is not None:

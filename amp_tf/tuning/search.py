@@ -1,0 +1,129 @@
+"""The search: which items suffice in float32. It knows nothing of models: a function says whether a set suffices.
+
+Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input, 2002) makes a set 1-minimal: without any one of its
+items it does not suffice. Before it, a prefix of the ranking is found that suffices, by doubling and then halving, so
+that few runs are needed where the ranking is good, and twice the logarithm of the number of items where it is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from amp_tf.comparing.remedies import reduce
+from amp_tf.tuning.items import Item
+
+Items = tuple[Item, ...]
+
+
+class OutOfRunsError(Exception):
+    """The number of runs that the user allows is used up."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        items: a set that suffices; ``None`` where no smaller one than all items was found to.
+        is_minimal: whether it is known that no item of it, and no part of one, can be left out.
+    """
+
+    items: Items | None
+    is_minimal: bool
+
+
+def find_smallest(ranked: Sequence[Item], suffices: Callable[[Items], bool], first: Items = ()) -> Found:
+    """A small set of items that suffices.
+
+    Args:
+        ranked: all items, together sufficient; those that are needed most probably come first.
+        suffices: whether a set does; it raises :class:`OutOfRunsError` where it may not be asked any more.
+        first: a set to begin with, of an earlier search.
+    """
+    found: Items | None = None
+
+    def asked(items: Items) -> bool:
+        nonlocal found
+        is_enough = suffices(items)
+        if is_enough and (found is None or _cost(items) <= _cost(found)):
+            found = items
+        return is_enough
+
+    try:
+        items = first if first and asked(first) else _find_prefix(tuple(ranked), asked)
+        items = reduce(items, asked, None)
+        return Found(_divided(items, asked), is_minimal=True)
+    except OutOfRunsError:
+        return Found(found, is_minimal=False)
+
+
+def find_fastest(ranked: Sequence[Item], seconds: Callable[[Items], float], gain: float) -> Found:
+    """The set of items with which a step is shortest.
+
+    Prefixes of the ranking are tried while they gain; then each item is tried without, the least probable first.
+
+    Args:
+        ranked: all items, those first that lose most time in 16 bit.
+        seconds: the time of a step, infinite where the metric is not good; it raises :class:`OutOfRunsError`.
+        gain: the least share of the time that counts as a gain, because times vary.
+    """
+    best: Items = ()
+    try:
+        least = seconds(())
+        size = 1
+        while size <= len(ranked):
+            now = seconds(tuple(ranked[:size]))
+            if now < least * (1 - gain):
+                best, least = tuple(ranked[:size]), now
+            elif size > 2 * max(1, len(best)):
+                break
+            size *= 2
+        for item in reversed(best):
+            without = tuple(other for other in best if other is not item)
+            if len(best) > 1 and (now := seconds(without)) <= least:
+                best, least = without, now
+        return Found(best, is_minimal=True)
+    except OutOfRunsError:
+        return Found(best, is_minimal=False)
+
+
+def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
+    """The shortest prefix that suffices, if longer ones do, too."""
+    size, too_few, enough = 1, 0, len(ranked)
+    while size < enough:
+        if suffices(ranked[:size]):
+            enough = size
+        else:
+            too_few, size = size, 2 * size
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if suffices(ranked[:middle]):
+            enough = middle
+        else:
+            too_few = middle
+    return ranked[:enough]
+
+
+def _divided(items: Items, suffices: Callable[[Items], bool]) -> Items:
+    """Replaces items by parts of them, as long as fewer than all parts suffice; the most costly first."""
+    whole: list[Item] = []
+    left = list(items)
+    while left:
+        item = max(left, key=lambda one: one.operations)
+        left.remove(item)
+        others = (*whole, *left)
+
+        def still(parts: Items, others: Items = others) -> bool:
+            return suffices((*others, *parts))
+
+        needed = reduce(item.parts, still, None) if item.parts else ()
+        if needed and (len(needed) < len(item.parts) or any(part.parts for part in needed)):
+            left += needed
+        else:
+            whole.append(item)
+    return tuple(whole)
+
+
+def _cost(items: Items) -> tuple[float, int]:
+    return sum(item.operations for item in items), len(items)

@@ -1,0 +1,367 @@
+"""The tuning, in its order: float32, its noise, amp_tf without 16 bit, all in 16 bit, one step compared, the search."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from amp_tf.errors import AmpError, ConfigError
+from amp_tf.lock import NO_LOCK, Lock
+from amp_tf.reporting import files
+from amp_tf.tuning.goal import Goal
+from amp_tf.tuning.items import Item, decisions_of, find_items, holds, rank
+from amp_tf.tuning.journal import Journal, Outcome
+from amp_tf.tuning.search import Found, Items, OutOfRunsError, find_fastest, find_smallest
+
+_MIXED, _COMPARISON = "mixed.json", "comparison.json"
+_LEAST_GAIN = 0.02  # of a step's time
+
+
+class Way(enum.Enum):
+    """How a run is made: without amp_tf, with it and nothing in 16 bit, or by a lock."""
+
+    FLOAT32 = "float32"
+    NOTHING = "amp_tf with all in float32"
+    LOCKED = "mixed"
+
+
+class Program(Protocol):
+    """What is tuned."""
+
+    def run(self, way: Way, lock: Lock) -> Outcome:
+        """Trains once."""
+
+    def compare(self) -> Mapping[str, Any] | None:
+        """Compares one step in float32 and in 16 bit; ``None`` where that fails."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trade:
+    """One of the sets that were tried.
+
+    Attributes:
+        kept: the names of what stays in float32.
+        outcome: of its run.
+        is_good: whether its metric is good.
+    """
+
+    kept: tuple[str, ...]
+    outcome: Outcome
+    is_good: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """The result of a tuning.
+
+    Attributes:
+        goal: what a good run is.
+        lock: what stays in float32; ``None`` where nothing was found that suffices.
+        float32: the metric's values in float32.
+        limit: the worst value that is good.
+        chosen: the outcome with the lock.
+        trades: all sets that were tried, most of the products in 16 bit first.
+        runs: how many there were.
+        is_minimal: whether it is known that nothing of it can be left out.
+        is_verified: whether the metric that nothing was chosen by is good, too.
+        notes: further notes.
+    """
+
+    goal: Goal
+    lock: Lock | None
+    float32: tuple[float, ...]
+    limit: float
+    chosen: Outcome | None
+    trades: tuple[Trade, ...]
+    runs: int
+    is_minimal: bool
+    is_verified: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best_trades(self) -> list[Trade]:
+        """The trades that no other one beats, both in the share of 16 bit (or the time of a step) and in the metric."""
+        sign = 1.0 if self.goal.is_loss else -1.0
+
+        def costs(trade: Trade) -> tuple[float, float]:
+            value = trade.outcome.metrics.get(self.goal.metric, math.nan)
+            return -(trade.outcome.share or 0.0), math.inf if math.isnan(value) else sign * value
+
+        best: list[Trade] = []
+        for trade in sorted(self.trades, key=costs):
+            if not best or costs(trade)[1] < costs(best[-1])[1]:
+                best.append(trade)
+        return best
+
+    def __str__(self) -> str:
+        """A few lines: what stays in float32, what it costs, and the best trades."""
+        name, values = self.goal.metric, " and ".join(f"{value:.6g}" for value in self.float32)
+        head = f"{name}: {values} in float32, good is {self.goal.bound(self.limit)}"
+        if self.lock is None:
+            return "\n".join([head, f"No set was found that suffices, in {self.runs} runs.", *self._notes()])
+        lines = [head, self._found(), *(f"  {one.name}" for one in self.lock.decisions)]
+        lines += ["The best trades:", f"  {'16 bit':>7} {name:>12} {'step':>10}  in float32"]
+        return "\n".join([*lines, *map(self._row, self.best_trades), *self._notes()])
+
+    def _found(self) -> str:
+        assert self.lock is not None
+        assert self.chosen is not None
+        value = self.chosen.metrics[self.goal.metric]
+        count = len(self.lock.decisions)
+        what = f"{count} layers or nodes stay" if count > 1 else "1 layer or node stays"
+        what = what if count else "Nothing has to stay"
+        share = "" if self.chosen.share is None else f", {self.chosen.share:.1%} of the products' operations in 16 bit"
+        if not count:
+            proof = ""
+        elif self.is_minimal:
+            proof = "; without any one of them it does not suffice"
+        else:
+            proof = "; whether fewer suffice is not known"
+        return f"{what} in float32: {value:.6g}{share} ({self.runs} runs{proof})" + (":" if count else ".")
+
+    def _row(self, trade: Trade) -> str:
+        value = trade.outcome.metrics.get(self.goal.metric, math.nan)
+        share = "?" if trade.outcome.share is None else f"{trade.outcome.share:.1%}"
+        step = "?" if trade.outcome.step_ms is None else f"{trade.outcome.step_ms:.1f} ms"
+        kept = f"{', '.join(trade.kept[:2])}{f' and {len(trade.kept) - 2} more' if len(trade.kept) > 2 else ''}"
+        good = "" if trade.is_good else " (not good)"
+        return f"  {share:>7} {value:>12.6g} {step:>10}  {kept or 'nothing'}{good}"
+
+    def _notes(self) -> list[str]:
+        return [f"Note: {note}" for note in self.notes]
+
+
+class Tuning:
+    """One tuning.
+
+    Args:
+        program: what is tuned.
+        goal: what a good run is.
+        journal: the runs so far.
+        most_runs: how many runs may be made, those of earlier calls included.
+        tell: called with a line for each run.
+        held_out: a metric that no choice is made by, and the result is verified with; empty for none.
+        before: the lock file as it was; its decisions are tried first.
+        made: what the lock is made for.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        goal: Goal,
+        journal: Journal,
+        *,
+        most_runs: int = 40,
+        tell: Callable[[str], None] = lambda line: None,
+        held_out: str = "",
+        before: Lock = NO_LOCK,
+        made: Mapping[str, str] | None = None,
+    ) -> None:
+        self._program, self._goal, self._journal = program, goal, journal
+        self._most_runs, self._tell, self._held_out = most_runs, tell, held_out
+        self._before, self._made = before, dict(made or {})
+        self._trades: dict[str, Trade] = {}
+        self._limit = math.nan
+
+    def for_accuracy(self) -> Tuned:
+        """Finds a small part of the model that suffices in float32.
+
+        Raises:
+            AmpError: float32 gives no metric, or amp_tf changes it although nothing is in 16 bit.
+            ConfigError: nothing would be converted.
+        """
+        float32 = self._measure_float32()
+        mixed = self._measure_mixed()
+        if self._is_good(mixed):
+            return self._result(Found((), is_minimal=True), float32)
+        ranked = self._ranked()
+        known = tuple(item for item in ranked if any(holds(item, one.name) for one in self._before.decisions))
+        first = self._items_before(ranked) if self._before.decisions else ()
+        order = [*known, *(item for item in ranked if item not in known)]
+        found = find_smallest(order, lambda items: self._is_good(self._try(items)), first)
+        return self._result(found, float32)
+
+    def for_speed(self) -> Tuned:
+        """Finds the layers that are faster in float32, as the program's own steps show.
+
+        Raises:
+            AmpError, ConfigError: as for accuracy; or steps were not timed.
+        """
+        float32 = self._measure_float32()
+        twice = [self._once(f"{Way.NOTHING.value}/{number}", Way.NOTHING, NO_LOCK) for number in (1, 2)]
+        slow, fast = sorted((self._seconds(outcome) for outcome in twice), reverse=True)
+        self._measure_mixed()
+        ranked = rank_by_lost_time(find_items(self._journal.read(_MIXED)), self._journal.read(_MIXED))
+
+        def seconds(items: Items) -> float:
+            outcome = self._try(items)
+            return self._seconds(outcome) if self._is_good(outcome) else math.inf
+
+        found = find_fastest(ranked, seconds, max(_LEAST_GAIN, slow / fast - 1))
+        if found.items is not None and fast < seconds(found.items):
+            found = Found(tuple(ranked), found.is_minimal)
+        return self._result(found, float32)
+
+    def _measure_float32(self) -> tuple[float, ...]:
+        """The metric in float32, twice, and the check that amp_tf alone changes nothing; sets the limit."""
+        values = []
+        for number in (1, 2):
+            outcome = self._once(f"{Way.FLOAT32.value}/{number}", Way.FLOAT32, NO_LOCK)
+            if (value := outcome.metrics.get(self._goal.metric)) is None or math.isnan(value):
+                why = outcome.failure or "it is not a number"
+                fix = "Name a metric that the program has in float32"
+                raise AmpError(f"there is no {self._goal.metric} in float32 ({why})", where="tune", fix=fix)
+            values.append(value)
+        self._limit = self._goal.limit(values)
+        self._tell(f"a run is good with {self._goal.metric} {self._goal.bound(self._limit)}")
+        nothing = self._once(f"{Way.NOTHING.value}/1", Way.NOTHING, NO_LOCK)
+        if not self._is_good(nothing):
+            raise AmpError(
+                f"with amp_tf on and nothing in 16 bit, the run is not good ({self._told(nothing)})",
+                where="tune",
+                fix="So it is not precision that lowers the metric: allow more, or seed the program; if loss scaling "
+                "is what differs, TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0 turns it off",
+            )
+        return tuple(values)
+
+    def _measure_mixed(self) -> Outcome:
+        """The run with all that amp_tf converts in 16 bit; keeps its report."""
+        outcome = self._try(())
+        report = self._journal.read(_MIXED)
+        if report is None or not report["converted"]:
+            why = (report or {}).get("why_nothing") or outcome.failure or "there is no report"
+            raise ConfigError(
+                f"nothing is converted, so there is nothing to tune ({why})",
+                where="tune",
+                fix="Name a precision, as with --precision bfloat16, or tune where 16 bit pays",
+            )
+        return outcome
+
+    def _ranked(self) -> list[Item]:
+        comparison = self._journal.read(_COMPARISON)
+        if comparison is None:
+            self._tell("comparing one step in float32 and in 16 bit")
+            comparison = self._program.compare() or {}
+            self._journal.write(_COMPARISON, comparison)
+        return rank(find_items(self._journal.read(_MIXED)), comparison or None)
+
+    def _items_before(self, ranked: Sequence[Item]) -> Items:
+        """The decisions of the lock file as items, each with the parts that this program has."""
+        parts = {part.decisions: part for item in ranked for part in (item, *item.parts, *_parts_of(item.parts))}
+        return tuple(parts.get((one,), Item(one.name, (one,))) for one in self._before.decisions)
+
+    def _try(self, items: Items) -> Outcome:
+        """A run in which some items stay in float32."""
+        lock = Lock(decisions_of(items))
+        outcome = self._once(lock.digest, Way.LOCKED, lock, ", ".join(item.name for item in items) or "nothing")
+        names = tuple(one.name for one in lock.decisions)
+        self._trades[lock.digest] = Trade(names, outcome, self._is_good(outcome))
+        return outcome
+
+    def _once(self, run: str, way: Way, lock: Lock, what: str = "") -> Outcome:
+        known = self._journal.get(run)
+        if known is None:
+            number = len(self._journal) + 1
+            if number > self._most_runs:
+                raise OutOfRunsError
+            known = self._program.run(way, lock)
+            if known.report is not None and not lock.decisions and way is Way.LOCKED:
+                self._journal.write(_MIXED, known.report)
+            self._journal.add(run, known)
+            kept = f"{what} in float32" if way is Way.LOCKED else way.value
+            good = "" if math.isnan(self._limit) else ", good" if self._is_good(known) else ", not good"
+            self._tell(f"run {number} of at most {self._most_runs}: {kept}: {self._told(known)}{good}")
+        return known
+
+    def _told(self, outcome: Outcome) -> str:
+        value = outcome.metrics.get(self._goal.metric)
+        step = "" if outcome.step_ms is None else f", {outcome.step_ms:.1f} ms a step"
+        return outcome.failure or f"{self._goal.metric} {value:.6g}{step}"
+
+    def _is_good(self, outcome: Outcome) -> bool:
+        return self._goal.is_good(outcome.metrics.get(self._goal.metric), self._limit)
+
+    def _seconds(self, outcome: Outcome) -> float:
+        if outcome.step_ms is None:
+            raise AmpError(
+                f"no step was timed ({outcome.failure or 'the report has none'})",
+                where="tune --for speed",
+                fix="Steps of fit, tf.function and sessions are timed",
+            )
+        return outcome.step_ms / 1e3
+
+    def _result(self, found: Found, float32: tuple[float, ...]) -> Tuned:
+        goal, trades = self._goal, tuple(self._trades.values())
+        rest: dict[str, Any] = {"trades": trades, "runs": len(self._journal), "is_minimal": found.is_minimal}
+        if found.items is None:
+            return Tuned(goal, None, float32, self._limit, None, **rest)
+        decisions = decisions_of(found.items)
+        chosen = self._journal.get(Lock(decisions).digest)
+        if chosen is None:  # all items, which were not tried one by one
+            chosen = self._journal.get(f"{Way.NOTHING.value}/1") or Outcome()
+        facts = {
+            "metric": goal.metric,
+            "float32": list(float32),
+            "mixed": self._value(Lock().digest),
+            "tuned": chosen.metrics.get(goal.metric),
+            "limit": self._limit,
+            "runs": len(self._journal),
+            "is_minimal": found.is_minimal,
+        }
+        lock = Lock(decisions, self._made, facts)
+        is_verified, notes = self._verify(chosen)
+        return Tuned(goal, lock, float32, self._limit, chosen, **rest, is_verified=is_verified, notes=notes)
+
+    def _value(self, run: str) -> float | None:
+        outcome = self._journal.get(run)
+        return None if outcome is None else outcome.metrics.get(self._goal.metric)
+
+    def _verify(self, chosen: Outcome) -> tuple[bool, tuple[str, ...]]:
+        """Whether the metric is good that no choice was made by, and what it says."""
+        if not self._held_out:
+            return True, ()
+        float32 = [self._journal.get(f"{Way.FLOAT32.value}/{number}") or Outcome() for number in (1, 2)]
+        known = [value for outcome in float32 if (value := outcome.metrics.get(self._held_out)) is not None]
+        value = chosen.metrics.get(self._held_out)
+        if not known or value is None:
+            return False, (f"{self._held_out} was not measured, so the result is not verified",)
+        limit = self._goal.limit(known)
+        is_good = self._goal.is_good(value, limit)
+        verdict = "verified" if is_good else "not good"
+        return is_good, (f"{verdict} by {self._held_out}: {value:.6g}, good is {self._goal.bound(limit)}",)
+
+
+def write_lock(tuned: Tuned, path: Path) -> None:
+    """Writes the lock file of a tuning that found one.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    assert tuned.lock is not None
+    with files.writing(path):
+        files.write(path, tuned.lock.to_text())
+
+
+def rank_by_lost_time(items: Sequence[Item], report: Mapping[str, Any]) -> list[Item]:
+    """The items, those first whose casts take most time for each operation that they make faster.
+
+    Args:
+        items: what may stay in float32.
+        report: of the run in mixed precision; on GPUs, whose times are not known, bytes count.
+    """
+    casts = [cast for graph in report["graphs"] for cast in graph["inserted_casts"]]
+
+    def lost(item: Item) -> float:
+        own = (cast for cast in casts if holds(item, cast["node"]))
+        bytes_moved: float = sum((cast["bytes"] or 0.0) * cast["runs"] for cast in own)
+        return bytes_moved / (item.operations + 1.0)
+
+    return sorted(items, key=lost, reverse=True)
+
+
+def _parts_of(items: Sequence[Item]) -> list[Item]:
+    return [part for item in items for part in item.parts]

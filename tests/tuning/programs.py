@@ -1,0 +1,83 @@
+"""A program that trains nothing: its metric is lower where certain nodes are 16 bit, as its report says they are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from amp_tf.graph.layers import is_within
+from amp_tf.lock import Layer, Lock
+from amp_tf.tuning.journal import Outcome
+from amp_tf.tuning.tuning import Way
+
+GOOD, BAD = 0.9, 0.4
+
+
+def layer(path: str, structure: str = "MatMul Tanh") -> dict[str, Any]:
+    return Layer(path, structure, ("8x8",)).to_row()
+
+
+def node(name: str, operations: float = 1e6) -> dict[str, Any]:
+    return {"name": name, "op": "MatMul", "precision": "bfloat16", "operations": operations}
+
+
+def report(*paths: str, casts: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    """Of layers with a product and an activation each, and the product's gradient."""
+    nodes = [
+        row
+        for path in paths
+        for row in (
+            node(f"{path}/MatMul"),
+            node(f"{path}/Tanh", 1e3),
+            node(f"gradient_tape/{path}/MatMul/MatMul"),
+        )
+    ]
+    graph = {"layers": [layer(path) for path in paths], "nodes": nodes, "inserted_casts": list(casts)}
+    return {"converted": len(nodes), "graphs": [graph]}
+
+
+@dataclasses.dataclass
+class Weak:
+    """A program that is good if all of its weak nodes are in float32.
+
+    Attributes:
+        paths: its layers.
+        weak: names of nodes.
+        comparison: what comparing its step says.
+        slow: by how much each layer in 16 bit makes a step longer, by path.
+        runs: how often it was run.
+    """
+
+    paths: tuple[str, ...]
+    weak: tuple[str, ...]
+    comparison: Mapping[str, Any] | None = None
+    slow: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    runs: int = 0
+    nothing: float = GOOD
+
+    def run(self, way: Way, lock: Lock) -> Outcome:
+        self.runs += 1
+        if way is Way.FLOAT32:
+            return Outcome({"accuracy": GOOD, "held out": GOOD})
+        nodes = {row["name"] for row in report(*self.paths)["graphs"][0]["nodes"]}
+        kept = {
+            name
+            for name in nodes
+            for one in lock.decisions
+            if (name == one.node if one.node else is_within(name, one.layer.path))
+        }
+        if way is Way.NOTHING:
+            kept = nodes
+        is_good = kept.issuperset(self.weak)
+        step_ms = 10.0 + sum(extra for path, extra in self.slow.items() if f"{path}/MatMul" not in kept)
+        value = self.nothing if way is Way.NOTHING else GOOD if is_good else BAD
+        share = 1 - len(kept) / max(1, len(nodes))
+        return Outcome({"accuracy": value, "held out": value}, share, step_ms, report=report(*self.paths))
+
+    def compare(self) -> Mapping[str, Any] | None:
+        return self.comparison
+
+
+def findings(*nodes: str) -> dict[str, Any]:
+    return {"findings": [{"node": name} for name in nodes], "nodes": []}
