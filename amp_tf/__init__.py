@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from amp_tf.precision import Precision
     from amp_tf.reporting.schema import RewriteReport
     from amp_tf.rewriting.pipeline import RewriteResult, rewrite
+    from amp_tf.tuning.function import tune
+    from amp_tf.tuning.tuning import Tuned
 
 __version__ = "0.1.0"
 
@@ -59,6 +61,8 @@ _HOMES = {
     "report": "amp_tf.hooks.process.summary",
     "rewrite": "amp_tf.rewriting.pipeline",
     "scope": "amp_tf.hooks.scope",
+    "tune": "amp_tf.tuning.function",
+    "Tuned": "amp_tf.tuning.tuning",
 }
 
 __all__ = [
@@ -80,6 +84,7 @@ __all__ = [
     "RewriteReport",
     "RewriteResult",
     "Rule",
+    "Tuned",
     "callbacks",
     "compare",
     "convert_saved_model",
@@ -89,6 +94,7 @@ __all__ = [
     "report",
     "rewrite",
     "scope",
+    "tune",
 ]
 
 

@@ -77,7 +77,7 @@ def find_items(report: Mapping[str, Any]) -> list[Item]:
 
 
 def rank(items: Iterable[Item], comparison: Mapping[str, Any] | None) -> list[Item]:
-    """The items, those first that have to stay in float32 most probably, or cost least.
+    """The items and their parts, those first that have to stay in float32 most probably, or cost least.
 
     First come those at which the comparison finds what goes wrong, in its order, which is that of their effect on the
     outputs; then those with most local error for each operation that float32 would cost.
@@ -96,7 +96,10 @@ def rank(items: Iterable[Item], comparison: Mapping[str, Any] | None) -> list[It
         local = max((_number(error) for node, error in errors.items() if holds(item, node)), default=0.0)
         return found, -local / max(item.operations / everything, _LEAST_SHARE)
 
-    return sorted(items, key=key)
+    def in_order(some: Iterable[Item]) -> list[Item]:
+        return sorted((dataclasses.replace(item, parts=tuple(in_order(item.parts))) for item in some), key=key)
+
+    return in_order(items)
 
 
 def holds(item: Item, node: str) -> bool:

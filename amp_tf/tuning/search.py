@@ -3,6 +3,8 @@
 Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input, 2002) makes a set 1-minimal: without any one of its
 items it does not suffice. Before it, a prefix of the ranking is found that suffices, by doubling and then halving, so
 that few runs are needed where the ranking is good, and twice the logarithm of the number of items where it is not.
+Items that cost next to nothing in float32 are not divided: a layer is easier to read than its nodes, and is found again
+after it was renamed.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from amp_tf.tuning.items import Item
 
 Items = tuple[Item, ...]
 
+_LEAST_SHARE = 0.01  # of the products' operations: less is not worth the runs
+
 
 class OutOfRunsError(Exception):
     """The number of runs that the user allows is used up."""
@@ -26,7 +30,7 @@ class Found:
 
     Attributes:
         items: a set that suffices; ``None`` where no smaller one than all items was found to.
-        is_minimal: whether it is known that no item of it, and no part of one, can be left out.
+        is_minimal: whether it is known that no item of it can be left out.
     """
 
     items: Items | None
@@ -53,7 +57,7 @@ def find_smallest(ranked: Sequence[Item], suffices: Callable[[Items], bool], fir
     try:
         items = first if first and asked(first) else _find_prefix(tuple(ranked), asked)
         items = reduce(items, asked, None)
-        return Found(_divided(items, asked), is_minimal=True)
+        return Found(_divided(items, asked, _LEAST_SHARE * sum(item.operations for item in ranked)), is_minimal=True)
     except OutOfRunsError:
         return Found(found, is_minimal=False)
 
@@ -105,8 +109,14 @@ def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
     return ranked[:enough]
 
 
-def _divided(items: Items, suffices: Callable[[Items], bool]) -> Items:
-    """Replaces items by parts of them, as long as fewer than all parts suffice; the most costly first."""
+def _divided(items: Items, suffices: Callable[[Items], bool], least: float) -> Items:
+    """Replaces items by parts of them, as long as fewer than all parts suffice; the most costly first.
+
+    Args:
+        items: a set that suffices.
+        suffices: whether a set does.
+        least: the operations from which on it is worth runs to divide an item.
+    """
     whole: list[Item] = []
     left = list(items)
     while left:
@@ -117,7 +127,7 @@ def _divided(items: Items, suffices: Callable[[Items], bool]) -> Items:
         def still(parts: Items, others: Items = others) -> bool:
             return suffices((*others, *parts))
 
-        needed = reduce(item.parts, still, None) if item.parts else ()
+        needed = reduce(item.parts, still, None) if item.operations >= least else ()
         if needed and (len(needed) < len(item.parts) or any(part.parts for part in needed)):
             left += needed
         else:

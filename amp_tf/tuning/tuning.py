@@ -127,9 +127,8 @@ class Tuned:
         value = trade.outcome.metrics.get(self.goal.metric, math.nan)
         share = "?" if trade.outcome.share is None else f"{trade.outcome.share:.1%}"
         step = "?" if trade.outcome.step_ms is None else f"{trade.outcome.step_ms:.1f} ms"
-        kept = f"{', '.join(trade.kept[:2])}{f' and {len(trade.kept) - 2} more' if len(trade.kept) > 2 else ''}"
         good = "" if trade.is_good else " (not good)"
-        return f"  {share:>7} {value:>12.6g} {step:>10}  {kept or 'nothing'}{good}"
+        return f"  {share:>7} {value:>12.6g} {step:>10}  {_listed(trade.kept)}{good}"
 
     def _notes(self) -> list[str]:
         return [f"Note: {note}" for note in self.notes]
@@ -257,7 +256,7 @@ class Tuning:
     def _try(self, items: Items) -> Outcome:
         """A run in which some items stay in float32."""
         lock = Lock(decisions_of(items))
-        outcome = self._once(lock.digest, Way.LOCKED, lock, ", ".join(item.name for item in items) or "nothing")
+        outcome = self._once(lock.digest, Way.LOCKED, lock, _listed([item.name for item in items]))
         names = tuple(one.name for one in lock.decisions)
         self._trades[lock.digest] = Trade(names, outcome, self._is_good(outcome))
         return outcome
@@ -361,6 +360,12 @@ def rank_by_lost_time(items: Sequence[Item], report: Mapping[str, Any]) -> list[
         return bytes_moved / (item.operations + 1.0)
 
     return sorted(items, key=lost, reverse=True)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Some names, the first two of many."""
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"{', '.join(names[:2])}{more}" if names else "nothing"
 
 
 def _parts_of(items: Sequence[Item]) -> list[Item]:

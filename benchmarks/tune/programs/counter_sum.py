@@ -1,0 +1,40 @@
+"""A network that counts over a long sequence. The weakness: its user has put Cumsum on the infer list."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+keras.utils.set_random_seed(1)
+rng = np.random.default_rng(0)
+LENGTH = 512
+events = (rng.random((1024, LENGTH, 4)) < 0.5).astype("float32")
+counts = events[..., 0].sum(1)
+labels = (counts > np.median(counts)).astype("float32")
+
+
+@keras.saving.register_keras_serializable()
+class Count(keras.layers.Layer):
+    """The running sum of each channel, and its last value."""
+
+    def call(self, x):
+        return tf.cumsum(x, axis=1)[:, -1]
+
+
+inputs = keras.Input((LENGTH, 4))
+h = keras.layers.Dense(16, activation="relu", name="features")(inputs)
+h = Count(name="count")(h)
+h = keras.layers.Rescaling(16.0 / LENGTH, name="scaled")(h)
+h = keras.layers.Dense(16, activation="relu", name="hidden")(h)
+h = keras.layers.Dense(1, activation="sigmoid", name="answer")(h)
+model = keras.Model(inputs, h)
+model.compile(keras.optimizers.Adam(2e-2), "binary_crossentropy", metrics=["accuracy"])
+
+
+def accuracy(trained):
+    """Of data by which nothing is chosen."""
+    return trained.evaluate(events[896:], labels[896:], verbose=0)[1]
+
+
+if __name__ == "__main__":
+    validation = (events[640:896], labels[640:896])
+    model.fit(events[:640], labels[:640], validation_data=validation, epochs=12, batch_size=64, verbose=2)
