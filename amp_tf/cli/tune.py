@@ -126,6 +126,8 @@ def _goal(args: argparse.Namespace) -> Goal:
     if not most >= 0:
         where = "--max-rise" if is_loss else "--max-drop"
         raise ConfigError(f"{most} is not a change", where=where, fix="Write 0 or more")
+    if args.target not in (None, "auto"):
+        raise ConfigError("the runs are on this machine's devices", where="--target", fix="Leave it out")
     if args.max_runs < _LEAST_RUNS:
         fix = f"Write {_LEAST_RUNS} or more: float32 twice, amp_tf with nothing in 16 bit, and all in 16 bit come first"
         raise ConfigError(f"{args.max_runs} runs are too few", where="--max-runs", fix=fix)

@@ -1,0 +1,128 @@
+"""``amp-tf tune``: wrong options, programs without a metric, and a real tuning that is killed and goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from amp_tf.cli.main import main
+from amp_tf.cli.tuned_script import variables_of
+from amp_tf.config import AmpConfig
+from amp_tf.lock import read
+from tests.hooks import running
+
+PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "tune" / "programs" / "stations_norm.py"
+OPTIONS = ("--max-drop", "0.03", "--precision", "bfloat16")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max-drop", "-1"], "--max-drop: -1.0 is not a change. Write 0 or more."),
+        (["--max-rise", "nan"], "--max-rise: nan is not a change. Write 0 or more."),
+        (["--max-drop", "1", "--max-runs", "4"], "--max-runs: 4 runs are too few. Write 5 or more: "),
+        (["--max-drop", "1", "--verify", "stdout:("], "'(' is not a regular expression ("),
+        (["--max-drop", "1", "--verify", "stdout:[0-9]+"], "'[0-9]+' has 0 groups. Write one group for the number"),
+        (["--max-drop", "1", "--target", "gpu"], "--target: the runs are on this machine's devices. Leave it out."),
+        (["--max-drop", "1", "--lock", "broken.lock"], "broken.lock: it is not a lock file of amp_tf"),
+    ],
+)
+def test_a_wrong_option_is_an_error_in_one_line(here, capsys, options, message):
+    (here / "broken.lock").write_text("?")
+    assert main(["tune", "--metric", "accuracy", *options, "--", "true"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--max-drop", "1", "--max-rise", "1"]])
+def test_one_direction_must_be_given(capsys, options):
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "--metric", "accuracy", *options, "--", "true"])
+    assert ended.value.code == 2
+    assert "--max-drop" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("print('trained nothing')", "the program gave no accuracy"),
+        ("print('no data'); raise SystemExit(3)", "it ended with status 3: no data ("),
+    ],
+)
+def test_a_program_without_the_metric_is_an_error(here, capsys, program, why):
+    (here / "train.py").write_text(program)
+    assert main(["tune", "--metric", "accuracy", *OPTIONS, "--", sys.executable, "train.py"]) == 2
+    assert f"tune: there is no accuracy in float32 ({why}" in capsys.readouterr().err
+
+
+def test_a_command_that_is_not_there_is_an_error(capsys):
+    assert main(["tune", "--metric", "accuracy", *OPTIONS, "--", "no-such-program"]) == 2
+    assert "no-such-program: cannot be started (No such file or directory)" in capsys.readouterr().err
+
+
+def test_a_program_in_which_nothing_is_converted_is_an_error(here, capsys):
+    (here / "train.py").write_text("import tensorflow\nprint('loss 0.5')\n")
+    metric = "stdout:loss ([0-9.]+)"
+    assert main(["tune", "--metric", metric, *OPTIONS, "--", sys.executable, "train.py"]) == 2
+    assert "nothing is converted, so there is nothing to tune" in capsys.readouterr().err
+
+
+def test_a_configuration_reaches_the_program_by_its_variables(monkeypatch):
+    config = AmpConfig(
+        precision="bfloat16",
+        keep_float32=("a", "b{1,2}"),
+        infer_add=("Cumsum",),
+        ignore_performance=True,
+    )
+    assert AmpConfig.from_env(variables_of(config)) == config
+
+
+def command(lock: Path) -> list[str]:
+    options = [*OPTIONS, "--metric", "val_accuracy", "--verify", "stations_norm:accuracy", "--lock", str(lock)]
+    return [sys.executable, "-m", "amp_tf", "tune", *options, "--", sys.executable, str(PROGRAM)]
+
+
+@pytest.mark.slow
+def test_a_tuning_that_was_killed_goes_on_and_its_result_holds(here):
+    """With a real program: the metric is lost in bfloat16, and one layer in float32 brings it back."""
+    lock = here / "amp.lock"
+    environ = running.environment(here, {})
+    tuning = subprocess.Popen(command(lock), env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    runs = here / "amp.lock.runs" / "runs.jsonl"
+    deadline = time.monotonic() + 300
+    while not (runs.exists() and len(runs.read_text().split()) > 2) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(tuning.pid, signal.SIGKILL)
+    tuning.wait()
+    made = len([line for line in runs.read_text().splitlines() if line])
+    ended = subprocess.run(command(lock), env=environ, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    told = re.findall(r"run (\d+) of at most 40", ended.stderr)
+    assert int(told[0]) == made + 1
+    assert int(told[-1]) <= 15
+    assert not runs.parent.exists()
+    (decision,) = read(str(lock)).decisions
+    assert "normalized" in decision.layer.path
+    assert "verified by stations_norm:accuracy" in ended.stdout
+    found = json.loads(lock.read_text())["found"]
+    assert found["mixed"] < found["limit"] <= found["tuned"]
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "AMP_TF_LOCK": str(lock)}
+    again = running.run([str(PROGRAM)], here, variables)
+    values = [float(value) for value in re.findall(r"val_accuracy: ([0-9.]+)", again.out)]
+    assert values[-1] == pytest.approx(found["tuned"], abs=1e-4)  # as printed
+    assert "lock file" not in again.err
