@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from amp_tf.reporting.schema import RewriteReport
     from amp_tf.rewriting.pipeline import RewriteResult, rewrite
     from amp_tf.tuning.function import tune
-    from amp_tf.tuning.tuning import Tuned
+    from amp_tf.tuning.result import Tuned
 
 __version__ = "0.1.0"
 
@@ -62,7 +62,7 @@ _HOMES = {
     "rewrite": "amp_tf.rewriting.pipeline",
     "scope": "amp_tf.hooks.scope",
     "tune": "amp_tf.tuning.function",
-    "Tuned": "amp_tf.tuning.tuning",
+    "Tuned": "amp_tf.tuning.result",
 }
 
 __all__ = [

@@ -17,7 +17,8 @@ from amp_tf.lock import NO_LOCK, read
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.tuning.goal import Goal
 from amp_tf.tuning.journal import Journal
-from amp_tf.tuning.tuning import Tuned, Tuning, write_lock
+from amp_tf.tuning.result import Tuned, write_lock
+from amp_tf.tuning.tuning import Tuning
 
 NOT_FOUND, WRONG = 1, 2
 _LEAST_RUNS = 5  # float32 twice, amp_tf alone, mixed, and one more

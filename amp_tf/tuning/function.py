@@ -24,7 +24,8 @@ from amp_tf.reporting import process
 from amp_tf.reporting.document import make_document
 from amp_tf.tuning.goal import Goal
 from amp_tf.tuning.journal import Journal, Outcome
-from amp_tf.tuning.tuning import Tuned, Tuning, Way, write_lock
+from amp_tf.tuning.result import Tuned, write_lock
+from amp_tf.tuning.tuning import Tuning, Way
 
 METRIC = "metric"
 _WHERE = "amp_tf.tune"

@@ -80,4 +80,4 @@ class Weak:
 
 
 def findings(*nodes: str) -> dict[str, Any]:
-    return {"findings": [{"node": name} for name in nodes], "nodes": []}
+    return {"findings": [{"node": name, "kind": "rounding", "why": "it is rounded"} for name in nodes], "nodes": []}

@@ -28,6 +28,7 @@ def test_what_the_comparison_finds_is_kept_and_no_more(tmp_path):
     assert [one.name for one in found.lock.decisions] == ["m/e/dense/MatMul"]
     assert found.is_minimal
     assert program.runs == found.runs <= 9
+    assert found.lock.decisions[0].why == "rounding: it is rounded"
     assert found.lock.found["mixed"] == 0.4
     assert found.lock.found["tuned"] == 0.9
 

@@ -1,0 +1,125 @@
+"""What a tuning found: the lock, and the sets that were tried."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from amp_tf.lock import Lock
+from amp_tf.reporting import files
+from amp_tf.tuning.goal import Goal
+from amp_tf.tuning.journal import Outcome
+
+
+@dataclasses.dataclass(frozen=True)
+class Trade:
+    """One of the sets that were tried.
+
+    Attributes:
+        kept: the names of what stays in float32.
+        outcome: of its run.
+        is_good: whether its metric is good.
+    """
+
+    kept: tuple[str, ...]
+    outcome: Outcome
+    is_good: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """The result of a tuning.
+
+    Attributes:
+        goal: what a good run is.
+        lock: what stays in float32; ``None`` where nothing was found that suffices.
+        float32: the metric's values in float32.
+        limit: the worst value that is good.
+        chosen: the outcome with the lock.
+        trades: all sets that were tried, most of the products in 16 bit first.
+        runs: how many there were.
+        is_minimal: whether it is known that nothing of it can be left out.
+        is_verified: whether the metric that nothing was chosen by is good, too.
+        notes: further notes.
+    """
+
+    goal: Goal
+    lock: Lock | None
+    float32: tuple[float, ...]
+    limit: float
+    chosen: Outcome | None
+    trades: tuple[Trade, ...]
+    runs: int
+    is_minimal: bool
+    is_verified: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best_trades(self) -> list[Trade]:
+        """The trades that no other one beats, both in the share of 16 bit (or the time of a step) and in the metric."""
+        sign = 1.0 if self.goal.is_loss else -1.0
+
+        def costs(trade: Trade) -> tuple[float, float]:
+            value = trade.outcome.metrics.get(self.goal.metric, math.nan)
+            return -(trade.outcome.share or 0.0), math.inf if math.isnan(value) else sign * value
+
+        best: list[Trade] = []
+        for trade in sorted(self.trades, key=costs):
+            if not best or costs(trade)[1] < costs(best[-1])[1]:
+                best.append(trade)
+        return best
+
+    def __str__(self) -> str:
+        """A few lines: what stays in float32, what it costs, and the best trades."""
+        name, values = self.goal.metric, " and ".join(f"{value:.6g}" for value in self.float32)
+        head = f"{name}: {values} in float32, good is {self.goal.bound(self.limit)}"
+        if self.lock is None:
+            return "\n".join([head, f"No set was found that suffices, in {self.runs} runs.", *self._notes()])
+        lines = [head, self._found(), *(f"  {one.name}" for one in self.lock.decisions)]
+        lines += ["The best trades:", f"  {'16 bit':>7} {name:>12} {'step':>10}  in float32"]
+        return "\n".join([*lines, *map(self._row, self.best_trades), *self._notes()])
+
+    def _found(self) -> str:
+        assert self.lock is not None
+        assert self.chosen is not None
+        value = self.chosen.metrics[self.goal.metric]
+        count = len(self.lock.decisions)
+        what = f"{count} layers or nodes stay" if count > 1 else "1 layer or node stays"
+        what = what if count else "Nothing has to stay"
+        share = "" if self.chosen.share is None else f", {self.chosen.share:.1%} of the products' operations in 16 bit"
+        if not count:
+            proof = ""
+        elif self.is_minimal:
+            proof = "; without any one of them it does not suffice"
+        else:
+            proof = "; whether fewer suffice is not known"
+        return f"{what} in float32: {value:.6g}{share} ({self.runs} runs{proof})" + (":" if count else ".")
+
+    def _row(self, trade: Trade) -> str:
+        value = trade.outcome.metrics.get(self.goal.metric, math.nan)
+        share = "?" if trade.outcome.share is None else f"{trade.outcome.share:.1%}"
+        step = "?" if trade.outcome.step_ms is None else f"{trade.outcome.step_ms:.1f} ms"
+        good = "" if trade.is_good else " (not good)"
+        return f"  {share:>7} {value:>12.6g} {step:>10}  {listed(trade.kept)}{good}"
+
+    def _notes(self) -> list[str]:
+        return [f"Note: {note}" for note in self.notes]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Some names, the first two of many."""
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"{', '.join(names[:2])}{more}" if names else "nothing"
+
+
+def write_lock(tuned: Tuned, path: Path) -> None:
+    """Writes the lock file of a tuning that found one.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    assert tuned.lock is not None
+    with files.writing(path):
+        files.write(path, tuned.lock.to_text())
