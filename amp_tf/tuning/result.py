@@ -40,7 +40,7 @@ class Tuned:
         chosen: the outcome with the lock.
         trades: all sets that were tried, most of the products in 16 bit first.
         runs: how many there were.
-        is_minimal: whether it is known that nothing of it can be left out.
+        proof: what is known of the lock beyond that it suffices, for people.
         is_verified: whether the metric that nothing was chosen by is good, too.
         notes: further notes.
     """
@@ -52,7 +52,7 @@ class Tuned:
     chosen: Outcome | None
     trades: tuple[Trade, ...]
     runs: int
-    is_minimal: bool
+    proof: str
     is_verified: bool = True
     notes: tuple[str, ...] = ()
 
@@ -89,13 +89,9 @@ class Tuned:
         what = f"{count} layers or nodes stay" if count > 1 else "1 layer or node stays"
         what = what if count else "Nothing has to stay"
         share = "" if self.chosen.share is None else f", {self.chosen.share:.1%} of the products' operations in 16 bit"
-        if not count:
-            proof = ""
-        elif self.is_minimal:
-            proof = "; without any one of them it does not suffice"
-        else:
-            proof = "; whether fewer suffice is not known"
-        return f"{what} in float32: {value:.6g}{share} ({self.runs} runs{proof})" + (":" if count else ".")
+        return f"{what} in float32: {value:.6g}{share} ({self.runs} runs{f'; {self.proof}' * (count > 0)})" + (
+            ":" if count else "."
+        )
 
     def _row(self, trade: Trade) -> str:
         value = trade.outcome.metrics.get(self.goal.metric, math.nan)

@@ -17,6 +17,8 @@ from amp_tf.tuning.result import Trade, Tuned, listed
 from amp_tf.tuning.search import Found, Items, OutOfRunsError, find_fastest, find_smallest
 
 _MIXED, _COMPARISON = "mixed.json", "comparison.json"
+_MINIMAL, _FASTEST = "without any one of them it does not suffice", "of what was tried a step is shortest with it"
+_OPEN = "whether less suffices is not known"
 _LEAST_GAIN = 0.02  # of a step's time
 
 
@@ -80,13 +82,13 @@ class Tuning:
         float32 = self._measure_float32()
         mixed = self._measure_mixed()
         if self._is_good(mixed):
-            return self._result(Found((), is_minimal=True), float32)
+            return self._result(Found((), is_minimal=True), float32, "")
         ranked = self._ranked()
         known = tuple(item for item in ranked if any(holds(item, one.name) for one in self._before.decisions))
         first = self._items_before(ranked) if self._before.decisions else ()
         order = [*known, *(item for item in ranked if item not in known)]
         found = find_smallest(order, lambda items: self._is_good(self._try(items)), first)
-        return self._result(found, float32)
+        return self._result(found, float32, _MINIMAL if found.is_minimal else _OPEN)
 
     def for_speed(self) -> Tuned:
         """Finds the layers that are faster in float32, as the program's own steps show.
@@ -107,7 +109,7 @@ class Tuning:
         found = find_fastest(ranked, seconds, max(_LEAST_GAIN, slow / fast - 1))
         if found.items is not None and fast < seconds(found.items):
             found = Found(tuple(ranked), found.is_minimal)
-        return self._result(found, float32)
+        return self._result(found, float32, _FASTEST)
 
     def _measure_float32(self) -> tuple[float, ...]:
         """The metric in float32, twice, and the check that amp_tf alone changes nothing; sets the limit."""
@@ -197,9 +199,9 @@ class Tuning:
             )
         return outcome.step_ms / 1e3
 
-    def _result(self, found: Found, float32: tuple[float, ...]) -> Tuned:
+    def _result(self, found: Found, float32: tuple[float, ...], proof: str) -> Tuned:
         goal, trades = self._goal, tuple(self._trades.values())
-        rest: dict[str, Any] = {"trades": trades, "runs": len(self._journal), "is_minimal": found.is_minimal}
+        rest: dict[str, Any] = {"trades": trades, "runs": len(self._journal), "proof": proof}
         if found.items is None:
             return Tuned(goal, None, float32, self._limit, None, **rest)
         decisions = decisions_of(found.items)
@@ -213,7 +215,6 @@ class Tuning:
             "tuned": chosen.metrics.get(goal.metric),
             "limit": self._limit,
             "runs": len(self._journal),
-            "is_minimal": found.is_minimal,
         }
         lock = Lock(tuple(map(self._explained, decisions)), self._made, facts)
         is_verified, notes = self._verify(chosen)

@@ -26,7 +26,7 @@ def test_what_the_comparison_finds_is_kept_and_no_more(tmp_path):
     found = tuning(program, tmp_path).for_accuracy()
     assert found.lock is not None
     assert [one.name for one in found.lock.decisions] == ["m/e/dense/MatMul"]
-    assert found.is_minimal
+    assert found.proof == "without any one of them it does not suffice"
     assert program.runs == found.runs <= 9
     assert found.lock.decisions[0].why == "rounding: it is rounded"
     assert found.lock.found["mixed"] == 0.4
@@ -119,7 +119,7 @@ def test_where_nothing_is_converted_it_stops(tmp_path):
 def test_within_too_few_runs_the_best_set_is_written_and_said_not_to_be_minimal(tmp_path):
     found = tuning(Weak(PATHS, ("m/b/dense/MatMul",)), tmp_path, most_runs=7).for_accuracy()
     assert found.lock is not None
-    assert "whether fewer suffice is not known" in str(found)
+    assert "whether less suffices is not known" in str(found)
 
 
 def test_a_metric_that_was_held_out_verifies_the_result(tmp_path):
@@ -148,6 +148,7 @@ def test_for_speed_what_is_slower_in_16_bit_stays_in_float32(tmp_path):
     assert [one.name for one in found.lock.decisions] == ["m/a/dense"]
     assert found.chosen is not None
     assert found.chosen.step_ms == 10.0
+    assert "of what was tried a step is shortest with it" in str(found)
 
 
 @pytest.mark.parametrize(
