@@ -65,8 +65,8 @@ PROGRAMS = (
     ),
     Planted(
         "counter_sum",
-        Goal("val_accuracy", 0.1, is_loss=False),
-        "accuracy",
+        Goal("val_loss", 0.05, is_loss=True),
+        "loss",
         AmpConfig(precision="bfloat16", target="cpu", infer_add=("Cumsum",)),
         "count",
     ),
