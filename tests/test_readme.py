@@ -60,6 +60,12 @@ IN_SENTENCES = {
     "amp-tf explain": ("README.md", "amp-tf explain model_folder"),
     "amp-tf report": ("docs/report.md", "amp-tf report reports"),
     "amp-tf rewrite": ("README.md", "amp-tf rewrite saved_model_folder"),
+    "amp-tf tune": ("tests/cli/test_tune.py", '"tune"'),
+    "amp-tf tune --metric val_accuracy --max-drop 0.01 -- python train.py": (
+        "tests/cli/test_tune.py",
+        '"val_accuracy"',
+    ),
+    "python -m benchmarks.tune": ("tests/benchmarks/test_tune.py", "benchmarks.tune"),
     "python -m benchmarks.false_alarms --models 66": ("tests/benchmarks/test_false_alarms.py", '"--models"'),
     "pip install --no-deps 'tf_keras==2.21.*'": ("scripts/test", '"--no-deps", f"tf_keras=={minor}.*"'),
     "pip install 'protobuf<7'": ("scripts/test", '"protobuf<7"'),
@@ -111,6 +117,9 @@ with tf.Graph().as_default() as graph:
 graph_def = graph.as_graph_def()
 h = w = tf.ones((2, 2))
 variable = tf.Variable(1.0)
+def train():
+    tf.function(lambda x: tf.nn.relu(tf.matmul(x, x)) @ x)(tf.ones((4, 4)))
+    return 1.0
 variables, optimizer, compute_loss = [variable], keras.optimizers.SGD(), lambda: 2 * variable
 """
 TRAINED = "assert float(variable) < 1 and optimizer.inner_optimizer is not optimizer"
@@ -119,6 +128,7 @@ AFTER = {
     "docs/files.md": 'assert "logits" in [node.name for node in result.graph.node] and result.changed',
     "docs/loss-scaling.md": f"{TRAINED} and float(scaler.loss_scale) > 1",
     "docs/python.md": "assert not amp_tf.is_enabled()",
+    "docs/tune.md": "assert not tuned.lock.decisions and os.path.exists('amp.lock')",
     "docs/report.md": "assert os.path.exists('report.html')",
 }
 COMPARING = "docs/compare.md"
