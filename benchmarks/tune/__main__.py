@@ -145,8 +145,8 @@ def _bisect(items: Sequence[Item], is_good: Callable[[Sequence[Item]], bool]) ->
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as a table of Markdown."""
     lines = [
-        "| program | 16 bit | metric: float32 → all in 16 bit | rule | runs | nodes kept (planted) | products in float32 |"
-        " metric | good |",
+        "| program | 16 bit | metric: float32 → all in 16 bit | rule | runs | nodes kept (planted) "
+        "| products in float32 | metric | good |",
         "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
     for row in rows:
