@@ -31,10 +31,11 @@ from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
 from amp_tf.rewriting.recording import basis_of
 from amp_tf.rewriting.run import Run
 from amp_tf.rewriting.shared_lists import find_narrow_units
+from amp_tf.rewriting.shared_reads import share_reads
 from amp_tf.rewriting.splitting import split, with_split_products
 
 #: What changes a graph before it is painted, in order; each gives the form itself where it finds nothing to do.
-PREPARATIONS: tuple[Callable[[Form, Job], Form], ...] = (split, part_lists, fold, lift)
+PREPARATIONS: tuple[Callable[[Form, Job], Form], ...] = (split, part_lists, share_reads, fold, lift)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -210,6 +210,12 @@ DELIBERATE_DIFFERENCES = (
         "amp_tf parts no lists",
     ),
     DeliberateDifference(
+        "shared-reads",
+        "A layer that is shared, or a cell that is unrolled, reads its weights in each call. TensorFlow casts each "
+        "read; in amp_tf those that wait for nothing are one, and cast once.",
+        "amp_tf shares no reads",
+    ),
+    DeliberateDifference(
         "call-boundary",
         "A TensorList that enters a functional While, If or Case belongs to the function as well; TensorFlow knows "
         "only calls as such boundaries, and for bfloat16 has While on its clear list. amp_tf keeps all their types.",

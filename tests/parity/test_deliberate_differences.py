@@ -449,6 +449,21 @@ def test_shared_maker() -> None:
     run(run_ours(graph_def, BF16, fetches).graph, fetches, {})
 
 
+def test_shared_reads() -> None:
+    def build() -> None:
+        handle = raw.VarHandleOp(dtype=tf.float32, shape=[32, 32], shared_name="weight", name="handle")
+        x = constant("input")
+        for number in (1, 2):
+            weight = raw.ReadVariableOp(resource=handle, dtype=tf.float32, name=f"read{number}")
+            x = tf.matmul(x, weight, name=f"allow{number}")
+        tf.identity(x, name="fetch")
+
+    graph_def = graph_of(build)
+    for rewritten, expected in ((run_original, 2), (run_ours, 1)):
+        nodes = rewritten(graph_def, BF16, ("fetch",)).graph.node
+        assert sum(node.op == "Cast" and node.input[0] in ("read1", "read2") for node in nodes) == expected
+
+
 def test_call_boundary() -> None:
     def build() -> None:
         @tf.function
