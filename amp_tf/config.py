@@ -69,8 +69,11 @@ class AmpConfig:
         target: ``"auto"``, ``"gpu"`` or ``"cpu"``: the device type of nodes that carry no device.
         allow_add, allow_remove, infer_add, infer_remove, deny_add, deny_remove, clear_add, clear_remove: op names that
             join or leave the list. An op that joins one list leaves the one that it was on.
-        keep_float32: regular expressions, searched in node names; a node that matches stays in float32.
-        force_f16: regular expressions, searched in node names; a node that matches is converted wherever its op can be.
+        keep_float32: patterns; a node that one of them is for stays in float32. A pattern is a regular expression,
+            searched in node names, or ``layer:`` and the path of a layer (Keras' ``layer.path``), such as
+            ``"layer:encoder/block_3/attention"``, for all nodes of the layer and its gradient; each name of the path
+            may be a regular expression.
+        force_f16: patterns; a node that one of them is for is converted wherever its op can be.
         allreduce: ``"float32"``, ``"float16"`` or ``"bfloat16"``: the type in which MirroredStrategy and
             MultiWorkerMirroredStrategy sum gradients over replicas.
         ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it does not pay.
@@ -381,6 +384,7 @@ def _list_rows() -> tuple[EnvVar, ...]:
     return tuple(rows)
 
 
+_PATTERNS = "layer: and a layer's path, or regular expressions for names of nodes, comma-separated"
 _BOOL_FIELDS = tuple(field.name for field in dataclasses.fields(AmpConfig) if str(field.type) == "bool")
 _TUPLE_FIELDS = tuple(field.name for field in dataclasses.fields(AmpConfig) if str(field.type) == "Sequence[str]")
 
@@ -401,15 +405,15 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "AMP_TF_KEEP_FLOAT32",
         "keep_float32",
         read_patterns,
-        "regular expressions, comma-separated",
-        "nodes whose name matches stay in float32",
+        _PATTERNS,
+        "these nodes stay in float32",
     ),
     EnvVar(
         "AMP_TF_FORCE_F16",
         "force_f16",
         read_patterns,
-        "regular expressions, comma-separated",
-        "nodes whose name matches are converted wherever their op can be",
+        _PATTERNS,
+        "these nodes are converted wherever their op can be",
     ),
     EnvVar(
         ALLREDUCE_VAR,

@@ -7,7 +7,6 @@ mends all outputs together (``remedies``).
 from __future__ import annotations
 
 import dataclasses
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Annotated
@@ -17,6 +16,7 @@ from amp_tf.comparing.running import NodeMeasurement
 from amp_tf.comparing.suspects import SUSPICIOUS, Patterns, choices, is_suspicious, narrow, scope_of, suspects
 from amp_tf.comparing.trials import Trials
 from amp_tf.comparing.verdicts import Output, roundoff
+from amp_tf.graph.layers import matches
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import Followers
 
@@ -221,7 +221,7 @@ def _finding(tried: _Tried, precision: Precision, forced: Patterns) -> Finding:
         patterns=tried.patterns,
         ratio=max((output.ratio for output in tried.after), default=0.0),
         mends=all(output.is_good for output in tried.after),
-        forced_by=next((pattern for pattern in forced if re.search(pattern, name)), ""),
+        forced_by=next((pattern for pattern in forced if matches(pattern, name)), ""),
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from amp_tf.config import ENV_VARS, LIST_NAMES, AmpConfig
 from amp_tf.errors import OpListError
+from amp_tf.graph.layers import matches
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.outcome import Painting
@@ -175,7 +176,7 @@ def _first(changes_it: Callable[[Mapping[str, tuple[str, ...]]], bool], candidat
 
 def _patterns(config: AmpConfig, rule: Rule, name: str) -> tuple[str, ...]:
     patterns = getattr(config, _PATTERN_FIELDS[rule]) if rule in _PATTERN_FIELDS else ()
-    return tuple(pattern for pattern in patterns if re.search(pattern, name))
+    return tuple(pattern for pattern in patterns if matches(pattern, name))
 
 
 def _weighing(balance: Balance) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import shlex
 import time
 from collections.abc import Iterable, Sequence
 
 from amp_tf.config import ENV_VARS
+from amp_tf.graph.layers import matches
 from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.painting.changes import NO_CHANGE, Change
@@ -229,7 +229,7 @@ def _root_of(graph: GraphFigures, node: int) -> Root | None:
     if kind is COST and math.isnan(graph.figures.elements[origin]):
         kind = SHAPE
     if kind is NAME:
-        patterns = tuple(pattern for pattern in graph.basis.patterns if re.search(pattern, name))
+        patterns = tuple(pattern for pattern in graph.basis.patterns if matches(pattern, name))
         return Root(NAME, ", ".join(patterns), patterns)
     what = {
         **dict.fromkeys((DENY, NO_LIST, KERNEL), op),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from amp_tf.graph.layers import path_of
 from amp_tf.precision import Precision
 from amp_tf.reporting import document_types as types
 from amp_tf.reporting import figures, shape_advice
@@ -215,6 +216,8 @@ class _Row:
         }
         if reason.cause:
             row["cause"] = reason.cause
+        if layer := path_of(row["name"]):
+            row["layer"] = layer
         if view.devices[node]:
             row["device"] = view.devices[node]
         if self._figures:

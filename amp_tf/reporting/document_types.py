@@ -173,6 +173,7 @@ class FullNodeRow(NodeRow, total=False):
     """A node with what is known of it."""
 
     cause: Annotated[str, "the node that brought it about; absent where the rule needs none"]
+    layer: Annotated[str, "the path of its layer in Keras; absent where none was recorded"]
     device: Annotated[str, "absent where the node carries none"]
     shapes: Annotated[
         list[list[int] | None], "static shapes of its outputs, -1 for an unknown dimension, null for an unknown rank"

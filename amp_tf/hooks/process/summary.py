@@ -74,6 +74,7 @@ def line() -> str:
     For example ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``, or
     ``0 graphs, 0 of 0 nodes converted, 0 casts: TensorFlow ran no graph …``.
     """
+    from amp_tf.graph.layers import tell_unmatched
     from amp_tf.reporting import process
     from amp_tf.reporting.text import headline, plural
 
@@ -90,7 +91,8 @@ def line() -> str:
     if state.off and totals.graphs:
         text += f"; by now {state.off}"
     if totals.unmatched:
-        text += f"; patterns that matched no node: {', '.join(sorted(totals.unmatched))}"
+        names = (node.name for node in report.nodes)
+        text += f"; patterns that matched no node: {tell_unmatched(totals.unmatched, names)}"
     if state.failures:
         text += (
             f"; {plural(state.failures, 'rewrite')} failed, and the graphs stayed in float32 ({state.first_failure})"

@@ -81,7 +81,8 @@ def _short(node: Mapping[str, Any]) -> list[Any]:
     operations = node.get("operations", 0.0)
     work = None if operations is None else round(operations * (node.get("runs") or 1.0))
     is_f16 = int(node["precision"] != "float32")
-    return [node["name"], node["op"], is_f16, node["reason"], node.get("cause"), work, layer_of(node["name"])]
+    layer = node.get("layer") or layer_of(node["name"])
+    return [node["name"], node["op"], is_f16, node["reason"], node.get("cause"), work, layer]
 
 
 def _resource(name: str) -> str:
