@@ -39,12 +39,13 @@ PrecisionName = Literal["auto", "float16", "bfloat16"]
 AllReduceName = Literal["float32", "float16", "bfloat16"]
 TargetName = Literal["auto", "gpu", "cpu"]
 LevelName = Literal["DEFAULT", "UNSAFE_FORCE_ALL", "TREAT_INFER_AS_DENY", "TENSOR_CORES_ONLY"]
+ListName = Literal["allow", "infer", "deny", "clear"]
 
 PRECISIONS: tuple[str, ...] = get_args(PrecisionName)
 ALLREDUCE: tuple[str, ...] = get_args(AllReduceName)
 TARGETS: tuple[str, ...] = get_args(TargetName)
 LEVELS: tuple[str, ...] = get_args(LevelName)
-LIST_NAMES = ("allow", "infer", "deny", "clear")
+LIST_NAMES: tuple[str, ...] = get_args(ListName)
 
 ENABLE_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION"
 GRAPH_REWRITE_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE"

@@ -157,7 +157,7 @@ def tell_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
         patterns: those that matched none.
         names: of all nodes; asked for only where a pattern is for a layer.
     """
-    found = sorted(patterns)
+    found = list(patterns)
     paths = list(_paths(names)) if any(map(is_layer_pattern, found)) else []
     told = []
     for pattern in found:

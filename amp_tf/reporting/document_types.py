@@ -41,7 +41,7 @@ class Totals(TypedDict, total=False):
     casts: int
 
 
-class Setting(TypedDict("From", {"from": Annotated[str, "default, a variable, or amp_tf.enable"]})):
+class Setting(TypedDict("From", {"from": Annotated[str, "default, a variable, amp_tf.enable, or amp_tf.register_op"]})):
     """A setting in force."""
 
     field: str

@@ -24,7 +24,7 @@ def process_facts() -> ProcessFacts:
     return ProcessFacts(
         process=_process(),
         totals={"graphs": totals.graphs, "nodes": totals.total, "converted": totals.converted, "casts": totals.casts},
-        settings=sources(process_state.settings()),
+        settings=[*sources(process_state.settings()), *_registered_ops()],
         devices=_devices(bool(totals.graphs)),
         hooks={
             "off": state.off,
@@ -37,6 +37,14 @@ def process_facts() -> ProcessFacts:
         loss_scales=_curves(),
         steps=_steps(),
     )
+
+
+def _registered_ops() -> list[dict[str, Any]]:
+    """What libraries registered, as settings, each op once."""
+    from amp_tf.oplists import registered
+
+    whys = {row.op: f"{row.op_list} list, because it {row.why}" for row in registered.rows()}
+    return [{"field": f"op {op}", "value": why, "from": "amp_tf.register_op"} for op, why in whys.items()]
 
 
 def _process() -> dict[str, Any]:

@@ -92,7 +92,7 @@ def line() -> str:
         text += f"; by now {state.off}"
     if totals.unmatched:
         names = (node.name for node in report.nodes)
-        text += f"; patterns that matched no node: {tell_unmatched(totals.unmatched, names)}"
+        text += f"; patterns that matched no node: {tell_unmatched(sorted(totals.unmatched), names)}"
     if state.failures:
         text += (
             f"; {plural(state.failures, 'rewrite')} failed, and the graphs stayed in float32 ({state.first_failure})"
