@@ -16,7 +16,7 @@ from amp_tf.comparing.running import NodeMeasurement
 from amp_tf.comparing.suspects import SUSPICIOUS, Patterns, choices, is_suspicious, narrow, scope_of, suspects
 from amp_tf.comparing.trials import Trials
 from amp_tf.comparing.verdicts import Output, roundoff
-from amp_tf.graph.layers import matches
+from amp_tf.graph.layers import matches, path_of
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import Followers
 
@@ -38,7 +38,7 @@ class Finding:
 
     Attributes:
         node, op: where.
-        layer: the name scope in which it lies; of a gradient the scope of the layer.
+        layer: the path of its layer in Keras where it was recorded, else its name scope; also of a gradient.
         kind: ``"overflow"``, ``"underflow"``, ``"cancellation"`` (one rounding of its inputs, which is large beside
             its result) or ``"rounding"``.
         local_error: relative L2 error that it adds on exact inputs.
@@ -209,7 +209,7 @@ def _finding(tried: _Tried, precision: Precision, forced: Patterns) -> Finding:
     return Finding(
         node=name,
         op=measured.probe.op,
-        layer=scope_of(name),
+        layer=path_of(name) or scope_of(name),
         kind=_kind(measured, precision),
         local_error=local.distance,
         accumulated_error=measured.accumulated.distance,

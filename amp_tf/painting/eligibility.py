@@ -43,11 +43,13 @@ class Obstacles:
         rule_of: node to the rule that keeps it in float32; nodes that may be touched are absent.
         forced: node to the rule that converts it wherever its op can be.
         unmatched: name rules that matched no node of this graph.
+        of_scopes: the patterns of the scopes around nodes of this graph, each with whether it matched any.
     """
 
     rule_of: Mapping[int, Rule]
     forced: Mapping[int, Rule]
     unmatched: tuple[str, ...]
+    of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
 
 
 def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, preserve: Iterable[str]) -> Obstacles:
@@ -92,7 +94,7 @@ def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, p
         for node, rule in forced.items()
         if node not in rule_of and can_be_forced(view.of_kind[view.kinds[node]])
     }
-    return Obstacles(rule_of, forced, tuple(unmatched))
+    return Obstacles(rule_of, forced, tuple(unmatched), reading_scopes.matched)
 
 
 def _fused_from(view: GraphView, parts: Mapping[int, str], is_for: Matcher) -> list[Node]:
@@ -110,10 +112,15 @@ def _fused_from(view: GraphView, parts: Mapping[int, str], is_for: Matcher) -> l
 
 
 class _ScopeReader:
-    """Reads what ``amp_tf.scope`` left on nodes; patterns are compiled once."""
+    """Reads what ``amp_tf.scope`` left on nodes; patterns are compiled once.
+
+    Attributes:
+        matched: the patterns, each with whether it matched any node.
+    """
 
     def __init__(self) -> None:
         self._matchers: dict[str, Matcher] = {}
+        self.matched: dict[str, bool] = {}
 
     def precision_of(self, value: bytes, name: str) -> bytes:
         """The precision of the innermost scope that is for a node; empty if none is."""
@@ -128,7 +135,9 @@ class _ScopeReader:
     def _is_for(self, pattern: str, name: str) -> bool:
         if pattern not in self._matchers:
             self._matchers[pattern] = matcher(pattern)
-        return self._matchers[pattern](whole_of(name))
+        is_for = self._matchers[pattern](whole_of(name))
+        self.matched[pattern] = is_for or self.matched.get(pattern, False)
+        return is_for
 
 
 def can_be_forced(signature: Signature) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class Painting:
         precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
         converted: the units that become 16 bit, in order.
         unmatched: name rules that matched no node.
+        of_scopes: the patterns of the scopes in this graph, each with whether it matched a node.
         why_nothing: where nothing is converted, the rule that explains it; else ``None``.
         detail: more words on ``why_nothing``.
     """
@@ -55,6 +56,7 @@ class Painting:
     precision: Precision | None
     converted: Sequence[Unit]
     unmatched: tuple[str, ...] = ()
+    of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
     why_nothing: Rule | None = None
     detail: str = ""
     _marks: Marks | None = None
@@ -75,6 +77,7 @@ class Painting:
             precision=canvas.target.precision,
             converted=converted,
             unmatched=canvas.obstacles.unmatched,
+            of_scopes=canvas.obstacles.of_scopes,
             why_nothing=_why_nothing(canvas) if nothing else None,
             _marks=Marks(
                 node_of=np.asarray(canvas.node_of, np.int32),

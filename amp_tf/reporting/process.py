@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import threading
+from collections.abc import Mapping
 
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
@@ -31,6 +32,7 @@ class Totals:
         casts: casts inserted.
         precisions: the 16-bit types in use.
         unmatched: name rules that matched no node of any graph.
+        of_scopes: the patterns of scopes, each with whether it matched a node of any graph.
         fused: products that stay in float32 because TensorFlow fused them.
     """
 
@@ -41,6 +43,12 @@ class Totals:
     precisions: tuple[Precision, ...] = ()
     unmatched: tuple[str, ...] = ()
     fused: int = 0
+    of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+
+    @property
+    def idle_patterns(self) -> list[str]:
+        """Name rules, and patterns of scopes, that matched no node of any graph, sorted."""
+        return sorted({*self.unmatched, *(pattern for pattern, is_matched in self.of_scopes.items() if not is_matched)})
 
     def plus(self, graph: GraphReport) -> Totals:
         """The totals with one more graph."""
@@ -52,6 +60,10 @@ class Totals:
             casts=self.casts + graph.casts,
             precisions=tuple(dict.fromkeys(used)),
             fused=self.fused + graph.painting.count(Rule.NO_FUSED_KERNEL),
+            of_scopes={
+                pattern: self.of_scopes.get(pattern, False) or graph.of_scopes.get(pattern, False)
+                for pattern in {**self.of_scopes, **graph.of_scopes}
+            },
             unmatched=tuple(rule for rule in graph.unmatched if rule in self.unmatched or not self.graphs),
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +103,7 @@ class GraphReport:
         casts: casts inserted.
         why_nothing: where nothing was converted, why; else ``None``.
         unmatched: name rules that matched no node.
+        of_scopes: the patterns of the scopes in this graph, each with whether it matched a node.
         is_revisit: the graph had been rewritten before (TensorFlow runs its optimizers twice).
         painting: what was decided, for :attr:`nodes`.
         folded: normalizations that were multiplied into the filter of the convolution before them.
@@ -121,6 +122,7 @@ class GraphReport:
     painting: Painting = dataclasses.field(repr=False, compare=False)
     folded: int = 0
     basis: Basis | None = dataclasses.field(default=None, repr=False, compare=False)
+    of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
 
     @property
     def nodes(self) -> Iterator[NodeReport]:
@@ -181,9 +183,11 @@ class RewriteReport:
 
     @property
     def unmatched(self) -> tuple[str, ...]:
-        """Name rules that matched no node of any graph."""
+        """Name rules, and patterns of scopes, that matched no node of any graph."""
         sets = [set(graph.unmatched) for graph in self.graphs]
-        return tuple(sorted(set.intersection(*sets))) if sets else ()
+        scopes = [pair for graph in self.graphs for pair in graph.of_scopes.items()]
+        idle = {pattern for pattern, _ in scopes} - {pattern for pattern, is_matched in scopes if is_matched}
+        return tuple(sorted(idle.union(set.intersection(*sets) if sets else ())))
 
     @property
     def why_nothing(self) -> Reason | None:

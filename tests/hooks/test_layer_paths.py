@@ -42,6 +42,11 @@ def step_of(model: Any, shape: tuple[int, ...]) -> Any:
     return [(node.name, node.op) for body in bodies for node in body]
 
 
+def path(layer: Any) -> str:
+    """The path of a layer; the first versions of Keras 3 have none."""
+    return str(layer.path) if hasattr(layer, "path") else pytest.skip("layers have no path")
+
+
 def products_by_layer(nodes: Any) -> dict[str, int]:
     counts: dict[str, int] = {}
     for name, op in nodes:
@@ -57,11 +62,13 @@ def test_layers_with_the_names_that_keras_gives_are_told_apart() -> None:
     hidden = keras.layers.Dense(4)(shared(shared(inputs)))
     hidden = keras.layers.Dense(4)(hidden)
     model = keras.Model(inputs, keras.Sequential([keras.layers.Dense(2)])(hidden))
-    assert [layer.path for layer in model.layers[-3:-1]] == ["dense", "dense_1"]
+    assert [layer.name for layer in model.layers[-3:-1]] == ["dense", "dense_1"]
     nodes = step_of(model, (3, 4))
     products = products_by_layer(nodes)
     # One forward and two backward; the first of all needs no gradient of its input.
-    assert products == {"shared": 5, "dense": 3, "dense_1": 3, model.layers[-1].layers[-1].path: 3}
+    last = model.layers[-1].layers[-1]
+    counts = {model.get_layer("shared"): 5, model.layers[-3]: 3, model.layers[-2]: 3, last: 3}
+    assert products == {path(layer): count for layer, count in counts.items()}
     assert sum(op == "MatMul" and matches("layer:dense", name) for name, op in nodes) == 3
 
 
@@ -86,7 +93,7 @@ def test_layers_inside_of_layers_have_the_paths_of_keras() -> None:
 
     model = Model()
     model(tf.ones((1, 4)))
-    paths = [block.inner.path for block in model.blocks]
+    paths = [path(block.inner) for block in model.blocks]
     assert paths == ["outer/block_1/inner", "outer/block_12/inner"]
     assert products_by_layer(step_of(model, (3, 4))) == {paths[0]: 2, paths[1]: 3}
 
@@ -148,10 +155,12 @@ model.fit(np.ones((16, 8), "float32"), np.ones((16, 1), "float32"), verbose=0)
 model.predict(np.ones((16, 8), "float32"), verbose=0)
 report = amp_tf.report()
 products = [node for node in report.nodes if "MatMul" in node.op]
+def short(layer):  # in the first versions of Keras 3 a path begins with the model
+    return layer.removeprefix("net/")
 print(json.dumps({{
-    "kept": sorted({{node.layer for node in products if node.reason.rule is amp_tf.Rule.KEPT_BY_NAME}}),
-    "f16": sorted({{node.layer for node in products if node.precision.is_f16}}),
-    "layers": [layer.layer for layer in report.by_layer() if layer.f16],
+    "kept": sorted({{short(node.layer) for node in products if node.reason.rule is amp_tf.Rule.KEPT_BY_NAME}}),
+    "f16": sorted({{short(node.layer) for node in products if node.precision.is_f16}}),
+    "layers": [short(layer.layer) for layer in report.by_layer() if layer.f16],
 }}))
 """
 
@@ -169,4 +178,5 @@ def test_a_program_keeps_a_layer_by_its_path(jit: bool, site_folder: Path) -> No
     assert found["kept"] == ["block_1/one", "block_1/two"]
     assert found["f16"] == ["block_12/one", "head"]
     assert [layer for layer in found["layers"] if "sgd" not in layer] == ["block_12/one", "head"]
-    assert "patterns that matched no node: layer:heed (the closest layer is head)" in ended.summary[6]
+    told = ended.summary[6].replace("net/", "")
+    assert "patterns that matched no node: layer:heed (the closest layer is head)" in told

@@ -48,6 +48,7 @@ def test_a_scope_may_be_for_the_nodes_of_some_layers_alone():
     kept = [node.name for node in nodes if node.reason.rule is Rule.KEPT_BY_SCOPE]
     assert kept == ["head/MatMul", "gradient_tape/head/MatMul/MatMul", "gradient_tape/head/MatMul/MatMul_1"]
     assert sum(node.precision.is_f16 for node in nodes) == 2
+    assert amp_tf.rewrite(graph, CONFIG).report.unmatched == ("^other/", "layer:nobody")
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,9 @@ def line() -> str:
         text += f"; {MORE_CASTS}"
     if state.off and totals.graphs:
         text += f"; by now {state.off}"
-    if totals.unmatched:
+    if totals.idle_patterns:
         names = (node.name for node in report.nodes)
-        text += f"; patterns that matched no node: {tell_unmatched(sorted(totals.unmatched), names)}"
+        text += f"; patterns that matched no node: {tell_unmatched(totals.idle_patterns, names)}"
     if state.failures:
         text += (
             f"; {plural(state.failures, 'rewrite')} failed, and the graphs stayed in float32 ({state.first_failure})"
