@@ -47,7 +47,8 @@ class Scopes:
 
     def __init__(self) -> None:
         self._layers: dict[str, tuple[Layer, ...]] = {}
-        self._known: dict[str, tuple[Layer, ...]] = {}  # answers, until the record grows
+        self._known: dict[str, tuple[Layer, ...]] = {}  # answers by scope, until the record grows
+        self._inner: dict[tuple[str, ...], tuple[Layer, ...]] = {}  # and by its parts
 
     def record(self, scope: str, layer: Layer) -> None:
         """Notes that a layer opened a scope, given as TensorFlow has it, such as ``"net_1/lstm_1/while/lstm_cell_1"``.
@@ -61,31 +62,32 @@ class Scopes:
         if key not in self._layers and len(self._layers) >= _MOST:
             self._layers.pop(next(iter(self._layers)))
         self._layers[key] = (*self._layers.get(key, ()), layer)
-        self._known = {}
+        self._known, self._inner = {}, {}
 
     def forget(self) -> None:
         """Forgets everything."""
-        self._layers, self._known = {}, {}
+        self._layers, self._known, self._inner = {}, {}, {}
 
     def around(self, name: str) -> tuple[Layer, ...]:
         """The innermost layer in which a node was made; several where the scope is not one layer's alone."""
         scope = name.rpartition("/")[0]
         known = self._known
         if scope not in known:
-            known[scope] = self._find(scopes(name)) if self._layers else ()
+            known[scope] = self._find(tuple(scopes(name))) if self._layers else ()
         return known[scope]
 
     def paths(self) -> list[str]:
         """The paths of all layers, each once."""
         return list(dict.fromkeys(layer.path for layers in self._layers.values() for layer in layers))
 
-    def _find(self, parts: Sequence[str]) -> tuple[Layer, ...]:
+    def _find(self, parts: tuple[str, ...]) -> tuple[Layer, ...]:
         """A loop repeats the scopes around it before its own, so a recorded scope may begin anywhere."""
-        for end in range(len(parts), 0, -1):
-            for start in range(end):
-                if layers := self._layers.get("/".join(parts[start:end])):
-                    return layers
-        return ()
+        known = self._inner
+        if parts not in known:
+            keys = ("/".join(parts[start:]) for start in range(len(parts)))
+            found = next((self._layers[key] for key in keys if key in self._layers), ())
+            known[parts] = found or (self._find(parts[:-1]) if parts else ())
+        return known[parts]
 
 
 recorded = Scopes()  #: of this process
@@ -128,15 +130,15 @@ def matcher(pattern: str) -> Matcher:
     scope_is = [re.compile(rf"(?:{component})(?:_\d+)?").fullmatch for component in components]
     known: dict[str, bool] = {}
 
+    @functools.cache
+    def is_for(layers: tuple[Layer, ...]) -> bool:
+        return any(_holds(names, layer_is) for layer in layers for names in (layer.names, layer.path.split("/")))
+
     def is_in_layer(name: str) -> bool:
         scope = name.rpartition("/")[0]
         if scope not in known:
             layers = recorded.around(name)
-            known[scope] = (
-                any(_holds(names, layer_is) for layer in layers for names in (layer.names, layer.path.split("/")))
-                if layers
-                else _holds(scopes(name), scope_is)
-            )
+            known[scope] = is_for(layers) if layers else _holds(scopes(name), scope_is)
         return known[scope]
 
     return is_in_layer
