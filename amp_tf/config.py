@@ -22,6 +22,7 @@ from amp_tf.errors import ConfigError, OpListError
 from amp_tf.values import (
     SHORT_NAMES,
     check_choice,
+    check_count,
     check_names,
     check_path,
     check_pattern,
@@ -29,6 +30,7 @@ from amp_tf.values import (
     invalid,
     read_bool,
     read_choice,
+    read_count,
     read_dtype,
     read_names,
     read_patterns,
@@ -80,6 +82,9 @@ class AmpConfig:
         ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it does not pay.
         log_path: folder for the graph before and after each rewrite, the op lists and the reasons; ``None`` for none.
         report_path: folder for a report of the process, one JSON file written when it ends; ``None`` for none.
+        monitor_path: folder for what is read of the layers while Keras trains: the numbers' range, what over- and
+            underflows, and the distance from float32; ``None`` for none.
+        monitor_every: steps between two such readings.
 
     Lists, sets and other iterables of names are kept as tuples, dtypes and paths as strings.
 
@@ -105,6 +110,8 @@ class AmpConfig:
     ignore_performance: bool = False
     log_path: str | None = None
     report_path: str | None = None
+    monitor_path: str | None = None
+    monitor_every: int = 500
 
     def __post_init__(self) -> None:
         for field in ("precision", "allreduce"):
@@ -120,7 +127,8 @@ class AmpConfig:
         for field in ("keep_float32", "force_f16"):
             for pattern in getattr(self, field):
                 check_pattern(pattern, where=f"AmpConfig.{field}")
-        for field in ("log_path", "report_path"):
+        check_count(self.monitor_every, where="AmpConfig.monitor_every")
+        for field in ("log_path", "report_path", "monitor_path"):
             object.__setattr__(self, field, check_path(getattr(self, field), where=f"AmpConfig.{field}"))
         _check_lists(self)
 
@@ -165,6 +173,8 @@ class Settings(TypedDict, total=False):
     ignore_performance: bool
     log_path: str | None
     report_path: str | None
+    monitor_path: str | None
+    monitor_every: int
 
 
 def sources(config: AmpConfig, environ: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
@@ -454,4 +464,13 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "where each process writes its report as it ends, a JSON file; amp-tf report makes a page of it; in "
         "TensorBoard's folder it writes scalars, too",
     ),
+    EnvVar(
+        "AMP_TF_MONITOR",
+        "monitor_path",
+        read_text,
+        "a folder",
+        "where fit writes what it reads of the layers: their range, over- and underflow, distance from float32; "
+        "amp-tf monitor shows it and compares two runs",
+    ),
+    EnvVar("AMP_TF_MONITOR_EVERY", "monitor_every", read_count, "integers from 1", "steps between two such readings"),
 )

@@ -134,7 +134,7 @@ def explain(
     hardware = Hardware.detect_cpu() if hardware is None else hardware
 
     def painted(changed: AmpConfig) -> Painting:
-        quiet = dataclasses.replace(changed, log_path=None, report_path=None)
+        quiet = dataclasses.replace(changed, log_path=None, report_path=None, monitor_path=None)
         result = rewrite(graph, quiet, preserve=preserve, hardware=hardware, library=library, functions=False)
         return result.report.graphs[0].painting
 
