@@ -23,6 +23,7 @@ from amp_tf.errors import ConfigError, OpListError
 from amp_tf.values import (
     SHORT_NAMES,
     check_choice,
+    check_count,
     check_names,
     check_path,
     check_pattern,
@@ -30,6 +31,7 @@ from amp_tf.values import (
     invalid,
     read_bool,
     read_choice,
+    read_count,
     read_dtype,
     read_names,
     read_patterns,
@@ -40,12 +42,13 @@ PrecisionName = Literal["auto", "float16", "bfloat16"]
 AllReduceName = Literal["float32", "float16", "bfloat16"]
 TargetName = Literal["auto", "gpu", "cpu"]
 LevelName = Literal["DEFAULT", "UNSAFE_FORCE_ALL", "TREAT_INFER_AS_DENY", "TENSOR_CORES_ONLY"]
+ListName = Literal["allow", "infer", "deny", "clear"]
 
 PRECISIONS: tuple[str, ...] = get_args(PrecisionName)
 ALLREDUCE: tuple[str, ...] = get_args(AllReduceName)
 TARGETS: tuple[str, ...] = get_args(TargetName)
 LEVELS: tuple[str, ...] = get_args(LevelName)
-LIST_NAMES = ("allow", "infer", "deny", "clear")
+LIST_NAMES: tuple[str, ...] = get_args(ListName)
 
 ENABLE_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION"
 GRAPH_REWRITE_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE"
@@ -70,14 +73,20 @@ class AmpConfig:
         target: ``"auto"``, ``"gpu"`` or ``"cpu"``: the device type of nodes that carry no device.
         allow_add, allow_remove, infer_add, infer_remove, deny_add, deny_remove, clear_add, clear_remove: op names that
             join or leave the list. An op that joins one list leaves the one that it was on.
-        keep_float32: regular expressions, searched in node names; a node that matches stays in float32.
-        force_f16: regular expressions, searched in node names; a node that matches is converted wherever its op can be.
+        keep_float32: patterns; a node that one of them is for stays in float32. A pattern is a regular expression,
+            searched in node names, or ``layer:`` and the path of a layer (Keras' ``layer.path``), such as
+            ``"layer:encoder/block_3/attention"``, for all nodes of the layer and its gradient; each name of the path
+            may be a regular expression.
+        force_f16: patterns; a node that one of them is for is converted wherever its op can be.
         allreduce: ``"float32"``, ``"float16"`` or ``"bfloat16"``: the type in which MirroredStrategy and
             MultiWorkerMirroredStrategy sum gradients over replicas.
         ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it does not pay.
         lock: a lock file of ``amp-tf tune``: the layers and nodes that it names stay in float32; ``None`` for none.
         log_path: folder for the graph before and after each rewrite, the op lists and the reasons; ``None`` for none.
         report_path: folder for a report of the process, one JSON file written when it ends; ``None`` for none.
+        monitor_path: folder for what is read of the layers while Keras trains: the numbers' range, what over- and
+            underflows, and the distance from float32; ``None`` for none.
+        monitor_every: steps between two such readings.
 
     Lists, sets and other iterables of names are kept as tuples, dtypes and paths as strings.
 
@@ -105,6 +114,8 @@ class AmpConfig:
     lock: str | None = None
     log_path: str | None = None
     report_path: str | None = None
+    monitor_path: str | None = None
+    monitor_every: int = 500
 
     def __post_init__(self) -> None:
         for field in ("precision", "allreduce"):
@@ -120,7 +131,8 @@ class AmpConfig:
         for field in ("keep_float32", "force_f16"):
             for pattern in getattr(self, field):
                 check_pattern(pattern, where=f"AmpConfig.{field}")
-        for field in ("lock", "log_path", "report_path"):
+        check_count(self.monitor_every, where="AmpConfig.monitor_every")
+        for field in ("lock", "log_path", "report_path", "monitor_path"):
             object.__setattr__(self, field, check_path(getattr(self, field), where=f"AmpConfig.{field}"))
         if self.lock is not None:  # the program may change its folder later
             object.__setattr__(self, "lock", os.path.abspath(self.lock))
@@ -169,6 +181,8 @@ class Settings(TypedDict, total=False):
     lock: str | None
     log_path: str | None
     report_path: str | None
+    monitor_path: str | None
+    monitor_every: int
 
 
 def sources(config: AmpConfig, environ: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
@@ -389,6 +403,7 @@ def _list_rows() -> tuple[EnvVar, ...]:
     return tuple(rows)
 
 
+_PATTERNS = "layer: and a layer's path, or regular expressions for names of nodes, comma-separated"
 _BOOL_FIELDS = tuple(field.name for field in dataclasses.fields(AmpConfig) if str(field.type) == "bool")
 _TUPLE_FIELDS = tuple(field.name for field in dataclasses.fields(AmpConfig) if str(field.type) == "Sequence[str]")
 
@@ -409,15 +424,15 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "AMP_TF_KEEP_FLOAT32",
         "keep_float32",
         read_patterns,
-        "regular expressions, comma-separated",
-        "nodes whose name matches stay in float32",
+        _PATTERNS,
+        "these nodes stay in float32",
     ),
     EnvVar(
         "AMP_TF_FORCE_F16",
         "force_f16",
         read_patterns,
-        "regular expressions, comma-separated",
-        "nodes whose name matches are converted wherever their op can be",
+        _PATTERNS,
+        "these nodes are converted wherever their op can be",
     ),
     EnvVar(
         ALLREDUCE_VAR,
@@ -464,4 +479,13 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "where each process writes its report as it ends, a JSON file; amp-tf report makes a page of it; in "
         "TensorBoard's folder it writes scalars, too",
     ),
+    EnvVar(
+        "AMP_TF_MONITOR",
+        "monitor_path",
+        read_text,
+        "a folder",
+        "where fit writes what it reads of the layers: their range, over- and underflow, distance from float32; "
+        "amp-tf monitor shows it and compares two runs",
+    ),
+    EnvVar("AMP_TF_MONITOR_EVERY", "monitor_every", read_count, "integers from 1", "steps between two such readings"),
 )

@@ -14,6 +14,7 @@ from amp_tf.errors import ConfigError
 from amp_tf.precision import Precision
 
 SHORT_NAMES = {"fp16": "float16", "bf16": "bfloat16"}  #: other frameworks' names of the two types
+LAYER = "layer:"  #: begins a pattern that is for a layer, by its path in Keras
 
 # Escaped characters and whole character classes, whose brackets and commas mean nothing; then those that do.
 _PATTERN_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[(){},]", re.DOTALL)
@@ -68,16 +69,34 @@ def check_names(value: object, *, where: str) -> tuple[str, ...]:
 
 
 def check_pattern(pattern: str, *, where: str) -> str:
-    """Checks that a regular expression compiles."""
-    try:
-        re.compile(pattern)
-    except re.error as error:
+    """Checks that a pattern is a regular expression, or ``layer:`` and a path whose names are some."""
+    components = layer_components(pattern) if is_layer_pattern(pattern) else (pattern,)
+    if is_layer_pattern(pattern) and "" in components:
         raise ConfigError(
-            f"{pattern!r} is not a regular expression ({error})",
+            f"{pattern!r} names no layer",
             where=where,
-            fix="Valid values: regular expressions of Python's re module",
-        ) from None
+            fix=f"Write {LAYER} and a layer's path as Keras has it (layer.path), such as {LAYER}encoder/block_3",
+        )
+    for component in components:
+        try:
+            re.compile(component)
+        except re.error as error:
+            raise ConfigError(
+                f"{component!r} is not a regular expression ({error})",
+                where=where,
+                fix="Valid values: regular expressions of Python's re module",
+            ) from None
     return pattern
+
+
+def is_layer_pattern(pattern: str) -> bool:
+    """Whether a pattern is for a layer, not for names of nodes."""
+    return pattern.startswith(LAYER)
+
+
+def layer_components(pattern: str) -> tuple[str, ...]:
+    """The regular expressions of a layer's pattern, one for each name of its path."""
+    return tuple(pattern.removeprefix(LAYER).strip().split("/"))
 
 
 def read_bool(text: str, name: str) -> bool:
@@ -93,6 +112,14 @@ def read_bool(text: str, name: str) -> bool:
 def read_dtype(valid: tuple[str, ...]) -> Callable[[str, str], str]:
     """Reads the name of a type, in its long or short form."""
     return read_choice(valid, lambda text: SHORT_NAMES.get(text.lower(), text.lower()))
+
+
+def read_count(text: str, name: str) -> int:
+    """Reads a whole number above zero."""
+    value = int(text) if text.strip().isdecimal() else 0
+    if value < 1:
+        raise invalid(text, name, "integers from 1")
+    return value
 
 
 def read_choice(valid: tuple[str, ...], normalise: Callable[[str], str]) -> Callable[[str, str], str]:

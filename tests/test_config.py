@@ -187,6 +187,24 @@ def test_a_bad_pattern_argument_is_refused_with_the_pattern(field):
         AmpConfig(**{field: ("[",)})
 
 
+@pytest.mark.parametrize("pattern", ["layer:", "layer:/head", "layer:encoder//attention", "layer:head/"])
+def test_a_layers_pattern_without_a_name_is_refused_with_an_example(pattern):
+    with pytest.raises(ConfigError) as caught:
+        AmpConfig(keep_float32=(pattern,))
+    assert str(caught.value) == (
+        f"AmpConfig.keep_float32: {pattern!r} names no layer. Write layer: and a layer's path as Keras has it "
+        "(layer.path), such as layer:encoder/block_3."
+    )
+
+
+def test_each_name_of_a_layers_pattern_is_a_regular_expression():
+    text = r"layer:encoder/block_\d{1,2}/attention, layer:head"
+    found = AmpConfig.from_env({"AMP_TF_FORCE_F16": text}).force_f16
+    assert found == (r"layer:encoder/block_\d{1,2}/attention", "layer:head")
+    with pytest.raises(ConfigError, match=r"^AMP_TF_FORCE_F16: 'block_\(' is not a regular expression \("):
+        AmpConfig.from_env({"AMP_TF_FORCE_F16": "layer:encoder/block_("})
+
+
 def test_a_list_of_names_is_kept_as_a_tuple_so_that_the_configuration_stays_hashable():
     config = AmpConfig(allow_add=["MatMul"])
     assert config.allow_add == ("MatMul",)

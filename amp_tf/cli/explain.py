@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config, tell_target
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, GraphError
+from amp_tf.graph.layers import matcher, tell_unmatched
 from amp_tf.offline.explain import explain
 from amp_tf.offline.graph_file import read_graphs
 from amp_tf.reporting.schema import GraphReport, RewriteReport
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     )
     print(explanation)
     if idle := _idle_patterns(config, (graph for graph, _ in graphs)):
-        print(f"No node's name matches: {', '.join(idle)}", file=sys.stderr)
+        print(f"No node's name matches: {idle}", file=sys.stderr)
     return 0
 
 
@@ -94,10 +94,10 @@ def _print_all(graphs: Iterable[tuple[Any, set[str]]], args: argparse.Namespace,
     return 0
 
 
-def _idle_patterns(config: AmpConfig, graphs: Iterable[Any]) -> list[str]:
+def _idle_patterns(config: AmpConfig, graphs: Iterable[Any]) -> str:
     names = [name for graph in graphs for name in _names(graph)]
     patterns = dict.fromkeys((*config.keep_float32, *config.force_f16))
-    return [pattern for pattern in patterns if not any(map(re.compile(pattern).search, names))]
+    return tell_unmatched((pattern for pattern in patterns if not any(map(matcher(pattern), names))), names)
 
 
 def _names(graph: Any) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import amp_tf
 from amp_tf.errors import AmpError
 
-COMMANDS = ("run", "rewrite", "explain", "compare", "tune", "report", "calibrate", "doctor")
+COMMANDS = ("run", "rewrite", "explain", "compare", "tune", "monitor", "report", "calibrate", "doctor")
 """Modules of amp_tf.cli: each has ``add_parser(subparsers)`` and ``run(args) -> int``."""
 
 _KILLED = 128  # what a shell adds to the number of the signal that ended a command

@@ -28,9 +28,9 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help=_PRECISION)
     parser.add_argument("--target", choices=TARGETS, help=_TARGET)
     parser.add_argument("--level", choices=LEVELS, type=str.upper, help="how much is converted")
-    parser.add_argument("--keep-float32", action="append", metavar="REGEXES", help="nodes that stay in float32")
-    parser.add_argument("--force-f16", action="append", metavar="REGEXES", help="nodes converted if they can be")
     parser.add_argument("--lock", metavar="FILE", help="the lock file of amp-tf tune; what it names stays in float32")
+    parser.add_argument("--keep-float32", action="append", metavar="PATTERNS", help="nodes that stay in float32")
+    parser.add_argument("--force-f16", action="append", metavar="PATTERNS", help="nodes converted if they can be")
     lists = parser.add_argument_group("op lists", "Ops, comma-separated. An op that joins a list leaves its own.")
     for name in LIST_NAMES:
         for action, verb in (("add", "join"), ("remove", "leave")):

@@ -14,6 +14,7 @@ from typing import Any
 from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config, tell_target
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
+from amp_tf.graph.layers import tell_unmatched
 from amp_tf.offline.graph_file import read_graph_file, write_graph_file
 from amp_tf.offline.live_model import is_keras_file
 from amp_tf.offline.saved_model import convert_saved_model, rewrite_saved_model
@@ -75,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"{args.result or 'The result'} {is_or_would} an unconverted copy of {args.source}.", file=sys.stderr)
     tell_target(report)
     if report.unmatched:
-        print(f"No node's name matches: {', '.join(report.unmatched)}", file=sys.stderr)
+        names = (node.name for node in report.nodes)
+        print(f"No node's name matches: {tell_unmatched(report.unmatched, names)}", file=sys.stderr)
     if report.lock_changes:
         print(f"Lock file: {report.lock_changes}", file=sys.stderr)
     return 0

@@ -7,7 +7,6 @@ mends all outputs together (``remedies``).
 from __future__ import annotations
 
 import dataclasses
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Annotated
@@ -17,6 +16,7 @@ from amp_tf.comparing.running import NodeMeasurement
 from amp_tf.comparing.suspects import SUSPICIOUS, Patterns, choices, is_suspicious, narrow, scope_of, suspects
 from amp_tf.comparing.trials import Trials
 from amp_tf.comparing.verdicts import Output, roundoff
+from amp_tf.graph.layers import matches, path_of
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import Followers
 
@@ -38,7 +38,7 @@ class Finding:
 
     Attributes:
         node, op: where.
-        layer: the name scope in which it lies; of a gradient the scope of the layer.
+        layer: the path of its layer in Keras where it was recorded, else its name scope; also of a gradient.
         kind: ``"overflow"``, ``"underflow"``, ``"cancellation"`` (one rounding of its inputs, which is large beside
             its result) or ``"rounding"``.
         local_error: relative L2 error that it adds on exact inputs.
@@ -209,7 +209,7 @@ def _finding(tried: _Tried, precision: Precision, forced: Patterns) -> Finding:
     return Finding(
         node=name,
         op=measured.probe.op,
-        layer=scope_of(name),
+        layer=path_of(name) or scope_of(name),
         kind=_kind(measured, precision),
         local_error=local.distance,
         accumulated_error=measured.accumulated.distance,
@@ -221,7 +221,7 @@ def _finding(tried: _Tried, precision: Precision, forced: Patterns) -> Finding:
         patterns=tried.patterns,
         ratio=max((output.ratio for output in tried.after), default=0.0),
         mends=all(output.is_good for output in tried.after),
-        forced_by=next((pattern for pattern in forced if re.search(pattern, name)), ""),
+        forced_by=next((pattern for pattern in forced if matches(pattern, name)), ""),
     )
 
 

@@ -20,6 +20,7 @@ from amp_tf.comparing.verdicts import LIMIT, Output, has_truth, roundoff
 from amp_tf.comparing.work import Work, Yardstick
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError, GraphError
+from amp_tf.graph.layers import tell_unmatched
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import process
@@ -197,6 +198,7 @@ def _notes(work: Work, measured: OutputMeasurement, result: RewriteResult) -> It
     if any(statistics.nonfinite_truth for statistics in measured.pooled()):
         yield "some outputs are inf or nan in float32 already; those numbers are left out"
     if result.report.unmatched:
-        yield f"no node's name matches {', '.join(result.report.unmatched)}"
+        names = (node.name for node in result.report.nodes)
+        yield f"no node's name matches {tell_unmatched(result.report.unmatched, names)}"
     if has_loops:
         yield "nodes inside of loops are not measured one by one, only the results of loops"

@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.painting.eligibility import SCOPE_ATTR
-from amp_tf.values import dtype_name, invalid
+from amp_tf.values import check_names, check_pattern, dtype_name, invalid
 
 ScopeName = Literal["float32", "f16", "float16", "bfloat16"]
 PRECISIONS: tuple[str, ...] = get_args(ScopeName)
@@ -31,7 +31,7 @@ _patches = Patches()
 
 
 @contextlib.contextmanager
-def scope(precision: ScopeName) -> Iterator[None]:
+def scope(precision: ScopeName, *patterns: str) -> Iterator[None]:
     """Ops created inside, and their gradients, keep or get a precision.
 
     Use it in model code that is traced: in a layer's ``call``, a ``tf.function`` or while a v1 graph is built. Around
@@ -41,15 +41,21 @@ def scope(precision: ScopeName) -> Iterator[None]:
         precision: ``"float32"`` keeps the ops in float32. ``"f16"`` converts them wherever their op can be, whatever
             list it is on. ``"float16"`` and ``"bfloat16"`` do so only where that is the 16-bit type in use.
             Dtypes such as ``tf.float32`` are taken for their names.
+        *patterns: for the nodes that are meant, as in ``AmpConfig.keep_float32``: ``"layer:encoder/block_3"`` and
+            regular expressions for names of nodes. For the others the scope around this one counts. None means all.
 
     Raises:
-        ConfigError: another precision is asked for.
+        ConfigError: another precision is asked for, or a pattern is none.
     """
     name = dtype_name(precision)
     if not isinstance(name, str) or name not in PRECISIONS:
         raise invalid(precision, "amp_tf.scope", ", ".join(PRECISIONS))
+    for pattern in check_names(patterns, where="amp_tf.scope"):
+        check_pattern(pattern, where="amp_tf.scope")
     _install()
-    with _entering(name.encode()):
+    value = "\t".join((name, *patterns)).encode()
+    outer = _current() if patterns else None
+    with _entering(value if outer is None else value + b"\n" + outer):
         yield
 
 

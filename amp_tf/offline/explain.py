@@ -18,6 +18,8 @@ from typing import Any
 
 from amp_tf.config import ENV_VARS, LIST_NAMES, AmpConfig
 from amp_tf.errors import OpListError
+from amp_tf.graph.layers import matches
+from amp_tf.oplists import registered
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.outcome import Painting
@@ -52,6 +54,7 @@ class Explanation:
             field of AmpConfig to patterns; empty where that does not change it.
         change: the list change that would change the decision, field of AmpConfig to ops; empty where none was found.
         matches: how many nodes the pattern for this one finds.
+        registered: why its library registered the op for the list; empty where none did, or a setting moved the op.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Explanation:
     own_change: dict[str, tuple[str, ...]]
     change: dict[str, tuple[str, ...]]
     matches: int = 1
+    registered: str = ""
 
     def __str__(self) -> str:
         is_without_target = self.reason.rule is Rule.NO_TARGET  # so that no lists count
@@ -76,6 +80,8 @@ class Explanation:
         lines = [f"{self.name} ({op}{listed}) {state}: {self.reason}."]
         if is_without_target:
             return "\n".join([*lines, _NAME_A_TARGET])
+        if self.registered:
+            lines.append(f"The op was registered for that list because it {self.registered}.")
         if self.reason.balance is not None:
             lines.append(_weighing(self.reason.balance))
         if len(self.trail) > 1:
@@ -130,7 +136,7 @@ def explain(
     hardware = Hardware.detect_cpu() if hardware is None else hardware
 
     def painted(changed: AmpConfig) -> Painting:
-        quiet = dataclasses.replace(changed, log_path=None, report_path=None)
+        quiet = dataclasses.replace(changed, log_path=None, report_path=None, monitor_path=None)
         result = rewrite(graph, quiet, preserve=preserve, hardware=hardware, library=library, functions=False)
         return result.report.graphs[0].painting
 
@@ -167,8 +173,14 @@ def explain(
         patterns=_patterns(config, reason.rule, node_name),
         own_change=_first(can_change, [own]),
         change=_first(can_change, _candidates(list(ops), list_of, is_f16)),
+        registered=_why_registered(op, list_of),
         matches=sum(re.search(names, name) is not None for name in view.names),
     )
+
+
+def _why_registered(op: str, list_of: Mapping[str, str]) -> str:
+    row = registered.find(op)
+    return row.why if row and list_of.get(op) == row.op_list else ""
 
 
 def _first(changes_it: Callable[[Mapping[str, tuple[str, ...]]], bool], candidates: Any) -> dict[str, tuple[str, ...]]:
@@ -177,7 +189,7 @@ def _first(changes_it: Callable[[Mapping[str, tuple[str, ...]]], bool], candidat
 
 def _patterns(config: AmpConfig, rule: Rule, name: str) -> tuple[str, ...]:
     patterns = getattr(config, _PATTERN_FIELDS[rule]) if rule in _PATTERN_FIELDS else ()
-    return tuple(pattern for pattern in patterns if re.search(pattern, name))
+    return tuple(pattern for pattern in patterns if matches(pattern, name))
 
 
 def _weighing(balance: Balance) -> str:

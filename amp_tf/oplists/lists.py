@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 
 from amp_tf.config import LIST_NAMES, AmpConfig
-from amp_tf.oplists.table import ALLOW, CUDA, DENY, INFER, ROWS
+from amp_tf.oplists.table import ALLOW, CUDA, DENY, INFER, ROWS, OpRow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +43,16 @@ class OpLists:
 
 
 @functools.lru_cache(maxsize=64)
-def build_lists(table: str, config: AmpConfig) -> OpLists:
+def build_lists(table: str, config: AmpConfig, more: tuple[OpRow, ...] = ()) -> OpLists:
     """The lists of a table under a configuration. An op that the user adds to one list leaves the one that it is on.
 
     The level is applied as TensorFlow's pass does: ``TREAT_INFER_AS_DENY`` moves the infer list to the deny list;
     ``TENSOR_CORES_ONLY`` empties all lists but the allow list on the ``cuda`` table, what the user added included.
+
+    Args:
+        table: ``cuda`` or ``cpu``.
+        config: the configuration.
+        more: rows beside the table's: what libraries registered.
     """
     joins = {
         op: name
@@ -55,7 +60,7 @@ def build_lists(table: str, config: AmpConfig) -> OpLists:
         for op in {*getattr(config, f"{name}_add")}.difference(getattr(config, f"{name}_remove"))
     }
     members: dict[str, set[str]] = {name: set() for name in LIST_NAMES}
-    for row in ROWS:
+    for row in (*ROWS, *more):
         if row.table == table and row.op not in joins and row.op not in getattr(config, f"{row.op_list}_remove"):
             members[row.op_list].add(row.op)
     for op, name in joins.items():  # each joins one list only: AmpConfig sees to it

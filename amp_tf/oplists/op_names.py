@@ -23,6 +23,7 @@ from absl import logging
 
 from amp_tf.config import LIST_NAMES, AmpConfig, setting_name
 from amp_tf.errors import OpListError
+from amp_tf.oplists import registered
 from amp_tf.oplists.table import ROWS
 
 _CLOSE = 0.7
@@ -98,7 +99,7 @@ def find_idle_removals(config: AmpConfig) -> tuple[tuple[str, str], ...]:
         (field, op)
         for field, op in changes
         if field.endswith("_remove")
-        and field.removesuffix("_remove") not in _lists_of().get(op, ())
+        and field.removesuffix("_remove") not in _lists_with(op)
         and not any(other == op and name != field for name, other in changes)
     )
 
@@ -115,6 +116,12 @@ def _is_registered(op: str) -> bool:
     from tensorflow.python.framework import op_def_registry
 
     return op_def_registry.get(op) is not None
+
+
+def _lists_with(op: str) -> set[str]:
+    """The lists that an op is on, registered ones included."""
+    row = registered.find(op)
+    return _lists_of().get(op, set()) | ({row.op_list} if row else set())
 
 
 @functools.cache

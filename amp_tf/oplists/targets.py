@@ -12,11 +12,11 @@ import functools
 import hashlib
 
 from amp_tf.config import AmpConfig
-from amp_tf.oplists import cost_tables
+from amp_tf.oplists import cost_tables, registered
 from amp_tf.oplists.cost_tables import CostTable
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.oplists.lists import OpLists, build_lists
-from amp_tf.oplists.table import CPU, CUDA, FLOAT32_ONLY_IN_XLA, FUSED_PRODUCTS
+from amp_tf.oplists.table import CPU, CUDA, FLOAT32_ONLY_IN_XLA, FUSED_PRODUCTS, OpRow
 from amp_tf.precision import Precision
 
 GPU_DEVICE = "GPU"
@@ -99,15 +99,19 @@ def device_type_of(device: str) -> str:
     return "OTHER" if last.startswith("device:") else ""
 
 
-@functools.lru_cache(maxsize=64)
 def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
-    """The target of a configuration on some hardware."""
+    """The target of a configuration on some hardware, with what libraries registered so far."""
+    return _resolve(config, hardware, registered.rows())
+
+
+@functools.lru_cache(maxsize=64)
+def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> Resolution:
     on_gpu = config.target == "gpu" or (config.target == "auto" and hardware.has_gpu)
     default_device = GPU_DEVICE if on_gpu else CPU_DEVICE
     device_type, precision, why_none = _choose(config, hardware, on_gpu)
     if precision is None:
         return Resolution(None, default_device, why_none)
-    lists = build_lists(_table(device_type, precision), config)
+    lists = build_lists(_table(device_type, precision), config, more)
     uses_onednn = _uses_onednn(device_type, precision, hardware)
     # On CPUs the fused products of TensorFlow's remapper are registered as placeholders, which oneDNN replaces for
     # types that it computes. The others end in "Missing 0-th output" when the graph runs.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -20,17 +19,21 @@ from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import nodes_with
 from amp_tf.graph.indices import Flags, Mask, Node
+from amp_tf.graph.layers import Matcher, matcher
 from amp_tf.graph.names import SPLIT_SUFFIX, whole_of
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import kernels
-from amp_tf.oplists.table import CONSTANTS, KERNELS_DECIDE, NEVER_FORCED
+from amp_tf.oplists.table import CONSTANTS, FUSED_PRODUCTS, KERNELS_DECIDE, NEVER_FORCED
 from amp_tf.oplists.targets import Resolution, Target
 from amp_tf.painting.locked import NOTHING_LOCKED, Locked, find_locked
 from amp_tf.painting.reasons import Rule
+from amp_tf.values import is_layer_pattern
 
-SCOPE_ATTR = "_amp_tf_scope"  #: set on ops made inside ``amp_tf.scope``; holds the scope's precision
+#: Set on ops made inside ``amp_tf.scope``. Each line is a scope, the innermost first: its precision and, where it is
+#: for some nodes alone, the patterns for these, with tabs between them.
+SCOPE_ATTR = "_amp_tf_scope"
 SCOPE_FLOAT32 = b"float32"
 SCOPE_F16 = b"f16"  #: whatever 16-bit type is in use
 
@@ -44,12 +47,14 @@ class Obstacles:
         forced: node to the rule that converts it wherever its op can be.
         unmatched: name rules that matched no node of this graph.
         locked: what the lock file keeps in float32.
+        of_scopes: the patterns of the scopes around nodes of this graph, each with whether it matched any.
     """
 
     rule_of: Mapping[int, Rule]
     forced: Mapping[int, Rule]
     unmatched: tuple[str, ...]
     locked: Locked = NOTHING_LOCKED
+    of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
 
 
 def find_obstacles(
@@ -75,8 +80,9 @@ def find_obstacles(
     foreign = {device for device in set(view.devices) if resolution.device_type(device) != wanted}
     if foreign:
         rule_of.update((node, Rule.OTHER_DEVICE) for node, device in enumerate(view.devices) if device in foreign)
+    reading_scopes = _ScopeReader()
     for node, proto in nodes_with(view.protos, SCOPE_ATTR):
-        value = proto.attr[SCOPE_ATTR].s
+        value = reading_scopes.precision_of(proto.attr[SCOPE_ATTR].s, view.names[node])
         if value == SCOPE_FLOAT32:
             rule_of[node] = Rule.KEPT_BY_SCOPE
         elif value in (SCOPE_F16, resolution.target.precision.value.encode()):
@@ -90,10 +96,12 @@ def find_obstacles(
         (config.keep_float32, rule_of, Rule.KEPT_BY_NAME),
     ):
         for pattern in patterns:
-            search = re.compile(pattern).search
+            is_for = matcher(pattern)
             matches = [
-                node for node, name in enumerate(view.names) if search(name) or (node in parts and search(parts[node]))
+                node for node, name in enumerate(view.names) if is_for(name) or (node in parts and is_for(parts[node]))
             ]
+            if is_layer_pattern(pattern):
+                matches += _fused_from(view, parts, is_for)
             found.update((node, rule) for node in matches)
             if not matches:
                 unmatched.append(pattern)
@@ -107,7 +115,50 @@ def find_obstacles(
         for node, rule in forced.items()
         if node not in rule_of and can_be_forced(view.of_kind[view.kinds[node]])
     }
-    return Obstacles(rule_of, forced, tuple(unmatched), locked)
+    return Obstacles(rule_of, forced, tuple(unmatched), locked, reading_scopes.matched)
+
+
+def _fused_from(view: GraphView, parts: Mapping[int, str], is_for: Matcher) -> list[Node]:
+    """Fused products, and their parts, whose filter belongs to a layer.
+
+    TensorFlow's remapper names what it fuses after the last of it, which may be in the layer around it: a product of
+    ``block_1/attention`` and the sum that follows become ``block_1/add``.
+    """
+    found = []
+    for node in {*view.nodes_with(FUSED_PRODUCTS), *parts}:
+        proto = view.protos[node]
+        if proto is not None and len(proto.input) > 1 and is_for(proto.input[1].partition(":")[0]):
+            found.append(node)
+    return found
+
+
+class _ScopeReader:
+    """Reads what ``amp_tf.scope`` left on nodes; patterns are compiled once.
+
+    Attributes:
+        matched: the patterns, each with whether it matched any node.
+    """
+
+    def __init__(self) -> None:
+        self._matchers: dict[str, Matcher] = {}
+        self.matched: dict[str, bool] = {}
+
+    def precision_of(self, value: bytes, name: str) -> bytes:
+        """The precision of the innermost scope that is for a node; empty if none is."""
+        if b"\t" not in value:
+            return value
+        for scope in value.decode().split("\n"):
+            precision, *patterns = scope.split("\t")
+            if not patterns or any(self._is_for(pattern, name) for pattern in patterns):
+                return precision.encode()
+        return b""
+
+    def _is_for(self, pattern: str, name: str) -> bool:
+        if pattern not in self._matchers:
+            self._matchers[pattern] = matcher(pattern)
+        is_for = self._matchers[pattern](whole_of(name))
+        self.matched[pattern] = is_for or self.matched.get(pattern, False)
+        return is_for
 
 
 def can_be_forced(signature: Signature) -> bool:

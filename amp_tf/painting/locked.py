@@ -14,7 +14,7 @@ import enum
 from collections.abc import Iterable, Iterator, Sequence
 
 from amp_tf.graph.indices import Node
-from amp_tf.graph.layers import is_gradient, is_within, path_of, without_calls
+from amp_tf.graph.layers import is_gradient, is_within, scope_of, without_calls
 from amp_tf.graph.names import whole_of
 from amp_tf.graph.sizes import Shapes, shape_of
 from amp_tf.graph.view import GraphView
@@ -134,7 +134,7 @@ def find_layers(view: GraphView, shapes: Shapes | None) -> list[Layer]:
         name = view.names[node]
         if is_gradient(name):
             continue
-        path = path_of(name)
+        path = scope_of(name)
         ops.setdefault(path, collections.Counter()).update(_computed(view, node))
         weights.setdefault(path, []).extend(_weights(view, node, shapes))
     made = {path: (_structure(counted), tuple(sorted(weights[path]))) for path, counted in ops.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class Painting:
         converted: the units that become 16 bit, in order.
         unmatched: name rules that matched no node.
         locked: what the lock file keeps in float32.
+        of_scopes: the patterns of the scopes in this graph, each with whether it matched a node.
         why_nothing: where nothing is converted, the rule that explains it; else ``None``.
         detail: more words on ``why_nothing``.
     """
@@ -58,6 +59,7 @@ class Painting:
     converted: Sequence[Unit]
     unmatched: tuple[str, ...] = ()
     locked: Locked = NOTHING_LOCKED
+    of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
     why_nothing: Rule | None = None
     detail: str = ""
     _marks: Marks | None = None
@@ -79,6 +81,7 @@ class Painting:
             converted=converted,
             unmatched=canvas.obstacles.unmatched,
             locked=canvas.obstacles.locked,
+            of_scopes=canvas.obstacles.of_scopes,
             why_nothing=_why_nothing(canvas) if nothing else None,
             _marks=Marks(
                 node_of=np.asarray(canvas.node_of, np.int32),

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import shlex
 import time
 from collections.abc import Iterable, Sequence
 
 from amp_tf.config import ENV_VARS
-from amp_tf.graph.layers import layer_of
+from amp_tf.graph.layers import matches
 from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.painting.changes import NO_CHANGE, Change
@@ -23,6 +22,7 @@ from amp_tf.painting.paint import RULES
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting.figures import PRODUCTS
 from amp_tf.reporting.graph_figures import GraphFigures
+from amp_tf.reporting.layers import layer_of
 
 MOST = 12  #: roots that are tried
 TOGETHER = 3  #: how many of the best are tried together
@@ -231,7 +231,7 @@ def _root_of(graph: GraphFigures, node: int) -> Root | None:
     if kind is COST and math.isnan(graph.figures.elements[origin]):
         kind = SHAPE
     if kind is NAME:
-        patterns = tuple(pattern for pattern in graph.basis.patterns if re.search(pattern, name))
+        patterns = tuple(pattern for pattern in graph.basis.patterns if matches(pattern, name))
         return Root(NAME, ", ".join(patterns), patterns)
     what = {
         **dict.fromkeys((DENY, NO_LIST, KERNEL), op),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from amp_tf.graph.layers import layer_of
+from amp_tf.graph.layers import path_of
 from amp_tf.lock import Layer
 from amp_tf.precision import Precision
 from amp_tf.reporting import document_types as types
@@ -24,6 +24,7 @@ from amp_tf.reporting.basis import InsertedCast
 from amp_tf.reporting.blockers import Blocker, Together, find_blockers
 from amp_tf.reporting.facts import ProcessFacts
 from amp_tf.reporting.graph_figures import GraphFigures
+from amp_tf.reporting.layers import layer_of
 
 if TYPE_CHECKING:
     from amp_tf.reporting.schema import RewriteReport
@@ -63,6 +64,7 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
         "hooks": dict(facts.hooks),
         "loss_scales": [{**dataclasses.asdict(curve), "points": list(curve.points)} for curve in facts.loss_scales],
         "steps": [dict(row) for row in facts.steps],
+        "monitored": [dict(row) for row in facts.monitored],
         "figures": figures_found,
         "ops": ops,
         "blockers": [_blocker_row(blocker) for blocker in blockers],
@@ -222,6 +224,8 @@ class _Row:
         }
         if reason.cause:
             row["cause"] = reason.cause
+        if layer := path_of(row["name"]):
+            row["layer"] = layer
         if view.devices[node]:
             row["device"] = view.devices[node]
         if self._figures:

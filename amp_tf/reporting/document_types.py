@@ -41,7 +41,7 @@ class Totals(TypedDict, total=False):
     casts: int
 
 
-class Setting(TypedDict("From", {"from": Annotated[str, "default, a variable, or amp_tf.enable"]})):
+class Setting(TypedDict("From", {"from": Annotated[str, "default, a variable, amp_tf.enable, or amp_tf.register_op"]})):
     """A setting in force."""
 
     field: str
@@ -75,6 +75,21 @@ class Steps(TypedDict):
     first_ms: float
     median_ms: Annotated[float, "of the last 1,000 steps but the first"]
     fastest_ms: float
+
+
+class MonitoredLayer(TypedDict):
+    """A layer near a limit of the 16-bit type, at the last reading of a monitor."""
+
+    model: str
+    step: Annotated[int, "steps that the model had made before the reading"]
+    layer: Annotated[str, "its path in Keras, with (gradient) behind it for the nodes of its gradient"]
+    largest: Annotated[float, "the largest size of a number in float32"]
+    smallest: Annotated[float, "the smallest one that is not zero"]
+    overflow: Annotated[float, "share of the numbers that are inf or nan, and finite in float32"]
+    underflow: Annotated[float, "share that is zero, and in float32 too small for 16 bit"]
+    distance: Annotated[float, "relative L2 distance from float32"]
+    nearness: Annotated[float, "to its nearest limit: 1 is at it"]
+    limit: Annotated[str, ("overflow", "range", "underflow", "distance")]
 
 
 class Counts(TypedDict):
@@ -173,6 +188,7 @@ class FullNodeRow(NodeRow, total=False):
     """A node with what is known of it."""
 
     cause: Annotated[str, "the node that brought it about; absent where the rule needs none"]
+    layer: Annotated[str, "the path of its layer in Keras; absent where none was recorded"]
     device: Annotated[str, "absent where the node carries none"]
     shapes: Annotated[
         list[list[int] | None], "static shapes of its outputs, -1 for an unknown dimension, null for an unknown rank"
@@ -259,4 +275,7 @@ class Document(_Always, total=False):
     steps: Annotated[
         list[Steps],
         "what the program's own steps took, that which took longest first; absent in older reports",
+    ]
+    monitored: Annotated[
+        list[MonitoredLayer], "under AMP_TF_MONITOR, the layers nearest to a limit first; absent in older reports"
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import threading
+from collections.abc import Mapping
 
 from amp_tf.painting.locked import Match, surest
 from amp_tf.painting.reasons import Rule
@@ -33,6 +34,7 @@ class Totals:
         precisions: the 16-bit types in use.
         unmatched: name rules that matched no node of any graph.
         locked: what was found for each decision of the lock file, the surest of all graphs.
+        of_scopes: the patterns of scopes, each with whether it matched a node of any graph.
         fused: products that stay in float32 because TensorFlow fused them.
     """
 
@@ -44,6 +46,12 @@ class Totals:
     unmatched: tuple[str, ...] = ()
     locked: tuple[Match, ...] = ()
     fused: int = 0
+    of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+
+    @property
+    def idle_patterns(self) -> list[str]:
+        """Name rules, and patterns of scopes, that matched no node of any graph, sorted."""
+        return sorted({*self.unmatched, *(pattern for pattern, is_matched in self.of_scopes.items() if not is_matched)})
 
     def plus(self, graph: GraphReport) -> Totals:
         """The totals with one more graph."""
@@ -56,6 +64,10 @@ class Totals:
             precisions=tuple(dict.fromkeys(used)),
             locked=tuple(surest((*self.locked, *graph.painting.locked.matches)).values()),
             fused=self.fused + graph.painting.count(Rule.NO_FUSED_KERNEL),
+            of_scopes={
+                pattern: self.of_scopes.get(pattern, False) or graph.of_scopes.get(pattern, False)
+                for pattern in {**self.of_scopes, **graph.of_scopes}
+            },
             unmatched=tuple(rule for rule in graph.unmatched if rule in self.unmatched or not self.graphs),
         )
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amp_tf.graph.layers import matcher
 from amp_tf.painting.locked import describe, surest
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
+from amp_tf.values import LAYER, check_pattern
 
 if TYPE_CHECKING:
     from amp_tf.reporting.basis import Basis
     from amp_tf.reporting.facts import ProcessFacts
+    from amp_tf.reporting.layers import Layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +43,13 @@ class NodeReport:
     precision: Precision
     reason: Reason
 
+    @property
+    def layer(self) -> str:
+        """The path of its layer in Keras where it was recorded, else the outermost scopes of its name."""
+        from amp_tf.reporting.layers import layer_of
+
+        return layer_of(self.name)
+
 
 class Nodes(list[NodeReport]):
     """A list of nodes that can be filtered."""
@@ -51,6 +61,7 @@ class Nodes(list[NodeReport]):
         precision: Precision | str | None = None,
         reason: Rule | str | None = None,
         function: str | None = None,
+        layer: str | None = None,
     ) -> Nodes:
         """The nodes that match all given arguments.
 
@@ -59,10 +70,14 @@ class Nodes(list[NodeReport]):
             precision: such as ``"bfloat16"``.
             reason: a :class:`~amp_tf.painting.reasons.Rule` or its name, or words that the reason holds.
             function: the function that holds the node, empty for graphs themselves.
+            layer: the path of a layer, such as ``"encoder/block_3"``, for all nodes inside; each name of it may be a
+                regular expression.
 
         Raises:
             ValueError: there is no such precision.
+            ConfigError: the path names no layer.
         """
+        is_in_layer = None if layer is None else matcher(check_pattern(f"{LAYER}{layer}", where="Nodes.where(layer)"))
         wanted = Precision(precision) if precision is not None else None
         rule = Rule.__members__.get(reason) if isinstance(reason, str) else reason
         return Nodes(
@@ -72,6 +87,7 @@ class Nodes(list[NodeReport]):
             and (wanted is None or node.precision is wanted)
             and (reason is None or (node.reason.rule is rule if rule else str(reason) in str(node.reason)))
             and (function is None or node.function == function)
+            and (is_in_layer is None or is_in_layer(node.name))
         )
 
 
@@ -88,6 +104,7 @@ class GraphReport:
         casts: casts inserted.
         why_nothing: where nothing was converted, why; else ``None``.
         unmatched: name rules that matched no node.
+        of_scopes: the patterns of the scopes in this graph, each with whether it matched a node.
         is_revisit: the graph had been rewritten before (TensorFlow runs its optimizers twice).
         painting: what was decided, for :attr:`nodes`.
         folded: normalizations that were multiplied into the filter of the convolution before them.
@@ -106,6 +123,7 @@ class GraphReport:
     painting: Painting = dataclasses.field(repr=False, compare=False)
     folded: int = 0
     basis: Basis | None = dataclasses.field(default=None, repr=False, compare=False)
+    of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
 
     @property
     def nodes(self) -> Iterator[NodeReport]:
@@ -166,9 +184,11 @@ class RewriteReport:
 
     @property
     def unmatched(self) -> tuple[str, ...]:
-        """Name rules that matched no node of any graph."""
+        """Name rules, and patterns of scopes, that matched no node of any graph."""
         sets = [set(graph.unmatched) for graph in self.graphs]
-        return tuple(sorted(set.intersection(*sets))) if sets else ()
+        scopes = [pair for graph in self.graphs for pair in graph.of_scopes.items()]
+        idle = {pattern for pattern, _ in scopes} - {pattern for pattern, is_matched in scopes if is_matched}
+        return tuple(sorted(idle.union(set.intersection(*sets) if sets else ())))
 
     @property
     def lock_changes(self) -> str:
@@ -193,6 +213,16 @@ class RewriteReport:
             entry[0] += node.precision.is_f16
             entry[1] += 1
         return {op: (converted, total) for op, (converted, total) in sorted(counts.items())}
+
+    def by_layer(self) -> Layers:
+        """What became of each layer: a list of :class:`~amp_tf.reporting.layers.LayerReport` that prints as a table.
+
+        Layers have their paths in Keras where graphs were traced while amp_tf was on. A product that TensorFlow fused
+        with a sum of the layer around it counts there.
+        """
+        from amp_tf.reporting.layers import report_by_layer
+
+        return report_by_layer(self.graphs)
 
     def __str__(self) -> str:
         """What was converted, by op, and what was left in float32, by reason."""

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from amp_tf.graph.layers import layer_of
 from amp_tf.graph.sizes import Shape
 from amp_tf.oplists.table import FILTERS, MATRIX_PRODUCTS
 from amp_tf.painting.prices import input_shapes
 from amp_tf.reporting.graph_figures import GraphFigures
+from amp_tf.reporting.layers import layer_of
 
 MULTIPLE = 8
 LEAST = 64

@@ -6,6 +6,7 @@ import collections
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from amp_tf.oplists import registered
 from amp_tf.oplists.fusions import SPLIT_PRODUCTS
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
@@ -31,12 +32,13 @@ def plural(count: int, noun: str) -> str:
 
 
 def render(summary: str, nodes: Sequence[NodeReport]) -> str:
-    """The summary, then a line for each op that was converted, and for each rule that left nodes in float32.
+    """The summary, then a line for each op that was converted, for each rule that left nodes in float32, and for each
+    op that a library registered.
 
     Fused products count as their product. Nodes without float32 values, and those whose op is on no list, are counted
     only in the first line.
     """
-    return "\n".join([summary, *_converted(nodes), *_left(nodes)])
+    return "\n".join([summary, *_converted(nodes), *_left(nodes), *_registered(nodes)])
 
 
 def _converted(nodes: Sequence[NodeReport]) -> list[str]:
@@ -57,6 +59,12 @@ def _left(nodes: Sequence[NodeReport]) -> list[str]:
             by_rule.setdefault(node.reason.rule, []).append(node)
     groups = sorted(by_rule.values(), key=len, reverse=True)
     return ["left in float32:", *map(_group, groups)] if groups else []
+
+
+def _registered(nodes: Sequence[NodeReport]) -> list[str]:
+    rows = filter(None, map(registered.find, sorted({node.op for node in nodes})))
+    lines = [f"  {row.op}: {row.op_list} list, because it {row.why}" for row in rows]
+    return ["registered by libraries:", *lines] if lines else []
 
 
 def _group(nodes: Sequence[NodeReport]) -> str:

@@ -25,7 +25,7 @@ from absl import logging
 
 from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import AmpError
-from amp_tf.graph import layers
+from amp_tf.graph.layers import scopes
 from amp_tf.oplists.targets import Resolution
 from amp_tf.reporting.schema import RewriteReport
 
@@ -162,7 +162,7 @@ def _warn_once(path: str, why: str) -> None:
 
 def _scopes(names: Iterable[str]) -> list[str]:
     """The outermost name scopes that hold most nodes, which tells one model from another."""
-    counts = collections.Counter(around[0] for name in names if (around := layers.scopes(name)))
+    counts = collections.Counter(around[0] for name in names if (around := scopes(name)))
     return [scope for scope, _ in counts.most_common(_SCOPES_SHOWN)]
 
 

@@ -240,6 +240,7 @@ def _report(painting: Painting, casts: int, folded: int, basis: Basis | None) ->
         folded=folded,
         why_nothing=None if rule is None else Reason(rule, detail=painting.detail),
         unmatched=painting.unmatched,
+        of_scopes=painting.of_scopes,
         is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*painting.view.names, ""]),
         painting=kept,
         basis=basis,

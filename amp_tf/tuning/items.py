@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from amp_tf.graph.layers import is_gradient, is_within, path_of, without_calls
+from amp_tf.graph.layers import is_gradient, is_within, scope_of, without_calls
 from amp_tf.graph.names import whole_of
 from amp_tf.lock import Decision, Layer
 
@@ -116,9 +116,9 @@ def decisions_of(items: Iterable[Item]) -> tuple[Decision, ...]:
 def _layer_of(name: str, layers: Mapping[str, Layer]) -> str:
     """The innermost layer that a node belongs to; of a gradient that of no layer, its own scope."""
     if not is_gradient(name):
-        return path_of(name)
+        return scope_of(name)
     around = [path for path in layers if is_within(name, path)]
-    return max(around, key=len, default=path_of(name))
+    return max(around, key=len, default=scope_of(name))
 
 
 def _of_layer(layer: Layer, nodes: Sequence[_Node]) -> Item:

@@ -23,9 +23,10 @@ LATE = {"LATE": "1"}
         ({**ON, "AMP_TF_KEEP_FLOAT32": "logits"}, "keep_float32 is ['logits'] there and [] here"),
         ({**ON, "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING": "0"}, "loss scaling is False there and True here"),
         ({"AMP_TF_DISABLE": "1"}, "worker 1 runs without amp_tf"),
+        (ON | {"REGISTERED": "infer"}, "the list of op RGBToHSV is 'infer' there and None here"),
         (ON, ""),
     ],
-    ids=["precision", "names", "loss scaling", "off", "equal"],
+    ids=["precision", "names", "loss scaling", "off", "registered op", "equal"],
 )
 def test_workers_with_other_settings_stop_at_their_first_step(other: dict[str, str], said: str, tmp_path: Path) -> None:
     each = json.dumps([ON, other])

@@ -30,6 +30,36 @@ def test_ops_inside_are_marked_and_ops_outside_are_not():
     assert _scope_of(_trace(_two_layers, (4, 4), (4, 4))) == [b"float32", None]
 
 
+def test_a_scope_may_be_for_the_nodes_of_some_layers_alone():
+    def step(x, w):
+        with tf.GradientTape() as tape, amp_tf.scope("float32", "layer:head", "^other/"):
+            tape.watch(w)
+            with tf.name_scope("body"), amp_tf.scope("f16", "layer:nobody"):
+                x = tf.matmul(x, w)
+            with tf.name_scope("head"):
+                x = tf.matmul(x, w)
+            loss = tf.reduce_sum(x)
+        return tape.gradient(loss, w)
+
+    graph = _trace(step, (4, 4), (4, 4))
+    outer = b"float32\tlayer:head\t^other/"
+    assert _scope_of(graph)[:2] == [b"f16\tlayer:nobody\n" + outer, outer]
+    nodes = amp_tf.rewrite(graph, CONFIG).report.nodes.where(op="MatMul")
+    kept = [node.name for node in nodes if node.reason.rule is Rule.KEPT_BY_SCOPE]
+    assert kept == ["head/MatMul", "gradient_tape/head/MatMul/MatMul", "gradient_tape/head/MatMul/MatMul_1"]
+    assert sum(node.precision.is_f16 for node in nodes) == 2
+    assert amp_tf.rewrite(graph, CONFIG).report.unmatched == ("^other/", "layer:nobody")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [("layer:", "amp_tf.scope: 'layer:' names no layer"), ("(", r"amp_tf.scope: '\(' is not a regular expression")],
+)
+def test_a_bad_pattern_of_a_scope_is_refused(pattern, message):
+    with pytest.raises(amp_tf.ConfigError, match=f"^{message}"), amp_tf.scope("float32", pattern):
+        pass
+
+
 def test_gradients_of_a_tape_follow_their_op():
     def step(x, w):
         with tf.GradientTape() as tape:

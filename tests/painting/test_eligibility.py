@@ -102,6 +102,52 @@ def test_a_scope_for_any_16_bit_type_forces_and_one_for_another_type_does_not():
     assert painted(text.format("bfloat16"), precision="float16").f16 == ""
 
 
+LAYERS = """
+    x = Placeholder()
+    net/block_1/first/MatMul = MatMul(x, x)
+    net/block_1/first/Relu = Relu(net/block_1/first/MatMul)
+    net/block_12/first/MatMul = MatMul(net/block_1/first/Relu, x)
+    gradient_tape/net/block_1/first/MatMul/MatMul_1 = MatMul(net/block_12/first/MatMul, x)
+"""
+
+
+@pytest.mark.parametrize("pattern", ["layer:block_1", "layer:net/block_1/first", "layer:block_\\d/first"])
+def test_a_layer_is_kept_by_its_path_with_its_gradient(pattern):
+    result = painted(LAYERS, keep_float32=(pattern,))
+    assert result.f16 == "net/block_12/first/MatMul"
+    assert result.why("net/block_1/first/Relu") == (Rule.KEPT_BY_NAME, "")
+    assert result.painting.unmatched == ()
+
+
+def test_a_layers_pattern_that_matches_nothing_is_told():
+    assert painted(LAYERS, keep_float32=("layer:block_2",)).painting.unmatched == ("layer:block_2",)
+
+
+ATTRIBUTES = "num_args=2 TArgs=[float32, float32] fused_ops=['BiasAdd', 'Add']"
+FUSED = f"""
+    x = Placeholder()
+    net/block/first/w = Placeholder()
+    net/block/first/b = Placeholder()
+    net/before/Relu = Relu(x)
+    net/block/add = _FusedMatMul(net/before/Relu, net/block/first/w, net/block/first/b, net/before/Relu) {ATTRIBUTES}
+"""
+
+
+def test_a_product_that_tensorflow_named_after_the_sum_around_its_layer_belongs_to_its_layer():
+    for pattern, kept in (("layer:block/first", True), ("layer:block", True), ("layer:before", False)):
+        result = painted(FUSED, precision="bfloat16", keep_float32=(pattern,))
+        assert (result.rule("net/block/add") is Rule.KEPT_BY_NAME) == kept, pattern
+
+
+def test_a_scope_for_some_layers_is_for_their_nodes_alone():
+    inner = "float32\tlayer:block_1\tlayer:block_7"
+    marked = LAYERS.replace("MatMul(x, x)", f"MatMul(x, x) _amp_tf_scope='{inner}'")
+    marked = marked.replace("Relu, x)", f"Relu, x) _amp_tf_scope='{inner}'")
+    result = painted(marked)
+    assert result.why("net/block_1/first/MatMul") == (Rule.KEPT_BY_SCOPE, "")
+    assert result.why("net/block_12/first/MatMul") == (Rule.ALLOW_LIST, "")
+
+
 def test_nodes_on_another_device_stay_and_what_follows_them_too():
     text = f"""
         x = Placeholder()

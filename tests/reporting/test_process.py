@@ -175,6 +175,16 @@ def test_a_rule_that_matched_in_a_graph_that_is_not_kept_any_more_still_counts_a
     assert ledger.totals().unmatched == ("typo",)
 
 
+def test_a_pattern_of_a_scope_is_idle_if_it_matched_in_no_graph_that_has_the_scope(untouched):
+    ledger = Ledger()
+    marked = [{"a": False, "b": False}, {}, {"a": True}]
+    for of_scopes in marked:
+        graph = dataclasses.replace(untouched.graphs[0], of_scopes=of_scopes)
+        ledger.record(RewriteReport((graph,)), way="grappler")
+    assert ledger.totals().idle_patterns == ["b"]
+    assert ledger.report().unmatched == ("b",)
+
+
 def test_graphs_that_are_kept_for_figures_weigh_more(ledger, converted):
     with_basis = dataclasses.replace(converted.graphs[0], total=MAX_CONVERTED // 10, basis=object())
     for _ in range(3):

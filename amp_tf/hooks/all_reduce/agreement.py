@@ -21,8 +21,9 @@ from amp_tf.errors import ConfigError
 from amp_tf.hooks.loss_scaling import automatic
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.hooks.process import notices
+from amp_tf.oplists import registered
 
-_OF_ONE_WORKER = frozenset({"log_path", "report_path"})
+_OF_ONE_WORKER = frozenset({"log_path", "report_path", "monitor_path", "monitor_every"})
 _PRESENCE_SECONDS = 60.0  # the others connected together with this one, and published at once
 _SETTINGS_SECONDS = 600.0  # until all workers have reached the same step
 _lock = threading.Lock()
@@ -104,7 +105,7 @@ def _compare() -> str:
     _announce()
     settings = {name: value for name, value in dataclasses.asdict(_config).items() if name not in _OF_ONE_WORKER}
     settings["lock"] = lock.read(_config.lock).digest  # the file may lie elsewhere there
-    mine = json.dumps({**settings, "loss scaling": automatic.is_scaling()})
+    mine = json.dumps({**settings, "loss scaling": automatic.is_scaling(), **_registered_ops()})
     round_number = next(_rounds)
     context.context().set_config_key_value(f"{_key(server)}/{round_number}", mine)
     others = [f"amp_tf/{job.name}/{task}" for job in server.cluster.job if job.name in _JOBS for task in job.tasks]
@@ -120,6 +121,11 @@ def _compare() -> str:
         if theirs != mine:
             return f"{_name(other)} {_difference(theirs, mine)}"
     return ""
+
+
+def _registered_ops() -> dict[str, str]:
+    """The lists of the ops that libraries registered here, by what :func:`_difference` calls them."""
+    return {f"the list of op {row.op}": row.op_list for row in registered.rows()}
 
 
 def _read(keys: list[str], seconds: float) -> dict[str, str]:

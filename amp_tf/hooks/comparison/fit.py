@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from amp_tf.comparing.train_functions import is_labelled, iterate, owner_of, steps_a_call, without_optionals
 from amp_tf.hooks.comparison.calls import Call, as_function
 from amp_tf.hooks.comparison.training import Training
 from amp_tf.hooks.patches import Patch, calling
@@ -26,8 +27,7 @@ def patches(training: Training, library: str) -> list[Patch]:
         training: the state shared by the patches.
         library: ``"keras"`` or ``"tf_keras"``.
     """
-    model = importlib.import_module(library).Model
-    owner = next(base for base in model.__mro__ if "make_train_function" in vars(base))
+    owner = owner_of(importlib.import_module(library).Model)
     return [(owner, "make_train_function", calling(_make_train_function, training, owner))]
 
 
@@ -57,11 +57,11 @@ class _Watched:
         if self._training.is_awaited:
             with self._training.surviving():
                 self._compare(iterator)
-            self._again = _iterate(self._taken) if self._taken else None
+            self._again = iterate(self._taken) if self._taken else None
         if not self._taken:
             self._again = None
             return self._function(iterator)
-        del self._taken[: _steps_a_call(self._model)]
+        del self._taken[: steps_a_call(self._model)]
         return self._function(self._again)
 
     def __getattr__(self, name: str) -> Any:
@@ -70,7 +70,7 @@ class _Watched:
     def _compare(self, iterator: Any) -> None:
         import tensorflow as tf
 
-        a_call = _steps_a_call(self._model)
+        a_call = steps_a_call(self._model)
         wanted = -(-self._training.request.steps // a_call) * a_call  # whole calls, so that whole calls are left
         self._taken.extend(itertools.islice(iterator, wanted))
         own = [tf.nest.map_structure(_of_one_replica, batch) for batch in self._taken]
@@ -83,12 +83,6 @@ class _Watched:
             self._training.compare(subject, batches, (*notes, _ONE_REPLICA))
 
 
-def _steps_a_call(model: Any) -> int:
-    """How many batches one call of the train function takes."""
-    count = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None)
-    return 1 if count is None else int(count.numpy() if hasattr(count, "numpy") else count)
-
-
 def _of_one_replica(value: Any) -> Any:
     """The part of a value that belongs to the first replica."""
     import tensorflow as tf
@@ -96,30 +90,13 @@ def _of_one_replica(value: Any) -> Any:
     return value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
 
 
-def _iterate(batches: Sequence[Any]) -> Any:
-    import tensorflow as tf
-
-    dataset: Any = tf.data.Dataset.from_tensors(batches[0])
-    for batch in batches[1:]:
-        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(batch))
-    return iter(dataset)
-
-
 def _as_step(model: Any, taken: Sequence[Any], owner: Any) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
     """The step to compare, its batches, and the notes that go with the result."""
     import tensorflow as tf
 
-    def without_optionals(batch: Any) -> Any:  # by which Keras says None
-        return tf.nest.map_structure(lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch)
-
     batches = [without_optionals(batch) for batch in taken]
-    if type(model).train_step is owner.train_step and all(_is_labelled(batch) for batch in batches):
+    if type(model).train_step is owner.train_step and all(is_labelled(batch) for batch in batches):
         return model, [tuple(part for part in batch if part is not None) for batch in batches], ()
     step = tf.autograph.experimental.do_not_convert(model.train_step) if owner.__module__.startswith("keras") else None
     calls: list[Call] = [((batch,), {}) for batch in batches]
     return (*as_function(model.name, step or model.train_step, calls, jit_compile=model.jit_compile), (_OWN_STEP,))
-
-
-def _is_labelled(batch: Any) -> bool:
-    """Whether a batch is (x, y) or (x, y, sample_weight)."""
-    return isinstance(batch, tuple) and len(batch) in (2, 3) and batch[0] is not None and batch[1] is not None

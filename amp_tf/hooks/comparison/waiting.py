@@ -6,6 +6,7 @@ import atexit
 import contextlib
 from pathlib import Path
 
+from amp_tf.hooks import layer_paths
 from amp_tf.hooks.comparison import fit, functions, sessions
 from amp_tf.hooks.comparison.request import TENSORFLOW, CompareRequest
 from amp_tf.hooks.comparison.training import Training
@@ -29,6 +30,7 @@ def install(library: str, folder: str) -> None:
     if library == "tensorflow":
         _training.request.mark(TENSORFLOW)
     with _training.surviving():
+        layer_paths.install(_training.request.config)  # for patterns that are for layers
         for module in _MODULES[library]:
             for owner, attribute, make in module.patches(_training, library):
                 _patches.put(owner, attribute, make)

@@ -24,7 +24,7 @@ def process_facts() -> ProcessFacts:
     return ProcessFacts(
         process=_process(),
         totals={"graphs": totals.graphs, "nodes": totals.total, "converted": totals.converted, "casts": totals.casts},
-        settings=sources(process_state.settings()),
+        settings=[*sources(process_state.settings()), *_registered_ops()],
         devices=_devices(bool(totals.graphs)),
         hooks={
             "off": state.off,
@@ -36,7 +36,16 @@ def process_facts() -> ProcessFacts:
         },
         loss_scales=_curves(),
         steps=_steps(),
+        monitored=_monitored(),
     )
+
+
+def _registered_ops() -> list[dict[str, Any]]:
+    """What libraries registered, as settings, each op once."""
+    from amp_tf.oplists import registered
+
+    whys = {row.op: f"{row.op_list} list, because it {row.why}" for row in registered.rows()}
+    return [{"field": f"op {op}", "value": why, "from": "amp_tf.register_op"} for op, why in whys.items()]
 
 
 def _process() -> dict[str, Any]:
@@ -74,6 +83,11 @@ def _devices(has_graphs: bool) -> list[dict[str, Any]]:
 def _steps() -> list[dict[str, Any]]:
     times = sys.modules.get("amp_tf.hooks.step_times")
     return times.rows() if times is not None else []
+
+
+def _monitored() -> list[dict[str, Any]]:
+    monitor = sys.modules.get("amp_tf.comparing.monitor")
+    return [row for run in monitor.runs() for row in run.rows()] if monitor is not None else []
 
 
 def _curves() -> list[Any]:

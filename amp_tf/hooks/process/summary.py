@@ -74,6 +74,7 @@ def line() -> str:
     For example ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``, or
     ``0 graphs, 0 of 0 nodes converted, 0 casts: TensorFlow ran no graph …``.
     """
+    from amp_tf.graph.layers import tell_unmatched
     from amp_tf.reporting import process
     from amp_tf.reporting.text import headline, plural
 
@@ -89,8 +90,9 @@ def line() -> str:
         text += f"; {MORE_CASTS}"
     if state.off and totals.graphs:
         text += f"; by now {state.off}"
-    if totals.unmatched:
-        text += f"; patterns that matched no node: {', '.join(sorted(totals.unmatched))}"
+    if totals.idle_patterns:
+        names = (node.name for node in report.nodes)
+        text += f"; patterns that matched no node: {tell_unmatched(totals.idle_patterns, names)}"
     if changes := _lock_changes(totals):
         text += f"; lock file: {changes}"
     if state.failures:

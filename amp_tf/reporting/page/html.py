@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from amp_tf.graph.layers import layer_of
 from amp_tf.reporting.document_types import KIND
+from amp_tf.reporting.layers import layer_of
 
 Document = Mapping[str, Any]
 _FRAME = "width: 100%; height: 36rem; border: 0"
@@ -81,7 +81,8 @@ def _short(node: Mapping[str, Any]) -> list[Any]:
     operations = node.get("operations", 0.0)
     work = None if operations is None else round(operations * (node.get("runs") or 1.0))
     is_f16 = int(node["precision"] != "float32")
-    return [node["name"], node["op"], is_f16, node["reason"], node.get("cause"), work, layer_of(node["name"])]
+    layer = node.get("layer") or layer_of(node["name"])
+    return [node["name"], node["op"], is_f16, node["reason"], node.get("cause"), work, layer]
 
 
 def _resource(name: str) -> str:

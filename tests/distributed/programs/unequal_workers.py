@@ -1,6 +1,7 @@
 """Workers that each have variables of their own: ``unequal_workers.py '[{...}, {...}]' script arguments``.
 
-With ``"LATE": "1"`` among them a worker sets its variables when it is connected to the others, as a script may.
+With ``"LATE": "1"`` among them a worker sets its variables when it is connected to the others, as a script may; with
+``"REGISTERED": "deny"`` it registers an op for that list.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import runpy
 import sys
 from pathlib import Path
 from typing import Any
+
+import amp_tf
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 
@@ -32,6 +35,8 @@ if __name__ == "__main__":
     each = json.loads(sys.argv[1])
     if "TF_CONFIG" in os.environ:
         variables = each[json.loads(os.environ["TF_CONFIG"])["task"]["index"]]
+        if name := variables.pop("REGISTERED", ""):
+            amp_tf.register_op("RGBToHSV", list=name, why="is an example")
         if variables.pop("LATE", ""):
             set_when_connected(variables)
         else:

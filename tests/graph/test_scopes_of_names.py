@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amp_tf.graph.layers import is_gradient, is_within, path_of
+from amp_tf.graph.layers import is_gradient, is_within, scope_of
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from amp_tf.graph.layers import is_gradient, is_within, path_of
     ],
 )
 def test_the_innermost_layer_of_a_forward_node(name: str, path: str) -> None:
-    assert path_of(name) == path
+    assert scope_of(name) == path
 
 
 @pytest.mark.parametrize(

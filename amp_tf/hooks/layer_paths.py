@@ -1,0 +1,74 @@
+"""Records which layers open which name scopes while graphs are traced, so that layers are found by their paths.
+
+Keras 3 opens a scope for each call of a layer through one class, tf_keras asks one method for its name. Both are
+patched to pass on what they get, with the layer. What runs eagerly is not recorded; a graph costs a look into a
+dictionary for each call of a layer, once, when it is traced.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from amp_tf.config import AmpConfig
+from amp_tf.graph.layers import Layer, recorded, scopes
+from amp_tf.hooks.patches import Patches, calling
+
+_SCRATCH = "scratch_graph"  # what Keras 3 calls the graphs that it throws away once it knows the shapes of results
+
+_patches = Patches()
+
+
+def install(config: AmpConfig) -> None:
+    """Records the layers of the Keras libraries that are imported by now. Idempotent; call it again after another."""
+    keras3 = sys.modules.get("keras.src.backend.tensorflow.core")  # absent where Keras 3 has another backend
+    if hasattr(sys.modules.get("keras"), "layers") and keras3 is not None:
+        _patches.put(keras3.name_scope, "__enter__", calling(_enter))
+    if hasattr(sys.modules.get("tf_keras"), "layers"):
+        from tf_keras.src.engine import base_layer
+
+        _patches.put(base_layer.Layer, "_name_scope", calling(_name_scope))
+
+
+def uninstall() -> None:
+    """Stops recording; what was recorded stays, because its graphs do. Idempotent."""
+    _patches.restore()
+
+
+def _enter(enter: Any, scope: Any, /) -> Any:
+    result = enter(scope)
+    if isinstance(scope.caller, sys.modules["keras"].layers.Layer):  # no optimizer and no loss
+        try:
+            _record_keras3()
+        except Exception:  # the names are private: whatever changed, layers are then found by their scopes alone
+            _patches.restore()
+    return result
+
+
+def _record_keras3() -> None:
+    """The scope that was just opened, with Keras' own stack of names and its path."""
+    from keras.src.backend.common import global_state, name_scope
+
+    if here := _scope_here():
+        names = tuple(entry.name for entry in global_state.get_global_attribute("name_scope_stack"))
+        recorded.record(here, Layer(name_scope.current_path(), names))
+
+
+def _name_scope(name_scope: Any, layer: Any, /) -> Any:
+    """The scope that a layer of tf_keras is about to open. It ends with a slash where TensorFlow adds no number."""
+    found = name_scope(layer)
+    if isinstance(found, str) and found.endswith("/") and _scope_here() is not None:
+        names = tuple(scopes(found))
+        recorded.record(found[:-1], Layer("/".join(names), names))
+    return found
+
+
+def _scope_here() -> str | None:
+    """The name scope of the graph that is being built; ``None`` where code runs eagerly, or for shapes alone."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import ops
+
+    if context.executing_eagerly():
+        return None
+    graph = ops.get_default_graph()
+    return None if getattr(graph, "name", "").startswith(_SCRATCH) else str(graph.get_name_scope())

@@ -1,0 +1,182 @@
+"""The layers of Keras are found by their paths, forward and backward, in every way in which their names are made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.graph.layers import matches, path_of, recorded
+from amp_tf.hooks import layer_paths
+from tests.hooks import running
+
+tf_keras = pytest.importorskip("tf_keras")
+
+
+@pytest.fixture(autouse=True)
+def recording() -> Iterator[None]:
+    recorded.forget()
+    layer_paths.install(amp_tf.AmpConfig())
+    yield
+    layer_paths.uninstall()
+    recorded.forget()
+
+
+def step_of(model: Any, shape: tuple[int, ...]) -> Any:
+    """The names of the nodes of a training step, those of functions included."""
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x) ** 2)
+        return tape.gradient(loss, model.trainable_variables)
+
+    graph = step.get_concrete_function(tf.TensorSpec(shape)).graph.as_graph_def()
+    bodies = (graph.node, *(function.node_def for function in graph.library.function))
+    return [(node.name, node.op) for body in bodies for node in body]
+
+
+def path(layer: Any) -> str:
+    """The path of a layer; the first versions of Keras 3 have none."""
+    return str(layer.path) if hasattr(layer, "path") else pytest.skip("layers have no path")
+
+
+def products_by_layer(nodes: Any) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name, op in nodes:
+        if op == "MatMul":
+            counts[path_of(name)] = counts.get(path_of(name), 0) + 1
+    return counts
+
+
+def test_layers_with_the_names_that_keras_gives_are_told_apart() -> None:
+    keras.backend.clear_session()
+    inputs = keras.Input((4,))
+    shared = keras.layers.Dense(4, name="shared")
+    hidden = keras.layers.Dense(4)(shared(shared(inputs)))
+    hidden = keras.layers.Dense(4)(hidden)
+    model = keras.Model(inputs, keras.Sequential([keras.layers.Dense(2)])(hidden))
+    assert [layer.name for layer in model.layers[-3:-1]] == ["dense", "dense_1"]
+    nodes = step_of(model, (3, 4))
+    products = products_by_layer(nodes)
+    # One forward and two backward; the first of all needs no gradient of its input.
+    last = model.layers[-1].layers[-1]
+    counts = {model.get_layer("shared"): 5, model.layers[-3]: 3, model.layers[-2]: 3, last: 3}
+    assert products == {path(layer): count for layer, count in counts.items()}
+    assert sum(op == "MatMul" and matches("layer:dense", name) for name, op in nodes) == 3
+
+
+def test_layers_inside_of_layers_have_the_paths_of_keras() -> None:
+    class Block(keras.layers.Layer):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            self.inner = keras.layers.Dense(4, name="inner")
+
+        def call(self, x: Any) -> Any:
+            return self.inner(x) + x
+
+    class Model(keras.Model):
+        def __init__(self) -> None:
+            super().__init__(name="outer")
+            self.blocks = [Block(name=f"block_{number}") for number in (1, 12)]
+
+        def call(self, x: Any) -> Any:
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    model = Model()
+    model(tf.ones((1, 4)))
+    paths = [path(block.inner) for block in model.blocks]
+    assert paths == ["outer/block_1/inner", "outer/block_12/inner"]
+    assert products_by_layer(step_of(model, (3, 4))) == {paths[0]: 2, paths[1]: 3}
+
+
+def test_a_recurrent_layers_loop_belongs_to_it_and_its_cell() -> None:
+    model = keras.Sequential([keras.layers.LSTM(4, name="lstm"), keras.layers.Dense(2, name="head")], name="net")
+    model(tf.ones((1, 5, 4)))
+    products = products_by_layer(step_of(model, (3, 5, 4)))
+    assert set(products) == {"net/lstm/lstm_cell", "net/head"}
+    assert products["net/head"] == 3
+
+
+def test_tf_keras_has_paths_too() -> None:
+    inputs = tf_keras.Input((4,))
+    shared = tf_keras.layers.Dense(4, name="shared")
+    hidden = tf_keras.Sequential([tf_keras.layers.Dense(4, name="dense_1")], name="inner")(shared(shared(inputs)))
+    model = tf_keras.Model(inputs, tf_keras.layers.Dense(2, name="dense")(hidden), name="net")
+    nodes = step_of(model, (3, 4))
+    assert products_by_layer(nodes) == {"net/shared": 5, "net/inner/dense_1": 3, "net/dense": 3}
+    assert sum(op == "MatMul" and matches("layer:dense", name) for name, op in nodes) == 3
+    assert sum(op == "MatMul" and matches("layer:inner/dense_1", name) for name, op in nodes) == 3
+
+
+def test_what_runs_eagerly_or_for_shapes_alone_is_not_recorded() -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
+    model(tf.ones((1, 4)))
+    tf_keras.layers.Dense(4)(tf.ones((1, 4)))
+    assert recorded.paths() == []
+
+
+def test_uninstall_restores_both_libraries() -> None:
+    from keras.src.backend.tensorflow import core
+    from tf_keras.src.engine import base_layer
+
+    layer_paths.uninstall()
+    before = vars(core.name_scope)["__enter__"], vars(base_layer.Layer)["_name_scope"]
+    layer_paths.install(amp_tf.AmpConfig())
+    layer_paths.install(amp_tf.AmpConfig())
+    assert (vars(core.name_scope)["__enter__"], vars(base_layer.Layer)["_name_scope"]) != before
+    layer_paths.uninstall()
+    assert (vars(core.name_scope)["__enter__"], vars(base_layer.Layer)["_name_scope"]) == before
+
+
+def test_what_goes_wrong_in_the_record_does_not_reach_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_paths, "_record_keras3", lambda: 1 / 0)
+    step_of(keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]), (3, 4))
+    assert not layer_paths._patches
+
+
+PROGRAM = """
+import json, keras, numpy as np, amp_tf
+inputs = keras.Input((8,))
+block = keras.Sequential([keras.layers.Dense(8, name="one"), keras.layers.Dense(8, name="two")], name="block_1")
+other = keras.Sequential([keras.layers.Dense(8, name="one")], name="block_12")
+outputs = keras.layers.Dense(1, name="head")(other(block(inputs)))
+model = keras.Model(inputs, outputs, name="net")
+model.compile("sgd", "mse", jit_compile={jit})
+model.fit(np.ones((16, 8), "float32"), np.ones((16, 1), "float32"), verbose=0)
+model.predict(np.ones((16, 8), "float32"), verbose=0)
+report = amp_tf.report()
+products = [node for node in report.nodes if "MatMul" in node.op]
+def short(layer):  # in the first versions of Keras 3 a path begins with the model
+    return layer.removeprefix("net/")
+print(json.dumps({{
+    "kept": sorted({{short(node.layer) for node in products if node.reason.rule is amp_tf.Rule.KEPT_BY_NAME}}),
+    "f16": sorted({{short(node.layer) for node in products if node.precision.is_f16}}),
+    "layers": [short(layer.layer) for layer in report.by_layer() if layer.f16],
+}}))
+"""
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_program_keeps_a_layer_by_its_path(jit: bool, site_folder: Path) -> None:
+    variables = {
+        running.SWITCH: "1",
+        "AMP_TF_PRECISION": "bfloat16",
+        "AMP_TF_KEEP_FLOAT32": "layer:block_1,layer:heed",
+    }
+    ended = running.run(["-c", PROGRAM.format(jit=jit)], site_folder, variables)
+    assert ended.status == 0, ended.err
+    found = json.loads(ended.out.strip().splitlines()[-1])
+    assert found["kept"] == ["block_1/one", "block_1/two"]
+    assert found["f16"] == ["block_12/one", "head"]
+    assert [layer for layer in found["layers"] if "sgd" not in layer] == ["block_12/one", "head"]
+    told = ended.summary[6].replace("net/", "")
+    assert "patterns that matched no node: layer:heed (the closest layer is head)" in told
