@@ -217,10 +217,10 @@ def match_maxima(canvas: Canvas) -> None:
             if not any(view.ops[canvas.node_of[unit]] in CLOSING for unit in units):
                 canvas.unpaint_allow([unit for unit in units if canvas.rule[unit] not in FORCED], Rule.COMPARED)
             continue
-        if bool(first.rounded) == bool(second.rounded) or not belong_together:
+        rounded = [*first.rounded_beside(second), *second.rounded_beside(first)]
+        if not (rounded and belong_together) or (first.rounded_beside(second) and second.rounded_beside(first)):
             continue
         is_free = canvas.convertible[unit] and not canvas.locked[unit]
-        rounded = first.rounded or second.rounded
         closes_loop = any(view.ops[canvas.node_of[unit]] in CLOSING for unit in rounded)
         may_convert = not canvas.deny[unit] or (closes_loop and canvas.rule[unit] == Rule.AFTER_PRODUCTS)
         if is_free and may_convert:
@@ -236,18 +236,24 @@ class _Chosen:
     Attributes:
         origins: the units that gave the values to choose from; those of :data:`FARTHEST` at most are known.
         converted: the converted units on the way from there.
-        rounded: the same units; empty if they round nothing.
+        roundings: those of them that read float32.
     """
 
     origins: set[Unit]
     converted: list[Unit]
-    rounded: list[Unit]
+    roundings: set[Unit]
+
+    def rounded_beside(self, other: _Chosen) -> list[Unit]:
+        """The converted units that are on the way to this value alone; none if they round nothing."""
+        is_rounded = self.roundings - other.roundings
+        return [unit for unit in self.converted if unit not in other.converted] if is_rounded else []
 
     @classmethod
     def at(cls, canvas: Canvas, unit: Unit) -> _Chosen:
         seen, waiting = {unit}, [unit]
         origins: set[Unit] = set()
-        converted, rounds = [], False
+        converted: list[Unit] = []
+        roundings: set[Unit] = set()
         while waiting and len(seen) < FARTHEST:
             unit = waiting.pop()
             sources = canvas.edges.fanins(unit) if canvas.view.ops[canvas.node_of[unit]] in CHOOSING else ()
@@ -255,10 +261,11 @@ class _Chosen:
                 origins.add(unit)
             elif canvas.allow[unit]:
                 converted.append(unit)
-                rounds |= not all(canvas.allow[source] for source in sources)
+                if not all(canvas.allow[source] for source in sources):
+                    roundings.add(unit)
             waiting += set(sources) - seen
             seen.update(sources)
-        return cls(origins, converted, converted if rounds else [])
+        return cls(origins, converted, roundings)
 
 
 def _unchanged_from(canvas: Canvas, node: int, first_source: dict[int, int]) -> list[int]:

@@ -304,6 +304,25 @@ def test_a_maximum_and_the_values_that_it_is_compared_with_are_rounded_alike():
         assert nodes["product"].precision.is_f16
 
 
+def test_a_rounding_before_both_a_maximum_and_its_values_does_not_excuse_another_of_one_alone():
+    text = """
+        x = Placeholder()
+        c = Placeholder() dtype=bool
+        allow1 = MatMul(x, x)
+        rounded = SelectV2(c, allow1, x)
+        carried = Identity(rounded)
+        axis = Const() dtype=int32 value=int32[]*1
+        largest = Max(carried, axis)
+        same = Equal(largest, carried)
+        allow2 = MatMul(largest, x)
+        """
+    for deny in ((), ("Equal",)):
+        result = painted(text, precision="bfloat16", keep_float32=("^carried$",), deny_add=deny)
+        f16 = set(result.f16.split())
+        assert {"allow1", "allow2"} <= f16
+        assert ("largest" in f16) == ("same" in f16)
+
+
 def masks(x):
     best = tf.reduce_max(x, 1, keepdims=True)
     second = tf.math.top_k(x, 2).values[:, -1:]
