@@ -32,6 +32,7 @@ class Layer:
         weights: the shapes of its products' weights, such as ``"32x64"``; empty where they are not known.
         place: which of the layers with the same structure and weights it is in its graph, from 1.
         alike: how many of these there are.
+        keras: its path in Keras; empty where none was recorded.
     """
 
     path: str
@@ -39,11 +40,13 @@ class Layer:
     weights: tuple[str, ...] = ()
     place: int = 1
     alike: int = 1
+    keras: str = ""
 
     def to_row(self) -> dict[str, Any]:
         """The layer as plain data."""
+        keras = {"keras": self.keras} if self.keras else {}
         place = f"{self.place}/{self.alike}"
-        return {LAYER: self.path, "structure": self.structure, "weights": list(self.weights), "place": place}
+        return {LAYER: self.path, **keras, "structure": self.structure, "weights": list(self.weights), "place": place}
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Layer:
@@ -54,7 +57,17 @@ class Layer:
         """
         place, alike = map(int, _text(row.get("place", "1/1")).split("/"))
         weights = tuple(map(_text, row.get("weights", ())))
-        return cls(_text(row[LAYER]), _text(row.get("structure", "")), weights, place, alike)
+        structure, keras = _text(row.get("structure", "")), _text(row.get("keras", ""))
+        return cls(_text(row[LAYER]), structure, weights, place, alike, keras)
+
+    def is_called_as(self, other: Layer) -> bool:
+        """Whether two layers have the same path in Keras, or, where that is not known of both, the same scopes.
+
+        Of a lock that somebody wrote by hand, the path may be either.
+        """
+        if self.keras and other.keras:
+            return self.keras == other.keras
+        return other.path in (self.path, self.keras)
 
     def is_made_as(self, other: Layer) -> bool:
         """Whether two layers compute the same, with weights of the same shapes where these are known of both."""

@@ -14,7 +14,7 @@ import enum
 from collections.abc import Iterable, Iterator, Sequence
 
 from amp_tf.graph.indices import Node
-from amp_tf.graph.layers import is_gradient, is_within, scope_of, without_calls
+from amp_tf.graph.layers import is_gradient, is_within, path_of, scope_of, without_calls
 from amp_tf.graph.names import whole_of
 from amp_tf.graph.sizes import Shapes, shape_of
 from amp_tf.graph.view import GraphView
@@ -129,19 +129,23 @@ def find_layers(view: GraphView, shapes: Shapes | None) -> list[Layer]:
     """
     ops: dict[str, collections.Counter[str]] = {}
     weights: dict[str, list[str]] = {}
+    keras: dict[str, str] = {}
     computing = view.mask_with(_COMPUTING | SPLITTABLE)
     for node in computing.nonzero()[0].tolist():
         name = view.names[node]
         if is_gradient(name):
             continue
         path = scope_of(name)
+        keras.setdefault(path, path_of(name))
         ops.setdefault(path, collections.Counter()).update(_computed(view, node))
         weights.setdefault(path, []).extend(_weights(view, node, shapes))
     made = {path: (_structure(counted), tuple(sorted(weights[path]))) for path, counted in ops.items()}
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for path, kind in made.items():
         alike.setdefault(kind, []).append(path)
-    return [Layer(path, *kind, alike[kind].index(path) + 1, len(alike[kind])) for path, kind in made.items()]
+    return [
+        Layer(path, *kind, alike[kind].index(path) + 1, len(alike[kind]), keras[path]) for path, kind in made.items()
+    ]
 
 
 def _find(decision: Decision, view: GraphView, layers: Sequence[Layer]) -> Match:
@@ -168,15 +172,17 @@ def _is_named_as(one: str, other: str) -> bool:
 
 def _find_layer(wanted: Layer, view: GraphView, layers: Sequence[Layer]) -> Match:
     name = wanted.path
-    here = [layer for layer in layers if layer.path == name]
+    # A layer in Keras may have several scopes in it, of which the one of the same name comes first.
+    here = sorted((layer for layer in layers if layer.is_called_as(wanted)), key=lambda layer: layer.path != name)
     alike = [layer for layer in layers if layer.is_made_as(wanted)]
-    if any(layer in alike for layer in here):
-        as_many = wanted.alike == 1 or here[0].alike == wanted.alike
-        return Match(name, Certainty.SAME if as_many else Certainty.OTHER_COUNT, name)
+    if same := [layer for layer in here if layer in alike]:
+        as_many = wanted.alike == 1 or same[0].alike == wanted.alike
+        return Match(name, Certainty.SAME if as_many else Certainty.OTHER_COUNT, same[0].path)
     if len(alike) == wanted.alike:
         return Match(name, Certainty.MOVED, alike[wanted.place - 1].path)
     if here or any(is_within(found, name) for found in view.names):
-        return Match(name, Certainty.CHANGED if wanted.structure else Certainty.SAME, name)
+        found = here[0].path if here else name
+        return Match(name, Certainty.CHANGED if wanted.structure else Certainty.SAME, found)
     around = _around(name, (layer.path for layer in layers))
     return Match(name, Certainty.AROUND if around else Certainty.NOT_FOUND, around)
 

@@ -195,7 +195,13 @@ def _graph(graph: GraphFigures) -> types.GraphRow:
 
 def _layer(layer: Layer) -> types.LayerRow:
     place = f"{layer.place}/{layer.alike}"
-    return {"layer": layer.path, "structure": layer.structure, "weights": list(layer.weights), "place": place}
+    return {
+        "layer": layer.path,
+        "keras": layer.keras,
+        "structure": layer.structure,
+        "weights": list(layer.weights),
+        "place": place,
+    }
 
 
 class _Row:

@@ -218,7 +218,8 @@ class CastRow(TypedDict("From", {"from": AnyPrecision})):
 class LayerRow(TypedDict):
     """A layer."""
 
-    layer: str
+    layer: Annotated[str, "the name scopes around its nodes"]
+    keras: Annotated[str, "its path in Keras; empty where none was recorded"]
     structure: Annotated[str, "its forward ops and how often each"]
     weights: Annotated[list[str], "shapes of its products' weights, where they are known"]
     place: Annotated[str, "among the layers that are alike, such as 2/6"]

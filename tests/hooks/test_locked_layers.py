@@ -111,6 +111,15 @@ def step_path(report: amp_tf.RewriteReport, place: int) -> str:
     return [layer.path for layer in step_of(report).painting.locked.layers if "MatMul" in layer.structure][place]
 
 
+def test_a_lock_that_is_written_by_hand_may_name_a_layer_by_its_path_in_keras(folder: Path) -> None:
+    """The scope of the layer b is sequential_1/b_1."""
+    lock = folder / "hand.lock"
+    lock.write_text('{"schema": "amp_tf.lock", "schema_version": 1, "float32": [{"layer": "sequential/b"}]}')
+    report = trained(FIRST, lock)
+    assert kept(report) == {name_of(report, 2)}
+    assert report.lock_changes == ""
+
+
 def test_of_layers_that_are_alike_one_more_is_told(lock: Path) -> None:
     report = trained((*FIRST[:4], ("d", 16), FIRST[4]), lock)
     assert len(kept(report)) == 1
