@@ -33,7 +33,8 @@ from amp_tf.graph.frames import control_links
 from amp_tf.graph.indices import Node
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes, shape_of
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import BIASES, MATRIX_ACTIVATIONS, MATRIX_PRODUCT, RESHAPING
+from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS
+from amp_tf.oplists.table import BIASES, MATRIX_PRODUCT, RESHAPING
 from amp_tf.painting.gelus import find_gelus
 from amp_tf.rewriting.form import Form, Job
 
