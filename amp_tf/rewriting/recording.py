@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import collections
-import contextlib
-import contextvars
 import copy
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 from amp_tf.graph.edits import Edits
@@ -16,7 +13,7 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import READ_OPS
 from amp_tf.painting.changes import Change
 from amp_tf.painting.outcome import Painting
-from amp_tf.reporting.basis import Basis, InsertedCast, is_wanted
+from amp_tf.reporting.basis import Basis, InsertedCast
 from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.hoisting import SUFFIX
 
@@ -31,17 +28,17 @@ def basis_of(form: Form, painting: Painting, casts: Edits, job: Job, function: A
         job: how it was painted.
         function: the FunctionDef, of one.
     """
-    if not (job.config.report_path or is_wanted()):
+    if not job.config.report_path:
         return None
     view = _lasting(painting.view)
     asked = AttributeShapes(view.protos) if isinstance(form.shapes, NoShapes) else form.shapes
     shapes = KnownShapes.of(asked, view.names)
     if function is not None:
-        shapes = (shapes or _inferred(function)).and_also(_of_arguments(function))
+        shapes = (shapes or _inferred(function, job.traced)).and_also(_of_arguments(function))
 
     def paint(change: Change) -> Painting:
         known = shapes.filled() if change.shapes else shapes
-        return job.paint(dataclasses.replace(form, view=view, shapes=known), change)
+        return job.under(change).paint(dataclasses.replace(form, view=view, shapes=known))
 
     return Basis(
         view=view,
@@ -55,28 +52,11 @@ def basis_of(form: Form, painting: Painting, casts: Edits, job: Job, function: A
     )
 
 
-@contextlib.contextmanager
-def traced(function: Any) -> Iterator[None]:
-    """Functions that are rewritten inside the block get their shapes from the graphs that Python traced.
-
-    Args:
-        function: TensorFlow's AtomicFunction; its graph, and those of what it calls, know what variables look like.
-    """
-    token = _traced.set(function)
-    try:
-        yield
-    finally:
-        _traced.reset(token)
-
-
-_traced: contextvars.ContextVar[Any] = contextvars.ContextVar("traced", default=None)
-
-
-def _inferred(function: Any) -> KnownShapes:
+def _inferred(function: Any, traced: Any) -> KnownShapes:
     """The shapes of a function of which the nodes carry none: as it was traced, else what its arguments tell."""
     from tensorflow.python.framework import function_def_to_graph
 
-    graph = _graph_of(_traced.get(), function.signature.name)
+    graph = _graph_of(traced, function.signature.name)
     try:
         graph = graph or function_def_to_graph.function_def_to_graph(function)
     except Exception:  # whatever it lacks, its report has no sizes then
