@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from amp_tf.config import ENV_VARS, LIST_NAMES, AmpConfig
+from amp_tf.config import LIST_NAMES, AmpConfig, variable_of
 from amp_tf.errors import OpListError
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.oplists.hardware import Hardware
@@ -90,7 +90,7 @@ class Explanation:
         if self.patterns:
             field = _PATTERN_FIELDS[self.reason.rule]
             return [
-                f"Its name matches {' and '.join(map(repr, self.patterns))} of {field} ({_variable(field)}): drop that"
+                f"Its name matches {' and '.join(map(repr, self.patterns))} of {field} ({variable_of(field)}): drop that"
             ]
         if self.reason.rule in _SCOPES:
             return ["Take it out of the amp_tf.scope in which the model's code makes it"]
@@ -197,13 +197,9 @@ def _weighing(balance: Balance) -> str:
     )
 
 
-def _variable(field: str) -> str:
-    return next(row.name for row in ENV_VARS if row.field == field)
-
-
 def _setting(change: Mapping[str, tuple[str, ...]]) -> str:
     fields = ", ".join(f"{field}={names!r}" for field, names in change.items())
-    variables = " ".join(f"{_variable(field)}={shlex.quote(','.join(names))}" for field, names in change.items())
+    variables = " ".join(f"{variable_of(field)}={shlex.quote(','.join(names))}" for field, names in change.items())
     return f"AmpConfig({fields}), or {variables}"
 
 
