@@ -18,6 +18,7 @@ from typing import Any
 
 from amp_tf.config import LIST_NAMES, AmpConfig, variable_of
 from amp_tf.errors import OpListError
+from amp_tf.graph.names import missing_node
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.outcome import Painting
@@ -27,7 +28,6 @@ from amp_tf.rewriting.arguments import check_arguments
 from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.fused_names import find_followers, pattern
 from amp_tf.rewriting.garbage import pause_garbage_collector
-from amp_tf.rewriting.node_names import missing_node
 from amp_tf.rewriting.pipeline import decide, settle
 
 BIAS_OP = "BiasAdd"  #: the op that folding makes of the sum behind a convolution
@@ -90,7 +90,8 @@ class Explanation:
         if self.patterns:
             field = _PATTERN_FIELDS[self.reason.rule]
             return [
-                f"Its name matches {' and '.join(map(repr, self.patterns))} of {field} ({variable_of(field)}): drop that"
+                f"Its name matches {' and '.join(map(repr, self.patterns))} of {field} ({variable_of(field)}): "
+                "drop that"
             ]
         if self.reason.rule in _SCOPES:
             return ["Take it out of the amp_tf.scope in which the model's code makes it"]

@@ -11,6 +11,7 @@ from amp_tf.graph.calls import find_loop_bodies
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.indices import Unit
 from amp_tf.graph.list_shapes import ListShapes
+from amp_tf.graph.names import missing_node
 from amp_tf.graph.sizes import AttributeShapes, NoShapes, Shape, Shapes
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
@@ -22,7 +23,6 @@ from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import paint
 from amp_tf.painting.reasons import Rule
-from amp_tf.rewriting.node_names import missing_node
 
 
 @dataclasses.dataclass(frozen=True)
