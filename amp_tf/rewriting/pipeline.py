@@ -20,8 +20,6 @@ from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import Resolution, resolve_target
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.reasons import Reason
-from amp_tf.reporting.basis import Basis
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 from amp_tf.rewriting.arguments import check_arguments, graph_def_of, serialize
 from amp_tf.rewriting.folding import fold
@@ -31,8 +29,8 @@ from amp_tf.rewriting.hoisting import with_early_reads
 from amp_tf.rewriting.lifting import lift
 from amp_tf.rewriting.list_makers import part_lists
 from amp_tf.rewriting.log_files import Log
-from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
-from amp_tf.rewriting.recording import basis_of
+from amp_tf.rewriting.planning import plan_edits
+from amp_tf.rewriting.recording import report_of
 from amp_tf.rewriting.shared_lists import find_narrow_units
 from amp_tf.rewriting.splitting import split, with_split_products
 
@@ -216,7 +214,7 @@ def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> 
     """Read, decide, apply, verify: the new FunctionDef; the function itself if no node changed."""
     view = read_function(function, job.templates)
     form, painting, casts = decide(job.form(view, shapes), job)
-    report = _report(form, painting, casts, basis_of(form, painting, casts, job, function))
+    report = report_of(form, painting, casts, job, function)
     result = function
     if casts:
         result = editor.apply_to_function(function, view.names, view.signatures, casts)
@@ -228,7 +226,7 @@ def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest
     """Read, decide, apply, verify: the new nodes and what follows; nothing if none changed."""
     view = read_graph(graph, job.templates)
     form, painting, casts = decide(job.form(view, shapes), job)
-    report = _report(form, painting, casts, basis_of(form, painting, casts, job))
+    report = report_of(form, painting, casts, job)
     if not casts:
         return b"", report
     result = editor.apply_to_graph(graph.node, view.names, form.edits.then(casts), rest)
@@ -264,25 +262,6 @@ def _rewrite_library(library: Any, job: Job) -> list[GraphReport]:
         if new_function is not function:
             function.CopyFrom(new_function)
     return reports
-
-
-def _report(form: Form, painting: Painting, casts: Edits, basis: Basis | None) -> GraphReport:
-    kept = painting.detached()
-    rule = painting.why_nothing
-    return GraphReport(
-        function=painting.view.function,
-        way="offline",
-        precision=painting.precision,
-        total=painting.view.node_count,
-        converted=len(painting.converted_nodes()),
-        casts=len(casts.new),
-        folded=len(form.folded.scales),
-        why_nothing=None if rule is None else Reason(rule, detail=painting.detail),
-        unmatched=painting.unmatched,
-        is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*painting.view.names, ""]),
-        painting=kept,
-        basis=basis,
-    )
 
 
 def _verify(before: GraphView, read: Callable[[], GraphView], edits: Edits, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Keeps what a report's figures are found from, where somebody asked for a report."""
+"""The report of one graph: counts, and what its figures are found from, where somebody asked for a report."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import READ_OPS
 from amp_tf.painting.changes import Change
 from amp_tf.painting.outcome import Painting
+from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.basis import Basis, InsertedCast
+from amp_tf.reporting.schema import GraphReport
 from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.hoisting import SUFFIX
+from amp_tf.rewriting.planning import CAST_SUFFIX
 
 
-def basis_of(form: Form, painting: Painting, casts: Edits, job: Job, function: Any = None) -> Basis | None:
-    """What the figures of a graph are found from; ``None`` where nobody asked for them.
+def report_of(form: Form, painting: Painting, casts: Edits, job: Job, function: Any = None) -> GraphReport:
+    """The report of a graph.
 
     Args:
         form: the graph as it was painted.
@@ -28,6 +31,25 @@ def basis_of(form: Form, painting: Painting, casts: Edits, job: Job, function: A
         job: how it was painted.
         function: the FunctionDef, of one.
     """
+    rule = painting.why_nothing
+    return GraphReport(
+        function=painting.view.function,
+        way="offline",
+        precision=painting.precision,
+        total=painting.view.node_count,
+        converted=len(painting.converted_nodes()),
+        casts=len(casts.new),
+        folded=len(form.folded.scales),
+        why_nothing=None if rule is None else Reason(rule, detail=painting.detail),
+        unmatched=painting.unmatched,
+        is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*painting.view.names, ""]),
+        painting=painting.detached(),
+        basis=_basis(form, painting, casts, job, function),
+    )
+
+
+def _basis(form: Form, painting: Painting, casts: Edits, job: Job, function: Any) -> Basis | None:
+    """What the figures of a graph are found from; ``None`` where nobody asked for them."""
     if not job.config.report_path:
         return None
     view = _lasting(painting.view)
