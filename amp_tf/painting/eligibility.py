@@ -48,8 +48,9 @@ class Obstacles:
 
 
 def find_obstacles(view: GraphView, resolution: Resolution, config: AmpConfig, preserve: Iterable[str]) -> Obstacles:
-    """Goes over the nodes once: preserved names, devices, scopes, name rules."""
-    assert resolution.target is not None
+    """Goes over the nodes once: preserved names, devices, scopes, name rules; none of them without a target."""
+    if resolution.target is None:
+        return Obstacles({}, {}, ())
     rule_of: dict[int, Rule] = {}
     forced: dict[int, Rule] = {}
     wanted = resolution.target.device_type

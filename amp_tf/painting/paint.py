@@ -54,7 +54,7 @@ def paint(
 
     Args:
         view: the graph.
-        resolution: what is converted here, from :func:`amp_tf.oplists.targets.resolve_target`; not nothing.
+        resolution: what is converted here, from :func:`amp_tf.oplists.targets.resolve_target`.
         obstacles: what forbids to touch nodes, or forces them.
         is_function: whether an op is a function of the graph's library.
         calls_products: whether a node that holds or calls functions computes products in them; asked with its NodeDef.
@@ -67,6 +67,8 @@ def paint(
     Raises:
         GraphError: a loop is broken.
     """
+    if resolution.target is None:
+        return Painting.blank(view, Rule.NO_TARGET, resolution.why_none)
     if folded.scales:
         moved = dict.fromkeys(folded.scales, Rule.SCALES_FILTER)
         obstacles = dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **moved})

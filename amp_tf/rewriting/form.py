@@ -138,8 +138,6 @@ class Job:
 
     def paint(self, form: Form) -> Painting:
         """Decides what becomes 16 bit."""
-        if self.resolution.target is None:
-            return Painting.blank(form.view, Rule.NO_TARGET, self.resolution.why_none)
         painting = paint(
             form.view,
             self.resolution,
