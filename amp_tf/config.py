@@ -339,8 +339,12 @@ def with_settings(config: AmpConfig, settings: Mapping[str, Any], *, where: str)
 
 def setting_name(field: str) -> str:
     """A field under its name in Python and in the environment."""
-    variable = next(row.name for row in ENV_VARS if row.field == field)
-    return f"AmpConfig.{field} ({variable})"
+    return f"AmpConfig.{field} ({variable_of(field)})"
+
+
+def variable_of(field: str) -> str:
+    """The environment variable of a field."""
+    return next(row.name for row in ENV_VARS if row.field == field)
 
 
 def _check_lists(config: AmpConfig) -> None:

@@ -277,7 +277,7 @@ def peak_growth(name: str, cache: pathlib.Path, *, as_bytes: bool) -> int:
     amp_tf.rewrite(warm.graph_def, CONFIG, preserve=warm.preserve)
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present size
     before = _status("VmRSS")
-    result = convert(given, CONFIG, preserve=preserve)
+    result = convert(given, CONFIG, preserve=preserve, hardware=amp_tf.Hardware.detect_cpu())
     assert result.changed
     return _status("VmHWM") - before
 

@@ -1,6 +1,7 @@
 """One graph's journey: what each stage of a rewrite makes of six nodes, for CONTRIBUTING.md.
 
-The calls are those of ``_rewrite_nodes`` in ``amp_tf/rewriting/pipeline.py``, with what they give printed between them.
+The calls are those of ``_rewrite_nodes`` and ``decide`` in ``amp_tf/rewriting/pipeline.py``, with what they give
+printed between them.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ def _stages() -> Iterator[str]:
     from amp_tf.graph.reader import read_graph, read_nodes
     from amp_tf.graph.serialized import SerializedGraph, parse_graph, read_table
     from amp_tf.oplists.hardware import Hardware
+    from amp_tf.oplists.targets import resolve_target
+    from amp_tf.rewriting.form import Job
     from amp_tf.rewriting.hoisting import with_early_reads
     from amp_tf.rewriting.pipeline import prepare
     from amp_tf.rewriting.planning import plan_edits
-    from amp_tf.rewriting.run import Run
 
     graph_def = make_graph()
     graph = SerializedGraph(graph_def.SerializeToString())
-    job = Run(AmpConfig(), Hardware(cpu_has_bf16=True)).job(graph.library, preserve=frozenset({"out"}))
+    resolution = resolve_target(AmpConfig(), Hardware(cpu_has_bf16=True))
+    job = Job.of(AmpConfig(), resolution, graph.library, preserve=frozenset({"out"}))
 
     yield "read:    view = read_graph(graph, job.templates)            nodes, units, edges between units"
     view = read_graph(graph, job.templates)

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_library, op_def_registry
 
 from amp_tf.oplists.cost_tables import BROADCAST
-from amp_tf.oplists.costs import SWISH
+from amp_tf.oplists.fusions import SWISH
 from amp_tf.oplists.table import Trait
 
 BATCH, CHANNELS = 8, 64

@@ -11,10 +11,10 @@ from typing import Any
 
 from amp_tf.config import LEVELS, LIST_NAMES, PRECISIONS, TARGETS, AmpConfig
 from amp_tf.errors import GraphError
+from amp_tf.graph.names import missing_node
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting.schema import RewriteReport
-from amp_tf.rewriting.node_names import missing_node
 from amp_tf.values import dtype_name, read_names, read_patterns
 
 _PRECISION = "the 16-bit type; auto, the default, converts nothing on a CPU without bfloat16 arithmetic"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os.path
 from pathlib import Path
@@ -14,7 +15,7 @@ from amp_tf.errors import AmpError, FileError, printable
 from amp_tf.offline.graph_file import read_graph_file
 from amp_tf.offline.live_model import is_keras_file
 from amp_tf.offline.saved_model import is_saved_model, rewrite_saved_model
-from amp_tf.reporting import basis, files
+from amp_tf.reporting import files
 from amp_tf.reporting.facts import ProcessFacts
 from amp_tf.reporting.page import html
 from amp_tf.reporting.schema import RewriteReport
@@ -113,21 +114,24 @@ def _of_folder(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
             where=str(folder),
             fix="Name a folder that AMP_TF_REPORT or LOG_PATH wrote to, or that holds a SavedModel",
         )
-    with basis.kept():
-        config = read_config(args)
-        reports = [_rewritten(str(path), config) for path in graphs]
+    config = _reporting(args)
+    reports = [_rewritten(str(path), config) for path in graphs]
     found = RewriteReport(tuple(graph for report in reports for graph in report.graphs), facts=_facts(str(folder)))
     return [found.to_dict()]
 
 
 def _of_model(source: str, args: argparse.Namespace) -> dict[str, Any]:
-    config = read_config(args)
-    with basis.kept():
-        if source.endswith(_GRAPHS):
-            report = _rewritten(source, config)
-        else:
-            report = rewrite_saved_model(source, config, hardware=hardware_for(config))[1]
+    config = _reporting(args)
+    if source.endswith(_GRAPHS):
+        report = _rewritten(source, config)
+    else:
+        report = rewrite_saved_model(source, config, hardware=hardware_for(config))[1]
     return RewriteReport(report.graphs, facts=_facts(source)).to_dict()
+
+
+def _reporting(args: argparse.Namespace) -> AmpConfig:
+    """The settings with which a rewrite keeps what a report's figures are found from."""
+    return dataclasses.replace(read_config(args), report_path=args.html or args.json or "-")
 
 
 def _rewritten(path: str, config: AmpConfig) -> RewriteReport:

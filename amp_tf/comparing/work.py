@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -121,15 +122,12 @@ class Work:
             what: it is called, for people.
             numbers: of the batches; all by default.
         """
-        version = self._version(graph, what)
-        try:
+        with contextlib.closing(self._version(graph, what)) as version:
             for scale in _SCALES if self.step.is_scaled and self.precision.needs_loss_scaling else ():
                 measured = self._compare_with_float32(version, what, numbers, scale, is_over=self._overflows)
                 if measured.is_cut or not self._overflows(*measured.rows.values()):
                     return measured, scale
             return self._compare_with_float32(version, what, numbers, _UNSCALED), _UNSCALED
-        finally:
-            version.close()
 
     def yardstick(self, measured: OutputMeasurement, config: AmpConfig, scale: float) -> Yardstick:
         """How much the batches with the largest errors may differ.
@@ -180,11 +178,7 @@ class Work:
             config: by which it was rewritten.
             scale: of the loss.
         """
-        version = self._version(self.rewritten(_ideal(config)).graph, _IDEAL)
-        try:
-            measured = self._compare_with_float32(version, _IDEAL, None, scale)
-        finally:
-            version.close()
+        measured = self._measure_ideal(config, None, scale)
         batches = zip(*(measured.pooled([number]) for number in measured.rows), strict=True)
         largest = [max(of_output, key=lambda one: one.error) for of_output in batches]
         ideal = [
@@ -202,12 +196,7 @@ class Work:
         """
         if not any(one.nonfinite for one in yardstick.ideal):
             return yardstick
-        version = self._version(self.rewritten(_ideal(config)).graph, _IDEAL)
-        try:
-            ideal = self._compare_with_float32(version, _IDEAL, yardstick.numbers, scale).pooled()
-        finally:
-            version.close()
-        return dataclasses.replace(yardstick, ideal=ideal)
+        return dataclasses.replace(yardstick, ideal=self._measure_ideal(config, yardstick.numbers, scale).pooled())
 
     def judge(self, measured: OutputMeasurement, yardstick: Yardstick) -> list[Output]:
         """The verdict on each output."""
@@ -227,6 +216,10 @@ class Work:
     def _version(self, graph: Any, what: str) -> RunnableStep:
         self._progress(f"{what}: building the graph")
         return RunnableStep(self.step, self.flat, graph, is_compiled=self.is_compiled)
+
+    def _measure_ideal(self, config: AmpConfig, numbers: Sequence[int] | None, scale: float) -> OutputMeasurement:
+        with contextlib.closing(self._version(self.rewritten(_ideal(config)).graph, _IDEAL)) as version:
+            return self._compare_with_float32(version, _IDEAL, numbers, scale)
 
     def _compare_with_float32(
         self, version: RunnableStep, what: str, numbers: Sequence[int] | None, scale: float, **settings: Any

@@ -1,10 +1,17 @@
-"""Names for new nodes."""
+"""Names of nodes: of new ones, of parts of others, and of those that a graph does not have."""
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from amp_tf.errors import GraphError
+
+SPLIT_SUFFIX = "AmpTfSplit"  #: ends the names of the nodes that a fused product is split into
+_PART = re.compile(rf"(.+)-\w+-\d+-{SPLIT_SUFFIX}", re.DOTALL)
+_SHOWN = 3  #: of the closest names
 
 
 class FreshNames:
@@ -26,11 +33,23 @@ class FreshNames:
         return name
 
 
-SPLIT_SUFFIX = "AmpTfSplit"  #: ends the names of the nodes that a fused product is split into
-_PART = re.compile(rf"(.+)-\w+-\d+-{SPLIT_SUFFIX}", re.DOTALL)
-
-
 def whole_of(name: str) -> str:
     """The name of the fused product that a node was a part of; of other nodes their own."""
     part = _PART.fullmatch(name) if name.endswith(SPLIT_SUFFIX) else None
     return part[1] if part else name
+
+
+def missing_node(wanted: str, names: Sequence[str], where: str) -> GraphError:
+    """The error for a node that none of the names is; it tells the closest ones."""
+    close = closest(wanted, names)
+    return GraphError(
+        f"the graph has no node {wanted!r}",
+        where=where,
+        fix=f"The closest names: {', '.join(close)}" if close else "amp-tf rewrite --report lists all names",
+    )
+
+
+def closest(wanted: str, names: Sequence[str]) -> list[str]:
+    """Up to three names, first those that end in what was typed: Keras puts the model's name before the layer's."""
+    inner = sorted((name for name in names if name.endswith(f"/{wanted}")), key=len)
+    return list(dict.fromkeys([*inner, *difflib.get_close_matches(wanted, names, n=_SHOWN, cutoff=0.5)]))[:_SHOWN]

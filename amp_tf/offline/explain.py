@@ -1,8 +1,8 @@
 """Explains one node: its precision, the rule, how the decision came about, and what would change it.
 
-Proposals are not guessed: candidates are tried, the narrowest first, by rewriting the graph again under the changed
-configuration, and those that change the node's precision are named. The decision explained is that of the rewrite
-itself, after normalization was folded.
+Proposals are not guessed: candidates are tried, the narrowest first, by deciding on the graph again under the changed
+configuration, and those that change the node's precision are named. What decides is the rewrite's own step
+(:func:`amp_tf.rewriting.pipeline.decide`), so normalization is folded.
 
 Graphs without shapes are not folded, here as in ``amp-tf rewrite``; a running program's graphs have theirs from
 Grappler.
@@ -16,18 +16,21 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from amp_tf.config import ENV_VARS, LIST_NAMES, AmpConfig
+from amp_tf.config import LIST_NAMES, AmpConfig, variable_of
 from amp_tf.errors import OpListError
 from amp_tf.graph.layers import matches
+from amp_tf.graph.names import missing_node
+from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.oplists import registered
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Balance, Reason, Rule
 from amp_tf.precision import Precision
+from amp_tf.rewriting.arguments import check_arguments
+from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.fused_names import find_followers, pattern
-from amp_tf.rewriting.node_names import missing_node
-from amp_tf.rewriting.pipeline import rewrite
+from amp_tf.rewriting.garbage import pause_garbage_collector
+from amp_tf.rewriting.pipeline import decide, settle
 
 BIAS_OP = "BiasAdd"  #: the op that folding makes of the sum behind a convolution
 _PATTERN_FIELDS = {Rule.KEPT_BY_NAME: "keep_float32", Rule.FORCED_BY_NAME: "force_f16"}
@@ -93,10 +96,11 @@ class Explanation:
         if self.patterns:
             field = _PATTERN_FIELDS[self.reason.rule]
             return [
-                f"Its name matches {' and '.join(map(repr, self.patterns))} of {field} ({_variable(field)}): drop that"
+                f"Its name matches {' and '.join(map(repr, self.patterns))} of {field} ({variable_of(field)}): "
+                "drop that"
             ]
         if self.reason.rule is Rule.KEPT_BY_LOCK:
-            return [f"Take it out of the lock file ({_variable('lock')})"]
+            return [f"Take it out of the lock file ({variable_of('lock')})"]
         if self.reason.rule in _SCOPES:
             return ["Take it out of the amp_tf.scope in which the model's code makes it"]
         lines = []
@@ -108,6 +112,7 @@ class Explanation:
         return lines or [f"No change of one op's list, nor a pattern for its name, turns it to {other}."]
 
 
+@pause_garbage_collector()
 def explain(
     graph: Any,
     node_name: str,
@@ -133,12 +138,15 @@ def explain(
         GraphError: the graph has no node of that name; the message names the closest ones.
         OpListError: a change of the lists names an op that TensorFlow does not know.
     """
-    hardware = Hardware.detect_cpu() if hardware is None else hardware
+    machine = Hardware.detect_cpu() if hardware is None else hardware
+    names = check_arguments(graph, config, preserve, hardware, library, None)
+    is_function = hasattr(graph, "node_def")
+    job = Job.of(config, settle(config, machine), library if is_function else graph.library, names, has_preserved=True)
+    form = job.form((read_function if is_function else read_graph)(graph, job.templates), None)
 
     def painted(changed: AmpConfig) -> Painting:
-        quiet = dataclasses.replace(changed, log_path=None, report_path=None, monitor_path=None)
-        result = rewrite(graph, quiet, preserve=preserve, hardware=hardware, library=library, functions=False)
-        return result.report.graphs[0].painting
+        trial = dataclasses.replace(job, config=changed, resolution=settle(changed, machine))
+        return decide(form, trial)[1]
 
     painting = painted(config)
     view = painting.view
@@ -155,13 +163,13 @@ def explain(
         except OpListError:
             return False
 
-    target = resolve_target(config, hardware).target
+    target = job.resolution.target
     can_change = changes_it if target else lambda change: False
     list_of: Mapping[str, str] = target.lists.list_of if target else {}
     trail, op, reason = painting.trail(node), view.ops[node], painting.reason(node)
     ops = dict.fromkeys([op, *(view.ops[view.names.index(name)] for name in reversed(trail))])
-    names = pattern(node_name, find_followers(graph))
-    own = {"keep_float32" if is_f16 else "force_f16": (names,)}
+    own_pattern = pattern(node_name, find_followers(graph))
+    own = {"keep_float32" if is_f16 else "force_f16": (own_pattern,)}
     return Explanation(
         name=node_name,
         op=_op_of(graph, node_name) if op == BIAS_OP else op,
@@ -174,7 +182,7 @@ def explain(
         own_change=_first(can_change, [own]),
         change=_first(can_change, _candidates(list(ops), list_of, is_f16)),
         registered=_why_registered(op, list_of),
-        matches=sum(re.search(names, name) is not None for name in view.names),
+        matches=sum(re.search(own_pattern, name) is not None for name in view.names),
     )
 
 
@@ -204,13 +212,9 @@ def _weighing(balance: Balance) -> str:
     )
 
 
-def _variable(field: str) -> str:
-    return next(row.name for row in ENV_VARS if row.field == field)
-
-
 def _setting(change: Mapping[str, tuple[str, ...]]) -> str:
     fields = ", ".join(f"{field}={names!r}" for field, names in change.items())
-    variables = " ".join(f"{_variable(field)}={shlex.quote(','.join(names))}" for field, names in change.items())
+    variables = " ".join(f"{variable_of(field)}={shlex.quote(','.join(names))}" for field, names in change.items())
     return f"AmpConfig({fields}), or {variables}"
 
 

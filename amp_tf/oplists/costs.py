@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from amp_tf.oplists.table import CONVOLVED_ACTIVATIONS, FUSED_ACTIVATIONS, MATRIX_ACTIVATIONS, Trait
+from amp_tf.oplists.table import Trait
 
 #: Gradient ops that oneDNN computes from what their forward op left behind: the op, and the number of the input by
 #: which it reads its forward op. If the two differ in type, TensorFlow falls back to a kernel that is many times slower
@@ -21,60 +21,13 @@ KERNEL_PAIRS: Mapping[str, tuple[str, int]] = {
     "MaxPoolGrad": ("MaxPool", 1),
 }
 
-#: Ops that oneDNN computes together with a product that reads the same tensor, if both have one type: the op, the
-#: product, and the number of the product's input. Alone they would cost what the table says.
-FUSED_WITH: Mapping[str, tuple[str, int]] = {"BiasAddGrad": ("Conv2DBackpropFilter", 2)}
-
-#: Products with which TensorFlow computes the bias behind them, with the activations that it computes then, too; and
-#: those whose bias may come behind a Squeeze, as that of a convolution over sequences does.
-WITH_BIAS: Sequence[tuple[frozenset[str], frozenset[str]]] = (
-    (frozenset({"DepthwiseConv2dNative"}), FUSED_ACTIVATIONS),
-    (frozenset({"Conv2D", "Conv3D"}), CONVOLVED_ACTIVATIONS),
-    (frozenset({"MatMul"}), MATRIX_ACTIVATIONS),
-)
-SQUEEZED = frozenset({"Conv2D"})
-
-#: The Gelus that TensorFlow's remapper computes with a product and its bias, as they stand when amp_tf sees them: what
-#: they compute of the biased value ``x``, with constants to three digits and the terms of sums and products in order;
-#: each with the op that ``x`` must be. The remapper has run once by then, and runs once more: an exact one that it
-#: could take is taken, with its bias; one that approximates is taken only once the bias is.
-GELUS: Mapping[str, str] = {
-    # TensorFlow 2.16 writes an exact one with Erf
-    "Mul(Mul(0.5, AddV2(1, Erf(Mul(0.707, x)))), x)": "BiasAdd",
-    "Mul(AddV2(1, Erf(RealDiv(x, 1.41))), Mul(0.5, x))": "BiasAdd",
-    "Mul(Mul(0.5, Erfc(Mul(0.707, Neg(x)))), x)": "BiasAdd",
-    "Mul(Erfc(Mul(0.707, Neg(x))), Mul(0.5, x))": "BiasAdd",
-    "Mul(Mul(0.5, AddV2(1, Tanh(Mul(0.798, AddV2(Mul(0.0447, Mul(Square(x), x)), x))))), x)": "_FusedMatMul",
-}
-GELU_CORES = frozenset({"Erf", "Erfc", "Tanh"})  #: of which each has one
-GELU_PARTS = GELU_CORES | {"AddV2", "Mul", "Neg", "RealDiv", "Square"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Joined:
-    """Two ops that TensorFlow's remapper, which runs after amp_tf, makes one of, if both have one type.
-
-    Attributes:
-        inner: the first, which nothing else may read.
-        outer: what multiplies its result with what it reads.
-        op: what becomes of both; what it takes is a row of the tables.
-    """
-
-    inner: str
-    outer: str
-    op: str
-
-
-#: A Sigmoid alone is slower in 16 bit; with its multiplication it is one kernel that takes the same in both types.
-SWISH = Joined("Sigmoid", "Mul", "_MklSwish")
-
 #: Ops that move no data: they cost nothing in either type. Those of TensorLists and loops hand tensors on.
 FREE = Trait(
     """EnsureShape Enter Exit ExpandDims Identity IdentityN Merge NextIteration PreventGradient Rank Reshape Shape
     ShapeN Snapshot Squeeze StatelessWhile StopGradient Switch TensorListGetItem TensorListPopBack
     TensorListPushBack TensorListPushBackBatch TensorListSetItem While"""
 )
-JOINED_AWAY = "Identity"  #: what the inner of two joined ops costs as
+JOINED_AWAY = "Identity"  #: what the inner of two joined ops (:data:`amp_tf.oplists.fusions.SWISH`) costs as
 
 #: Convolutions: op to where its filter is, as (is an input, number), and where the values of its output side are.
 CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {

@@ -1,4 +1,8 @@
-"""The products that TensorFlow's remapper fuses with what follows them, and what each of them computes.
+"""What TensorFlow computes together: the products that its remapper fuses with what follows them, and other pairs.
+
+The remapper runs before amp_tf looks and once more after it. What it fused before is split again where that stands in
+the way of 16 bit (:mod:`amp_tf.rewriting.splitting`); what it will fuse costs nothing of its own and has the type of
+its product (:mod:`amp_tf.painting.kernels`).
 
 A fused product names its steps in the attribute ``fused_ops``; their further inputs follow those of the product, in the
 order of the steps. What the attributes may hold was read from the op definitions of TensorFlow 2.21 and from
@@ -33,22 +37,53 @@ class Step:
     all_ones: tuple[str, ...] = ()
 
 
-_OF_CONVOLUTIONS = {name: name for name in ("strides", "padding", "data_format", "dilations")}
+@dataclasses.dataclass(frozen=True)
+class Fusion:
+    """A product and what TensorFlow computes with it.
+
+    Attributes:
+        fused: the op that the remapper makes of both.
+        product: the product.
+        activations: what is computed with it behind a bias that is added to its result; of none, no bias is either.
+        squeezed: whether the bias may come behind a Squeeze, as that of a convolution over sequences does.
+    """
+
+    fused: str
+    product: Step
+    activations: frozenset[str] = frozenset()
+    squeezed: bool = False
+
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+_OF_CONVOLUTIONS = _same("strides", "padding", "data_format", "dilations")
 _FLOAT = 1  # DT_FLOAT of types.proto
 
-#: The product of each fused product.
-SPLIT_PRODUCTS: Mapping[str, Step] = {
-    "_FusedMatMul": Step("MatMul", 1, {name: name for name in ("transpose_a", "transpose_b")}),
-    "_FusedConv2D": Step(
-        "Conv2D", 1, {**_OF_CONVOLUTIONS, **{name: name for name in ("explicit_paddings", "use_cudnn_on_gpu")}}
+#: Activations that go with any product, with convolutions that are not depthwise, and with products of matrices.
+FUSED_ACTIVATIONS = Trait("Elu Relu Relu6")
+CONVOLVED_ACTIVATIONS = Trait("LeakyRelu", FUSED_ACTIVATIONS)
+MATRIX_ACTIVATIONS = Trait("Sigmoid Tanh", CONVOLVED_ACTIVATIONS)
+
+FUSIONS: tuple[Fusion, ...] = (
+    Fusion(
+        "_FusedDepthwiseConv2dNative",
+        Step("DepthwiseConv2dNative", 1, _OF_CONVOLUTIONS, all_ones=("dilations",)),
+        FUSED_ACTIVATIONS,
     ),
-    "_FusedConv3D": Step("Conv3D", 1, _OF_CONVOLUTIONS, all_ones=("dilations",)),
-    "_FusedDepthwiseConv2dNative": Step("DepthwiseConv2dNative", 1, _OF_CONVOLUTIONS, all_ones=("dilations",)),
-    "_MklFusedBatchMatMulV2": Step("BatchMatMulV2", 1, {name: name for name in ("adj_x", "adj_y")}),
-}
-SPLITTABLE = Trait(" ".join(SPLIT_PRODUCTS))
-#: Chains of functions of one number, by their names in ``op_names``.
-COMPOSITIONS = Trait("_UnaryOpsComposition")
+    Fusion(
+        "_FusedConv2D",
+        Step("Conv2D", 1, _OF_CONVOLUTIONS | _same("explicit_paddings", "use_cudnn_on_gpu")),
+        CONVOLVED_ACTIVATIONS,
+        squeezed=True,
+    ),
+    Fusion("_FusedConv3D", Step("Conv3D", 1, _OF_CONVOLUTIONS, all_ones=("dilations",)), CONVOLVED_ACTIVATIONS),
+    Fusion("_FusedMatMul", Step("MatMul", 1, _same("transpose_a", "transpose_b")), MATRIX_ACTIVATIONS),
+    Fusion("_MklFusedBatchMatMulV2", Step("BatchMatMulV2", 1, _same("adj_x", "adj_y"))),
+)
+#: The product of each fused product.
+SPLIT_PRODUCTS: Mapping[str, Step] = {fusion.fused: fusion.product for fusion in FUSIONS}
 
 #: What follows, channels last, by its name in ``fused_ops``. Gelus and swishes are several nodes and have no row.
 SPLIT_STEPS: Mapping[str, Step] = {
@@ -72,3 +107,44 @@ WIDE_BIAS = Step("AddV2", 1)
 HOLDING_MORE = ("num_host_args", "padding_list")
 #: The only layout of filters that the products know.
 FILTER_LAYOUT = b"HWIO"
+
+#: Chains of functions of one number, by their names in ``op_names``.
+COMPOSITIONS = Trait("_UnaryOpsComposition")
+
+#: Ops that oneDNN computes together with a product that reads the same tensor, if both have one type: the op, the
+#: product, and the number of the product's input. Alone they would cost what the table says.
+FUSED_WITH: Mapping[str, tuple[str, int]] = {"BiasAddGrad": ("Conv2DBackpropFilter", 2)}
+
+#: The Gelus that TensorFlow's remapper computes with a product and its bias, as they stand when amp_tf sees them: what
+#: they compute of the biased value ``x``, with constants to three digits and the terms of sums and products in order;
+#: each with the op that ``x`` must be. The remapper has run once by then, and runs once more: an exact one that it
+#: could take is taken, with its bias; one that approximates is taken only once the bias is.
+GELUS: Mapping[str, str] = {
+    # TensorFlow 2.16 writes an exact one with Erf
+    "Mul(Mul(0.5, AddV2(1, Erf(Mul(0.707, x)))), x)": "BiasAdd",
+    "Mul(AddV2(1, Erf(RealDiv(x, 1.41))), Mul(0.5, x))": "BiasAdd",
+    "Mul(Mul(0.5, Erfc(Mul(0.707, Neg(x)))), x)": "BiasAdd",
+    "Mul(Erfc(Mul(0.707, Neg(x))), Mul(0.5, x))": "BiasAdd",
+    "Mul(Mul(0.5, AddV2(1, Tanh(Mul(0.798, AddV2(Mul(0.0447, Mul(Square(x), x)), x))))), x)": "_FusedMatMul",
+}
+GELU_CORES = frozenset({"Erf", "Erfc", "Tanh"})  #: of which each has one
+GELU_PARTS = GELU_CORES | {"AddV2", "Mul", "Neg", "RealDiv", "Square"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """Two ops that TensorFlow's remapper, which runs after amp_tf, makes one of, if both have one type.
+
+    Attributes:
+        inner: the first, which nothing else may read.
+        outer: what multiplies its result with what it reads.
+        op: what becomes of both; what it takes is a row of the tables.
+    """
+
+    inner: str
+    outer: str
+    op: str
+
+
+#: A Sigmoid alone is slower in 16 bit; with its multiplication it is one kernel that takes the same in both types.
+SWISH = Joined("Sigmoid", "Mul", "_MklSwish")

@@ -342,12 +342,8 @@ KEEPING_SIZE = Trait("Exit Fill Merge Mul MulNoNan Neg NextIteration Select Sele
 CLOSING = Trait("Merge NextIteration")
 #: Convolutions whose filter may be scaled, and whether each of their output channels reads one input channel alone.
 SCALABLE = {"Conv2D": False, "DepthwiseConv2dNative": True}
-#: Ops that add a bias or a residual; activations that TensorFlow fuses with any product, with convolutions that
-#: are not depthwise, and with products of matrices; where a filter comes from that nobody has scaled yet.
+#: Ops that add a bias or a residual; where a filter comes from that nobody has scaled yet.
 BIAS_SUMS = Trait("Add AddN AddV2")
-FUSED_ACTIVATIONS = Trait("Elu Relu Relu6")
-CONVOLVED_ACTIVATIONS = Trait("LeakyRelu", FUSED_ACTIVATIONS)
-MATRIX_ACTIVATIONS = Trait("Sigmoid Tanh", CONVOLVED_ACTIVATIONS)
 FILTER_SOURCES = Trait("_Arg Const Identity Placeholder ReadVariableOp")
 #: What reads a variable in a loop and may do so before it.
 READ_OPS = Trait("ReadVariableOp")

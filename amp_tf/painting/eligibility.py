@@ -66,14 +66,17 @@ def find_obstacles(
 ) -> Obstacles:
     """Goes over the nodes once: preserved names, devices, scopes, name rules, and the lock file.
 
+    Without a target there are none.
+
     Args:
         view: the graph.
-        resolution: what is converted here; not nothing.
+        resolution: what is converted here.
         config: the user's wishes.
         preserve: names of nodes that stay as they are.
         shapes: the static shapes of the graph's tensors, by which layers of the lock file are told apart.
     """
-    assert resolution.target is not None
+    if resolution.target is None:
+        return Obstacles({}, {}, ())
     rule_of: dict[int, Rule] = {}
     forced: dict[int, Rule] = {}
     wanted = resolution.target.device_type

@@ -17,7 +17,7 @@ import numpy as np
 from amp_tf.graph.constants import floats
 from amp_tf.graph.indices import Node
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.costs import GELU_CORES, GELU_PARTS, GELUS
+from amp_tf.oplists.fusions import GELU_CORES, GELU_PARTS, GELUS
 from amp_tf.oplists.table import COMMUTATIVE
 
 _MOST_TERMS = 24  #: more than any Gelu has, counted as often as they are read

@@ -11,7 +11,7 @@ import numpy as np
 from amp_tf.graph.indices import Mask, Node
 from amp_tf.graph.sizes import Shape, Shapes
 from amp_tf.graph.view import Edges, GraphView
-from amp_tf.oplists import costs
+from amp_tf.oplists import costs, fusions
 from amp_tf.oplists.table import BIASES, MATRIX_PRODUCT, SQUEEZING
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.gelus import find_gelus
@@ -103,21 +103,21 @@ def computed_with_products(view: GraphView, is_f16: Mask) -> dict[Node, Node]:
 
 
 def _beside_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
-    """The nodes of :data:`costs.FUSED_WITH` and the products that read the same tensor."""
-    if not any(op in view.ops for op in costs.FUSED_WITH):
+    """The nodes of :data:`fusions.FUSED_WITH` and the products that read the same tensor."""
+    if not any(op in view.ops for op in fusions.FUSED_WITH):
         return
-    products = set(costs.FUSED_WITH.values())
-    edges = _edges_into(view, {*costs.FUSED_WITH, *(product for product, _ in products)})
+    products = set(fusions.FUSED_WITH.values())
+    edges = _edges_into(view, {*fusions.FUSED_WITH, *(product for product, _ in products)})
     read_by: dict[tuple[str, int, Node, int, bool], Node] = {}
     beside: list[tuple[Node, Node, int]] = []
     for source, port, node, position in edges.rows("src_node", "src_port", "dst_node", "dst_position"):
         op = view.ops[node]
         if (op, position) in products:
             read_by[op, position, source, port, is_f16[node]] = node
-        elif op in costs.FUSED_WITH:
+        elif op in fusions.FUSED_WITH:
             beside.append((node, source, port))
     for node, source, port in beside:
-        product = read_by.get((*costs.FUSED_WITH[view.ops[node]], source, port, is_f16[node]))
+        product = read_by.get((*fusions.FUSED_WITH[view.ops[node]], source, port, is_f16[node]))
         if product is not None:
             yield node, product
 
@@ -140,12 +140,14 @@ def _behind_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node
         found = ((source, node) for source, node in rows if source in sources)
         return {node: source for source, node in found if not (waits(source) or waits(node))}
 
-    for products, activations in costs.WITH_BIAS:
-        biases = behind({*view.nodes_with(products)}, BIASES)
+    for fusion in fusions.FUSIONS:
+        if not fusion.activations or not (products := {*view.nodes_with({fusion.product.op})}):
+            continue
+        biases = behind(products, BIASES)
         yield from biases.items()
-        yield from ((node, biases[bias]) for node, bias in behind(biases, activations).items())
-    squeezed = behind({*view.nodes_with(costs.SQUEEZED)}, SQUEEZING)
-    yield from ((bias, squeezed[squeeze]) for bias, squeeze in behind(squeezed, BIASES).items())
+        yield from ((node, biases[bias]) for node, bias in behind(biases, fusion.activations).items())
+        squeezed = behind(products, SQUEEZING) if fusion.squeezed else {}
+        yield from ((bias, squeezed[squeeze]) for bias, squeeze in behind(squeezed, BIASES).items())
 
 
 def _gelus(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:

@@ -19,7 +19,7 @@ from amp_tf.graph.names import whole_of
 from amp_tf.graph.sizes import Shapes, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.lock import Decision, Layer, Lock
-from amp_tf.oplists.fusions import SPLIT_PRODUCTS, SPLITTABLE
+from amp_tf.oplists.fusions import SPLIT_PRODUCTS
 from amp_tf.oplists.table import ADDING, ALLOW, BIASES, CLEAR, CONSTANTS, ROWS, SCALING, VARIABLE_READERS
 
 _COMPUTING = frozenset(row.op for row in ROWS if row.op_list != CLEAR)
@@ -130,7 +130,7 @@ def find_layers(view: GraphView, shapes: Shapes | None) -> list[Layer]:
     ops: dict[str, collections.Counter[str]] = {}
     weights: dict[str, list[str]] = {}
     keras: dict[str, str] = {}
-    computing = view.mask_with(_COMPUTING | SPLITTABLE)
+    computing = view.mask_with(_COMPUTING.union(SPLIT_PRODUCTS))
     for node in computing.nonzero()[0].tolist():
         name = view.names[node]
         if is_gradient(name):
@@ -213,7 +213,7 @@ def _weights(view: GraphView, node: Node, shapes: Shapes | None) -> Iterator[str
     """The shape of what a product multiplies by, if that is a variable or a constant."""
     op = view.ops[node]
     inputs = view.inputs(node)
-    if shapes is None or op not in (_PRODUCTS | SPLITTABLE) or len(inputs) < 2:
+    if shapes is None or op not in _PRODUCTS.union(SPLIT_PRODUCTS) or len(inputs) < 2:
         return
     source, port = inputs[1]
     shape = shape_of(shapes, view.names[source], port)

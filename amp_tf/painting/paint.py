@@ -11,10 +11,9 @@ computes in, float32 if nothing stands there, and ``f16 → float32`` where that
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from amp_tf.config import AmpConfig
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.targets import Resolution
@@ -23,7 +22,6 @@ from amp_tf.painting import (
     contract,
     differences,
     economy,
-    eligibility,
     exact,
     extremes,
     loops,
@@ -33,7 +31,7 @@ from amp_tf.painting import (
     tensor_lists,
 )
 from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.changes import NO_CHANGE, Change
+from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Rule
@@ -42,45 +40,43 @@ from amp_tf.painting.reasons import Rule
 def paint(
     view: GraphView,
     resolution: Resolution,
-    config: AmpConfig,
+    obstacles: Obstacles,
     *,
-    preserve: Iterable[str] = (),
     is_function: Callable[[str], bool] = lambda op: False,
     calls_products: Callable[[Any], bool] = lambda node: True,
     is_loop_body: bool = False,
     shapes: Shapes | None = None,
     folded: Folded = NOTHING_FOLDED,
-    change: Change = NO_CHANGE,
+    kernels: frozenset[str] = frozenset(),
+    left_out: frozenset[str] = frozenset(),
 ) -> Painting:
     """Decides the precision of every unit of a graph.
 
     Args:
         view: the graph.
         resolution: what is converted here, from :func:`amp_tf.oplists.targets.resolve_target`.
-        config: name rules are read from it.
-        preserve: names of nodes that stay as they are.
+        obstacles: what forbids to touch nodes, or forces them.
         is_function: whether an op is a function of the graph's library.
         calls_products: whether a node that holds or calls functions computes products in them; asked with its NodeDef.
         is_loop_body: whether the graph is the body of a functional loop: each result is the next argument in its place.
         shapes: the static shapes of the graph's tensors; by default those that its nodes carry.
         folded: the nodes that have another meaning since normalization was folded.
-        change: what is taken away before, to see what it keeps in float32.
+        kernels: ops that are taken to have 16-bit kernels, whatever TensorFlow has.
+        left_out: rows of :data:`RULES` that do not run.
 
     Raises:
         GraphError: a loop is broken.
     """
-    resolution, config = change.lists(resolution, config), change.config(config)
     if resolution.target is None:
         return Painting.blank(view, Rule.NO_TARGET, resolution.why_none)
-    obstacles = change.obstacles(eligibility.find_obstacles(view, resolution, config, preserve, shapes), view.names)
     if folded.scales:
         moved = dict.fromkeys(folded.scales, Rule.SCALES_FILTER)
         obstacles = dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **moved})
-    canvas = preparing.prepare(view, resolution, obstacles, change.kernels)
+    canvas = preparing.prepare(view, resolution, obstacles, kernels)
     canvas.is_function, canvas.calls_products = is_function, calls_products
     canvas.is_loop_body, canvas.shapes, canvas.folded = is_loop_body, shapes, folded
     for row in RULES:
-        if row.name not in change.rules and row.when(resolution):
+        if row.name not in left_out and row.when(resolution):
             row.apply(canvas)
             if row is ALLOW_LIST and not canvas.allow.any():
                 return Painting.of(canvas, nothing_to_convert=True)

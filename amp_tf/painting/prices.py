@@ -13,7 +13,8 @@ from amp_tf.graph.frames import data_links, readers_of
 from amp_tf.graph.sizes import Shape, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import BROADCAST, CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED, CostTable, Pair
-from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS, CONVOLUTIONS, JOINED_AWAY, SWISH, TRANSPOSING, padding_factor
+from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS, CONVOLUTIONS, JOINED_AWAY, TRANSPOSING, padding_factor
+from amp_tf.oplists.fusions import SWISH
 from amp_tf.oplists.table import BROADCASTING, LOOP_ENTRIES, LOOP_EXITS
 from amp_tf.painting.trip_counts import TYPICAL, Path, find_trip_counts
 from amp_tf.painting.work import count_operations, filter_shape
@@ -69,7 +70,7 @@ def _path_behind(view: GraphView, node: int, path: Path) -> Path:
 
 
 def joined(view: GraphView) -> Iterator[tuple[int, int]]:
-    """The nodes that TensorFlow's remapper will compute as one, inner and outer (:data:`amp_tf.oplists.costs.SWISH`).
+    """The nodes that TensorFlow's remapper will compute as one, inner and outer (:data:`amp_tf.oplists.fusions.SWISH`).
 
     Source of the pattern: ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
     """

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from amp_tf.graph.sizes import KnownShapes
 from amp_tf.graph.view import GraphView
@@ -54,21 +52,3 @@ class Basis:
     paint: Callable[[Change], Painting]
     patterns: tuple[str, ...] = ()
     folded: Folded = NOTHING_FOLDED
-
-
-_is_wanted = contextvars.ContextVar("is_wanted", default=False)
-
-
-@contextlib.contextmanager
-def kept() -> Iterator[None]:
-    """Makes rewrites inside the block keep the basis of their report."""
-    token = _is_wanted.set(True)
-    try:
-        yield
-    finally:
-        _is_wanted.reset(token)
-
-
-def is_wanted() -> bool:
-    """Whether a rewrite is inside a block that keeps it."""
-    return _is_wanted.get()

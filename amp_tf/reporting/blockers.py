@@ -13,7 +13,7 @@ import shlex
 import time
 from collections.abc import Iterable, Sequence
 
-from amp_tf.config import ENV_VARS
+from amp_tf.config import variable_of
 from amp_tf.graph.layers import matches
 from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
@@ -72,17 +72,17 @@ class Root:
         """The variable or the line that removes it, or why there is none."""
         if self.kind in (DENY, NO_LIST):
             danger = f", but it {_DANGER_OF[self.what]}" if self.what in _DANGER_OF else ""
-            return f"{_variable(f'{_home(self.what)}_add')}={shlex.quote(self.what)}{danger}"
+            return f"{variable_of(f'{_home(self.what)}_add')}={shlex.quote(self.what)}{danger}"
         return {
             KERNEL: _why_no_kernel(self.what),
-            NAME: f"drop {' and '.join(map(repr, self.rules))} from {_variable('keep_float32')}",
-            LOCK: f"take {self.what or 'it'} out of the lock file ({_variable('lock')})",
+            LOCK: f"take {self.what or 'it'} out of the lock file ({variable_of('lock')})",
+            NAME: f"drop {' and '.join(map(repr, self.rules))} from {variable_of('keep_float32')}",
             SCOPE: f'take {self.what or "it"} out of amp_tf.scope("float32") in the model',
             DEVICE: f"take it off {self.what} in the model (tf.device)",
             FETCHED: "fetch what comes after it, or do not feed or fetch it",
-            COST: f"{_variable('precision')}=bfloat16 converts it all the same, and the cost model expects no gain",
+            COST: f"{variable_of('precision')}=bfloat16 converts it all the same, and the cost model expects no gain",
             SHAPE: "give the input a static shape; the gain takes each unknown size for 64",
-            ACCURACY: f"{_variable('force_f16')}=<its name>, at the price of accuracy: {self.why}",
+            ACCURACY: f"{variable_of('force_f16')}=<its name>, at the price of accuracy: {self.why}",
         }.get(self.kind, "none")
 
     def change(self, graph: GraphFigures, nodes: Iterable[int]) -> Change:
@@ -257,7 +257,3 @@ def _why_no_kernel(op: str) -> str:
 def _home(op: str) -> str:
     """The list on which to put an op: the allow list for products, else the infer list."""
     return ALLOW if op in PRODUCTS else INFER
-
-
-def _variable(field: str) -> str:
-    return next(row.name for row in ENV_VARS if row.field == field)

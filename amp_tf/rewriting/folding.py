@@ -44,7 +44,8 @@ from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import SHIPPED
-from amp_tf.oplists.table import BIAS_SUMS, FILTER_SOURCES, FOLDED_AWAY, FUSED_ACTIVATIONS, LOOP_ENTRIES, SCALABLE
+from amp_tf.oplists.fusions import FUSED_ACTIVATIONS
+from amp_tf.oplists.table import BIAS_SUMS, FILTER_SOURCES, FOLDED_AWAY, LOOP_ENTRIES, SCALABLE
 from amp_tf.painting.folded import Folded
 from amp_tf.rewriting.form import Form, Job
 

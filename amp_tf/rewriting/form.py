@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig
+from amp_tf.graph.calls import find_loop_bodies
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.indices import Unit
 from amp_tf.graph.list_shapes import ListShapes
+from amp_tf.graph.names import missing_node
 from amp_tf.graph.sizes import AttributeShapes, NoShapes, Shape, Shapes
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import ALLOW
+from amp_tf.oplists.table import ALLOW, SUCCESSORS
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.changes import NO_CHANGE, Change
 from amp_tf.painting.eligibility import Obstacles, find_obstacles
@@ -21,7 +23,6 @@ from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import paint
 from amp_tf.painting.reasons import Rule
-from amp_tf.rewriting.node_names import missing_node
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +67,8 @@ class Job:
         has_preserved: whether all of these must be there.
         loop_bodies: the functions that are bodies of functional loops, and nothing else.
         narrow: of a function, the units that are 16 bit because all functions that share their TensorLists agree.
+        traced: TensorFlow's AtomicFunction of a function; its graph, and those of what it calls, know shapes.
+        change: what is taken away before, to see what it keeps in float32; the settings have it already.
     """
 
     config: AmpConfig
@@ -75,6 +78,38 @@ class Job:
     has_preserved: bool = False
     loop_bodies: frozenset[str] = frozenset()
     narrow: Sequence[Unit] = ()
+    traced: Any = None
+    change: Change = NO_CHANGE
+
+    @classmethod
+    def of(
+        cls,
+        config: AmpConfig,
+        resolution: Resolution,
+        library: Any = None,
+        preserve: frozenset[str] = frozenset(),
+        *,
+        has_preserved: bool = False,
+        root: Any = None,
+        traced: Any = None,
+    ) -> Job:
+        """What is to be done with a graph or function.
+
+        Args:
+            config: what to convert.
+            resolution: what that means on this machine.
+            library: the functions that it may call.
+            preserve: names of its nodes that stay as they are.
+            has_preserved, traced: as the attributes.
+            root: a function that is not in the library, and calls some of it.
+        """
+        bodies = find_loop_bodies([*(library.function if library else ()), *([root] if root else ())])
+        return cls(config, resolution, Templates(library, SUCCESSORS), preserve, has_preserved, bodies, traced=traced)
+
+    def under(self, change: Change) -> Job:
+        """The same job once something is taken away."""
+        resolution, config = change.lists(self.resolution, self.config), change.config(self.config)
+        return dataclasses.replace(self, config=config, resolution=resolution, change=change)
 
     def form(self, view: GraphView, shapes: Shapes | None) -> Form:
         """The graph as it is given.
@@ -97,23 +132,24 @@ class Job:
         target = self.resolution.target
         return frozenset(target.lists.members(ALLOW)) if target and self.resolution.uses_cost_model else frozenset()
 
-    def obstacles(self, view: GraphView) -> Obstacles:
+    def obstacles(self, view: GraphView, shapes: Shapes | None = None) -> Obstacles:
         """The nodes that must stay as they are, or that the user has a wish for."""
-        return find_obstacles(view, self.resolution, self.config, self.preserve)
+        found = find_obstacles(view, self.resolution, self.config, self.preserve, shapes)
+        return self.change.obstacles(found, view.names)
 
-    def paint(self, form: Form, change: Change = NO_CHANGE) -> Painting:
-        """Decides what becomes 16 bit, or what would be under a change."""
+    def paint(self, form: Form) -> Painting:
+        """Decides what becomes 16 bit."""
         painting = paint(
             form.view,
             self.resolution,
-            self.config,
-            preserve=self.preserve,
+            self.obstacles(form.view, form.shapes),
             is_function=self.templates.is_function,
             calls_products=self._calls_products,
             is_loop_body=form.view.function in self.loop_bodies,
             shapes=form.shapes,
             folded=form.folded,
-            change=change,
+            kernels=self.change.kernels,
+            left_out=self.change.rules,
         )
         return painting.also(self.narrow, Rule.LIST_SHARED)
 

@@ -33,7 +33,8 @@ from amp_tf.graph.frames import control_links
 from amp_tf.graph.indices import Node
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes, shape_of
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import BIASES, MATRIX_ACTIVATIONS, MATRIX_PRODUCT, RESHAPING
+from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS
+from amp_tf.oplists.table import BIASES, MATRIX_PRODUCT, RESHAPING
 from amp_tf.painting.gelus import find_gelus
 from amp_tf.rewriting.form import Form, Job
 
@@ -50,7 +51,7 @@ def lift(form: Form, job: Job) -> Form:
     if not candidates:
         return form
     gelus = {gelu.biased: gelu.nodes for gelu in find_gelus(form.view)}
-    obstacles = job.obstacles(form.view)
+    obstacles = job.obstacles(form.view, form.shapes)
     kept = {*obstacles.rule_of, *obstacles.forced}.union(*control_links(form.view))
     moves = [move for nodes in candidates if (move := _move(form.view, form.shapes, kept, gelus, *nodes))]
     if not moves:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import contextvars
 import errno
 import functools
 import itertools
@@ -26,6 +25,7 @@ from absl import logging
 from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.graph.layers import scopes
+from amp_tf.graph.serialized import parse_graph
 from amp_tf.oplists.targets import Resolution
 from amp_tf.reporting.schema import RewriteReport
 
@@ -33,21 +33,6 @@ INDEX = "index.tsv"
 _COLUMNS = ("files", "way", "function", "scopes", "nodes", "converted", "casts")
 _SCOPES_SHOWN = 3
 _numbers = itertools.count()
-_way = contextvars.ContextVar("way", default="offline")
-
-
-@contextlib.contextmanager
-def coming(way: str) -> Iterator[None]:
-    """Says how the graphs come that are rewritten inside the block.
-
-    Args:
-        way: ``"grappler"`` or ``"xla"``, as in reports; outside of such blocks it is ``"offline"``.
-    """
-    token = _way.set(way)
-    try:
-        yield
-    finally:
-        _way.reset(token)
 
 
 class Log:
@@ -57,31 +42,32 @@ class Log:
 
     Args:
         config: says where.
+        resolution: holds the op lists.
+        way: how the graph came: ``"offline"``, ``"grappler"`` or ``"xla"``, as in reports.
     """
 
-    def __init__(self, config: AmpConfig) -> None:
-        self._path = config.log_path
+    def __init__(self, config: AmpConfig, resolution: Resolution, way: str = "offline") -> None:
+        self._path, self._resolution, self._way = config.log_path, resolution, way
         # Workers that share a folder begin together, and would have number and time in common.
         self._stamp = f"{os.getpid()}-{next(_numbers)}_{time.time_ns() // 1_000_000}"
 
-    def write_before(self, read: Callable[[], Any], resolution: Resolution) -> None:
+    def write_before(self, graph: Any) -> None:
         """Writes what is known before a rewrite.
 
         Args:
-            read: gives the GraphDef or FunctionDef, its function library included.
-            resolution: holds the op lists.
+            graph: the FunctionDef or GraphDef, its function library included; the latter may be serialized.
         """
-        self._write_graph("preop", read)
-        self._write("paintbuckets_AutoMixedPrecision", ".txt", lambda: _buckets(resolution))
+        self._write_graph("preop", graph)
+        self._write("paintbuckets_AutoMixedPrecision", ".txt", lambda: _buckets(self._resolution))
 
-    def write_after(self, read: Callable[[], Any], report: RewriteReport) -> None:
+    def write_after(self, graph: Any, report: RewriteReport) -> None:
         """Writes what is known after it.
 
         Args:
-            read: gives the new GraphDef or FunctionDef.
+            graph: the new one.
             report: ``reasons_….txt`` has a line for each node: precision, op, function, name, reason.
         """
-        self._write_graph("AutoMixedPrecision", read)
+        self._write_graph("AutoMixedPrecision", graph)
         self._write("reasons_AutoMixedPrecision", ".txt", lambda: _reasons(report))
         for graph in report.graphs if self._path else ():
             scopes = " ".join(_scopes(graph.painting.view.names))
@@ -95,17 +81,17 @@ class Log:
     def _add_to_index(self, *columns: object) -> None:
         if not self._path:
             return
-        line = "\t".join(map(str, (self._stamp, _way.get(), *columns)))
+        line = "\t".join(map(str, (self._stamp, self._way, *columns)))
         with _warned_of(self._path):
             file = Path(self._path) / INDEX
             with contextlib.suppress(FileExistsError):
                 _append(file, "\t".join(_COLUMNS), os.O_EXCL)
             _append(file, line)
 
-    def _write_graph(self, tag: str, read: Callable[[], Any]) -> None:
+    def _write_graph(self, tag: str, graph: Any) -> None:
         if not self._path:
             return
-        graph = read()
+        graph = parse_graph(graph) if isinstance(graph, bytes) else graph
         self._write(f"graphdef_{tag}", ".pb", graph.SerializeToString)
         self._write(f"graphdef_{tag}", ".pb.txt", lambda: str(graph))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.errors import GraphError, RewriteError
+from amp_tf.errors import AmpError, GraphError, RewriteError
 from amp_tf.graph import editor, verify
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.indices import Unit
@@ -16,20 +16,21 @@ from amp_tf.graph.reader import read_function, read_graph, read_nodes
 from amp_tf.graph.serialized import SerializedGraph, parse_graph, read_table
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import GraphView
+from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.targets import Resolution, resolve_target
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.reasons import Reason
-from amp_tf.reporting.basis import Basis
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 from amp_tf.rewriting.arguments import check_arguments, graph_def_of, serialize
 from amp_tf.rewriting.folding import fold
 from amp_tf.rewriting.form import Form, Job
+from amp_tf.rewriting.garbage import pause_garbage_collector
 from amp_tf.rewriting.hoisting import with_early_reads
 from amp_tf.rewriting.lifting import lift
 from amp_tf.rewriting.list_makers import part_lists
-from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
-from amp_tf.rewriting.recording import basis_of
-from amp_tf.rewriting.run import Run
+from amp_tf.rewriting.log_files import Log
+from amp_tf.rewriting.planning import plan_edits
+from amp_tf.rewriting.recording import report_of
 from amp_tf.rewriting.shared_lists import find_narrow_units
 from amp_tf.rewriting.shared_reads import share_reads
 from amp_tf.rewriting.splitting import split, with_split_products
@@ -53,6 +54,7 @@ class RewriteResult:
     changed: bool
 
 
+@pause_garbage_collector()
 def rewrite(
     graph: Any,
     config: AmpConfig | None = None,
@@ -92,21 +94,25 @@ def rewrite(
         RewriteError: the result did not pass verification; this is a bug of amp_tf.
     """
     graph, preserve = graph_def_of(graph, preserve)
-    preserve = check_arguments(graph, config, preserve, hardware, library, shapes)
-    run = Run(config, hardware, has_preserved=True)
-    with run.working(lambda: graph):
+    names = check_arguments(graph, config, preserve, hardware, library, shapes)
+    config = AmpConfig.from_env() if config is None else config
+    resolution = settle(config, Hardware.detect_cpu() if hardware is None else hardware)
+
+    def work() -> tuple[Any, list[GraphReport]]:
         if hasattr(graph, "node_def"):
-            result, reports = _rewrite_function(graph, run.job(library, preserve), shapes)
-        else:
-            data, reports = _rewrite_graph(serialize(graph), run, preserve, shapes, functions)
-            result = parse_graph(data) if data else graph
-    report = RewriteReport(tuple(reports))
-    run.end(lambda: result, report)
-    return RewriteResult(result, report, result is not graph)
+            job = Job.of(config, resolution, library, names, has_preserved=True)
+            return _rewrite_function(graph, job, shapes)
+        serialized = SerializedGraph(serialize(graph))
+        job = Job.of(config, resolution, serialized.library, names, has_preserved=True)
+        data, reports = _rewrite_graph(serialized, job, shapes, functions)
+        return parse_graph(data) if data else graph, reports
+
+    return _logged(graph, work, Log(config, resolution))
 
 
+@pause_garbage_collector()
 def rewrite_program(
-    root: Any, functions: Sequence[Any], config: AmpConfig, hardware: Hardware, library: Any
+    root: Any, functions: Sequence[Any], config: AmpConfig, hardware: Hardware, library: Any, traced: Any = None
 ) -> list[RewriteResult]:
     """Rewrites a function and those that it calls as :func:`rewrite` does each, and TensorLists that they share.
 
@@ -114,13 +120,14 @@ def rewrite_program(
         root: a FunctionDef, which others call, too.
         functions: those that it calls, and they, as far as they may be rewritten; their callers are ``root`` and they.
         library: a FunctionDefLibrary with all that is called.
+        traced: TensorFlow's AtomicFunction of ``root``, from which a report has shapes.
 
     Returns:
         The results, ``root``'s first.
     """
-    run = Run(config, hardware)
+    resolution = settle(config, hardware)
     program = {function.signature.name: function for function in (root, *functions)}
-    job = run.job(library, frozenset(), root)
+    job = Job.of(config, resolution, library, root=root, traced=traced)
     narrow: Mapping[str, Sequence[Unit]] = {}
     if any("TensorList" in node.op for function in functions for node in function.node_def):
         views = {name: read_function(function, job.templates) for name, function in program.items()}
@@ -128,20 +135,18 @@ def rewrite_program(
         narrow = find_narrow_units(paintings, root.signature.name)
     results = []
     for name, function in program.items():
-        run = Run(config, hardware)
-        with run.working(functools.partial(program.get, name)):
-            result, reports = _rewrite_function(function, dataclasses.replace(job, narrow=narrow.get(name, ())))
-        results.append(RewriteResult(result, RewriteReport(tuple(reports)), result is not function))
-        run.end(lambda: results[-1].graph, results[-1].report)
+        work = functools.partial(_rewrite_function, function, dataclasses.replace(job, narrow=narrow.get(name, ())))
+        results.append(_logged(function, work, Log(config, resolution, "xla")))
     return results
 
 
+@pause_garbage_collector()
 def rewrite_serialized(
     graph: bytes,
-    config: AmpConfig | None = None,
+    config: AmpConfig,
     *,
+    hardware: Hardware,
     preserve: Iterable[str] = (),
-    hardware: Hardware | None = None,
     functions: bool = True,
     shapes: Shapes | None = None,
 ) -> RewriteResult:
@@ -149,12 +154,38 @@ def rewrite_serialized(
 
     No more than a part of the graph is parsed at a time, so this takes about a third of the memory.
     """
-    run = Run(config, hardware)
-    with run.working(lambda: parse_graph(graph)):
-        result, reports = _rewrite_graph(graph, run, frozenset(preserve), shapes, functions)
+    resolution = settle(config, hardware)
+
+    def work() -> tuple[bytes, list[GraphReport]]:
+        serialized = SerializedGraph(graph)
+        job = Job.of(config, resolution, serialized.library, frozenset(preserve))
+        data, reports = _rewrite_graph(serialized, job, shapes, functions)
+        return data or graph, reports
+
+    return _logged(graph, work, Log(config, resolution, "grappler"))
+
+
+def settle(config: AmpConfig, hardware: Hardware) -> Resolution:
+    """What is converted on some hardware.
+
+    Raises:
+        OpListError: a change of the lists names an op that TensorFlow does not know, or contradicts another.
+    """
+    op_names.check(config)
+    return resolve_target(config, hardware)
+
+
+def _logged(graph: Any, work: Callable[[], tuple[Any, list[GraphReport]]], log: Log) -> RewriteResult:
+    """The result of the work on a graph, which gives the new graph, or the graph itself; with its log files."""
+    log.write_before(graph)
+    try:
+        result, reports = work()
+    except AmpError as error:
+        log.write_failure(error)
+        raise
     report = RewriteReport(tuple(reports))
-    run.end(lambda: parse_graph(result or graph), report)
-    return RewriteResult(result or graph, report, bool(result))
+    log.write_after(result, report)
+    return RewriteResult(result, report, result is not graph)
 
 
 def prepare(form: Form, job: Job) -> Form:
@@ -164,16 +195,39 @@ def prepare(form: Form, job: Job) -> Form:
     return form
 
 
-def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest: bytes) -> tuple[bytes, GraphReport]:
-    """Read, prepare, paint, plan, apply, verify: the new nodes and what follows; nothing if none changed."""
-    view = read_graph(graph, job.templates)
-    given = job.form(view, shapes)
+def decide(given: Form, job: Job) -> tuple[Form, Painting, Edits]:
+    """Prepare, paint, plan: the graph as it was painted, its painting, and the edits that this asks for.
+
+    In functions nothing is folded or moved.
+    """
+    if given.view.function:
+        painting = job.paint(given)
+        return given, painting, plan_edits(painting)
     prepared = prepare(given, job)
     for candidate in (prepared, given) if prepared.edits else (given,):  # dropped where nothing becomes 16 bit
         form, painting = with_split_products(*with_early_reads(candidate, job), job)
         if casts := plan_edits(painting):
             break
-    report = _report(painting, len(casts.new), len(form.folded.scales), basis_of(form, painting, casts, job))
+    return form, painting, casts
+
+
+def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> tuple[Any, list[GraphReport]]:
+    """Read, decide, apply, verify: the new FunctionDef; the function itself if no node changed."""
+    view = read_function(function, job.templates)
+    form, painting, casts = decide(job.form(view, shapes), job)
+    report = report_of(form, painting, casts, job, function)
+    result = function
+    if casts:
+        result = editor.apply_to_function(function, view.names, view.signatures, casts)
+        _verify(view, lambda: read_function(result, job.templates), NO_EDITS, job)
+    return result, [report]
+
+
+def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest: bytes) -> tuple[bytes, GraphReport]:
+    """Read, decide, apply, verify: the new nodes and what follows; nothing if none changed."""
+    view = read_graph(graph, job.templates)
+    form, painting, casts = decide(job.form(view, shapes), job)
+    report = report_of(form, painting, casts, job)
     if not casts:
         return b"", report
     result = editor.apply_to_graph(graph.node, view.names, form.edits.then(casts), rest)
@@ -183,26 +237,10 @@ def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest
     return result, report
 
 
-def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> tuple[Any, list[GraphReport]]:
-    """The new FunctionDef, in which nothing is folded or moved; the function itself if no node changed."""
-    view = read_function(function, job.templates)
-    form = job.form(view, shapes)
-    painting = job.paint(form)
-    casts = plan_edits(painting)
-    report = _report(painting, len(casts.new), 0, basis_of(form, painting, casts, job, function))
-    result = function
-    if casts:
-        result = editor.apply_to_function(function, view.names, view.signatures, casts)
-        _verify(view, lambda: read_function(result, job.templates), NO_EDITS, job)
-    return result, [report]
-
-
 def _rewrite_graph(
-    data: bytes, run: Run, preserve: frozenset[str], shapes: Shapes | None, functions: bool
+    graph: SerializedGraph, job: Job, shapes: Shapes | None, functions: bool
 ) -> tuple[bytes, list[GraphReport]]:
     """The new graph with its library; nothing if it did not change."""
-    graph = SerializedGraph(data)
-    job = run.job(graph.library, preserve)
     rest, reports = graph.rest_data, []
     if functions:
         reports = _rewrite_library(graph.library, dataclasses.replace(job, preserve=frozenset()))
@@ -225,26 +263,6 @@ def _rewrite_library(library: Any, job: Job) -> list[GraphReport]:
         if new_function is not function:
             function.CopyFrom(new_function)
     return reports
-
-
-def _report(painting: Painting, casts: int, folded: int, basis: Basis | None) -> GraphReport:
-    kept = painting.detached()
-    rule = painting.why_nothing
-    return GraphReport(
-        function=painting.view.function,
-        way="offline",
-        precision=painting.precision,
-        total=painting.view.node_count,
-        converted=len(painting.converted_nodes()),
-        casts=casts,
-        folded=folded,
-        why_nothing=None if rule is None else Reason(rule, detail=painting.detail),
-        unmatched=painting.unmatched,
-        of_scopes=painting.of_scopes,
-        is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*painting.view.names, ""]),
-        painting=kept,
-        basis=basis,
-    )
 
 
 def _verify(before: GraphView, read: Callable[[], GraphView], edits: Edits, job: Job) -> None:

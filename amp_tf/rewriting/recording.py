@@ -1,13 +1,10 @@
-"""Keeps what a report's figures are found from, where somebody asked for a report."""
+"""The report of one graph: counts, and what its figures are found from, where somebody asked for a report."""
 
 from __future__ import annotations
 
 import collections
-import contextlib
-import contextvars
 import copy
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 from amp_tf.graph.edits import Edits
@@ -16,13 +13,16 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import READ_OPS
 from amp_tf.painting.changes import Change
 from amp_tf.painting.outcome import Painting
-from amp_tf.reporting.basis import Basis, InsertedCast, is_wanted
+from amp_tf.painting.reasons import Reason
+from amp_tf.reporting.basis import Basis, InsertedCast
+from amp_tf.reporting.schema import GraphReport
 from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.hoisting import SUFFIX
+from amp_tf.rewriting.planning import CAST_SUFFIX
 
 
-def basis_of(form: Form, painting: Painting, casts: Edits, job: Job, function: Any = None) -> Basis | None:
-    """What the figures of a graph are found from; ``None`` where nobody asked for them.
+def report_of(form: Form, painting: Painting, casts: Edits, job: Job, function: Any = None) -> GraphReport:
+    """The report of a graph.
 
     Args:
         form: the graph as it was painted.
@@ -31,17 +31,37 @@ def basis_of(form: Form, painting: Painting, casts: Edits, job: Job, function: A
         job: how it was painted.
         function: the FunctionDef, of one.
     """
-    if not (job.config.report_path or is_wanted()):
+    rule = painting.why_nothing
+    return GraphReport(
+        function=painting.view.function,
+        way="offline",
+        precision=painting.precision,
+        total=painting.view.node_count,
+        converted=len(painting.converted_nodes()),
+        casts=len(casts.new),
+        folded=len(form.folded.scales),
+        why_nothing=None if rule is None else Reason(rule, detail=painting.detail),
+        unmatched=painting.unmatched,
+        of_scopes=painting.of_scopes,
+        is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*painting.view.names, ""]),
+        painting=painting.detached(),
+        basis=_basis(form, painting, casts, job, function),
+    )
+
+
+def _basis(form: Form, painting: Painting, casts: Edits, job: Job, function: Any) -> Basis | None:
+    """What the figures of a graph are found from; ``None`` where nobody asked for them."""
+    if not job.config.report_path:
         return None
     view = _lasting(painting.view)
     asked = AttributeShapes(view.protos) if isinstance(form.shapes, NoShapes) else form.shapes
     shapes = KnownShapes.of(asked, view.names)
     if function is not None:
-        shapes = (shapes or _inferred(function)).and_also(_of_arguments(function))
+        shapes = (shapes or _inferred(function, job.traced)).and_also(_of_arguments(function))
 
     def paint(change: Change) -> Painting:
         known = shapes.filled() if change.shapes else shapes
-        return job.paint(dataclasses.replace(form, view=view, shapes=known), change)
+        return job.under(change).paint(dataclasses.replace(form, view=view, shapes=known))
 
     return Basis(
         view=view,
@@ -55,28 +75,11 @@ def basis_of(form: Form, painting: Painting, casts: Edits, job: Job, function: A
     )
 
 
-@contextlib.contextmanager
-def traced(function: Any) -> Iterator[None]:
-    """Functions that are rewritten inside the block get their shapes from the graphs that Python traced.
-
-    Args:
-        function: TensorFlow's AtomicFunction; its graph, and those of what it calls, know what variables look like.
-    """
-    token = _traced.set(function)
-    try:
-        yield
-    finally:
-        _traced.reset(token)
-
-
-_traced: contextvars.ContextVar[Any] = contextvars.ContextVar("traced", default=None)
-
-
-def _inferred(function: Any) -> KnownShapes:
+def _inferred(function: Any, traced: Any) -> KnownShapes:
     """The shapes of a function of which the nodes carry none: as it was traced, else what its arguments tell."""
     from tensorflow.python.framework import function_def_to_graph
 
-    graph = _graph_of(_traced.get(), function.signature.name)
+    graph = _graph_of(traced, function.signature.name)
     try:
         graph = graph or function_def_to_graph.function_def_to_graph(function)
     except Exception:  # whatever it lacks, its report has no sizes then

@@ -52,7 +52,6 @@ from amp_tf.oplists.fusions import (
     HOLDING_MORE,
     SPLIT_PRODUCTS,
     SPLIT_STEPS,
-    SPLITTABLE,
     WIDE_BIAS,
     Step,
 )
@@ -99,7 +98,7 @@ def _compositions(view: GraphView) -> dict[Node, Sequence[_Part]]:
 
 def _products(form: Form, job: Job, target: Target) -> dict[Node, Sequence[_Part]]:
     """The parts of the fused products that are split."""
-    candidates = form.view.nodes_with(SPLITTABLE)
+    candidates = form.view.nodes_with(SPLIT_PRODUCTS)
     if target.device_type != CPU_DEVICE or not candidates:
         return {}
     obstacles = job.obstacles(form.view)

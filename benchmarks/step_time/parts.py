@@ -85,9 +85,9 @@ def _kernel_pairs() -> None:
 
 
 def _fused_gradients() -> None:
-    from amp_tf.oplists import costs
+    from amp_tf.oplists import fusions
 
-    costs.FUSED_WITH = {}
+    fusions.FUSED_WITH = {}
 
 
 def _shared_casts() -> None:
@@ -117,11 +117,11 @@ def _lifting() -> None:
 
 
 def _fused_followers() -> None:
-    from amp_tf.oplists import costs
+    from amp_tf.oplists import fusions
     from amp_tf.painting import economy, paint
     from amp_tf.painting.folded import NOTHING_FOLDED
 
-    costs.WITH_BIAS, costs.SQUEEZED = (), frozenset()
+    fusions.FUSIONS = ()
 
     def weigh(canvas: Any) -> None:
         canvas.folded = NOTHING_FOLDED

@@ -13,7 +13,7 @@ from tensorflow.python.eager import context
 import amp_tf
 from amp_tf.hooks.process import devices
 from amp_tf.hooks.xla import functions as xla
-from amp_tf.oplists import costs
+from amp_tf.oplists import costs, fusions
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting import economy, paint
@@ -26,7 +26,7 @@ from benchmarks.step_time.parts import PARTS
 from benchmarks.step_time.suite import Row
 from tests.left_out import without
 
-MODULES = (costs, economy, folding, lifting, loop_reads, paint, planning, xla)
+MODULES = (costs, economy, folding, fusions, lifting, loop_reads, paint, planning, xla)
 
 
 def placeholder(*shape):

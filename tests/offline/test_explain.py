@@ -154,6 +154,23 @@ def test_what_is_explained_is_what_the_rewrite_decides_after_folding(node, norma
     assert (explanation.precision, explanation.reason) == (decided.precision, decided.reason)
 
 
+@pytest.mark.parametrize("node", ["conv", "shifted", "act"])
+def test_what_a_change_does_is_what_the_rewrite_then_does_also_where_nothing_is_folded_any_more(node, normalized):
+    cpu = Hardware(cpu_has_bf16=True)
+    explanation = explain(normalized, node, amp_tf.AmpConfig(), preserve=("fetch",), hardware=cpu)
+    for change in (explanation.own_change, explanation.change):
+        config = amp_tf.AmpConfig(**change)
+        report = amp_tf.rewrite(normalized, config, preserve=("fetch",), hardware=cpu).report
+        assert next(item.precision.is_f16 for item in report.nodes if item.name == node) != explanation.precision.is_f16
+    assert report.folded == (node != "conv")  # no more where nothing becomes 16 bit
+
+
+def test_nothing_is_written_for_what_is_tried(graph, tmp_path):
+    folders = {name: str(tmp_path / name) for name in ("log_path", "report_path")}
+    assert _explain(graph, "infer1", dataclasses.replace(CONFIG, **folders)).change
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_moved_multiplication_and_a_bias_behind_it_are_told(normalized):
     cpu = Hardware(cpu_has_bf16=True)
     scaled, shifted = (

@@ -11,7 +11,7 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 import amp_tf
-from amp_tf.oplists import table
+from amp_tf.oplists import costs, fusions, table
 
 PACKAGE = Path(amp_tf.__file__).parent
 
@@ -82,6 +82,7 @@ def test_no_set_of_op_names_stands_outside_oplists(ops):
 
 
 def test_the_names_in_traits_are_those_of_ops(ops):
-    traits = {name: value for name, value in vars(table).items() if isinstance(value, table.Trait)}
+    named = {name: value for module in (table, costs, fusions) for name, value in vars(module).items()}
+    traits = {name: value for name, value in named.items() if isinstance(value, table.Trait)}
     assert len(traits) > 40
     assert {name: trait - ops for name, trait in traits.items() if trait - ops} == {}

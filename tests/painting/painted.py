@@ -10,6 +10,7 @@ from amp_tf.graph.templates import Templates
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.oplists.targets import resolve_target
+from amp_tf.painting.eligibility import find_obstacles
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import paint
 from amp_tf.painting.reasons import Rule
@@ -59,4 +60,5 @@ def painted(text, *library, preserve=(), hardware=BF16_CPU, **settings) -> Paint
     is_function = text.strip().startswith("function ")
     view = read_function(function(text), templates) if is_function else read_graph(graph(text), templates)
     resolution = resolve_target(config, hardware)
-    return Painted(paint(view, resolution, config, preserve=preserve, is_function=templates.is_function))
+    obstacles = find_obstacles(view, resolution, config, preserve)
+    return Painted(paint(view, resolution, obstacles, is_function=templates.is_function))

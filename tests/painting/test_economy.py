@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.oplists.cost_tables import SHIPPED
-from amp_tf.oplists.costs import SWISH
+from amp_tf.oplists.fusions import SWISH
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Balance, Rule
 from tests.strategies import lowered_control_flow

@@ -9,7 +9,7 @@ from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import KnownShapes, NoShapes
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.cost_tables import BROADCAST, CHANNELS_FIRST, POINTWISE_FIRST, SHIPPED, TRANSPOSED
-from amp_tf.oplists.costs import SWISH
+from amp_tf.oplists.fusions import SWISH
 from amp_tf.painting.prices import Prices, count_runs, joined, variant_of
 from tests.small_graphs import graph
 from tests.strategies import lowered_control_flow

@@ -21,6 +21,7 @@ from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.oplists.targets import resolve_target
+from amp_tf.painting.eligibility import find_obstacles
 from amp_tf.painting.paint import RULES, Row, paint
 from tests.left_out import without
 from tests.painting.painted import BF16_CPU
@@ -65,7 +66,8 @@ def converted_types(example: Example) -> dict[str, list[str]]:
         made = imported.as_graph_def(add_shapes=True)
     view = read_graph(made, Templates(made.library, SUCCESSORS))
     config = AmpConfig(**example.settings)
-    painting = paint(view, resolve_target(config, BF16_CPU), config)
+    resolution = resolve_target(config, BF16_CPU)
+    painting = paint(view, resolution, find_obstacles(view, resolution, config, ()))
     node_of = view.unit_nodes()
     types: dict[str, list[str]] = {}
     for unit in painting.converted:

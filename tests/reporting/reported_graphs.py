@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.reporting import basis, process
+from amp_tf.reporting import process
 from amp_tf.reporting.schema import RewriteReport
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
@@ -22,8 +22,8 @@ def traced(function, *shapes, dtype=tf.float32):
 def reported(graph, *, hardware=BF16_CPU, preserve=(), **settings) -> RewriteReport:
     """The report of a rewrite, with figures."""
     settings.setdefault("precision", "bfloat16")
-    with basis.kept():
-        return amp_tf.rewrite(graph, amp_tf.AmpConfig(**settings), hardware=hardware, preserve=preserve).report
+    config = amp_tf.AmpConfig(report_path="-", **settings)
+    return amp_tf.rewrite(graph, config, hardware=hardware, preserve=preserve).report
 
 
 def use_own_ledger(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.oplists.cost_tables import SHIPPED
+from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.oplists.table import BOUNDING, MATRIX_ACTIVATIONS
+from amp_tf.oplists.table import BOUNDING
 from tests.rewriting.graph_shapes import GraphShapes
 from tests.rewriting.rewritten import (
     AUTO,

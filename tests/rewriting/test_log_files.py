@@ -36,8 +36,9 @@ def index(folder):
 def test_the_index_says_which_files_are_of_which_graph_and_way_in(tmp_path):
     scoped = "x = Placeholder()\nmodel/a = MatMul(x, x)\nStatefulPartitionedCall/model/b = Sin(model/a)"
     rewrite(graph(f"{scoped}\nother/c = Sin(x)", function(FUNCTION)), tmp_path)
-    with log_files.coming("xla"):
-        rewrite(function(FUNCTION), tmp_path)
+    config = amp_tf.AmpConfig(precision="bfloat16", log_path=str(tmp_path))
+    pipeline.rewrite_program(function(FUNCTION), [], config, BF16_CPU, None)
+    pipeline.rewrite_serialized(graph(TEXT).SerializeToString(), config, hardware=BF16_CPU)
     with pytest.raises(GraphError):
         rewrite(graph("r = Relu(x)"), tmp_path)
     header, *rows = index(tmp_path)
@@ -46,6 +47,7 @@ def test_the_index_says_which_files_are_of_which_graph_and_way_in(tmp_path):
         ["offline", "", "model other", "4", "1", "2"],
         ["offline", "f", "f", "3", "1", "2"],
         ["xla", "f", "f", "3", "1", "2"],
+        ["grappler", "", "", "3", "1", "2"],
         ["offline", "", "", "failed", "failed", "failed"],
     ]
     for row in rows:

@@ -9,7 +9,7 @@ from amp_tf.hooks.grappler.visits import Visits
 from amp_tf.hooks.process import devices, op_names, slow_float16
 from amp_tf.hooks.process import state as process_state
 from amp_tf.reporting import process
-from amp_tf.rewriting import log_files, pipeline
+from amp_tf.rewriting import pipeline
 
 # Attributes by which TensorFlow marks calls of XLA-compiled functions (tensorflow/compiler/jit/defs.h).
 _XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
@@ -36,10 +36,9 @@ def convert(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config:
     if input_pipelines.is_marked(serialized) or _visits.is_rewritten(serialized, preserve):
         return None
     known = op_names.known_only(config)
-    with log_files.coming("grappler"):
-        result = pipeline.rewrite_serialized(
-            serialized, known, preserve=preserve, hardware=devices.hardware(), functions=False, shapes=shapes
-        )
+    result = pipeline.rewrite_serialized(
+        serialized, known, hardware=devices.hardware(), preserve=preserve, functions=False, shapes=shapes
+    )
     new, nodes = (result.graph if result.changed else None), result.report.total
     if new is not None:
         slow_float16.warn_if_slow(known)

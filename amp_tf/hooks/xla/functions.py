@@ -97,7 +97,6 @@ def _convert(function: Any, config: AmpConfig) -> None:
 
     from amp_tf.reporting import process
     from amp_tf.reporting.schema import RewriteReport
-    from amp_tf.rewriting import log_files, recording
     from amp_tf.rewriting.pipeline import rewrite_program
 
     context = function._bound_context
@@ -118,8 +117,8 @@ def _convert(function: Any, config: AmpConfig) -> None:
     # What becomes of the arguments depends on whether any called function computes products.
     library = FunctionDefLibrary(function=called(lambda name: True).values())
     callees = called(lambda name: name.encode() not in _rewritten)
-    with log_files.coming("xla"), recording.traced(function):
-        results = rewrite_program(original, [*callees.values()], op_names.known_only(config), hardware(), library)
+    settings = op_names.known_only(config)
+    results = rewrite_program(original, [*callees.values()], settings, hardware(), library, traced=function)
     bodies = dict(zip((original.signature.name, *callees), results, strict=True))
     result = rewrite_with_callees(
         original,
