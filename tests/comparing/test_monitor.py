@@ -31,6 +31,7 @@ def in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> Any:
     recorded.forget()
     layer_paths.install(amp_tf.AmpConfig())
     yield
+    vars(tf_keras.src.backend._SEED_GENERATOR).pop("generator", None)  # or later tests would draw from it
     layer_paths.uninstall()
     recorded.forget()
 

@@ -22,6 +22,7 @@ BAD_VALUES: dict[str, str | None] = {
     ", ".join(config.LEVELS): "EVERYTHING",
     "op names, comma-separated": None,
     "a folder": None,
+    "a file": None,
 }
 
 
