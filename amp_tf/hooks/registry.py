@@ -43,6 +43,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.process.report_files", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", ("tensorflow", "keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.keras_policy", ("keras", "tf_keras")),
+    Hook("graph_rewrite", "amp_tf.hooks.watchdog.fit", ("keras", "tf_keras")),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling.automatic", ("tensorflow", "keras", "tf_keras")),
 )
 TRIGGERS = tuple(dict.fromkeys(trigger for hook in HOOKS for trigger in hook.triggers))

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from amp_tf.loss_scaling import finite, ledger, replicas
 from amp_tf.loss_scaling.diagnosis import SkipFacts, Status
+from amp_tf.loss_scaling.guard import Guard
 from amp_tf.loss_scaling.misuse import check_any
 from amp_tf.loss_scaling.recognizing.usage import Gradients, Usage, is_inner_call, note_scale, scaled_step
 from amp_tf.loss_scaling.schedule import Schedule, State, check_scale
@@ -111,6 +112,7 @@ class Scaler:
     Attributes:
         nonfinite_variables: the variables whose gradients made the last step be skipped.
         number: of its entry in the ledger; ``None`` as long as it has scaled no loss.
+        guard: what else may hold a step back; ``None`` for nothing.
     """
 
     def __init__(self, schedule: Schedule, memory: Memory, label: str = "") -> None:
@@ -119,10 +121,11 @@ class Scaler:
         self.usage = Usage()
         self.nonfinite_variables = NonfiniteVariables()
         self.number: int | None = None
+        self.guard: Guard | None = None
         self._label = label
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "number": None}  # a copy scales losses of its own
+        return {**vars(self), "number": None, "guard": None}  # a copy scales losses of its own
 
     @property
     def is_used(self) -> bool:
@@ -250,10 +253,16 @@ class Scaler:
             noted = [*self._note_facts(strategy, handed), *self.nonfinite_variables.note(found, trained)]
             return [*self.memory.store(state), *noted]
 
-        is_loss_nonfinite, data = self.usage.take_loss()
-        found = replicas.Nonfinite(finite.find_nonfinite(present, norm_clip, headroom), is_loss_nonfinite)
+        def judged(found: replicas.Nonfinite) -> Any:
+            if self.guard is None:
+                return tf.reduce_any(found.gradients)
+            return self.guard.judge(found, self.memory.read_scale())
+
+        is_loss_nonfinite, data, parts = self.usage.take_loss()
+        value = finite.total(parts) if self.guard is not None else 0.0
+        found = replicas.Nonfinite(finite.find_nonfinite(present, norm_clip, headroom), is_loss_nonfinite, value)
         with scaled_step():
-            return replicas.decide_together(found, [present, arguments, data], take=taken, skip=skipped)
+            return replicas.decide_together(found, [present, arguments, data], take=taken, skip=skipped, judge=judged)
 
     def _note_facts(self, strategy: Any, handed: Any) -> list[Any]:
         """Records what explains a skipped step; ``handed`` is each replica's gradients, arguments and data."""

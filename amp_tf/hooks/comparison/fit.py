@@ -61,7 +61,7 @@ class _Watched:
         if not self._taken:
             self._again = None
             return self._function(iterator)
-        del self._taken[: _steps_a_call(self._model)]
+        del self._taken[: steps_a_call(self._model)]
         return self._function(self._again)
 
     def __getattr__(self, name: str) -> Any:
@@ -70,11 +70,11 @@ class _Watched:
     def _compare(self, iterator: Any) -> None:
         import tensorflow as tf
 
-        a_call = _steps_a_call(self._model)
+        a_call = steps_a_call(self._model)
         wanted = -(-self._training.request.steps // a_call) * a_call  # whole calls, so that whole calls are left
         self._taken.extend(itertools.islice(iterator, wanted))
         own = [tf.nest.map_structure(_of_one_replica, batch) for batch in self._taken]
-        subject, batches, notes = _as_step(self._model, own, self._owner)
+        subject, batches, notes = as_step(self._model, own, self._owner)
         strategy = self._model.distribute_strategy
         if strategy.num_replicas_in_sync == 1:
             self._training.compare(subject, batches, notes)
@@ -83,7 +83,7 @@ class _Watched:
             self._training.compare(subject, batches, (*notes, _ONE_REPLICA))
 
 
-def _steps_a_call(model: Any) -> int:
+def steps_a_call(model: Any) -> int:
     """How many batches one call of the train function takes."""
     count = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None)
     return 1 if count is None else int(count.numpy() if hasattr(count, "numpy") else count)
@@ -105,7 +105,7 @@ def _iterate(batches: Sequence[Any]) -> Any:
     return iter(dataset)
 
 
-def _as_step(model: Any, taken: Sequence[Any], owner: Any) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
+def as_step(model: Any, taken: Sequence[Any], owner: Any) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
     """The step to compare, its batches, and the notes that go with the result."""
     import tensorflow as tf
 
