@@ -73,9 +73,10 @@ class Watched:
         self._guard: Guard = scaler.guard
         self._band = LossBand(NO_LIMIT)
         self._scaling = written.scaling_variables(scaler)
-        self._others: list[Any] = []  # that the step writes besides, as of the last trace
+        self._others = written.other_variables(model)
         self._number = 0  # of the batch, from 1 on
         self._step = self._make_step()
+        self._read_late: Callable[[], list[Any]] = list
         self._in_float32: Any = None  # the step in float32, once it was needed
 
     def __call__(self, iterator: Any) -> Any:
@@ -91,13 +92,12 @@ class Watched:
         return logs
 
     def _make_step(self) -> Any:
-        """A function of a batch: the library's logs, what the step wrote besides before it, and what was seen."""
-        original = self._make()
+        """A function of a batch: the library's logs, the values of other variables before it, and what was seen."""
+        original, others = self._make(), list(self._others)
 
         @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
         def step(batch: Any) -> Any:
-            self._others = written.other_variables(self._model)
-            before = written.read(self._scaling), written.read(self._others)
+            before = written.read(self._scaling), written.read(others)
             logs = original(Given(batch))
             return logs, before, self._guard.seen.read_value()
 
@@ -106,8 +106,11 @@ class Watched:
     def _train(self, batch: Any) -> Any:
         self._number += 1
         reverts.counts.watched += 1
-        logs, before, seen = self._step(batch)
+        late = self._read_late()
+        logs, (of_scale, others), seen = self._step(batch)
         sight = Guard.read(seen)
+        if self._number == 1:
+            self._find_late_variables()
         if _is_fine(sight, self._band.limit):
             if self._band.note(sight.loss):
                 self._guard.limit.assign(self._band.limit)
@@ -116,7 +119,7 @@ class Watched:
         if config is None:
             return logs
         after = written.read(self._scaling), written.read(self._others)
-        bad = _Bad(batch, logs, sight, before, after)
+        bad = _Bad(batch, logs, sight, (of_scale, [*others, *late]), after)
         try:
             return self._look(bad, config)
         except Exception as error:
@@ -126,9 +129,17 @@ class Watched:
         finally:
             self._guard.limit.assign(self._band.limit)
 
+    def _find_late_variables(self) -> None:
+        """Finds those that the first step made, such as metrics': its function does not read them as it begins."""
+        known = set(map(id, self._others))
+        late = [variable for variable in written.other_variables(self._model) if id(variable) not in known]
+        if late:
+            self._others += late
+            self._read_late = tf.function(lambda: written.read(late), autograph=False)
+
     def _look(self, bad: _Bad, config: AmpConfig) -> Any:
         """Finds out why a step was skipped, and makes it if it can be made."""
-        if len(bad.before[1]) < len(bad.after[1]):  # the first step built metrics, which were empty before it
+        if len(bad.before[1]) < len(bad.after[1]):  # the first step made metrics, which were empty before it
             self._model.reset_metrics()
         if self._is_scale_too_high(bad):
             self._restore(*bad.after)
@@ -217,7 +228,7 @@ class Watched:
 
     def _trace_anew(self) -> None:
         """Makes functions whose graphs are converted by the lock file as it is now."""
-        self._step = self._make_step()
+        self._step, self._read_late = self._make_step(), list
         for name in ("test_function", "predict_function"):
             setattr(self._model, name, None)
 
