@@ -1,15 +1,14 @@
 """Finds the layers at fault in a batch that goes wrong in 16 bit, by comparing it with float32 node by node.
 
 The comparison runs on copies of the variables, on one device, each replica's part of the batch as a batch of its own.
-What mends all outputs there is a set of patterns for nodes; a lock has layers, which are found again after a trace. Of
-a layer, all nodes and gradients stay in float32. Where the comparison fails or finds nothing, it is all layers: no
+It names nodes; a lock has layers, which are found again after a trace. Of a layer, all nodes and gradients stay in
+float32. Where the comparison fails or finds nothing, it is all layers: no
 step is lost for that.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -52,7 +51,7 @@ def together(faults: Sequence[Fault]) -> Fault:
     return Fault(tuple(decisions[name] for name in sorted(decisions)), "; ".join(reasons))
 
 
-def find_fault(model: Any, parts: Sequence[Any], owner: Any, config: AmpConfig) -> Fault:
+def find_fault(model: Any, parts: Sequence[Any], owner: Any, config: AmpConfig, is_finite: bool) -> Fault:
     """The layers at fault.
 
     Args:
@@ -60,6 +59,7 @@ def find_fault(model: Any, parts: Sequence[Any], owner: Any, config: AmpConfig) 
         parts: the batch, each replica's part.
         owner: the class that has the library's own ``train_step``.
         config: the settings in force; what their lock file keeps in float32 is not at fault.
+        is_finite: whether all that is wrong is the loss.
     """
     import tensorflow as tf
 
@@ -74,23 +74,27 @@ def find_fault(model: Any, parts: Sequence[Any], owner: Any, config: AmpConfig) 
                 comparison = compare(subject, batches, config, **asked)
     except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
         return Fault(why=f"the comparison failed ({type(error).__name__}: {error})")
-    return fault_of(comparison, known_layers(), config)
+    return fault_of(comparison, known_layers(), is_finite)
 
 
-def fault_of(comparison: Comparison, layers: Mapping[str, Layer], config: AmpConfig) -> Fault:
-    """The layers whose nodes a comparison keeps in float32 to mend the step.
+def fault_of(comparison: Comparison, layers: Mapping[str, Layer], is_finite: bool) -> Fault:
+    """The layers at fault by a comparison of the batch.
+
+    A comparison mends all outputs, and what is not finite but a part of that: there it is the layer of the finding that
+    helps most. Where another one is at fault as well, the step goes wrong again, and is compared again.
 
     Args:
         comparison: of the batch at fault.
         layers: the program's, by their paths.
-        config: its settings.
+        is_finite: whether all that is wrong is the loss.
     """
-    patterns = [pattern for pattern in comparison.patterns if pattern not in config.keep_float32]
-    kept = [node.name for node in comparison.nodes if any(re.search(pattern, node.name) for pattern in patterns)]
-    paths = dict.fromkeys(_layer_of(name, layers) for name in kept)
-    told = [f"{one.kind} at {one.node} ({one.op}): {why(one, comparison.precision)}" for one in comparison.findings]
-    reason = "; ".join(told[:1])
-    return Fault(tuple(Decision(layers.get(path, Layer(path)), why=reason) for path in paths), reason)
+    found = comparison.findings if is_finite else comparison.findings[:1]
+    reasons = {}
+    for one in found:
+        reason = f"{one.kind} at {one.node} ({one.op}): {why(one, comparison.precision)}"
+        reasons.setdefault(_layer_of(one.node, layers), reason)
+    decisions = (Decision(layers.get(path, Layer(path)), why=reason) for path, reason in reasons.items())
+    return Fault(tuple(decisions), "; ".join(list(reasons.values())[:1]))
 
 
 def known_layers() -> dict[str, Layer]:

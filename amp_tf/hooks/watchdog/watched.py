@@ -177,7 +177,8 @@ class Watched:
         return Guard.read(step(batch)[2])
 
     def _leave_out(self, bad: _Bad) -> Any:
-        where = find_nonfinite(parts_of(bad.batch))
+        found = agreement.gather(find_nonfinite(parts_of(bad.batch)))
+        where = " and ".join(dict.fromkeys(filter(None, found)))
         why = f"its {where} holds nan or inf" if where else "its data is finite, so the model itself diverges there"
         reverts.tell_bad_data(self._number, why)
         return self._skipped(bad)
@@ -201,7 +202,7 @@ class Watched:
         """Reverts what is at fault and makes the step again, until it is fine."""
         limit = max(self._band.limit, truth.loss + _LOST * abs(truth.loss))
         while reverts.may_revert():
-            fault = self._find_fault(bad.batch, config)
+            fault = self._find_fault(bad, config)
             if not fault.decisions:
                 break
             reverts.revert(fault, config)
@@ -216,9 +217,10 @@ class Watched:
         reverts.tell_lost(self._number)
         return self._skipped(bad)
 
-    def _find_fault(self, batch: Any, config: AmpConfig) -> faults.Fault:
+    def _find_fault(self, bad: _Bad, config: AmpConfig) -> faults.Fault:
         """The fault of all workers together, by each worker's part of the batch."""
-        mine = faults.find_fault(self._model, parts_of(batch), self._owner, config)
+        parts = parts_of(bad.batch)
+        mine = faults.find_fault(self._model, parts, self._owner, config, _is_finite(bad.sight))
         found = agreement.gather(json.dumps(mine.to_plain()))
         fault = faults.together([faults.Fault.of_plain(json.loads(text)) for text in found])
         known = {one.name for one in config.read_lock().decisions}
