@@ -110,6 +110,7 @@ class Scaler:
         label: names it in the line at exit, unless it is that of a TF1 graph; empty for none.
 
     Attributes:
+        label: as above.
         nonfinite_variables: the variables whose gradients made the last step be skipped.
         number: of its entry in the ledger; ``None`` as long as it has scaled no loss.
         guard: what else may hold a step back; ``None`` for nothing.
@@ -122,7 +123,7 @@ class Scaler:
         self.nonfinite_variables = NonfiniteVariables()
         self.number: int | None = None
         self.guard: Guard | None = None
-        self._label = label
+        self.label = label
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "number": None, "guard": None}  # a copy scales losses of its own
@@ -280,6 +281,6 @@ class Scaler:
         return self.memory.store(self.schedule.after_finite(self.memory.load(), finite.TENSORS))
 
     def _enter(self) -> None:
-        if self.number is None and self._label and self.memory.last_skip is not None:
+        if self.number is None and self.label and self.memory.last_skip is not None:
             memory, schedule = self.memory, self.schedule
-            self.number = ledger.enter(self._label, lambda: memory.status(schedule, is_at_exit=True))
+            self.number = ledger.enter(self.label, lambda: memory.status(schedule, is_at_exit=True))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)  #: of which a traced function takes a batch itself
 _NAMES = ("x", "y", "sample weight")
 
 
@@ -30,14 +33,24 @@ class Given:
 
     def get_next_as_optional(self) -> Any:
         """The batch as an Optional, which is what Keras asks for in a loop."""
-        import tensorflow as tf
-
         return tf.experimental.Optional.from_value(self._batch)
+
+
+def once_more(batch: Any, source: Any) -> Callable[[], Any]:
+    """Makes what a step takes to get a batch again: an iterator like its own, for which it is not traced again.
+
+    Args:
+        batch: the batch.
+        source: where it came from; of what is no plain iterator the batch itself is given.
+    """
+    if not isinstance(source, tf.data.Iterator):
+        return lambda: batch
+    dataset = tf.data.Dataset.from_generator(lambda: itertools.repeat(batch), output_signature=source.element_spec)
+    return lambda: iter(dataset)
 
 
 def parts_of(batch: Any) -> list[Any]:
     """The parts of a batch that the replicas of this process get; parts without examples are left out."""
-    import tensorflow as tf
 
     def part(number: int) -> Any:
         def of(leaf: Any) -> Any:
@@ -53,8 +66,6 @@ def parts_of(batch: Any) -> list[Any]:
 
 def find_nonfinite(parts: Sequence[Any]) -> str:
     """Which of a batch's data hold nan or inf, such as ``"x and y"``; empty where none do."""
-    import tensorflow as tf
-
     found = []
     for part in parts:
         places = part if isinstance(part, (tuple, list)) else (part,)

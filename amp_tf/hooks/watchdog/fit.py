@@ -91,6 +91,7 @@ def _watch(owner: Any, original: Any, model: Any) -> Any:
 
     if not has_loss_scale(model):
         wrap_optimizer(model, initial_scale=1.0, dynamic=False)
+        model.optimizer._scaler.label = ""  # a scale that stays 1 is not worth a word at exit
     scaler = model.optimizer._scaler
     if scaler.guard is None:
         with model.distribute_strategy.scope():

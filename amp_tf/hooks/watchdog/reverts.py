@@ -34,15 +34,19 @@ class Counts:
         watched: steps that were watched.
         reverts: how often layers were reverted, and a step was done again.
         bad_batches: that were not finite in float32 either.
-        given_up: steps that were skipped although float32 would have made them.
+        lost: steps that were skipped although float32 would have made them.
         path: the lock file that was written; empty for none.
     """
 
     watched: int = 0
     reverts: int = 0
     bad_batches: int = 0
-    given_up: int = 0
+    lost: int = 0
     path: str = ""
+
+    def reset(self) -> None:
+        """Begins anew, for whoever trains several models that have nothing to do with each other."""
+        vars(self).update(vars(Counts()))
 
 
 counts = Counts()
@@ -77,8 +81,11 @@ def tell_revert(number: int, fault: Fault, loss: float, truth: float) -> None:
     """Prints what was reverted at a batch, numbered from 1 on, and the loss of the step that was done again."""
     names = ", ".join(one.name for one in fault.decisions[:_NAMED])
     more = f" and {len(fault.decisions) - _NAMED} more layers" if len(fault.decisions) > _NAMED else ""
-    _tell(number, f"{names}{more} in float32 from now on ({fault.why}); the step was done again, loss {loss:.6g}, in "
-                  f"float32 {truth:.6g}; it is in {counts.path}")
+    _tell(
+        number,
+        f"{names}{more} in float32 from now on ({fault.why}); the step was done again, loss {loss:.6g}, in "
+        f"float32 {truth:.6g}; it is in {counts.path}",
+    )
 
 
 def tell_bad_data(number: int, why: str) -> None:
@@ -91,7 +98,7 @@ def tell_bad_data(number: int, why: str) -> None:
 
 def tell_lost(number: int) -> None:
     """Counts a step that was skipped although float32 would have made it; prints the first."""
-    counts.given_up += 1
+    counts.lost += 1
     notices.warn_once(
         "watchdog.limit",
         f"batch {number} was left out, which float32 would have made: {plural(counts.reverts, 'revert')} did not help",
@@ -118,8 +125,8 @@ def describe() -> str:
         done.append(f"{plural(counts.reverts, 'revert')}, in {counts.path}")
     if counts.bad_batches:
         done.append(f"{counts.bad_batches:,} batch{'es' * (counts.bad_batches > 1)} of bad data")
-    if counts.given_up:
-        done.append(f"{plural(counts.given_up, 'step')} lost")
+    if counts.lost:
+        done.append(f"{plural(counts.lost, 'step')} lost")
     if not counts.watched:
         done.append("nothing was watched, because only fit and train_on_batch of Keras and tf_keras are")
     return f"{WHERE}: {', '.join(done)}" if done else ""

@@ -1,7 +1,8 @@
 """A train function that looks at each step before the next one, and does a step again that went wrong in 16 bit.
 
-It takes batches from the iterator itself, and runs the library's own function on each, inside of a function that also
-returns what the step wrote besides and what the guard saw.
+It runs the library's own function for one batch inside of a function that also returns the batch, what the step wrote
+besides and what the guard saw. The batch is taken from the iterator in there, as the library itself does, so that the
+graph is the one without the watchdog: of a batch that is an argument, more is known to be exact, and less is 16 bit.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.hooks.all_reduce import agreement
 from amp_tf.hooks.watchdog import faults, reverts, written
 from amp_tf.hooks.watchdog.band import LossBand
-from amp_tf.hooks.watchdog.batches import Given, find_nonfinite, parts_of
+from amp_tf.hooks.watchdog.batches import ITERATORS, Given, find_nonfinite, once_more, parts_of
 from amp_tf.hooks.watchdog.conversion import in_float32
 from amp_tf.loss_scaling.guard import HOLD, NO_LIMIT, Guard, Sight
 from amp_tf.loss_scaling.schedule import DynamicScale
@@ -34,12 +35,14 @@ class _Bad:
     """A step that was skipped.
 
     Attributes:
+        source: returns the same batch once more, as the step takes it.
         batch: its batch.
         logs: what the library's function returned.
         sight: what the guard saw.
         before, after: what the variables beside the trained ones held before and after it: of the loss scale, others.
     """
 
+    source: Callable[[], Any]
     batch: Any
     logs: Any
     sight: Sight
@@ -83,31 +86,34 @@ class Watched:
         logs = None
         for place in range(self._batches_a_call):
             try:
-                batch = next(iterator)
-            except StopIteration:
+                logs = self._train(iterator if isinstance(iterator, ITERATORS) else next(iterator))
+            except (StopIteration, tf.errors.OutOfRangeError):
                 if not place:
                     raise
                 break
-            logs = self._train(batch)
         return logs
 
     def _make_step(self) -> Any:
-        """A function of a batch: the library's logs, the values of other variables before it, and what was seen."""
+        """A function of an iterator or a batch.
+
+        It returns the library's logs, the values of other variables before the step, what was seen, and the batch.
+        """
         original, others = self._make(), list(self._others)
 
         @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-        def step(batch: Any) -> Any:
+        def step(source: Any) -> Any:
             before = written.read(self._scaling), written.read(others)
+            batch = next(source) if isinstance(source, ITERATORS) else source
             logs = original(Given(batch))
-            return logs, before, self._guard.seen.read_value()
+            return logs, before, self._guard.seen.read_value(), batch
 
         return tf.function(step, reduce_retracing=True)
 
-    def _train(self, batch: Any) -> Any:
+    def _train(self, source: Any) -> Any:
+        late = self._read_late()
+        logs, (of_scale, others), seen, batch = self._step(source)
         self._number += 1
         reverts.counts.watched += 1
-        late = self._read_late()
-        logs, (of_scale, others), seen = self._step(batch)
         sight = Guard.read(seen)
         if self._number == 1:
             self._find_late_variables()
@@ -119,7 +125,7 @@ class Watched:
         if config is None:
             return logs
         after = written.read(self._scaling), written.read(self._others)
-        bad = _Bad(batch, logs, sight, (of_scale, [*others, *late]), after)
+        bad = _Bad(once_more(batch, source), batch, logs, sight, (of_scale, [*others, *late]), after)
         try:
             return self._look(bad, config)
         except Exception as error:
@@ -145,7 +151,7 @@ class Watched:
             self._restore(*bad.after)
             return bad.logs
         self._restore(*bad.before)
-        truth = self._truth(bad.batch, config)
+        truth = self._truth(bad, config)
         self._restore(*bad.before)
         if not _is_finite(truth):
             return self._leave_out(bad)
@@ -162,19 +168,19 @@ class Watched:
             return False
         self._restore(*bad.before)
         memory.assign_scale(max(bad.sight.scale * _LOWER, schedule.min_scale))
-        return not self._held(self._step, bad.batch).is_nonfinite
+        return not self._held(self._step, bad).is_nonfinite
 
-    def _truth(self, batch: Any, config: AmpConfig) -> Sight:
+    def _truth(self, bad: _Bad, config: AmpConfig) -> Sight:
         """What is seen of the same step in float32."""
         with in_float32(config):
             if self._in_float32 is None:
                 self._in_float32 = self._make_step()
-            return self._held(self._in_float32, batch)
+            return self._held(self._in_float32, bad)
 
-    def _held(self, step: Any, batch: Any) -> Sight:
+    def _held(self, step: Any, bad: _Bad) -> Sight:
         """What is seen of a step that writes no trained variable."""
         self._guard.limit.assign(HOLD)
-        return Guard.read(step(batch)[2])
+        return Guard.read(step(bad.source())[2])
 
     def _leave_out(self, bad: _Bad) -> Any:
         found = agreement.gather(find_nonfinite(parts_of(bad.batch)))
@@ -194,7 +200,7 @@ class Watched:
     def _make_unlimited(self, bad: _Bad) -> Any:
         """Makes a step whose loss jumps in float32 as well."""
         self._guard.limit.assign(NO_LIMIT)
-        logs, _, seen = self._step(bad.batch)
+        logs, _, seen, _ = self._step(bad.source())
         self._band.widen(Guard.read(seen).loss)
         return logs
 
@@ -240,7 +246,7 @@ class Watched:
         written.put_back(self._scaling, bad.before[0])
         for _ in range(_ATTEMPTS):
             written.put_back(self._others, bad.before[1])
-            logs, _, seen = self._step(bad.batch)
+            logs, _, seen, _ = self._step(bad.source())
             sight = Guard.read(seen)
             if _is_fine(sight, limit):
                 return logs, sight.loss
