@@ -144,7 +144,7 @@ class Scaler:
         self._enter()
         note_scale(loss, self.memory)
         self.usage.note_scaled_loss(loss, data_of(loss) if self.memory.last_skip is not None else [])
-        return finite.scale_loss(loss, self.memory.read_scale())
+        return loss if self.schedule.is_one else finite.scale_loss(loss, self.memory.read_scale())
 
     def decides(self, where: str) -> bool:
         """Whether a step is checked and perhaps skipped here: not where nothing is scaled, or another scaler decides.
@@ -167,6 +167,8 @@ class Scaler:
             gradients: tensors, ``tf.IndexedSlices`` or ``None``.
             is_scaled: whether the gradient at a place was scaled at all; the others stay.
         """
+        if self.schedule.is_one:
+            return list(gradients)
         scale = self.memory.read_scale()
         return [finite.unscale(g, scale) if is_scaled(place) else g for place, g in enumerate(gradients)]
 
