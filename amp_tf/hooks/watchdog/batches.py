@@ -75,8 +75,8 @@ def find_nonfinite(parts: Sequence[Any]) -> str:
 
 
 def _is_empty(leaf: Any) -> bool:
-    shape = getattr(leaf, "shape", None)
-    return bool(shape) and shape[0] == 0
+    shape: Any = getattr(leaf, "shape", ())
+    return len(shape) > 0 and shape[0] == 0
 
 
 def _is_finite(leaf: Any) -> bool:

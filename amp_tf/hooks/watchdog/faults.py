@@ -89,7 +89,7 @@ def fault_of(comparison: Comparison, layers: Mapping[str, Layer], is_finite: boo
         is_finite: whether all that is wrong is the loss.
     """
     found = comparison.findings if is_finite else comparison.findings[:1]
-    reasons = {}
+    reasons: dict[str, str] = {}
     for one in found:
         reason = f"{one.kind} at {one.node} ({one.op}): {why(one, comparison.precision)}"
         reasons.setdefault(_layer_of(one.node, layers), reason)

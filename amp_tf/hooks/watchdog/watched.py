@@ -76,6 +76,10 @@ class Watched:
         self._guard: Guard = scaler.guard
         self._band = LossBand(NO_LIMIT)
         self._scaling = written.scaling_variables(scaler)
+        # Workers agree in a condition on whether there is a batch, which TensorFlow makes of nodes that 16 bit may pass
+        # through: a batch that is returned as well would be rounded.
+        has_workers = model.distribute_strategy.extended._in_multi_worker_mode()
+        self._iterators = tf.data.Iterator if has_workers else ITERATORS
         self._others = written.other_variables(model)
         self._number = 0  # of the batch, from 1 on
         self._step = self._make_step()
@@ -86,7 +90,7 @@ class Watched:
         logs = None
         for place in range(self._batches_a_call):
             try:
-                logs = self._train(iterator if isinstance(iterator, ITERATORS) else next(iterator))
+                logs = self._train(iterator if isinstance(iterator, self._iterators) else next(iterator))
             except (StopIteration, tf.errors.OutOfRangeError):
                 if not place:
                     raise
@@ -128,10 +132,9 @@ class Watched:
         bad = _Bad(once_more(batch, source), batch, logs, sight, (of_scale, [*others, *late]), after)
         try:
             return self._look(bad, config)
-        except Exception as error:
-            self._restore(*after)
+        except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
             reverts.warn_of_failure(error)
-            return logs
+            return self._skipped(bad)
         finally:
             self._guard.limit.assign(self._band.limit)
 
@@ -225,11 +228,12 @@ class Watched:
 
     def _find_fault(self, bad: _Bad, config: AmpConfig) -> faults.Fault:
         """The fault of all workers together, by each worker's part of the batch."""
+        # Before the workers meet: after that another one may have written the file, if they share it.
+        known = {one.name for one in config.read_lock().decisions}
         parts = parts_of(bad.batch)
         mine = faults.find_fault(self._model, parts, self._owner, config, _is_finite(bad.sight))
         found = agreement.gather(json.dumps(mine.to_plain()))
         fault = faults.together([faults.Fault.of_plain(json.loads(text)) for text in found])
-        known = {one.name for one in config.read_lock().decisions}
         if any(one.name not in known for one in fault.decisions):
             return fault
         return faults.everything(known, mine.why)
