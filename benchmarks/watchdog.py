@@ -13,8 +13,8 @@ just the bad batch was called bad, and if the last loss is float32's within 5 %.
 reverted or called bad, and if every loss is that of the same run without the watchdog, to the last bit.
 
 ``overhead`` trains copies of a model in turn, two with the watchdog and two without it: the median over rounds of the
-ratio within a round. In bfloat16 the watchdog also brings the check for gradients that are not finite; float16 has it in
-any case.
+ratio within a round. In bfloat16 the watchdog also brings the check for gradients that are not finite; float16 has
+it in any case.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ IN_SENTENCES = {
     "amp-tf report": ("docs/report.md", "amp-tf report reports"),
     "amp-tf rewrite": ("README.md", "amp-tf rewrite saved_model_folder"),
     "python -m benchmarks.false_alarms --models 66": ("tests/benchmarks/test_false_alarms.py", '"--models"'),
+    "python -m benchmarks.watchdog": ("tests/benchmarks/test_watchdog.py", "benchmarks.watchdog"),
     "pip install --no-deps 'tf_keras==2.21.*'": ("scripts/test", '"--no-deps", f"tf_keras=={minor}.*"'),
     "pip install 'protobuf<7'": ("scripts/test", '"protobuf<7"'),
     "pip install -t": ("docs/python.md", "python -m amp_tf train.py"),  # what to do then

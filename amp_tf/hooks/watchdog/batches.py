@@ -1,4 +1,4 @@
-"""A batch of a training: as an iterator that has it alone, in the parts of replicas, and by what of it is not finite."""
+"""A batch of a training: as an iterator that has it alone, in the parts of replicas, and what of it is not finite."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def tell_lost(number: int) -> None:
         "watchdog.limit",
         f"batch {number} was left out, which float32 would have made: {plural(counts.reverts, 'revert')} did not help",
         where=WHERE,
-        fix="This model is not for this 16-bit type: try AMP_TF_PRECISION=bfloat16, or amp-tf compare for what it needs",
+        fix="Not a model for this 16-bit type: try AMP_TF_PRECISION=bfloat16, or amp-tf compare for what it needs",
     )
 
 
