@@ -56,6 +56,8 @@ LOSS_SCALING_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"
 SWITCH_VARS = (ENABLE_VAR, GRAPH_REWRITE_VAR, LOSS_SCALING_VAR)
 DISABLE_VAR = "AMP_TF_DISABLE"
 ALLREDUCE_VAR = "AMP_TF_ALLREDUCE"
+WATCHDOG_VAR = "AMP_TF_WATCHDOG"
+WATCHDOG_LOCK = "amp_tf.watchdog.lock"
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 _OF_THE_BUILD = ("AMP_TF_BANNER", "AMP_TF_IMAGE", "AMP_TF_WHEEL_ARCH")  # the images' and setup.py's
 
@@ -82,6 +84,9 @@ class AmpConfig:
             MultiWorkerMirroredStrategy sum gradients over replicas.
         ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it does not pay.
         lock: a lock file of ``amp-tf tune``: the layers and nodes that it names stay in float32; ``None`` for none.
+        watchdog: whether ``fit`` of Keras and tf_keras is watched: a step that goes wrong in 16 bit and not in float32
+            is done again with the layer at fault in float32, which is added to the lock file, or to
+            ``amp_tf.watchdog.lock`` where none is named.
         log_path: folder for the graph before and after each rewrite, the op lists and the reasons; ``None`` for none.
         report_path: folder for a report of the process, one JSON file written when it ends; ``None`` for none.
         monitor_path: folder for what is read of the layers while Keras trains: the numbers' range, what over- and
@@ -112,6 +117,7 @@ class AmpConfig:
     allreduce: AllReduceName = "float32"
     ignore_performance: bool = False
     lock: str | None = None
+    watchdog: bool = False
     log_path: str | None = None
     report_path: str | None = None
     monitor_path: str | None = None
@@ -136,8 +142,21 @@ class AmpConfig:
             object.__setattr__(self, field, check_path(getattr(self, field), where=f"AmpConfig.{field}"))
         if self.lock is not None:  # the program may change its folder later
             object.__setattr__(self, "lock", os.path.abspath(self.lock))
-            lock_file.read(self.lock)
+        self.read_lock()
         _check_lists(self)
+
+    @property
+    def lock_path(self) -> str | None:
+        """The lock file in force: the one that is named, or else the watchdog's own; ``None`` for none."""
+        return self.lock or (_watchdogs_lock() if self.watchdog else None)
+
+    def read_lock(self) -> lock_file.Lock:
+        """What the lock file says now; of one that a watchdog has yet to write, nothing.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        return lock_file.read(self.lock_path, may_be_missing=self.watchdog)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, without: Iterable[str] = ()) -> AmpConfig:
@@ -179,6 +198,7 @@ class Settings(TypedDict, total=False):
     allreduce: AllReduceName
     ignore_performance: bool
     lock: str | None
+    watchdog: bool
     log_path: str | None
     report_path: str | None
     monitor_path: str | None
@@ -347,6 +367,12 @@ def variable_of(field: str) -> str:
     return next(row.name for row in ENV_VARS if row.field == field)
 
 
+@functools.cache
+def _watchdogs_lock() -> str:
+    """The watchdog's own lock file, in the folder in which the program was when it was first asked for."""
+    return os.path.abspath(WATCHDOG_LOCK)
+
+
 def _check_lists(config: AmpConfig) -> None:
     joins: dict[str, list[str]] = {}
     for name in LIST_NAMES:
@@ -466,6 +492,14 @@ ENV_VARS: tuple[EnvVar, ...] = (
         read_text,
         "a file",
         "the lock file of amp-tf tune: what it names stays in float32",
+    ),
+    EnvVar(
+        WATCHDOG_VAR,
+        "watchdog",
+        read_bool,
+        "1, 0",
+        "fit of Keras and tf_keras does a step again that goes wrong in 16 bit and not in float32, with the layer at "
+        f"fault in float32 from then on; it goes into AMP_TF_LOCK's file, or {WATCHDOG_LOCK}",
     ),
     EnvVar(
         f"{_PREFIX}LOG_PATH",

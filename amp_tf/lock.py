@@ -150,11 +150,12 @@ class Lock:
 NO_LOCK = Lock()
 
 
-def read(path: str | None) -> Lock:
+def read(path: str | None, *, may_be_missing: bool = False) -> Lock:
     """Reads a lock file; a file that has not changed is read once.
 
     Args:
         path: the file's; ``None`` for a lock without decisions.
+        may_be_missing: whether a file that does not exist is one without decisions, too.
 
     Raises:
         ConfigError: the file cannot be read, or is no lock file.
@@ -164,6 +165,8 @@ def read(path: str | None) -> Lock:
     try:
         facts = os.stat(path)
     except OSError as error:
+        if may_be_missing and isinstance(error, FileNotFoundError):
+            return NO_LOCK
         raise ConfigError(f"it cannot be read ({error.strerror or error})", where=path, fix=_MAKE) from None
     return _read(path, facts.st_mtime_ns, facts.st_size)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -288,3 +289,18 @@ def test_a_switch_that_is_neither_true_nor_false_is_refused(name, value):
 )
 def test_a_comma_inside_brackets_belongs_to_the_pattern(text, patterns):
     assert AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": text}).keep_float32 == patterns
+
+
+def test_a_watchdog_has_a_lock_file_that_may_not_exist_yet(tmp_path: Path) -> None:
+    own = AmpConfig.from_env({"AMP_TF_WATCHDOG": "1"})
+    assert own.watchdog
+    assert own.lock is None
+    assert str(own.lock_path).endswith("amp_tf.watchdog.lock")
+    named = AmpConfig(watchdog=True, lock=str(tmp_path / "a.lock"))
+    assert named.lock_path == str(tmp_path / "a.lock")
+    assert named.read_lock().decisions == ()
+    assert AmpConfig().lock_path is None
+    with pytest.raises(ConfigError, match="cannot be read"):
+        AmpConfig(lock=str(tmp_path / "a.lock"))
+    with pytest.raises(ConfigError, match="AMP_TF_WATCHDOG"):
+        AmpConfig.from_env({"AMP_TF_WATCHDOG": "maybe"})

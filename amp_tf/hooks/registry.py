@@ -45,6 +45,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.keras_policy", ("keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.layer_paths", ("keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.monitor", ("keras", "tf_keras")),
+    Hook("graph_rewrite", "amp_tf.hooks.watchdog.fit", ("keras", "tf_keras")),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling.automatic", ("tensorflow", "keras", "tf_keras")),
 )
 TRIGGERS = tuple(dict.fromkeys(trigger for hook in HOOKS for trigger in hook.triggers))

@@ -130,6 +130,11 @@ def is_nonfinite(loss: Any) -> Any:
     return tf.logical_not(are_finite[0] if len(are_finite) == 1 else tf.reduce_all(tf.stack(are_finite)))
 
 
+def total(values: Sequence[Any]) -> Any:
+    """The sum of all numbers of some tensors, such as losses; a float32 scalar, zero for no tensors."""
+    return tf.add_n([tf.zeros([]), *(tf.reduce_sum(tf.cast(value, tf.float32)) for value in values)])
+
+
 def _where(condition: Any, a: Any, b: Any) -> Any:
     dtype = a.dtype if tf.is_tensor(a) else b.dtype
     return tf.where(condition, tf.cast(a, dtype), tf.cast(b, dtype))

@@ -22,10 +22,12 @@ class Nonfinite(NamedTuple):
     Attributes:
         gradients: a boolean vector, an entry for each gradient. Any of them skips the step.
         loss: a boolean scalar; it only explains.
+        value: the loss itself, a float32 scalar, where a guard asks for it; else zero.
     """
 
     gradients: Any
     loss: Any
+    value: Any = 0.0
 
 
 def decide_together(
@@ -34,8 +36,9 @@ def decide_together(
     *,
     take: Callable[[Any, Any], Any],
     skip: Callable[[Any, Any, Nonfinite], Any],
+    judge: Callable[[Nonfinite], Any],
 ) -> Any:
-    """Takes the step if no replica has a nonfinite gradient, else skips it, on all replicas alike.
+    """Takes the step unless something is nonfinite in any replica, else skips it, on all replicas alike.
 
     Args:
         found: the nonfinite gradients of this replica.
@@ -43,17 +46,18 @@ def decide_together(
         take: called with ``handed`` and with the strategy, or ``None`` where each replica decides alone; may return
             operations, which a TF1 graph runs with the step.
         skip: called with the same and with the nonfinite gradients of any replica.
+        judge: whether to skip, called with the nonfinite gradients of any replica.
 
     Returns:
         Whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
     """
     if not tf.__internal__.distribute.strategy_supports_no_merge_call():
-        arguments = (_as_numbers(found), handed, take, skip)
+        arguments = (_as_numbers(found), handed, take, skip, judge)
         return tf.distribute.get_replica_context().merge_call(_decide_across, args=arguments)
     context = tf.distribute.get_replica_context()
     if context is not None and context.num_replicas_in_sync > 1:
         found = _from_numbers(context.all_reduce(tf.distribute.ReduceOp.SUM, _as_numbers(found)))
-    return _decide(found, lambda: take(None, handed), lambda: skip(None, handed, found))
+    return _decide(judge(found), lambda: take(None, handed), lambda: skip(None, handed, found))
 
 
 def count() -> float:
@@ -83,11 +87,12 @@ def sum_over(strategy: Any, compute: Callable[[Any], Any], handed: Any) -> Any:
 
 def _as_numbers(found: Nonfinite) -> Any:
     # float32 is what every strategy can sum over replicas
-    return tf.cast(tf.concat([found.gradients, [found.loss]], axis=0), tf.float32)
+    flags = tf.cast(tf.concat([found.gradients, [found.loss]], axis=0), tf.float32)
+    return tf.concat([flags, [found.value]], axis=0)
 
 
 def _from_numbers(total: Any) -> Nonfinite:
-    return Nonfinite(total[:-1] > 0, total[-1] > 0)
+    return Nonfinite(total[:-2] > 0, total[-2] > 0, total[-1])
 
 
 def _decide_across(
@@ -96,14 +101,15 @@ def _decide_across(
     handed: Any,
     take: Callable[[Any, Any], Any],
     skip: Callable[[Any, Any, Nonfinite], Any],
+    judge: Callable[[Nonfinite], Any],
 ) -> Any:
     # merge_call passes one value per replica; the callables are the same on all replicas.
-    take, skip = (strategy.experimental_local_results(f)[0] for f in (take, skip))
+    take, skip, judge = (strategy.experimental_local_results(f)[0] for f in (take, skip, judge))
     found = _from_numbers(strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None))
-    return _decide(found, lambda: take(strategy, handed), lambda: skip(strategy, handed, found))
+    return _decide(judge(found), lambda: take(strategy, handed), lambda: skip(strategy, handed, found))
 
 
-def _decide(found: Nonfinite, take: Callable[[], Any], skip: Callable[[], Any]) -> Any:
+def _decide(is_bad: Any, take: Callable[[], Any], skip: Callable[[], Any]) -> Any:
     def branch(action: Callable[[], Any], taken: bool) -> Callable[[], Any]:
         def run() -> Any:
             operations = [op for op in tf.nest.flatten(action()) if op is not None]
@@ -112,4 +118,4 @@ def _decide(found: Nonfinite, take: Callable[[], Any], skip: Callable[[], Any]) 
 
         return run
 
-    return tf.cond(tf.reduce_any(found.gradients), branch(skip, False), branch(take, True))
+    return tf.cond(is_bad, branch(skip, False), branch(take, True))

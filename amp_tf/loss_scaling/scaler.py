@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from amp_tf.loss_scaling import finite, ledger, replicas
 from amp_tf.loss_scaling.diagnosis import SkipFacts, Status
+from amp_tf.loss_scaling.guard import Guard
 from amp_tf.loss_scaling.misuse import check_any
 from amp_tf.loss_scaling.recognizing.usage import Gradients, Usage, is_inner_call, note_scale, scaled_step
 from amp_tf.loss_scaling.schedule import Schedule, State, check_scale
@@ -109,8 +110,10 @@ class Scaler:
         label: names it in the line at exit, unless it is that of a TF1 graph; empty for none.
 
     Attributes:
+        label: as above.
         nonfinite_variables: the variables whose gradients made the last step be skipped.
         number: of its entry in the ledger; ``None`` as long as it has scaled no loss.
+        guard: what else may hold a step back; ``None`` for nothing.
     """
 
     def __init__(self, schedule: Schedule, memory: Memory, label: str = "") -> None:
@@ -119,10 +122,11 @@ class Scaler:
         self.usage = Usage()
         self.nonfinite_variables = NonfiniteVariables()
         self.number: int | None = None
-        self._label = label
+        self.guard: Guard | None = None
+        self.label = label
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "number": None}  # a copy scales losses of its own
+        return {**vars(self), "number": None, "guard": None}  # a copy scales losses of its own
 
     @property
     def is_used(self) -> bool:
@@ -140,7 +144,7 @@ class Scaler:
         self._enter()
         note_scale(loss, self.memory)
         self.usage.note_scaled_loss(loss, data_of(loss) if self.memory.last_skip is not None else [])
-        return finite.scale_loss(loss, self.memory.read_scale())
+        return loss if self.schedule.is_one else finite.scale_loss(loss, self.memory.read_scale())
 
     def decides(self, where: str) -> bool:
         """Whether a step is checked and perhaps skipped here: not where nothing is scaled, or another scaler decides.
@@ -163,6 +167,8 @@ class Scaler:
             gradients: tensors, ``tf.IndexedSlices`` or ``None``.
             is_scaled: whether the gradient at a place was scaled at all; the others stay.
         """
+        if self.schedule.is_one:
+            return list(gradients)
         scale = self.memory.read_scale()
         return [finite.unscale(g, scale) if is_scaled(place) else g for place, g in enumerate(gradients)]
 
@@ -250,10 +256,16 @@ class Scaler:
             noted = [*self._note_facts(strategy, handed), *self.nonfinite_variables.note(found, trained)]
             return [*self.memory.store(state), *noted]
 
-        is_loss_nonfinite, data = self.usage.take_loss()
-        found = replicas.Nonfinite(finite.find_nonfinite(present, norm_clip, headroom), is_loss_nonfinite)
+        def judged(found: replicas.Nonfinite) -> Any:
+            if self.guard is None:
+                return tf.reduce_any(found.gradients)
+            return self.guard.judge(found, self.memory.read_scale())
+
+        is_loss_nonfinite, data, parts = self.usage.take_loss()
+        value = finite.total(parts) if self.guard is not None else 0.0
+        found = replicas.Nonfinite(finite.find_nonfinite(present, norm_clip, headroom), is_loss_nonfinite, value)
         with scaled_step():
-            return replicas.decide_together(found, [present, arguments, data], take=taken, skip=skipped)
+            return replicas.decide_together(found, [present, arguments, data], take=taken, skip=skipped, judge=judged)
 
     def _note_facts(self, strategy: Any, handed: Any) -> list[Any]:
         """Records what explains a skipped step; ``handed`` is each replica's gradients, arguments and data."""
@@ -271,6 +283,6 @@ class Scaler:
         return self.memory.store(self.schedule.after_finite(self.memory.load(), finite.TENSORS))
 
     def _enter(self) -> None:
-        if self.number is None and self._label and self.memory.last_skip is not None:
+        if self.number is None and self.label and self.memory.last_skip is not None:
             memory, schedule = self.memory, self.schedule
-            self.number = ledger.enter(self._label, lambda: memory.status(schedule, is_at_exit=True))
+            self.number = ledger.enter(self.label, lambda: memory.status(schedule, is_at_exit=True))

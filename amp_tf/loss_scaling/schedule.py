@@ -115,6 +115,11 @@ class Schedule(abc.ABC):
 
     skips_nonfinite: ClassVar[bool] = True
 
+    @property
+    def is_one(self) -> bool:
+        """Whether the scale is one and stays so: nothing is multiplied and divided, but nonfinite steps are skipped."""
+        return False
+
     @abc.abstractmethod
     def initial_state(self) -> State:
         """The state before the first step."""
@@ -171,6 +176,10 @@ class FixedScale(Schedule):
 
     def __post_init__(self) -> None:
         _check_range("initial_scale", self.scale, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
+
+    @property
+    def is_one(self) -> bool:
+        return self.scale == 1.0
 
     def initial_state(self) -> State:
         """The one scale."""

@@ -27,11 +27,15 @@ def make_variable() -> Any:
 
 
 class NonfiniteVariables:
-    """Remembers the variables whose gradients were nonfinite in the last skipped step; not in checkpoints."""
+    """Remembers the variables whose gradients were nonfinite in the last skipped step; not in checkpoints.
+
+    Attributes:
+        flags: the variable that remembers them, an int32 for each; ``None`` until they are known.
+    """
 
     def __init__(self) -> None:
         self._variables: list[Any] = []
-        self._flags: Any = None
+        self.flags: Any = None
 
     def watch(self, variables: Sequence[Any]) -> None:
         """Creates the variable that remembers them, unless it exists or the graph is TF1's.
@@ -39,12 +43,12 @@ class NonfiniteVariables:
         Args:
             variables: all that are trained.
         """
-        if self._flags is None and tf.compat.v1.executing_eagerly_outside_functions():
+        if self.flags is None and tf.compat.v1.executing_eagerly_outside_functions():
             # All replicas create it together; it is set once each of them has been here.
             with tf.init_scope():
                 zeros = tf.zeros(len(variables), tf.int32)
                 flags = tf.Variable(zeros, trainable=False, name="nonfinite_gradients")
-            self._variables, self._flags = list(variables), flags
+            self._variables, self.flags = list(variables), flags
 
     def note(self, found: Nonfinite, variables: Sequence[Any]) -> list[Any]:
         """Remembers the variables of a step; returns operations.
@@ -53,17 +57,17 @@ class NonfiniteVariables:
             found: of a step that is skipped.
             variables: those of its gradients.
         """
-        if self._flags is None or not variables:
+        if self.flags is None or not variables:
             return []
         known = len(self._variables)
         places = {id(variable): place for place, variable in enumerate(self._variables)}
         indices = [[places.get(id(variable), known)] for variable in variables]  # others: past the end
         seen = tf.scatter_nd(indices, tf.cast(found.gradients, tf.int32), [known + 1])[:known]
-        return [self._flags.assign(seen, read_value=False)]
+        return [self.flags.assign(seen, read_value=False)]
 
     def names(self) -> list[str]:
         """The names of the variables. Waits for the device."""
-        flags = [] if self._flags is None else self._flags.numpy()
+        flags = [] if self.flags is None else self.flags.numpy()
         return [getattr(v, "path", v.name) for v, flag in zip(self._variables, flags, strict=False) if flag]
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from amp_tf import lock as lock_file
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import nodes_with
@@ -108,7 +107,7 @@ def find_obstacles(
             found.update((node, rule) for node in matches)
             if not matches:
                 unmatched.append(pattern)
-    locked = find_locked(lock_file.read(config.lock), view, shapes) if config.lock else NOTHING_LOCKED
+    locked = find_locked(config.read_lock(), view, shapes) if config.lock_path else NOTHING_LOCKED
     rule_of.update(dict.fromkeys(locked.nodes, Rule.KEPT_BY_LOCK))
     names = frozenset(preserve)
     if names:

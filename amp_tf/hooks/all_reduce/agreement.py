@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from amp_tf import lock
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError
 from amp_tf.hooks.loss_scaling import automatic
@@ -32,6 +31,7 @@ _patches = Patches()
 _is_announced = False
 _agreed: AmpConfig | None = None  # the settings that were compared last
 _rounds = itertools.count(1)  # of comparisons, which all workers make in the same order
+_gathered = itertools.count(1)
 
 
 def install(config: AmpConfig) -> None:
@@ -51,6 +51,26 @@ def uninstall() -> None:
     global _config
     _config = None
     _patches.restore()
+
+
+def gather(mine: str) -> list[str]:
+    """The texts of all workers, in their order; all of them call this in the same order. Without workers, mine alone.
+
+    Raises:
+        TimeoutError: a worker gives none in time.
+    """
+    server = _server()
+    if server is None:
+        return [mine]
+    from tensorflow.python.eager import context
+
+    place = f"gathered/{next(_gathered)}"
+    context.context().set_config_key_value(f"{_key(server)}/{place}", mine)
+    keys = [f"{worker}/{place}" for worker in _workers(server)]
+    found = _read(keys, _SETTINGS_SECONDS)
+    if missing := [key for key in keys if key not in found]:
+        raise TimeoutError(f"{_name(missing[0])} answers nothing within {_SETTINGS_SECONDS / 60:.0f} minutes")
+    return [found[key] for key in keys]
 
 
 def _connect(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,11 +124,11 @@ def _compare() -> str:
 
     _announce()
     settings = {name: value for name, value in dataclasses.asdict(_config).items() if name not in _OF_ONE_WORKER}
-    settings["lock"] = lock.read(_config.lock).digest  # the file may lie elsewhere there
+    settings["lock"] = _config.read_lock().digest  # the file may lie elsewhere there
     mine = json.dumps({**settings, "loss scaling": automatic.is_scaling(), **_registered_ops()})
     round_number = next(_rounds)
     context.context().set_config_key_value(f"{_key(server)}/{round_number}", mine)
-    others = [f"amp_tf/{job.name}/{task}" for job in server.cluster.job if job.name in _JOBS for task in job.tasks]
+    others = _workers(server)
     present = _read(others, _PRESENCE_SECONDS)
     for other in others:
         if other not in present:
@@ -154,6 +174,11 @@ def _server() -> Any:
     running = context.context_safe()
     is_connected = running is not None and running._initialized and running.coordination_service is not None
     return running._collective_ops_server_def if is_connected else None
+
+
+def _workers(server: Any) -> list[str]:
+    """The keys of all workers."""
+    return [f"amp_tf/{job.name}/{task}" for job in server.cluster.job if job.name in _JOBS for task in job.tasks]
 
 
 def _key(server: Any) -> str:

@@ -74,7 +74,7 @@ class _Watched:
         wanted = -(-self._training.request.steps // a_call) * a_call  # whole calls, so that whole calls are left
         self._taken.extend(itertools.islice(iterator, wanted))
         own = [tf.nest.map_structure(_of_one_replica, batch) for batch in self._taken]
-        subject, batches, notes = _as_step(self._model, own, self._owner)
+        subject, batches, notes = as_step(self._model, own, self._owner)
         strategy = self._model.distribute_strategy
         if strategy.num_replicas_in_sync == 1:
             self._training.compare(subject, batches, notes)
@@ -90,7 +90,7 @@ def _of_one_replica(value: Any) -> Any:
     return value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
 
 
-def _as_step(model: Any, taken: Sequence[Any], owner: Any) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
+def as_step(model: Any, taken: Sequence[Any], owner: Any) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
     """The step to compare, its batches, and the notes that go with the result."""
     import tensorflow as tf
 

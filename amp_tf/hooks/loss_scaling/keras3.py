@@ -30,17 +30,24 @@ def patches(context: Context) -> list[Patch]:
 
 
 def wrap_compiled(model: Any, context: Context) -> None:
+    """Wraps a compiled model's optimizer if its loss is to be scaled."""
+    if context.should_scale(getattr(model, "optimizer", None)):
+        wrap_optimizer(model)
+
+
+def wrap_optimizer(model: Any, **settings: Any) -> None:
     """Wraps a compiled model's optimizer.
 
     The configuration that Keras saves keeps the bare optimizer, so the model loads where amp_tf is not installed.
+
+    Args:
+        model: the model.
+        **settings: of :func:`amp_tf.loss_scaling.LossScaleOptimizer`.
     """
-    optimizer = getattr(model, "optimizer", None)
-    if not context.should_scale(optimizer):
-        return
     from amp_tf.loss_scaling import LossScaleOptimizer
 
     with model.distribute_strategy.scope():
-        model.optimizer = LossScaleOptimizer(optimizer)
+        model.optimizer = LossScaleOptimizer(model.optimizer, **settings)
     _wrapped_here[id(model.optimizer)] = model.optimizer
 
 

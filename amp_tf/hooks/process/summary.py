@@ -141,14 +141,13 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
 
 def _lock_changes(totals: Totals) -> str:
     """What the lock file was made for, where that differs, and what of it was not found as it was."""
-    from amp_tf import lock
     from amp_tf.oplists.targets import resolve_target
     from amp_tf.painting.locked import describe
 
     config = process_state.settings()
-    if config.lock is None:
+    if config.lock_path is None:
         return ""
-    other = lock.read(config.lock).differences(resolve_target(config, devices.hardware()).facts())
+    other = config.read_lock().differences(resolve_target(config, devices.hardware()).facts())
     return "; ".join(filter(None, (other, describe(totals.locked))))
 
 

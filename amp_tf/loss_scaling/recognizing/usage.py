@@ -73,6 +73,9 @@ class _Call(enum.Enum):
     APPLY = "gradients of a scaled loss were applied"
 
 
+_NO_NOTE: tuple[Any, Any, list[Any], list[Any]] = (None, None, [], [])  # graph, flag, data and parts of a loss
+
+
 class _Eager:
     """Stands for the graph where there is none."""
 
@@ -127,9 +130,9 @@ class Usage:
             self._open.append(places()[0])
         self._note(_Call.SCALE)
         flag = finite.is_nonfinite(loss)
-        earlier, known = self._take_note()
+        earlier, known, before = self._take_note()
         flag = flag if earlier is None else tf.logical_or(flag, earlier)
-        self._losses.note = (places()[0], flag, [*known, *data])
+        self._losses.note = (places()[0], flag, [*known, *data], [*before, *tf.nest.flatten(loss)])
 
     def note_unscaled_gradients(self) -> None:
         """Records that the loop unscales its gradients itself, as loops for tf_keras do."""
@@ -252,19 +255,19 @@ class Usage:
                 fix=_ONE_OF_THEM,
             )
 
-    def take_loss(self) -> tuple[Any, list[Any]]:
-        """Whether the loss scaled last in this graph was nonfinite, and its data; then forgets both.
+    def take_loss(self) -> tuple[Any, list[Any], list[Any]]:
+        """Whether the loss scaled last in this graph was nonfinite, its data and its parts; then forgets them.
 
         Returns:
-            False, and no data, where it is not known.
+            False, and neither data nor parts, where it is not known.
         """
-        flag, data = self._take_note()
-        return (tf.constant(False) if flag is None else flag), data
+        flag, data, parts = self._take_note()
+        return (tf.constant(False) if flag is None else flag), data, parts
 
-    def _take_note(self) -> tuple[Any, list[Any]]:
-        graph, flag, data = getattr(self._losses, "note", (None, None, []))
-        self._losses.note = (None, None, [])
-        return (flag, data) if graph is places()[0] else (None, [])
+    def _take_note(self) -> tuple[Any, list[Any], list[Any]]:
+        graph, *known = getattr(self._losses, "note", _NO_NOTE)
+        self._losses.note = _NO_NOTE
+        return tuple(known) if graph is places()[0] else _NO_NOTE[1:]
 
 
 # The scales that multiplied a loss, by the graphs in which they did; weak, because graphs outlive scalers.
