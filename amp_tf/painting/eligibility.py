@@ -82,16 +82,16 @@ def find_obstacles(
     foreign = {device for device in set(view.devices) if resolution.device_type(device) != wanted}
     if foreign:
         rule_of.update((node, Rule.OTHER_DEVICE) for node, device in enumerate(view.devices) if device in foreign)
+    parts = {node: whole_of(name) for node, name in enumerate(view.names) if name.endswith(SPLIT_SUFFIX)}
     reading_scopes = _ScopeReader()
-    for node, proto in nodes_with(view.protos, SCOPE_ATTR):
-        value = reading_scopes.precision_of(proto.attr[SCOPE_ATTR].s, view.names[node])
+    for node, scopes in _scopes_of(view, parts).items():
+        value = reading_scopes.precision_of(scopes, view.names[node])
         if value == SCOPE_FLOAT32:
             rule_of[node] = Rule.KEPT_BY_SCOPE
         elif value in (SCOPE_F16, resolution.target.precision.value.encode()):
             forced[node] = Rule.FORCED_BY_SCOPE
     if view.function:  # its arguments and results keep their types
         rule_of.update((node, Rule.PRESERVED) for node, proto in enumerate(view.protos) if proto is None)
-    parts = {node: whole_of(name) for node, name in enumerate(view.names) if name.endswith(SPLIT_SUFFIX)}
     unmatched = []
     for patterns, found, rule in (
         (config.force_f16, forced, Rule.FORCED_BY_NAME),
@@ -118,6 +118,21 @@ def find_obstacles(
         if node not in rule_of and can_be_forced(view.of_kind[view.kinds[node]])
     }
     return Obstacles(rule_of, forced, tuple(unmatched), locked, reading_scopes.matched)
+
+
+def _scopes_of(view: GraphView, parts: Mapping[int, str]) -> dict[Node, bytes]:
+    """What ``amp_tf.scope`` left on nodes.
+
+    TensorFlow's remapper leaves it out of what it fuses: a fused product, and a part of one, is in the scope in which
+    its filter or bias was read.
+    """
+    found = {node: proto.attr[SCOPE_ATTR].s for node, proto in nodes_with(view.protos, SCOPE_ATTR)}
+    if found:
+        for node in {*view.nodes_with(FUSED_PRODUCTS), *parts}.difference(found):
+            sources = [source for source, _ in view.inputs(node)[1:] if source in found]
+            if sources:
+                found[node] = found[sources[0]]
+    return found
 
 
 def _fused_from(view: GraphView, parts: Mapping[int, str], is_for: Matcher) -> list[Node]:

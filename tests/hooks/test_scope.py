@@ -6,6 +6,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.painting.reasons import Rule
+from amp_tf.reporting import process
 
 CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 
@@ -28,6 +29,26 @@ def _two_layers(x, w):
 
 def test_ops_inside_are_marked_and_ops_outside_are_not():
     assert _scope_of(_trace(_two_layers, (4, 4), (4, 4))) == [b"float32", None]
+
+
+def test_a_product_that_tensorflow_fused_is_in_the_scope_in_which_it_was_made():
+    """Its remapper gives what it fuses none of the attributes that it does not know."""
+    variables = [tf.Variable(tf.ones((16, 16))) for _ in range(2)]
+    bias = tf.Variable(tf.ones((16,)))
+
+    @tf.function
+    def layers(x):
+        with amp_tf.scope("float32"), tf.name_scope("kept"):
+            x = tf.nn.relu(tf.nn.bias_add(tf.matmul(x, variables[0]), bias))
+        with tf.name_scope("free"):
+            return tf.nn.relu(tf.nn.bias_add(tf.matmul(x, variables[1]), bias)) * 2.0
+
+    process.reset()
+    with amp_tf.enable(CONFIG):
+        layers(tf.ones((8, 16)))
+    nodes = {node.name.split("/")[-2]: node for node in amp_tf.report().nodes if "MatMul" in node.op}
+    assert nodes["kept"].reason.rule is Rule.KEPT_BY_SCOPE
+    assert nodes["free"].precision.is_f16
 
 
 def test_a_scope_may_be_for_the_nodes_of_some_layers_alone():
