@@ -60,7 +60,7 @@ def fold(form: Form, job: Job) -> Form:
     """
     if not job.resolution.uses_cost_model or not _has_candidates(form.view):
         return form
-    obstacles = job.obstacles(form.view)
+    obstacles = job.obstacles(form)
     search = _Search(form.view, form.shapes, {*obstacles.rule_of, *obstacles.forced})
     search.run()
     if not search.scales:

@@ -132,17 +132,17 @@ class Job:
         target = self.resolution.target
         return frozenset(target.lists.members(ALLOW)) if target and self.resolution.uses_cost_model else frozenset()
 
-    def obstacles(self, view: GraphView, shapes: Shapes | None = None) -> Obstacles:
+    def obstacles(self, form: Form) -> Obstacles:
         """The nodes that must stay as they are, or that the user has a wish for."""
-        found = find_obstacles(view, self.resolution, self.config, self.preserve, shapes)
-        return self.change.obstacles(found, view.names)
+        found = find_obstacles(form.view, self.resolution, self.config, self.preserve, form.shapes)
+        return self.change.obstacles(found, form.view.names)
 
     def paint(self, form: Form) -> Painting:
         """Decides what becomes 16 bit."""
         painting = paint(
             form.view,
             self.resolution,
-            self.obstacles(form.view, form.shapes),
+            self.obstacles(form),
             is_function=self.templates.is_function,
             calls_products=self._calls_products,
             is_loop_body=form.view.function in self.loop_bodies,

@@ -53,7 +53,7 @@ def with_early_reads(form: Form, job: Job) -> tuple[Form, Painting]:
     readers of what products read moved, and once more if not just these become 16 bit. Only where amp_tf chooses the
     precision: naming one means TensorFlow's own conversion.
     """
-    loop_reads = find_loop_reads(form.view, job)
+    loop_reads = find_loop_reads(form, job)
     products, readers = job.products(), loop_reads.readers()
     wanted = frozenset(
         reader
@@ -73,8 +73,9 @@ def with_early_reads(form: Form, job: Job) -> tuple[Form, Painting]:
     return form, job.paint(form)
 
 
-def find_loop_reads(view: GraphView, job: Job) -> LoopReads:
+def find_loop_reads(form: Form, job: Job) -> LoopReads:
     """The reads that may be done before their loops; none where no product reads what is read in a loop."""
+    view = form.view
     if not job.products():
         return NO_READS
     candidates = reads_behind_enters(view)
@@ -85,7 +86,7 @@ def find_loop_reads(view: GraphView, job: Job) -> LoopReads:
     frames = find_frames(view, links)
     if frames is None:
         return NO_READS
-    reads = find_movable(view, candidates, controls, frames, job.obstacles(view).rule_of, job.templates.is_function)
+    reads = find_movable(view, candidates, controls, frames, job.obstacles(form).rule_of, job.templates.is_function)
     # The new edges must not close a ring, whatever else is wrong with a graph.
     edits = _plan_moves(view, reads, reads.readers()).edits
     ring = find_ring(view.ops, [*links, *edits.links(view.node_count)], view.node_count + len(edits.new))

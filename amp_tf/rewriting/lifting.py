@@ -51,7 +51,7 @@ def lift(form: Form, job: Job) -> Form:
     if not candidates:
         return form
     gelus = {gelu.biased: gelu.nodes for gelu in find_gelus(form.view)}
-    obstacles = job.obstacles(form.view, form.shapes)
+    obstacles = job.obstacles(form)
     kept = {*obstacles.rule_of, *obstacles.forced}.union(*control_links(form.view))
     moves = [move for nodes in candidates if (move := _move(form.view, form.shapes, kept, gelus, *nodes))]
     if not moves:

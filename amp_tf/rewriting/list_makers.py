@@ -41,7 +41,7 @@ def part_lists(form: Form, job: Job) -> Form:
     makers = np.flatnonzero(shared & view.mask_with(TENSOR_LIST_MAKERS)).tolist()
     if not makers or job.resolution.target is None:
         return form
-    is_wide, kept = np.asarray(view.dtypes) == datatypes.FLOAT, job.obstacles(view, form.shapes).rule_of
+    is_wide, kept = np.asarray(view.dtypes) == datatypes.FLOAT, job.obstacles(form).rule_of
     is_wide[job.paint(form).converted] = False
     makers = [node for node in makers if node not in kept and is_wide[view.units(node)].any()]
     readers = list(view.edges.at(np.isin(view.edges.src_node, makers)).rows("dst_node", "dst_position"))

@@ -101,7 +101,7 @@ def _products(form: Form, job: Job, target: Target) -> dict[Node, Sequence[_Part
     candidates = form.view.nodes_with(SPLIT_PRODUCTS)
     if target.device_type != CPU_DEVICE or not candidates:
         return {}
-    obstacles = job.obstacles(form.view)
+    obstacles = job.obstacles(form)
     nodes = [node for node in candidates if obstacles.rule_of.get(node) in (None, Rule.PRESERVED)]
     if job.resolution.uses_cost_model:
         nodes = [node for node in nodes if node in obstacles.forced]

@@ -432,4 +432,4 @@ def test_without_a_handle_that_enters_a_loop_nothing_is_looked_at(monkeypatch):
     job = Job(AUTO, resolve_target(AUTO, BF16_CPU), Templates())
     assert "MatMul" in job.products()
     monkeypatch.setattr(Job, "obstacles", lambda *arguments: pytest.fail("obstacles were looked for"))
-    assert find_loop_reads(view, job).reads == ()
+    assert find_loop_reads(job.form(view, None), job).reads == ()
