@@ -12,9 +12,9 @@ from typing import Any
 from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import ConfigError
 from amp_tf.hooks import step_times, switch
-from amp_tf.hooks.comparison import fit, functions, sessions
 from amp_tf.hooks.comparison.request import CompareRequest
 from amp_tf.hooks.comparison.training import Training
+from amp_tf.hooks.comparison.waiting import MODULES
 from amp_tf.hooks.patches import Patches
 from amp_tf.hooks.process import devices
 from amp_tf.hooks.process import state as process_state
@@ -129,10 +129,9 @@ class _Function:
         folder.mkdir()
         training = Training(CompareRequest(folder, self.config, steps=8))
         patches = Patches()
-        modules = {"keras": (fit,), "tf_keras": (fit,), "tensorflow": (functions, sessions)}
         try:
-            for library in modules:
-                for module in modules[library] if library in sys.modules else ():
+            for library, modules in MODULES.items():
+                for module in modules if library in sys.modules else ():
                     for owner, attribute, make in module.patches(training, library):
                         patches.put(owner, attribute, make)
             self.train()

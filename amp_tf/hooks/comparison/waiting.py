@@ -12,8 +12,8 @@ from amp_tf.hooks.comparison.request import TENSORFLOW, CompareRequest
 from amp_tf.hooks.comparison.training import Training
 from amp_tf.hooks.patches import Patches
 
-# library -> the modules with its patches: patches(training), rows of owner, attribute, and what makes the replacement
-_MODULES = {"keras": (fit,), "tf_keras": (fit,), "tensorflow": (functions, sessions)}
+#: Library to the modules with its patches: patches(training), rows of owner, attribute, and what makes the replacement.
+MODULES = {"keras": (fit,), "tf_keras": (fit,), "tensorflow": (functions, sessions)}
 
 
 def install(library: str, folder: str) -> None:
@@ -31,7 +31,7 @@ def install(library: str, folder: str) -> None:
         _training.request.mark(TENSORFLOW)
     with _training.surviving():
         layer_paths.install(_training.request.config)  # for patterns that are for layers
-        for module in _MODULES[library]:
+        for module in MODULES[library]:
             for owner, attribute, make in module.patches(_training, library):
                 _patches.put(owner, attribute, make)
 
