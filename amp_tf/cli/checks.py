@@ -37,6 +37,7 @@ _ASK_AUTOSTART = (
     " or 'amp_tf.hooks.imports' in sys.modules)"
 )
 _PROBE_SECONDS = 60
+MATH_MODE_VARS = ("TF_SET_ONEDNN_FPMATH_MODE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -387,6 +388,17 @@ def _check_tf32(facts: MachineFacts) -> Issue | None:
     return Issue("tf32", False, what, fix)
 
 
+def _check_math_mode(facts: MachineFacts) -> Issue | None:
+    names = [name for name in MATH_MODE_VARS if facts.environ.get(name, "STRICT").upper() != "STRICT"]
+    if not names:
+        return None
+    what = (
+        f"{' and '.join(names)}: where the CPU has AMX (or Arm's bf16), oneDNN rounds the operands of all float32 "
+        "products to 16 bit, also of those that amp_tf keeps in float32: TensorFlow sets this for a whole process"
+    )
+    return Issue("math-mode", False, what, "Unset it while amp_tf is on, or the report says float32 of what is rounded")
+
+
 def _check_trials(facts: MachineFacts) -> Issue | None:
     failed = [trial for trial in facts.trials if trial.failure]
     if not failed:
@@ -412,5 +424,6 @@ CHECKS: tuple[Callable[[MachineFacts], Issue | None], ...] = (
     _check_hardware,
     _check_gpu,
     _check_tf32,
+    _check_math_mode,
     _check_trials,
 )

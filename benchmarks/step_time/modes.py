@@ -11,6 +11,7 @@ from benchmarks.step_time import zentf
 from benchmarks.step_time.parts import PARTS
 
 _SWITCH = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
+_MATH_MODE = {"TF_SET_ONEDNN_FPMATH_MODE": "BF16"}
 CALIBRATED = zentf.FOLDER.parent / "calibrated"
 """Where the mode ``calibrated`` finds its figures: ``XDG_CACHE_HOME=.venv/calibrated amp-tf calibrate`` keeps them."""
 COMPARED = ("float32", "policy", "tf_pass", "amp_tf")  #: what is measured where nothing else is asked for
@@ -64,6 +65,8 @@ def modes(precision: str) -> dict[str, Mode]:
         Mode("tf_pass", "TensorFlow's pass", graph_option=option, reaches_xla=False),
         Mode("amp_tf", "amp_tf", variables=_SWITCH),
         Mode("calibrated", "amp_tf, calibrated", variables={**_SWITCH, "XDG_CACHE_HOME": str(CALIBRATED)}),
+        Mode("math_mode", "oneDNN's math mode", variables=_MATH_MODE, reaches_xla=False),
+        Mode("amp_tf+math_mode", "amp_tf and math mode", variables={**_SWITCH, **_MATH_MODE}),
         Mode("all listed", f"amp_tf, AMP_TF_PRECISION={precision}", variables=forced),
         Mode(
             "zentf",
@@ -113,7 +116,7 @@ WAYS = {
 
 def environment(mode: Mode) -> dict[str, str]:
     """This process' environment with the variables of one mode and of no other."""
-    foreign = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_")
+    foreign = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_", *_MATH_MODE)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     # What a user sets for every amp_tf run, such as AMP_TF_PRECISION, is for the amp_tf mode alone.
     own = {name: value for name, value in os.environ.items() if name.startswith(foreign)} if mode.is_ours else {}

@@ -171,6 +171,16 @@ def test_says_that_a_gpu_computes_float32_products_in_tf32(facts: MachineFacts) 
     assert "enable_tensor_float_32_execution(False)" in found.fix
 
 
+@pytest.mark.parametrize("name", checks.MATH_MODE_VARS)
+def test_names_a_math_mode_that_rounds_what_stays_in_float32(facts: MachineFacts, name: str) -> None:
+    assert checks._check_math_mode(facts) is None
+    assert checks._check_math_mode(dataclasses.replace(facts, environ={name: "strict"})) is None
+    found = checks._check_math_mode(dataclasses.replace(facts, environ={name: "BF16"}))
+    assert found is not None
+    assert not found.is_problem
+    assert found.what.startswith(f"{name}: where the CPU has AMX")
+
+
 def test_names_an_op_of_a_list_change_that_tensorflow_does_not_know(facts: MachineFacts) -> None:
     setting = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD"
     assert checks._check_op_names(dataclasses.replace(facts, environ={setting: "MatMul"})) is None
