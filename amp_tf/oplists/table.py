@@ -415,6 +415,15 @@ STATELESS_TWINS = {
 REFERENCE_READERS = Trait("Enter Identity")
 #: Ops that read a resource variable, or ask about it, and leave it as it is.
 VARIABLE_READERS = Trait("ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape")
+#: Ops that give what a resource variable holds, or rows of it; that ask about it or end it, whatever its type; that
+#: write it. Ops that write a checkpoint, and their first input that is a value; that read one. The gate that
+#: differentiation does not pass, through which values go as they are.
+VARIABLE_VALUES = Trait("ReadVariableOp ResourceGather ResourceGatherNd")
+VARIABLE_QUESTIONS = Trait("DestroyResourceOp DisableCopyOnRead VarIsInitializedOp VariableShape")
+VARIABLE_WRITES = Trait("AssignVariableOp")
+CHECKPOINT_WRITES = {"SaveV2": 3}
+CHECKPOINT_READS = Trait("RestoreV2")
+GRADIENT_GATE = "PreventGradient"
 #: Ops that give a program its next data, each time they run.
 DATA_SOURCES = Trait(
     """IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 QueueDequeueV2 ReaderReadUpToV2
