@@ -19,15 +19,15 @@ from typing import Any
 from amp_tf.errors import GraphError, RewriteError
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import read_signatures
-from amp_tf.graph.edits import Edits, NewNode, Reop, Retype, Rewire, attribute
 from amp_tf.graph.editor import apply_to_function, apply_to_graph
+from amp_tf.graph.edits import Edits, NewNode, Reop, Retype, Rewire, attribute
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.serialized import SerializedGraph, parse_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
 from amp_tf.offline.checkpoint import Checkpoint
-from amp_tf.offline.weights import Body, Change, Plan, find_weights
+from amp_tf.offline.weights import Body, Change, find_weights
 from amp_tf.oplists.table import GRADIENT_GATE
 from amp_tf.reporting.weights import Weights
 
@@ -93,14 +93,14 @@ def _function_after(function: Any, body: Body, changes: _Changes) -> Any:
     gates = read_signatures([_gate_proto()], Templates(), str)
     gated = {reop.node for reop in edits.reops}
     # Results of functions are read by their names, and a gate's has another one than a cast's.
-    rewires = [
-        Rewire(reader, position, node, 0) for node in sorted(gated) for reader, position in view.readers(node)
-    ]
+    rewires = [Rewire(reader, position, node, 0) for node in sorted(gated) for reader, position in view.readers(node)]
     signatures = [gates[0] if node in gated else signature for node, signature in enumerate(view.signatures)]
     after = apply_to_function(function, view.names, signatures, Edits(edits.reops, edits.retypes, tuple(rewires)))
     for change, data_type in changes:
-        if change.kind == "unit" and change.number < len(function.signature.input_arg):  # an argument has one type
+        if change.kind == "argument":
             after.signature.input_arg[change.number].type = data_type
+        elif change.kind == "result":
+            after.signature.output_arg[change.number].type = data_type
     return after
 
 
@@ -113,7 +113,8 @@ def _gate_proto() -> Any:
 def _edits(view: GraphView, changes: _Changes) -> Edits:
     fresh = FreshNames(view.names, _SUFFIX)
     units: dict[int, set[int]] = collections.defaultdict(set)
-    reops, rewires, new = [], [], []
+    reops, rewires = [], []
+    new: list[NewNode] = []
     for change, data_type in changes:
         node = change.number
         if change.kind == "unit":
@@ -123,7 +124,7 @@ def _edits(view: GraphView, changes: _Changes) -> Edits:
             gone = dict.fromkeys(_CAST_ATTRIBUTES)
             attributes = {**gone, "T": attribute(type=data_type), "message": attribute(s=message)}
             reops.append(Reop(node, GRADIENT_GATE, attributes))
-        else:
+        elif change.kind == "initial":
             source = view.inputs(node)[1]
             name = fresh.make(view.names[node])
             rewires.append(Rewire(node, 1, view.node_count + len(new), 0))

@@ -77,9 +77,9 @@ class Change(NamedTuple):
 
     Attributes:
         body: where.
-        kind: ``unit``, a type becomes 16 bit; ``cast``, a cast to 16 bit goes; ``initial``, a node assigns a value that
-            stays float32, and has to be cast.
-        number: of the unit or node.
+        kind: ``unit``, ``argument`` or ``result``, which becomes 16 bit; ``cast``, a cast to 16 bit, which goes;
+            ``initial``, a node that assigns a value which stays float32, and has to be cast.
+        number: of the unit, argument, result or node.
     """
 
     body: Body
@@ -129,16 +129,11 @@ def _bodies(number: int, meta: Any, preserved: Container[str]) -> list[Body]:
     calls = collections.Counter(name for node in nodes for name in referenced(node))
     calls.update(meta.object_graph_def.concrete_functions.keys())
     loop_bodies, templates = find_loop_bodies(library.function), Templates(library)
-    main = Body(number, read_graph(graph, templates), preserved)
-    names = [function.signature.name for function in functions]
-    views = [read_function(function, templates) for function in functions]
-    return [
-        main,
-        *(
-            Body(number, view, is_loop_body=name in loop_bodies, is_called_once=calls[name] == 1)
-            for name, view in zip(names, views, strict=True)
-        ),
-    ]
+    found = [Body(number, read_graph(graph, templates), preserved)]
+    for function in functions:
+        name, view = function.signature.name, read_function(function, templates)
+        found.append(Body(number, view, is_loop_body=name in loop_bodies, is_called_once=calls[name] == 1))
+    return found
 
 
 class _Search:
@@ -253,7 +248,7 @@ class _Search:
                 return self._node(body, node) if view.dtypes[view.base[node]] == datatypes.RESOURCE else None
             if view.ops[node] in table.UNCHANGED:
                 port = 0
-            elif view.ops[node] in table.CALLS or table.HANDING_OVER.get(view.ops[node]) != 0:
+            elif not table.is_loop(view.ops[node]):
                 return None
             node, port = view.inputs(node)[port]
         return self._node(body, node)
@@ -262,19 +257,21 @@ class _Search:
         """The functions that get an input of a node, and as which argument; none if one of them is not known."""
         op = body.view.ops[node]
         argument = position - table.HANDING_OVER.get(op, position + 1)
+        if argument < 0:
+            return []
         found = [self._bodies.get((body.meta, name)) for name in referenced(body.view.protos[node]) if name != op]
         known = [callee for callee in found if callee is not None]
-        return [(callee, argument) for callee in known] if argument >= 0 and len(known) == len(found) else []
+        return [(callee, argument) for callee in known] if len(known) == len(found) else []
 
     def _stays(self, body: Body, source: int, node: int) -> bool:
-        """Whether the body of a loop returns a handle as it came."""
+        """Whether this is the body of a loop, and a result of it what came in."""
         result = node - (body.view.node_count - len(body.view.nodes_with((RETVAL_OP,))))
         return body.is_loop_body and body.view.ops[node] == RETVAL_OP and source == result
 
-    def _follow_value(self, handle: int, body: Body, node: int) -> None:
+    def _follow_value(self, handle: int, body: Body, node: int, port: int = 0) -> None:
         """Follows what a variable holds to the casts that read it."""
         view = body.view
-        for reader, position in view.readers(node):
+        for reader, position in view.readers(node, port):
             op = view.ops[reader]
             if op in table.CASTS and view.protos[reader].attr["DstT"].type in _F16:
                 self._change(handle, body, "cast", reader)
@@ -287,11 +284,15 @@ class _Search:
             elif body.passes(reader, position) and unit == body.output_unit(reader, 0):
                 self._change(handle, body, "unit", unit)
                 self._follow_value(handle, body, reader)
-            elif op in table.CALLS and all(callee.is_called_once for callee, _ in self._callees(body, reader, position)):
+            elif self._stays(body, node, reader):
+                self._change(handle, body, "result", node)
+            elif (callees := self._callees(body, reader, position)) and all(each.is_called_once for each, _ in callees):
                 self._change(handle, body, "unit", unit)
-                for callee, argument in self._callees(body, reader, position):
-                    self._change(handle, callee, "unit", callee.view.base[argument])
+                for callee, argument in callees:
+                    self._change(handle, callee, "argument", argument)
                     self._follow_value(handle, callee, argument)
+                if table.is_loop(op):
+                    self._follow_value(handle, body, reader, position)
             else:
                 self._keep(handle, Kept.READ, body, reader)
 

@@ -403,6 +403,13 @@ HANDING_OVER = {
     **dict.fromkeys(Trait("StatelessWhile While", CALLS), 0),
     **dict.fromkeys(Trait("Case If StatelessCase StatelessIf"), 1),
 }
+
+
+def is_loop(op: str) -> bool:
+    """Whether an op is a loop in functional form: it hands all that it gets to its functions, and on."""
+    return HANDING_OVER.get(op) == 0 and op not in CALLS
+
+
 #: Random ops that have a stateless counterpart, and where the counterpart's seed stands among its inputs.
 STATELESS_TWINS = {
     "RandomUniform": ("StatelessRandomUniform", 1),
