@@ -39,7 +39,7 @@ def convert_saved_model(
     *,
     hardware: Hardware | None = None,
     replace: bool = False,
-    weights: str = "float32",
+    weights: str = WEIGHTS[0],
 ) -> RewriteReport:
     """Writes a mixed-precision copy of a SavedModel.
 
@@ -96,7 +96,7 @@ def rewrite_saved_model(
     config: AmpConfig | None = None,
     *,
     hardware: Hardware | None = None,
-    weights: str = "float32",
+    weights: str = WEIGHTS[0],
 ) -> tuple[Any, RewriteReport]:
     """The ``SavedModel`` proto of a model with rewritten graphs, and the report. Writes nothing.
 
@@ -105,13 +105,16 @@ def rewrite_saved_model(
     with saved_model_of(src) as source:
         model = read_saved_model(source)
         reports: list[GraphReport] = []
+        stores_weights = weights != WEIGHTS[0]
         preserved = [frozenset(preserved_nodes(meta_graph)) for meta_graph in model.meta_graphs]
         for meta_graph, names in zip(model.meta_graphs, preserved, strict=True):
-            result = rewrite(meta_graph.graph_def, config, preserve=names, hardware=hardware)
+            result = rewrite(
+                meta_graph.graph_def, config, preserve=names, hardware=hardware, stores_weights=stores_weights
+            )
             reports += result.report.graphs
             if result.changed:
                 meta_graph.graph_def.CopyFrom(result.graph)
-        stored = None if weights == "float32" else store_weights(model, Checkpoint(source), preserved)
+        stored = store_weights(model, Checkpoint(source), preserved) if stores_weights else None
     return model, RewriteReport(tuple(reports), weights=stored)
 
 
