@@ -1,7 +1,7 @@
 """Serving a model: size on disk, resident memory, latency and error of each way to make it smaller.
 
     python -m benchmarks.serving [--models mlp transformer …] [--ways converted weights …] [--precision bfloat16]
-        [--batches 1 8 64] [--rounds 9] [--json serving.json]
+        [--batches 1 8 64] [--rounds 9] [--clock cpu] [--json serving.json]
 
 Six models are exported once as float32 SavedModels and served by ``tf.saved_model.load``, in a process for each model:
 
@@ -14,7 +14,8 @@ Six models are exported once as float32 SavedModels and served by ``tf.saved_mod
 =============  ====================================================================================================
 
 Latency: one call after the other, all ways in turn in each round, and the median over rounds of float32's time over
-that of the way, so a busy machine slows both. Memory: a process for each way loads the model and answers once at the
+that of the way, so a busy machine slows both; where others keep it too busy even for that, ``--clock cpu`` counts the
+time that the process' threads had a core. Memory: a process for each way loads the model and answers once at the
 smallest batch; what counts is resident memory less that before loading. Error: the largest, as a share of float32's
 largest value. What a call costs besides the model (copies in and out of Python) is in all of them. Prints a table for
 each model.
@@ -26,6 +27,7 @@ import argparse
 import dataclasses
 import gc
 import json
+import multiprocessing
 import statistics
 import subprocess
 import sys
@@ -43,6 +45,7 @@ WAYS = ("float32", "tf_pass", "converted", "weights", "tflite")
 SAVED = {"float32": "float32", "tf_pass": "float32", "converted": "converted", "weights": "weights"}
 ROWS = 50_000  # of each table of embeddings
 SECONDS = 0.02  # of one measurement; shorter calls are repeated
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 PASS = {"bfloat16": "auto_mixed_precision_onednn_bfloat16", "auto": "auto_mixed_precision_onednn_bfloat16"}
 
 Serve = Callable[[dict[str, Any]], dict[str, Any]]
@@ -197,6 +200,7 @@ def time_ways(folder: Path, ways: Sequence[str], options: Mapping[str, Any]) -> 
     served = {way: load(way, folder) for way in ways}
     ways = [way for way in ways if way != "tflite" or _runs(served[way], feed_of(folder, 1))]
     found = {way: Served() for way in ways}
+    clock = CLOCKS[options["clock"]]
     for batch in options["batches"]:
         feed = feed_of(folder, batch)
         times: dict[str, list[float]] = {way: [] for way in ways}
@@ -208,12 +212,12 @@ def time_ways(folder: Path, ways: Sequence[str], options: Mapping[str, Any]) -> 
             expected = expected or answers
             off = max(float(np.max(np.abs(a - b)) / np.max(np.abs(b))) for a, b in zip(answers, expected, strict=True))
             found[way].error = max(found[way].error, off)
-            counts[way] = max(1, int(SECONDS / _seconds(served[way], feed, 1)))
+            counts[way] = max(1, int(SECONDS / _seconds(served[way], feed, 1, clock)))
         for _ in range(options["rounds"]):
             for way in ways:
                 switch_pass(way, options["precision"])
                 served[way](feed)
-                times[way].append(_seconds(served[way], feed, counts[way]))
+                times[way].append(_seconds(served[way], feed, counts[way], clock))
         for way in ways:
             found[way].milliseconds[batch] = statistics.median(times[way]) * 1e3
             found[way].ratios[batch] = statistics.median(
@@ -232,11 +236,11 @@ def _runs(serve: Serve, feed: dict[str, Any]) -> bool:
     return True
 
 
-def _seconds(serve: Serve, feed: dict[str, Any], count: int) -> float:
-    start = time.perf_counter()
+def _seconds(serve: Serve, feed: dict[str, Any], count: int, clock: Callable[[], float]) -> float:
+    start = clock()
     for _ in range(count):
         serve(feed)
-    return (time.perf_counter() - start) / count
+    return max(clock() - start, 1e-9) / count
 
 
 def memory_of(way: str, folder: Path, options: Mapping[str, Any]) -> float:
@@ -258,7 +262,11 @@ def work(options: dict[str, Any]) -> None:
         make(options["model"], folder, options["ways"], options["precision"])
         print("null")
     elif options["step"] == "memory":
-        print(json.dumps(memory_of(options["way"], folder, options)))
+        import tensorflow as tf  # once, before the forks
+
+        with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+            jobs = [(way, folder, options) for way in options["ways"]]
+            print(json.dumps(dict(zip(options["ways"], pool.starmap(memory_of, jobs, chunksize=1), strict=True))))
     else:
         found = time_ways(folder, options["ways"], options)
         print(json.dumps({way: dataclasses.asdict(each) for way, each in found.items()}))
@@ -283,9 +291,10 @@ def measure(model: str, ways: Sequence[str], arguments: argparse.Namespace) -> d
     """One model in all ways."""
     with tempfile.TemporaryDirectory() as name:
         given = {"model": model, "folder": name, "ways": ways, "precision": arguments.precision}
-        given |= {"batches": arguments.batches, "rounds": arguments.rounds}
+        given |= {"batches": arguments.batches, "rounds": arguments.rounds, "clock": arguments.clock}
         run({**given, "step": "make"})
         timed = run({**given, "step": "time"})
+        mib = run({**given, "step": "memory", "ways": list(timed)})
         found = {}
         for way in timed:
             numbers = {
@@ -294,8 +303,7 @@ def measure(model: str, ways: Sequence[str], arguments: argparse.Namespace) -> d
             }
             files = Path(name, SAVED.get(way, way)).rglob("*")
             size = sum(file.stat().st_size for file in files if file.is_file()) / 1e6
-            mib = run({**given, "step": "memory", "way": way})
-            found[way] = Served(size, mib, timed[way]["error"], **numbers)
+            found[way] = Served(size, mib[way], timed[way]["error"], **numbers)
     return found
 
 
@@ -316,6 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--precision", default="bfloat16", help="of what is converted (default bfloat16)")
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64])
     parser.add_argument("--rounds", type=int, default=9, help="measurements of each (default 9)")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu on a busy machine (default wall)")
     parser.add_argument("--json", type=Path, help="also write the measurements")
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

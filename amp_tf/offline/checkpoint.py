@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,10 +37,8 @@ class Checkpoint:
         self._reader: Any = None
         if not os.path.isfile(f"{self._prefix}.index"):
             return
-        try:
+        with self._reading():
             self._reader = tf.train.load_checkpoint(self._prefix)
-        except (tf.errors.OpError, RuntimeError, ValueError) as error:
-            raise _damaged(self._prefix, error) from None
         shapes = self._reader.get_variable_to_shape_map()
         self._types = self._reader.get_variable_to_dtype_map()
         self.shapes = {key: tuple(shapes[key]) for key, dtype in self._types.items() if dtype == tf.float32}
@@ -57,7 +56,9 @@ class Checkpoint:
 
         if self._reader is None or _OBJECTS not in self._types or not objects.nodes:
             return
-        saved = trackable_object_graph_pb2.TrackableObjectGraph.FromString(self._reader.get_tensor(_OBJECTS)).nodes
+        with self._reading():
+            data = self._reader.get_tensor(_OBJECTS)
+        saved = trackable_object_graph_pb2.TrackableObjectGraph.FromString(data).nodes
         waiting, seen = [(0, 0)], {(0, 0)}
         while waiting:
             mine, its = waiting.pop()
@@ -78,34 +79,36 @@ class Checkpoint:
             types: the ``DataType`` numbers of those tensors, by key.
 
         Raises:
-            FileError: a file is damaged, or the copy cannot be written.
+            FileError: it cannot be read or the copy cannot be written.
         """
         import tensorflow as tf
 
         prefix = os.fspath(folder / VARIABLES_FOLDER / PREFIX)
         keys = sorted(self._types)
-        with tf.device("CPU"):
+        whole = [""] * len(keys)
+        no_gpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+        with tf.Graph().as_default(), tf.compat.v1.Session(config=no_gpu) as session:  # also where nothing is eager
+            dtypes = [self._types[key] for key in keys]
+            values = tf.raw_ops.RestoreV2(prefix=self._prefix, tensor_names=keys, shape_and_slices=whole, dtypes=dtypes)
+            values = [tf.cast(value, types.get(key, value.dtype)) for key, value in zip(keys, values, strict=True)]
+            save = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=keys, shape_and_slices=whole, tensors=values)
             try:
-                tensors = [tf.cast(self._read(key), types[key]) if key in types else self._read(key) for key in keys]
+                session.run(save)
             except tf.errors.OpError as error:
-                raise _damaged(self._prefix, error) from None
-            try:
-                tf.raw_ops.SaveV2(prefix=prefix, tensor_names=keys, shape_and_slices=[""] * len(keys), tensors=tensors)
-            except tf.errors.OpError as error:
-                fix = "Name a new folder where you may write, on a disk with room for the model"
-                raise FileError(f"cannot be written ({error.message})", where=prefix, fix=fix) from None
+                fix = "See that it can be read, and that there is room for the copy where you may write"
+                raise FileError(
+                    f"cannot be copied to {prefix!r} ({error.message})", where=self._prefix, fix=fix
+                ) from None
 
-    def _read(self, key: str) -> Any:
-        import tensorflow as tf
-
-        arguments = {"prefix": self._prefix, "tensor_names": [key], "shape_and_slices": [""]}
-        return tf.raw_ops.RestoreV2(**arguments, dtypes=[self._types[key]])[0]
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # TensorFlow raises errors of several kinds, not all of them its own
+            what = f"the checkpoint cannot be read ({error})"
+            raise FileError(what, where=self._prefix, fix="Save the model again") from None
 
 
 def is_checkpoint(name: str) -> bool:
     """Whether a file in the folder of variables is a part of the checkpoint."""
     return name.startswith((f"{PREFIX}.data-", f"{PREFIX}.index"))
-
-
-def _damaged(prefix: str, error: Exception) -> FileError:
-    return FileError(f"the checkpoint cannot be read ({error})", where=prefix, fix="Save the model again")

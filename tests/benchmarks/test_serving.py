@@ -15,7 +15,7 @@ def _run(options):
     if options["step"] == "make":
         return serving.make(options["model"], folder, options["ways"], options["precision"])
     if options["step"] == "memory":
-        return serving.memory_of(options["way"], folder, options)
+        return {way: serving.memory_of(way, folder, options) for way in options["ways"]}
     found = serving.time_ways(folder, options["ways"], options)
     return json.loads(json.dumps({way: serving.dataclasses.asdict(each) for way, each in found.items()}))
 

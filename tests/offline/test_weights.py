@@ -265,6 +265,39 @@ def test_a_model_of_tensorflow_1_is_stored_if_its_variables_are_resources(is_res
     np.testing.assert_array_equal(*answers)
 
 
+@pytest.mark.parametrize(("use", "kept"), [(tf.matmul, None), (tf.add, Kept.READ)])
+def test_all_graphs_of_a_model_count(use, kept, tmp_path):
+    """Two MetaGraphs share the variables."""
+    v1 = tf.compat.v1
+    builder = v1.saved_model.Builder(str(tmp_path / "f32"))
+    for tag, function in (("train", use), ("serve", tf.matmul)):
+        with tf.Graph().as_default(), v1.Session() as session:
+            w = v1.get_variable("w", (8, 8), use_resource=True)
+            tf.exp(function(v1.placeholder(tf.float32, (8, 8), name="x"), w), name="y")
+            session.run(v1.global_variables_initializer())
+            if tag == "train":
+                builder.add_meta_graph_and_variables(session, [tag])
+            else:
+                builder.add_meta_graph([tag])
+    builder.save()
+    report = convert_saved_model(tmp_path / "f32", tmp_path / "stored", BFLOAT16, weights="f16")
+    assert _kept(report.weights) == {"w": kept}
+    for tag in ("train", "serve"):
+        with tf.Graph().as_default(), v1.Session() as session:
+            v1.saved_model.load(session, [tag], str(tmp_path / "stored"))
+            session.run("y:0", {"x:0": _random(8, 8)})
+
+
+def test_a_damaged_checkpoint_is_named(exported, tmp_path):
+    shutil.copytree(exported[0] / "f32", tmp_path / "model")
+    folder = tmp_path / "model" / "variables"
+    for name, what in (("variables.data-00000-of-00001", b""), ("variables.index", b"no table")):
+        (folder / name).write_bytes(what)
+        with pytest.raises(amp_tf.FileError, match=rf"{folder}/variables: the checkpoint cannot be read \("):
+            convert_saved_model(tmp_path / "model", tmp_path / "out", BFLOAT16, weights="f16")
+    assert not (tmp_path / "out").exists()
+
+
 def test_tf_keras_hands_the_weights_of_an_lstm_to_a_loop_by_value(tmp_path):
     tf_keras = pytest.importorskip("tf_keras")
     tf_keras.utils.set_random_seed(1)
