@@ -165,7 +165,9 @@ class _Search:
             if handle is None:
                 continue
             op = view.ops[node]
-            if op in table.VARIABLE_VALUES and view.names[node] not in body.preserved:
+            if op in table.VARIABLE_VALUES and view.names[node] in body.preserved:
+                self._keep(handle, Kept.READ, body, node)
+            elif op in table.VARIABLE_VALUES:
                 self._change(handle, body, "unit", body.output_unit(node, 0))
                 self._follow_value(handle, body, node)
             elif op in table.VARIABLE_WRITES and position == 0:

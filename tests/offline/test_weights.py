@@ -89,6 +89,9 @@ def test_the_report_says_what_stays_in_float32_and_why(exported):
     assert line.startswith("  ")
     assert " MB) in float32, such as '" in line
     assert line.partition(" is read in float32 by ")[2].startswith("'__inference___call__")
+    rows = report.to_dict()["weights"]
+    assert [row["why"] == "" for row in rows] == [row["precision"] == "bfloat16" for row in rows]
+    assert rows[0]["shape"] == [500, 16]
 
 
 def test_tensorflows_loader_in_cpp_runs_it(exported, tmp_path):
