@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Container, Hashable, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amp_tf.graph import datatypes
@@ -156,7 +156,8 @@ class _Search:
         """Looks at all that has a variable's handle."""
         view = body.view
         for node in view.nodes_with(table.VARIABLE_HANDLES):
-            shared = view.protos[node].attr["shared_name"].s or view.names[node].encode()
+            named = view.protos[node].attr.get("shared_name")
+            shared = (named.s if named else b"") or view.names[node].encode()
             self._link(self._node(body, node), self._place(body.meta, "shared", shared))
             unit = view.base[node] + (view.signatures[node].slot_of("dtype") or 0)
             self._change(self._node(body, node), body, "unit", unit)
@@ -275,7 +276,7 @@ class _Search:
         view = body.view
         for reader, position in view.readers(node, port):
             op = view.ops[reader]
-            if op in table.CASTS and view.protos[reader].attr["DstT"].type in _F16:
+            if op in table.CASTS and _rounds(view.protos[reader]):
                 self._change(handle, body, "cast", reader)
                 continue
             unit = body.input_unit(reader, position)
@@ -308,13 +309,13 @@ class _Search:
         if view.ops[node] in table.VARIABLE_VALUES:
             return  # that variable's value is followed to here
         if view.ops[node] in table.CHECKPOINT_READS:
-            names, slices = (view.protos[source].attr["value"].tensor for source, _ in view.inputs(node)[1:])
+            names, slices = (_strings(view.protos[source]) for source, _ in view.inputs(node)[1:])
             if any(len(view.readers(each)) != 1 for each in way) or len(view.readers(node, port)) != 1:
                 self._keep(handle, Kept.WRITTEN, body, writer)
-            elif port >= len(names.string_val) or slices.string_val[port]:
+            elif port >= min(len(names), len(slices)) or slices[port]:
                 self._keep(handle, Kept.PARTITIONED, body, writer)
             else:
-                self._link(handle, self._key(names.string_val[port].decode()))
+                self._link(handle, self._key(names[port].decode()))
                 for each in way:
                     self._change(handle, body, "unit", body.input_unit(each, 0))
                 self._change(handle, body, "unit", body.output_unit(node, port))
@@ -322,3 +323,15 @@ class _Search:
             self._keep(handle, Kept.WRITTEN, body, writer)
         else:
             self._change(handle, body, "initial", writer)
+
+
+def _rounds(cast: Any) -> bool:
+    """Whether a Cast gives 16-bit values, each the one that is nearest."""
+    truncates = cast.attr.get("Truncate")  # a look-up by index would add what is not there
+    return cast.attr["DstT"].type in _F16 and not (truncates and truncates.b)
+
+
+def _strings(constant: Any) -> Sequence[bytes]:
+    """The values of a constant of strings; none of another node."""
+    value = None if constant is None else constant.attr.get("value")
+    return value.tensor.string_val if value else ()
