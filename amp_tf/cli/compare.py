@@ -6,26 +6,23 @@ import argparse
 import dataclasses
 import json
 import os
-import zipfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from amp_tf.cli.compared_script import NOT_COMPARED, compare_script
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
+from amp_tf.cli.signatures import DEFAULT_SIGNATURE, find_signature, load_model, read_inputs
 from amp_tf.comparing.comparison import Comparison
 from amp_tf.comparing.pipeline import compare
 from amp_tf.comparing.progress import on_terminal
 from amp_tf.comparing.ranges import Ranges, find_ranges
 from amp_tf.config import AmpConfig
-from amp_tf.errors import AmpError, GraphError
-from amp_tf.offline.saved_model import read_saved_model
+from amp_tf.errors import AmpError
 from amp_tf.reporting import files
 from amp_tf.reporting.page import html
 
-_DEFAULT = "serving_default"
 _STDOUT = "-"
 
 
@@ -46,7 +43,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--inputs", metavar="FILE", help="a .npz file with an array for each argument of the signature, under its name"
     )
-    parser.add_argument("--signature", default=_DEFAULT, metavar="NAME", help=f"of a SavedModel; by default {_DEFAULT}")
+    parser.add_argument(
+        "--signature",
+        default=DEFAULT_SIGNATURE,
+        metavar="NAME",
+        help=f"of a SavedModel; by default {DEFAULT_SIGNATURE}",
+    )
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="rows of the arrays a batch; by default all at once"
     )
@@ -101,9 +103,9 @@ def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int
 
 
 def _compare_model(folder: str, args: argparse.Namespace, config: AmpConfig) -> Comparison | Ranges:
-    model = _load(folder)  # whose variables live as long as it does
-    function = _signature(model, args.signature, folder)
-    arrays = _read_inputs(args.inputs, list(function.structured_input_signature[1]))
+    model = load_model(folder)  # whose variables live as long as it does
+    function = find_signature(model, args.signature, folder)
+    arrays = read_inputs(args.inputs, list(function.structured_input_signature[1]))
     given = function, _batches(arrays, args.batch_size), config
     hardware, progress = hardware_for(config), on_terminal()
     found: Comparison | Ranges
@@ -112,43 +114,6 @@ def _compare_model(folder: str, args: argparse.Namespace, config: AmpConfig) -> 
     else:
         found = compare(*given, steps=args.steps, nodes=args.nodes, hardware=hardware, progress=progress)
     return dataclasses.replace(found, name=os.path.basename(os.path.normpath(folder)))
-
-
-def _load(folder: str) -> Any:
-    read_saved_model(Path(folder))  # which says what is wrong with it
-    import tensorflow as tf
-
-    return tf.saved_model.load(folder)
-
-
-def _signature(model: Any, name: str, folder: str) -> Any:
-    signatures = model.signatures
-    if name not in signatures:
-        known = ", ".join(signatures)
-        fix = f"Choose with --signature: {known}" if known else "Save the model with signatures, as model.export does"
-        raise GraphError(f"the model has no signature {name!r}", where=folder, fix=fix)
-    return signatures[name]
-
-
-def _read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
-    if Path(path).is_file():
-        files.check_unpacked(path)
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it holds one array, without a name")
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:  # empty, or cut off
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise AmpError(f"cannot be read ({why})", where=path, fix=_how(wanted)) from None
-    if sorted(arrays) != sorted(wanted):
-        what = f"expected the arrays {', '.join(sorted(wanted))}, got {', '.join(sorted(arrays)) or 'none'}"
-        raise AmpError(what, where=path, fix=_how(wanted))
-    return arrays
-
-
-def _how(wanted: list[str]) -> str:
-    return f"Write it with numpy.savez('inputs.npz', {', '.join(f'{name}=…' for name in wanted)})"
 
 
 def _batches(arrays: Mapping[str, np.ndarray], size: int | None) -> list[dict[str, np.ndarray]]:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config, tell_target
+from amp_tf.cli.signatures import DEFAULT_SIGNATURE, find_signature, load_model, read_inputs, tell_errors
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.graph.layers import tell_unmatched
+from amp_tf.hooks.switch import disable
 from amp_tf.offline.graph_file import read_graph_file, write_graph_file
-from amp_tf.offline.live_model import is_keras_file
-from amp_tf.offline.saved_model import convert_saved_model, rewrite_saved_model
+from amp_tf.offline.live_model import is_keras_file, saved_model_of
+from amp_tf.offline.saved_model import WEIGHTS, convert_saved_model, rewrite_saved_model
 from amp_tf.reporting import files
 from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
@@ -42,6 +44,17 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--preserve", action="append", default=[], metavar="NODE", help="a node that stays as it is (GraphDef files)"
     )
+    parser.add_argument(
+        "--weights",
+        choices=WEIGHTS,
+        default=WEIGHTS[0],
+        help="f16 stores the variables of a model that it reads in 16 bit alone so: half the size, for inference",
+    )
+    parser.add_argument(
+        "--check",
+        metavar="FILE",
+        help="run model and copy on a .npz file with an array for each argument of the signature, and print the errors",
+    )
     parser.add_argument("--report", metavar="FILE", help="write the reason for every node as JSON")
     add_config_options(parser)
     return parser
@@ -60,6 +73,14 @@ def run(args: argparse.Namespace) -> int:
         with files.writing(args.report):  # before the model is written
             _check_report(Path(args.report))
     is_model = os.path.isdir(args.source) or is_keras_file(args.source)
+    if not is_model and (args.check or args.weights != WEIGHTS[0]):
+        where, fix = (
+            "--check" if args.check else "--weights",
+            "Name a SavedModel's folder or a Keras file, or leave it out",
+        )
+        raise AmpError("is for models, and this is a GraphDef file", where=where, fix=fix)
+    if args.check and args.dry_run:
+        raise AmpError("there is no copy to check", where="--check", fix="Leave --dry-run out")
     if is_model and args.preserve:
         raise AmpError(
             "is for GraphDef files, and this is a model",
@@ -71,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         with files.writing(args.report):
             files.write(args.report, json.dumps(report.to_dict(), indent=1))
     print(report)
+    if args.check:
+        _check_copy(args)
     if not report.converted:
         is_or_would = "would be" if args.dry_run else "is"
         print(f"{args.result or 'The result'} {is_or_would} an unconverted copy of {args.source}.", file=sys.stderr)
@@ -85,8 +108,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _rewrite_model(args: argparse.Namespace, config: AmpConfig) -> RewriteReport:
     if args.dry_run:
-        return rewrite_saved_model(args.source, config, hardware=hardware_for(config))[1]
-    return convert_saved_model(args.source, args.result, config, hardware=hardware_for(config), replace=args.force)
+        return rewrite_saved_model(args.source, config, hardware=hardware_for(config), weights=args.weights)[1]
+    options = {"hardware": hardware_for(config), "replace": args.force, "weights": args.weights}
+    return convert_saved_model(args.source, args.result, config, **options)
+
+
+def _check_copy(args: argparse.Namespace) -> None:
+    """Runs both models, as they are saved, and prints how far the copy is off."""
+    disable()  # the environment may have turned amp_tf on
+    with saved_model_of(args.source) as source:
+        models = [(load_model(folder), folder) for folder in (source, args.result)]
+        original, copy = (find_signature(model, DEFAULT_SIGNATURE, folder) for model, folder in models)
+        arrays = read_inputs(args.check, list(original.structured_input_signature[1]))
+        print("check:", *tell_errors(original, copy, arrays), sep="\n  ")
 
 
 def _rewrite_file(args: argparse.Namespace, config: AmpConfig) -> RewriteReport:

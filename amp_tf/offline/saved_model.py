@@ -1,7 +1,7 @@
 """Converts a SavedModel on disk: the copy computes in mixed precision in any TensorFlow, with or without amp_tf.
 
-Only graphs change. Signatures keep their names and types; variables and assets are copied unchanged, so weights stay
-float32 on disk and in memory. Links stay links; a model with links that lead out of it is refused.
+Signatures keep their names and types, and assets are copied unchanged; so are variables, unless weights are asked for
+in 16 bit (:mod:`amp_tf.offline.weights`). Links stay links; a model with links that lead out of it is refused.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from typing import Any
 
 from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import ConfigError, FileError
+from amp_tf.offline.checkpoint import VARIABLES_FOLDER, Checkpoint, is_checkpoint
 from amp_tf.offline.live_model import saved_model_of
+from amp_tf.offline.weight_types import store_weights
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
 from amp_tf.reporting.schema import GraphReport, RewriteReport
+from amp_tf.reporting.weights import Weights
 from amp_tf.rewriting.pipeline import rewrite
 
+WEIGHTS = ("float32", "f16")  #: in what a copy's variables may be stored
 MODEL_FILE = "saved_model.pb"
 TEXT_MODEL_FILE = "saved_model.pbtxt"  # read where there is no binary one, as TensorFlow does
 _FINGERPRINT_FILE = "fingerprint.pb"  # contains a hash of the old graph
@@ -35,11 +39,12 @@ def convert_saved_model(
     *,
     hardware: Hardware | None = None,
     replace: bool = False,
+    weights: str = WEIGHTS[0],
 ) -> RewriteReport:
     """Writes a mixed-precision copy of a SavedModel.
 
     The copy can be trained further, except for functions with a gradient of their own (``tf.custom_gradient``,
-    ``tf.nn.silu``): TensorFlow saved those gradients for float32.
+    ``tf.nn.silu``): TensorFlow saved those gradients for float32. With 16-bit weights it is for inference alone.
 
     Args:
         src: folder of a SavedModel, of TF1 or TF2; or a ``.keras`` or ``.h5`` file, a Keras model or a ``tf.Module``,
@@ -50,6 +55,8 @@ def convert_saved_model(
             devices than this machine's set ``precision`` and ``target``.
         hardware: the devices to convert for; this machine's CPU by default.
         replace: whether ``dst`` may be a SavedModel, even ``src`` itself, in whose place the copy comes.
+        weights: ``"f16"`` stores variables in 16 bit where all that computes with them reads them so; the report's
+            ``weights`` says which. ``"float32"`` stores all as they are.
 
     Returns:
         The report of all graphs and functions of the model.
@@ -59,8 +66,12 @@ def convert_saved_model(
         FileError: ``src`` is not a model, has a file that cannot be read or a link that leads out of it, or ``dst`` is
             not empty, lies in ``src`` or cannot be written.
         OpListError: a change of the lists names an op that TensorFlow does not know.
-        ConfigError: ``config`` is not an AmpConfig, or ``dst`` is not a path.
+        ConfigError: ``config`` is not an AmpConfig, ``dst`` is not a path, or there are no such ``weights``.
     """
+    if weights not in WEIGHTS:
+        raise ConfigError(
+            f"{weights!r} is none of {', '.join(WEIGHTS)}", where="convert_saved_model(weights)", fix="Name one of them"
+        )
     if config is not None:
         check_config(
             config, where="convert_saved_model(config)", fix='Write for instance amp_tf.AmpConfig(target="gpu")'
@@ -74,14 +85,18 @@ def convert_saved_model(
             raise _no_model(source)
         _check_target(source, target, is_replaced)
         _check_links(source)
-        model, report = rewrite_saved_model(source, config, hardware=hardware)
+        model, report = rewrite_saved_model(source, config, hardware=hardware, weights=weights)
         data = model.SerializeToString(deterministic=True)
-        (_replace if is_replaced else _write)(source, target, data)
+        (_replace if is_replaced else _write)(source, target, data, report.weights)
     return report
 
 
 def rewrite_saved_model(
-    src: str | Path | Any, config: AmpConfig | None = None, *, hardware: Hardware | None = None
+    src: str | Path | Any,
+    config: AmpConfig | None = None,
+    *,
+    hardware: Hardware | None = None,
+    weights: str = WEIGHTS[0],
 ) -> tuple[Any, RewriteReport]:
     """The ``SavedModel`` proto of a model with rewritten graphs, and the report. Writes nothing.
 
@@ -89,13 +104,18 @@ def rewrite_saved_model(
     """
     with saved_model_of(src) as source:
         model = read_saved_model(source)
-    reports: list[GraphReport] = []
-    for meta_graph in model.meta_graphs:
-        result = rewrite(meta_graph.graph_def, config, preserve=preserved_nodes(meta_graph), hardware=hardware)
-        reports += result.report.graphs
-        if result.changed:
-            meta_graph.graph_def.CopyFrom(result.graph)
-    return model, RewriteReport(tuple(reports))
+        reports: list[GraphReport] = []
+        stores_weights = weights != WEIGHTS[0]
+        preserved = [frozenset(preserved_nodes(meta_graph)) for meta_graph in model.meta_graphs]
+        for meta_graph, names in zip(model.meta_graphs, preserved, strict=True):
+            result = rewrite(
+                meta_graph.graph_def, config, preserve=names, hardware=hardware, stores_weights=stores_weights
+            )
+            reports += result.report.graphs
+            if result.changed:
+                meta_graph.graph_def.CopyFrom(result.graph)
+        stored = store_weights(model, Checkpoint(source), preserved) if stores_weights else None
+    return model, RewriteReport(tuple(reports), weights=stored)
 
 
 def is_saved_model(folder: str | Path) -> bool:
@@ -198,16 +218,22 @@ def _stays_in(root: str, link: str) -> bool:
     return not leads_out and os.path.commonpath((root, os.path.realpath(link))) == root
 
 
-def _skipped_in(source: Path) -> Callable[[str, list[str]], set[str]]:
+def _skipped_in(source: Path, weights: Weights | None) -> Callable[[str, list[str]], set[str]]:
     """The files that ``shutil.copytree`` leaves out; a model inside the model, such as an asset, is copied whole."""
-    return lambda folder, names: set(_REWRITTEN & {*names}) if folder == os.fspath(source) else set()
+
+    def skipped(folder: str, names: list[str]) -> set[str]:
+        if weights and weights.stored and folder == os.path.join(source, VARIABLES_FOLDER):
+            return set(filter(is_checkpoint, names))
+        return set(_REWRITTEN & {*names}) if folder == os.fspath(source) else set()
+
+    return skipped
 
 
-def _replace(source: Path, target: Path, model: bytes) -> None:
+def _replace(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
     """Replaces a model by its copy once the copy is complete."""
     target = Path(os.path.realpath(target))
     staged, old = files.temporary_name(target), files.temporary_name(target)
-    _write(source, staged, model)
+    _write(source, staged, model, weights)
     try:
         target.rename(old)
         staged.rename(target)
@@ -221,13 +247,16 @@ def _replace(source: Path, target: Path, model: bytes) -> None:
     shutil.rmtree(old)
 
 
-def _write(source: Path, target: Path, model: bytes) -> None:
+def _write(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
     """Writes the copy, or leaves the target unchanged."""
     was_there = os.path.lexists(target)
     try:
-        shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=_skipped_in(source))
-        target.chmod(target.stat().st_mode | stat.S_IWUSR)  # a copy of a read-only folder is read-only
+        shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=_skipped_in(source, weights))
+        _make_writable(target)
         files.put(target / MODEL_FILE, model)
+        if weights and weights.stored:
+            _make_writable(target / VARIABLES_FOLDER)
+            Checkpoint(source).write(target, {each.key: each.precision.data_type for each in weights.stored})
     except BaseException as error:  # Ctrl-C, too
         _clear(target, was_there)
         if isinstance(error, shutil.Error):  # lists all files that could not be copied
@@ -240,6 +269,10 @@ def _write(source: Path, target: Path, model: bytes) -> None:
         if isinstance(error, OSError):
             raise _unwritable(target, error) from None
         raise
+
+
+def _make_writable(folder: Path) -> None:
+    folder.chmod(folder.stat().st_mode | stat.S_IWUSR)  # a copy of a read-only folder is read-only
 
 
 def _unwritable(target: Path, error: OSError) -> FileError:

@@ -403,6 +403,13 @@ HANDING_OVER = {
     **dict.fromkeys(Trait("StatelessWhile While", CALLS), 0),
     **dict.fromkeys(Trait("Case If StatelessCase StatelessIf"), 1),
 }
+
+
+def is_loop(op: str) -> bool:
+    """Whether an op is a loop in functional form: it hands all that it gets to its functions, and on."""
+    return HANDING_OVER.get(op) == 0 and op not in CALLS
+
+
 #: Random ops that have a stateless counterpart, and where the counterpart's seed stands among its inputs.
 STATELESS_TWINS = {
     "RandomUniform": ("StatelessRandomUniform", 1),
@@ -415,6 +422,15 @@ STATELESS_TWINS = {
 REFERENCE_READERS = Trait("Enter Identity")
 #: Ops that read a resource variable, or ask about it, and leave it as it is.
 VARIABLE_READERS = Trait("ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape")
+#: Ops that give what a resource variable holds, or rows of it; that ask about it or end it, whatever its type; that
+#: write it. Ops that write a checkpoint, and their first input that is a value; that read one. The gate that
+#: differentiation does not pass, through which values go as they are.
+VARIABLE_VALUES = Trait("ReadVariableOp ResourceGather ResourceGatherNd")
+VARIABLE_QUESTIONS = Trait("DestroyResourceOp DisableCopyOnRead VarIsInitializedOp VariableShape")
+VARIABLE_WRITES = Trait("AssignVariableOp")
+CHECKPOINT_WRITES = {"SaveV2": 3}
+CHECKPOINT_READS = Trait("RestoreV2")
+GRADIENT_GATE = "PreventGradient"
 #: Ops that give a program its next data, each time they run.
 DATA_SOURCES = Trait(
     """IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 QueueDequeueV2 ReaderReadUpToV2

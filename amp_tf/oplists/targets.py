@@ -63,6 +63,7 @@ class Resolution:
         asked: where no op pays but what the user asks for is converted, the ops that the user put on the allow list;
             nodes that are forced are asked for, too. Else ``None``.
         costs: what ops take on the CPU.
+        stores_weights: variables that are read in 16 bit alone will be stored so, and no cast of them is paid.
     """
 
     target: Target | None
@@ -71,6 +72,7 @@ class Resolution:
     uses_cost_model: bool = False
     asked: frozenset[str] | None = None
     costs: CostTable = cost_tables.SHIPPED
+    stores_weights: bool = False
 
     def facts(self) -> dict[str, str]:
         """What a lock file is made for: the precision, the device, and a digest of the op lists; empty for nothing."""

@@ -29,7 +29,7 @@ import numpy as np
 from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected
 from amp_tf.graph.sizes import AttributeShapes, Shape, Shapes, element_count
 from amp_tf.oplists.cost_tables import Pair
-from amp_tf.oplists.table import PICKING, PINNED
+from amp_tf.oplists.table import PICKING, PINNED, VARIABLE_VALUES
 from amp_tf.oplists.targets import XLA_WIDENS
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.kernels import drop_slow_kernels, drop_unmatched_pairs, fused_with_products, kernel_pairs
@@ -43,13 +43,21 @@ _DEFAULT_ELEMENTS = 65_536
 
 @dataclasses.dataclass(frozen=True)
 class _Port:
-    """An output port at which a cast may be needed, which would run so many times."""
+    """An output port at which a cast may be needed, which would run so many times.
+
+    Where the weights are stored in 16 bit, what all readers of a variable may read in 16 bit needs no cast.
+    """
 
     node: int
     source: int
     readers: tuple[int, ...]
     elements: float
     runs: float
+    is_stored: bool = False
+
+    def casts(self, prices: Prices) -> Pair:
+        """What a cast to float32 and one to 16 bit take, in ns."""
+        return (0.0, 0.0) if self.is_stored else prices.casts(self.elements)
 
 
 def drop_unprofitable(canvas: Canvas) -> None:
@@ -170,11 +178,21 @@ def _find_ports(canvas: Canvas, shapes: Shapes, runs: Runs) -> tuple[list[_Port]
         counts.append(element_count(known[node][port]) if port < len(known[node]) else None)
     sizes = [count for count in counts if count is not None]
     typical = statistics.median(sizes) if sizes else _DEFAULT_ELEMENTS
+    stored = _stored_reads(canvas)
     ports = [
-        _Port(node, source, tuple(ends), typical if count is None else count, runs.of_readers[node])
+        _Port(node, source, tuple(ends), typical if count is None else count, runs.of_readers[node], node in stored)
         for ((node, _, source), ends), count in zip(readers.items(), counts, strict=True)
     ]
     return ports, 2 * len(sizes) > len(ports)
+
+
+def _stored_reads(canvas: Canvas) -> Container[int]:
+    """The nodes that read variables for nodes that may be 16 bit, and no others, where such variables will be too."""
+    if not canvas.resolution.stores_weights:
+        return ()
+    edges = canvas.view.edges
+    in_float32 = edges.src_node[canvas.allow[edges.dst_unit] == 0]
+    return set(canvas.view.nodes_with(VARIABLE_VALUES)).difference(in_float32.tolist())
 
 
 def _unit_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[int, float]:
@@ -237,7 +255,7 @@ def find_cheaper_in_float32(
         ends = [port.source, *port.readers]
         vertices = [vertex_of.get(unit, SOURCE if canvas.allow[unit] else SINK) for unit in ends]
         if any(vertex > SINK for vertex in vertices):
-            _add_port(network, vertices[0], vertices[1:], prices.casts(port.elements))
+            _add_port(network, vertices[0], vertices[1:], port.casts(prices))
     is_f16 = network.source_side()
     return [unit for unit, vertex in vertex_of.items() if not is_f16[vertex]]
 
@@ -286,7 +304,7 @@ def _balances(
             in_f16[number] += second
     for port in ports:
         home = group_of.get(port.source)
-        up_once, down_once = prices.casts(port.elements)
+        up_once, down_once = port.casts(prices)
         up, down = port.runs * up_once, port.runs * down_once
         outside = [bool(canvas.allow[reader]) for reader in port.readers if group_of.get(reader, -1) != home]
         if home is not None:

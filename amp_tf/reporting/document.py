@@ -28,6 +28,7 @@ from amp_tf.reporting.layers import layer_of
 
 if TYPE_CHECKING:
     from amp_tf.reporting.schema import RewriteReport
+    from amp_tf.reporting.weights import StoredVariable
 
 _MOST_ADVICE = 40
 _NS_PER_MS = 1e6
@@ -71,6 +72,17 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
         "together": _together_row(together),
         "shape_advice": advice,
         "graphs": rows,
+        **({} if report.weights is None else {"weights": [_weight(each) for each in report.weights.variables]}),
+    }
+
+
+def _weight(variable: StoredVariable) -> types.WeightRow:
+    return {
+        "name": variable.name,
+        "key": variable.key,
+        "shape": list(variable.shape),
+        "precision": variable.precision.value,
+        "why": variable.why,
     }
 
 

@@ -270,6 +270,16 @@ class _Always(TypedDict):
     graphs: list[GraphRow]
 
 
+class WeightRow(TypedDict):
+    """A float32 variable of a SavedModel, once it was converted with 16-bit weights."""
+
+    name: str
+    key: Annotated[str, "of its values in the checkpoint"]
+    shape: list[int]
+    precision: Annotated[str, ("float32", "float16", "bfloat16")]
+    why: Annotated[str, "why it stays float32; empty where it does not"]
+
+
 class Document(_Always, total=False):
     """A report as plain data."""
 
@@ -280,3 +290,4 @@ class Document(_Always, total=False):
     monitored: Annotated[
         list[MonitoredLayer], "under AMP_TF_MONITOR, the layers nearest to a limit first; absent in older reports"
     ]
+    weights: Annotated[list[WeightRow], "of a SavedModel with 16-bit weights, the largest first; absent elsewhere"]

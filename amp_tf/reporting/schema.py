@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from amp_tf.reporting.basis import Basis
     from amp_tf.reporting.facts import ProcessFacts
     from amp_tf.reporting.layers import Layers
+    from amp_tf.reporting.weights import Weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,11 +146,13 @@ class RewriteReport:
         summary: of a process, the line that it prints at exit; else empty. It also says what no graph shows: rewrites
             that failed, and why amp_tf is off.
         facts: of a process, what a report says beside its graphs.
+        weights: of a SavedModel that was converted with 16-bit weights, which variables those are.
     """
 
     graphs: tuple[GraphReport, ...] = ()
     summary: str = dataclasses.field(default="", compare=False)
     facts: ProcessFacts | None = dataclasses.field(default=None, repr=False, compare=False)
+    weights: Weights | None = dataclasses.field(default=None, repr=False)
 
     @property
     def nodes(self) -> Nodes:
@@ -230,7 +233,8 @@ class RewriteReport:
 
         summary = headline(len(self.graphs), self.converted, self.total, self.precisions, self.casts)
         summary += f": {self.why_nothing}" if self.why_nothing else ""
-        return render(self.summary or summary, self.nodes)
+        text = render(self.summary or summary, self.nodes)
+        return text if self.weights is None else f"{text}\n{self.weights}"
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, for JSON; ``schema_version`` is that of its form."""

@@ -64,6 +64,7 @@ def rewrite(
     library: Any = None,
     functions: bool = True,
     shapes: Shapes | None = None,
+    stores_weights: bool = False,
 ) -> RewriteResult:
     """Rewrites a graph or a function so that it computes in mixed precision.
 
@@ -82,6 +83,8 @@ def rewrite(
         functions: for a GraphDef, whether the functions of its library are rewritten too.
         shapes: the static shapes of the graph's own tensors, for the cost model; by default those that its nodes carry
             (``as_graph_def(add_shapes=True)``).
+        stores_weights: the cost model reckons that variables will be stored in 16 bit, as by
+            ``convert_saved_model(…, weights="f16")``, so that casts of them are not paid.
 
     Returns:
         A :class:`RewriteResult`. rewrite(rewrite(g)) = rewrite(g).
@@ -97,6 +100,7 @@ def rewrite(
     names = check_arguments(graph, config, preserve, hardware, library, shapes)
     config = AmpConfig.from_env() if config is None else config
     resolution = settle(config, Hardware.detect_cpu() if hardware is None else hardware)
+    resolution = dataclasses.replace(resolution, stores_weights=stores_weights)
 
     def work() -> tuple[Any, list[GraphReport]]:
         if hasattr(graph, "node_def"):

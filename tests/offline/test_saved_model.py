@@ -50,6 +50,7 @@ def folders(tmp_path_factory):
     model = Model()
     tf.saved_model.save(model, base / "f32", signatures=model.__call__)
     report = convert_saved_model(base / "f32", base / "amp", CONFIG)
+    convert_saved_model(base / "f32", base / "stored", CONFIG, weights="f16")
     return base / "f32", base / "amp", report
 
 
@@ -90,7 +91,7 @@ def test_it_is_served_by_an_environment_without_amp_tf(folders, tmp_path):
         if "amp_tf" not in entry.name and entry.suffix != ".pth":
             (site / entry.name).symlink_to(entry)
     answers = []
-    for folder in folders[:2]:
+    for folder in (*folders[:2], folders[0].with_name("stored")):
         # -S: no site-packages but the folder of links, so that the installed amp_tf is out of reach
         done = subprocess.run(
             [sys.executable, "-S", "-c", SERVE, str(folder)],
@@ -105,6 +106,8 @@ def test_it_is_served_by_an_environment_without_amp_tf(folders, tmp_path):
         answers.append(json.loads(done.stdout.splitlines()[-1]))
     assert answers[0]["dtype"] == answers[1]["dtype"] == "float32"
     assert set(answers[1]["variables"]) == {"float32"}
+    assert set(answers[2]["variables"]) == {"bfloat16"}
+    assert answers[2]["y"] == answers[1]["y"]  # the weights were rounded once instead of in each call
     assert answers[0]["y"] != answers[1]["y"]  # it did compute in 16 bit
     np.testing.assert_allclose(answers[1]["y"], answers[0]["y"], rtol=RTOL, atol=RTOL)
 

@@ -202,6 +202,21 @@ def test_a_cast_before_a_loop_is_weighed_against_all_of_its_turns():
     assert not _loop_of_products(enough // 2).changed
 
 
+@pytest.mark.parametrize("is_read_in_float32", [False, True])
+def test_casts_of_weights_that_will_be_stored_in_16_bit_are_not_paid(is_read_in_float32):
+    """The cast of the weight takes longer than 16 bit saves; a weight that a float32 node reads too is not stored."""
+    with tf.Graph().as_default() as graph:
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=(1024, 1024))
+        w = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+        tf.matmul(_placeholder(16, 1024), w)
+        if is_read_in_float32:
+            tf.exp(w)
+    graph_def = graph.as_graph_def(add_shapes=True)
+    assert not amp_tf.rewrite(graph_def, amp_tf.AmpConfig(), hardware=BF16_CPU).changed
+    stored = amp_tf.rewrite(graph_def, amp_tf.AmpConfig(), hardware=BF16_CPU, stores_weights=True)
+    assert stored.changed != is_read_in_float32
+
+
 def test_what_was_left_is_left_again():
     with tf.Graph().as_default() as graph:
         _chain()

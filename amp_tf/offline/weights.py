@@ -1,0 +1,337 @@
+"""Finds the variables of a converted SavedModel that can be stored in 16 bit: half the file, and no casts of weights.
+
+A variable stands in many places: nodes with its handle, arguments of functions, objects, a key of the checkpoint.
+Places of the same variable are linked by calls, by what functions capture, by what a restore assigns, and where one
+variable is assigned another's value; what is linked has one type. It is stored in 16 bit if
+
+- it is float32, and the checkpoint has it whole;
+- a cast to 16 bit reads it, perhaps through a gather or a reshape;
+- what else reads it can have another type: what saves it, and what asks for its shape;
+- nothing writes it but what restores or initializes it.
+
+:mod:`amp_tf.offline.weight_types` makes the changes.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import connected
+from amp_tf.graph.attributes import ARG_OP
+from amp_tf.graph.calls import find_loop_bodies, referenced
+from amp_tf.graph.reader import RETVAL_OP, read_function, read_graph
+from amp_tf.graph.templates import Templates
+from amp_tf.graph.view import GraphView
+from amp_tf.offline.checkpoint import Checkpoint
+from amp_tf.oplists import table
+from amp_tf.precision import Precision
+from amp_tf.reporting.weights import Kept, StoredVariable
+
+_PASSING = table.UNCHANGED | table.PICKING
+_F16 = {datatypes.BFLOAT16: Precision.BFLOAT16, datatypes.HALF: Precision.FLOAT16}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Body:
+    """A graph or a function of a model.
+
+    Attributes:
+        meta: the number of its MetaGraph.
+        view: what it is.
+        preserved: the nodes whose results somebody fetches.
+        is_loop_body: it is the body of a loop, and nothing else.
+        is_called_once: a single node calls it, and no object does.
+    """
+
+    meta: int
+    view: GraphView
+    preserved: Container[str] = ()
+    is_loop_body: bool = False
+    is_called_once: bool = False
+
+    def where(self, node: int) -> str:
+        """The name of a node, with that of its function."""
+        name = self.view.names[node]
+        return f"{self.view.function}/{name}" if self.view.function else name
+
+    def input_unit(self, node: int, position: int) -> int:
+        """The type of an input."""
+        return self.view.base[node] + self.view.signatures[node].inputs[position]
+
+    def output_unit(self, node: int, port: int) -> int:
+        """The type of a result."""
+        return self.view.base[node] + self.view.signatures[node].outputs[port]
+
+    def passes(self, node: int, position: int) -> bool:
+        """Whether a node gives the values of an input as they are, and nobody fetches them."""
+        is_passing = self.view.ops[node] in _PASSING and position == 0
+        return is_passing and self.view.names[node] not in self.preserved
+
+
+class Change(NamedTuple):
+    """What changes in a body if a variable becomes 16 bit.
+
+    Attributes:
+        body: where.
+        kind: ``unit``, ``argument`` or ``result``, which becomes 16 bit; ``cast``, a cast to 16 bit, which goes;
+            ``initial``, a node that assigns a value which stays float32, and has to be cast.
+        number: of the unit, argument, result or node.
+    """
+
+    body: Body
+    kind: str
+    number: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is stored in 16 bit.
+
+    Attributes:
+        variables: all float32 tensors of the checkpoint.
+        changes: of the graphs, each with its ``DataType``.
+        objects: the SavedVariables that get another type, each with it.
+    """
+
+    variables: list[StoredVariable]
+    changes: list[tuple[Change, int]]
+    objects: list[tuple[Any, int]]
+
+
+def find_weights(model: Any, checkpoint: Checkpoint, preserved: Iterable[Container[str]]) -> Plan:
+    """Finds what can be stored in 16 bit.
+
+    Args:
+        model: a ``SavedModel`` proto of which the graphs are converted.
+        checkpoint: its variables.
+        preserved: of each MetaGraph, the nodes of its graph whose results somebody fetches.
+
+    Raises:
+        GraphError: a graph is broken.
+    """
+    found = [body for number, each in enumerate(preserved) for body in _bodies(number, model.meta_graphs[number], each)]
+    search = _Search({(body.meta, body.view.function): body for body in found})
+    for body in found:
+        search.follow_handles(body)
+    for number, meta in enumerate(model.meta_graphs):
+        search.link_objects(number, meta.object_graph_def, checkpoint)
+    return search.judge(checkpoint.shapes)
+
+
+def _bodies(number: int, meta: Any, preserved: Container[str]) -> list[Body]:
+    graph, library = meta.graph_def, meta.graph_def.library
+    functions = [function for function in library.function if not function.signature.attr]
+    nodes = [node for body in (graph.node, *(function.node_def for function in library.function)) for node in body]
+    calls = collections.Counter(name for node in nodes for name in referenced(node))
+    calls.update(meta.object_graph_def.concrete_functions.keys())
+    loop_bodies, templates = find_loop_bodies(library.function), Templates(library)
+    found = [Body(number, read_graph(graph, templates), preserved)]
+    for function in functions:
+        name, view = function.signature.name, read_function(function, templates)
+        found.append(Body(number, view, is_loop_body=name in loop_bodies, is_called_once=calls[name] == 1))
+    return found
+
+
+class _Search:
+    """Finds variables, and what reads and writes them.
+
+    Args:
+        bodies: all graphs and functions, by the number of their MetaGraph and name.
+    """
+
+    def __init__(self, bodies: Mapping[tuple[int, str], Body]) -> None:
+        self._bodies = bodies
+        self._places: dict[Hashable, int] = {}
+        self._links: list[tuple[int, int]] = []
+        self._kept: dict[int, tuple[Kept, str]] = {}
+        self._changes: dict[int, list[Change]] = collections.defaultdict(list)
+        self._keys: dict[int, str] = {}
+        self._objects: dict[int, Any] = {}
+
+    def follow_handles(self, body: Body) -> None:
+        """Looks at all that has a variable's handle."""
+        view = body.view
+        for node in view.nodes_with(table.VARIABLE_HANDLES):
+            named = view.protos[node].attr.get("shared_name")
+            shared = (named.s if named else b"") or view.names[node].encode()
+            self._link(self._node(body, node), self._place(body.meta, "shared", shared))
+            unit = view.base[node] + (view.signatures[node].slot_of("dtype") or 0)
+            self._change(self._node(body, node), body, "unit", unit)
+        for source, port, node, position in view.edges.rows("src_node", "src_port", "dst_node", "dst_position"):
+            handle = self._handle(body, source, port)
+            if handle is None:
+                continue
+            op = view.ops[node]
+            if op in table.VARIABLE_VALUES and view.names[node] in body.preserved:
+                self._keep(handle, Kept.READ, body, node)
+            elif op in table.VARIABLE_VALUES:
+                self._change(handle, body, "unit", body.output_unit(node, 0))
+                self._follow_value(handle, body, node)
+            elif op in table.VARIABLE_WRITES and position == 0:
+                self._change(handle, body, "unit", body.input_unit(node, 1))
+                self._follow_back(handle, body, node)
+            elif callees := self._callees(body, node, position):
+                for callee, argument in callees:
+                    self._link(handle, self._node(callee, argument))
+            elif op not in table.VARIABLE_QUESTIONS | table.UNCHANGED and not self._stays(body, source, node):
+                self._keep(handle, Kept.WRITTEN if op in table.STORING else Kept.HANDED_ON, body, node)
+
+    def link_objects(self, meta: int, objects: Any, checkpoint: Checkpoint) -> None:
+        """Links the objects of a MetaGraph with their keys, and with the arguments of functions that captured them."""
+        places = [self._place(meta, "object", number) for number in range(len(objects.nodes))]
+        for place, node in zip(places, objects.nodes, strict=True):
+            if node.HasField("variable"):
+                self._objects[place] = node.variable
+                if node.variable.experimental_distributed_variable_components:
+                    self._kept[place] = Kept.DISTRIBUTED, ""
+        for number, key in checkpoint.keys_of(objects):
+            self._link(places[number], self._key(key))
+        for name, function in objects.concrete_functions.items():
+            if body := self._bodies.get((meta, name)):
+                arguments = body.view.nodes_with((ARG_OP,))
+                captured = arguments[len(arguments) - len(function.bound_inputs) :]
+                for number, argument in zip(function.bound_inputs, captured, strict=True):
+                    self._link(places[number], self._node(body, argument))
+
+    def judge(self, shapes: Mapping[str, tuple[int, ...]]) -> Plan:
+        """Decides for each float32 tensor of the checkpoint."""
+        plan, unseen = Plan([], [], []), dict(shapes)
+        for group in connected(self._places.values(), self._links):
+            keys = [self._keys[place] for place in group if place in self._keys]
+            if not keys or not shapes.keys() >= {*keys}:
+                continue
+            changes = [change for place in group for change in self._changes[place]]
+            casts = [change for change in changes if change.kind == "cast"]
+            types = {change.body.view.protos[change.number].attr["DstT"].type for change in casts}
+            kept = next((self._kept[place] for place in group if place in self._kept), None)
+            if len(types) != 1:
+                kept = kept or (Kept.UNREAD, "")
+            objects = [self._objects[place] for place in group if place in self._objects]
+            precision = Precision.FLOAT32 if kept else _F16[min(types)]
+            for key in keys:
+                name = objects[0].name if objects else key
+                plan.variables.append(StoredVariable(name, key, unseen.pop(key), precision, *(kept or ())))
+            if not kept:
+                plan.changes.extend((change, precision.data_type) for change in changes)
+                plan.objects.extend((variable, precision.data_type) for variable in objects)
+        has_references = any(body.view.nodes_with(table.REFERENCE_VARIABLES) for body in self._bodies.values())
+        why = Kept.REFERENCE if has_references else Kept.UNREAD
+        plan.variables.extend(StoredVariable(key, key, shape, Precision.FLOAT32, why) for key, shape in unseen.items())
+        return plan
+
+    def _place(self, *what: Hashable) -> int:
+        return self._places.setdefault(what, len(self._places))
+
+    def _node(self, body: Body, node: int) -> int:
+        return self._place(body.meta, body.view.function, node)
+
+    def _key(self, key: str) -> int:
+        place = self._place("key", key)
+        self._keys[place] = key
+        return place
+
+    def _link(self, place: int, other: int) -> None:
+        self._links.append((place, other))
+
+    def _change(self, place: int, body: Body, kind: str, number: int) -> None:
+        self._changes[place].append(Change(body, kind, number))
+
+    def _keep(self, place: int, why: Kept, body: Body, node: int) -> None:
+        self._kept.setdefault(place, (why, body.where(node)))
+
+    def _handle(self, body: Body, node: int, port: int) -> int | None:
+        """The place from which a tensor comes that is a handle; ``None`` for other tensors."""
+        view = body.view
+        while view.ops[node] not in table.VARIABLE_HANDLES:
+            if view.ops[node] == ARG_OP:
+                return self._node(body, node) if view.dtypes[view.base[node]] == datatypes.RESOURCE else None
+            if view.ops[node] in table.UNCHANGED:
+                port = 0
+            elif not table.is_loop(view.ops[node]):
+                return None
+            node, port = view.inputs(node)[port]
+        return self._node(body, node)
+
+    def _callees(self, body: Body, node: int, position: int) -> list[tuple[Body, int]]:
+        """The functions that get an input of a node, and as which argument; none if one of them is not known."""
+        op = body.view.ops[node]
+        argument = position - table.HANDING_OVER.get(op, position + 1)
+        if argument < 0:
+            return []
+        found = [self._bodies.get((body.meta, name)) for name in referenced(body.view.protos[node]) if name != op]
+        known = [callee for callee in found if callee is not None]
+        return [(callee, argument) for callee in known] if len(known) == len(found) else []
+
+    def _stays(self, body: Body, source: int, node: int) -> bool:
+        """Whether this is the body of a loop, and a result of it what came in."""
+        result = node - (body.view.node_count - len(body.view.nodes_with((RETVAL_OP,))))
+        return body.is_loop_body and body.view.ops[node] == RETVAL_OP and source == result
+
+    def _follow_value(self, handle: int, body: Body, node: int, port: int = 0) -> None:
+        """Follows what a variable holds to the casts that read it."""
+        view = body.view
+        for reader, position in view.readers(node, port):
+            op = view.ops[reader]
+            if op in table.CASTS and _rounds(view.protos[reader]):
+                self._change(handle, body, "cast", reader)
+                continue
+            unit = body.input_unit(reader, position)
+            if op in table.CHECKPOINT_WRITES and position >= table.CHECKPOINT_WRITES[op]:
+                self._change(handle, body, "unit", unit)
+            elif op in table.VARIABLE_WRITES and (written := self._handle(body, *view.inputs(reader)[0])) is not None:
+                self._link(handle, written)
+            elif body.passes(reader, position) and unit == body.output_unit(reader, 0):
+                self._change(handle, body, "unit", unit)
+                self._follow_value(handle, body, reader)
+            elif self._stays(body, node, reader):
+                self._change(handle, body, "result", node)
+            elif (callees := self._callees(body, reader, position)) and all(each.is_called_once for each, _ in callees):
+                self._change(handle, body, "unit", unit)
+                for callee, argument in callees:
+                    self._change(handle, callee, "argument", argument)
+                    self._follow_value(handle, callee, argument)
+                if table.is_loop(op):
+                    self._follow_value(handle, body, reader, position)
+            else:
+                self._keep(handle, Kept.READ, body, reader)
+
+    def _follow_back(self, handle: int, body: Body, writer: int) -> None:
+        """Follows the value that a node assigns to where it comes from."""
+        view = body.view
+        (node, port), way = view.inputs(writer)[1], []
+        while view.ops[node] in _PASSING:
+            way.append(node)
+            node, port = view.inputs(node)[0]
+        if view.ops[node] in table.VARIABLE_VALUES:
+            return  # that variable's value is followed to here
+        if view.ops[node] in table.CHECKPOINT_READS:
+            names, slices = (_strings(view.protos[source]) for source, _ in view.inputs(node)[1:])
+            if any(len(view.readers(each)) != 1 for each in way) or len(view.readers(node, port)) != 1:
+                self._keep(handle, Kept.WRITTEN, body, writer)
+            elif port >= min(len(names), len(slices)) or slices[port]:
+                self._keep(handle, Kept.PARTITIONED, body, writer)
+            else:
+                self._link(handle, self._key(names[port].decode()))
+                for each in way:
+                    self._change(handle, body, "unit", body.input_unit(each, 0))
+                self._change(handle, body, "unit", body.output_unit(node, port))
+        elif view.function:
+            self._keep(handle, Kept.WRITTEN, body, writer)
+        else:
+            self._change(handle, body, "initial", writer)
+
+
+def _rounds(cast: Any) -> bool:
+    """Whether a Cast gives 16-bit values, each the one that is nearest."""
+    truncates = cast.attr.get("Truncate")  # a look-up by index would add what is not there
+    return cast.attr["DstT"].type in _F16 and not (truncates and truncates.b)
+
+
+def _strings(constant: Any) -> Sequence[bytes]:
+    """The values of a constant of strings; none of another node."""
+    value = None if constant is None else constant.attr.get("value")
+    return value.tensor.string_val if value else ()
