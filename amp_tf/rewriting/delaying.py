@@ -36,7 +36,9 @@ def delay(form: Form, job: Job) -> Form:
     if job.config.goal != "memory" or job.resolution.target is None:
         return form
     view, lifetimes = form.view, Lifetimes.of(form.view, form.shapes)
-    bound = view.of_kinds((kind.is_stateful or kind.has_refs or kind.holds_functions for kind in view.of_kind), np.bool_)
+    bound = view.of_kinds(
+        (kind.is_stateful or kind.has_refs or kind.holds_functions for kind in view.of_kind), np.bool_
+    )
     bound |= view.mask_with(WITHOUT_WAITING) | lifetimes.is_conditional
     bound[[node for node, name in enumerate(view.names) if name in job.preserve]] = True
     times = _latest(lifetimes, bound)

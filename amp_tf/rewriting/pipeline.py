@@ -230,8 +230,9 @@ def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> 
 def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest: bytes) -> tuple[bytes, GraphReport]:
     """Read, decide, apply, verify: the new nodes and what follows; nothing if none changed."""
     view = read_graph(graph, job.templates)
-    form, painting, casts = decide(job.form(view, shapes), job)
-    report = report_of(form, painting, casts, job)
+    given = job.form(view, shapes)
+    form, painting, casts = decide(given, job)
+    report = report_of(form, painting, casts, job, given=given)
     if not casts:
         return b"", report
     result = editor.apply_to_graph(graph.node, view.names, form.edits.then(casts), rest)

@@ -63,6 +63,7 @@ def modes(precision: str) -> dict[str, Mode]:
         Mode("policy", f"Keras mixed_{precision}", policy=f"mixed_{precision}"),
         Mode("tf_pass", "TensorFlow's pass", graph_option=option, reaches_xla=False),
         Mode("amp_tf", "amp_tf", variables=_SWITCH),
+        Mode("memory", "amp_tf for memory", variables={**_SWITCH, "AMP_TF_FOR": "memory"}),
         Mode("calibrated", "amp_tf, calibrated", variables={**_SWITCH, "XDG_CACHE_HOME": str(CALIBRATED)}),
         Mode("all listed", f"amp_tf, AMP_TF_PRECISION={precision}", variables=forced),
         Mode(
