@@ -22,7 +22,7 @@ from amp_tf.graph.indices import Indices, Mask, Node, Unit
 from amp_tf.graph.sizes import Shapes, element_count
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.costs import FREE
-from amp_tf.oplists.table import CONTROL_FLOW, LOOP_CLOSERS, READ_OPS, WITHOUT_WAITING
+from amp_tf.oplists.table import CONTROL_FLOW, LOOP_CLOSERS, READ_OPS, REFERENCE_VARIABLES, WITHOUT_WAITING
 
 LONG = 8  #: times: what is held for so long may count
 
@@ -34,7 +34,8 @@ class Lifetimes:
     Attributes:
         times: of each node.
         order: the edges between nodes, control edges included, but for those that close a loop.
-        is_conditional: the nodes of loops and branches, and all behind them, which may never run.
+        is_bound: the nodes that stay where they are, and that none may wait for: those of loops and branches, and all
+            behind them, which may never run; all behind reference variables, which change in place.
         owners: of tensors that are other ones, handed on without a copy, those.
         elements: of each tensor that has memory.
         units: the unit of each.
@@ -43,7 +44,7 @@ class Lifetimes:
 
     times: npt.NDArray[np.int64]
     order: Adjacency
-    is_conditional: Mask
+    is_bound: Mask
     owners: Mapping[Tensor, Tensor]
     elements: Mapping[Tensor, int]
     units: Mapping[Tensor, Unit]
@@ -77,7 +78,15 @@ class Lifetimes:
             if port < len(known) and (count := element_count(known[port])):
                 elements[node, port] = count
         order = Adjacency(*links, view.node_count)
-        return cls(times, order, _behind(view.mask_with(CONTROL_FLOW), order), owners, elements, units, reads)
+        return cls(
+            times,
+            order,
+            _behind(view.mask_with(CONTROL_FLOW | REFERENCE_VARIABLES), order),
+            owners,
+            elements,
+            units,
+            reads,
+        )
 
     def bytes_over_time(self, dtypes: Sequence[int] | Indices) -> npt.NDArray[np.float64]:
         """How many bytes are alive at each time.
@@ -100,7 +109,7 @@ class Lifetimes:
             reader: the node.
             without: nodes that do not count.
         """
-        before = (node for node in self.order.fanins(reader) if node not in without and not self.is_conditional[node])
+        before = (node for node in self.order.fanins(reader) if node not in without and not self.is_bound[node])
         return max(before, key=self.times.__getitem__, default=None)
 
     def span(self, tensor: Tensor) -> tuple[int, int]:

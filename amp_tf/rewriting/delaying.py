@@ -7,10 +7,14 @@ from one tensor that is held as well. Here such nodes wait for what else their f
     before:  x → Exp → Mul(grad, …)
     after:   x → Exp → Mul(grad, …), Exp waits for grad
 
-Values stay the same to the last bit, and nothing is computed twice. Nodes that are connected wait together or not at
-all, as it holds less. No ring comes about: what is waited for waits for nothing new, and comes before the reader by the
-times of :mod:`amp_tf.graph.lifetimes`. What stands behind a branch or in a loop is left alone, for one side of it may
-never run. So are ops with a state, and what is fetched. Dropped where nothing becomes 16 bit.
+Nodes that are connected wait together or not at all, as it holds less. What is read early and late and is much larger
+than all that it was computed from, such as the factors of a layer normalization, is computed again for its late
+readers; nothing else is computed twice. Values stay the same to the last bit.
+
+No ring comes about: what is waited for waits for nothing new, and comes before the reader by the times of
+:mod:`amp_tf.graph.lifetimes`. What stands behind a branch or in a loop is left alone, for one side of it may never run.
+So are ops with a state, what reads TF1's reference variables, which change in place, and what is fetched. Dropped where
+nothing becomes 16 bit.
 
 Source of the idea: the choice of what is held from forward to backward in AOTAutograd's min-cut partitioner (PyTorch).
 """
@@ -23,12 +27,16 @@ import numpy as np
 
 from amp_tf.graph.algorithms import connected
 from amp_tf.graph.datatypes import SIZES
-from amp_tf.graph.edits import Edits, Wait
+from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait
 from amp_tf.graph.indices import Mask, Node
 from amp_tf.graph.lifetimes import LONG, Lifetimes
+from amp_tf.graph.names import FreshNames
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import WITHOUT_WAITING
+from amp_tf.oplists.table import BROADCASTING, WITHOUT_WAITING
 from amp_tf.rewriting.form import Form, Job
+
+_LARGER = 4  #: times as large as what it reads is what is computed again
+_SUFFIX = "AmpTfAgain"
 
 
 def delay(form: Form, job: Job) -> Form:
@@ -39,7 +47,7 @@ def delay(form: Form, job: Job) -> Form:
     bound = view.of_kinds(
         (kind.is_stateful or kind.has_refs or kind.holds_functions for kind in view.of_kind), np.bool_
     )
-    bound |= view.mask_with(WITHOUT_WAITING) | lifetimes.is_conditional
+    bound |= view.mask_with(WITHOUT_WAITING) | lifetimes.is_bound
     bound[[node for node, name in enumerate(view.names) if name in job.preserve]] = True
     times = _latest(lifetimes, bound)
     late = [node for node, time in enumerate(times) if time > lifetimes.times[node]]
@@ -47,7 +55,27 @@ def delay(form: Form, job: Job) -> Form:
     held = _bytes_held(view, lifetimes, groups, times)
     moved = [node for group, (now, then) in zip(groups, held, strict=True) if now and now >= then for node in group]
     waits = tuple(_waits(lifetimes, moved, times))
-    return form.then(Edits(waits=waits), job.templates, {}) if waits else form
+    return _with_copies(form.then(Edits(waits=waits), job.templates, {}) if waits else form, job)
+
+
+def _with_copies(form: Form, job: Job) -> Form:
+    """Computes what is larger than all that it reads once more for those that read it much later."""
+    view, lifetimes = form.view, Lifetimes.of(form.view, form.shapes)
+    fresh, new, rewires, shapes = FreshNames(view.names, _SUFFIX), list[NewNode](), list[Rewire](), {}
+    for node in view.nodes_with(BROADCASTING):
+        read = sum(lifetimes.elements.get(lifetimes.owners.get(source, source), 0) for source in view.inputs(node))
+        if read * _LARGER > lifetimes.elements.get((node, 0), 0) or lifetimes.is_bound[node]:
+            continue
+        readers = sorted(view.readers(node), key=lambda reader: int(lifetimes.times[reader[0]]))
+        times = [int(lifetimes.times[reader]) for reader, _ in readers]
+        late = next((place for place in range(1, len(times)) if times[place] - times[place - 1] >= LONG), 0)
+        awaited = lifetimes.last_input(readers[late][0], (node,)) if late else None
+        if awaited is not None and lifetimes.times[awaited] >= times[late - 1]:
+            rewires += [Rewire(reader, position, view.node_count + len(new), 0) for reader, position in readers[late:]]
+            copy = fresh.make(view.names[node])
+            new.append(NewNode.like(copy, view, node, tuple(view.inputs(node)), (awaited,)))
+            shapes[copy] = form.shapes.output_shapes(view.names[node])
+    return form.then(Edits(rewires=tuple(rewires), new=tuple(new)), job.templates, shapes) if new else form
 
 
 def _latest(lifetimes: Lifetimes, bound: Mask) -> list[int]:

@@ -79,8 +79,8 @@ def test_a_loop_has_times_too_and_what_stands_behind_it_may_never_run():
     """
     view, lifetimes = lifetimes_of(text)
     assert lifetimes.times.tolist() == [1, 2, 3, 4, 5, 6, 5, 6]
-    conditional = {name for name, is_so in zip(view.names, lifetimes.is_conditional, strict=True) if is_so}
-    assert conditional == {"e", "m", "r", "n", "out", "z"}
+    bound = {name for name, is_so in zip(view.names, lifetimes.is_bound, strict=True) if is_so}
+    assert bound == {"e", "m", "r", "n", "out", "z"}
     assert lifetimes.last_input(view.names.index("z")) == view.names.index("y")
 
 

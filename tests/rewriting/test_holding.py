@@ -81,11 +81,26 @@ def test_less_is_held_on_the_way():
         ("d = Sum(p, rows) keep_dims=true\nrows = Const() dtype=int32 value=int32[1]*0", "AddV2(late, x)"),
         ("n = Const() dtype=int32 value=int32[2]*256\nd = RandomUniform(n) dtype=float32 T=int32 ^p", "AddV2(late, p)"),
         ("t = Const() dtype=bool value=bool[]*1\ns = Switch(p, t)\nd = Exp(s:1)", "AddV2(late, p)"),
+        ("u = VariableV2() dtype=float32 shape=[256, 256]\nd = Mul(p, u)", "AddV2(late, p)"),
     ],
-    ids=["what it reads is larger", "it has a state", "it may never run"],
+    ids=["what it reads is larger", "it has a state", "it may never run", "it reads a reference variable"],
 )
 def test_others_run_as_soon_as_they_can(early, held):
     assert "^m" not in waits(rewrite(step(early, held), MEMORY).graph, "d")
+
+
+def test_factors_are_computed_again_for_late_readers_and_nothing_else_is():
+    """As those of a layer normalization; a product of two large tensors is held."""
+    scaled = "row = Mean(p, n) keep_dims=true\nn = Const() dtype=int32 value=int32[1]*1\nscale = Mul(row, column)"
+    column = "column = Const() dtype=float32 value=float32[1, 256]*2"
+    for factor, inputs in ((f"{column}\n{scaled}", ["row", "column"]), ("scale = Mul(p, p)", None)):
+        proto = step(f"{factor}\nd = Exp(scale)\ne = Digamma(scale)", "AddV2(late, scale)")
+        result = rewrite(proto, MEMORY, preserve=("fetch", "e")).graph
+        copies = [list(node.input) for node in result.node if node.name == "scale-0-AmpTfAgain"]
+        assert copies == ([[*inputs, "^m"]] if inputs else [])
+        given = feeds(proto)
+        given["w:0"] /= 256
+        np.testing.assert_array_equal(run(result, given), run(rewrite(proto, SPEED).graph, given))
 
 
 def test_what_is_fetched_waits_for_nothing():
