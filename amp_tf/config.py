@@ -41,12 +41,14 @@ from amp_tf.values import (
 PrecisionName = Literal["auto", "float16", "bfloat16"]
 AllReduceName = Literal["float32", "float16", "bfloat16"]
 TargetName = Literal["auto", "gpu", "cpu"]
+GoalName = Literal["speed", "memory"]
 LevelName = Literal["DEFAULT", "UNSAFE_FORCE_ALL", "TREAT_INFER_AS_DENY", "TENSOR_CORES_ONLY"]
 ListName = Literal["allow", "infer", "deny", "clear"]
 
 PRECISIONS: tuple[str, ...] = get_args(PrecisionName)
 ALLREDUCE: tuple[str, ...] = get_args(AllReduceName)
 TARGETS: tuple[str, ...] = get_args(TargetName)
+GOALS: tuple[str, ...] = get_args(GoalName)
 LEVELS: tuple[str, ...] = get_args(LevelName)
 LIST_NAMES: tuple[str, ...] = get_args(ListName)
 
@@ -73,6 +75,8 @@ class AmpConfig:
         level: ``"DEFAULT"``, ``"UNSAFE_FORCE_ALL"``, ``"TREAT_INFER_AS_DENY"`` or ``"TENSOR_CORES_ONLY"``, as in
             TensorFlow's own pass.
         target: ``"auto"``, ``"gpu"`` or ``"cpu"``: the device type of nodes that carry no device.
+        goal: ``"speed"`` or ``"memory"``: what a graph is rewritten for. ``memory`` is for the largest batch: ``auto``
+            weighs what is alive where the most is, and nothing is computed long before it is read.
         allow_add, allow_remove, infer_add, infer_remove, deny_add, deny_remove, clear_add, clear_remove: op names that
             join or leave the list. An op that joins one list leaves the one that it was on.
         keep_float32: patterns; a node that one of them is for stays in float32. A pattern is a regular expression,
@@ -104,6 +108,7 @@ class AmpConfig:
     precision: PrecisionName = "auto"
     level: LevelName = "DEFAULT"
     target: TargetName = "auto"
+    goal: GoalName = "speed"
     allow_add: Sequence[str] = ()
     allow_remove: Sequence[str] = ()
     infer_add: Sequence[str] = ()
@@ -126,8 +131,8 @@ class AmpConfig:
     def __post_init__(self) -> None:
         for field in ("precision", "allreduce"):
             object.__setattr__(self, field, dtype_name(getattr(self, field)))
-        choices = (("precision", PRECISIONS), ("level", LEVELS), ("target", TARGETS), ("allreduce", ALLREDUCE))
-        for field, valid in choices:
+        choices = {"precision": PRECISIONS, "level": LEVELS, "target": TARGETS, "goal": GOALS, "allreduce": ALLREDUCE}
+        for field, valid in choices.items():
             check_choice(getattr(self, field), valid, where=f"AmpConfig.{field}")
         for field in _BOOL_FIELDS:
             if not isinstance(value := getattr(self, field), bool):
@@ -185,6 +190,7 @@ class Settings(TypedDict, total=False):
     precision: PrecisionName
     level: LevelName
     target: TargetName
+    goal: GoalName
     allow_add: Sequence[str]
     allow_remove: Sequence[str]
     infer_add: Sequence[str]
@@ -449,6 +455,13 @@ ENV_VARS: tuple[EnvVar, ...] = (
         _of_types(PRECISIONS),
         "the 16-bit type; auto: float16 on GPUs (compute capability 7.0+), bfloat16 on CPUs that have it in hardware, "
         "else nothing is converted",
+    ),
+    EnvVar(
+        "AMP_TF_FOR",
+        "goal",
+        read_choice(GOALS, str.lower),
+        ", ".join(GOALS),
+        "what graphs are rewritten for; memory: the largest batch, whatever it costs in time",
     ),
     EnvVar(
         "AMP_TF_KEEP_FLOAT32",

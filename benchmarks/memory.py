@@ -1,6 +1,7 @@
 """Peak memory of training by batch size, and how much larger a batch fits: float32, the Keras policy, amp_tf.
 
     python -m benchmarks.memory [--models convnet unet bert] [--batches 8 16 32] [--repeats 3] [--json memory.json]
+                                [--modes float32,policy,memory]
 
 Every figure is a process of its own that builds the model, notes its resident memory, and makes a few training steps
 through Keras' fit without XLA. What counts is the peak of the resident memory in these steps less the memory before
@@ -9,7 +10,8 @@ a tenth, because TensorFlow's allocator keeps what was given back in blocks of m
 runs, and beside it stands what was alive at the peak of further steps (:mod:`benchmarks.memory_peak`): activations,
 gradients and work space alone, nearly the same in each run. The second table takes the
 memory of float32's largest batch as a cap and looks for the largest batch of each mode that stays below it: first on
-the line through the measured points, then by measuring there. Needs Linux (``/proc/self/clear_refs`` resets the peak).
+the line through the measured points, then by measuring there. The mode ``memory`` is ``AMP_TF_FOR=memory``. Needs Linux
+(``/proc/self/clear_refs`` resets the peak).
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ from benchmarks import models
 from benchmarks.memory_peak import COMPARED, find_peak, record_memory
 from benchmarks.step_time import worker
 from benchmarks.step_time.modes import WAYS, Mode, environment, modes
+from benchmarks.step_time.options import names_in
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 3
 REFERENCE = "float32"
+_TITLES = {"policy": "Keras policy", "memory": "amp_tf for memory"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,31 +126,45 @@ def largest_batch(points: Sequence[tuple[int, float]], cap: float, measured: Cal
     return None
 
 
-def memory_table(points: Sequence[Point]) -> list[str]:
-    """Markdown: a row for each model and batch, MiB of each mode, the ratio to float32, and what was alive."""
+def memory_table(points: Sequence[Point], names: Sequence[str] = COMPARED) -> list[str]:
+    """Markdown: a row for each model and batch, MiB of each mode, the ratio to float32, and what was alive.
+
+    Args:
+        points: what was measured.
+        names: the modes, float32 first.
+    """
     found = {(p.model, p.batch, p.mode): p for p in points}
-    lines = ["| model | batch | float32, MiB | Keras policy, MiB | amp_tf, MiB | policy / float32 | amp_tf / float32 "
-             "| alive: float32, MiB | Keras policy, MiB | amp_tf, MiB |",
-             "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
+    heads = [_TITLES.get(name, name) for name in names]
+    columns = [f"{head}, MiB" for head in heads] + [f"{head} / float32" for head in heads[1:]]
+    lines = [f"| model | batch | {' | '.join(columns)} | alive: {' | '.join(heads)} |"]
+    lines.append("|---|" + "---:|" * (len(columns) + len(heads) + 1))
     for model, batch in dict.fromkeys((p.model, p.batch) for p in points):
-        own = [found[model, batch, mode] for mode in COMPARED]
+        own = [found[model, batch, mode] for mode in names]
         cells = [models.BENCHMARKS[model].title, str(batch), *(f"{point.mib:.0f}" for point in own)]
         cells += [f"{point.mib / own[0].mib:.2f}" for point in own[1:]]
         lines.append("| " + " | ".join([*cells, *(f"{point.alive:.0f}" for point in own)]) + " |")
     return lines
 
 
-def batch_table(caps: dict[str, Point], largest: dict[tuple[str, str], Point | None]) -> list[str]:
-    """Markdown: for each model the cap and the largest batch of each mode, with its measured MiB."""
-    lines = ["| model | cap, MiB | float32 | Keras policy | amp_tf | amp_tf / float32 |",
-             "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+def batch_table(
+    caps: dict[str, Point], largest: dict[tuple[str, str], Point | None], names: Sequence[str] = COMPARED
+) -> list[str]:
+    """Markdown: for each model the cap and the largest batch of each mode, with its measured MiB.
+
+    Args:
+        caps: float32 at its largest batch, by model.
+        largest: what was found.
+        names: the modes, float32 first.
+    """
+    heads = [_TITLES.get(name, name) for name in names]
+    lines = [
+        f"| model | cap, MiB | {' | '.join(heads)} | {heads[-1]} / float32 |",
+        "|---|" + "---:|" * (len(heads) + 2),
+    ]
     for model, cap in caps.items():
-        cells = []
-        for mode in COMPARED[1:]:
-            point = largest[model, mode]
-            cells.append(f"{point.batch} ({point.mib:.0f} MiB)" if point else "none")
-        ours = largest[model, "amp_tf"]
-        ratio = f"{ours.batch / cap.batch:.2f}" if ours else "–"
+        found = [largest[model, mode] for mode in names[1:]]
+        cells = [f"{point.batch} ({point.mib:.0f} MiB)" if point else "none" for point in found]
+        ratio = f"{found[-1].batch / cap.batch:.2f}" if found[-1] else "–"
         lines.append(
             f"| {models.BENCHMARKS[model].title} | {cap.mib:.0f} | {cap.batch} | {' | '.join(cells)} | {ratio} |"
         )
@@ -160,6 +178,7 @@ def main() -> int:
     parser.add_argument("--size", choices=models.SIZES, default="small")
     parser.add_argument("--precision", choices=("bfloat16", "float16"), default="bfloat16", help="of the Keras policy")
     parser.add_argument("--repeats", type=int, default=1, help="processes for each figure, of which the median counts")
+    parser.add_argument("--modes", default=",".join(COMPARED), help="comma-separated, float32 first; %(default)s")
     parser.add_argument("--no-cap", action="store_true", help="leave out the second table")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--work", help=argparse.SUPPRESS)
@@ -167,7 +186,7 @@ def main() -> int:
     if arguments.work:
         print(json.dumps(work(json.loads(arguments.work))))
         return 0
-    compared = {name: mode for name, mode in modes(arguments.precision).items() if name in COMPARED}
+    compared = {name: modes(arguments.precision)[name] for name in names_in(arguments.modes)}
     points: list[Point] = []
     caps: dict[str, Point] = {}
     largest: dict[tuple[str, str], Point | None] = {}
@@ -189,9 +208,9 @@ def main() -> int:
                 largest[model, name] = largest_batch(
                     line, caps[model].mib, lambda batch, mode=mode, of=of: of(mode, batch).mib
                 )
-    print("\n".join(memory_table(points)))
+    print("\n".join(memory_table(points, [*compared])))
     if largest:
-        print("\n" + "\n".join(batch_table(caps, largest)))
+        print("\n" + "\n".join(batch_table(caps, largest, [*compared])))
     if arguments.json:
         rows = [dataclasses.asdict(point) for point in points]
         best = [

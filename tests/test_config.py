@@ -304,3 +304,12 @@ def test_a_watchdog_has_a_lock_file_that_may_not_exist_yet(tmp_path: Path) -> No
         AmpConfig(lock=str(tmp_path / "a.lock"))
     with pytest.raises(ConfigError, match="AMP_TF_WATCHDOG"):
         AmpConfig.from_env({"AMP_TF_WATCHDOG": "maybe"})
+
+
+def test_what_graphs_are_rewritten_for() -> None:
+    assert AmpConfig.from_env({}).goal == "speed"
+    assert AmpConfig.from_env({"AMP_TF_FOR": "Memory"}).goal == "memory"
+    for make, where in ((lambda: AmpConfig.from_env({"AMP_TF_FOR": "size"}), "AMP_TF_FOR"),
+                        (lambda: AmpConfig(goal="size"), "AmpConfig.goal")):  # fmt: skip
+        with pytest.raises(ConfigError, match=rf"{where}: 'size' is not a valid value\. Valid values: speed, memory"):
+            make()

@@ -65,6 +65,10 @@ IN_SENTENCES = {
         "tests/cli/test_tune.py",
         '"val_accuracy"',
     ),
+    "python -m benchmarks.memory --modes float32,policy,memory --no-cap": (
+        "tests/benchmarks/test_memory.py",
+        "memory.measure",
+    ),
     "python -m benchmarks.tune": ("tests/benchmarks/test_tune.py", "benchmarks.tune"),
     "python -m benchmarks.false_alarms --models 66": ("tests/benchmarks/test_false_alarms.py", '"--models"'),
     "python -m benchmarks.serving": ("tests/benchmarks/test_serving.py", "serving.main"),

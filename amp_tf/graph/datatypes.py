@@ -17,6 +17,9 @@ INTEGERS = frozenset({3, 4, 5, 6, 9, 17, 22, 23, 29, 30})  # int32, uint8, int16
 #: what computed numbers are kept in: floating point, complex, and variants, which hold lists of them
 CARRYING = frozenset({FLOAT, 2, 8, BFLOAT16, 18, HALF, VARIANT})
 
+#: bytes of an element, of types that have a size
+SIZES = {1: 4, 2: 8, 3: 4, 4: 1, 5: 2, 6: 1, 8: 8, 9: 8, 10: 1, 14: 2, 17: 2, 18: 16, 19: 2, 22: 4, 23: 8}
+
 LAST_BASE = 100  #: a reference type is its base type plus 100
 
 _NAMES = {

@@ -10,7 +10,7 @@ the editor writes names, and its control inputs from the edits themselves; for o
 
 All rows look at arrays or lists as a whole. That there is no new cycle follows from the inputs: where each node reads
 what it read before, apart from casts in between, a cycle would have been there before. Where edits made nodes read
-something else it is searched for.
+something else, or nodes and casts wait for others, it is searched for.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from amp_tf.graph.algorithms import is_sorted
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode
+from amp_tf.graph.frames import Links, control_links, data_links
 from amp_tf.graph.indices import Indices
 from amp_tf.graph.serialized import NodeTable, table_of
 from amp_tf.graph.templates import Templates
@@ -81,9 +82,14 @@ def find_ring(ops: Sequence[str], links: npt.ArrayLike, node_count: int) -> int 
     return int(waiting.argmax()) if waiting.any() else None
 
 
-def find_cycle(view: GraphView) -> str:
-    """The name of a node on a cycle that no NextIteration closes, or an empty string."""
-    node = find_ring(view.ops, np.stack([view.edges.src_node, view.edges.dst_node], axis=1), view.node_count)
+def find_cycle(view: GraphView, waits: Links = ()) -> str:
+    """The name of a node on a cycle that no NextIteration closes, or an empty string.
+
+    Args:
+        view: the graph.
+        waits: its control edges, as far as they matter.
+    """
+    node = find_ring(view.ops, [*data_links(view), *waits], view.node_count)
     return "" if node is None else view.names[node]
 
 
@@ -103,10 +109,17 @@ def _devices_kept(case: Case) -> str:
 
 def _no_new_cycle(case: Case) -> str:
     """A graph that had a cycle before proves nothing."""
-    if not case.edits and not _inputs_kept(case):
+    if not case.edits and not _inputs_kept(case) and not _casts_wait(case):
         return ""
-    node = find_cycle(case.after)
-    return f"{node!r} is on a cycle" if node and not find_cycle(case.original) else ""
+    graphs, have_waits = (case.after, case.original), case.edits.waits or _casts_wait(case)
+    after, before = (find_cycle(each, control_links(each) if have_waits else ()) for each in graphs)
+    return f"{after!r} is on a cycle" if after and not before else ""
+
+
+def _casts_wait(case: Case) -> bool:
+    """Whether a new cast waits for something."""
+    protos, first = case.after.protos, case.before.node_count
+    return isinstance(protos, NodeTable) and any(node >= first for node in protos.mentioning("^"))
 
 
 def _inputs_kept(case: Case) -> str:

@@ -64,6 +64,7 @@ class Resolution:
             nodes that are forced are asked for, too. Else ``None``.
         costs: what ops take on the CPU.
         stores_weights: variables that are read in 16 bit alone will be stored so, and no cast of them is paid.
+        weighs_memory: whether the cost model counts bytes at the peak, too.
     """
 
     target: Target | None
@@ -73,6 +74,7 @@ class Resolution:
     asked: frozenset[str] | None = None
     costs: CostTable = cost_tables.SHIPPED
     stores_weights: bool = False
+    weighs_memory: bool = False
 
     def facts(self) -> dict[str, str]:
         """What a lock file is made for: the precision, the device, and a digest of the op lists; empty for nothing."""
@@ -131,7 +133,8 @@ def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> 
         return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/README.md, Answered
     costs = hardware.costs or cost_tables.SHIPPED
     target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla, without_kernel, hardware.is_xla)
-    return Resolution(target, default_device, "", uses_cost_model, asked, costs)
+    weighs_memory = uses_cost_model and config.goal == "memory"
+    return Resolution(target, default_device, "", uses_cost_model, asked, costs, weighs_memory=weighs_memory)
 
 
 def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, Precision | None, str]:
@@ -147,6 +150,7 @@ def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, P
             return GPU_DEVICE, None, f"the GPU is too old: compute capability {found}, 16 bit is fast from {least} on"
         return GPU_DEVICE, chosen, ""
     asked = config.precision != "auto" or config.ignore_performance or config.target == "cpu"
+    asked |= config.goal == "memory" and hardware.cpu_has_bf16  # it halves what is held, though it be slower
     if not hardware.cpu_gains and not asked:
         why = "is no faster in bfloat16" if hardware.cpu_has_bf16 else "has neither avx512_bf16 nor amx_bf16"
         return CPU_DEVICE, None, f"this CPU {why} and TensorFlow sees no GPU"

@@ -27,6 +27,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected
+from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.sizes import AttributeShapes, Shape, Shapes, element_count
 from amp_tf.oplists.cost_tables import Pair
 from amp_tf.oplists.table import PICKING, PINNED, VARIABLE_VALUES
@@ -39,6 +40,10 @@ from amp_tf.painting.reasons import FORCED, Balance, Rule
 
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
+#: ns that a byte at the peak is worth where memory is weighed: for a value of two bytes less, more than any op loses.
+_NS_PER_BYTE = 16.0
+_BYTES_SAVED = 2  #: by an element in 16 bit
+_HALF = 2  #: of the peak: where less is alive in float32, the peak never comes to be once all is halved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +100,10 @@ def drop_unprofitable(canvas: Canvas) -> None:
     ties = [sorted(units) for units in tied if any(unit in sizes for unit in units)]
     fused = [unit for node in canvas.folded.fused for unit in canvas.view.units(node) if canvas.allow[unit]]
     sizes.update(dict.fromkeys([*fused, *computed_with], 0.0))
-    may_choose = sizes_are_known and "Enter" not in canvas.view.ops
+    relief = _memory_relief(canvas, shapes) if canvas.resolution.weighs_memory else {}
+    may_choose = sizes_are_known and "Enter" not in canvas.view.ops and not canvas.resolution.weighs_memory
     free = _free_products(canvas, products, prices, {*fused}) if may_choose else {}
-    left = find_cheaper_in_float32(canvas, ports, sizes, ties, free, {*fused}, prices)
+    left = find_cheaper_in_float32(canvas, ports, sizes, ties, free, {*fused}, prices, relief)
     canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
     groups = connected(left, [(port.source, *port.readers) for port in ports])
     _note(canvas, groups, _balances(canvas, groups, ports, sizes, prices))
@@ -105,8 +111,9 @@ def drop_unprofitable(canvas: Canvas) -> None:
         islands = find_islands(canvas, ports, ties)
         for island, balance in zip(islands, _balances(canvas, islands, ports, sizes, prices), strict=True):
             has_product = any(canvas.on_allow[unit] for unit in island)
-            pays = balance.in_f16 < balance.in_float32
-            if not (pays and has_product):
+            relieves = sum(relief.get(unit, 0.0) for unit in island)
+            pays = balance.in_f16 < balance.in_float32 + relieves
+            if not (pays and (has_product or relieves)):
                 unforced = [unit for unit in island if canvas.rule[unit] not in FORCED]
                 canvas.unpaint_allow(unforced, Rule.DOES_NOT_PAY)
                 _note(canvas, [unforced], [balance])
@@ -195,6 +202,20 @@ def _stored_reads(canvas: Canvas) -> Container[int]:
     return set(canvas.view.nodes_with(VARIABLE_VALUES)).difference(in_float32.tolist())
 
 
+def _memory_relief(canvas: Canvas, shapes: Shapes) -> dict[int, float]:
+    """What painted units save at the peak, in ns: those whose results are alive where at least half of it is."""
+    lifetimes = Lifetimes.of(canvas.view, shapes)
+    alive = lifetimes.bytes_over_time(canvas.view.dtypes)
+    crowded = np.flatnonzero(alive * _HALF >= alive.max(initial=0.0))
+    relief: dict[int, float] = {}
+    for tensor, elements in lifetimes.elements.items():
+        unit = lifetimes.units[tensor]
+        first, last = lifetimes.span(tensor)
+        if canvas.allow[unit] and np.searchsorted(crowded, first) < np.searchsorted(crowded, last, side="right"):
+            relief[unit] = relief.get(unit, 0.0) + elements * _BYTES_SAVED * _NS_PER_BYTE
+    return relief
+
+
 def _unit_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[int, float]:
     """For each painted unit, the size of the largest tensor that it writes or reads as a whole."""
     view, node_of = canvas.view, canvas.node_of
@@ -227,12 +248,14 @@ def find_cheaper_in_float32(
     free: Mapping[int, float],
     pinned: set[int],
     prices: Prices,
+    relief: Mapping[int, float],
 ) -> list[int]:
     """The units that are cheaper in float32, all choices taken together.
 
     Args:
         free: units of products that may have either type, with what each saves in 16 bit, in ns.
         pinned: units that stay as they are.
+        relief: what units save in memory, in ns.
     """
     network = Network()
     vertex_of: dict[int, int] = {}
@@ -249,6 +272,7 @@ def find_cheaper_in_float32(
             vertex_of[unit] = network.add_vertex()
     for unit, vertex in vertex_of.items():
         saved = free[unit] if unit in free else _saved(canvas, unit, sizes, prices)
+        saved += relief.get(unit, 0.0)
         capacity = round(abs(saved) * _UNITS_PER_NS)
         network.add_edge(*((SOURCE, vertex) if saved > 0 else (vertex, SINK)), capacity)
     for port in ports:

@@ -42,6 +42,8 @@ class Basis:
         paint: paints it again under a change, which does not touch the graph that runs.
         patterns: those of ``keep_float32``.
         folded: the nodes that have another meaning since normalization was folded.
+        peaks: bytes of tensors at the estimated peak of one run, in float32 and now (:mod:`amp_tf.graph.lifetimes`);
+            ``None`` for functions.
     """
 
     view: GraphView
@@ -52,3 +54,4 @@ class Basis:
     paint: Callable[[Change], Painting]
     patterns: tuple[str, ...] = ()
     folded: Folded = NOTHING_FOLDED
+    peaks: tuple[float, float] | None = None

@@ -112,7 +112,14 @@ def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
             "now": times["now"] / _NS_PER_MS,
             "casts": times["casts"] / _NS_PER_MS,
         },
+        "estimated_peak": _peak(graphs),
     }
+
+
+def _peak(graphs: Sequence[GraphFigures]) -> types.Peak | None:
+    """Of the graph that takes the most in float32."""
+    before, now = max((graph.basis.peaks for graph in graphs if graph.basis.peaks), default=(0.0, 0.0))
+    return {"float32": before, "now": now} if before else None
 
 
 def _times(graph: GraphFigures) -> dict[str, float]:

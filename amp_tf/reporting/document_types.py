@@ -107,15 +107,26 @@ class Times(TypedDict):
     casts: float
 
 
-class Figures(TypedDict):
-    """The main figures."""
+class Peak(TypedDict):
+    """Bytes of tensors that are alive at once in one run of the largest graph, without weights and work space."""
 
+    float32: float
+    now: Annotated[float, "casts included"]
+
+
+class _FiguresAlways(TypedDict):
     graphs: int
     products_share_f16: float | None
     products: Counts
     operations: Counts
     products_unknown: int
     estimated_ms: Times | None
+
+
+class Figures(_FiguresAlways, total=False):
+    """The main figures."""
+
+    estimated_peak: Annotated[Peak | None, "null where no graph's is known; absent in older reports"]
 
 
 class OpRow(TypedDict):

@@ -124,7 +124,8 @@ class Job:
         if self.has_preserved and (missing := self.preserve.difference(view.names)):
             raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
         if shapes is None:
-            shapes = AttributeShapes(view.protos) if self.resolution.uses_cost_model else NoShapes()
+            are_asked_for = self.resolution.uses_cost_model or self.config.goal == "memory"
+            shapes = AttributeShapes(view.protos) if are_asked_for else NoShapes()
         return Form(view, ListShapes(view, shapes) if self.resolution.uses_cost_model else shapes)
 
     def products(self) -> frozenset[str]:

@@ -22,10 +22,12 @@ from amp_tf.oplists.targets import Resolution, resolve_target
 from amp_tf.painting.outcome import Painting
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 from amp_tf.rewriting.arguments import check_arguments, graph_def_of, serialize
+from amp_tf.rewriting.delaying import delay
 from amp_tf.rewriting.folding import fold
 from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.garbage import pause_garbage_collector
 from amp_tf.rewriting.hoisting import with_early_reads
+from amp_tf.rewriting.late_casts import make_late
 from amp_tf.rewriting.lifting import lift
 from amp_tf.rewriting.list_makers import part_lists
 from amp_tf.rewriting.log_files import Log
@@ -36,7 +38,7 @@ from amp_tf.rewriting.shared_reads import share_reads
 from amp_tf.rewriting.splitting import split, with_split_products
 
 #: What changes a graph before it is painted, in order; each gives the form itself where it finds nothing to do.
-PREPARATIONS: tuple[Callable[[Form, Job], Form], ...] = (split, part_lists, share_reads, fold, lift)
+PREPARATIONS: tuple[Callable[[Form, Job], Form], ...] = (split, part_lists, share_reads, fold, lift, delay)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,6 +214,8 @@ def decide(given: Form, job: Job) -> tuple[Form, Painting, Edits]:
         form, painting = with_split_products(*with_early_reads(candidate, job), job)
         if casts := plan_edits(painting):
             break
+    if job.config.goal == "memory":
+        casts = make_late(form, painting, casts)
     return form, painting, casts
 
 
@@ -230,8 +234,9 @@ def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> 
 def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest: bytes) -> tuple[bytes, GraphReport]:
     """Read, decide, apply, verify: the new nodes and what follows; nothing if none changed."""
     view = read_graph(graph, job.templates)
-    form, painting, casts = decide(job.form(view, shapes), job)
-    report = report_of(form, painting, casts, job)
+    given = job.form(view, shapes)
+    form, painting, casts = decide(given, job)
+    report = report_of(form, painting, casts, job, given=given)
     if not casts:
         return b"", report
     result = editor.apply_to_graph(graph.node, view.names, form.edits.then(casts), rest)

@@ -8,7 +8,8 @@ import dataclasses
 from typing import Any
 
 from amp_tf.graph.edits import Edits
-from amp_tf.graph.sizes import SHAPES_ATTR, AttributeShapes, KnownShapes, NoShapes, Shape, read_shape
+from amp_tf.graph.lifetimes import Lifetimes
+from amp_tf.graph.sizes import SHAPES_ATTR, AttributeShapes, KnownShapes, NoShapes, Shape, Shapes, read_shape, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import READ_OPS
 from amp_tf.painting.changes import Change
@@ -21,7 +22,9 @@ from amp_tf.rewriting.hoisting import SUFFIX
 from amp_tf.rewriting.planning import CAST_SUFFIX
 
 
-def report_of(form: Form, painting: Painting, casts: Edits, job: Job, function: Any = None) -> GraphReport:
+def report_of(
+    form: Form, painting: Painting, casts: Edits, job: Job, function: Any = None, given: Form | None = None
+) -> GraphReport:
     """The report of a graph.
 
     Args:
@@ -30,6 +33,7 @@ def report_of(form: Form, painting: Painting, casts: Edits, job: Job, function: 
         casts: the edits that it asks for.
         job: how it was painted.
         function: the FunctionDef, of one.
+        given: the graph before all edits, of a graph.
     """
     rule = painting.why_nothing
     return GraphReport(
@@ -45,11 +49,11 @@ def report_of(form: Form, painting: Painting, casts: Edits, job: Job, function: 
         of_scopes=painting.of_scopes,
         is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*painting.view.names, ""]),
         painting=painting.detached(),
-        basis=_basis(form, painting, casts, job, function),
+        basis=_basis(form, painting, casts, job, function, given),
     )
 
 
-def _basis(form: Form, painting: Painting, casts: Edits, job: Job, function: Any) -> Basis | None:
+def _basis(form: Form, painting: Painting, casts: Edits, job: Job, function: Any, given: Form | None) -> Basis | None:
     """What the figures of a graph are found from; ``None`` where nobody asked for them."""
     if not job.config.report_path:
         return None
@@ -72,7 +76,19 @@ def _basis(form: Form, painting: Painting, casts: Edits, job: Job, function: Any
         paint=paint,
         patterns=tuple(job.config.keep_float32),
         folded=form.folded,
+        peaks=(_peak(given.view, shapes), _peak_after(form, shapes, casts, job)) if given else None,
     )
+
+
+def _peak(view: GraphView, shapes: Shapes) -> float:
+    """The most bytes of tensors that are alive at once, estimated."""
+    return float(Lifetimes.of(view, shapes).bytes_over_time(view.dtypes).max(initial=0.0))
+
+
+def _peak_after(form: Form, shapes: KnownShapes, casts: Edits, job: Job) -> float:
+    names = form.view.names
+    of_casts = {cast.name: [shape_of(shapes, names[node], port)] for cast in casts.new for node, port in cast.inputs}
+    return _peak(form.view.after(casts, job.templates), shapes.and_also(of_casts))
 
 
 def _inferred(function: Any, traced: Any) -> KnownShapes:

@@ -64,6 +64,7 @@ def modes(precision: str) -> dict[str, Mode]:
         Mode("policy", f"Keras mixed_{precision}", policy=f"mixed_{precision}"),
         Mode("tf_pass", "TensorFlow's pass", graph_option=option, reaches_xla=False),
         Mode("amp_tf", "amp_tf", variables=_SWITCH),
+        Mode("memory", "amp_tf for memory", variables={**_SWITCH, "AMP_TF_FOR": "memory"}),
         Mode("calibrated", "amp_tf, calibrated", variables={**_SWITCH, "XDG_CACHE_HOME": str(CALIBRATED)}),
         Mode("math_mode", "oneDNN's math mode", variables=_MATH_MODE, reaches_xla=False),
         Mode("amp_tf+math_mode", "amp_tf and math mode", variables={**_SWITCH, **_MATH_MODE}),

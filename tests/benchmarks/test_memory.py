@@ -9,9 +9,9 @@ from benchmarks.memory import Point
 from benchmarks.step_time.modes import modes
 
 
-def test_a_process_tells_what_its_training_steps_took_without_tensorflow_itself():
-    modes_by_name = modes("bfloat16")
-    mib, alive = memory.measure("wide_mlp", "tiny", "bfloat16", modes_by_name["amp_tf"], 8192)
+@pytest.mark.parametrize("mode", ["amp_tf", "memory"])
+def test_a_process_tells_what_its_training_steps_took_without_tensorflow_itself(mode):
+    mib, alive = memory.measure("wide_mlp", "tiny", "bfloat16", modes("bfloat16")[mode], 8192)
     assert 0 < alive < mib < 400  # the process itself takes more
 
 
@@ -47,5 +47,7 @@ def test_tables_give_ratios_to_float32():
     ]
     assert memory.memory_table(points)[-1] == "| BERT encoder | 16 | 200 | 150 | 110 | 0.75 | 0.55 | 80 | 80 | 80 |"
     largest = {("bert", "policy"): Point("", "", 24, 199.0), ("bert", "amp_tf"): Point("", "", 28, 198.0)}
+    (*_, last) = memory.batch_table({"bert": points[0]}, largest, ["float32", "policy"])
+    assert last == "| BERT encoder | 200 | 16 | 24 (199 MiB) | 1.50 |"
     line = memory.batch_table({"bert": points[0]}, largest)[-1]
     assert line == "| BERT encoder | 200 | 16 | 24 (199 MiB) | 28 (198 MiB) | 1.75 |"

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from amp_tf.errors import GraphError
-from amp_tf.graph.edits import Edits, Rewire
+from amp_tf.graph.edits import Edits, NewNode, Rewire
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.verify import CHECKS, find_cycle, find_violation
@@ -13,6 +13,7 @@ from tests.graph.test_edits import (
     CONV,
     EARLY,
     ENTER,
+    FLOAT,
     FOLD,
     FOLDING,
     HOISTING,
@@ -23,6 +24,7 @@ from tests.graph.test_edits import (
     SHIFTED,
     SPLITTING,
     WHOLE,
+    W,
     X,
     hoist,
     written,
@@ -190,7 +192,8 @@ def test_what_was_not_planned_is_found_after_folding(tamper, found):
         (lambda nodes: nodes[READ].input.remove("^enter"), "waits kept: 'read' waits for others"),
         (lambda nodes: nodes[READ].input.append("^product"), "no new cycle|waits kept: 'read' waits for others"),
         (lambda nodes: nodes[EARLY].input.__setitem__(0, "w_in"), "inputs kept: input 0 of 'early'"),
-        (lambda nodes: nodes[ENTER].input.__setitem__(0, "read"), "inputs kept: input 0 of 'enter'"),
+        (lambda nodes: nodes[ENTER].input.__setitem__(0, "read"), "no new cycle: '(read|enter)' is on a cycle"),
+        (lambda nodes: nodes[ENTER].input.__setitem__(0, "x"), "inputs kept: input 0 of 'enter'"),
         (lambda nodes: setattr(nodes[ENTER], "op", "Identity"), "ops kept: the op of 'enter' changed"),
         (lambda nodes: setattr(nodes[EARLY], "device", ""), "devices kept: the device of 'early' changed"),
         (lambda nodes: nodes[ENTER].attr["is_constant"].Clear(), "rest kept: .* of 'enter' changed"),
@@ -238,6 +241,16 @@ def test_a_cycle_that_edits_make_is_found():
     edits = Edits(rewires=(Rewire(CONV, 1, SCALED, 0),))
     before, proto = written(FOLDING, edits)
     assert "is on a cycle" in find_violation(before, read_graph(proto, Templates()), edits, Templates())
+
+
+def test_a_cycle_that_a_waiting_cast_makes_is_found():
+    cast = NewNode.cast("cast", (X, 0), "", of=FLOAT, to=FLOAT)
+    violations = []
+    for after in (W, CONV):
+        edits = Edits(rewires=(Rewire(CONV, 0, SHIFTED + 1, 0),), new=(cast._replace(after=(after,)),))
+        before, proto = written(FOLDING, edits)
+        violations.append(find_violation(before, read_graph(proto, Templates())))
+    assert violations == ["", "no new cycle: 'conv' is on a cycle"]
 
 
 def test_every_row_is_provoked_above():

@@ -40,6 +40,7 @@ F16, BF16 = Precision.FLOAT16, Precision.BFLOAT16
         (OLD_CPU, {"precision": "bfloat16"}, "CPU", BF16, "cpu"),
         (SLOW_BF16_CPU, {"precision": "bfloat16"}, "CPU", BF16, "cpu"),
         (SLOW_BF16_CPU, {"target": "cpu"}, "CPU", BF16, "cpu"),
+        (SLOW_BF16_CPU, {"goal": "memory"}, "CPU", BF16, "cpu"),
         (OLD_CPU, {"precision": "float16"}, "CPU", F16, "cuda"),
         (OLD_CPU, {"ignore_performance": True}, "CPU", BF16, "cpu"),
         (OLD_CPU, {"target": "cpu"}, "CPU", BF16, "cpu"),
@@ -64,6 +65,7 @@ def test_hardware_and_settings_give_a_target(hardware, settings, device_type, pr
     ("hardware", "settings", "why"),
     [
         (OLD_CPU, {}, "this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU"),
+        (OLD_CPU, {"goal": "memory"}, "this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU"),
         (SLOW_BF16_CPU, {}, "this CPU is no faster in bfloat16 and TensorFlow sees no GPU"),
         (XLA_CPU, {}, XLA_WIDENS),
         (XLA_GPU, {"target": "cpu"}, XLA_WIDENS),

@@ -444,3 +444,46 @@ def test_a_bias_and_its_activation_go_with_the_product_that_tensorflow_computes_
     rules = _reasons(build)
     assert all(rules[name].converts for name in ("product", "bias", "activation"))
     assert rules["alone"] is Rule.DOES_NOT_PAY
+
+
+def _held_sigmoid():
+    """A Sigmoid whose result is held while much else is computed, and three that are not."""
+    x, w = _placeholder(512, 512), _placeholder(512, 512)
+    held = tf.sigmoid(tf.matmul(x, w), name="held")
+    h = tf.matmul(held, w)
+    for number in range(12):
+        h = tf.nn.relu(h, name=f"relu{number}")
+    h = tf.matmul(h, held, name="late")
+    for number in range(3):
+        h = tf.sigmoid(h, name=f"passing{number}")
+    tf.matmul(h, w)
+
+
+@pytest.mark.parametrize(("goal", "is_f16"), [("speed", False), ("memory", True)])
+def test_for_memory_what_is_held_becomes_16_bit_although_it_is_slower(goal, is_f16):
+    rules = _reasons(_held_sigmoid, amp_tf.AmpConfig(goal=goal))
+    assert (rules["held"] is not Rule.DOES_NOT_PAY) is is_f16
+
+
+def test_for_memory_products_are_16_bit_on_a_cpu_that_does_not_gain():
+    """They stay in float32 there for speed, and so would all between them."""
+
+    def reasons(goal):
+        config = amp_tf.AmpConfig(goal=goal)
+        return _full_reasons(_held_sigmoid, config, hardware=dataclasses.replace(_faked(200)))
+
+    assert reasons("speed")["late"].rule is Rule.DOES_NOT_PAY
+    assert reasons("memory")["late"].rule is Rule.ALLOW_LIST
+
+
+def test_for_memory_what_is_small_beside_the_peak_is_decided_by_time():
+    def build():
+        small = tf.matmul(_placeholder(8, 8), _placeholder(8, 8), name="small")
+        big = tf.matmul(_placeholder(512, 512), _placeholder(512, 512), name="big")
+        for _ in range(2):
+            big = tf.nn.relu(big)
+        tf.matmul(big, _placeholder(512, 512)), tf.identity(small)
+
+    rules = _reasons(build, amp_tf.AmpConfig(goal="memory"))
+    assert rules["small"] is Rule.DOES_NOT_PAY
+    assert rules["big"] is Rule.ALLOW_LIST

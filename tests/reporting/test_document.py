@@ -102,6 +102,12 @@ def test_times_are_told_on_cpus_alone():
     assert {cast["estimated_ms"] for cast in gpu["graphs"][0]["inserted_casts"]} == {None}
 
 
+def test_the_peak_is_told_of_the_graph_that_takes_the_most():
+    """Both sides of a node at a time, in 16 bit with the weight's cast; what is fed and fetched counts nothing."""
+    found = reported(traced(dense, (64, 64), (64, 64)), precision="bfloat16").to_dict()["figures"]["estimated_peak"]
+    assert found == {"float32": 2 * 64 * 64 * 4, "now": 3 * 64 * 64 * 2}
+
+
 @pytest.mark.parametrize(("goes_on", "turns"), [(lambda i, y: i < 5, 5), (lambda i, y: tf.reduce_sum(y) < 5, 10)])
 def test_loops_count_as_many_turns_as_they_say_or_as_ten(goes_on, turns):
     def loop(x, w):

@@ -52,6 +52,8 @@ function counts(run) {
     const costs = run.devices.filter((device) => device.costs).map((device) => `by costs ${device.costs}`);
     found.push(["estimated, with casts", milliseconds(times.now), [`${milliseconds(times.float32)} in float32`, ...costs].join(", ")]);
   }
+  const peak = run.figures?.estimated_peak;
+  if (peak) found.push(["estimated peak", number(peak.now, "B"), `tensors of one run, ${number(peak.float32, "B")} in float32`]);
   for (const { what, median_ms, steps } of measured(run)) {
     found.push([`measured, ${what}`, milliseconds(median_ms), `a step, the median of ${count(steps)}`]);
   }
@@ -287,6 +289,7 @@ function sideBySide(runs) {
     ["casts", ...runs.map((run) => count(run.casts))],
     ["estimated, in float32", ...times.map((time) => milliseconds(time?.float32))],
     ["estimated, with casts", ...times.map((time) => milliseconds(time?.now))],
+    ["estimated peak of tensors", ...runs.map(({ figures }) => number(figures?.estimated_peak?.now, "B"))],
     ["skipped steps", ...runs.map((run) => count(sum(run.loss_scales.map((scale) => scale.skipped))))],
     ["largest blocker", ...best.map((first) => (first ? `${first.what || first.kind} (${operations(first.gain)})` : "none"))],
   ];

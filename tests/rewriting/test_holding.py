@@ -1,0 +1,158 @@
+"""What is held from early to late where memory counts: nodes that wait, casts that are made late."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import amp_tf
+from amp_tf.graph.lifetimes import Lifetimes
+from amp_tf.graph.reader import read_graph
+from amp_tf.graph.templates import Templates
+from tests.rewriting.graph_shapes import GraphShapes
+from tests.rewriting.rewritten import BF16_CPU, feeds, reads, rewrite, run
+from tests.small_graphs import graph
+
+MEMORY = amp_tf.AmpConfig(goal="memory", precision="bfloat16")
+SPEED = dataclasses.replace(MEMORY, goal="speed")
+CHAIN = "\n".join(f"c{number + 1} = Relu(c{number})" for number in range(12))
+
+
+def step(early="d = Exp(p)", held="AddV2(late, p)", size=256):
+    """A product whose weight is read again much later, and what a gradient computes of the way forward alone."""
+    return graph(f"""
+        x = Placeholder() shape=[{size}, {size}]
+        w = Placeholder() shape=[{size}, {size}]
+        v = Placeholder() shape=[{size}, {size}]
+        p = MatMul(x, w)
+        {early}
+        c0 = Relu(p)
+        {CHAIN}
+        m = MatMul(c12, w)
+        late = Mul(m, d)
+        kept = {held}
+        fetch = Identity(kept)
+    """)
+
+
+def waits(proto, name):
+    return [text for text in reads(proto, name) if text.startswith("^")]
+
+
+def casts_of(proto, source):
+    return [node for node in proto.node if node.op == "Cast" and node.input[0] == source]
+
+
+def test_what_only_late_nodes_read_waits_for_what_else_they_read():
+    proto = step()
+    assert waits(rewrite(proto, MEMORY).graph, "d") == ["^m"]
+    assert not waits(rewrite(proto, SPEED).graph, "d")
+
+
+def test_a_chain_of_such_nodes_waits_by_its_first():
+    result = rewrite(step("a = Exp(p)\nb = Square(a)\nd = Exp(b)"), MEMORY).graph
+    assert [waits(result, name) for name in "abd"] == [["^m"], [], []]
+
+
+def test_values_stay_the_same_to_the_last_bit():
+    proto = step()
+    given = feeds(proto)
+    given["w:0"] = given["w:0"] / 256  # an exponential follows
+    speed, memory = (run(rewrite(proto, config).graph, given) for config in (SPEED, MEMORY))
+    np.testing.assert_array_equal(memory, speed)
+
+
+def test_less_is_held_on_the_way():
+    def held(config):
+        result = rewrite(step(), config).graph
+        view = read_graph(result, Templates())
+        lifetimes = Lifetimes.of(view, GraphShapes(result))
+        return lifetimes.bytes_over_time(view.dtypes)[lifetimes.times[view.names.index("c6")]]
+
+    copies = 2 + 4 + 4  # bytes: of the weight in 16 bit, of the product in float32, and the exponential
+    assert held(SPEED) - held(MEMORY) == 256 * 256 * (copies - 2)  # less the product in 16 bit
+
+
+@pytest.mark.parametrize(
+    ("early", "held"),
+    [
+        ("d = Sum(p, rows) keep_dims=true\nrows = Const() dtype=int32 value=int32[1]*0", "AddV2(late, x)"),
+        ("n = Const() dtype=int32 value=int32[2]*256\nd = RandomUniform(n) dtype=float32 T=int32 ^p", "AddV2(late, p)"),
+        ("t = Const() dtype=bool value=bool[]*1\ns = Switch(p, t)\nd = Exp(s:1)", "AddV2(late, p)"),
+        ("u = VariableV2() dtype=float32 shape=[256, 256]\nd = Mul(p, u)", "AddV2(late, p)"),
+    ],
+    ids=["what it reads is larger", "it has a state", "it may never run", "it reads a reference variable"],
+)
+def test_others_run_as_soon_as_they_can(early, held):
+    assert "^m" not in waits(rewrite(step(early, held), MEMORY).graph, "d")
+
+
+def test_factors_are_computed_again_for_late_readers_and_nothing_else_is():
+    """As those of a layer normalization; a product of two large tensors is held."""
+    scaled = "row = Mean(p, n) keep_dims=true\nn = Const() dtype=int32 value=int32[1]*1\nscale = Mul(row, column)"
+    column = "column = Const() dtype=float32 value=float32[1, 256]*2"
+    for factor, inputs in ((f"{column}\n{scaled}", ["row", "column"]), ("scale = Mul(p, p)", None)):
+        proto = step(f"{factor}\nd = Exp(scale)\ne = Digamma(scale)", "AddV2(late, scale)")
+        result = rewrite(proto, MEMORY, preserve=("fetch", "e")).graph
+        copies = [list(node.input) for node in result.node if node.name == "scale-0-AmpTfAgain"]
+        assert copies == ([[*inputs, "^m"]] if inputs else [])
+        given = feeds(proto)
+        given["w:0"] /= 256
+        np.testing.assert_array_equal(run(result, given), run(rewrite(proto, SPEED).graph, given))
+
+
+def test_what_is_fetched_waits_for_nothing():
+    assert not waits(rewrite(step(), MEMORY, preserve=("fetch", "d")).graph, "d")
+
+
+def test_a_weight_is_cast_again_when_the_backward_pass_reads_it():
+    proto = step()
+    early, late = casts_of(rewrite(proto, MEMORY).graph, "w")
+    assert len(early.input) == 1
+    assert list(late.input) == ["w", "^c12"]
+    assert len(casts_of(rewrite(proto, SPEED).graph, "w")) == 1
+
+
+def test_a_small_one_is_cast_once():
+    assert len(casts_of(rewrite(step(size=64), MEMORY).graph, "w")) == 1
+
+
+def test_a_weight_that_is_read_late_alone_is_cast_late():
+    proto = step()
+    next(node for node in proto.node if node.name == "m").input[1] = "v"
+    (cast,) = casts_of(rewrite(proto, MEMORY).graph, "v")
+    assert list(cast.input) == ["v", "^c12"]
+
+
+def test_what_is_held_in_sixteen_bit_is_cast_to_float32_when_it_is_read():
+    """The exponential is what reads it as float32 on the way forward where nothing waits."""
+    proto = step(early="d = Exp(p)\ne = Digamma(p)")
+    (cast,) = casts_of(rewrite(step(), MEMORY).graph, "p")
+    assert list(cast.input) == ["p", "^m"]
+    early, late = sorted(
+        casts_of(rewrite(proto, MEMORY, preserve=("fetch", "e")).graph, "p"), key=lambda c: len(c.input)
+    )
+    assert (list(early.input), list(late.input)) == (["p"], ["p", "^m"])
+
+
+def test_a_second_rewrite_finds_nothing_to_do():
+    once = rewrite(step(), MEMORY).graph
+    again = rewrite(once, MEMORY)
+    assert not again.changed
+
+
+def test_functions_are_left_as_speed_would_leave_them():
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec([256, 256])] * 2)
+    def program(x, w):
+        hidden = first = tf.matmul(x, w)
+        for _ in range(12):
+            hidden = tf.nn.relu(hidden)
+        return tf.matmul(hidden, w) * tf.exp(first) + first
+
+    definition = program.get_concrete_function().function_def
+    speed, memory = (amp_tf.rewrite(definition, config, hardware=BF16_CPU).graph for config in (SPEED, MEMORY))
+    assert memory == speed
