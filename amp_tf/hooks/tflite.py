@@ -34,11 +34,10 @@ def _convert(convert: Any, /, model_flags: Any, *args: Any, **kwargs: Any) -> An
     try:
         return convert(model_flags, *args, **kwargs)
     except Exception as error:  # it stays what it is, with a line in front of its text
-        folder = getattr(model_flags, "saved_model_dir", "")
-        if _is_converted(folder, (*args, *kwargs.values())):
+        if _is_converted(model_flags.saved_model_dir, (*args, *kwargs.values())):
             said = FileError(
                 "amp_tf converted this model to 16 bit, and TFLite's kernels compute no products in 16 bit",
-                where=folder or "TFLite's converter",
+                where="TFLite's converter",
                 fix="Convert the original model for TFLite",
             )
             error.args = (f"{said}\n{error}", *error.args[1:])
@@ -47,7 +46,7 @@ def _convert(convert: Any, /, model_flags: Any, *args: Any, **kwargs: Any) -> An
 
 def _is_converted(folder: str, given: tuple[Any, ...]) -> bool:
     """Whether a graph has one of our casts: of a SavedModel's folder, or among what the converter was given."""
-    graphs = [given_one for given_one in given if isinstance(given_one, bytes)]
+    graphs = [one for one in given if isinstance(one, bytes)]
     if folder:
         graphs += [file.read_bytes() for file in Path(folder).glob("saved_model.pb")]
     return any(f"-{CAST_SUFFIX}".encode() in graph for graph in graphs)

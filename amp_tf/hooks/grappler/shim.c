@@ -157,7 +157,7 @@ static void wait_while_asking(const amp_tf_visit *visit) {
     now = now_ms();
     ++awake;
     if (now - since < IDLE_MS) continue;
-    if (awake > IDLE_MS / 10 && cpu_ms() - used < IDLE_MS / 20) return;
+    if (awake > IDLE_MS / 5 && cpu_ms() - used < IDLE_MS / 20) return;
     since = now, used = cpu_ms(), awake = 0;
   }
 }
