@@ -37,7 +37,9 @@ def main() -> None:
     arguments, variables = sys.argv[1:], {}
     if "--runtime-env" in arguments:
         arguments.remove("--runtime-env")
-        variables = {name: os.environ.pop(name) for name in list(os.environ) if "MIXED_PRECISION" in name or "AMP_TF" in name}
+        variables = {
+            name: os.environ.pop(name) for name in list(os.environ) if "MIXED_PRECISION" in name or "AMP_TF" in name
+        }
     ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": variables})
     with tempfile.TemporaryDirectory() as folder:
         trainer = TensorflowTrainer(
