@@ -7,9 +7,9 @@ Nothing here knows of mixed precision. Each worker is started with its own ``TF_
         python train_distributed.py --checkpoint /shared/run1
 
 A chief may stand before the workers, and an evaluator beside them, which judges each checkpoint. Under Slurm's ``srun``
-nothing need be set. With ``--workers 2`` it starts that many workers on this machine itself. A run that died goes on from
-its checkpoint when it is started again. The last line of every worker is a JSON object with its losses, the accuracy on
-images that were held out, and a checksum of the weights. The images are scikit-learn's.
+nothing need be set. With ``--workers 2`` it starts that many workers on this machine itself. A run that died goes on
+from its checkpoint when it is started again. The last line of every worker is a JSON object with its losses, the
+accuracy on images that were held out, and a checksum of the weights. The images are scikit-learn's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trains by Ray Train's ``TensorflowTrainer``, two workers on this machine; takes train_distributed.py's arguments.
 
-Ray sets ``TF_CONFIG`` and restarts the workers once, after one has died. On a cluster whose machines were started without
-the variable, ``--runtime-env`` shows how they get it.
+Ray sets ``TF_CONFIG`` and restarts the workers once, after one has died. With ``--runtime-env`` the workers get the
+variables from Ray, as on a cluster whose machines were started without them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def main() -> None:
     arguments, variables = sys.argv[1:], {}
     if "--runtime-env" in arguments:
         arguments.remove("--runtime-env")
-        variables = {
-            name: os.environ.pop(name) for name in list(os.environ) if "MIXED_PRECISION" in name or "AMP_TF" in name
-        }
+        names = [name for name in os.environ if "MIXED_PRECISION" in name or "AMP_TF" in name]
+        variables = {name: os.environ.pop(name) for name in names}
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600")  # of a busy machine
     ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": variables})
     with tempfile.TemporaryDirectory() as folder:
         trainer = TensorflowTrainer(

@@ -2,8 +2,9 @@
 
     python slurm.py train_distributed.py --steps 30
 
-Needs root and Debian's packages slurmctld, slurmd, slurm-client and munge; everything that they write lies in a temporary
-folder, and the daemons end with the script.
+Needs root and Debian's packages slurmctld, slurmd, slurm-client and munge; everything that they write lies in a
+temporary folder, and the daemons end with the script. Their environment is without amp_tf's variables: srun passes its
+own to the tasks.
 """
 
 from __future__ import annotations
@@ -75,19 +76,21 @@ def main(arguments: list[str]) -> int:
         (folder / "slurm.conf").write_text(CONFIG.format(**names))
         environ = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}
 
+        bare = {name: environ[name] for name in environ if "MIXED_PRECISION" not in name and "AMP_TF" not in name}
+
         def start(*command: str) -> None:
             log = stack.enter_context((folder / f"{Path(command[0]).name}.log").open("w"))
-            own = {
-                name: value for name, value in environ.items() if "MIXED_PRECISION" not in name and "AMP_TF" not in name
-            }
-            process = subprocess.Popen(command, env=own, stdout=log, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(command, env=bare, stdout=log, stderr=subprocess.STDOUT)
             stack.callback(process.wait)
             stack.callback(process.send_signal, signal.SIGTERM)
 
-        files = [
-            f"--{what}={folder}/munge.{what.split('-')[0]}" for what in ("key-file", "socket", "pid-file", "seed-file")
-        ]
-        start("munged", "--foreground", "--force", *files, f"--log-file={folder}/munge.log")
+        files = ("key-file", "socket", "pid-file", "seed-file", "log-file")
+        start(
+            "munged",
+            "--foreground",
+            "--force",
+            *(f"--{file}={folder}/munge.{file.partition('-')[0]}" for file in files),
+        )
         wait_until((folder / "munge.socket").exists, "munged has no socket")
         start("slurmctld", "-D")
         start("slurmd", "-D", "-N", host)

@@ -1,12 +1,12 @@
-"""Starts a script as Kubeflow's training operator starts the pods of a TFJob: one process for each replica, on this machine.
+"""Starts a script as Kubeflow's training operator starts the pods of a TFJob: one process here for each replica.
 
     python tfjob.py Chief=1,Worker=1 train_distributed.py --steps 30
 
-Each pod has ``TF_CONFIG`` as the operator's ``genClusterSpec`` and ``SetClusterSpec`` write it
-(pkg/controller.v1/tensorflow/tensorflow.go): replica types in small letters, ``"environment": "cloud"``, and no evaluator
-in the cluster, although an evaluator's own task is one. A pod's host is its service's name there and 127.0.0.1 here, so
-ports differ. Workers and parameter servers that serve for ever are ended once the chief is done, as ``cleanPodPolicy:
-Running`` does.
+Each pod has ``TF_CONFIG`` as the operator's ``genTFConfigJSONStr`` writes it (kubeflow/training-operator,
+pkg/controller.v1/tensorflow/tensorflow.go): replica types in small letters, ``"environment": "cloud"``, and no
+evaluator in the cluster, although an evaluator's own task is one. A pod's host is its service's name there and
+127.0.0.1 here, so ports differ. Workers and parameter servers that serve for ever are ended once the chief is done, as
+``cleanPodPolicy: Running`` does.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def examples(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def fine_tune(call: Callable[..., Any], variables: Any) -> list[float]:
     """Trains a loaded module further by a loop of its own; the loss of each step."""
-    images, words, labels = examples(64)
+    images, words, labels = (tf.constant(given) for given in examples(64))
     labels = labels[::-1]  # others than those that it knows
     optimizer = keras.optimizers.SGD(0.05)
     optimizer.build(variables)
@@ -136,7 +136,8 @@ def check_that_it_falls(losses: list[float]) -> None:
 
 def read_saved_model(folder: str) -> Any:
     loaded = tf.saved_model.load(folder)
-    return lambda images, words: loaded.serve([images, words]) if hasattr(loaded, "serve") else loaded(images, words)
+    call = loaded.serve if hasattr(loaded, "serve") else loaded
+    return lambda *given: call([tf.constant(value) for value in given])
 
 
 def read_tflite(file: str) -> Any:
@@ -258,18 +259,17 @@ def take(folder: pathlib.Path) -> dict[str, str]:
     def take_onnx() -> None:
         import tf2onnx
 
-        signature = tf.saved_model.load(str(folder)).signatures["serving_default"]
-        file = f"{folder}.onnx"
-        specs = [
-            tf.TensorSpec(value.shape, value.dtype, name)
-            for name, value in signature.structured_input_signature[1].items()
-        ]
-        tf2onnx.convert.from_function(tf.function(lambda **given: signature(**given)), specs, output_path=file)
+        loaded = tf.saved_model.load(str(folder))
+        signature = loaded.signatures["serving_default"]
+        given = signature.structured_input_signature[1]
+        function = tf.function(lambda *values: signature(**dict(zip(given, values, strict=True))))
+        tf2onnx.convert.from_function(function, list(given.values()), output_path=f"{folder}.onnx")
 
     def take_coreml() -> None:
         import coremltools
 
-        coremltools.convert(str(folder), source="tensorflow")
+        loaded = tf.saved_model.load(str(folder))
+        coremltools.convert([loaded.signatures["serving_default"]], source="tensorflow")
 
     return {
         name: attempt(action)[1]
