@@ -12,7 +12,7 @@ def main() -> None:
     from pyspark.sql import SparkSession
     from spark_tensorflow_distributor import MirroredStrategyRunner
 
-    session = SparkSession.builder.master("local-cluster[2,1,1024]").getOrCreate()
+    SparkSession.builder.master("local[2]").getOrCreate()
     arguments, scripts = sys.argv[1:], str(SCRIPTS)
 
     def train() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
         sys.argv = ["train_distributed.py", *arguments]
         train_distributed.main()
 
-    runner = MirroredStrategyRunner(num_slots=2, use_gpu=False, use_custom_strategy=True, spark=session)
+    runner = MirroredStrategyRunner(num_slots=2, use_gpu=False, use_custom_strategy=True)  # of this session
     runner.run(train)
 
 

@@ -1,4 +1,4 @@
-"""The environments that engines make for their workers. Ray, Spark and a real srun: ``python -m benchmarks.engines``."""
+"""What engines set for their workers. Ray, Spark and a real srun: ``python -m benchmarks.engines``."""
 
 from __future__ import annotations
 
