@@ -6,9 +6,10 @@ Nothing here knows of mixed precision. Each worker is started with its own ``TF_
     TF_CONFIG='{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}' \
         python train_distributed.py --checkpoint /shared/run1
 
-Under Slurm's ``srun`` nothing need be set. With ``--workers 2`` it starts that many workers on this machine itself. A
-run that died goes on from its checkpoint when it is started again. The last line of every worker is a JSON object with
-its losses, the accuracy on images that were held out, and a checksum of the weights. The images are scikit-learn's.
+A chief may stand before the workers, and an evaluator beside them, which judges each checkpoint. Under Slurm's ``srun``
+nothing need be set. With ``--workers 2`` it starts that many workers on this machine itself. A run that died goes on
+from its checkpoint when it is started again. The last line of every worker is a JSON object with its losses, the
+accuracy on images that were held out, and a checksum of the weights. The images are scikit-learn's.
 """
 
 from __future__ import annotations
@@ -71,14 +72,21 @@ def cluster_resolver() -> Any:
     )
 
 
+def position_in_cluster(resolver: Any) -> int:
+    """The number of this worker; a chief is the first one."""
+    jobs = resolver.cluster_spec().as_dict()
+    return (resolver.task_id or 0) + (len(jobs.get("chief", [])) if resolver.task_type == "worker" else 0)
+
+
 def train(arguments: argparse.Namespace) -> None:
     import numpy as np
     import tensorflow as tf
     from sklearn.datasets import load_digits
 
     resolver = cluster_resolver()
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
-    index = resolver.task_id or 0
+    is_evaluator = resolver.task_type == "evaluator"  # which is in no cluster
+    strategy = tf.distribute.get_strategy() if is_evaluator else tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    index = position_in_cluster(resolver)
     workers = strategy.num_replicas_in_sync
     batch = BATCH_PER_WORKER * workers
 
@@ -131,7 +139,20 @@ def train(arguments: argparse.Namespace) -> None:
     def train_step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         return strategy.reduce("sum", strategy.run(replica_step, (x, y)), axis=None)
 
+    @tf.function
+    def predict(x: tf.Tensor) -> tf.Tensor:
+        return tf.argmax(logits_of(x), axis=1)
+
+    def accuracy() -> float:
+        return float(np.mean(predict(tf.constant(images[-HELD_OUT:])).numpy() == labels[-HELD_OUT:]))
+
     checkpoint = tf.train.Checkpoint(step=step, **{f"v{i}": v for i, v in enumerate([*variables, *moments])})
+    if is_evaluator:
+        for path in tf.train.checkpoints_iterator(os.path.join(arguments.checkpoint, "worker0"), timeout=120):
+            checkpoint.restore(path)
+            print(json.dumps({"evaluated_step": int(step.numpy()), "accuracy": accuracy()}), flush=True)
+            if int(step.numpy()) + arguments.save_every > arguments.steps:
+                return
     manager = None
     if arguments.checkpoint:
         # Every worker writes, because variables may be read together only; each into its own folder.
@@ -150,13 +171,12 @@ def train(arguments: argparse.Namespace) -> None:
         losses.append(float(train_step(*next(batches))))
         if manager is not None and (number + 1) % arguments.save_every == 0:
             manager.save()
-    predicted = np.argmax(logits_of(tf.constant(images[-HELD_OUT:])).numpy(), axis=1)
     result = {
         "worker": index,
         "workers": workers,
         "first_step": done,
         "losses": losses,
-        "accuracy": float(np.mean(predicted == labels[-HELD_OUT:])),
+        "accuracy": accuracy(),
         "weights": [float(tf.reduce_sum(tf.abs(variable))) for variable in variables],
     }
     sys.stdout.write(json.dumps(result) + "\n")  # in one piece: the workers may share a pipe

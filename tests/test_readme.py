@@ -78,6 +78,8 @@ IN_SENTENCES = {
     "pip install -t": ("docs/python.md", "python -m amp_tf train.py"),  # what to do then
     "pip install .": ("tests/test_packaging.py", '"install"'),
     "pip uninstall amp-tf": ("tests/test_packaging.py", '"uninstall"'),
+    "python -m benchmarks.engines": ("tests/distributed/test_engines.py", "benchmarks.engines"),
+    "python -m benchmarks.exports": ("tests/benchmarks/test_exports.py", "benchmarks.exports"),
     "python -m benchmarks.report_cost": ("tests/benchmarks/test_report_cost.py", "benchmarks.report_cost"),
     "python -m benchmarks.gpu compile": ("tests/benchmarks/test_gpu_kernels.py", '"benchmarks.gpu", "compile"'),
     "python -m benchmarks.gpu grappler": ("tests/benchmarks/test_gpu_grappler.py", '"benchmarks.gpu", "grappler"'),

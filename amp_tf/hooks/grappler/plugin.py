@@ -19,10 +19,10 @@ too (``ComputeInNhwcEnabled`` in tensorflow/core/kernels). The toggle is read at
 known yet, and :func:`uninstall` does not undo it. With ``AMP_TF_DISABLE`` nothing is registered.
 
 Each visit of a graph runs on a thread of the shim's own. TensorFlow's thread waits up to 5 seconds until it has
-Python's lock: some calls, TFLite's converter among them, hold the lock while they wait for graphs that TensorFlow
-optimizes on its own threads, and would otherwise wait for ever. CPython does not say who holds the lock and waits for
-what. Also, Python runs signal handlers on the main thread only: an exception of theirs would end in a rewrite that ran
-there, and not in the program.
+Python's lock, and half a second where the process computes nothing meanwhile: some calls, TFLite's converter among
+them, hold the lock while they wait for graphs that TensorFlow optimizes on its own threads, and would otherwise wait
+for ever. CPython does not say who holds the lock and waits for what. Also, Python runs signal handlers on the main
+thread only: an exception of theirs would end in a rewrite that ran there, and not in the program.
 """
 
 from __future__ import annotations

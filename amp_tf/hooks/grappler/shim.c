@@ -98,11 +98,13 @@ typedef struct {
  * Some calls from Python run graphs on other threads and hold the interpreter until these are done: TFLite's converter
  * does. A callback would wait for the interpreter and the call for the callback. Nothing says who holds it, so a thread
  * that nobody waits for takes it; where it does not get it in time, the graph stays as it is. While one such thread
- * waits, other graphs do not wait at all.
+ * waits, other graphs do not wait at all. A call that waits for graphs computes nothing: time is up once the process
+ * has used less than a twentieth of a CPU for half a second, although this thread was awake often enough to tell.
  *
  * And Python runs the program's signal handlers on the main thread alone, in whatever Python code that is executing.
  * What a handler raises (sys.exit on SIGTERM, a timeout on SIGALRM) would end in the callback, not in the program. */
 #define GIL_WAIT_MS 5000
+#define IDLE_MS 500
 static amp_tf_gil gil = {NULL, NULL, NULL};
 static atomic_int gil_wait_ms = GIL_WAIT_MS;
 static atomic_int late = 0;    /* threads that did not get the interpreter in time and still wait for it */
@@ -137,11 +139,32 @@ static void *take_gil_and_call(void *given) {
   return NULL;
 }
 
+static int64_t cpu_ms(void) {
+  struct timespec used;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return (int64_t)used.tv_sec * 1000 + used.tv_nsec / 1000000;
+}
+
+/* Waits until the visit's own thread has the interpreter, or time is up. */
+static void wait_while_asking(const amp_tf_visit *visit) {
+  const int64_t begin = now_ms();
+  int64_t now = begin, since = begin, used = cpu_ms();
+  int awake = 0;
+  while (atomic_load(&visit->stage) == ASKING && now - begin < atomic_load(&gil_wait_ms)) {
+    /* Mostly it is there at once; looking all the time would itself be work. */
+    const struct timespec pause = {0, now - begin < 10 ? 100000 : 2000000};
+    nanosleep(&pause, NULL);
+    now = now_ms();
+    ++awake;
+    if (now - since < IDLE_MS) continue;
+    if (awake > IDLE_MS / 5 && cpu_ms() - used < IDLE_MS / 20) return;
+    since = now, used = cpu_ms(), awake = 0;
+  }
+}
+
 /* Whether the visit's own thread got the interpreter; it has ended then. Frees the visit. */
 static int wait_for(pthread_t thread, amp_tf_visit *visit) {
-  const struct timespec pause = {0, 100000};
-  const int64_t deadline = now_ms() + atomic_load(&gil_wait_ms);
-  while (atomic_load(&visit->stage) == ASKING && now_ms() < deadline) nanosleep(&pause, NULL);
+  wait_while_asking(visit);
   int expected = ASKING;
   if (atomic_compare_exchange_strong(&visit->stage, &expected, GIVEN_UP)) {
     atomic_fetch_add(&late, 1); /* the other thread subtracts it again, perhaps before, and frees the visit */

@@ -1,0 +1,37 @@
+"""What a program under the variable trained goes to every format whose converter comes with TensorFlow."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.exports.__main__ import ON, outcome, run
+from tests.hooks import running
+
+FORMATS = {
+    "bfloat16": ("keras", "h5", "weights", "export", "module", "tflite", "tflite16"),
+    "float16": ("keras", "export", "module", "tflite"),
+}
+# Sums in another order; and TFLite's own rounding of weights to float16.
+ROUNDING, HALF = 1e-5, 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", FORMATS)
+def test_exports_are_float32_and_answer_as_the_model_does(precision: str, tmp_path: Path) -> None:
+    python, formats = Path(sys.executable), ("--formats", *FORMATS[precision])
+    written = run(python, running.environment(tmp_path, ON | {"AMP_TF_PRECISION": precision}), str(tmp_path), *formats)
+    assert not any(written["errors"].values()), written["errors"]
+    found = run(python, {}, str(tmp_path), "--read", *formats)
+    for name in FORMATS[precision]:
+        is_half = name == "tflite16"
+        assert found[name]["error"] == ""
+        assert found[name]["off"] <= (HALF if is_half else ROUNDING), name
+        assert found[name]["types"] == (["float16"] if is_half else []), name
+
+
+def test_a_cell_has_the_error_or_what_was_found() -> None:
+    written = {"errors": {"keras": "", "tflite": "ConverterError: a <b> | c"}}
+    found = {"keras": {"off": 2e-7, "error": "", "types": ["float16"]}}
+    assert outcome("keras", written, found) == ("2e-07, float16", False)
+    assert outcome("tflite", written, found) == ("ConverterError: a  b    c", True)
