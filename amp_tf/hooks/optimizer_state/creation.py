@@ -3,7 +3,8 @@
 Both libraries create what an optimizer keeps for a weight by ``add_variable_from_reference``, so this is the one place
 where a moment gets another type; the optimizer's arithmetic stays as it is, in float32. A moment is known by its name.
 What weights are made of stays in float32: averages of weights, FTRL's ``linear``, what ScheduleFreeAdamW calls its
-momentum, sums of gradients, and every name that is none of Keras' own.
+momentum, sums of gradients, and every name that is none of Keras' own. So do the two moments of a centered RMSprop: it
+divides by the root of their difference, which would be negative where the rounding is larger than the variance.
 
 TF1's optimizers and tf_keras' legacy ones update their slots by kernels that take one type, so these are left alone.
 """
@@ -12,19 +13,15 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 from amp_tf.config import OPTIMIZER_STATE_VAR, AmpConfig
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.hooks.process import notices, summary
 
-#: The names of moments: Keras 3's, then those that tf_keras has besides.
-MOMENTS = frozenset(
-    """accumulated_delta_var accumulated_grad accumulator average_gradient momentum norm velocity velocity_hat
-    m u v vhat""".split()
-)
-_WEIGHTS = "ScheduleFreeAdamW"  # whose momentum is where the weights go
+_NAMES = ("accumulated_delta_var", "accumulated_grad", "accumulator", "average_gradient", "momentum", "norm")
+MOMENTS = frozenset((*_NAMES, "velocity", "velocity_hat", "m", "u", "v", "vhat"))  #: the last four are tf_keras' names
+_SCHEDULE_FREE, _WEIGHTS = "ScheduleFreeAdamW", {"momentum"}  # its momentum is where the weights go
 _SMALLEST = 4096  # elements; below, rounding takes more than it saves: biases, scales, small kernels
 
 _patches = Patches()
@@ -40,7 +37,7 @@ def install(config: AmpConfig) -> None:
     import tensorflow as tf
 
     for library in ("keras", "tf_keras"):
-        optimizers = getattr(sys.modules.get(library), "optimizers", None)
+        optimizers: Any = getattr(sys.modules.get(library), "optimizers", None)
         if not hasattr(optimizers, "Optimizer") or not _runs_on_tensorflow(library):
             continue
         for name, ours in (
@@ -87,19 +84,27 @@ def _is_narrow(optimizer: Any, reference: Any, name: Any) -> bool:
     size = tf.TensorShape(reference.shape).num_elements() or 0
     if tf.as_dtype(dtype) != tf.float32 or size < _SMALLEST:
         return False
-    kind = type(optimizer).__name__
-    left = ""
-    if isinstance(tf.distribute.get_strategy(), tf.distribute.experimental.ParameterServerStrategy):
-        left = "its variables are on parameter servers"
-    elif getattr(optimizer, "_mesh", None) is not None:
-        left = "its variables are on a mesh of DTensor"
-    elif name not in MOMENTS or any(cls.__name__ == _WEIGHTS for cls in type(optimizer).__mro__[:-1]) and name == "momentum":
-        left = "it is not known as a moment"
+    left = _why_left(optimizer, name)
     if left:
+        kind = type(optimizer).__name__
         _warn(f"{kind}.{name}", f"{name!r} of {kind} stays in float32: {left}")
     with _lock:
         _elements["wide" if left else "narrow"] += size
     return not left
+
+
+def _why_left(optimizer: Any, name: Any) -> str:
+    """Why a variable stays in float32; empty for a moment that does not."""
+    import tensorflow as tf
+
+    if isinstance(tf.distribute.get_strategy(), tf.distribute.experimental.ParameterServerStrategy):
+        return "its variables are on parameter servers"
+    if getattr(optimizer, "_mesh", None) is not None:
+        return "its variables are on a mesh of DTensor"
+    if getattr(optimizer, "centered", False) and name != "momentum":
+        return "the difference of two moments counts"
+    names = MOMENTS - _WEIGHTS if any(cls.__name__ == _SCHEDULE_FREE for cls in type(optimizer).__mro__) else MOMENTS
+    return "" if name in names else "it is not known as a moment"
 
 
 def _creator(optimizer: Any) -> Any:

@@ -5,8 +5,8 @@ bfloat16 numbers is two to four thousandths: rounded to nearest it never changes
 and then, by the right amount in the mean (Gupta et al., "Deep Learning with Limited Numerical Precision", 2015). What
 is added are 16 random bits below the 16 that stay, and what is below is then cut off.
 
-The bits of a matrix are those of its row and its column, one XOR the other: each is uniform and any two are independent,
-for far fewer calls of TensorFlow's generator, which takes ten times as long as an addition. They follow from the seed
+The bits of a matrix are those of its row and its column, one XOR the other: each is uniform, any two are independent,
+and TensorFlow's generator, which takes ten times as long as an addition, makes far fewer. They follow from the seed
 alone, so that replicas get the same. All integers are unsigned, because TensorFlow keeps int32 in the CPU's memory.
 """
 
@@ -31,8 +31,9 @@ def round_stochastically(value: Any, seed: Any) -> Any:
 
     Returns:
         A bfloat16 tensor of the same shape, the value in the mean. What is exact in bfloat16 stays, zeros with their
-        sign. Where an element is infinite, NaN or beyond 1e19, all of them are rounded towards zero instead, which
-        keeps infinities and NaNs (the quiet ones, as arithmetic gives them) and makes none.
+        sign. Where an element is infinite or NaN, or the sum of all squares is beyond float32 (one of 1e19 is enough),
+        all are rounded towards zero instead, which keeps infinities and NaNs (quiet ones, as arithmetic gives them)
+        and makes none.
     """
     shape = value.shape.as_list()
     split = _split(shape)

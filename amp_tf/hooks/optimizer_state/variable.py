@@ -38,10 +38,10 @@ _here = threading.local()
 
 @contextlib.contextmanager
 def step() -> Iterator[None]:
-    """Within the block, where an optimizer's step is traced, a variable is read once and keeps what it was assigned.
+    """Within the block, where an optimizer's step is traced, a variable is cast to float32 once until it is assigned.
 
-    The update then computes with a moment as it is before it is rounded, as in float32, and needs no further casts.
-    Eagerly nothing is kept, which would be all moments in float32.
+    Optimizers ask for a moment by its variable, several times in one formula. Eagerly nothing is kept, which would be
+    all moments in float32.
     """
     outer, _here.kept = getattr(_here, "kept", None), {}
     try:
@@ -61,6 +61,7 @@ class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore
     def __init__(self, variable: Any, seed: Callable[[], Any]) -> None:
         self._variable = variable
         self._seed = seed
+        self._should_act_as_resource_variable = True  # a mark that TensorFlow looks for where it saves
 
     def __getattr__(self, name: str) -> Any:
         if name in ("_variable", "_seed"):  # asked for by copy, before they are there
@@ -96,7 +97,7 @@ class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore
         value = tf.ensure_shape(tf.cast(tf.convert_to_tensor(value), tf.float32), self.shape)
         self._variable.assign(round_stochastically(value, self._seed()))
         kept, place = _place(self)
-        kept[place] = value
+        kept.pop(place, None)
         return self
 
     def assign_add(self, delta: Any, use_locking: Any = None, name: Any = None, read_value: bool = True) -> Any:
@@ -141,10 +142,10 @@ class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore
     def _write_object_proto(self, proto: Any, options: Any) -> None:
         resource_variable_ops.write_object_proto_for_resource_variable(self, proto, options)
 
-    def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, options: Any, **kwargs: Any) -> list[Any]:
-        object_map[self] = resource_variable_ops.copy_to_graph_uninitialized(self)
-        tensor_map[self.handle] = object_map[self].handle
-        return [self.handle]
+    def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, options: Any, **kwargs: Any) -> Any:
+        resources = self._variable._export_to_saved_model_graph(object_map, tensor_map, options, **kwargs)
+        object_map[self] = object_map[self._variable]
+        return resources
 
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
         if self in object_map:
@@ -153,11 +154,17 @@ class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore
             object_map[self] = tf.Variable(self.value(), trainable=False)
 
 
+def _handed_on(name: str) -> property:
+    return property(lambda variable: getattr(variable.kept_in, name))
+
+
+def _to_tensor(variable: NarrowVariable, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:
+    return variable.__tf_tensor__(dtype, name)
+
+
 for _name in _HANDED_ON:
-    setattr(NarrowVariable, _name, property(lambda self, name=_name: getattr(self._variable, name)))
-tf.register_tensor_conversion_function(
-    NarrowVariable, lambda variable, dtype=None, name=None, as_ref=False: variable.__tf_tensor__(dtype, name)
-)
+    setattr(NarrowVariable, _name, _handed_on(_name))
+tf.register_tensor_conversion_function(NarrowVariable, _to_tensor)
 
 
 def _place(variable: NarrowVariable) -> tuple[dict[Any, Any], Any]:
