@@ -6,8 +6,9 @@ and then, by the right amount in the mean (Gupta et al., "Deep Learning with Lim
 is added are 16 random bits below the 16 that stay, and what is below is then cut off.
 
 The bits of a matrix are those of its row and its column, one XOR the other: each is uniform, any two are independent,
-and TensorFlow's generator, which takes ten times as long as an addition, makes far fewer. They follow from the seed
-alone, so that replicas get the same. All integers are unsigned, because TensorFlow keeps int32 in the CPU's memory.
+and few have to be made. They are a hash of their number and the seed (MurmurHash3's finalizer): TensorFlow's generator
+takes as long as ten additions, and XLA would call it for each element. They follow from the seed alone, so that
+replicas get the same. All integers are unsigned, because TensorFlow keeps int32 in the CPU's memory.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 _LOW_BITS = 0xFFFF
-_OF_COLUMNS = (0, 1 << 30)  # added to the seed
+_MULTIPLIERS = (0x85EBCA6B, 0xC2B2AE35)  # MurmurHash3's
+_SAFE = 3e38  # far enough below the largest bfloat16
+_GOLDEN = 0x9E3779B9  # 2³² / the golden ratio: neighbours are far from each other
 
 
 def round_stochastically(value: Any, seed: Any) -> Any:
@@ -27,21 +31,27 @@ def round_stochastically(value: Any, seed: Any) -> Any:
 
     Args:
         value: a float32 tensor whose shape is known.
-        seed: two integers, the same for the same bits.
+        seed: two integers (of any type), the same for the same bits.
 
     Returns:
         A bfloat16 tensor of the same shape, the value in the mean. What is exact in bfloat16 stays, zeros with their
-        sign. Where an element is infinite or NaN, or the sum of all squares is beyond float32 (one of 1e19 is enough),
-        all are rounded towards zero instead, which keeps infinities and NaNs (quiet ones, as arithmetic gives them)
-        and makes none.
+        sign. Elements that are infinite, NaN or beyond 3e38 are rounded towards zero, which keeps infinities and NaNs
+        (quiet ones, as arithmetic gives them) and makes none; outside of XLA so are all beside them, and all where the
+        sum of squares is beyond float32 (one element of 1e19 is enough).
     """
     shape = value.shape.as_list()
     split = _split(shape)
     rows, columns = math.prod(shape[:split]), math.prod(shape[split:])
-    # The sum of squares is finite only where each element is, and far from what a carry would make infinite.
-    low, none = tf.constant(_LOW_BITS, tf.uint32), tf.constant(0, tf.uint32)
-    mask = tf.where(tf.math.is_finite(tf.nn.l2_loss(value)), low, none)
-    noise = tf.bitwise.bitwise_xor(_words((rows, 1), seed) & mask, _words((1, columns), seed + _OF_COLUMNS) & mask)
+    words = _hash(tf.cast(tf.range(rows + columns), tf.uint32) * _uint32(_GOLDEN) + _key(seed)) & _uint32(_LOW_BITS)
+    row, column, none = words[:rows, tf.newaxis], words[rows:], _uint32(0)
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        is_safe = tf.reshape(
+            tf.abs(value) < _SAFE, (rows, columns)
+        )  # costs nothing in XLA's loop, which a sum would end
+        noise = tf.where(is_safe, tf.bitwise.bitwise_xor(row, column), none)
+    else:
+        is_safe = tf.math.is_finite(tf.nn.l2_loss(value))  # a pass that writes nothing
+        noise = tf.bitwise.bitwise_xor(tf.where(is_safe, row, none), tf.where(is_safe, column, none))
     bits = tf.bitcast(tf.reshape(value, (rows, columns)), tf.uint32)
     high = tf.bitcast(bits + noise, tf.uint16)[..., 1]  # the last dimension is the low half and the high one
     return tf.reshape(tf.bitcast(high, tf.bfloat16), shape)
@@ -52,5 +62,18 @@ def _split(shape: Sequence[int]) -> int:
     return min(range(len(shape) + 1), key=lambda cut: math.prod(shape[:cut]) + math.prod(shape[cut:]))
 
 
-def _words(shape: tuple[int, int], seed: Any) -> Any:
-    return tf.random.stateless_uniform(shape, seed, None, None, tf.uint32, alg="philox")
+def _uint32(number: int) -> Any:
+    return tf.constant(number, tf.uint32)
+
+
+def _key(seed: Any) -> Any:
+    """One number of the two."""
+    first, second = tf.unstack(tf.cast(seed, tf.uint32))
+    return _hash(first + _hash(second + _uint32(_GOLDEN)))
+
+
+def _hash(words: Any) -> Any:
+    """A permutation of the 32-bit integers that looks random."""
+    for shift, multiplier in zip((16, 13), _MULTIPLIERS, strict=True):
+        words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, _uint32(shift))) * _uint32(multiplier)
+    return tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, _uint32(16)))
