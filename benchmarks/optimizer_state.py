@@ -1,12 +1,11 @@
 """What optimizers' state in bfloat16 saves, what it costs, and what it does to training.
 
-    python -m benchmarks.optimizer_state [--what bytes time loss] [--models mlp resnet50 transformer]
+    python -m benchmarks.optimizer_state [--what time loss] [--models mlp resnet50 transformer]
         [--compiler none xla] [--rounds 15] [--tasks "digits MLP" recommender …] [--seeds 3]
 
-- *bytes*: what Adam keeps for the weights of a model, counted from its variables.
-- *time*: one training step of Keras with Adam, in float32 but for the state, in rounds: both in turn, in a new order;
-  the ratio is the median of the ratios within a round. *update* is the optimizer's part alone, on gradients that are
-  there already. Nothing is rewritten, so what differs is the state alone.
+- *time*: what Adam keeps for the weights of a model, counted from its variables, and one training step, both states in
+  turn, in a new order each round; a ratio is the median of those within a round. *update* is the optimizer's part
+  alone, on gradients that are there already. Nothing is rewritten, so what differs is the state alone.
 - *loss*: tasks of ``python -m benchmarks.accuracy`` as amp_tf runs them in bfloat16, with the state in float32 and in
   bfloat16: means over seeds.
 """
@@ -35,26 +34,26 @@ MODES = {f"state in {state}": (_OURS[0], {**_OURS[1], "AMP_TF_OPTIMIZER_STATE": 
 
 
 def build_mlp() -> tuple[Any, Any]:
-    layers = [keras.layers.Input((512,)), *(keras.layers.Dense(1024, activation="relu") for _ in range(4))]
+    layers = [keras.layers.Input((512,)), *(keras.layers.Dense(512, activation="relu") for _ in range(4))]
     return keras.Sequential([*layers, keras.layers.Dense(10)]), np.ones((256, 512), "float32")
 
 
 def build_resnet50() -> tuple[Any, Any]:
-    model = keras.applications.ResNet50(weights=None, input_shape=(96, 96, 3), classes=10, classifier_activation=None)
-    return model, np.random.default_rng(0).random((16, 96, 96, 3), "float32")
+    model = keras.applications.ResNet50(weights=None, input_shape=(64, 64, 3), classes=10, classifier_activation=None)
+    return model, np.random.default_rng(0).random((16, 64, 64, 3), "float32")
 
 
 def build_transformer() -> tuple[Any, Any]:
-    """Four blocks of width 512 over 128 tokens."""
-    inputs = keras.layers.Input((128, 512))
+    """Two blocks of width 256 over 64 tokens."""
+    inputs = keras.layers.Input((64, 256))
     x = inputs
-    for _ in range(4):
+    for _ in range(2):
         normal = keras.layers.LayerNormalization()(x)
-        x = x + keras.layers.MultiHeadAttention(8, 64)(normal, normal)
-        hidden = keras.layers.Dense(2048, activation="gelu")(keras.layers.LayerNormalization()(x))
-        x = x + keras.layers.Dense(512)(hidden)
+        x = x + keras.layers.MultiHeadAttention(4, 64)(normal, normal)
+        hidden = keras.layers.Dense(1024, activation="gelu")(keras.layers.LayerNormalization()(x))
+        x = x + keras.layers.Dense(256)(hidden)
     x = keras.layers.Dense(10)(keras.layers.GlobalAveragePooling1D()(x))
-    return keras.Model(inputs, x), np.random.default_rng(0).random((8, 128, 512), "float32")
+    return keras.Model(inputs, x), np.random.default_rng(0).random((16, 64, 256), "float32")
 
 
 MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {

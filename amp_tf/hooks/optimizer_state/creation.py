@@ -22,7 +22,7 @@ from amp_tf.hooks.process import notices, summary
 _NAMES = ("accumulated_delta_var", "accumulated_grad", "accumulator", "average_gradient", "momentum", "norm")
 MOMENTS = frozenset((*_NAMES, "velocity", "velocity_hat", "m", "u", "v", "vhat"))  #: the last four are tf_keras' names
 _SCHEDULE_FREE, _WEIGHTS = "ScheduleFreeAdamW", {"momentum"}  # its momentum is where the weights go
-_SMALLEST = 4096  # elements; below, rounding takes more than it saves: biases, scales, small kernels
+_SMALLEST = 1 << 14  # elements; below, rounding takes more than it saves: biases, scales, small kernels
 
 _patches = Patches()
 _lock = threading.Lock()
@@ -113,19 +113,17 @@ def _creator(optimizer: Any) -> Any:
 
     from amp_tf.hooks.optimizer_state.variable import NarrowVariable
 
-    number = len(optimizer._variables)
+    number = len(optimizer._variables)  # the same in each run of a program
 
-    def seed() -> Any:
-        """The step and the variable's number: the same on all replicas, and when a program runs again."""
-        steps = getattr(optimizer, "_iterations", None)
-        steps = optimizer.iterations if steps is None else steps  # Keras 3.0 to 3.4
-        return tf.stack([tf.cast(tf.convert_to_tensor(steps), tf.int32), number])
+    def steps() -> Any:
+        found = getattr(optimizer, "_iterations", None)
+        return tf.convert_to_tensor(optimizer.iterations if found is None else found)  # Keras 3.0 to 3.4
 
     def create(next_creator: Any, **kwargs: Any) -> Any:
         initial = kwargs["initial_value"]
         kwargs["initial_value"] = lambda: tf.cast(initial() if callable(initial) else initial, tf.bfloat16)
         kwargs["dtype"] = tf.bfloat16
-        return NarrowVariable(next_creator(**kwargs), seed)
+        return NarrowVariable(next_creator(**kwargs), steps, number)
 
     return create
 

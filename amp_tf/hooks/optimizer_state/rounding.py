@@ -6,9 +6,9 @@ and then, by the right amount in the mean (Gupta et al., "Deep Learning with Lim
 is added are 16 random bits below the 16 that stay, and what is below is then cut off.
 
 The bits of a matrix are those of its row and its column, one XOR the other: each is uniform, any two are independent,
-and few have to be made. They are a hash of their number and the seed (MurmurHash3's finalizer): TensorFlow's generator
-takes as long as ten additions, and XLA would call it for each element. They follow from the seed alone, so that
-replicas get the same. All integers are unsigned, because TensorFlow keeps int32 in the CPU's memory.
+and few have to be made. They are a hash, because TensorFlow's generator takes as long as ten additions, and XLA would
+call it for each element. They follow from the step and the variable's number alone, so that replicas get the same. All
+integers are unsigned, because TensorFlow keeps int32 in the CPU's memory.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-_LOW_BITS = 0xFFFF
-_MULTIPLIERS = (0x85EBCA6B, 0xC2B2AE35)  # MurmurHash3's
+_STEP, _NUMBER, _MIX = 0x85EBCA6B, 0xC2B2AE35, 0x2C1B3C6D  # odd, and far from each other's small multiples
 _SAFE = 3e38  # far enough below the largest bfloat16
 _GOLDEN = 0x9E3779B9  # 2³² / the golden ratio: neighbours are far from each other
 
 
-def round_stochastically(value: Any, seed: Any) -> Any:
+def round_stochastically(value: Any, step: Any, number: int) -> Any:
     """The value in bfloat16, each element one of its two neighbours there.
 
     Args:
         value: a float32 tensor whose shape is known.
-        seed: two integers (of any type), the same for the same bits.
+        step: a scalar integer of any type, and
+        number: another for what is rounded in the same step: the same for the same bits.
 
     Returns:
         A bfloat16 tensor of the same shape, the value in the mean. What is exact in bfloat16 stays, zeros with their
@@ -42,7 +42,7 @@ def round_stochastically(value: Any, seed: Any) -> Any:
     shape = value.shape.as_list()
     split = _split(shape)
     rows, columns = math.prod(shape[:split]), math.prod(shape[split:])
-    words = _hash(tf.cast(tf.range(rows + columns), tf.uint32) * _uint32(_GOLDEN) + _key(seed)) & _uint32(_LOW_BITS)
+    words = _words(rows + columns, step, number)
     row, column, none = words[:rows, tf.newaxis], words[rows:], _uint32(0)
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         is_safe = tf.reshape(
@@ -66,14 +66,9 @@ def _uint32(number: int) -> Any:
     return tf.constant(number, tf.uint32)
 
 
-def _key(seed: Any) -> Any:
-    """One number of the two."""
-    first, second = tf.unstack(tf.cast(seed, tf.uint32))
-    return _hash(first + _hash(second + _uint32(_GOLDEN)))
-
-
-def _hash(words: Any) -> Any:
-    """A permutation of the 32-bit integers that looks random."""
-    for shift, multiplier in zip((16, 13), _MULTIPLIERS, strict=True):
-        words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, _uint32(shift))) * _uint32(multiplier)
-    return tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, _uint32(16)))
+def _words(count: int, step: Any, number: int) -> Any:
+    """As many integers of 16 bits: a hash of their position, which TensorFlow folds, the step and the number."""
+    start = tf.cast(step, tf.uint32) * _uint32(_STEP) + _uint32(number * _NUMBER % 2**32)
+    words = tf.cast(tf.range(count), tf.uint32) * _uint32(_GOLDEN) + start
+    words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, _uint32(15))) * _uint32(_MIX)
+    return tf.bitwise.right_shift(words, _uint32(16))

@@ -55,16 +55,18 @@ class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore
 
     Args:
         variable: a bfloat16 variable, perhaps one of several replicas.
-        seed: called as values are assigned, for two integers; the same on all replicas.
+        steps: called as values are assigned, for the number of the step; the same on all replicas.
+        number: of the variable, so that no two are rounded alike.
     """
 
-    def __init__(self, variable: Any, seed: Callable[[], Any]) -> None:
+    def __init__(self, variable: Any, steps: Callable[[], Any], number: int) -> None:
         self._variable = variable
-        self._seed = seed
+        self._steps = steps
+        self._number = number
         self._should_act_as_resource_variable = True  # a mark that TensorFlow looks for where it saves
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_variable", "_seed"):  # asked for by copy, before they are there
+        if name == "_variable":  # asked for by copy, before they are there
             raise AttributeError(name)
         return getattr(self._variable, name)
 
@@ -95,7 +97,7 @@ class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore
 
     def assign(self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True) -> Any:
         value = tf.ensure_shape(tf.cast(tf.convert_to_tensor(value), tf.float32), self.shape)
-        self._variable.assign(round_stochastically(value, self._seed()))
+        self._variable.assign(round_stochastically(value, self._steps(), self._number))
         kept, place = _place(self)
         kept.pop(place, None)
         return self

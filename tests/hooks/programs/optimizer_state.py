@@ -13,7 +13,7 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
 DATA = np.random.default_rng(0)
-X, Y = DATA.normal(size=(256, 64)).astype("float32"), DATA.integers(0, 10, 256)
+X, Y = DATA.normal(size=(256, 128)).astype("float32"), DATA.integers(0, 10, 256)
 
 
 def train(library, wrap):
