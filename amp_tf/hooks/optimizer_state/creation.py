@@ -22,7 +22,7 @@ from amp_tf.hooks.process import notices, summary
 _NAMES = ("accumulated_delta_var", "accumulated_grad", "accumulator", "average_gradient", "momentum", "norm")
 MOMENTS = frozenset((*_NAMES, "velocity", "velocity_hat", "m", "u", "v", "vhat"))  #: the last four are tf_keras' names
 _SCHEDULE_FREE, _WEIGHTS = "ScheduleFreeAdamW", {"momentum"}  # its momentum is where the weights go
-_SMALLEST = 1 << 14  # elements; below, rounding takes more than it saves: biases, scales, small kernels
+_SMALLEST = 4096  # elements; below, rounding takes more than it saves: biases, scales, small kernels
 
 _patches = Patches()
 _lock = threading.Lock()

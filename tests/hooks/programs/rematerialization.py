@@ -82,7 +82,7 @@ if POLICY != "float32":
         found["error"] = f"{type(error).__name__}: {error}"
 else:
     for make in (convnet, mlp, transformer):
-        for jit in (False, make is not transformer):
+        for jit in (False, True):
             found[f"{make.__name__} {jit}"] = train(make(), jit_compile=jit)()
     for remat in (False, True):
         fit = train(mlp(remat, 256), 1024)
