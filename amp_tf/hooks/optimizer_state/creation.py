@@ -38,7 +38,7 @@ def install(config: AmpConfig) -> None:
 
     for library in ("keras", "tf_keras"):
         optimizers: Any = getattr(sys.modules.get(library), "optimizers", None)
-        if not hasattr(optimizers, "Optimizer") or not _runs_on_tensorflow(library):
+        if not hasattr(optimizers, "Optimizer") or (library == "keras" and not _runs_on_tensorflow()):
             continue
         for name, ours in (
             ("add_variable_from_reference", _add_variable),
@@ -60,8 +60,8 @@ def uninstall() -> None:
     _patches.restore()
 
 
-def _runs_on_tensorflow(library: str) -> bool:
-    return library == "tf_keras" or sys.modules[library].backend.backend() == "tensorflow"
+def _runs_on_tensorflow() -> bool:
+    return bool(sys.modules["keras"].backend.backend() == "tensorflow")
 
 
 def _add_variable(original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -70,7 +70,12 @@ def _add_variable(original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -
 
     reference = args[0] if args else kwargs.get("reference_variable", kwargs.get("model_variable"))
     name = args[1] if len(args) > 1 else kwargs.get("name", kwargs.get("variable_name"))
-    if not _is_narrow(optimizer, reference, name):
+    try:
+        is_narrow = _is_narrow(optimizer, reference, name)
+    except Exception as error:  # a class that is unlike Keras' own
+        is_narrow = False
+        _warn("failed", f"a state stays in float32 ({type(error).__name__}: {error})")
+    if not is_narrow:
         return original(optimizer, *args, **kwargs)
     with tf.variable_creator_scope(_creator(optimizer)):
         return original(optimizer, *args, **kwargs)
@@ -84,8 +89,7 @@ def _is_narrow(optimizer: Any, reference: Any, name: Any) -> bool:
     size = tf.TensorShape(reference.shape).num_elements() or 0
     if tf.as_dtype(dtype) != tf.float32 or size < _SMALLEST:
         return False
-    left = _why_left(optimizer, name)
-    if left:
+    if left := _why_left(optimizer, name):
         kind = type(optimizer).__name__
         _warn(f"{kind}.{name}", f"{name!r} of {kind} stays in float32: {left}")
     with _lock:
