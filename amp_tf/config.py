@@ -40,6 +40,7 @@ from amp_tf.values import (
 
 PrecisionName = Literal["auto", "float16", "bfloat16"]
 AllReduceName = Literal["float32", "float16", "bfloat16"]
+OptimizerStateName = Literal["float32", "bfloat16"]
 TargetName = Literal["auto", "gpu", "cpu"]
 GoalName = Literal["speed", "memory"]
 LevelName = Literal["DEFAULT", "UNSAFE_FORCE_ALL", "TREAT_INFER_AS_DENY", "TENSOR_CORES_ONLY"]
@@ -47,6 +48,7 @@ ListName = Literal["allow", "infer", "deny", "clear"]
 
 PRECISIONS: tuple[str, ...] = get_args(PrecisionName)
 ALLREDUCE: tuple[str, ...] = get_args(AllReduceName)
+OPTIMIZER_STATES: tuple[str, ...] = get_args(OptimizerStateName)
 TARGETS: tuple[str, ...] = get_args(TargetName)
 GOALS: tuple[str, ...] = get_args(GoalName)
 LEVELS: tuple[str, ...] = get_args(LevelName)
@@ -58,6 +60,7 @@ LOSS_SCALING_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"
 SWITCH_VARS = (ENABLE_VAR, GRAPH_REWRITE_VAR, LOSS_SCALING_VAR)
 DISABLE_VAR = "AMP_TF_DISABLE"
 ALLREDUCE_VAR = "AMP_TF_ALLREDUCE"
+OPTIMIZER_STATE_VAR = "AMP_TF_OPTIMIZER_STATE"
 WATCHDOG_VAR = "AMP_TF_WATCHDOG"
 WATCHDOG_LOCK = "amp_tf.watchdog.lock"
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
@@ -86,6 +89,8 @@ class AmpConfig:
         force_f16: patterns; a node that one of them is for is converted wherever its op can be.
         allreduce: ``"float32"``, ``"float16"`` or ``"bfloat16"``: the type in which MirroredStrategy and
             MultiWorkerMirroredStrategy sum gradients over replicas.
+        optimizer_state: ``"float32"`` or ``"bfloat16"``: the type in which the optimizers of Keras and tf_keras keep
+            their moments; the update is computed in float32, and rounded stochastically.
         ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it does not pay.
         lock: a lock file of ``amp-tf tune``: the layers and nodes that it names stay in float32; ``None`` for none.
         watchdog: whether ``fit`` of Keras and tf_keras is watched: a step that goes wrong in 16 bit and not in float32
@@ -120,6 +125,7 @@ class AmpConfig:
     keep_float32: Sequence[str] = ()
     force_f16: Sequence[str] = ()
     allreduce: AllReduceName = "float32"
+    optimizer_state: OptimizerStateName = "float32"
     ignore_performance: bool = False
     lock: str | None = None
     watchdog: bool = False
@@ -129,10 +135,10 @@ class AmpConfig:
     monitor_every: int = 500
 
     def __post_init__(self) -> None:
-        for field in ("precision", "allreduce"):
+        for field in ("precision", "allreduce", "optimizer_state"):
             object.__setattr__(self, field, dtype_name(getattr(self, field)))
         choices = {"precision": PRECISIONS, "level": LEVELS, "target": TARGETS, "goal": GOALS, "allreduce": ALLREDUCE}
-        for field, valid in choices.items():
+        for field, valid in {**choices, "optimizer_state": OPTIMIZER_STATES}.items():
             check_choice(getattr(self, field), valid, where=f"AmpConfig.{field}")
         for field in _BOOL_FIELDS:
             if not isinstance(value := getattr(self, field), bool):
@@ -202,6 +208,7 @@ class Settings(TypedDict, total=False):
     keep_float32: Sequence[str]
     force_f16: Sequence[str]
     allreduce: AllReduceName
+    optimizer_state: OptimizerStateName
     ignore_performance: bool
     lock: str | None
     watchdog: bool
@@ -483,6 +490,13 @@ ENV_VARS: tuple[EnvVar, ...] = (
         read_dtype(ALLREDUCE),
         _of_types(ALLREDUCE),
         "the type in which gradients are summed over replicas (MirroredStrategy, MultiWorkerMirroredStrategy)",
+    ),
+    EnvVar(
+        OPTIMIZER_STATE_VAR,
+        "optimizer_state",
+        read_dtype(OPTIMIZER_STATES),
+        _of_types(OPTIMIZER_STATES),
+        "the type in which Keras' and tf_keras' optimizers keep their moments: half the memory, rounded stochastically",
     ),
     EnvVar(
         f"{_PREFIX}LEVEL",

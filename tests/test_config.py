@@ -52,6 +52,7 @@ def test_an_empty_variable_counts_as_unset():
         ("AMP_TF_PRECISION", "FP16", "precision", "float16"),
         ("AMP_TF_PRECISION", "bf16", "precision", "bfloat16"),
         ("AMP_TF_ALLREDUCE", "bf16", "allreduce", "bfloat16"),
+        ("AMP_TF_OPTIMIZER_STATE", "bf16", "optimizer_state", "bfloat16"),
         *(("AMP_TF_ALLREDUCE", value, "allreduce", value) for value in ALLREDUCE),
         *((f"{PREFIX}LEVEL", value, "level", value) for value in LEVELS),
         (f"{PREFIX}LEVEL", "unsafe_force_all", "level", "UNSAFE_FORCE_ALL"),
@@ -92,6 +93,7 @@ def test_each_list_can_be_added_to_and_removed_from():
     [
         ("AMP_TF_PRECISION", "fp8", PRECISIONS),
         ("AMP_TF_PRECISION", "float32", PRECISIONS),
+        ("AMP_TF_OPTIMIZER_STATE", "float16", ("float32", "bfloat16")),
         (f"{PREFIX}LEVEL", "unsafe_force_some", LEVELS),
         (f"{PREFIX}IGNORE_PERFORMANCE", "yes", ("1", "true", "0", "false")),
         ("AMP_TF_KEEP_FLOAT32", "loss(", ("regular expressions of Python's re module",)),

@@ -72,6 +72,11 @@ IN_SENTENCES = {
     "python -m benchmarks.tune": ("tests/benchmarks/test_tune.py", "benchmarks.tune"),
     "python -m benchmarks.false_alarms --models 66": ("tests/benchmarks/test_false_alarms.py", '"--models"'),
     "python -m benchmarks.serving": ("tests/benchmarks/test_serving.py", "serving.main"),
+    "python -m benchmarks.optimizer_state": ("tests/benchmarks/test_optimizer_state.py", "benchmarks.optimizer_state"),
+    "python -m benchmarks.rematerialization": (
+        "tests/benchmarks/test_rematerialization.py",
+        "benchmarks.rematerialization",
+    ),
     "python -m benchmarks.watchdog": ("tests/benchmarks/test_watchdog.py", "benchmarks.watchdog"),
     "pip install --no-deps 'tf_keras==2.21.*'": ("scripts/test", '"--no-deps", f"tf_keras=={minor}.*"'),
     "pip install 'protobuf<7'": ("scripts/test", '"protobuf<7"'),

@@ -40,6 +40,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.xla.functions", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce.sums", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce.agreement", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.optimizer_state.creation", ("tensorflow", "keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.process.report_files", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.tflite", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", ("tensorflow", "keras", "tf_keras")),

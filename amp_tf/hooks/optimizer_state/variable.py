@@ -1,0 +1,178 @@
+"""A variable that is float32 to whoever reads or writes it, and bfloat16 in memory.
+
+The idea is that of Keras' AutoCastVariable: it wraps the variable that TensorFlow or a distribution strategy made, and
+hands on what has nothing to do with its type. Checkpoints, files and SavedModels get what a read gives, float32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_lib
+from tensorflow.python.ops import resource_variable_ops
+
+from amp_tf.hooks.optimizer_state.rounding import round_stochastically
+
+_HANDED_ON = (
+    "_constraint",
+    "_shared_name",
+    "aggregation",
+    "constraint",
+    "device",
+    "graph",
+    "initializer",
+    "name",
+    "op",
+    "shape",
+    "synchronization",
+    "trainable",
+)  # what tf.Variable itself defines; the rest finds its way through __getattr__
+_VALUE = "VARIABLE_VALUE"  # the name in a checkpoint
+
+_here = threading.local()
+
+
+@contextlib.contextmanager
+def step() -> Iterator[None]:
+    """Within the block, where an optimizer's step is traced, a variable is cast to float32 once until it is assigned.
+
+    Optimizers ask for a moment by its variable, several times in one formula. Eagerly nothing is kept, which would be
+    all moments in float32.
+    """
+    outer, _here.kept = getattr(_here, "kept", None), {}
+    try:
+        yield
+    finally:
+        _here.kept = outer
+
+
+class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore[misc]
+    """A variable of float32 that is kept in bfloat16 and rounded stochastically.
+
+    Args:
+        variable: a bfloat16 variable, perhaps one of several replicas.
+        steps: called as values are assigned, for the number of the step; the same on all replicas.
+        number: of the variable, so that no two are rounded alike.
+    """
+
+    def __init__(self, variable: Any, steps: Callable[[], Any], number: int) -> None:
+        self._variable = variable
+        self._steps = steps
+        self._number = number
+        self._should_act_as_resource_variable = True  # a mark that TensorFlow looks for where it saves
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_variable":  # asked for by copy, before they are there
+            raise AttributeError(name)
+        return getattr(self._variable, name)
+
+    def __repr__(self) -> str:
+        return f"<amp_tf.NarrowVariable {self.name!r} shape={self.shape}, float32 kept in bfloat16>"
+
+    @property
+    def dtype(self) -> Any:
+        """The type of what is read and written."""
+        return tf.float32
+
+    @property
+    def kept_in(self) -> Any:
+        """The variable of bfloat16."""
+        return self._variable
+
+    def value(self) -> Any:
+        kept, place = _place(self)
+        if place not in kept:
+            kept[place] = tf.cast(self._variable.value(), tf.float32)
+        return kept[place]
+
+    def read_value(self) -> Any:
+        return self.value()
+
+    def numpy(self) -> Any:
+        return self.value().numpy()
+
+    def assign(self, value: Any, use_locking: Any = None, name: Any = None, read_value: bool = True) -> Any:
+        value = tf.ensure_shape(tf.cast(tf.convert_to_tensor(value), tf.float32), self.shape)
+        self._variable.assign(round_stochastically(value, self._steps(), self._number))
+        kept, place = _place(self)
+        kept.pop(place, None)
+        return self
+
+    def assign_add(self, delta: Any, use_locking: Any = None, name: Any = None, read_value: bool = True) -> Any:
+        return self.assign(self.value() + delta)
+
+    def assign_sub(self, delta: Any, use_locking: Any = None, name: Any = None, read_value: bool = True) -> Any:
+        return self.assign(self.value() - delta)
+
+    def scatter_add(self, sparse_delta: Any, use_locking: Any = False, name: Any = None) -> Any:
+        """Adds to some rows. All are written again; where nothing is added, they are exact and stay as they are."""
+        return self._scatter(tf.tensor_scatter_nd_add, sparse_delta)
+
+    def scatter_sub(self, sparse_delta: Any, use_locking: Any = False, name: Any = None) -> Any:
+        return self._scatter(tf.tensor_scatter_nd_sub, sparse_delta)
+
+    def scatter_update(self, sparse_delta: Any, use_locking: Any = False, name: Any = None) -> Any:
+        return self._scatter(tf.tensor_scatter_nd_update, sparse_delta)
+
+    def sparse_read(self, indices: Any, name: Any = None) -> Any:
+        return tf.cast(self._variable.sparse_read(indices, name=name), tf.float32)
+
+    def _scatter(self, combine: Callable[..., Any], slices: Any) -> Any:
+        values = tf.cast(slices.values, tf.float32)
+        return self.assign(combine(self.value(), slices.indices[:, tf.newaxis], values))
+
+    def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
+        return tf.convert_to_tensor(self.value(), dtype=dtype, name=name)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        return {_VALUE: self.value()}
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
+        self._variable.assign(tf.cast(restored_tensors[_VALUE], tf.bfloat16))
+        return self
+
+    def _gather_saveables_for_checkpoint(self) -> Any:
+        return tf.__internal__.tracking.Trackable._gather_saveables_for_checkpoint(self)
+
+    def _write_object_proto(self, proto: Any, options: Any) -> None:
+        resource_variable_ops.write_object_proto_for_resource_variable(self, proto, options)
+
+    def _export_to_saved_model_graph(self, object_map: Any, tensor_map: Any, options: Any, **kwargs: Any) -> Any:
+        resources = self._variable._export_to_saved_model_graph(object_map, tensor_map, options, **kwargs)
+        object_map[self] = object_map[self._variable]
+        return resources
+
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        if self in object_map:
+            object_map[self].assign(self.value())
+        else:
+            object_map[self] = tf.Variable(self.value(), trainable=False)
+
+
+def _handed_on(name: str) -> property:
+    return property(lambda variable: getattr(variable.kept_in, name))
+
+
+def _to_tensor(variable: NarrowVariable, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:
+    return variable.__tf_tensor__(dtype, name)
+
+
+for _name in _HANDED_ON:
+    setattr(NarrowVariable, _name, _handed_on(_name))
+tf.register_tensor_conversion_function(NarrowVariable, _to_tensor)
+
+
+def _place(variable: NarrowVariable) -> tuple[dict[Any, Any], Any]:
+    """Where the value of a variable is kept: for one graph and, in an update, one replica."""
+    kept = getattr(_here, "kept", None)
+    if kept is None or tf.executing_eagerly():
+        return {}, None
+    replica = distribute_lib.get_update_replica_id()  # the updated variable itself where there is one replica
+    return kept, (id(variable), tf.compat.v1.get_default_graph(), replica if isinstance(replica, int) else 0)

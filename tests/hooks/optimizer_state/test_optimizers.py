@@ -1,0 +1,269 @@
+"""Optimizers of both Keras libraries with their moments in bfloat16: trained, saved, loaded, skipped, left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.config import AmpConfig
+from amp_tf.hooks.optimizer_state import creation
+from amp_tf.hooks.process import notices
+
+tf_keras = pytest.importorskip("tf_keras")
+LIBRARIES = (keras, tf_keras)
+NARROW = AmpConfig(optimizer_state="bfloat16")
+DATA = np.random.default_rng(0)
+X, Y = DATA.normal(size=(256, 128)).astype("float32"), DATA.integers(0, 10, 256)
+
+
+@pytest.fixture(autouse=True)
+def off_again() -> Iterator[None]:
+    notices.forget()
+    yield
+    creation.uninstall()
+    notices.forget()
+
+
+def variables(optimizer: Any) -> list[Any]:
+    found = optimizer.variables
+    return list(found() if callable(found) else (getattr(variable, "value", variable) for variable in found))
+
+
+def kept(optimizer: Any) -> list[Any]:
+    """The bfloat16 variables of an optimizer."""
+    return [variable.kept_in for variable in variables(optimizer) if type(variable).__name__ == "NarrowVariable"]
+
+
+def arrays(optimizer: Any) -> list[Any]:
+    return [np.asarray(variable.numpy()) for variable in variables(optimizer)]
+
+
+def new_variable(library: Any, shape: tuple[int, ...] = (128, 128), dtype: str = "float32") -> Any:
+    value = np.random.default_rng(1).normal(size=shape).astype(dtype)
+    return keras.Variable(value, dtype=dtype) if library is keras else tf.Variable(value)
+
+
+def trained(library: Any, optimizer: Any, *, jit: bool = False) -> tuple[Any, Any]:
+    """How far a weight went by 20 noisy gradients, and the optimizer's state in bfloat16."""
+    variable = new_variable(library)
+    optimizer.build([variable])
+    start = variable.numpy()
+
+    @tf.function(autograph=False, jit_compile=jit)
+    def step(number: Any) -> None:
+        gradient = tf.random.stateless_uniform(variable.shape, tf.stack([number, 5]), 0.1, 0.5, alg="philox")
+        optimizer.apply_gradients([(gradient, variable)])
+
+    for number in tf.range(20):
+        step(number)
+    return variable.numpy() - start, kept(optimizer)
+
+
+OPTIMIZERS: dict[str, tuple[dict[str, Any], int]] = {  # settings, and how many of the moments are kept in bfloat16
+    "Adadelta": ({"learning_rate": 1.0}, 2),
+    "Adagrad": ({}, 1),
+    "Adam": ({"amsgrad": True}, 3),
+    "AdamW": ({"clipnorm": 1.0}, 2),
+    "Adamax": ({}, 2),
+    "Ftrl": ({}, 1),
+    "Lion": ({"use_ema": True}, 1),
+    "Nadam": ({}, 2),
+    "RMSprop": ({"momentum": 0.9}, 2),
+    "SGD": ({"momentum": 0.9, "nesterov": True}, 1),
+    "Lamb": ({}, 2),
+    "Muon": ({}, 1),
+    "ScheduleFreeAdamW": ({}, 1),
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_goes_where_it_goes_in_float32(library: Any, name: str) -> None:
+    """Moments differ by a rounding of 2⁻⁷ at most, and so do the steps; Muon magnifies what is small in a moment."""
+    make = getattr(library.optimizers, name, None)
+    if make is None:
+        pytest.skip(f"this {library.__name__} has no {name}")
+    settings, narrow = OPTIMIZERS[name]
+    expected, none = trained(library, make(**settings))
+    creation.install(NARROW)
+    found, moments = trained(library, make(**settings))
+    assert none == []
+    assert [moment.dtype for moment in moments] == [tf.bfloat16] * narrow
+    bound = 2**-4 if name == "Muon" else 2**-7
+    assert np.linalg.norm(found - expected) < bound * np.linalg.norm(expected)
+    assert abs(np.mean(found - expected)) < 2**-10 * np.mean(abs(expected))
+
+
+def test_xla_goes_where_it_goes_in_float32() -> None:
+    expected, _ = trained(keras, keras.optimizers.Adam(), jit=True)
+    creation.install(NARROW)
+    found, moments = trained(keras, keras.optimizers.Adam(), jit=True)
+    assert [moment.dtype for moment in moments] == [tf.bfloat16] * 2
+    assert np.linalg.norm(found - expected) < 2**-7 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "dtype"),
+    [
+        (keras.optimizers.Adam, (63, 65), "float32"),
+        (keras.optimizers.Adam, (128, 128), "float64"),
+        (lambda: keras.optimizers.SGD(use_ema=True, gradient_accumulation_steps=2), (128, 128), "float32"),
+        (lambda: keras.optimizers.RMSprop(centered=True), (128, 128), "float32"),  # a variance, by a difference
+    ],
+)
+def test_small_or_wider_variables_and_weights_stay_in_float32(make: Any, shape: Any, dtype: str) -> None:
+    creation.install(NARROW)
+    optimizer = make()
+    optimizer.build([new_variable(keras, shape, dtype)])
+    assert kept(optimizer) == []
+
+
+def new_model(library: Any, **settings: Any) -> Any:
+    library.utils.set_random_seed(0)
+    dense = library.layers.Dense
+    model = library.Sequential([library.layers.Input((128,)), dense(128, activation="relu"), dense(10)])
+    loss = library.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(library.optimizers.Adam(1e-3), loss, **settings)
+    return model
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("source", ["float32", "bfloat16"])
+def test_files_are_float32_both_ways(library: Any, source: str, tmp_path: Path) -> None:
+    """What goes from bfloat16 to float32 is exact; the other way it is rounded by 2⁻⁸ at most, once."""
+    other = "float32" if source == "bfloat16" else "bfloat16"
+    creation.install(AmpConfig(optimizer_state=source))
+    model = new_model(library)
+    model.fit(X, Y, batch_size=64, verbose=0)
+    saved = arrays(model.optimizer)
+    model.save(tmp_path / "model.keras")
+    path = tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoint"))
+    types = tf.train.load_checkpoint(path).get_variable_to_dtype_map().values()
+    assert tf.bfloat16 not in types
+    creation.install(AmpConfig(optimizer_state=other))
+    restored = new_model(library)
+    status = tf.train.Checkpoint(model=restored).restore(path)
+    restored.optimizer.build(restored.trainable_variables)
+    status.assert_consumed()
+    for loaded in (restored, library.models.load_model(tmp_path / "model.keras")):
+        assert len(kept(loaded.optimizer)) == (2 if other == "bfloat16" else 0)
+        for found, expected in zip(arrays(loaded.optimizer), saved, strict=True):
+            assert found.dtype == expected.dtype
+            np.testing.assert_allclose(found, expected, rtol=2**-7 if other == "bfloat16" else 0, atol=0)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_saved_model_holds_float32(library: Any, tmp_path: Path) -> None:
+    creation.install(NARROW)
+    model = new_model(library)
+    model.fit(X[:64], Y[:64], verbose=0)
+    assert kept(model.optimizer)
+    tf.saved_model.save(model, str(tmp_path))
+    types = tf.train.load_checkpoint(str(tmp_path / "variables/variables")).get_variable_to_dtype_map().values()
+    assert tf.float32 in types
+    assert tf.bfloat16 not in types
+    tf.saved_model.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("settings", [{"steps_per_execution": 2}, {"run_eagerly": True}])
+def test_fit_trains_as_in_float32(settings: dict[str, Any]) -> None:
+    losses = []
+    for state in ("float32", "bfloat16"):
+        creation.install(AmpConfig(optimizer_state=state))
+        model = new_model(keras, **settings)
+        losses.append(model.fit(X, Y, batch_size=64, epochs=3, verbose=0, shuffle=False).history["loss"])
+    assert len(kept(model.optimizer)) == 2
+    assert losses[1][-1] < losses[1][0]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)  # loss is smooth in the weights, which differ by 2⁻⁸
+
+
+def test_a_skipped_step_leaves_the_state_as_it_is() -> None:
+    creation.install(NARROW)
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=8.0)
+    variable = new_variable(keras)
+    optimizer.build([variable])
+
+    @tf.function(autograph=False)
+    def step(gradient: Any) -> None:
+        optimizer.apply_gradients([(gradient, variable)])
+
+    step(tf.fill((128, 128), 0.3))
+    before = [tf.bitcast(moment, tf.uint16).numpy() for moment in kept(optimizer)]
+    step(tf.fill((128, 128), np.inf))
+    for moment, bits in zip(kept(optimizer), before, strict=True):
+        assert bits.any()
+        np.testing.assert_array_equal(tf.bitcast(moment, tf.uint16).numpy(), bits)
+
+
+def test_rows_without_a_gradient_stay_and_others_add_up() -> None:
+    creation.install(NARROW)
+    table = tf.Variable(tf.zeros((512, 32)))
+    optimizer = tf_keras.optimizers.Adagrad(initial_accumulator_value=0.1)
+    optimizer.build([table])
+    (accumulator,) = kept(optimizer)
+    before = accumulator.numpy()
+    gradient = tf.IndexedSlices(tf.ones((3, 32)), tf.constant([5, 9, 5]), (512, 32))
+    tf.function(lambda: optimizer.apply_gradients([(gradient, table)]), autograph=False)()
+    after = np.asarray(accumulator.numpy(), np.float32)
+    np.testing.assert_array_equal(np.delete(after, (5, 9), 0), np.asarray(np.delete(before, (5, 9), 0), np.float32))
+    np.testing.assert_allclose(after[[5, 9]], [[4.1] * 32, [1.1] * 32], rtol=2**-7)
+
+
+def test_no_op_of_the_update_is_converted() -> None:
+    """What the optimizer computes stays in float32 under amp_tf: its nodes but the gradients' Identity do."""
+    creation.install(NARROW)
+    weights = [new_variable(keras, (128, 128)) for _ in range(2)]
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(weights)
+
+    @tf.function(autograph=False)
+    def step(x: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.nn.relu(x @ weights[0].value) @ weights[1].value))
+        optimizer.apply_gradients(zip(tape.gradient(loss, [w.value for w in weights]), weights, strict=True))
+
+    graph = step.get_concrete_function(tf.TensorSpec((128, 128))).graph.as_graph_def()
+    before = {node.name: node for node in graph.node}
+    result = amp_tf.rewrite(graph, AmpConfig(precision="bfloat16", target="cpu")).graph
+    changed = [node for node in result.node if node.name in before and node.attr["T"] != before[node.name].attr["T"]]
+    assert "MatMul" in {node.op for node in changed}
+    assert {node.op for node in changed if node.name.startswith("adam")} <= {"Identity"}
+
+
+LEFT: dict[str, tuple[Callable[[], Any], str]] = {
+    "TF1": (lambda: tf.compat.v1.train.AdamOptimizer(), "the state of AdamOptimizer stays in float32: its kernels"),
+    "legacy": (lambda: tf_keras.optimizers.legacy.Adam(), "the state of Adam stays in float32: its kernels"),
+    "weights": (
+        lambda: keras.optimizers.Ftrl().build([new_variable(keras)]),
+        "'linear' of Ftrl stays in float32: it is not known as a moment",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_what_is_left_is_told_once(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    make, text = LEFT[kind]
+    creation.install(NARROW)
+    make()
+    make()
+    messages = [record.getMessage() for record in caplog.records if "AMP_TF_OPTIMIZER_STATE" in record.getMessage()]
+    assert len(messages) == 1
+    assert messages[0].startswith(f"amp_tf: AMP_TF_OPTIMIZER_STATE: {text}")
+
+
+def test_uninstall_gives_everything_back() -> None:
+    names = ("add_variable_from_reference", "__init__", "_distributed_tf_update_step")
+    classes = {cls for library in LIBRARIES for cls in library.optimizers.Optimizer.__mro__}
+    before = {(cls, name): vars(cls).get(name) for cls in classes for name in names}
+    creation.install(NARROW)
+    creation.install(NARROW)
+    assert {key: vars(key[0]).get(key[1]) for key in before} != before
+    creation.uninstall()
+    assert {key: vars(key[0]).get(key[1]) for key in before} == before
