@@ -1,10 +1,15 @@
-"""Nodes that pass a float32 value through unchanged, to products and to others."""
+"""Nodes that pass a float32 value through unchanged, or a part of it, to products and to others."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from amp_tf.oplists.table import HANDING_ON
+from amp_tf.graph.edits import Tensor
+from amp_tf.graph.indices import Node, Unit
+from amp_tf.graph.sizes import NOMINAL_BATCH, shape_of
+from amp_tf.oplists.table import HANDING_ON, PICKING, PINNED, VARIABLE_VALUES
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.reasons import FORCED, Rule
 
@@ -35,3 +40,46 @@ def leave_carried_values(canvas: Canvas) -> None:
     shared = free & values.sources_of(~converted)
     found = shared | values.upstream(shared, through=free)
     canvas.unpaint_allow(units_of(canvas.view.spread(found)), Rule.CARRIED)
+
+
+def leave_picked_values(canvas: Canvas) -> None:
+    """What picks rows of a float32 table stays in float32, where no other converted node reads the table.
+
+    The cast then stands behind it: of a table of embeddings the rows that were looked up are cast, not the table, which
+    Keras 3 gathers from as a tensor. Values are the same to the last bit. A table is a variable, or what is larger than
+    all that is picked of it; a variable that is known to be smaller is cast as a whole. In loops nothing is moved,
+    because what picks there picks again and again.
+
+    Difference "picked-value": TensorFlow casts the table in each step.
+
+    Example (bfloat16)::
+
+        handle = VarHandleOp() dtype=float32 shape=[5000, 8]
+        table = ReadVariableOp(handle) dtype=float32
+        rows = Const() dtype=int32 value=int32[4]*7
+        axis = Const() dtype=int32 value=int32[]*0
+        found = GatherV2(table, rows, axis) Tindices=int32 Taxis=int32  f16 → float32
+        allow1 = MatMul(found, x)                                       f16
+    """
+    view, edges = canvas.view, canvas.view.edges
+    if canvas.is_loop_body or view.nodes_with(PINNED):
+        return
+    meet = (canvas.is_float32[edges.src_unit] & (canvas.allow[edges.src_unit] ^ 1) & canvas.allow[edges.dst_unit]) == 1
+    whole = meet & ~(view.mask_with(PICKING)[edges.dst_node] & (edges.dst_position == 0))
+    cast = set(edges.at(whole).rows("src_node", "src_port"))
+    picked: dict[Tensor, dict[Node, Unit]] = {}
+    for *tensor, node, unit in edges.at(meet).rows("src_node", "src_port", "dst_node", "dst_unit"):
+        if tuple(tensor) not in cast:
+            picked.setdefault((tensor[0], tensor[1]), {})[node] = unit
+    for (source, port), units in picked.items():
+        sizes = [_size(canvas, node) for node in units]
+        table = _size(canvas, source, port)
+        is_larger = sum(sizes) < table if table and all(sizes) else view.ops[source] in VARIABLE_VALUES
+        if is_larger and not any(canvas.rule[unit] in FORCED for unit in units.values()):
+            canvas.unpaint_allow(units.values(), Rule.PICKED)
+
+
+def _size(canvas: Canvas, node: Node, port: int = 0) -> int:
+    """How many elements a result has, an unknown dimension counted as :data:`NOMINAL_BATCH`; 0 where nobody knows."""
+    shape = None if canvas.shapes is None else shape_of(canvas.shapes, canvas.view.names[node], port)
+    return 0 if shape is None else math.prod(NOMINAL_BATCH if size < 0 else size for size in shape)

@@ -152,6 +152,7 @@ RULES: tuple[Row, ...] = (
     Row("lone narrow sums", exact.drop_narrow_sums, difference="narrow-sum", reason=Rule.SUMS),
     Row("promoted differences", differences.promote_differences, difference="difference", reason=Rule.DIFFERENCE),
     Row("carried values", carriers.leave_carried_values, difference="carried-value", reason=Rule.CARRIED),
+    Row("picked values", carriers.leave_picked_values, difference="picked-value"),
     Row("maxima", exact.match_maxima, difference="lost-maximum", reason=Rule.COMPARED),
     Row("loop entries", loops.match_entries, difference="loop-entry"),
     Row("fused products", rules.match_fused_types),

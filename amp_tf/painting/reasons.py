@@ -59,6 +59,7 @@ class Rule(enum.IntEnum):
     NO_FUSED_KERNEL = 133
     JOINED = 134
     KEPT_BY_LOCK = 135
+    PICKED = 136
 
     @property
     def converts(self) -> bool:
@@ -128,6 +129,7 @@ _WORDS = {
     Rule.CENTRED: "it takes a weighted mean off values, which then add up to zero, or is a part of that mean",
     Rule.NORM: "it computes the root of a sum of squares, by which a whole vector is then divided",
     Rule.JOINED: "it joins float32 data to what a product gave, at the size of the data",
+    Rule.PICKED: "it picks a part of a larger float32 tensor, and what it picks is cast instead",
     Rule.CARRIED: "it passes a float32 value through unchanged, also to nodes in float32",
 }
 

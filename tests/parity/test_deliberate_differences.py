@@ -329,6 +329,18 @@ def test_carried_value(mode: Mode) -> None:
     assert ours & {"flat", "allow1"} == {"allow1"}
 
 
+@pytest.mark.parametrize("mode", [FP16, BF16])
+def test_picked_value(mode: Mode) -> None:
+    def build() -> None:
+        table = tf.compat.v1.get_variable("table", (5000, 32), use_resource=True)
+        found = tf.gather(table.value(), list(range(32)), name="found")
+        tf.identity(matmul(found, "allow1"), name="fetch")
+
+    original, ours = both(graph_of(build), mode)
+    assert {"found", "allow1"} <= original
+    assert ours & {"found", "allow1"} == {"allow1"}
+
+
 def test_joined() -> None:
     def build() -> None:
         place = tf.compat.v1.placeholder(tf.float32, (32, 32), name="place")
