@@ -1,0 +1,96 @@
+"""Forecasts a year of monthly series of any size: N-BEATS, in tf_keras.
+
+Oreshkin et al., N-BEATS: Neural basis expansion analysis for interpretable time series forecasting, ICLR 2020
+(arXiv:1905.10437): blocks that take from the past what they explain, and add to the forecast; trained on sMAPE.
+"""
+
+import argparse
+import json
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+
+HORIZON, PAST, LENGTH = 12, 36, 132
+
+
+def make_series(count, rng):
+    """Trend, season and noise that multiply, as sales have them, from tens to hundred thousands; all positive."""
+    month = np.arange(LENGTH)
+    level = 10 ** rng.uniform(1, 5, (count, 1))
+    trend = 1 + rng.normal(0, 0.4, (count, 1)) * month / LENGTH + 0.15 * np.sin(month / rng.uniform(15, 40, (count, 1)))
+    season = rng.normal(0, 0.2, (count, 12))
+    season = np.exp(np.take(season - season.mean(1, keepdims=True), month % 12, axis=1))
+    noise = np.exp(np.cumsum(rng.normal(0, 0.015, (count, LENGTH)), axis=1) + rng.normal(0, 0.03, (count, LENGTH)))
+    return (level * np.maximum(trend, 0.2) * season * noise).astype("float32")
+
+
+class Block(keras.layers.Layer):
+    """Four layers, and what they say about past and future."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.hidden = [keras.layers.Dense(width, activation="relu") for _ in range(4)]
+        self.past = keras.layers.Dense(PAST, use_bias=False)
+        self.future = keras.layers.Dense(HORIZON, use_bias=False)
+
+    def call(self, x):
+        for layer in self.hidden:
+            x = layer(x)
+        return self.past(x), self.future(x)
+
+
+class NBeats(keras.Model):
+    """(batch, past) -> (batch, horizon), both as large as the series is."""
+
+    def __init__(self, blocks=6, width=256):
+        super().__init__()
+        self.blocks = [Block(width) for _ in range(blocks)]
+
+    def call(self, series):
+        level = tf.reduce_max(series, axis=1, keepdims=True)
+        rest = series / level
+        forecast = tf.zeros_like(series[:, :HORIZON])
+        for block in self.blocks:
+            past, future = block(rest)
+            rest = rest - past
+            forecast = forecast + future
+        return forecast * level
+
+
+def smape(truth, found):
+    """In percent."""
+    return tf.reduce_mean(200.0 * tf.abs(truth - found) / (tf.abs(truth) + tf.abs(found)), axis=-1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=500)
+    args = parser.parse_args()
+    keras.utils.set_random_seed(args.seed)
+    rng = np.random.default_rng(0)
+    series = make_series(1000, rng)
+    rows, ends = (
+        rng.integers(0, len(series), args.batch * args.steps),
+        rng.integers(PAST, LENGTH - 2 * HORIZON, args.batch * args.steps),
+    )
+    x = series[rows[:, None], ends[:, None] + np.arange(-PAST, 0)]
+    y = series[rows[:, None], ends[:, None] + np.arange(HORIZON)]
+
+    model = NBeats()
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay(
+        [args.steps // 2, args.steps * 3 // 4], [1e-3, 5e-4, 1e-4]
+    )
+    model.compile(keras.optimizers.Adam(schedule), smape)
+    model.fit(x, y, batch_size=args.batch, epochs=1, verbose=2)
+
+    past, future = series[:, -PAST - HORIZON : -HORIZON], series[:, -HORIZON:]
+    found = model.predict(past, batch_size=500, verbose=0).astype("float32")
+    naive = float(tf.reduce_mean(smape(future, past[:, -12:])))
+    print(json.dumps({"metric": "sMAPE, %", "value": float(tf.reduce_mean(smape(future, found))), "chance": naive}))
+
+
+if __name__ == "__main__":
+    main()
