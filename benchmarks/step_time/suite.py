@@ -61,28 +61,26 @@ class Row:
     error: str = ""
 
 
-class Worker:
-    """One process. It is started at once and ends with :meth:`close`.
+class Process:
+    """A process of one mode that reads commands from stdin. It is started at once and ends with :meth:`close`.
+
+    Args:
+        module: what runs in it.
+        mode: sets its environment and names its Python.
+        options: its argument, as JSON.
 
     Raises:
         RuntimeError: the mode needs an environment that is not there.
     """
 
-    def __init__(self, model: str, mode: Mode, batch: int | None, settings: Settings) -> None:
-        options = {
-            "model": model,
-            "mode": mode.name,
-            "batch": batch,
-            "size": settings.size,
-            "precision": settings.precision,
-        }
+    def __init__(self, module: str, mode: Mode, options: dict[str, Any]) -> None:
         if not mode.python.exists():
             raise RuntimeError(
                 f"{mode.name} runs in {mode.python}, which is not there: python -m {mode.made_by} makes it"
             )
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
         self._process = subprocess.Popen(
-            [str(mode.python), "-m", "benchmarks.step_time.worker", json.dumps(options)],
+            [str(mode.python), "-m", module, json.dumps(options)],
             env=environment(mode),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -118,6 +116,20 @@ class Worker:
         self._process.kill()
         self._process.communicate()
         self._errors.close()
+
+
+class Worker(Process):
+    """The process of one model of the suite."""
+
+    def __init__(self, model: str, mode: Mode, batch: int | None, settings: Settings) -> None:
+        options = {
+            "model": model,
+            "mode": mode.name,
+            "batch": batch,
+            "size": settings.size,
+            "precision": settings.precision,
+        }
+        super().__init__("benchmarks.step_time.worker", mode, options)
 
 
 def measure(model: str, batch: int | None, modes: Sequence[Mode], ways: Sequence[Way], settings: Settings) -> list[Row]:

@@ -121,9 +121,9 @@ def new_runner(options: dict[str, Any], way: Way) -> Runner:
     return Runner(options["model"], options["size"], options["batch"], way)
 
 
-def _conversions(options: dict[str, Any]) -> tuple[int, int]:
+def conversions(mode: Mode) -> tuple[int, int]:
     """The nodes that amp_tf converted in this process so far, and the casts that it inserted."""
-    if not modes(options["precision"])[options["mode"]].is_ours:
+    if not mode.is_ours:
         return 0, 0
     from amp_tf.reporting import process
 
@@ -133,11 +133,12 @@ def _conversions(options: dict[str, Any]) -> tuple[int, int]:
 
 def prepare(options: dict[str, Any], way: Way) -> tuple[Runner, dict[str, Any]]:
     """Builds a runner and makes its first steps."""
-    before = _conversions(options)
+    mode = modes(options["precision"])[options["mode"]]
+    before = conversions(mode)
     runner = new_runner(options, way)
     begin = time.perf_counter()
     clock = runner.steps(FIRST_STEPS)
-    converted, casts = (after - earlier for after, earlier in zip(_conversions(options), before, strict=True))
+    converted, casts = (after - earlier for after, earlier in zip(conversions(mode), before, strict=True))
     return runner, {
         "converted": converted,
         "casts": casts,
