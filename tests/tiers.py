@@ -39,9 +39,8 @@ def _reaches(function: Any, seen: set[Any]) -> bool:
     if function in STARTERS:
         return True
     if isinstance(function, type):  # making an object counts as calling its methods
-        return any(
-            _reaches(method, seen) for method in vars(function).values() if isinstance(method, types.FunctionType)
-        )
+        methods = (value for base in function.__mro__ for value in vars(base).values())
+        return any(_reaches(method, seen) for method in methods if isinstance(method, types.FunctionType))
     is_ours = isinstance(function, types.FunctionType) and function.__code__.co_filename.startswith(_OURS)
     if function in seen or not is_ours:
         return False
