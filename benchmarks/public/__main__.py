@@ -7,7 +7,7 @@ slows the machine down slows all of them. A step is a call of the ``tf.function`
 memory is the process' peak less what it had when TensorFlow and Keras were imported. The programs know nothing of 16
 bit: the policy is set before they begin, and what does not run with it stands in the table with its error. Seeds differ
 in initialization and order of the data. A mode's metric counts as different where its mean differs from float32's by
-more than twice the pooled standard deviation of the seeds; with three seeds, chance alone does that in 7 of 100 rows.
+more than twice the standard deviation of float32's seeds, of which it takes three to say anything.
 With ``--rows``, runs that the file has are not repeated.
 """
 
@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.__main__ import compare
 from benchmarks.public.worker import PROGRAMS
 from benchmarks.step_time import suite, tables
 from benchmarks.step_time.modes import Mode, modes
@@ -32,6 +31,7 @@ from benchmarks.step_time.results import machine
 
 COMPARED = ("float32", "policy", "amp_tf", "all listed")
 SECONDS = 3.0  #: of a turn
+ENOUGH = 3  #: seeds of float32 that say how far the metric wanders by itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +106,9 @@ def measure(program: str, precision: str, chosen: Sequence[Mode], seed: int, arg
 def table(rows: Sequence[Run], precision: str) -> str:
     """Markdown: a row for each program and mode."""
     lines = [
-        "| program | batch | mode | held-out metric | of what float32 learned | differs | ms a step | × float32 "
-        "| memory, MiB | × float32 | nodes / casts |",
-        "|---|---:|---|---|---:|---|---:|---:|---:|---:|---:|",
+        "| program | batch | mode | held-out metric | seeds | of what float32 learned | differs | ms a step "
+        "| × float32 | memory, MiB | × float32 | nodes / casts |",
+        "|---|---:|---|---|---:|---:|---|---:|---:|---:|---:|---:|",
     ]
     for program in dict.fromkeys(row.program for row in rows):
         own = [row for row in rows if row.program == program and row.precision == precision]
@@ -125,15 +125,19 @@ def _line(mode: Mode, runs: Sequence[Run], reference: Sequence[Run]) -> str:
     cells = [first.program, str(first.batch), mode.title]
     values = {run.seed: run.value for run in runs if run.value is not None}
     if not values:
-        return "| " + " | ".join([*cells, f"**fails**: {first.error.replace('|', '/')[:160]}", *[""] * 7]) + " |"
+        return "| " + " | ".join([*cells, f"**fails**: {first.error.replace('|', '/')[:160]}", *[""] * 8]) + " |"
     theirs: dict[int, Any] = {run.seed: run.value for run in reference}
-    difference, pooled = compare(values, theirs)
     mean, base = statistics.fmean(values.values()), statistics.fmean(theirs.values())
-    deviation = statistics.stdev(values.values()) if len(values) > 1 else 0.0
-    cells.append(f"{first.metric} {mean:.4g} ± {deviation:.2g}")
+    spread = f" ± {statistics.stdev(values.values()):.2g}" if len(values) > 1 else ""
+    cells += [f"{first.metric} {mean:.4g}{spread}", str(len(values))]
     is_reference = mode.name == "float32"
     cells.append("" if is_reference else f"{(mean - first.chance) / (base - first.chance):.1%}")
-    cells.append("" if is_reference or abs(difference) <= 2 * pooled else f"{difference:+.2g}")
+    if is_reference:
+        cells.append("")
+    elif len(theirs) < ENOUGH:
+        cells.append("?")
+    else:
+        cells.append(f"{mean - base:+.2g}" if abs(mean - base) > 2 * statistics.stdev(theirs.values()) else "no")
     pairs = [pair for run in runs for other in reference if run.seed == other.seed for pair in _turns(run, other)]
     ours, others = (suite.Row("", "", "", ms=times) for times in zip(*pairs, strict=True))
     cells.append(f"{statistics.median(ours.ms):.1f}")

@@ -79,8 +79,11 @@ def brief(error: Exception) -> str:
     """An error in a line: of what Keras tells of a layer's error, the error itself, which it prints in bold."""
     text = str(error)
     found = re.search(r"\x1b\[1m(.*?)\x1b\[0m", text, re.DOTALL)
-    lines = (found[1] if found else text).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if found or len(lines) == 1 else lines[-1].strip()}"
+    line = (
+        found[1].splitlines()[0] if found else text.strip().splitlines()[-1].strip()
+    )  # a function's error ends with it
+    name = f"{type(error).__name__}: "
+    return line if line.startswith(name) else name + line
 
 
 def run(name: str, mode: Mode, arguments: list[str], turns: Turns) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def test_an_error_of_keras_is_the_one_that_it_prints_in_bold():
     assert brief(TypeError("Exception encountered.\n\n\x1b[1mbfloat16 is not float32.\x1b[0m\n\nArguments: …")) == (
         "TypeError: bfloat16 is not float32."
     )
+    assert brief(TypeError("in user code:\n\n  File …\n\n  TypeError: No.\n")) == "TypeError: No."
     assert brief(ValueError("in user code:\n\n  File …\n\n  No.\n")) == "ValueError: No."
 
 
@@ -63,16 +64,21 @@ def runs(mode, values, ms, **more):
 
 def test_the_table_says_what_differs_and_what_fails():
     failed = [public.Run("speech", "bfloat16", "policy", 0, 32, error="TypeError: float32 | bfloat16")]
-    rows = [*runs("float32", [0.2, 0.21, 0.19], 10.0), *runs("amp_tf", [0.2, 0.2, 0.2], 5.0, converted=7, casts=3)]
+    rows = [*runs("float32", [0.2, 0.21, 0.19], 10.0), *runs("amp_tf", [0.2], 5.0, converted=7, casts=3)]
     rows += [*runs("all listed", [0.4, 0.41, 0.39], 10.0), *failed]
     lines = public.table(rows, "bfloat16").splitlines()[2:]
     assert lines == [
-        "| speech | 32 | float32 | errors 0.2 ± 0.01 |  |  | 10.0 |  | 100 |  |  |",
-        "| speech | 32 | Keras mixed_bfloat16 | **fails**: TypeError: float32 / bfloat16 |  |  |  |  |  |  |  |",
-        "| speech | 32 | amp_tf | errors 0.2 ± 0 | 100.0% |  | 5.0 | 2.00 ± 0.00 | 100 | 1.00 | 7 / 3 |",
-        "| speech | 32 | amp_tf, AMP_TF_PRECISION=bfloat16 | errors 0.4 ± 0.01 | 75.0% | +0.2 | 10.0 | 1.00 ± 0.00 "
+        "| speech | 32 | float32 | errors 0.2 ± 0.01 | 3 |  |  | 10.0 |  | 100 |  |  |",
+        "| speech | 32 | Keras mixed_bfloat16 | **fails**: TypeError: float32 / bfloat16 |  |  |  |  |  |  |  |  |",
+        "| speech | 32 | amp_tf | errors 0.2 | 1 | 100.0% | no | 5.0 | 2.00 ± 0.00 | 100 | 1.00 | 7 / 3 |",
+        "| speech | 32 | amp_tf, AMP_TF_PRECISION=bfloat16 | errors 0.4 ± 0.01 | 3 | 75.0% | +0.2 | 10.0 | 1.00 ± 0.00 "
         "| 100 | 1.00 | 0 / 0 |",
     ]
+
+
+def test_fewer_than_three_seeds_of_float32_judge_nothing():
+    rows = [*runs("float32", [0.2, 0.3], 10.0), *runs("amp_tf", [0.9], 10.0)]
+    assert "| errors 0.9 | 1 | 13.3% | ? |" in public.table(rows, "bfloat16").splitlines()[3]
 
 
 @pytest.mark.slow
