@@ -63,6 +63,10 @@ class Run:
     casts: int = 0
     error: str = ""
 
+    def is_for(self, precision: str) -> bool:
+        """Whether it stands in the table of a 16-bit type; float32 does in both."""
+        return self.mode == "float32" or self.precision == precision
+
 
 def names() -> list[str]:
     """The programs."""
@@ -111,7 +115,7 @@ def table(rows: Sequence[Run], precision: str) -> str:
         "|---|---:|---|---|---:|---:|---|---:|---:|---:|---:|---:|",
     ]
     for program in dict.fromkeys(row.program for row in rows):
-        own = [row for row in rows if row.program == program and row.precision == precision]
+        own = [row for row in rows if row.program == program and row.is_for(precision)]
         by_mode = {name: [row for row in own if row.mode == name] for name in modes(precision)}
         reference = [row for row in by_mode["float32"] if row.value is not None]
         lines += [
@@ -172,9 +176,8 @@ def main(given: Sequence[str] | None = None) -> int:
     rows = [Run(**row) for row in json.loads(asked.rows.read_text())] if asked.rows and asked.rows.exists() else []
     for seed in range(asked.seeds):
         for name in chosen:
-            known = {
-                row.mode for row in rows if (row.program, row.precision, row.seed) == (name, asked.precision, seed)
-            }
+            own = (row for row in rows if row.program == name and row.seed == seed)
+            known = {row.mode for row in own if row.is_for(asked.precision)}
             missing = [modes(asked.precision)[mode] for mode in names_in(asked.modes) if mode not in known]
             found = measure(name, asked.precision, missing, seed, asked.arguments)
             for row in found:
