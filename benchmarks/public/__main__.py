@@ -6,9 +6,9 @@ Each run is a process of its own. The modes of a program live side by side and t
 slows the machine down slows all of them. A step is a call of the ``tf.function`` that takes most of a program's time;
 memory is the process' peak less what it had when TensorFlow and Keras were imported. The programs know nothing of 16
 bit: the policy is set before they begin, and what does not run with it stands in the table with its error. Seeds differ
-in initialization and order of the data. A mode's metric counts as different where its mean differs from float32's by
-more than twice the standard deviation of float32's seeds, of which it takes three to say anything.
-With ``--rows``, runs that the file has are not repeated.
+in initialization and order of the data. A mode is compared with float32 from the same seeds; its metric counts as
+different where the means differ by more than twice the standard deviation of float32's seeds, of which it takes three
+to say anything ("?" otherwise). With ``--rows``, runs that the file has are not repeated.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import re
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,27 +112,32 @@ def table(rows: Sequence[Run], precision: str) -> str:
     """Markdown: a row for each program and mode."""
     lines = [
         "| program | batch | mode | held-out metric | seeds | of what float32 learned | differs | ms a step "
-        "| × float32 | memory, MiB | × float32 | nodes / casts |",
+        "| speed × float32 | memory, MiB | × float32 | nodes / casts |",
         "|---|---:|---|---|---:|---:|---|---:|---:|---:|---:|---:|",
     ]
     for program in dict.fromkeys(row.program for row in rows):
         own = [row for row in rows if row.program == program and row.is_for(precision)]
         by_mode = {name: [row for row in own if row.mode == name] for name in modes(precision)}
         reference = [row for row in by_mode["float32"] if row.value is not None]
+        beside = {
+            row.seed for row in own if row.mode != "float32"
+        }  # from other seeds float32 ran alone, at other times
         lines += [
-            _line(modes(precision)[name], runs, reference) for name, runs in by_mode.items() if runs and reference
+            _line(modes(precision)[name], runs, reference, beside)
+            for name, runs in by_mode.items()
+            if runs and reference
         ]
     return "\n".join(lines)
 
 
-def _line(mode: Mode, runs: Sequence[Run], reference: Sequence[Run]) -> str:
+def _line(mode: Mode, runs: Sequence[Run], reference: Sequence[Run], beside: Collection[int]) -> str:
     first = runs[0]
     cells = [first.program, str(first.batch), mode.title]
     values = {run.seed: run.value for run in runs if run.value is not None}
     if not values:
         return "| " + " | ".join([*cells, f"**fails**: {first.error.replace('|', '/')[:160]}", *[""] * 8]) + " |"
     theirs: dict[int, Any] = {run.seed: run.value for run in reference}
-    mean, base = statistics.fmean(values.values()), statistics.fmean(theirs.values())
+    mean, base = statistics.fmean(values.values()), statistics.fmean(theirs.get(seed, math.nan) for seed in values)
     spread = f" ± {statistics.stdev(values.values()):.2g}" if len(values) > 1 else ""
     cells += [f"{first.metric} {mean:.4g}{spread}", str(len(values))]
     is_reference = mode.name == "float32"
@@ -142,7 +148,8 @@ def _line(mode: Mode, runs: Sequence[Run], reference: Sequence[Run]) -> str:
         cells.append("?")
     else:
         cells.append(f"{mean - base:+.2g}" if abs(mean - base) > 2 * statistics.stdev(theirs.values()) else "no")
-    pairs = [pair for run in runs for other in reference if run.seed == other.seed for pair in _turns(run, other)]
+    timed = [run for run in runs if not is_reference or run.seed in beside] or runs
+    pairs = [pair for run in timed for other in reference if run.seed == other.seed for pair in _turns(run, other)]
     ours, others = (suite.Row("", "", "", ms=times) for times in zip(*pairs, strict=True))
     cells.append(f"{statistics.median(ours.ms):.1f}")
     speed = f"{tables.median_ratio(ours, others):.2f} ± {tables.spread(ours, others):.2f}"
