@@ -88,6 +88,7 @@ IN_SENTENCES = {
     "python -m benchmarks.report_cost": ("tests/benchmarks/test_report_cost.py", "benchmarks.report_cost"),
     "python -m benchmarks.gpu compile": ("tests/benchmarks/test_gpu_kernels.py", '"benchmarks.gpu", "compile"'),
     "python -m benchmarks.gpu grappler": ("tests/benchmarks/test_gpu_grappler.py", '"benchmarks.gpu", "grappler"'),
+    "python -m benchmarks.public": ("tests/benchmarks/test_public.py", "public"),
     "python -m benchmarks.math_mode": ("tests/benchmarks/test_math_mode.py", "math_mode.measure"),
     "python -m benchmarks.monitor_cost": ("tests/benchmarks/test_monitor_cost.py", "monitor_cost.measure"),
     "python -m benchmarks.compare_cost": ("tests/benchmarks/test_compare_cost.py", "benchmarks.compare_cost"),
