@@ -27,7 +27,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options; those that are not given leave the environment's settings unchanged."""
     parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help=_PRECISION)
     parser.add_argument("--target", choices=TARGETS, help=_TARGET)
-    parser.add_argument("--for", dest="goal", choices=GOALS, help="what is rewritten for: speed, or the largest batch")
+    parser.add_argument("--goal", choices=GOALS, help="what is rewritten for: speed, or the largest batch")
     parser.add_argument("--level", choices=LEVELS, type=str.upper, help="how much is converted")
     parser.add_argument("--lock", metavar="FILE", help="the lock file of amp-tf tune; what it names stays in float32")
     parser.add_argument("--keep-float32", action="append", metavar="PATTERNS", help="nodes that stay in float32")

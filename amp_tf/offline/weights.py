@@ -280,7 +280,8 @@ class _Search:
                 self._change(handle, body, "cast", reader)
                 continue
             unit = body.input_unit(reader, position)
-            if op in table.CHECKPOINT_WRITES and position >= table.CHECKPOINT_WRITES[op]:
+            is_saved = op in table.CHECKPOINT_WRITES and position >= table.CHECKPOINT_WRITES[op]
+            if is_saved or op in table.SHAPE_QUESTIONS:
                 self._change(handle, body, "unit", unit)
             elif op in table.VARIABLE_WRITES and (written := self._handle(body, *view.inputs(reader)[0])) is not None:
                 self._link(handle, written)

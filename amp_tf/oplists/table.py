@@ -304,6 +304,8 @@ LOOP_EXITS = Trait("Exit RefExit")
 LOOP_CLOSERS = Trait("NextIteration RefNextIteration")
 #: Ops of which loops and branches of graph nodes are made.
 CONTROL_FLOW = Trait("Enter Exit LoopCond Merge NextIteration Switch")
+#: Ops that ask for a value's shape alone.
+SHAPE_QUESTIONS = Trait("Rank Shape Size")
 #: Ops that give one value in another type.
 CASTS = Trait("Cast")
 #: Ops that call one function, whatever comes in.

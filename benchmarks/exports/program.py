@@ -135,9 +135,13 @@ def check_that_it_falls(losses: list[float]) -> None:
 
 
 def read_saved_model(folder: str) -> Any:
-    loaded = tf.saved_model.load(folder)
-    call = loaded.serve if hasattr(loaded, "serve") else loaded
-    return lambda *given: call([tf.constant(value) for value in given])
+    loaded = tf.saved_model.load(folder)  # to be kept: its variables live as long as it does
+
+    def call(*given: np.ndarray) -> Any:
+        serve = loaded.serve if hasattr(loaded, "serve") else loaded
+        return serve([tf.constant(value) for value in given])
+
+    return call
 
 
 def read_tflite(file: str) -> Any:
