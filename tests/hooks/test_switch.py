@@ -17,6 +17,8 @@ BAD_VALUES: dict[str, str | None] = {
     "1, 0": "maybe",
     "auto, float16 (fp16), bfloat16 (bf16)": "float8",
     "float32, float16 (fp16), bfloat16 (bf16)": "float8",
+    "float32, bfloat16 (bf16)": "float16",
+    "speed, memory": "both",
     "layer: and a layer's path, or regular expressions for names of nodes, comma-separated": "(",
     "integers from 1": "0",
     ", ".join(config.LEVELS): "EVERYTHING",
