@@ -36,6 +36,10 @@ def test_short_names_of_the_types_are_taken():
     assert _config("--precision", "bf16") == AmpConfig(precision="bfloat16")
 
 
+def test_the_goal_is_an_option_too():
+    assert _config("--goal", "memory").goal == "memory"
+
+
 def test_a_bad_pattern_is_refused():
     with pytest.raises(ConfigError, match="is not a regular expression"):
         _config("--force-f16", "(")
