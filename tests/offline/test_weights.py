@@ -303,7 +303,7 @@ def test_a_damaged_checkpoint_is_named(exported, tmp_path):
 
 def test_tf_keras_hands_the_weights_of_an_lstm_to_a_loop_by_value(tmp_path):
     tf_keras = pytest.importorskip("tf_keras")
-    tf_keras.utils.set_random_seed(1)
+    keras.utils.set_random_seed(1)
     model = tf_keras.Sequential([tf_keras.Input((5, 8)), tf_keras.layers.LSTM(16), tf_keras.layers.Dense(4)])
     model.save(str(tmp_path / "f32"), save_format="tf")
     _, report = rewrite_saved_model(tmp_path / "f32", BFLOAT16, weights="f16")

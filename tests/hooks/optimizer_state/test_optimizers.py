@@ -126,7 +126,7 @@ def test_small_or_wider_variables_and_weights_stay_in_float32(make: Any, shape: 
 
 
 def new_model(library: Any, **settings: Any) -> Any:
-    library.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     dense = library.layers.Dense
     model = library.Sequential([library.layers.Input((128,)), dense(128, activation="relu"), dense(10)])
     loss = library.losses.SparseCategoricalCrossentropy(from_logits=True)
