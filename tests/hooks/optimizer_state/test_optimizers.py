@@ -90,6 +90,8 @@ def test_an_optimizer_goes_where_it_goes_in_float32(library: Any, name: str) -> 
     make = getattr(library.optimizers, name, None)
     if make is None:
         pytest.skip(f"this {library.__name__} has no {name}")
+    if name == "Muon" and tuple(map(int, keras.__version__.split(".")[:2])) < (3, 15):
+        pytest.skip("this Keras' Muon asks a variable for its path, which TensorFlow's have not")
     settings, narrow = OPTIMIZERS[name]
     expected, none = trained(library, make(**settings))
     creation.install(NARROW)
