@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from amp_tf.graph.edits import Tensor
 from amp_tf.graph.indices import Node, Unit
-from amp_tf.graph.sizes import NOMINAL_BATCH, shape_of
+from amp_tf.graph.sizes import NoShapes, element_count, shape_of
 from amp_tf.oplists.table import HANDING_ON, PICKING, PINNED, VARIABLE_VALUES
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.reasons import FORCED, Rule
@@ -71,15 +69,12 @@ def leave_picked_values(canvas: Canvas) -> None:
     for *tensor, node, unit in edges.at(meet).rows("src_node", "src_port", "dst_node", "dst_unit"):
         if tuple(tensor) not in cast:
             picked.setdefault((tensor[0], tensor[1]), {})[node] = unit
+    shapes = NoShapes() if canvas.shapes is None else canvas.shapes
     for (source, port), units in picked.items():
-        sizes = [_size(canvas, node) for node in units]
-        table = _size(canvas, source, port)
-        is_larger = sum(sizes) < table if table and all(sizes) else view.ops[source] in VARIABLE_VALUES
+        table = element_count(shape_of(shapes, view.names[source], port))
+        sizes = [element_count(shape_of(shapes, view.names[node])) for node in units]
+        known = [size for size in sizes if size is not None]
+        is_known = table is not None and len(known) == len(sizes)
+        is_larger = sum(known) < (table or 0) if is_known else view.ops[source] in VARIABLE_VALUES
         if is_larger and not any(canvas.rule[unit] in FORCED for unit in units.values()):
             canvas.unpaint_allow(units.values(), Rule.PICKED)
-
-
-def _size(canvas: Canvas, node: Node, port: int = 0) -> int:
-    """How many elements a result has, an unknown dimension counted as :data:`NOMINAL_BATCH`; 0 where nobody knows."""
-    shape = None if canvas.shapes is None else shape_of(canvas.shapes, canvas.view.names[node], port)
-    return 0 if shape is None else math.prod(NOMINAL_BATCH if size < 0 else size for size in shape)
