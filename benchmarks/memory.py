@@ -1,17 +1,18 @@
 """Peak memory of training by batch size, and how much larger a batch fits: float32, the Keras policy, amp_tf.
 
     python -m benchmarks.memory [--models convnet unet bert] [--batches 8 16 32] [--repeats 3] [--json memory.json]
-                                [--modes float32,policy,memory]
+                                [--modes float32,policy,memory] [--cap alive]
 
 Every figure is a process of its own that builds the model, notes its resident memory, and makes a few training steps
 through Keras' fit without XLA. What counts is the peak of the resident memory in these steps less the memory before
 them: variables, slots, activations, gradients and work space, without TensorFlow itself. It differs from run to run by
 a tenth, because TensorFlow's allocator keeps what was given back in blocks of many sizes; so it is the median of some
 runs, and beside it stands what was alive at the peak of further steps (:mod:`benchmarks.memory_peak`): activations,
-gradients and work space alone, nearly the same in each run. The second table takes the
-memory of float32's largest batch as a cap and looks for the largest batch of each mode that stays below it: first on
-the line through the measured points, then by measuring there. The mode ``memory`` is ``AMP_TF_FOR=memory``. Needs Linux
-(``/proc/self/clear_refs`` resets the peak).
+gradients and work space alone, nearly the same in each run. The second table takes what float32's largest batch needs
+as a cap, by one of these two figures, and looks for the largest batch of each mode that stays below it: first on the
+line through the measured points, then by measuring there and in proportion. By ``--cap resident`` two runs of one batch
+may decide differently, by ``--cap alive`` they hardly do; weights and slots, which the latter leaves out, are as large
+in every mode. The mode ``memory`` is ``AMP_TF_FOR=memory``. Needs Linux (``/proc/self/clear_refs`` resets the peak).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from benchmarks.step_time.options import names_in
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 3
 REFERENCE = "float32"
+FIGURES: dict[str, Callable[[Point], float]] = {"resident": lambda point: point.mib, "alive": lambda point: point.alive}
 _TITLES = {"policy": "Keras policy", "memory": "amp_tf for memory"}
 
 
@@ -117,13 +119,16 @@ def largest_batch(points: Sequence[tuple[int, float]], cap: float, measured: Cal
     """
     slope, intercept = statistics.linear_regression([b for b, _ in points], [m for _, m in points])
     batch = int((cap - intercept) / slope) if slope > 0 else max(b for b, _ in points)
-    while batch >= 1:
+    found, too_large = Point("", "", 0, 0.0), batch + max(b for b, _ in points)
+    while found.batch < batch < too_large:
         mib = dict(points).get(batch)
         mib = measured(batch) if mib is None else mib
         if mib <= cap:
-            return Point("", "", batch, mib)
-        batch = min(batch - 1, int(batch * cap / mib))
-    return None
+            found = Point("", "", batch, mib)
+        else:
+            too_large = batch
+        batch = min(int(batch * cap / mib), too_large - 1)
+    return found if found.batch else None
 
 
 def memory_table(points: Sequence[Point], names: Sequence[str] = COMPARED) -> list[str]:
@@ -179,6 +184,7 @@ def main() -> int:
     parser.add_argument("--precision", choices=("bfloat16", "float16"), default="bfloat16", help="of the Keras policy")
     parser.add_argument("--repeats", type=int, default=1, help="processes for each figure, of which the median counts")
     parser.add_argument("--modes", default=",".join(COMPARED), help="comma-separated, float32 first; %(default)s")
+    parser.add_argument("--cap", choices=FIGURES, default="resident", help="what the largest batch is held to")
     parser.add_argument("--no-cap", action="store_true", help="leave out the second table")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--work", help=argparse.SUPPRESS)
@@ -186,6 +192,7 @@ def main() -> int:
     if arguments.work:
         print(json.dumps(work(json.loads(arguments.work))))
         return 0
+    figure = FIGURES[arguments.cap]
     compared = {name: modes(arguments.precision)[name] for name in names_in(arguments.modes)}
     points: list[Point] = []
     caps: dict[str, Point] = {}
@@ -195,18 +202,23 @@ def main() -> int:
         def of(mode: Mode, batch: int, model: str = model) -> Point:
             job = (model, arguments.size, arguments.precision, mode, batch)
             point = medians(model, mode.name, batch, [measure(*job) for _ in range(arguments.repeats)])
-            print(f"{model}, {mode.name}, batch {batch}: {point.mib:.0f} MiB", file=sys.stderr, flush=True)
+            print(
+                f"{model}, {mode.name}, batch {batch}: {point.mib:.0f} MiB, {point.alive:.0f} alive",
+                file=sys.stderr,
+                flush=True,
+            )
             return point
 
         batches = sorted(arguments.batches or models.BENCHMARKS[model].workload(arguments.size).batches)
         own = [of(mode, batch) for batch in batches for mode in compared.values()]
         points += own
-        caps[model] = next(p for p in own if p.mode == REFERENCE and p.batch == batches[-1])
+        cap = next(p for p in own if p.mode == REFERENCE and p.batch == batches[-1])
+        caps[model] = dataclasses.replace(cap, mib=figure(cap))
         for name, mode in compared.items():
             if name != REFERENCE and not arguments.no_cap and len(batches) > 1:
-                line = [(p.batch, p.mib) for p in own if p.mode == name]
+                line = [(p.batch, figure(p)) for p in own if p.mode == name]
                 largest[model, name] = largest_batch(
-                    line, caps[model].mib, lambda batch, mode=mode, of=of: of(mode, batch).mib
+                    line, caps[model].mib, lambda batch, mode=mode, of=of: figure(of(mode, batch))
                 )
     print("\n".join(memory_table(points, [*compared])))
     if largest:

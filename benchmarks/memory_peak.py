@@ -10,7 +10,7 @@ blocks happened to be free; the other one gives what is asked for. The resident 
 (``python -m benchmarks.memory``) wanders even more: the process keeps what was given back, and two threads ask in
 another order each time.
 
-Resident memory still decides what fits, so the search for the largest batch uses it.
+Resident memory decides what fits on a CPU; the search for the largest batch uses either (``--cap``).
 """
 
 from __future__ import annotations

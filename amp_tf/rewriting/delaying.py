@@ -11,10 +11,10 @@ Nodes that are connected wait together or not at all, as it holds less. What is 
 than all that it was computed from, such as the factors of a layer normalization, is computed again for its late
 readers; nothing else is computed twice. Values stay the same to the last bit.
 
-No ring comes about: what is waited for waits for nothing new, and comes before the reader by the times of
-:mod:`amp_tf.graph.lifetimes`. What stands behind a branch or in a loop is left alone, for one side of it may never run.
-So are ops with a state, what reads TF1's reference variables, which change in place, and what is fetched. Dropped where
-nothing becomes 16 bit.
+No ring comes about: what is waited for waits for nothing new, and comes before all that stays and reads what waits, by
+the times of :mod:`amp_tf.graph.lifetimes`. What stands behind a branch or in a loop is left alone, for one side of it
+may never run. So are ops with a state, what reads TF1's reference variables, which change in place, and what is
+fetched. Dropped where nothing becomes 16 bit.
 
 Source of the idea: the choice of what is held from forward to backward in AOTAutograd's min-cut partitioner (PyTorch).
 """
@@ -54,7 +54,7 @@ def delay(form: Form, job: Job) -> Form:
     groups = connected(late, ((node, reader) for node in late for reader in lifetimes.order.fanouts(node)))
     held = _bytes_held(view, lifetimes, groups, times)
     moved = [node for group, (now, then) in zip(groups, held, strict=True) if now and now >= then for node in group]
-    waits = tuple(_waits(lifetimes, moved, times))
+    waits = tuple(_waits(lifetimes, moved))
     return _with_copies(form.then(Edits(waits=waits), job.templates, {}) if waits else form, job)
 
 
@@ -108,12 +108,14 @@ def _bytes_held(
     return list(zip(now, then, strict=True))
 
 
-def _waits(lifetimes: Lifetimes, moved: Sequence[Node], times: Sequence[int]) -> Iterator[Wait]:
+def _waits(lifetimes: Lifetimes, moved: Sequence[Node]) -> Iterator[Wait]:
     """Of the nodes that run late, those that wait for something; one that reads another which waits for it need not."""
     after: dict[Node, Node | None] = dict.fromkeys(moved)
-    for node in sorted(moved, key=times.__getitem__, reverse=True):
-        first = min(lifetimes.order.fanouts(node), key=times.__getitem__)
+    needed = lifetimes.times.tolist()  # when the first reader that stays runs, be it behind others that run late
+    for node in sorted(moved, key=needed.__getitem__, reverse=True):
+        first = min(lifetimes.order.fanouts(node), key=needed.__getitem__)
         after[node] = after[first] if first in after else lifetimes.last_input(first, after)
+        needed[node] = needed[first]
     for node, awaited in after.items():
         if awaited is not None and all(after.get(source) != awaited for source in lifetimes.order.fanins(node)):
             yield Wait(node, awaited)

@@ -35,6 +35,12 @@ def test_the_largest_batch_is_found_on_the_line_and_checked_by_measuring():
     assert memory.largest_batch(points, 90.0, heavier_than_the_line) is None
 
 
+def test_the_search_goes_on_where_the_line_was_too_steep():
+    found = memory.largest_batch([(16, 56.0), (32, 125.0)], 254.0, lambda batch: 3.9 * batch)
+    assert found is not None
+    assert found.batch == 65  # 61 on the line
+
+
 def test_a_batch_that_is_measured_already_is_not_measured_again():
     found = memory.largest_batch([(8, 180.0), (16, 260.0)], 260.0, lambda batch: pytest.fail(str(batch)))
     assert found == Point("", "", 16, 260.0)

@@ -56,6 +56,12 @@ def test_a_chain_of_such_nodes_waits_by_its_first():
     assert [waits(result, name) for name in "abd"] == [["^m"], [], []]
 
 
+def test_what_waits_does_not_wait_for_its_own_readers():
+    """Of two readers one stays, and the other waits for it: what both read cannot."""
+    result = rewrite(step("d = Exp(p)\ne = Square(d)", "AddV2(late, e)"), MEMORY).graph
+    assert [waits(result, name) for name in "de"] == [["^m"], ["^late"]]
+
+
 def test_values_stay_the_same_to_the_last_bit():
     proto = step()
     given = feeds(proto)
