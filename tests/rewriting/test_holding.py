@@ -11,6 +11,7 @@ import amp_tf
 from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
+from tests.rewriting import hold_judging
 from tests.rewriting.graph_shapes import GraphShapes
 from tests.rewriting.rewritten import BF16_CPU, feeds, reads, rewrite, run
 from tests.small_graphs import graph
@@ -68,6 +69,14 @@ def test_values_stay_the_same_to_the_last_bit():
     given["w:0"] = given["w:0"] / 256  # an exponential follows
     speed, memory = (run(rewrite(proto, config).graph, given) for config in (SPEED, MEMORY))
     np.testing.assert_array_equal(memory, speed)
+
+
+@pytest.mark.parametrize(("seeds", "is_lowered"), [(range(12), True), (range(300, 306), False)])
+def test_random_programs_give_the_same_bits(seeds, is_lowered):
+    """``scripts/fuzz_parity memory`` rolls new ones."""
+    verdicts = list(hold_judging.judge(seeds, is_lowered))
+    assert not [verdict for verdict in verdicts if verdict.problem]
+    assert all(verdict.waiting > 10 for verdict in verdicts)
 
 
 def test_less_is_held_on_the_way():

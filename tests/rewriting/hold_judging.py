@@ -1,0 +1,64 @@
+"""Rewrites random programs for speed and for memory, which computes the same bits."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from unittest import mock
+
+import amp_tf
+from amp_tf.rewriting import delaying, late_casts
+from tests.truth.fuzzing.graphs import GraphDef, ProgramGraph
+from tests.truth.fuzzing.programs import random_program
+
+PRECISIONS = ("bfloat16", "float16")
+_LONG = 3  # of these programs few have more than ten nodes in a row
+_PATCHES = ((delaying, "LONG", _LONG), (late_casts, "LONG", _LONG), (late_casts, "_SMALL", 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A program in one precision, rewritten for memory.
+
+    Attributes:
+        waiting: how many nodes of the whole graph wait that did not before.
+        problem: why it is wrong; empty if each value has the same bits.
+    """
+
+    seed: int
+    precision: str
+    waiting: int
+    problem: str = ""
+
+
+def judge(seeds: Sequence[int], is_lowered: bool) -> Iterator[Held]:
+    """The verdicts on the programs of these seeds, which are one graph."""
+    graph = ProgramGraph([random_program(seed) for seed in seeds], seeds, is_lowered)
+    for precision in PRECISIONS:
+        config = amp_tf.AmpConfig(precision=precision)
+        speed = graph.rewritten(config)
+        with _little_counts():
+            memory = graph.rewritten(dataclasses.replace(config, goal="memory"))
+        expected, values = graph.run(speed), graph.run(memory)
+        wrong: dict[int, list[str]] = {}
+        for (program, name), value in values.items():
+            if value.tobytes() != expected[program, name].tobytes():
+                wrong.setdefault(program, []).append(name)
+        waiting = _waits(memory) - _waits(speed)
+        for number, seed in enumerate(seeds):
+            problem = f"other bits: {', '.join(wrong[number])}" if number in wrong else ""
+            yield Held(seed, precision, waiting, problem)
+
+
+@contextlib.contextmanager
+def _little_counts() -> Iterator[None]:
+    """Small tensors and short times count as large ones and long ones do in a user's model."""
+    with contextlib.ExitStack() as stack:
+        for module, name, value in _PATCHES:
+            stack.enter_context(mock.patch.object(module, name, value))
+        yield
+
+
+def _waits(graph: GraphDef) -> int:
+    return sum(name.startswith("^") for node in graph.node for name in node.input)
