@@ -92,7 +92,7 @@ def no_cluster_left() -> Iterator[None]:
 
 FOLLOWING_VALUES = (
     *("after-products", "running-sum", "difference", "norm", "squares-and-quotients", "joined", "whole-number"),
-    *("inaccurate-kernel", "carried-value"),
+    *("inaccurate-kernel", "carried-value", "cut-off"),
 )
 
 

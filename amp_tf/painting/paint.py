@@ -96,6 +96,10 @@ def _where_amp_tf_chooses(resolution: Resolution) -> bool:
     return resolution.uses_cost_model
 
 
+def _unless_memory_is_weighed(resolution: Resolution) -> bool:
+    return not resolution.weighs_memory  # where it is, what has no product may still relieve the peak
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One rule.
@@ -153,6 +157,7 @@ RULES: tuple[Row, ...] = (
     Row("promoted differences", differences.promote_differences, difference="difference", reason=Rule.DIFFERENCE),
     Row("carried values", carriers.leave_carried_values, difference="carried-value", reason=Rule.CARRIED),
     Row("picked values", carriers.leave_picked_values, difference="picked-value"),
+    Row("cut off", carriers.leave_cut_off, _unless_memory_is_weighed, "cut-off", reason=Rule.CUT_OFF),
     Row("maxima", exact.match_maxima, difference="lost-maximum", reason=Rule.COMPARED),
     Row("loop entries", loops.match_entries, difference="loop-entry"),
     Row("fused products", rules.match_fused_types),

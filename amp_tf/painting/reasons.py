@@ -60,6 +60,7 @@ class Rule(enum.IntEnum):
     JOINED = 134
     KEPT_BY_LOCK = 135
     PICKED = 136
+    CUT_OFF = 137
 
     @property
     def converts(self) -> bool:
@@ -130,6 +131,7 @@ _WORDS = {
     Rule.NORM: "it computes the root of a sum of squares, by which a whole vector is then divided",
     Rule.JOINED: "it joins float32 data to what a product gave, at the size of the data",
     Rule.PICKED: "it picks a part of a larger float32 tensor, and what it picks is cast instead",
+    Rule.CUT_OFF: "what lies between it and every product stays in float32",
     Rule.CARRIED: "it passes a float32 value through unchanged, also to nodes in float32",
 }
 

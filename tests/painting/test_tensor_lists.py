@@ -117,6 +117,7 @@ def test_danger_spreads_from_a_list_op_on_the_deny_list_that_may_not_be_touched(
     assert painted(text + "\np = OptionalFromValue(w) Toutput_types=[variant]", **changes).f16 == "clr1 allow1"
 
 
+@pytest.mark.usefixtures("local_rules")
 def test_a_list_op_on_the_allow_list_attracts_its_neighbours_although_its_list_stays():
     # As in TensorFlow, and of no use: only a setting can put a list op there.
     result = painted(

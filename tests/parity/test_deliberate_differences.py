@@ -341,6 +341,18 @@ def test_picked_value(mode: Mode) -> None:
     assert ours & {"found", "allow1"} == {"allow1"}
 
 
+def test_cut_off() -> None:
+    def build() -> None:
+        same = tf.identity(tf.math.digamma(constant("input")), name="same")
+        matmul(same, "allow1")
+        none = tf.add_n([same, tf.negative(same, name="minus")], name="none")
+        tf.identity(matmul(none, "allow2"), name="fetch")
+
+    original, ours = both(graph_of(build), BF16)
+    assert {"same", "allow1", "minus", "allow2"} <= original
+    assert ours & {"same", "allow1", "minus", "none", "allow2"} == {"allow1", "allow2"}
+
+
 def test_joined() -> None:
     def build() -> None:
         place = tf.compat.v1.placeholder(tf.float32, (32, 32), name="place")

@@ -53,6 +53,7 @@ def assert_runs_close_to_float32(ours: graph_pb2.GraphDef, float32: graph_pb2.Gr
     np.testing.assert_allclose(value, expected, rtol=RTOL[mode], atol=0)
 
 
+@pytest.mark.usefixtures("local_rules")  # clr2 reads float32 and gives float32
 @pytest.mark.parametrize(
     ("build", "op", "mode", "f16"),
     [
