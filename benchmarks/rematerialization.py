@@ -1,13 +1,15 @@
 """Rematerialization and mixed precision together: time and memory of float32 and amp_tf, each without and with it.
 
     python -m benchmarks.rematerialization [--models mlp …] [--way fit fit_jit] [--rounds 5] [--rows 0]
+        [--clock cpu]
 
 A model is a chain of blocks; with rematerialization each is wrapped by ``tf.recompute_grad`` (``keras.remat``): what it
 computes on the way forward is dropped and computed again on the way back. Each combination is a process of its own that
 trains by Keras' fit. *Alive* is what was alive at the peak of a step, without weights and the optimizer's state, as
 ``python -m benchmarks.memory_peak`` counts it (not with XLA, which allocates by itself: there it is the growth of
 resident memory, as in ``python -m benchmarks.memory``). The processes make their rounds of steps in turn; a time is the
-median over rounds, and a ratio the median of those within a round. Under the Keras policy the blocks raise a TypeError
+median over rounds, and a ratio the median of those within a round; ``--clock cpu`` counts the time that the threads of
+a process had a core, where others keep the machine busy. Under the Keras policy the blocks raise a TypeError
 (Keras 3.15): what is recomputed is not cast. ``--rows`` shows the largest tensors at the peak.
 """
 
@@ -19,13 +21,13 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.memory import resident
 from benchmarks.memory_peak import find_peak, record_memory
+from benchmarks.serving import CLOCKS
 from benchmarks.step_time.modes import environment, modes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -110,6 +112,7 @@ class Worker:
         keras.utils.set_random_seed(0)
         keras.config.set_dtype_policy(mode.policy)
         self.model, (x, y) = new_model(options["model"], options["remat"])
+        self.clock = CLOCKS[options["clock"]]
         self.jit = options["way"] == "fit_jit"
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self.model.compile("adam", loss, jit_compile=self.jit)
@@ -124,9 +127,9 @@ class Worker:
 
     def time(self) -> float:
         """Seconds of a step."""
-        start = time.perf_counter()
+        start = self.clock()
         self.losses.append(self.steps(3))
-        return (time.perf_counter() - start) / 3
+        return (self.clock() - start) / 3
 
     def memory(self) -> dict[str, Any]:
         if self.jit:
@@ -173,9 +176,9 @@ def start(options: dict[str, Any]) -> Callable[[str], Any]:
     return ask
 
 
-def measure(model: str, way: str, rounds: int) -> dict[tuple[str, bool], dict[str, Any]]:
+def measure(model: str, way: str, rounds: int, clock: str = "wall") -> dict[tuple[str, bool], dict[str, Any]]:
     """Of each combination: seconds of a step in each round, MiB alive at the peak, the largest tensors, losses."""
-    options = {"model": model, "way": way}
+    options = {"model": model, "way": way, "clock": clock}
     asking = {(mode, remat): start({**options, "mode": mode, "remat": remat}) for mode, remat in COMBINATIONS}
     seconds: dict[tuple[str, bool], list[float]] = {combination: [] for combination in COMBINATIONS}
     for _ in range(rounds):
@@ -211,6 +214,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", choices=names, default=list(names))
     parser.add_argument("--way", nargs="+", choices=("fit", "fit_jit"), default=["fit"])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="what a time is of")
     parser.add_argument("--rows", type=int, default=0, help="how many of the largest tensors at the peak to show")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -221,7 +225,7 @@ def main() -> int:
     print("|---|---|---|---|---:|---:|---:|---:|---:|")
     for model in arguments.models:
         for way in arguments.way:
-            found = measure(model, way, arguments.rounds)
+            found = measure(model, way, arguments.rounds, arguments.clock)
             print("\n".join(table(model, way, found)), flush=True)
             for combination, figures in found.items():
                 for mib, dtype, node in figures["tensors"][: arguments.rows]:
