@@ -100,8 +100,8 @@ def leave_cut_off(canvas: Canvas) -> None:
         none = AddN(same, minus)
         allow2 = MatMul(none, x)  f16
     """
-    links = canvas.view.edges.rows("src_unit", "dst_unit")
+    edges = zip(canvas.src.tolist(), canvas.dst.tolist(), strict=True)
     clusters = (cluster.values() for cluster in canvas.clusters)
-    for group in connected(units_of(canvas.allow), [*links, *clusters, *recurrent_units(canvas)]):
+    for group in connected(units_of(canvas.allow), [*edges, *clusters, *recurrent_units(canvas)]):
         if not any(canvas.on_allow[unit] or canvas.rule[unit] in FORCED for unit in group):
             canvas.unpaint_allow(group, Rule.CUT_OFF)
