@@ -107,7 +107,7 @@ def medians(model: str, mode: str, batch: int, runs: Sequence[tuple[float, float
 
 
 def largest_batch(points: Sequence[tuple[int, float]], cap: float, measured: Callable[[int], float]) -> Point | None:
-    """The largest batch whose training takes at most ``cap`` MiB, as far as a few measurements can tell.
+    """The largest batch whose training takes at most ``cap`` MiB, to a hundredth, as a few measurements can tell.
 
     Args:
         points: batch and MiB, of at least two different batches.
@@ -120,14 +120,14 @@ def largest_batch(points: Sequence[tuple[int, float]], cap: float, measured: Cal
     slope, intercept = statistics.linear_regression([b for b, _ in points], [m for _, m in points])
     batch = int((cap - intercept) / slope) if slope > 0 else max(b for b, _ in points)
     found, too_large = Point("", "", 0, 0.0), batch + max(b for b, _ in points)
-    while found.batch < batch < too_large:
+    while found.batch + found.batch // 100 < batch < too_large:
         mib = dict(points).get(batch)
         mib = measured(batch) if mib is None else mib
         if mib <= cap:
             found = Point("", "", batch, mib)
         else:
             too_large = batch
-        batch = min(int(batch * cap / mib), too_large - 1)
+        batch = min(int(batch * cap / mib), too_large - max(1, too_large // 100))
     return found if found.batch else None
 
 
