@@ -69,11 +69,15 @@ IN_SENTENCES = {
         "tests/benchmarks/test_memory.py",
         "memory.measure",
     ),
+    "python -m benchmarks.memory --modes float32,policy,memory --cap alive --models …": (
+        "tests/benchmarks/test_memory.py",
+        "memory.largest_batch",
+    ),
     "python -m benchmarks.tune": ("tests/benchmarks/test_tune.py", "benchmarks.tune"),
-    "python -m benchmarks.false_alarms --models 66": ("tests/benchmarks/test_false_alarms.py", '"--models"'),
+    "python -m benchmarks.false_alarms --models 80": ("tests/benchmarks/test_false_alarms.py", '"--models"'),
     "python -m benchmarks.serving": ("tests/benchmarks/test_serving.py", "serving.main"),
     "python -m benchmarks.optimizer_state": ("tests/benchmarks/test_optimizer_state.py", "benchmarks.optimizer_state"),
-    "python -m benchmarks.rematerialization": (
+    "python -m benchmarks.rematerialization --clock cpu": (
         "tests/benchmarks/test_rematerialization.py",
         "benchmarks.rematerialization",
     ),

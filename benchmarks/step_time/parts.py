@@ -50,6 +50,7 @@ CONTRACT = {
     "centred values": "keeps in float32 what takes a mean off its values, as the gradient of a softmax does",
     "norms": "keeps roots of sums of squares in float32",
     "carried values": "casts behind what hands a float32 value on to 16 bit and to float32",
+    "cut off": "keeps in float32 what other rules cut off from every product",
     "promoted differences": "keeps differences in float32 of which one side is",
     "squares and quotients": "keeps these in float32 beside float16",
 }

@@ -107,6 +107,14 @@ def with_a_norm():
     tf.matmul(y * tf.math.rsqrt(tf.reduce_mean(tf.square(y), -1, keepdims=True)), x)
 
 
+def with_a_negative_of_what_is_kept():
+    x = tf.compat.v1.placeholder(tf.float32, (128, 128))
+    same = tf.identity(tf.math.digamma(x))
+    both = tf.add_n([same, tf.negative(same)])
+    tf.identity(same @ x)
+    tf.identity(both @ x)
+
+
 def with_a_reshape_that_is_read_twice():
     """By a product, and by what has no 16-bit kernel."""
     flat = tf.reshape(placeholder(2, 256, 512), (512, 512))
@@ -232,6 +240,7 @@ SHOWN = {
     "centred values": lambda: converted(with_a_softmax_and_its_gradient, precision="bfloat16"),
     "norms": lambda: converted(with_a_norm, precision="bfloat16"),
     "carried values": lambda: converted(with_a_reshape_that_is_read_twice, precision="bfloat16"),
+    "cut off": lambda: converted(with_a_negative_of_what_is_kept, precision="bfloat16"),
     "promoted differences": lambda: converted(with_a_sum_minus_a_term, precision="bfloat16"),
     "squares and quotients": lambda: converted(with_a_square, precision="float16", target="cpu"),
     "fused followers": lambda: converted(normalized),
