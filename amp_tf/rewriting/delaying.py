@@ -9,7 +9,7 @@ from one tensor that is held as well. Here such nodes wait for what else their f
 
 Nodes that are connected wait together or not at all, as it holds less. What is read early and late and is much larger
 than all that it was computed from, such as the factors of a layer normalization, is computed again for its late
-readers; nothing else is computed twice. Values stay the same to the last bit.
+readers; nothing else is computed twice. To wait changes no bit, and of what is computed again the type is decided anew.
 
 No ring comes about: what is waited for waits for nothing new, and comes before all that stays and reads what waits, by
 the times of :mod:`amp_tf.graph.lifetimes`. What stands behind a branch or in a loop is left alone, for one side of it
