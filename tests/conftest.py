@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from amp_tf.config import ENV_VARS
+from tests import processes
 from tests.tiers import is_quick, starts_process
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,6 +45,27 @@ def pytest_configure() -> None:
         command = [sys.executable, "setup.py", "-q", "build_native", "--inplace"]
         if subprocess.run(command, cwd=ROOT).returncode != 0:
             pytest.exit("amp_tf's libraries are not built; pip install --no-deps -e . builds them", returncode=1)
+
+
+def pytest_sessionstart() -> None:
+    processes.count()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    processes.stop_zygotes()
+    if hasattr(session.config, "workeroutput"):  # a worker of xdist's
+        session.config.workeroutput["processes"] = dataclasses.asdict(processes.counts)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    for name, number in getattr(node, "workeroutput", {}).get("processes", {}).items():
+        setattr(processes.counts, name, getattr(processes.counts, name) + number)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if processes.counts.forks or processes.counts.fresh:
+        terminalreporter.write_line(str(processes.counts))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -17,6 +17,7 @@ from tests.hooks import running
 
 LOADED = "import sys; print(sorted(name for name in sys.modules if name.startswith('amp_tf')))"
 LIGHT = "['amp_tf', 'amp_tf.hooks', 'amp_tf.hooks.imports']"
+START = "what Python loads as it starts"
 SWITCHES = [row.name for row in config.ENV_VARS if row.name.startswith("TF_ENABLE_")]
 
 
@@ -29,7 +30,7 @@ def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_nothing_of_amp_tf_is_loaded_before_tensorflow_is_imported(
     variables: dict[str, str], site_folder: Path
 ) -> None:
-    ended = running.run(["-c", LOADED], site_folder, variables)
+    ended = running.run(["-c", LOADED], site_folder, variables, fresh=START)
     assert (ended.status, ended.out.strip(), ended.err) == (0, "[]", "")
 
 
@@ -47,7 +48,7 @@ def test_nothing_of_amp_tf_is_loaded_when_it_is_off(variables: dict[str, str], s
     code = (
         f"import tensorflow, keras, os; os.environ['OTHER'] = '1'; {LOADED}; print(os.environ.__setitem__.__module__)"
     )
-    ended = running.run(["-c", code], site_folder, variables)
+    ended = running.run(["-c", code], site_folder, variables, fresh=START)
     assert ended.out.split() == ["[]", "os" if "AMP_TF_DISABLE" in variables else "_amp_tf_start"]
     told = "amp_tf: AMP_TF_PRECISION alone converts nothing: set TF_ENABLE_AUTO_MIXED_PRECISION=1, too."
     assert [line for line in ended.err.splitlines() if "amp_tf" in line] == [told] * ("AMP_TF_PRECISION" in variables)
@@ -85,7 +86,8 @@ def test_values_and_names_that_are_wrong_are_told_together(site_folder: Path) ->
 def test_start_is_light(module: str, site_folder: Path) -> None:
     """What is loaded when the import of TensorFlow is noticed."""
     code = f"import sys; before = {module!r} in sys.modules; import _amp_tf_start; _amp_tf_start._start()"
-    ended = running.run(["-c", f"{code}; {LOADED}; print({module!r} in sys.modules, before)"], site_folder, {})
+    code = f"{code}; {LOADED}; print({module!r} in sys.modules, before)"
+    ended = running.run(["-c", code], site_folder, {}, fresh=START)
     loaded, heavy = ended.out.strip().splitlines()
     assert loaded == LIGHT
     assert heavy in ("False False", "True True")

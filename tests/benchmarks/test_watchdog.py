@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
+from tests import processes
 from tests.hooks import running
 
 
@@ -22,6 +22,6 @@ from tests.hooks import running
 )
 def test_the_benchmark_runs(arguments: list[str], said: str) -> None:
     command = [sys.executable, "-m", "benchmarks.watchdog", *arguments]
-    ended = subprocess.run(command, cwd=running.ROOT, capture_output=True, text=True, timeout=300, check=False)
+    ended = processes.run(command, cwd=running.ROOT, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert said in ended.stdout

@@ -10,13 +10,14 @@ import pytest
 from amp_tf.oplists import machine
 from amp_tf.oplists.cost_tables import SHIPPED, read_table
 from amp_tf.oplists.hardware import Hardware
+from tests import processes
 
 needs_bf16 = pytest.mark.skipif(not Hardware.detect_cpu().cpu_has_bf16, reason="there is nothing to measure here")
 SOURCE = "from amp_tf.oplists.hardware import Hardware; print(Hardware.detect_cpu().costs.source)"
 
 
 def run(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
+    return processes.run(
         [sys.executable, *arguments],
         env={**os.environ, "XDG_CACHE_HOME": str(folder)},
         capture_output=True,

@@ -17,6 +17,7 @@ import amp_tf
 from amp_tf.cli import checks, doctor, trial
 from amp_tf.cli.checks import DoctorReport, MachineFacts
 from amp_tf.oplists.hardware import Hardware
+from tests import processes
 
 PACKAGE = pathlib.Path(amp_tf.__file__).parent
 OWN = ("TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED", "AMP_TF_", "KERAS_", "TF_XLA_FLAGS", "TF_PLUGGABLE")
@@ -27,7 +28,7 @@ def run_doctor(*arguments: str, flags: tuple[str, ...] = (), **environ: str) -> 
     clean = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
     path = [entry for entry in sys.path if entry] if flags else []
     program = f"import sys; sys.path[:0] = {path!r}; from amp_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    return subprocess.run(
+    return processes.run(
         [sys.executable, *flags, "-c", program, "doctor", *arguments],
         env={**clean, **environ},
         capture_output=True,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.hooks import running
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
@@ -25,14 +25,13 @@ class Ended:
 
 def compare(script: Path | str, folder: Path, *options: str, command=(sys.executable,), rest=()) -> Ended:
     """Runs the command as a user would, from another folder, with amp_tf's variables unset."""
-    ended = subprocess.run(
+    ended = processes.run(
         [sys.executable, "-m", "amp_tf", "compare", *options, "--", *command, str(script), *rest],
         env=running.environment(folder, {}),
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=300,
-        check=False,
     )
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.oplists.hardware import Hardware
+from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -92,15 +92,17 @@ def environment(site_folder: Path, variables: dict[str, str]) -> dict[str, str]:
     return environ | variables
 
 
-def run(arguments: Sequence[str], site_folder: Path, variables: dict[str, str], *, seconds: int = 240) -> Ended:
-    """Runs Python with arguments, from a folder that is not the checkout."""
-    ended = subprocess.run(
+def run(
+    arguments: Sequence[str], site_folder: Path, variables: dict[str, str], *, seconds: int = 240, fresh: str = ""
+) -> Ended:
+    """Runs Python with arguments, from a folder that is not the checkout; ``fresh`` as in ``tests/processes.py``."""
+    ended = processes.run(
         [sys.executable, *arguments],
+        fresh=fresh,
         env=environment(site_folder, variables),
         cwd=site_folder,
         capture_output=True,
         text=True,
         timeout=seconds,
-        check=False,
     )
     return Ended(ended.returncode, ended.stdout, ended.stderr)

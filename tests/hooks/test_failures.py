@@ -147,7 +147,7 @@ if child == 0:
     sys.exit(0)  # runs the exit handlers of the parent
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    ended = running.run(["-c", code], site_folder, running.switched_on())
+    ended = running.run(["-c", code], site_folder, running.switched_on(), fresh="it forks")
     assert ended.status == 0, ended.err
     assert ended.out.splitlines()[-1] == "0"
     assert ended.converted > 0  # and there is one summary line only

@@ -10,6 +10,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from loopback import free_ports
 
+from tests import processes
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
@@ -17,7 +19,7 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 def start(program, *arguments, **environment):
     environ = {name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name}
     environ |= {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **environment}
-    return subprocess.Popen(
+    return processes.start(
         [sys.executable, str(PROGRAMS / program), *arguments],
         env=environ,
         stdout=subprocess.PIPE,

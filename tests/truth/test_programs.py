@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.truth import records, report
 from tests.truth.catalogue import GROUPS
 from tests.truth.modes import MODES
@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.quick]
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> list[Row]:
     path = tmp_path_factory.mktemp("truth") / "rows.jsonl"
-    listed = subprocess.run([*WORKER, "quick"], cwd=ROOT, check=True, capture_output=True).stdout.splitlines()
+    listed = processes.run([*WORKER, "quick"], cwd=ROOT, check=True, capture_output=True).stdout.splitlines()
     chosen = listed[::2] if request.config.getoption("quick") else listed
     names = b"\n".join(chosen)
     command = [*WORKER, "run", ",".join(MODES), "graph", str(path)]
-    subprocess.run(command, cwd=ROOT, check=True, input=names, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
+    processes.run(command, cwd=ROOT, check=True, input=names, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
     found = list(records.read(path))
     assert {row.program for row in found} == set(names.decode().split("\n"))
     return found

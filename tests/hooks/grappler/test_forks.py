@@ -39,7 +39,7 @@ def by_multiprocessing():
 @pytest.mark.parametrize("way", ["by_fork", "by_multiprocessing"])
 def test_a_child_of_a_process_that_only_imported_tensorflow_converts(way: str, site_folder: Path) -> None:
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
-    ended = running.run(["-c", PROGRAM.replace("{way}", way)], site_folder, variables)
+    ended = running.run(["-c", PROGRAM.replace("{way}", way)], site_folder, variables, fresh="it forks")
     assert ended.status == 0, ended.err
     (casts,) = json.loads(ended.out)
     assert casts > 0

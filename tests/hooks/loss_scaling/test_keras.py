@@ -1,6 +1,5 @@
 """Automatic loss scaling of Keras 3 and tf_keras models: what ``compile`` wraps and leaves, what ``fit`` tells."""
 
-import subprocess
 import sys
 
 import keras
@@ -11,6 +10,7 @@ import tf_keras
 import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
 from amp_tf.loss_scaling import is_loss_scaled, keras3
+from tests import processes
 from tests.hooks.loss_scaling.setup import X, Y, installed, is_ours, make_model
 
 
@@ -95,7 +95,7 @@ def test_a_saved_model_names_the_bare_optimizer_and_keeps_the_scale(tmp_path):
     code = f"import keras, sys; m = keras.models.load_model({str(tmp_path / 'm.keras')!r}); " + (
         "print(type(m.optimizer).__name__, int(m.optimizer.iterations.numpy()), 'amp_tf' in sys.modules)"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
+    ended = processes.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
     assert ended.stdout.split() == ["Adam", "1", "False"]
 
 
@@ -125,7 +125,7 @@ def test_a_model_that_was_compiled_again_with_its_own_optimizer_loads_without_am
         print(type(model.optimizer).__name__, float(model.optimizer.learning_rate.numpy()))
         print(model.evaluate(x, x.sum(1, keepdims=True), verbose=0))
     """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    ended = processes.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert ended.returncode == 0, ended.stderr
     optimizer, rate, again = ended.stdout.split()
     assert (optimizer, float(rate)) == ("Adam", 0.25)

@@ -17,6 +17,7 @@ import pytest
 import amp_tf
 from amp_tf.config import AmpConfig, sources
 from amp_tf.reporting import files
+from tests import processes
 from tests.hooks import running
 
 PRODUCT = "import tensorflow as tf; f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((64, 64)))"
@@ -124,7 +125,8 @@ sys.exit(7)
 def test_sigterm_leaves_a_report_and_means_what_it_meant(code, has_handler, site_folder, tmp_path):
     variables = {**running.switched_on(), **KEPT, "AMP_TF_REPORT": str(tmp_path / "out")}
     environ = running.environment(site_folder, variables)
-    with subprocess.Popen([sys.executable, "-c", code], env=environ, cwd=site_folder, stdout=subprocess.PIPE) as child:
+    command = [sys.executable, "-c", code]
+    with processes.start(command, env=environ, cwd=site_folder, stdout=subprocess.PIPE) as child:
         assert child.stdout.readline() == b"ready\n"
         child.send_signal(signal.SIGTERM)
         try:
@@ -154,7 +156,7 @@ sleeping.terminate()
 assert sleeping.wait(60) == -signal.SIGTERM
 """
     variables = {**running.switched_on(), **KEPT, "AMP_TF_REPORT": str(tmp_path / "out")}
-    ended = running.run(["-c", code], site_folder, variables)
+    ended = running.run(["-c", code], site_folder, variables, fresh="it forks")
     assert ended.status == 0, ended.err
     assert one_report(tmp_path / "out")["process"]["ended"] == ""
 

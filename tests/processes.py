@@ -1,0 +1,223 @@
+"""Starts the Python programs of tests: as a fork of a process that has imported TensorFlow, or as a fresh process.
+
+Four fifths of what a test's process takes are TensorFlow's import. So ``start`` and ``run``, which are
+``subprocess.Popen`` and ``subprocess.run`` for Python programs, ask a zygote (``tests/zygote.py``) for a fork, in which
+arguments, environment, folder, streams, status and signals are those of a fresh process. There is one zygote for each
+environment that decides something while Python starts or TensorFlow is imported. What tests the start itself, needs
+another Python or is about ``fork`` says so by ``fresh``, with its reason, and gets a process of its own.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import dataclasses
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests import zygote
+
+#: Beginnings of the names of variables that Python, C libraries, TensorFlow or Keras read when they start.
+_READ_AT_START = (
+    *("PYTHON", "LD_", "MALLOC_", "LC_", "LANG", "HOME", "TF_", "KERAS", "XLA_", "CUDA_", "GRPC_", "ABSL_"),
+    *("ONEDNN_", "DNNL_", "OMP_", "KMP_", "MKL_", "OPENBLAS_"),
+)
+#: Of these, what is read when a program has begun.
+_READ_LATER = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "TF_CONFIG")
+_MOST_ZYGOTES = 3  # each takes 0.4 GB
+
+
+@dataclasses.dataclass
+class Counts:
+    """How many processes this session started."""
+
+    forks: int = 0
+    fresh: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.forks} programs in forks of a process that had imported TensorFlow, {self.fresh} Pythons started"
+
+
+counts = Counts()
+
+
+def count() -> None:
+    """Begins to count the Pythons that are started in whatever way, zygotes among them."""
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen":
+            counts.fresh += os.path.basename(os.fsdecode(arguments[1][0])).startswith("python")
+
+    sys.addaudithook(hear)
+
+
+def start(
+    command: Sequence[str | Path], *, fresh: str = "", env: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen[Any]:
+    """``subprocess.Popen`` of a command that begins with this Python.
+
+    Args:
+        fresh: why it has to be a process of its own; without a reason it is forked, unless the command or the options
+            ask for more than a fork can be.
+        options: Popen's.
+    """
+    arguments = [os.fspath(argument) for argument in command]
+    environ = dict(os.environ if env is None else env)
+    if fresh or not _is_forkable(arguments, environ, options):
+        return subprocess.Popen(arguments, env=environ, **options)
+    return _Forked(arguments, env=environ, **options)
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    input: Any = None,
+    capture_output: bool = False,
+    timeout: float | None = None,
+    check: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """``subprocess.run`` of a command that begins with this Python; ``fresh`` is as for :func:`start`."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    with start(command, **options) as process:
+        try:
+            out, err = process.communicate(input, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    ended = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    if check:
+        ended.check_returncode()
+    return ended
+
+
+def stop_zygotes() -> None:
+    """Ends those that wait for programs."""
+    while _zygotes:
+        _zygotes.popitem()[1].stop()
+
+
+def _is_forkable(arguments: list[str], environ: dict[str, str], options: dict[str, Any]) -> bool:
+    """Whether a fork can be this process: this Python without options of its own, and streams as the only others."""
+    interpreter, *rest = arguments
+    return (
+        interpreter == sys.executable
+        and set(options) <= {"cwd", "stdin", "stdout", "stderr", "text", "bufsize", "encoding", "universal_newlines"}
+        and bool(rest)
+        and (rest[0] in ("-c", "-m") if rest[0].startswith("-") else Path(options.get("cwd") or ".", rest[0]).is_file())
+        and all(map(os.path.isabs, filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))))
+        and environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
+    )
+
+
+class _Zygote:
+    """A process of ``tests/zygote.py``."""
+
+    def __init__(self, environ: dict[str, str], imports: tuple[str, ...]) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, zygote.__file__, str(theirs.fileno()), *imports]
+            environ = {**environ, **zygote.NOT_WATCHED}
+            self._process = subprocess.Popen(
+                command, env=environ, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+            )
+
+    def fork(self, program: dict[str, Any], streams: list[int]) -> tuple[int, int]:
+        """Starts a program.
+
+        Returns:
+            Its process' number, and a pipe that says how it ended.
+        """
+        data = json.dumps(program).encode()
+        end, theirs = os.pipe()
+        try:
+            fds = array.array("i", [*streams, theirs])
+            header = zygote.LENGTH.pack(len(data))
+            self._socket.sendmsg([header], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+            self._socket.sendall(data)
+        finally:
+            os.close(theirs)
+        answer = self._socket.recv(zygote.LENGTH.size, socket.MSG_WAITALL)
+        if not answer:
+            raise RuntimeError(f"the process that forks ended with status {self._process.wait()}")
+        return zygote.LENGTH.unpack(answer)[0], end
+
+    def stop(self) -> None:
+        self._socket.close()
+        self._process.communicate()
+
+
+_zygotes: collections.OrderedDict[Any, _Zygote] = collections.OrderedDict()
+
+
+def _zygote_for(arguments: list[str], environ: dict[str, str], folder: str) -> _Zygote:
+    at_start = {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER)
+    }
+    imports = ("keras", *(["tf_keras"] if _uses_tf_keras(arguments, at_start, folder) else []))
+    key = (imports, frozenset(at_start.items()))
+    if key not in _zygotes:
+        if len(_zygotes) == _MOST_ZYGOTES:
+            _zygotes.popitem(last=False)[1].stop()
+        without = {name: value for name, value in environ.items() if not name.startswith((*_READ_LATER, "AMP_TF"))}
+        _zygotes[key] = _Zygote(without, imports)
+    _zygotes.move_to_end(key)
+    return _zygotes[key]
+
+
+def _uses_tf_keras(arguments: list[str], environ: dict[str, str], folder: str) -> bool:
+    if "TF_USE_LEGACY_KERAS" in environ:
+        return True
+    text = "\n".join(arguments) if arguments[0].startswith("-") else Path(folder, arguments[0]).read_text("utf-8")
+    return "tf_keras" in text
+
+
+class _Forked(subprocess.Popen[Any]):
+    """A program that a zygote forked, of which it tells the status."""
+
+    _end = -1
+
+    def _execute_child(self, args: list[str], *more: Any) -> None:
+        # Of what Popen gives to its method: after the arguments, the folder is the fifth, and the pipes' ends are six
+        # in a row, the same in Python 3.10 to 3.14.
+        folder, environ, pipes = str(more[4] or os.getcwd()), more[5], more[9:15]
+        given = (pipes[0], pipes[3], pipes[5])
+        streams = [own if fd == -1 else fd for own, fd in enumerate(given)]
+        try:
+            program = {"arguments": args[1:], "environ": environ, "folder": folder}
+            self.pid, self._end = _zygote_for(args[1:], environ, folder).fork(program, streams)
+            self._child_created = True
+            counts.forks += 1
+        finally:
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if wait_flags == os.WNOHANG and not select.select([self._end], [], [], 0)[0]:
+            return 0, 0
+        status = os.read(self._end, zygote.STATUS.size)
+        os.close(self._end)
+        if not status:
+            raise RuntimeError("the process that forks ended before its program")
+        return self.pid, zygote.STATUS.unpack(status)[0]
+
+    def _internal_poll(self, _deadstate: Any = None, **_: Any) -> int | None:
+        if self.returncode is None and self._waitpid_lock.acquire(False):  # type: ignore[attr-defined]
+            try:
+                pid, status = self._try_wait(os.WNOHANG)
+                if pid:
+                    self._handle_exitstatus(status)  # type: ignore[attr-defined]
+            finally:
+                self._waitpid_lock.release()  # type: ignore[attr-defined]
+        return self.returncode

@@ -1,0 +1,141 @@
+"""A program says the same in a fork of a process that imported TensorFlow as in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import processes
+from tests.hooks import running
+
+pytestmark = pytest.mark.skipif(not running.is_installed(), reason="amp_tf is on a path of each test's own here")
+
+LOOKS_AROUND = """
+import ctypes, os, sys
+getenv = ctypes.CDLL(None).getenv
+getenv.restype = ctypes.c_char_p
+main = sys.modules["__main__"]
+print(vars(main) is globals(), __name__, __doc__, __package__, __spec__ and __spec__.name, __loader__.__class__)
+print(sorted(name for name in globals() if name[0] == "_"), globals().get("__file__"))
+print(sys.argv, sys.orig_argv, sys.path, os.getcwd(), sys.stdout.line_buffering, sys.stdin.read())
+print(sorted(os.environ.items()))
+print([getenv(name) for name in (b"GIVEN", b"TF_ENABLE_AUTO_MIXED_PRECISION", b"AMP_TF_DISABLE", b"XDG_CACHE_HOME")])
+print([name for name in ("tensorflow", "keras", "tf_keras", "amp_tf") if name in sys.modules])
+print(os.listdir("/proc/self/fd"))
+print([type(finder).__name__ for finder in sys.meta_path if "Amp" in type(finder).__name__])
+"""
+TRAINS = """
+import atexit, os, sys, threading
+atexit.register(print, "registered first")
+import {library} as library, numpy as np
+tensorflow = sys.modules["tensorflow"]
+print("amp_tf" in sys.modules, library.__spec__.name, library.__spec__._initializing, tensorflow.__spec__.origin)
+print(sorted(os.environ.items()))
+model = library.Sequential([library.layers.Dense(32, "relu"), library.layers.Dense(8)])
+model.build((8, 32))
+model.set_weights([np.full(weight.shape, 0.1, "float32") for weight in model.get_weights()])
+model.compile("sgd", "mse")
+print(model.fit(np.ones((8, 32), "f"), np.ones((8, 8), "f"), verbose=0).history)
+threading.Timer(0.1, print, ["its thread ends"]).start()
+atexit.register(print, "registered last", file=sys.stderr)
+"""
+ENDS = {
+    "by an error": "def fails():\n    raise ValueError('no')\nfails()",
+    "by a status": "sys.exit(7)",
+    "by a message": "sys.exit('said at the end')",
+    "by an interrupt": "raise KeyboardInterrupt",
+    "by a signal": "os.kill(os.getpid(), 9)",
+    "at once": "os._exit(3)",
+    "before the first line": "1 +",
+}
+VARIABLES = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "GIVEN": "to C, too"}
+
+
+def both(arguments: list[str], folder: Path, variables: dict[str, str]) -> list[running.Ended]:
+    """How a program ends as a fork and as a fresh process, which is the same."""
+    ends = []
+    for fresh in ("", "it is compared with a fork"):
+        forks = processes.counts.forks
+        ends.append(running.run(arguments, folder, variables, fresh=fresh))
+        assert processes.counts.forks == forks + (not fresh)
+    fork, expected = ends
+    assert fork.status == expected.status, fork.err
+    assert said(fork.out) == said(expected.out)
+    assert said(fork.err) == said(expected.err)
+    return ends
+
+
+def said(text: str) -> list[str]:
+    """Lines without the times and the numbers of processes in TensorFlow's."""
+    return [re.sub(r"^([IWEF])\d{4} [\d:.]+ +\d+ ", r"\1 ", line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_a_program_trains_and_leaves_the_same_line_and_report(library: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(TRAINS.format(library=library))
+    variables = {**VARIABLES, "AMP_TF_REPORT": str(tmp_path / "reports")}
+    ends = both(["program.py"], tmp_path, variables)
+    assert all(ended.converted > 0 for ended in ends)
+    first, second = (json.loads(file.read_text()) for file in (tmp_path / "reports").iterdir())
+    assert {name for name in first if first[name] != second[name]} <= {"process", "steps"}
+    process = first["process"].items() ^ second["process"].items()
+    assert {name for name, _ in process} <= {"pid", "made", "seconds"}
+
+
+def test_a_program_finds_itself_in_the_same_place(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(LOOKS_AROUND)
+    for arguments in (["-c", LOOKS_AROUND], ["-m", "program"], [str(tmp_path / "program.py")], ["program.py"]):
+        (ended, _) = both([*arguments, "an argument", "-c"], tmp_path, VARIABLES)
+        assert ended.status == 0, ended.err
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_program_ends_in_the_same_way(end: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(f"import atexit, os, sys\natexit.register(print, 'at exit')\n{end}\n")
+    (ended, _) = both(["program.py"], tmp_path, {})
+    assert ended.status != 0
+
+
+@pytest.mark.parametrize("fresh", ["", "it is compared with a fork"])
+def test_streams_limits_and_signals_are_those_of_subprocess(fresh: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"fresh": fresh, "cwd": tmp_path, "text": True}
+    program = "import sys, time; print(sys.stdin.read()); sys.stdout.flush(); time.sleep(float(sys.argv[1]))"
+    command = [sys.executable, "-c", program]
+    ended = processes.run([*command, "0"], input="given", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "given\n", None)
+    with pytest.raises(subprocess.TimeoutExpired) as error:
+        processes.run([*command, "100"], input="given", capture_output=True, timeout=2, **options)
+    assert error.value.stdout == b"given\n"
+    with pytest.raises(subprocess.CalledProcessError):
+        processes.run([sys.executable, "-c", "import sys; sys.exit(5)"], check=True, **options)
+    with (tmp_path / "file").open("w") as file:
+        process = processes.start([*command, "100"], stdin=subprocess.PIPE, stdout=file, **options)
+        with process:
+            assert process.poll() is None
+            process.terminate()
+            assert process.wait(60) == process.poll() == -signal.SIGTERM
+    assert not os.path.exists(f"/proc/{process.pid}")
+
+
+def test_what_a_fork_cannot_be_is_a_fresh_process(tmp_path: Path) -> None:
+    forks, fresh = processes.counts.forks, processes.counts.fresh
+    for options in (["-I"], ["-S"], ["-W", "ignore"]):
+        running.run([*options, "-c", ""], tmp_path, {})
+    processes.run([sys.executable, "-c", ""], env={"KERAS_BACKEND": "jax"})
+    processes.run(["true"])
+    assert (processes.counts.forks - forks, processes.counts.fresh - fresh) == (0, 4)
+
+
+def test_a_program_that_brings_a_tensorflow_gets_that_one(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text("print('the other one')")
+    (tmp_path / "program.py").write_text("import tensorflow")
+    (ended, _) = both(["program.py"], tmp_path, {})
+    assert ended.out == "the other one\n"

@@ -1,0 +1,256 @@
+"""A process that has imported TensorFlow and Keras and forks for each program that it is given.
+
+``tests/processes.py`` starts it by this file's path and sends it programs. Nothing of TensorFlow has run in it: no op,
+no device, no thread but BLAS', which follows a fork.
+
+A program finds TensorFlow not imported yet. Its own ``import tensorflow`` gives it what is there, through Python's
+import system, so that amp_tf's and anybody's import hooks fire as in a fresh process, and writes to stderr what the
+first import wrote.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.machinery import BuiltinImporter, ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
+from typing import Any
+
+LENGTH = struct.Struct("!I")
+STATUS = struct.Struct("!i")
+HIDDEN = ("tensorflow", "keras", "tf_keras")
+#: In a program's environment, for the process that forks: amp_tf must notice neither its import nor the variables.
+NOT_WATCHED = {"AMP_TF_DISABLE": "1"}
+
+
+class Imported:
+    """A meta path finder that gives out what the process imported before it forked, at the import by that name."""
+
+    def __init__(self) -> None:
+        self._hidden: dict[str, dict[str, ModuleType]] = {}
+        self._brings: list[str] = []
+        self._written = b""
+        self._variables: dict[str, str] = {}
+
+    def import_all(self, names: list[str]) -> None:
+        before = dict(os.environ)
+        with tempfile.TemporaryFile() as file:
+            with _stderr_to(file.fileno()):
+                importlib.import_module("tensorflow")
+                self._brings = [name for name in ("keras", "tf_keras") if name in sys.modules]
+                for name in names:
+                    importlib.import_module(name)
+            file.seek(0)
+            self._written = file.read()
+        self._variables = dict(os.environ.items() - before.items())
+
+    def hide(self) -> None:
+        for top in HIDDEN:
+            if top in sys.modules:
+                names = [name for name in sys.modules if name.partition(".")[0] == top]
+                self._hidden[top] = {name: sys.modules.pop(name) for name in names}
+        finders = [getattr(finder, "__name__", "") for finder in sys.meta_path]
+        sys.meta_path.insert(finders.index(PathFinder.__name__), self)  # type: ignore[arg-type]
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name not in self._hidden:
+            return None
+        module = self._hidden[name][name]
+        found, spec = PathFinder.find_spec(name, path, target), module.__spec__
+        if found is None or spec is None or found.origin != spec.origin:
+            return None  # the program brings one of its own
+        loader: Any = spec.loader
+        loader.create_module = lambda _: module
+        loader.exec_module = self._show
+        return spec
+
+    def _show(self, module: ModuleType) -> None:
+        loader: Any = module.__spec__ and module.__spec__.loader
+        for method in ("create_module", "exec_module"):
+            vars(loader).pop(method, None)
+        name = module.__name__
+        modules = self._hidden.pop(name)
+        if name != "tensorflow":
+            importlib.import_module("tensorflow")  # as its own code does first
+        sys.modules.update(modules)
+        if name == "tensorflow":
+            os.write(2, self._written)
+            os.environ.update(self._variables)
+            for brought in self._brings:
+                importlib.import_module(brought)  # as its own code does last
+
+
+class Zygote:
+    """Forks for each request on the socket, and tells the status of each child that ends."""
+
+    def __init__(self, requests: socket.socket) -> None:
+        self._requests = requests
+        self._ends: dict[int, int] = {}
+        self._woken, self._wake = os.pipe()
+
+    def serve(self) -> dict[str, Any]:
+        """What a program is to be; returns in the child alone."""
+        os.set_blocking(self._wake, False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        while True:
+            ready, _, _ = select.select([self._requests, self._woken], [], [])
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+                self._reap()
+            if self._requests in ready:
+                program, fds = self._receive()
+                child = os.fork()
+                if child == 0:
+                    self._leave(fds)
+                    return program
+                *streams, self._ends[child] = fds
+                for fd in streams:
+                    os.close(fd)
+                self._requests.sendall(LENGTH.pack(child))
+
+    def _receive(self) -> tuple[dict[str, Any], list[int]]:
+        fds = array.array("i")
+        data, extra, _, _ = self._requests.recvmsg(LENGTH.size, socket.CMSG_SPACE(4 * fds.itemsize))
+        if not data:
+            os._exit(0)  # the session is over
+        for _, _, found in extra:
+            fds.frombytes(found)
+        rest = b""
+        (length,) = LENGTH.unpack(data)
+        while len(rest) < length:
+            rest += self._requests.recv(length - len(rest))
+        return json.loads(rest), list(fds)
+
+    def _reap(self) -> None:
+        while self._ends:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            end = self._ends.pop(pid)
+            with contextlib.suppress(BrokenPipeError):  # nobody waits for it
+                os.write(end, STATUS.pack(status))
+            os.close(end)
+
+    def _leave(self, fds: list[int]) -> None:
+        """In the child: nothing is left of the parent but what it imported."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for stream, fd in enumerate(fds[:3]):
+            os.dup2(fd, stream)
+        self._requests.close()
+        for fd in {*fds, *self._ends.values(), self._woken, self._wake}:
+            os.close(fd)
+
+
+def become(program: dict[str, Any]) -> None:
+    """Makes this process what Python makes of a command line before the program's first line.
+
+    Args:
+        program: the ``arguments`` of Python, ``environ`` and ``folder``.
+    """
+    os.chdir(program["folder"])
+    environ = {**_added_at_start(), **program["environ"]}
+    os.environ.clear()  # both change what C's getenv finds, too
+    os.environ.update(environ)
+    sys.orig_argv[:] = [sys.executable, *program["arguments"]]
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # every other generator is seeded anew by a fork, or when it is first asked
+    if "_amp_tf_start" in sys.modules:  # what amp_tf.pth does
+        sys.modules["_amp_tf_start"].install()
+
+
+def run(arguments: list[str]) -> None:
+    """Runs the program as the main module."""
+    first, *rest = arguments
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    vars(main).update(__builtins__=sys.modules["builtins"], __annotations__={})
+    if first == "-m":
+        sys.argv[:] = ["-m", *rest[1:]]
+        sys.path.insert(0, os.getcwd())
+        runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]  # what Python itself calls
+        return
+    if first == "-c":
+        sys.argv[:] = ["-c", *rest[1:]]
+        sys.path.insert(0, "")
+        vars(main)["__loader__"] = BuiltinImporter
+        code = compile(rest[0], "<string>", "exec", dont_inherit=True)
+    else:
+        sys.argv[:] = [first, *rest]
+        sys.path.insert(0, os.path.dirname(os.path.realpath(first)))
+        path = os.path.abspath(first)
+        vars(main).update(__loader__=SourceFileLoader("__main__", path), __file__=path, __cached__=None)
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, vars(main))
+
+
+def run_to_its_end(arguments: list[str]) -> None:
+    """Runs the program; an error ends it as Python would, without the lines of this file in the traceback."""
+    try:
+        run(arguments)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_globals is globals():
+            trace = trace.tb_next
+        error.__traceback__ = trace
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        if sys.version_info >= (3, 12):
+            sys.last_exc = error
+        sys.excepthook(type(error), error, trace)
+        if isinstance(error, KeyboardInterrupt):
+            sys.excepthook = lambda *_: None
+            raise
+        sys.exit(1)
+
+
+def _added_at_start() -> dict[str, str]:
+    """What Python adds to its environment: in the C locale, another one."""
+    with open("/proc/self/environ", "rb") as file:
+        is_given = b"LC_CTYPE=" in file.read()
+    return {} if is_given else {name: value for name, value in os.environ.items() if name == "LC_CTYPE"}
+
+
+def main() -> None:
+    del sys.path[0]  # the folder of this file
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    imported = Imported()
+    imported.import_all(sys.argv[2:])
+    imported.hide()
+    gc.collect()
+    gc.freeze()
+    program = Zygote(requests).serve()
+    become(program)
+    run_to_its_end(program["arguments"])
+
+
+@contextlib.contextmanager
+def _stderr_to(fd: int) -> Iterator[None]:
+    before = os.dup(2)
+    os.dup2(fd, 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)
+
+
+if __name__ == "__main__":
+    main()
