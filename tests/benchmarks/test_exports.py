@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.exports.__main__ import ON, outcome, run
+from benchmarks.exports.__main__ import ON, run
 from tests.hooks import running
 
 FORMATS = {
@@ -28,10 +28,3 @@ def test_exports_are_float32_and_answer_as_the_model_does(precision: str, tmp_pa
         assert found[name]["error"] == ""
         assert found[name]["off"] <= (HALF if is_half else ROUNDING), name
         assert found[name]["types"] == (["float16"] if is_half else []), name
-
-
-def test_a_cell_has_the_error_or_what_was_found() -> None:
-    written = {"errors": {"keras": "", "tflite": "ConverterError: a <b> | c"}}
-    found = {"keras": {"off": 2e-7, "error": "", "types": ["float16"]}}
-    assert outcome("keras", written, found) == ("2e-07, float16", False)
-    assert outcome("tflite", written, found) == ("ConverterError: a  b    c", True)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-
 from amp_tf.oplists import table
 from benchmarks import kernel_accuracy
 
@@ -31,11 +29,3 @@ def test_a_kernel_that_loses_results_is_told_from_those_that_do_not():
     assert all(row.lost < 1 for op in ("Tanh", "TanhGrad", "Mul") for row in rows[op])  # rightly rounded, or nearly
     assert max(row.off for row in rows["TanhGrad"]) > kernel_accuracy.MOST  # 1 - y * y cancels by definition
     assert all(row.is_exact for row in rows["Maximum"])
-
-
-def test_a_page_gives_back_what_is_inaccurate():
-    rows = [row for found in measured("Elu", "Neg").values() for row in found]
-    text = kernel_accuracy.page([*rows, *(dataclasses.replace(row, kernels="other") for row in rows)], "a CPU")
-    assert "Exact on all numbers: Neg." in text
-    assert "| Elu | bfloat16 | of this process, other |" in text
-    assert kernel_accuracy.inaccurate(text) == {"Elu"}

@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import pytest
 
 from benchmarks.step_time import profile
-from benchmarks.step_time.modes import modes
-from benchmarks.step_time.suite import Settings
 
 
 def test_profile_shows_the_same_products_and_more_casts_where_amp_tf_converts(monkeypatch, capsys):
@@ -28,10 +25,3 @@ def _counts(line: str) -> list[int]:
     """How many kernels each mode ran; a dash is none."""
     found = [re.search(r"\((\d+)\)", cell) for cell in line.split("|")[2:-1]]
     return [int(match[1]) if match else 0 for match in found]
-
-
-def test_worker_that_fails_says_why():
-    with pytest.raises(RuntimeError, match="no_such_model"):
-        profile.measure(
-            "no_such_model", "fit", None, [modes("bfloat16")["float32"]], Settings("tiny", "bfloat16", 1, 0.0)
-        )

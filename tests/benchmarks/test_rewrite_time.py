@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
+
+from tests import processes
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "rewrite_time.py"
 
 
 def test_a_synthetic_graph_is_measured(tmp_path):
     command = [sys.executable, str(BENCHMARK), "synthetic-1k", "--rounds", "1", "--json", "--cache", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # the status says whether goals are met
+    done = processes.run(command, capture_output=True, text=True)  # the status says whether goals are met
     assert done.stdout, done.stderr
     (found,) = json.loads(done.stdout[done.stdout.index("{") :]).values()
     assert found["nodes"] == 992

@@ -15,7 +15,8 @@ import pytest
 from tests.hooks import running
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
-POLICY = ["-W", "ignore", str(PROGRAMS / "keras_policy.py"), "mixed_float16"]
+POLICY = [str(PROGRAMS / "keras_policy.py"), "mixed_float16"]
+QUIET = {"PYTHONWARNINGS": "ignore"}
 
 # bfloat16 has 8 significant bits; the programs train for 30 to 90 steps on losses of about 1.
 RELATIVE, ABSOLUTE = 0.05, 0.03
@@ -26,7 +27,6 @@ ON = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
 # In the order in which they share a process: later ones change settings of the whole process. Deterministic cross
 # entropy makes a NaN on purpose, so the numeric checks need a process of their own.
 TOGETHER = (
-    "custom_train_step",
     "gan",
     "data_pipeline",
     "tensorboard_profile",
@@ -88,7 +88,7 @@ def in_16_bit(site_folder: Path) -> dict[str, Run]:
 def run_together(names: tuple[str, ...], site_folder: Path, variables: dict[str, str]) -> dict[str, Run]:
     """Runs programs in one process."""
     names = tuple(name for name in names if not is_missing(name))
-    ended = running.run(["-W", "ignore", "-c", DRIVER, *names], site_folder, variables, seconds=400)
+    ended = running.run(["-c", DRIVER, *names], site_folder, QUIET | variables, seconds=400)
     assert ended.status == 0, ended.err
     told, out = _by_program(ended.err), _by_program(ended.out)
     runs, before = {}, 0
@@ -136,7 +136,7 @@ def test_determinism_and_numeric_checks_keep_their_promise(
 
 @pytest.fixture(scope="module")
 def policy_alone(site_folder: Path) -> dict[str, Any]:
-    ended = running.run(POLICY, site_folder, {})
+    ended = running.run(POLICY, site_folder, QUIET)
     assert ended.status == 0, ended.err
     return ended.result
 
@@ -145,7 +145,7 @@ def policy_alone(site_folder: Path) -> dict[str, Any]:
 def test_keras_own_float16_policy_keeps_its_types_and_its_one_loss_scale(
     precision: str, policy_alone: dict[str, Any], site_folder: Path
 ) -> None:
-    both = running.run(POLICY, site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": precision})
+    both = running.run(POLICY, site_folder, QUIET | {running.SWITCH: "1", "AMP_TF_PRECISION": precision})
     assert both.status == 0, both.err
     assert [line.partition("amp_tf: ")[2] for line in both.warnings] == [
         "Keras policy 'mixed_float16': the program asks for 16 bit by itself: its layers keep the types that the "

@@ -21,7 +21,6 @@ WAYS = (
     "tf_keras_fit",
     "custom_loop",
     "session",
-    "monitored_session",
     "saved_model",
     "threads",
 )
@@ -33,7 +32,7 @@ def in_float32(site_folder: Path) -> dict[str, dict[str, Any]]:
     paths = [str(running.PROGRAMS / f"{way}.py") for way in WAYS]
     code = f"import runpy\nfor path in {paths!r}: runpy.run_path(path, run_name='__main__')\n"
     code += "import sys; print([name for name in sys.modules if name.startswith('amp_tf')])"
-    ended = running.run(["-W", "ignore", "-c", code], site_folder, {})
+    ended = running.run(["-c", code], site_folder, {"PYTHONWARNINGS": "ignore"})
     assert ended.status == 0, ended.err
     *lines, modules = ended.out.strip().splitlines()
     assert modules == "[]"
