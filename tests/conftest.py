@@ -75,7 +75,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks tests that start processes or differ by CPU, leaves out what the quick tier does, puts long files first.
 
-    Two workers share the files; a long one at the end would keep one of them waiting for the other.
+    Workers that have done their share take tests from the end of another's: what is there must be short, or one of them
+    waits for the other.
     """
     tests = Path(__file__).resolve().parent
     for item in items:

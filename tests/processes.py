@@ -39,21 +39,26 @@ class Counts:
     """How many processes this session started."""
 
     forks: int = 0
+    zygotes: int = 0
     fresh: int = 0
 
     def __str__(self) -> str:
-        return f"{self.forks} programs in forks of a process that had imported TensorFlow, {self.fresh} Pythons started"
+        return (
+            f"programs: {self.forks} forked from {self.zygotes} processes that had imported TensorFlow, "
+            f"{self.fresh} in fresh ones"
+        )
 
 
 counts = Counts()
 
 
 def count() -> None:
-    """Begins to count the Pythons that are started in whatever way, zygotes among them."""
+    """Begins to count the Pythons that are started in whatever way."""
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "subprocess.Popen":
             counts.fresh += os.path.basename(os.fsdecode(arguments[1][0])).startswith("python")
+            counts.fresh -= zygote.__file__ in arguments[1]
 
     sys.addaudithook(hear)
 
@@ -126,6 +131,7 @@ class _Zygote:
     def __init__(self, environ: dict[str, str], imports: tuple[str, ...]) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
+            counts.zygotes += 1
             command = [sys.executable, zygote.__file__, str(theirs.fileno()), *imports]
             environ = {**environ, **zygote.NOT_WATCHED}
             self._process = subprocess.Popen(
