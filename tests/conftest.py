@@ -47,8 +47,9 @@ def pytest_configure() -> None:
             pytest.exit("amp_tf's libraries are not built; pip install --no-deps -e . builds them", returncode=1)
 
 
-def pytest_sessionstart() -> None:
-    processes.count()
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not session.config.getoption("numprocesses", None):  # who starts xdist's workers runs no tests
+        processes.count()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
