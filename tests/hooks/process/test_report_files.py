@@ -16,6 +16,7 @@ import pytest
 
 import amp_tf
 from amp_tf.config import AmpConfig, sources
+from amp_tf.hooks.process import state
 from amp_tf.reporting import files
 from tests import processes
 from tests.hooks import running
@@ -196,7 +197,8 @@ def test_each_setting_tells_where_it_came_from():
     assert (chosen["precision"], chosen["keep_float32"]) == ("amp_tf.enable", "default")
 
 
-def test_the_report_of_a_process_has_its_facts():
+def test_the_report_of_a_process_has_its_facts(monkeypatch):
+    monkeypatch.setattr(state, "_state", state.ProcessState())  # tests before this one turned amp_tf on
     found = amp_tf.report().to_dict()
     assert found["process"]["pid"] == os.getpid()
     assert {"field": "level", "value": "DEFAULT", "from": "default"} in found["settings"]
