@@ -18,6 +18,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,7 @@ class _Zygote:
 
 
 _zygotes: collections.OrderedDict[Any, _Zygote] = collections.OrderedDict()
+_lock = threading.Lock()  # of their sockets
 
 
 def _zygote_for(arguments: list[str], environ: dict[str, str], folder: str) -> _Zygote:
@@ -203,7 +205,8 @@ class _Forked(subprocess.Popen[Any]):
         streams = [own if fd == -1 else fd for own, fd in enumerate(given)]
         try:
             program = {"arguments": args[1:], "environ": environ, "folder": folder}
-            self.pid, self._end = _zygote_for(args[1:], environ, folder).fork(program, streams)
+            with _lock:
+                self.pid, self._end = _zygote_for(args[1:], environ, folder).fork(program, streams)
             self._child_created = True
             counts.forks += 1
         finally:

@@ -99,6 +99,7 @@ class Zygote:
         self._requests = requests
         self._ends: dict[int, int] = {}
         self._woken, self._wake = os.pipe()
+        self._on_interrupt = signal.getsignal(signal.SIGINT)
 
     def serve(self) -> dict[str, Any]:
         """What a program is to be; returns in the child alone."""
@@ -149,7 +150,7 @@ class Zygote:
         """In the child: nothing is left of the parent but what it imported."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, self._on_interrupt)
         for stream, fd in enumerate(fds[:3]):
             os.dup2(fd, stream)
         self._requests.close()
