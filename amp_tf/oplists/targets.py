@@ -15,8 +15,9 @@ from amp_tf.config import AmpConfig
 from amp_tf.oplists import cost_tables, registered
 from amp_tf.oplists.cost_tables import CostTable
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
+from amp_tf.oplists.kernels import PLACEHOLDERS
 from amp_tf.oplists.lists import OpLists, build_lists
-from amp_tf.oplists.table import CPU, CUDA, FLOAT32_ONLY_IN_XLA, FUSED_PRODUCTS, OpRow
+from amp_tf.oplists.table import CPU, CUDA, FLOAT32_ONLY_IN_XLA, OpRow
 from amp_tf.precision import Precision
 
 GPU_DEVICE = "GPU"
@@ -38,7 +39,6 @@ class Target:
         lists: the op lists that decide.
         adds_in_float32: on CPUs, kernels of the 16-bit type keep their sums in float32: oneDNN's and XLA's do, Eigen's,
             which run otherwise, do not.
-        without_kernel: ops whose 16-bit kernels are registered, but do not run there.
         is_xla: XLA compiles it, and may leave out roundings between two types.
     """
 
@@ -46,8 +46,17 @@ class Target:
     precision: Precision
     lists: OpLists
     adds_in_float32: bool = True
-    without_kernel: frozenset[str] = frozenset()
     is_xla: bool = False
+
+    @property
+    def runs_eigen(self) -> bool:
+        """Whether TensorFlow's own kernels of a CPU compute the 16-bit type."""
+        return self.device_type == CPU_DEVICE and not self.adds_in_float32
+
+    @property
+    def without_kernel(self) -> frozenset[str]:
+        """Ops whose 16-bit kernels are registered, but do not run there."""
+        return PLACEHOLDERS if self.runs_eigen else frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,9 +126,6 @@ def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> 
         return Resolution(None, default_device, why_none)
     lists = build_lists(_table(device_type, precision), config, more)
     uses_onednn = _uses_onednn(device_type, precision, hardware)
-    # On CPUs the fused products of TensorFlow's remapper are registered as placeholders, which oneDNN replaces for
-    # types that it computes. The others end in "Missing 0-th output" when the graph runs.
-    without_kernel = FUSED_PRODUCTS if device_type == CPU_DEVICE and not uses_onednn else frozenset()
     if hardware.is_xla:
         lists = lists.without(FLOAT32_ONLY_IN_XLA)
     uses_cost_model = (
@@ -132,7 +138,7 @@ def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> 
     if asked is not None and not (asked or config.force_f16):
         return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/README.md, Answered
     costs = hardware.costs or cost_tables.SHIPPED
-    target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla, without_kernel, hardware.is_xla)
+    target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla, hardware.is_xla)
     weighs_memory = uses_cost_model and config.goal == "memory"
     return Resolution(target, default_device, "", uses_cost_model, asked, costs, weighs_memory=weighs_memory)
 
