@@ -51,13 +51,13 @@ _WITHOUT_SOME_KERNEL = {
 DOUBTFUL = {table: frozenset(ops.split()) for table, ops in _WITHOUT_SOME_KERNEL.items()}
 #: The other ops, each with its table: asking about these prints nothing.
 SURE = frozenset((row.table, row.op) for row in ROWS if row.op not in DOUBTFUL[row.table])
-#: Ops that the remapper makes for oneDNN. Without it their kernels are placeholders: "Missing 0-th output".
+#: Ops that the remapper makes for oneDNN. Without it their kernels fail, most with "Missing 0-th output".
 PLACEHOLDERS = Trait("_FusedBatchNormEx _MklSwish", FUSED_PRODUCTS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """What registered 16-bit kernels do not compute where oneDNN has none, although oneDNN computes it in float32.
+    """What registered 16-bit kernels of a CPU do not compute, although those of float32 do.
 
     Attributes:
         what: for people.
@@ -92,10 +92,12 @@ _GRADIENTS_2D = Trait("Conv2DBackpropFilter Conv2DBackpropInput")
 _GRADIENTS_3D = Trait("Conv3DBackpropFilterV2 Conv3DBackpropInputV2")
 _CHANNELS_LAST_ALONE = Trait(
     """AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad Conv2D Conv3D DepthwiseConv2dNative
-    DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad""",
+    DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput MaxPool MaxPool3D MaxPool3DGrad
+    MaxPoolGrad""",
     _GRADIENTS_2D,
     _GRADIENTS_3D,
 )
+#: Where oneDNN does not compute the 16-bit type.
 REFUSALS: tuple[Refusal, ...] = (
     Refusal("channels first", _CHANNELS_LAST_ALONE, lambda attributes, _: has_channels_first(attributes)),
     Refusal(
@@ -110,22 +112,37 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda attributes, _: _has_fixed_statistics(attributes),
     ),
 )
-REFUSING = frozenset(op for row in REFUSALS for op in row.ops)  #: the ops of these rows
+#: Where it does: this it leaves to TensorFlow's kernel, which is a placeholder in older ones (2.16, bfloat16).
+ONEDNN_REFUSALS = (
+    Refusal(
+        "its first matrix transposed",
+        Trait("_FusedMatMul"),
+        lambda attributes, _: "transpose_a" in attributes and attributes["transpose_a"].b,
+    ),
+)
+_PLACEHOLDER_CLASS = b"RaiseError"
 #: Gradients of maxima, each with its forward op and the input that reads this: channels first, oneDNN alone computes
 #: them, from what its own forward kernel left, and so in one type. (MaxPool3DGrad is float32 almost always.)
 PAIRED = {op: pair for op, pair in KERNEL_PAIRS.items() if op in MAXIMA_GRADIENTS}
 PAIRED_WHAT = "channels first and a gradient"
 
 
-def refused(op: str, attributes: Attributes, channels: Channels) -> str:
-    """What a node asks for that no 16-bit kernel of a CPU computes without oneDNN; empty for nothing.
+@functools.cache
+def refusals(data_type: int, *, runs_eigen: bool) -> tuple[Refusal, ...]:
+    """What the kernels of this CPU refuse.
 
     Args:
-        op: its op.
-        attributes: its attributes.
-        channels: asked for gradients of convolutions alone.
+        data_type: the 16-bit type, as its ``DataType`` number.
+        runs_eigen: TensorFlow's own kernels compute it, not oneDNN's.
     """
-    return next((row.what for row in REFUSALS if op in row.ops and row.is_asked(attributes, channels)), "")
+    if runs_eigen:
+        return REFUSALS
+    find = finder()
+
+    def is_real(op: str) -> bool:
+        return find is not None and not find(question(op, _HOST, (("T", (data_type,)),))).startswith(_PLACEHOLDER_CLASS)
+
+    return tuple(row for row in ONEDNN_REFUSALS if not all(map(is_real, row.ops)))
 
 
 @dataclasses.dataclass(frozen=True)

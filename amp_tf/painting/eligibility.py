@@ -137,10 +137,10 @@ def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node,
         source = view.inputs(node)[position][0]
         if view.ops[source] == op and kernels.has_channels_first(view.protos[node].attr):
             found.update(dict.fromkeys((source, node), kernels.PAIRED_WHAT))
-    for node in view.nodes_with(kernels.REFUSING) if target.runs_eigen else ():
-        channels = functools.partial(_channels, view, node, shapes)
-        if what := kernels.refused(view.ops[node], view.protos[node].attr, channels):
-            found[node] = what
+    for row in kernels.refusals(target.precision.data_type, runs_eigen=target.runs_eigen):
+        for node in view.nodes_with(row.ops):
+            if row.is_asked(view.protos[node].attr, functools.partial(_channels, view, node, shapes)):
+                found.setdefault(node, row.what)
     return found
 
 

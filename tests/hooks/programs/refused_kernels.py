@@ -59,6 +59,11 @@ def frozen_statistics(x, w, v):
     return tf.nn.conv2d(tf.transpose(tf.nn.relu(hidden), [0, 2, 3, 1]), v, 1, "SAME")
 
 
+def transposed(x, w, v):
+    hidden = tf.matmul(tf.reshape(x, [16, 144]), w, transpose_a=True)
+    return tf.matmul(tf.nn.relu(tf.nn.bias_add(hidden, tf.ones(8))), v)
+
+
 def train(network, x, *variables):
     @tf.function
     def step():
@@ -81,5 +86,6 @@ losses = {
     "channels first": train(channels_first, IMAGES, filters(*two), filters(*wide)),
     "channels first volumes": train(channels_first_volumes, VOLUMES, filters(*three), filters(3, *wide)),
     "frozen statistics": train(frozen_statistics, IMAGES, filters(*two), filters(*wide)),
+    "transposed": train(transposed, IMAGES, filters(16, 8), filters(8, 8)),
 }
 print(json.dumps(losses))
