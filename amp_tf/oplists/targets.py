@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+from collections.abc import Mapping
 
-from amp_tf.config import AmpConfig
-from amp_tf.oplists import cost_tables, registered
-from amp_tf.oplists.cost_tables import CostTable
+from amp_tf.config import LIST_NAMES, AmpConfig
+from amp_tf.oplists import registered
+from amp_tf.oplists.cost_tables import SHIPPED, CostTable
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.oplists.kernels import PLACEHOLDERS
-from amp_tf.oplists.lists import OpLists, build_lists
-from amp_tf.oplists.table import CPU, CUDA, FLOAT32_ONLY_IN_XLA, OpRow
+from amp_tf.oplists.table import ALLOW, CPU, CUDA, DENY, FLOAT32_ONLY_IN_XLA, INFER, ROWS, OpRow
 from amp_tf.precision import Precision
 
 GPU_DEVICE = "GPU"
@@ -27,6 +27,38 @@ XLA_WIDENS = (
     "XLA:CPU widens bfloat16 operands to float32, so that 16 bit does not pay there; AMP_TF_PRECISION=bfloat16 "
     "converts all the same"
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class OpLists:
+    """Which list each op is on.
+
+    Attributes:
+        table: ``cuda`` or ``cpu``.
+        list_of: op name to ``allow``, ``infer``, ``deny`` or ``clear``; ops on no list are absent.
+        force_all: paint every op that can be 16 bit, whatever its list (level ``UNSAFE_FORCE_ALL``).
+    """
+
+    table: str
+    list_of: Mapping[str, str]
+    force_all: bool = False
+
+    def without(self, ops: frozenset[str]) -> OpLists:
+        """The same lists without some ops."""
+        return dataclasses.replace(self, list_of={op: name for op, name in self.list_of.items() if op not in ops})
+
+    def joined(self, joins: Mapping[str, str], level: str) -> OpLists:
+        """The same lists once the user had ops join others, op to list, under a level."""
+        others = self.without(frozenset(joins)).list_of
+        if level == "TREAT_INFER_AS_DENY":
+            joins = {op: DENY if name == INFER else name for op, name in joins.items()}
+        if level == "TENSOR_CORES_ONLY" and self.table == CUDA:
+            joins = {op: name for op, name in joins.items() if name == ALLOW}
+        return dataclasses.replace(self, list_of={**others, **joins})
+
+    def members(self, op_list: str) -> list[str]:
+        """The ops of one list, sorted."""
+        return sorted(op for op, name in self.list_of.items() if name == op_list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +113,7 @@ class Resolution:
     why_none: str = ""
     uses_cost_model: bool = False
     asked: frozenset[str] | None = None
-    costs: CostTable = cost_tables.SHIPPED
+    costs: CostTable = SHIPPED
     stores_weights: bool = False
     weighs_memory: bool = False
 
@@ -137,10 +169,9 @@ def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> 
     asked = frozenset(config.allow_add) if uses_cost_model and hardware.is_xla else None
     if asked is not None and not (asked or config.force_f16):
         return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/README.md, Answered
-    costs = hardware.costs or cost_tables.SHIPPED
     target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla, hardware.is_xla)
     weighs_memory = uses_cost_model and config.goal == "memory"
-    return Resolution(target, default_device, "", uses_cost_model, asked, costs, weighs_memory=weighs_memory)
+    return Resolution(target, default_device, "", uses_cost_model, asked, hardware.costs, weighs_memory=weighs_memory)
 
 
 def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, Precision | None, str]:
@@ -172,3 +203,35 @@ def _uses_onednn(device_type: str, precision: Precision, hardware: Hardware) -> 
 def _table(device_type: str, precision: Precision) -> str:
     """float16 always follows the ``cuda`` lists, which guard its range; bfloat16 on a CPU follows the ``cpu`` lists."""
     return CPU if device_type == CPU_DEVICE and precision is Precision.BFLOAT16 else CUDA
+
+
+@functools.lru_cache(maxsize=64)
+def build_lists(table: str, config: AmpConfig, more: tuple[OpRow, ...] = ()) -> OpLists:
+    """The lists of a table under a configuration. An op that the user adds to one list leaves the one that it is on.
+
+    The level is applied as TensorFlow's pass does: ``TREAT_INFER_AS_DENY`` moves the infer list to the deny list;
+    ``TENSOR_CORES_ONLY`` empties all lists but the allow list on the ``cuda`` table, what the user added included.
+
+    Args:
+        table: ``cuda`` or ``cpu``.
+        config: the configuration.
+        more: rows beside the table's: what libraries registered.
+    """
+    joins = {
+        op: name
+        for name in LIST_NAMES
+        for op in {*getattr(config, f"{name}_add")}.difference(getattr(config, f"{name}_remove"))
+    }
+    members: dict[str, set[str]] = {name: set() for name in LIST_NAMES}
+    for row in (*ROWS, *more):
+        if row.table == table and row.op not in joins and row.op not in getattr(config, f"{row.op_list}_remove"):
+            members[row.op_list].add(row.op)
+    for op, name in joins.items():  # each joins one list only: AmpConfig sees to it
+        members[name].add(op)
+    if config.level == "TENSOR_CORES_ONLY" and table == CUDA:
+        members = {name: ops if name == ALLOW else set() for name, ops in members.items()}
+    if config.level == "TREAT_INFER_AS_DENY":
+        members[DENY] |= members[INFER]
+        members[INFER] = set()
+    list_of = {op: name for name in LIST_NAMES for op in sorted(members[name])}
+    return OpLists(table, list_of, force_all=config.level == "UNSAFE_FORCE_ALL")

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.config import LEVELS, LIST_NAMES, AmpConfig
-from amp_tf.oplists.lists import build_lists
 from amp_tf.oplists.table import ROWS, TABLES
+from amp_tf.oplists.targets import build_lists
 
 
 @pytest.mark.parametrize("table", TABLES)
