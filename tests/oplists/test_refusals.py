@@ -50,7 +50,7 @@ class Found:
 @pytest.fixture(scope="module", params=["here", "without avx512"])
 def found(request: pytest.FixtureRequest) -> Found:
     """float32 is computed by oneDNN, in one process as it is here, in another on a CPU for which oneDNN has no more."""
-    environ = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1", "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environ = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     if request.param != "here":
         if platform.machine() != "x86_64":
             pytest.skip("the CPU can be made to look older on x86-64 alone")
