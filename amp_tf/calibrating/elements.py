@@ -6,7 +6,7 @@ Pack are shared in float32 and not in 16 bit, and waking a thread takes longer t
 tensors are shared from some 98,304 on. Two million elements just fit the caches, eight do not.
 
 An op reads the same first tensor in each run, as if it was computed just before, and other ones for the rest, as what
-a gradient reads of the way forward (:func:`amp_tf.calibrating.timing.run_many`).
+a gradient reads of the way forward (:func:`amp_tf.calibrating.measure.run_many`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tensorflow.python.framework import op_def_library, op_def_registry
 
 from amp_tf.oplists.cost_tables import BROADCAST
 from amp_tf.oplists.fusions import SWISH
+from amp_tf.oplists.kernels import PAIRED
 from amp_tf.oplists.table import Trait
 
 BATCH, CHANNELS = 8, 64
@@ -212,8 +213,8 @@ SELDOM = Trait(
     ResizeNearestNeighborGrad ReverseSequence ReverseV2 ScatterNd Sign SpaceToDepth StridedSliceGrad TopKV2"""
 )
 
-#: Gradients that are measured together with the op from which oneDNN computes them (``costs.KERNEL_PAIRS``).
-MEASURED_WITH = {"MaxPool3DGrad": "MaxPool3D", "MaxPoolGrad": "MaxPool"}
+#: Gradients that are measured together with the op from which oneDNN computes them.
+MEASURED_WITH = {op: forward for op, (forward, _) in PAIRED.items()}
 
 #: Ops that run another one's kernel, or one that does the same with another comparison or value.
 SAME_KERNEL = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import statistics
 import time
@@ -14,9 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from amp_tf.calibrating import elements, products
-from amp_tf.calibrating.fitting import fit
-from amp_tf.calibrating.timing import TYPES, Op, run_many, take_times
-from amp_tf.oplists.cost_tables import DISPATCH, CostTable, Pair
+from amp_tf.oplists.cost_tables import DISPATCH, FEW_OPERATIONS, CostTable, Pair, ProductCost
 from amp_tf.oplists.costs import COSTS_AS
 
 SECONDS = 70.0
@@ -24,6 +23,12 @@ _MOST_RUNS = 16  # in one call, because tracing takes time too
 _ELEMENTS = 16_000_000  # of all runs in one call, so that the tensors exceed the caches
 _LEAST_NS = 0.01  # for each element; a time must be positive
 _NS = 1e9
+PRIOR_WEIGHT = 0.1  #: how much a figure that is ten times the shipped one counts, beside a product that is off by 90 %
+_LEAST_OPERATION_NS = 1e-9  # a rate must be finite
+_LEAST_ELEMENT_NS = 1e-3  # that counts as prior where the shipped table has none
+_USUAL_SHARE = 0.5  # that computing alone adds to an operation; what is far from it is doubted where no table says so
+TYPES = (tf.float32, tf.bfloat16)
+Op = Callable[..., Any]
 Shape = tuple[int, ...]
 
 
@@ -245,3 +250,89 @@ def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...
 
     rows = {name: row(name) for name in stacks}
     return {**rows, **{name: rows[kernel] for name, kernel in elements.SAME_KERNEL.items()}}
+
+
+def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
+    """Runs an op many times in a row, each writing to new memory.
+
+    It is so in training, where activations are kept for the gradients; in a chain TensorFlow would write in place.
+
+    Args:
+        op: takes tensors.
+        runs: how many times.
+        stacks: how many of its inputs, counted from the last, are taken out of stacks of as many tensors, so that each
+            run reads others. A part of a stack is the stack's memory, and no copy.
+    """
+
+    def run(*inputs: Any) -> Any:
+        same = inputs[: len(inputs) - stacks]
+        results: list[Any] = []
+        for _, *others in zip(range(runs), *map(tf.unstack, inputs[len(same) :]), strict=True):
+            with tf.control_dependencies(results[-1:]):
+                results.append(op(*same, *others))
+        return results[-1]
+
+    return run
+
+
+def take_times(
+    run: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3
+) -> tuple[Sequence[float], Sequence[float]]:
+    """The times of one run of an op in float32 and in bfloat16, in seconds, a figure for each call.
+
+    Args:
+        run: takes tensors and runs the op some times; it is traced once for each type.
+        inputs: float32 tensors.
+        runs: of the op in each call.
+        until: the value of ``time.monotonic()`` at which no more calls begin.
+        repeats: calls of each type that are made in any case.
+    """
+    calls = []
+    for dtype in TYPES:
+        cast = [tf.cast(tensor, dtype) for tensor in inputs]
+        concrete = tf.function(run, autograph=False).get_concrete_function(*cast)
+        concrete(*cast)
+        calls.append((concrete, cast))
+    taken: tuple[list[float], list[float]] = ([], [])
+    while len(taken[0]) < repeats or time.monotonic() < until:
+        for times, (concrete, cast) in zip(taken, calls, strict=True):
+            begin = time.perf_counter()
+            concrete(*cast)
+            times.append((time.perf_counter() - begin) / runs)
+    return taken
+
+
+def fit(work: Sequence[tuple[float, float]], times: Sequence[float], shipped: ProductCost) -> ProductCost:
+    """The nonnegative figures with the least relative error of the times.
+
+    Four figures can fit some twenty noisy times in many ways: where the times do not decide, the shipped table's
+    figures count, all scaled by one factor.
+
+    Args:
+        work: of each product, its operations and its elements.
+        times: what each took, in ns.
+        shipped: the figures of the shipped table.
+    """
+    rows = np.array([(operations, elements, 1.0, min(operations, FEW_OPERATIONS)) for operations, elements in work])
+    expected = [shipped.of(operations, elements) for operations, elements in work]
+    scale = float(np.median(np.divide(times, expected)))
+    alone = shipped.alone or _USUAL_SHARE / shipped.rate
+    prior = scale * np.array([1 / shipped.rate, max(shipped.ns, _LEAST_ELEMENT_NS), max(shipped.start, 1.0), alone])
+    matrix = np.concatenate([rows / np.array(times)[:, None], PRIOR_WEIGHT * np.diag(1 / prior)])
+    wanted = np.concatenate([np.ones(len(rows)), PRIOR_WEIGHT * np.array([1, 1, 1, bool(shipped.alone)])])
+    per_operation, per_element, start, alone = _least_squares(matrix, wanted)
+    return ProductCost(1 / max(per_operation, _LEAST_OPERATION_NS), per_element, start, alone)
+
+
+def _least_squares(matrix: np.ndarray, wanted: np.ndarray) -> Sequence[float]:
+    """The least-squares solution without negative numbers: the best of those that drop some columns."""
+    columns = range(matrix.shape[1])
+    best: tuple[float, list[float]] = (np.inf, [0.0 for _ in columns])
+    for count in range(1, len(columns) + 1):
+        for chosen in itertools.combinations(columns, count):
+            found, *_ = np.linalg.lstsq(matrix[:, chosen], wanted, rcond=None)
+            error = float(np.square(matrix[:, chosen] @ found - wanted).sum())
+            if found.min() >= 0 and error < best[0]:
+                values = dict(zip(chosen, found.tolist(), strict=True))
+                best = error, [values.get(column, 0.0) for column in columns]
+    return best[1]

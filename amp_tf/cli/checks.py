@@ -22,7 +22,6 @@ from amp_tf.config import DISABLE_VAR, ENABLE_VAR, AmpConfig, Switches, find_unk
 from amp_tf.errors import ConfigError
 from amp_tf.hooks.process.devices import uses_tf32
 from amp_tf.hooks.process.summary import ON_GPU
-from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.machine import DISTRIBUTIONS, cpu_name
 from amp_tf.oplists.targets import resolve_target
@@ -89,7 +88,7 @@ class MachineFacts:
     @property
     def costs(self) -> str:
         """The source of the figures by which ``auto`` decides on the CPU what pays."""
-        return (self.hardware.costs or SHIPPED).source
+        return self.hardware.costs.source
 
 
 @dataclasses.dataclass(frozen=True)

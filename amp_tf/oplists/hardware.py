@@ -8,7 +8,7 @@ from collections.abc import Set
 
 from amp_tf.errors import ConfigError
 from amp_tf.oplists import machine
-from amp_tf.oplists.cost_tables import CostTable
+from amp_tf.oplists.cost_tables import SHIPPED, CostTable
 
 MIN_COMPUTE_CAPABILITY = (7, 0)  # the first NVIDIA GPUs with tensor cores (Volta)
 BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # the last is Arm's name
@@ -28,7 +28,7 @@ class Hardware:
         cpu_has_bf16: the CPU multiplies bfloat16 in hardware.
         cpu_has_avx512: the CPU has AVX-512, with which oneDNN runs bfloat16 kernels where there is no such hardware.
         is_xla: XLA compiles what runs here, with its own kernels.
-        costs: what ops take on the CPU; ``None`` for the table that is shipped.
+        costs: what ops take on the CPU.
         has_onednn: TensorFlow computes with oneDNN where that has a kernel; else Eigen's kernels run, which keep sums
             in bfloat16.
     """
@@ -37,7 +37,7 @@ class Hardware:
     cpu_has_bf16: bool = False
     cpu_has_avx512: bool = False
     is_xla: bool = False
-    costs: CostTable | None = None
+    costs: CostTable = SHIPPED
     has_onednn: bool = True
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class Hardware:
     @property
     def cpu_gains(self) -> bool:
         """Whether the CPU multiplies bfloat16 in hardware, and faster than float32 by its table of costs."""
-        return self.cpu_has_bf16 and (self.costs is None or self.costs.gains)
+        return self.cpu_has_bf16 and self.costs.gains
 
     @property
     def has_gpu(self) -> bool:

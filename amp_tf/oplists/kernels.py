@@ -15,6 +15,10 @@ For ``_FusedConv2D`` the kernels alone decide: TensorFlow's remapper itself make
 does not list. Where a TensorFlow build has no kernels for a device type at all (a GPU target on a CPU build),
 availability cannot be told and is assumed. They are asked for when a graph needs them: a thread that asks at import
 would cost every program, and Python 3.12 warns of forks beside threads.
+
+The registry knows types alone. On CPUs, oneDNN computes most of float32, and of bfloat16 where the CPU has AVX-512.
+What it does not compute, TensorFlow's own kernels do (Eigen's). They refuse some of what other attributes ask for, once
+they run: :data:`REFUSALS` says what. tests/oplists/test_refusals.py runs every kernel and compares.
 """
 
 from __future__ import annotations
@@ -24,10 +28,13 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from amp_tf.oplists.table import CPU, CUDA, ROWS
+from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS, KERNEL_PAIRS
+from amp_tf.oplists.table import CPU, CUDA, FUSED_PRODUCTS, MAXIMA_GRADIENTS, ROWS, Trait
 
 Types = tuple[tuple[str, tuple[int, ...]], ...]  #: a node's type attributes, each with its ``DataType`` numbers
 Finder = Callable[[bytes], bytes]  #: takes a serialized NodeDef, gives its kernel's class, empty for none
+Attributes = Mapping[str, Any]  #: of a node, as AttrValues
+Channels = Callable[[], tuple[int, int]]  #: how many a convolution's image has and its filter reads, -1 for unknown
 
 _HOST = "CPU"  # the device type that every TensorFlow has kernels for
 _EVERY_DEVICE = "DEFAULT"
@@ -44,6 +51,98 @@ _WITHOUT_SOME_KERNEL = {
 DOUBTFUL = {table: frozenset(ops.split()) for table, ops in _WITHOUT_SOME_KERNEL.items()}
 #: The other ops, each with its table: asking about these prints nothing.
 SURE = frozenset((row.table, row.op) for row in ROWS if row.op not in DOUBTFUL[row.table])
+#: Ops that the remapper makes for oneDNN. Without it their kernels fail, most with "Missing 0-th output".
+PLACEHOLDERS = Trait("_FusedBatchNormEx _MklSwish", FUSED_PRODUCTS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """What registered 16-bit kernels of a CPU do not compute, although those of float32 do.
+
+    Attributes:
+        what: for people.
+        ops: the ops.
+        is_asked: whether a node asks for it.
+    """
+
+    what: str
+    ops: Trait
+    is_asked: Callable[[Attributes, Channels], bool]
+
+
+def has_channels_first(attributes: Attributes) -> bool:
+    """Whether a node's data has its channels before its places."""
+    return "data_format" in attributes and attributes["data_format"].s in CHANNELS_FIRST_LAYOUTS
+
+
+def _has_fixed_statistics(attributes: Attributes) -> bool:
+    return "is_training" in attributes and not attributes["is_training"].b and has_channels_first(attributes)
+
+
+def _is_dilated(attributes: Attributes) -> bool:
+    return "dilations" in attributes and any(rate != 1 for rate in attributes["dilations"].list.i)
+
+
+def _is_grouped(channels: Channels) -> bool:
+    of_image, of_filter = channels()
+    return of_image != of_filter and min(of_image, of_filter) > 0
+
+
+_GRADIENTS_2D = Trait("Conv2DBackpropFilter Conv2DBackpropInput")
+_GRADIENTS_3D = Trait("Conv3DBackpropFilterV2 Conv3DBackpropInputV2")
+_CHANNELS_LAST_ALONE = Trait(
+    """AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad Conv2D Conv3D DepthwiseConv2dNative
+    DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput MaxPool MaxPool3D MaxPool3DGrad
+    MaxPoolGrad""",
+    _GRADIENTS_2D,
+    _GRADIENTS_3D,
+)
+#: Where oneDNN does not compute the 16-bit type.
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal("channels first", _CHANNELS_LAST_ALONE, lambda attributes, _: has_channels_first(attributes)),
+    Refusal(
+        "dilations",
+        Trait("Conv3D DepthwiseConv2dNative", _GRADIENTS_2D, _GRADIENTS_3D),
+        lambda attributes, _: _is_dilated(attributes),
+    ),
+    Refusal("groups", _GRADIENTS_2D, lambda _, channels: _is_grouped(channels)),
+    Refusal(
+        "channels first and fixed statistics",
+        Trait("FusedBatchNormGradV2 FusedBatchNormGradV3"),
+        lambda attributes, _: _has_fixed_statistics(attributes),
+    ),
+)
+#: Where it does: this it leaves to TensorFlow's kernel, which is a placeholder in older ones (2.16, bfloat16).
+ONEDNN_REFUSALS = (
+    Refusal(
+        "its first matrix transposed",
+        Trait("_FusedMatMul"),
+        lambda attributes, _: "transpose_a" in attributes and attributes["transpose_a"].b,
+    ),
+)
+_PLACEHOLDER_CLASS = b"RaiseError"
+#: Gradients of maxima, each with its forward op and the input that reads this: channels first, oneDNN alone computes
+#: them, from what its own forward kernel left, and so in one type. (MaxPool3DGrad is float32 almost always.)
+PAIRED = {op: pair for op, pair in KERNEL_PAIRS.items() if op in MAXIMA_GRADIENTS}
+PAIRED_WHAT = "channels first and a gradient"
+
+
+@functools.cache
+def refusals(data_type: int, *, runs_eigen: bool) -> tuple[Refusal, ...]:
+    """What the kernels of this CPU refuse.
+
+    Args:
+        data_type: the 16-bit type, as its ``DataType`` number.
+        runs_eigen: TensorFlow's own kernels compute it, not oneDNN's.
+    """
+    if runs_eigen:
+        return REFUSALS
+    find = finder()
+
+    def is_real(op: str) -> bool:
+        return find is not None and not find(question(op, _HOST, (("T", (data_type,)),))).startswith(_PLACEHOLDER_CLASS)
+
+    return tuple(row for row in ONEDNN_REFUSALS if not all(map(is_real, row.ops)))
 
 
 @dataclasses.dataclass(frozen=True)

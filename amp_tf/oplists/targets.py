@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+from collections.abc import Mapping
 
-from amp_tf.config import AmpConfig
-from amp_tf.oplists import cost_tables, registered
-from amp_tf.oplists.cost_tables import CostTable
+from amp_tf.config import LIST_NAMES, AmpConfig
+from amp_tf.oplists import registered
+from amp_tf.oplists.cost_tables import SHIPPED, CostTable
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
-from amp_tf.oplists.lists import OpLists, build_lists
-from amp_tf.oplists.table import CPU, CUDA, FLOAT32_ONLY_IN_XLA, FUSED_PRODUCTS, OpRow
+from amp_tf.oplists.kernels import PLACEHOLDERS
+from amp_tf.oplists.table import ALLOW, CPU, CUDA, DENY, FLOAT32_ONLY_IN_XLA, INFER, ROWS, OpRow
 from amp_tf.precision import Precision
 
 GPU_DEVICE = "GPU"
@@ -29,6 +30,38 @@ XLA_WIDENS = (
 
 
 @dataclasses.dataclass(frozen=True)
+class OpLists:
+    """Which list each op is on.
+
+    Attributes:
+        table: ``cuda`` or ``cpu``.
+        list_of: op name to ``allow``, ``infer``, ``deny`` or ``clear``; ops on no list are absent.
+        force_all: paint every op that can be 16 bit, whatever its list (level ``UNSAFE_FORCE_ALL``).
+    """
+
+    table: str
+    list_of: Mapping[str, str]
+    force_all: bool = False
+
+    def without(self, ops: frozenset[str]) -> OpLists:
+        """The same lists without some ops."""
+        return dataclasses.replace(self, list_of={op: name for op, name in self.list_of.items() if op not in ops})
+
+    def joined(self, joins: Mapping[str, str], level: str) -> OpLists:
+        """The same lists once the user had ops join others, op to list, under a level."""
+        others = self.without(frozenset(joins)).list_of
+        if level == "TREAT_INFER_AS_DENY":
+            joins = {op: DENY if name == INFER else name for op, name in joins.items()}
+        if level == "TENSOR_CORES_ONLY" and self.table == CUDA:
+            joins = {op: name for op, name in joins.items() if name == ALLOW}
+        return dataclasses.replace(self, list_of={**others, **joins})
+
+    def members(self, op_list: str) -> list[str]:
+        """The ops of one list, sorted."""
+        return sorted(op for op, name in self.list_of.items() if name == op_list)
+
+
+@dataclasses.dataclass(frozen=True)
 class Target:
     """The nodes of one device type and what becomes of them.
 
@@ -38,7 +71,6 @@ class Target:
         lists: the op lists that decide.
         adds_in_float32: on CPUs, kernels of the 16-bit type keep their sums in float32: oneDNN's and XLA's do, Eigen's,
             which run otherwise, do not.
-        without_kernel: ops whose 16-bit kernels are registered, but do not run there.
         is_xla: XLA compiles it, and may leave out roundings between two types.
     """
 
@@ -46,8 +78,17 @@ class Target:
     precision: Precision
     lists: OpLists
     adds_in_float32: bool = True
-    without_kernel: frozenset[str] = frozenset()
     is_xla: bool = False
+
+    @property
+    def runs_eigen(self) -> bool:
+        """Whether TensorFlow's own kernels of a CPU compute the 16-bit type."""
+        return self.device_type == CPU_DEVICE and not self.adds_in_float32
+
+    @property
+    def without_kernel(self) -> frozenset[str]:
+        """Ops whose 16-bit kernels are registered, but do not run there."""
+        return PLACEHOLDERS if self.runs_eigen else frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +113,7 @@ class Resolution:
     why_none: str = ""
     uses_cost_model: bool = False
     asked: frozenset[str] | None = None
-    costs: CostTable = cost_tables.SHIPPED
+    costs: CostTable = SHIPPED
     stores_weights: bool = False
     weighs_memory: bool = False
 
@@ -117,9 +158,6 @@ def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> 
         return Resolution(None, default_device, why_none)
     lists = build_lists(_table(device_type, precision), config, more)
     uses_onednn = _uses_onednn(device_type, precision, hardware)
-    # On CPUs the fused products of TensorFlow's remapper are registered as placeholders, which oneDNN replaces for
-    # types that it computes. The others end in "Missing 0-th output" when the graph runs.
-    without_kernel = FUSED_PRODUCTS if device_type == CPU_DEVICE and not uses_onednn else frozenset()
     if hardware.is_xla:
         lists = lists.without(FLOAT32_ONLY_IN_XLA)
     uses_cost_model = (
@@ -131,10 +169,9 @@ def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> 
     asked = frozenset(config.allow_add) if uses_cost_model and hardware.is_xla else None
     if asked is not None and not (asked or config.force_f16):
         return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/README.md, Answered
-    costs = hardware.costs or cost_tables.SHIPPED
-    target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla, without_kernel, hardware.is_xla)
+    target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla, hardware.is_xla)
     weighs_memory = uses_cost_model and config.goal == "memory"
-    return Resolution(target, default_device, "", uses_cost_model, asked, costs, weighs_memory=weighs_memory)
+    return Resolution(target, default_device, "", uses_cost_model, asked, hardware.costs, weighs_memory=weighs_memory)
 
 
 def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, Precision | None, str]:
@@ -166,3 +203,35 @@ def _uses_onednn(device_type: str, precision: Precision, hardware: Hardware) -> 
 def _table(device_type: str, precision: Precision) -> str:
     """float16 always follows the ``cuda`` lists, which guard its range; bfloat16 on a CPU follows the ``cpu`` lists."""
     return CPU if device_type == CPU_DEVICE and precision is Precision.BFLOAT16 else CUDA
+
+
+@functools.lru_cache(maxsize=64)
+def build_lists(table: str, config: AmpConfig, more: tuple[OpRow, ...] = ()) -> OpLists:
+    """The lists of a table under a configuration. An op that the user adds to one list leaves the one that it is on.
+
+    The level is applied as TensorFlow's pass does: ``TREAT_INFER_AS_DENY`` moves the infer list to the deny list;
+    ``TENSOR_CORES_ONLY`` empties all lists but the allow list on the ``cuda`` table, what the user added included.
+
+    Args:
+        table: ``cuda`` or ``cpu``.
+        config: the configuration.
+        more: rows beside the table's: what libraries registered.
+    """
+    joins = {
+        op: name
+        for name in LIST_NAMES
+        for op in {*getattr(config, f"{name}_add")}.difference(getattr(config, f"{name}_remove"))
+    }
+    members: dict[str, set[str]] = {name: set() for name in LIST_NAMES}
+    for row in (*ROWS, *more):
+        if row.table == table and row.op not in joins and row.op not in getattr(config, f"{row.op_list}_remove"):
+            members[row.op_list].add(row.op)
+    for op, name in joins.items():  # each joins one list only: AmpConfig sees to it
+        members[name].add(op)
+    if config.level == "TENSOR_CORES_ONLY" and table == CUDA:
+        members = {name: ops if name == ALLOW else set() for name, ops in members.items()}
+    if config.level == "TREAT_INFER_AS_DENY":
+        members[DENY] |= members[INFER]
+        members[INFER] = set()
+    list_of = {op: name for name in LIST_NAMES for op in sorted(members[name])}
+    return OpLists(table, list_of, force_all=config.level == "UNSAFE_FORCE_ALL")

@@ -20,14 +20,17 @@ from amp_tf.graph.attributes import nodes_with
 from amp_tf.graph.indices import Flags, Mask, Node
 from amp_tf.graph.layers import Matcher, matcher
 from amp_tf.graph.names import SPLIT_SUFFIX, whole_of
-from amp_tf.graph.sizes import Shapes
+from amp_tf.graph.sizes import NoShapes, Shapes
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import kernels
+from amp_tf.oplists.costs import INPUT_GRADIENTS
 from amp_tf.oplists.table import CONSTANTS, FUSED_PRODUCTS, KERNELS_DECIDE, NEVER_FORCED
-from amp_tf.oplists.targets import Resolution, Target
+from amp_tf.oplists.targets import CPU_DEVICE, Resolution, Target
 from amp_tf.painting.locked import NOTHING_LOCKED, Locked, find_locked
+from amp_tf.painting.prices import input_shapes
 from amp_tf.painting.reasons import Rule
+from amp_tf.painting.work import filter_shape
 from amp_tf.values import is_layer_pattern
 
 #: Set on ops made inside ``amp_tf.scope``. Each line is a scope, the innermost first: its precision and, where it is
@@ -47,6 +50,7 @@ class Obstacles:
         unmatched: name rules that matched no node of this graph.
         locked: what the lock file keeps in float32.
         of_scopes: the patterns of the scopes around nodes of this graph, each with whether it matched any.
+        refused: node to what it asks for that no 16-bit kernel of its device computes (:data:`kernels.REFUSALS`).
     """
 
     rule_of: Mapping[int, Rule]
@@ -54,6 +58,7 @@ class Obstacles:
     unmatched: tuple[str, ...]
     locked: Locked = NOTHING_LOCKED
     of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
+    refused: Mapping[Node, str] = dataclasses.field(default_factory=dict, hash=False)
 
 
 def find_obstacles(
@@ -63,7 +68,7 @@ def find_obstacles(
     preserve: Iterable[str],
     shapes: Shapes | None = None,
 ) -> Obstacles:
-    """Goes over the nodes once: preserved names, devices, scopes, name rules, and the lock file.
+    """Goes over the nodes once: preserved names, devices, scopes, name rules, the lock file, and what kernels refuse.
 
     Without a target there are none.
 
@@ -72,7 +77,8 @@ def find_obstacles(
         resolution: what is converted here.
         config: the user's wishes.
         preserve: names of nodes that stay as they are.
-        shapes: the static shapes of the graph's tensors, by which layers of the lock file are told apart.
+        shapes: the static shapes of the graph's tensors, by which layers of the lock file are told apart, and groups
+            of convolutions are.
     """
     if resolution.target is None:
         return Obstacles({}, {}, ())
@@ -117,7 +123,33 @@ def find_obstacles(
         for node, rule in forced.items()
         if node not in rule_of and can_be_forced(view.of_kind[view.kinds[node]])
     }
-    return Obstacles(rule_of, forced, tuple(unmatched), locked, reading_scopes.matched)
+    refused = _find_refused(view, shapes or NoShapes(), resolution.target)
+    return Obstacles(rule_of, forced, tuple(unmatched), locked, reading_scopes.matched, refused)
+
+
+def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node, str]:
+    """The nodes whose 16-bit kernels refuse to run, and what they ask for."""
+    if target.device_type != CPU_DEVICE or target.is_xla:
+        return {}
+    found: dict[Node, str] = {}
+    for node in view.nodes_with(kernels.PAIRED):
+        op, position = kernels.PAIRED[view.ops[node]]
+        source = view.inputs(node)[position][0]
+        if view.ops[source] == op and kernels.has_channels_first(view.protos[node].attr):
+            found.update(dict.fromkeys((source, node), kernels.PAIRED_WHAT))
+    for row in kernels.refusals(target.precision.data_type, runs_eigen=target.runs_eigen):
+        for node in view.nodes_with(row.ops):
+            if row.is_asked(view.protos[node].attr, functools.partial(_channels, view, node, shapes)):
+                found.setdefault(node, row.what)
+    return found
+
+
+def _channels(view: GraphView, node: Node, shapes: Shapes) -> tuple[int, int]:
+    """Of a convolution's gradient, the channels that its image has and those that its filter reads."""
+    op, outputs, inputs = view.ops[node], shapes.output_shapes(view.names[node]), input_shapes(view, node, shapes)
+    image = (outputs or [None])[0] if op in INPUT_GRADIENTS else inputs[0]
+    kernel = filter_shape(op, inputs, outputs)
+    return (image[-1], kernel[-2]) if image and kernel and len(image) == len(kernel) else (-1, -1)
 
 
 def _scopes_of(view: GraphView, parts: Mapping[int, str]) -> dict[Node, bytes]:
@@ -183,7 +215,9 @@ def can_be_forced(signature: Signature) -> bool:
     return signature.op not in NEVER_FORCED and not signature.is_stateful and not signature.has_refs
 
 
-def find_convertible(view: GraphView, target: Target, candidates: Mask, whole: Mask) -> tuple[Flags, Flags]:
+def find_convertible(
+    view: GraphView, target: Target, candidates: Mask, whole: Mask, refused: Iterable[Node] = ()
+) -> tuple[Flags, Flags]:
     """For each unit of the candidate nodes: does the op's definition allow 16 bit, and is there a kernel for it?
 
     Args:
@@ -192,6 +226,7 @@ def find_convertible(view: GraphView, target: Target, candidates: Mask, whole: M
             together: MaxPool3DGrad has one for two float32 types and one for two 16-bit types, and none for one of
             each. The types of the other nodes are asked for one by one, as in TensorFlow's pass, because paint reaches
             them one by one.
+        refused: the nodes that their kernels refuse (:attr:`Obstacles.refused`).
 
     Returns:
         Two arrays of uint8, one entry a unit: (allowed by the definition, allowed and has a kernel). Both are zero for
@@ -203,6 +238,8 @@ def find_convertible(view: GraphView, target: Target, candidates: Mask, whole: M
         units = view.spread(nodes)
         for found, flags in zip(_find_by_kind(view, target, nodes, together), (allowed, runnable), strict=True):
             flags[units] = view.of_slots(found)[units]
+    for node in refused:
+        runnable[view.units(node)] = 0
     return allowed, runnable
 
 

@@ -159,7 +159,8 @@ class Painting:
         rule, weighed = self._rule(unit, node), marks.weighed.get(unit)
         if rule is Rule.DOES_NOT_PAY and weighed is not None:
             return Reason(rule, detail=str(weighed), balance=weighed if isinstance(weighed, Balance) else None)
-        return Reason(rule, self._cause(unit))
+        detail = self._obstacles.refused.get(node, "") if rule is Rule.NO_KERNEL else ""
+        return Reason(rule, self._cause(unit), f"with {detail}" if detail else "")
 
     def trail(self, node: Node) -> list[str]:
         """The names of the nodes along which the decision came, from this one to where it began."""

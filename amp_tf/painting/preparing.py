@@ -51,7 +51,7 @@ def prepare(
     force_all = target.lists.force_all
     candidates = (node_codes != 0) & (node_codes != _CODES[DENY]) | forced | force_all
     whole = (node_codes == _CODES[ALLOW]) | forced | force_all
-    allowed, runnable = eligibility.find_convertible(view, target, candidates, whole)
+    allowed, runnable = eligibility.find_convertible(view, target, candidates, whole, obstacles.refused)
     if assumed:
         units = _units_that_may_change(view, assumed)
         allowed[units] = runnable[units] = 1

@@ -43,7 +43,7 @@ from amp_tf.graph.indices import Node, Port
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes, shape_of
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.cost_tables import SHIPPED
+from amp_tf.oplists.cost_tables import CostTable
 from amp_tf.oplists.fusions import FUSED_ACTIVATIONS
 from amp_tf.oplists.table import BIAS_SUMS, FILTER_SOURCES, FOLDED_AWAY, LOOP_ENTRIES, SCALABLE
 from amp_tf.painting.folded import Folded
@@ -61,7 +61,7 @@ def fold(form: Form, job: Job) -> Form:
     if not job.resolution.uses_cost_model or not _has_candidates(form.view):
         return form
     obstacles = job.obstacles(form)
-    search = _Search(form.view, form.shapes, {*obstacles.rule_of, *obstacles.forced})
+    search = _Search(form.view, form.shapes, {*obstacles.rule_of, *obstacles.forced}, job.resolution.costs)
     search.run()
     if not search.scales:
         return form
@@ -81,9 +81,10 @@ def _has_candidates(view: GraphView) -> bool:
 class _Search:
     """Goes over the graph and collects the moves. Methods return nothing and do nothing where something is amiss."""
 
-    def __init__(self, view: GraphView, shapes: Shapes, kept: Collection[int]) -> None:
+    def __init__(self, view: GraphView, shapes: Shapes, kept: Collection[int], costs: CostTable) -> None:
         self._view = view
         self._shapes = shapes
+        self._costs = costs
         self._untouchable = set(kept).union(*control_links(view))  # who waits, and who is waited for
         self._inputs: dict[tuple[int, int], tuple[int, int]] = {}  # after the moves
         self._biased: list[int] = []  # sums that become BiasAdd
@@ -138,7 +139,7 @@ class _Search:
             return
         if self._view.ops[kernel[0]] not in FILTER_SOURCES or not is_channels_last(self._view.protos[product]):
             return
-        if not _pays(result, filter_shape):
+        if not _pays(result, filter_shape, self._costs):
             return
         if any(self._view.ops[source] in SCALABLE for source, _ in self._view.inputs(vector[0])):
             return  # perhaps a scaled result too, which moves away
@@ -261,7 +262,7 @@ def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0)
     return shape[-1] == result[-1] and set(shape[:-1]) <= {1} and rank in (0, len(shape))
 
 
-def _pays(result: Shape, filter_shape: Shape) -> bool:
+def _pays(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
     """Whether two passes over the result take longer than one over the filter.
 
     A batch that is not known counts as one example: then it pays for every batch.
@@ -269,5 +270,5 @@ def _pays(result: Shape, filter_shape: Shape) -> bool:
     if filter_shape[0] < 0:
         return False
     elements = float(np.prod([max(result[0], 1), *result[1:]]))
-    saved = sum(SHIPPED.of_op(op, elements)[0] for op in FOLDED_AWAY)
-    return saved > SHIPPED.of_op("Mul", float(np.prod(filter_shape)))[0]
+    saved = sum(costs.of_op(op, elements)[0] for op in FOLDED_AWAY)
+    return saved > costs.of_op("Mul", float(np.prod(filter_shape)))[0]

@@ -23,8 +23,13 @@ def is_on() -> bool:
 @functools.cache
 def computes_bfloat16() -> bool:
     """Whether it computes bfloat16 with oneDNN."""
+    return computes(types_pb2.DT_BFLOAT16)
+
+
+def computes(data_type: int) -> bool:
+    """Whether it computes a type with oneDNN."""
     has_kernels = overwriting.function(_framework(), overwriting.ONEDNN_HAS_KERNELS)
-    return is_on() and bool(has_kernels(ctypes.byref(ctypes.c_int(types_pb2.DT_BFLOAT16))))
+    return is_on() and bool(has_kernels(ctypes.byref(ctypes.c_int(data_type))))
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from amp_tf.calibrating.fitting import fit
+from amp_tf.calibrating.measure import fit
 from amp_tf.oplists.cost_tables import ProductCost
 
 TRUE = ProductCost(rate=400.0, ns=0.12, start=9_000.0)

@@ -17,8 +17,8 @@ AUTO = amp_tf.AmpConfig()
 TOLERANCE = 0.03  # of the largest value: two products in bfloat16, which has 8 bits
 
 
-def rewrite(proto, config=AUTO, preserve=("fetch",)):
-    return amp_tf.rewrite(proto, config, hardware=BF16_CPU, preserve=preserve, shapes=GraphShapes(proto))
+def rewrite(proto, config=AUTO, preserve=("fetch",), hardware=BF16_CPU):
+    return amp_tf.rewrite(proto, config, hardware=hardware, preserve=preserve, shapes=GraphShapes(proto))
 
 
 def feeds(proto):

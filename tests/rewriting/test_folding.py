@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import amp_tf
+from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.painting.reasons import Rule
 from tests.rewriting.graph_shapes import GraphShapes
 from tests.rewriting.rewritten import (
@@ -163,6 +166,12 @@ class ShapesWithoutBatch(GraphShapes):
         return [
             (-1, *shape[1:]) if len(shape) == 4 and not is_filter else shape for shape in super().output_shapes(node)
         ]
+
+
+def test_a_pass_over_the_filter_costs_what_the_table_of_this_cpu_says():
+    slow_where_small = ((1e3, 1e3), *SHIPPED.elements["Mul"][1:])
+    costs = dataclasses.replace(SHIPPED, elements={**SHIPPED.elements, "Mul": slow_where_small})
+    assert rewrite(graph(BLOCK), hardware=dataclasses.replace(BF16_CPU, costs=costs)).report.folded == 0
 
 
 @pytest.mark.parametrize(("pixels", "folded"), [(32, 1), (6, 0)])  # a filter of 2,304 values, one example of 576

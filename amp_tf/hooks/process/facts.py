@@ -70,12 +70,10 @@ def _process() -> dict[str, Any]:
 def _devices(has_graphs: bool) -> list[dict[str, Any]]:
     """The devices of this process; a process without graphs is not made to look for GPUs."""
     from amp_tf.hooks.process import devices
-    from amp_tf.oplists.cost_tables import SHIPPED
     from amp_tf.oplists.hardware import Hardware
 
     found = devices.hardware() if has_graphs else Hardware.detect_cpu()
-    table = found.costs or SHIPPED
-    cpu = {"type": "CPU", "bfloat16": found.cpu_has_bf16, "avx512": found.cpu_has_avx512, "costs": table.source}
+    cpu = {"type": "CPU", "bfloat16": found.cpu_has_bf16, "avx512": found.cpu_has_avx512, "costs": found.costs.source}
     gpus = ({"compute_capability": list(pair), "tf32": devices.uses_tf32(pair)} for pair in found.gpu_capabilities)
     return [cpu, *({"type": "GPU", **gpu} for gpu in gpus)]
 
