@@ -64,10 +64,6 @@ class JointGraph:
         self._writes = bool(_written(flat, of_all=True))
         self._held: bool | None = None  # whether the variables hold disturbed values; None if unknown
 
-    def follow(self, step: Step, flat: FlatStep) -> None:
-        """Takes other batches, and other values of variables and captures, of the same step."""
-        self._step, self._flat, self._held = step, flat, None
-
     def close(self) -> None:
         """Frees the session's memory; the next run creates another. Idempotent."""
         if self._session is not None:

@@ -22,7 +22,7 @@ from amp_tf.hooks.patches import Patches, calling
 from amp_tf.hooks.process import notices
 from amp_tf.oplists import registered
 
-_OF_ONE_WORKER = frozenset({"log_path", "report_path", "monitor_path", "monitor_every"})
+_OF_ONE_WORKER = frozenset({"log_path", "report_path"})
 _PRESENCE_SECONDS = 60.0  # the others connected together with this one, and published at once
 _SETTINGS_SECONDS = 600.0  # until all workers have reached the same step
 _lock = threading.Lock()
