@@ -85,14 +85,15 @@ def why_not(model: Any, owner: Any, config: AmpConfig) -> str:
 
     with model.distribute_strategy.scope():
         is_distributed = tf.distribute.has_strategy()
-    is_own = getattr(model.train_step, "__func__", None) is not owner.train_step or owner_of(type(model)) is not owner
+    is_librarys = getattr(model.train_step, "__func__", None) is owner.train_step and owner_of(type(model)) is owner
     has_other_scale = is_loss_scaled(model.optimizer) and not has_loss_scale(model)
     steps = "varying" if getattr(model, "autotune_steps_per_execution", False) else steps_a_call(model)
     reasons = {
         "nothing is 16 bit on this machine": resolve_target(config, devices.hardware()).target is None,
         "it runs eagerly (run_eagerly=True)": model.run_eagerly,
         f"it trains under {type(model.distribute_strategy).__name__}": is_distributed,
-        "it has a train_step or make_train_function of its own": is_own,
+        "it has a train_step or make_train_function of its own": not is_librarys,
+        "its optimizer is a property": "optimizer" not in vars(model),
         "its optimizer has a loss scale that is not amp_tf's (compile with the bare one)": has_other_scale,
         "XLA compiles it (jit_compile=True, which Keras 3 chooses by itself on GPUs)": model.jit_compile,
         f"it makes several steps a call (steps_per_execution={steps})": steps != 1,
@@ -109,6 +110,8 @@ def _watch(owner: Any, original: Any, model: Any) -> Any:
     if not has_loss_scale(model):
         optimizer = LossScaleOptimizer(optimizer, initial_scale=1.0, dynamic=False)
         optimizer._scaler.label = ""  # a scale that stays 1 is not worth a word at exit
+        if hasattr(model.optimizer, "_delete_tracking"):
+            model.optimizer._delete_tracking("loss_scale")  # nor a place in checkpoints
 
     def make() -> Any:
         kept = model.train_function

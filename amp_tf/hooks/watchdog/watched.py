@@ -163,7 +163,11 @@ class Watched:
             return self._unwatched(iterator)
         if not self._number:
             source = iterator if isinstance(iterator, tf.data.Iterator) else next(iterator)
-            if why := self.why_not(source):
+            try:
+                why = self.why_not(source)
+            except Exception as error:  # perhaps the user's own, which then comes again
+                why = f"its step was not traced ({type(error).__name__}: {error})"
+            if why:
                 reverts.tell_not_watched(self._model.name, why)
                 self._unwatched = self._make()
                 return self._unwatched(source if source is iterator else iter((source,)))

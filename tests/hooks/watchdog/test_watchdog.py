@@ -126,7 +126,9 @@ def begin_anew() -> Iterator[None]:
     notices.forget()
 
 
-def train(path: Path, weak: Any = None, *, at: int = 4, large: float = 1e5, **settings: Any) -> Any:
+def train(
+    path: Path, weak: Any = None, *, at: int = 4, large: float = 1e5, scale: float = 2.0**6, **settings: Any
+) -> Any:
     """Trains six batches, one of which overflows in float16; the model has its history and the line at exit."""
     keras.utils.set_random_seed(0)
     x = np.random.default_rng(0).normal(size=(48, 4)).astype("float32")
@@ -136,7 +138,7 @@ def train(path: Path, weak: Any = None, *, at: int = 4, large: float = 1e5, **se
     with amp_tf.enable(dataclasses.replace(config, **settings.pop("config", {}))):
         layers = [keras.Input((4,)), weak or Weak(name="weak"), keras.layers.Dense(1, name="out")]
         model = keras.Sequential(layers, name="net")
-        optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(1e-3), 2.0**6)
+        optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(1e-3), scale)
         model.compile(optimizer, "mse", metrics=["mae"], jit_compile=False)
         model.fit(x, x[:, :1], batch_size=8, shuffle=False, verbose=0, **settings)
         model.line = summary.line()
@@ -171,6 +173,15 @@ def test_a_step_is_done_again_and_counts_once(at: int, tmp_path: Path, caplog: p
     assert line.endswith(f"it is in {tmp_path}/a.lock")
     assert "0 of 6 steps skipped" in model.line
     assert [one.name for one in lock.read(str(tmp_path / "a.lock")).decisions] == ["net_1/weak_1"]
+
+
+@pytest.mark.slow
+def test_a_step_for_which_the_loss_scale_has_to_fall_counts_once_as_well(tmp_path: Path) -> None:
+    model = train(tmp_path / "a.lock", at=1, scale=2.0**16)
+    status = model.optimizer.status()
+    assert status.scale < 2.0**15
+    assert status.steps == made(model) + status.skipped == 6
+    assert (reverts.counts.watched, reverts.counts.reverts, reverts.counts.lost) == (6, 1, 0)
 
 
 @pytest.mark.slow
@@ -240,6 +251,14 @@ def test_a_lock_file_that_is_damaged_meanwhile_costs_no_step_and_is_written_anew
     assert made(model) == 6
     assert (reverts.counts.reverts, reverts.counts.lost) == (1, 0)
     assert "watchdog: 1 revert" in model.line
+
+
+def test_a_lock_file_that_is_damaged_without_the_watchdog_is_told_at_exit(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    path.write_text(lock.NO_LOCK.to_text())
+    with amp_tf.enable(lock=str(path)):
+        path.write_text("{")
+        assert f"lock file: {path}: it is not a lock file of amp_tf" in summary.line()
 
 
 def test_the_lock_file_of_an_earlier_run_is_mentioned(
