@@ -105,7 +105,9 @@ class Pair(keras.layers.Layer):
 
 
 class Sloped(keras.layers.Layer):
-    """Its gradient is 10,000 times as large where the last feature is that large."""
+    """Its gradient is as many times as large inside as the last feature is, once or more often."""
+
+    times = 1
 
     def build(self, shape: Any) -> None:
         self.dense = keras.layers.Dense(4)
@@ -113,7 +115,12 @@ class Sloped(keras.layers.Layer):
 
     def call(self, x: Any) -> Any:
         gain = x[:, -1:]
-        return self.dense(x[:, :-1]) / gain * gain
+        hidden = self.dense(x[:, :-1])
+        for _ in range(self.times):
+            hidden = hidden / gain
+        for _ in range(self.times):
+            hidden = hidden * gain
+        return hidden
 
 
 @pytest.fixture(autouse=True)
@@ -204,6 +211,16 @@ def test_gradients_that_a_lower_loss_scale_makes_finite_are_left_to_loss_scaling
     assert made(model) == 5
     assert said(caplog) == []
     assert "loss scale 2^5, 1 of 6 steps skipped" in model.line
+
+
+@pytest.mark.slow
+def test_gradients_that_overflow_at_any_loss_scale_are_the_layers_fault(tmp_path: Path) -> None:
+    sloped = Sloped(name="weak")
+    sloped.times = 2
+    model = train(tmp_path / "a.lock", sloped, large=2e3)
+    assert made(model) == 6
+    assert (reverts.counts.watched, reverts.counts.reverts, reverts.counts.lost) == (6, 1, 0)
+    assert [one.name for one in lock.read(str(tmp_path / "a.lock")).decisions] == ["net_1/weak_1"]
 
 
 def test_a_lock_file_in_a_folder_that_is_missing_costs_no_step(
