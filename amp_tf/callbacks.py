@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
+from amp_tf.config import USE_COMPARE
+from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import diagnosis, ledger
 from amp_tf.loss_scaling.diagnosis import DEFAULT_MAX_SKIPS, Status
 from amp_tf.values import check_choice, check_count, check_path, invalid
 
 if TYPE_CHECKING:
-    from amp_tf.comparing.monitor import Monitor
     from amp_tf.loss_scaling.tensorboard import Board
 
 _ACTIONS = ("raise", "log")
@@ -46,9 +47,6 @@ class LossScaleMonitor:
         log_dir: TensorBoard's folder, for the scalars ``amp_tf/loss_scale``, ``amp_tf/skipped_steps`` and
             ``amp_tf/nodes_in_16_bit`` over batches, and ``amp_tf/products_in_16_bit`` under ``AMP_TF_REPORT``. Without
             a loss scale the shares alone are written, at the end of each epoch.
-        ranges: a folder for what is read of the layers every so many steps, as under ``AMP_TF_MONITOR``: their range,
-            what over- and underflows, and the distance from float32.
-        ranges_every: steps between two such readings.
 
     Raises:
         ConfigError: a value is not valid.
@@ -67,15 +65,14 @@ class LossScaleMonitor:
         min_seconds: float = 20.0,
         clock: Callable[[], float] = time.monotonic,
         log_dir: str | os.PathLike[str] | None = None,
-        ranges: str | os.PathLike[str] | None = None,
-        ranges_every: int = 500,
+        ranges: None = None,  # a setting of before, as is the next one
+        ranges_every: None = None,
     ) -> None:
         check_choice(action, _ACTIONS, where="LossScaleMonitor.action")
         check_count(max_skips, where="LossScaleMonitor.max_skips")
         check_count(every, where="LossScaleMonitor.every")
-        check_count(ranges_every, where="LossScaleMonitor.ranges_every")
-        self._ranges, self._ranges_every = check_path(ranges, where="LossScaleMonitor.ranges"), ranges_every
-        self._monitor: Monitor | None = None
+        if ranges is not None or ranges_every is not None:
+            raise ConfigError("there is no such setting any more", where="LossScaleMonitor.ranges", fix=USE_COMPARE)
         if isinstance(min_seconds, bool) or not isinstance(min_seconds, (int, float)):
             raise invalid(min_seconds, "LossScaleMonitor.min_seconds", "numbers")
         self.max_skips = max_skips
@@ -108,8 +105,6 @@ class LossScaleMonitor:
         """Called by Keras: remembers where the counters start."""
         self._now, self._shown = None, _status_of(self.model)
         self._has_complained = False
-        if self._ranges:
-            self._watch(self._ranges)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Called by Keras: looks at the optimizer, if it is time, and adds to the logs."""
@@ -130,17 +125,6 @@ class LossScaleMonitor:
         self.look()
         if self._board is not None:
             self._board.flush()
-        if self._monitor is not None:
-            from amp_tf.comparing.monitor import unwatch
-
-            unwatch(self.model)
-
-    def _watch(self, folder: str) -> None:
-        from amp_tf.comparing.monitor import Monitor, watch
-
-        if self._monitor is None:
-            self._monitor = Monitor(folder, self._ranges_every, scale_of=loss_scale_of, warn=_warn_of_ranges)
-        watch(self.model, self._monitor)
 
     def look(self, optimizer: Any = None) -> Status | None:
         """Reads the state, logs it, and raises if training is stuck. Custom loops call this every few steps.
@@ -205,16 +189,6 @@ class LossScaleMonitor:
 def has_loss_scale(model: Any) -> bool:
     """Whether a model's optimizer is one of amp_tf's wrappers; other optimizers may also have a ``status``."""
     return _scaler_of(getattr(model, "optimizer", None)) is not None
-
-
-def loss_scale_of(model: Any) -> float:
-    """The loss scale of a model now; 1 where it has none."""
-    status = _status_of(model)
-    return 1.0 if status is None else float(status.scale)
-
-
-def _warn_of_ranges(why: str) -> None:
-    logging.warning("amp_tf: LossScaleMonitor.ranges: the layers are not read (%s). Training goes on without.", why)
 
 
 def _status_of(model: Any) -> Status | None:

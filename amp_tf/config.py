@@ -23,7 +23,6 @@ from amp_tf.errors import ConfigError, OpListError
 from amp_tf.values import (
     SHORT_NAMES,
     check_choice,
-    check_count,
     check_names,
     check_path,
     check_pattern,
@@ -31,7 +30,6 @@ from amp_tf.values import (
     invalid,
     read_bool,
     read_choice,
-    read_count,
     read_dtype,
     read_names,
     read_patterns,
@@ -64,6 +62,8 @@ OPTIMIZER_STATE_VAR = "AMP_TF_OPTIMIZER_STATE"
 WATCHDOG_VAR = "AMP_TF_WATCHDOG"
 WATCHDOG_LOCK = "amp_tf.watchdog.lock"
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+USE_COMPARE = "Use amp-tf compare -- python train.py: each layer's distance from float32 in a step, and what overflows"
+GONE = dict.fromkeys(("AMP_TF_MONITOR", "AMP_TF_MONITOR_EVERY"), USE_COMPARE)  #: variables of before, and what to do
 _OF_THE_BUILD = ("AMP_TF_BANNER", "AMP_TF_IMAGE", "AMP_TF_WHEEL_ARCH")  # the images' and setup.py's
 
 
@@ -98,9 +98,6 @@ class AmpConfig:
             ``amp_tf.watchdog.lock`` where none is named.
         log_path: folder for the graph before and after each rewrite, the op lists and the reasons; ``None`` for none.
         report_path: folder for a report of the process, one JSON file written when it ends; ``None`` for none.
-        monitor_path: folder for what is read of the layers while Keras trains: the numbers' range, what over- and
-            underflows, and the distance from float32; ``None`` for none.
-        monitor_every: steps between two such readings.
 
     Lists, sets and other iterables of names are kept as tuples, dtypes and paths as strings.
 
@@ -131,8 +128,6 @@ class AmpConfig:
     watchdog: bool = False
     log_path: str | None = None
     report_path: str | None = None
-    monitor_path: str | None = None
-    monitor_every: int = 500
 
     def __post_init__(self) -> None:
         for field in ("precision", "allreduce", "optimizer_state"):
@@ -148,8 +143,7 @@ class AmpConfig:
         for field in ("keep_float32", "force_f16"):
             for pattern in getattr(self, field):
                 check_pattern(pattern, where=f"AmpConfig.{field}")
-        check_count(self.monitor_every, where="AmpConfig.monitor_every")
-        for field in ("lock", "log_path", "report_path", "monitor_path"):
+        for field in ("lock", "log_path", "report_path"):
             object.__setattr__(self, field, check_path(getattr(self, field), where=f"AmpConfig.{field}"))
         if self.lock is not None:  # the program may change its folder later
             object.__setattr__(self, "lock", os.path.abspath(self.lock))
@@ -214,8 +208,6 @@ class Settings(TypedDict, total=False):
     watchdog: bool
     log_path: str | None
     report_path: str | None
-    monitor_path: str | None
-    monitor_every: int
 
 
 def sources(config: AmpConfig, environ: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
@@ -544,13 +536,4 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "where each process writes its report as it ends, a JSON file; amp-tf report makes a page of it; in "
         "TensorBoard's folder it writes scalars, too",
     ),
-    EnvVar(
-        "AMP_TF_MONITOR",
-        "monitor_path",
-        read_text,
-        "a folder",
-        "where fit writes what it reads of the layers: their range, over- and underflow, distance from float32; "
-        "amp-tf monitor shows it and compares two runs",
-    ),
-    EnvVar("AMP_TF_MONITOR_EVERY", "monitor_every", read_count, "integers from 1", "steps between two such readings"),
 )

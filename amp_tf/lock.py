@@ -148,6 +148,7 @@ class Lock:
 
 
 NO_LOCK = Lock()
+held: dict[str, Lock] = {}  #: by path, locks that are in memory: the watchdog's, whose files may be damaged or missing
 
 
 def read(path: str | None, *, may_be_missing: bool = False) -> Lock:
@@ -162,6 +163,8 @@ def read(path: str | None, *, may_be_missing: bool = False) -> Lock:
     """
     if path is None:
         return NO_LOCK
+    if path in held:
+        return held[path]
     try:
         facts = os.stat(path)
     except OSError as error:

@@ -114,14 +114,6 @@ def read_dtype(valid: tuple[str, ...]) -> Callable[[str, str], str]:
     return read_choice(valid, lambda text: SHORT_NAMES.get(text.lower(), text.lower()))
 
 
-def read_count(text: str, name: str) -> int:
-    """Reads a whole number above zero."""
-    value = int(text) if text.strip().isdecimal() else 0
-    if value < 1:
-        raise invalid(text, name, "integers from 1")
-    return value
-
-
 def read_choice(valid: tuple[str, ...], normalise: Callable[[str], str]) -> Callable[[str, str], str]:
     """Reads one of some words, in lower or upper case."""
 

@@ -6,8 +6,8 @@
 
 Run i draws everything from seed i: a small network of blocks, its data, and for ``faults`` a block and a step at which
 16 bit overflows (float16) or cancels to 0/0 (both types), and every second time another step whose data hold nan. Even
-runs are float16, odd ones bfloat16, and every fifth is one of MirroredStrategy on two virtual CPUs. The block at fault
-is forced to 16 bit, or amp_tf's own rules would keep it from harm. Each run is trained in float32 as well, without the
+runs are float16, odd ones bfloat16. The block at fault is forced to 16 bit, or amp_tf's own rules would keep it from
+harm. Each run is trained in float32 as well, without the
 batch of bad data, and is right if the watchdog reverted that block and no other, once, if as many steps were made, if
 just the bad batch was called bad, and if the last loss is float32's within 5 %. A healthy run is right if nothing was
 reverted or called bad, and if every loss is that of the same run without the watchdog, to the last bit.
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import re
 import statistics
 import tempfile
@@ -86,7 +85,6 @@ class Plan:
         depth: how many blocks.
         kind, place, at: the fault: what it is, in which block from 0 on, and at which step from 1 on.
         bad: the step whose data hold nan; 0 for none.
-        is_mirrored: whether two replicas train.
     """
 
     seed: int
@@ -96,7 +94,6 @@ class Plan:
     place: int
     at: int
     bad: int
-    is_mirrored: bool
 
     @classmethod
     def draw(cls, seed: int, *, is_healthy: bool) -> Plan:
@@ -107,8 +104,8 @@ class Plan:
         at, bad = (int(step) for step in rng.choice(np.arange(1, STEPS + 1), 2, replace=False))
         place = int(rng.integers(depth))
         if is_healthy:
-            return cls(seed, precision, depth, "", 0, 0, 0, seed % 5 == 0)
-        return cls(seed, precision, depth, kind, place, at, bad if rng.random() < 0.5 else 0, seed % 5 == 0)
+            return cls(seed, precision, depth, "", 0, 0, 0)
+        return cls(seed, precision, depth, kind, place, at, bad if rng.random() < 0.5 else 0)
 
     @property
     def block(self) -> str:
@@ -122,7 +119,7 @@ class Plan:
 
     def __str__(self) -> str:
         parts = [self.precision, f"{self.kind} in {self.block} at step {self.at}" if self.kind else "healthy"]
-        return ", ".join([*parts, *([f"nan at {self.bad}"] if self.bad else []), *(["mirrored"] * self.is_mirrored)])
+        return ", ".join([*parts, *([f"nan at {self.bad}"] if self.bad else [])])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,12 +142,6 @@ class Trained:
     layers: Sequence[str] = ()
 
 
-@functools.cache
-def mirrored() -> Any:
-    """The one strategy of two replicas: collectives of a second one in a process meet those of the first."""
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-
-
 class _Losses(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
@@ -170,14 +161,13 @@ def train(plan: Plan, *, leaves_bad_out: bool = False) -> Trained:
         x, y = (np.delete(data, plan.bad - 1, axis=0) for data in (x, y))
     elif plan.bad:
         x[plan.bad - 1, int(rng.integers(BATCH)), int(rng.integers(WIDTH))] = np.nan
-    with (mirrored() if plan.is_mirrored else tf.distribute.get_strategy()).scope():
-        blocks = [Block(plan.kind if n == plan.place else "", plan.at, f"block_{n}") for n in range(plan.depth)]
-        layers = [keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), keras.layers.BatchNormalization(), *blocks]
-        model = keras.Sequential([*layers, keras.layers.Dense(1)], name="net")
-        optimizer = keras.optimizers.SGD(0.02, momentum=0.9)
-        if amp_tf.is_enabled() and plan.precision == "float16":
-            optimizer = amp_tf.LossScaleOptimizer(optimizer, 2.0**8)  # which overflows in none of these
-        model.compile(optimizer, "mse", metrics=["mae"], jit_compile=False)
+    blocks = [Block(plan.kind if n == plan.place else "", plan.at, f"block_{n}") for n in range(plan.depth)]
+    layers = [keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), keras.layers.BatchNormalization(), *blocks]
+    model = keras.Sequential([*layers, keras.layers.Dense(1)], name="net")
+    optimizer = keras.optimizers.SGD(0.02, momentum=0.9)
+    if amp_tf.is_enabled() and plan.precision == "float16":
+        optimizer = amp_tf.LossScaleOptimizer(optimizer, 2.0**8)  # which overflows in none of these
+    model.compile(optimizer, "mse", metrics=["mae"], jit_compile=False)
     seen = _Losses()
     data = tf.data.Dataset.from_tensor_slices((x.reshape(-1, WIDTH), y.reshape(-1, 1))).batch(BATCH)
     model.fit(data, verbose=0, callbacks=[seen])
@@ -234,9 +224,6 @@ def judge_healthy(plan: Plan) -> str:
 
 def run(what: str, first: int, count: int) -> int:
     """Prints a line for each run; returns how many are wrong."""
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-    )
     failures = 0
     for seed in range(first, first + count):
         plan = Plan.draw(seed, is_healthy=what == "healthy")

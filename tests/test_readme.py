@@ -94,7 +94,6 @@ IN_SENTENCES = {
     "python -m benchmarks.gpu grappler": ("tests/benchmarks/test_gpu_grappler.py", '"benchmarks.gpu", "grappler"'),
     "python -m benchmarks.public": ("tests/benchmarks/test_public.py", "public"),
     "python -m benchmarks.math_mode": ("tests/benchmarks/test_math_mode.py", "math_mode.measure"),
-    "python -m benchmarks.monitor_cost": ("tests/benchmarks/test_monitor_cost.py", "monitor_cost.measure"),
     "python -m benchmarks.compare_cost": ("tests/benchmarks/test_compare_cost.py", "benchmarks.compare_cost"),
     "python scripts/train_distributed.py --workers 2": ("tests/distributed/test_workers.py", "train_distributed.py"),
     "scripts/demo": ("tests/scripts/test_demo.py", "scripts/demo"),

@@ -18,7 +18,7 @@ from typing import Any
 
 import amp_tf
 from amp_tf.cli.trial import Trial, run_trials
-from amp_tf.config import DISABLE_VAR, ENABLE_VAR, AmpConfig, Switches, find_unknown_variables
+from amp_tf.config import DISABLE_VAR, ENABLE_VAR, GONE, AmpConfig, Switches, find_unknown_variables
 from amp_tf.errors import ConfigError
 from amp_tf.hooks.process.devices import uses_tf32
 from amp_tf.hooks.process.summary import ON_GPU
@@ -252,7 +252,9 @@ def _check_variables(facts: MachineFacts) -> Issue | None:
         return None
     what = f"not variables of amp_tf, so they change nothing: {', '.join(name for name, _ in unknown)}"
     close = ", ".join(dict.fromkeys(close for _, close in unknown if close))
-    return Issue("variable", False, what, f"Write {close}" if close else "docs/variables.md lists the variables")
+    fixes = [f"Write {close}"] if close else []
+    fixes += dict.fromkeys(GONE[name] for name, _ in unknown if name in GONE)
+    return Issue("variable", False, what, ". ".join(fixes) or "docs/variables.md lists the variables")
 
 
 def _check_op_names(facts: MachineFacts) -> Issue | None:

@@ -11,9 +11,10 @@ import sys
 from typing import Any
 
 import amp_tf
-from amp_tf.errors import AmpError
+from amp_tf.config import USE_COMPARE
+from amp_tf.errors import AmpError, ConfigError
 
-COMMANDS = ("run", "rewrite", "explain", "compare", "tune", "monitor", "report", "calibrate", "doctor")
+COMMANDS = ("run", "rewrite", "explain", "compare", "tune", "report", "calibrate", "doctor")
 """Modules of amp_tf.cli: each has ``add_parser(subparsers)`` and ``run(args) -> int``."""
 
 _KILLED = 128  # what a shell adds to the number of the signal that ended a command
@@ -80,7 +81,14 @@ def parser() -> argparse.ArgumentParser:
         command = importlib.import_module(f"amp_tf.cli.{name}")
         command.add_parser(subparsers)
         subparsers.choices[name].set_defaults(run=command.run)
+    gone = subparsers.add_parser("monitor")  # without help, so that no list has it
+    gone.add_argument("rest", nargs=argparse.REMAINDER)
+    gone.set_defaults(run=_refuse_monitor)
     return top
+
+
+def _refuse_monitor(_: argparse.Namespace) -> int:
+    raise ConfigError("this is no longer a command of amp_tf", fix=USE_COMPARE)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 import _amp_tf_start
 from amp_tf.cli.run import switched_on
 
-COMMANDS = ("run", "rewrite", "explain", "compare", "tune", "monitor", "report", "calibrate", "doctor")
+COMMANDS = ("run", "rewrite", "explain", "compare", "tune", "report", "calibrate", "doctor")
 USAGE = (
     "usage: python -m amp_tf [-m module | script.py] [arguments of the script ...]\n"
     f"       python -m amp_tf {'|'.join(COMMANDS)} [arguments, as for amp-tf]"

@@ -209,25 +209,6 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
     return captures, variables
 
 
-def with_values_of_now(flat: FlatStep, function: Any) -> FlatStep:
-    """The same step with what its variables and captures hold now.
-
-    Args:
-        flat: the step.
-        function: its concrete function.
-    """
-    captures, variables = _read_captures(function)
-    kept = {name: variables[name] for name in flat.variables}
-    return dataclasses.replace(flat, captures={name: captures[name] for name in flat.captures}, variables=kept)
-
-
-def without_values(flat: FlatStep) -> FlatStep:
-    """The same step without what its variables and captures hold, which takes as much memory as they do."""
-    nothing = np.zeros(())
-    variables = {name: dataclasses.replace(variable, value=nothing) for name, variable in flat.variables.items()}
-    return dataclasses.replace(flat, captures=dict.fromkeys(flat.captures, nothing), variables=variables)
-
-
 def aligned(value: Any) -> Any:
     """The same array at an address that is a multiple of 64, so that TensorFlow can use it in place."""
     if not isinstance(value, np.ndarray) or value.dtype == object or value.ctypes.data % _ALIGNMENT == 0:

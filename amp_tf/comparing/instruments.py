@@ -66,12 +66,6 @@ class Statistics:
         return float("inf") if self.nonfinite else self.error
 
 
-def norm(rows: Sequence[np.ndarray]) -> float:
-    """The L2 norm of the finite numbers of the truth, over thorough rows together."""
-    table = np.asarray(rows, np.float64)
-    return float(np.sqrt((table[:, _NORM] * np.square(np.where(table[:, LARGEST] > 0, table[:, LARGEST], 1.0))).sum()))
-
-
 def quick_row(value: Any, truth: Any, smallest: float) -> Any:
     """A tensor of one row that says how a value differs from its truth; :func:`is_enough` whether it may be believed.
 

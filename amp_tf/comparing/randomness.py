@@ -43,9 +43,9 @@ def make_stateless(graph: Any) -> None:
         node.input.insert(place, seed.name)
 
 
-def keeps_state(graph: Any) -> bool:
-    """Whether the graph or its functions have random ops left whose state a session keeps."""
-    return any(_is_seeded(node) and not node.op.startswith("Stateless") for node in every_node(graph))
+def keeping_state(graph: Any) -> list[str]:
+    """The nodes of the graph and its functions that draw random numbers and whose state a session keeps, by name."""
+    return [node.name for node in every_node(graph) if _is_seeded(node) and not node.op.startswith("Stateless")]
 
 
 def by_python(graph: Any) -> list[str]:

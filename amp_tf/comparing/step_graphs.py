@@ -15,7 +15,7 @@ from amp_tf.comparing import instruments
 from amp_tf.comparing.compiled import import_compiled
 from amp_tf.comparing.flattening import FlatStep, aligned
 from amp_tf.comparing.joining import FLOAT32, feed_name, join, tensor_name
-from amp_tf.comparing.randomness import keeps_state
+from amp_tf.comparing.randomness import keeping_state
 from amp_tf.comparing.steps import UPDATE, Step
 from amp_tf.errors import GraphError
 from amp_tf.oplists.table import VARIABLE_READERS
@@ -59,14 +59,10 @@ class JointGraph:
             self._starts = {node: self._start(node) for node in flat.variables}
             self._resets = {node: [self._reset(side, node) for side in sides] for node in flat.variables}
         self._effects = [] if compiled else [self.graph.get_operation_by_name(name) for name in names]
-        self._keeps_state = keeps_state(joint)
+        self._keeps_state = bool(keeping_state(joint))
         self._session: Any = None  # made by a run
         self._writes = bool(_written(flat, of_all=True))
         self._held: bool | None = None  # whether the variables hold disturbed values; None if unknown
-
-    def follow(self, step: Step, flat: FlatStep) -> None:
-        """Takes other batches, and other values of variables and captures, of the same step."""
-        self._step, self._flat, self._held = step, flat, None
 
     def close(self) -> None:
         """Frees the session's memory; the next run creates another. Idempotent."""

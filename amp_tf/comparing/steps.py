@@ -140,15 +140,6 @@ def _as_call(batch: Any, subject: Any, is_training: bool) -> tuple[tuple[Any, ..
     return (tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)), {}
 
 
-def rows_of(model: Any, batch: Any, example: Any) -> tuple[np.ndarray, ...]:
-    """The arrays to feed for another batch of a compiled model's step.
-
-    Raises:
-        ConfigError: its structure differs from that of the batch with which the step was traced.
-    """
-    return _leaves(_as_call(batch, model, True), _as_call(example, model, True))
-
-
 def _leaves(call: Any, first: Any) -> tuple[np.ndarray, ...]:
     """The arrays of a batch; it must have the structure of the first one."""
     import tensorflow as tf

@@ -89,11 +89,6 @@ def scope_pattern(node: str) -> str:
     return f"(^|/){re.escape(scope)}/" if scope else f"^{re.escape(node)}$"
 
 
-def is_of_gradient(node: str) -> bool:
-    """Whether a node is one of a gradient."""
-    return any(f"/{scope}" in f"/{node}" for scope in _GRADIENT_SCOPES)
-
-
 def scope_of(node: str) -> str:
     """The name scope of a node; for a node of a gradient, the scope of the forward node."""
     for scope in _GRADIENT_SCOPES:

@@ -37,13 +37,3 @@ def iterate(batches: Sequence[Any]) -> Any:
     for batch in batches[1:]:
         dataset = dataset.concatenate(tf.data.Dataset.from_tensors(batch))
     return iter(dataset)
-
-
-def iterate_like(batches: Sequence[Any], iterator: Any) -> Any:
-    """An iterator over some batches of another one, of the same type, so that a function of it is not traced again."""
-    import tensorflow as tf
-
-    try:
-        return iter(tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=iterator.element_spec))
-    except (TypeError, ValueError):  # a generator gives no optionals
-        return iterate(batches)

@@ -46,7 +46,6 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.step_times", ("tensorflow", "keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.keras_policy", ("keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.layer_paths", ("keras", "tf_keras")),
-    Hook("graph_rewrite", "amp_tf.hooks.monitor", ("keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.watchdog.fit", ("keras", "tf_keras")),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling.automatic", ("tensorflow", "keras", "tf_keras")),
 )

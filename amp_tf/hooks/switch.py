@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from amp_tf.config import (
     DISABLE_VAR,
+    GONE,
     GRAPH_REWRITE_VAR,
     LOSS_SCALING_VAR,
     SWITCH_VARS,
@@ -273,7 +274,8 @@ def tell_unknown_variables() -> None:
     """Warns once of each variable that looks like one of amp_tf's and is not."""
     for name, close in find_unknown_variables():
         fix = f"Write {close}, if that is meant" if close else "docs/variables.md lists the variables"
-        notices.warn_once(f"variable.{name}", "this is not a variable of amp_tf", where=name, fix=fix)
+        what = f"this is {'no longer' if name in GONE else 'not'} a variable of amp_tf"
+        notices.warn_once(f"variable.{name}", what, where=name, fix=GONE.get(name, fix))
 
 
 def _is_forbidden() -> bool:

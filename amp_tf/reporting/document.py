@@ -65,7 +65,6 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
         "hooks": dict(facts.hooks),
         "loss_scales": [{**dataclasses.asdict(curve), "points": list(curve.points)} for curve in facts.loss_scales],
         "steps": [dict(row) for row in facts.steps],
-        "monitored": [dict(row) for row in facts.monitored],
         "figures": figures_found,
         "ops": ops,
         "blockers": [_blocker_row(blocker) for blocker in blockers],

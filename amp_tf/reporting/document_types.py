@@ -77,21 +77,6 @@ class Steps(TypedDict):
     fastest_ms: float
 
 
-class MonitoredLayer(TypedDict):
-    """A layer near a limit of the 16-bit type, at the last reading of a monitor."""
-
-    model: str
-    step: Annotated[int, "steps that the model had made before the reading"]
-    layer: Annotated[str, "its path in Keras, with (gradient) behind it for the nodes of its gradient"]
-    largest: Annotated[float, "the largest size of a number in float32"]
-    smallest: Annotated[float, "the smallest one that is not zero"]
-    overflow: Annotated[float, "share of the numbers that are inf or nan, and finite in float32"]
-    underflow: Annotated[float, "share that is zero, and in float32 too small for 16 bit"]
-    distance: Annotated[float, "relative L2 distance from float32"]
-    nearness: Annotated[float, "to its nearest limit: 1 is at it"]
-    limit: Annotated[str, ("overflow", "range", "underflow", "distance")]
-
-
 class Counts(TypedDict):
     """Numbers by precision."""
 
@@ -297,8 +282,5 @@ class Document(_Always, total=False):
     steps: Annotated[
         list[Steps],
         "what the program's own steps took, that which took longest first; absent in older reports",
-    ]
-    monitored: Annotated[
-        list[MonitoredLayer], "under AMP_TF_MONITOR, the layers nearest to a limit first; absent in older reports"
     ]
     weights: Annotated[list[WeightRow], "of a SavedModel with 16-bit weights, the largest first; absent elsewhere"]

@@ -36,7 +36,6 @@ class ProcessFacts:
         hooks: those that failed, rewrites that failed, and why amp_tf is off.
         loss_scales: one curve for each scaler.
         steps: what steps of each kind took, as the program ran them.
-        monitored: the layers that were nearest to their limits at the last reading of a monitor, of each model.
     """
 
     process: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -46,4 +45,3 @@ class ProcessFacts:
     hooks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     loss_scales: Sequence[Curve] = ()
     steps: Sequence[Mapping[str, Any]] = ()
-    monitored: Sequence[Mapping[str, Any]] = ()

@@ -300,4 +300,7 @@ def test_settings_that_contradict_each_other_and_misspelt_variables_are_found() 
     assert variable is not None
     assert (variable.is_problem, variable.fix) == (False, "Write AMP_TF_PRECISION")
     assert "AMP_TF_PRECISON" in variable.what
+    gone = checks._check_variables(dataclasses.replace(facts, environ={"AMP_TF_MONITOR": "runs"}))
+    assert gone is not None
+    assert gone.fix.startswith("Use amp-tf compare")
     assert checks._check_op_names(facts) is None  # the first one tells it

@@ -14,6 +14,7 @@ import pytest
 import amp_tf
 from amp_tf.cli import main as command
 from amp_tf.cli import script
+from amp_tf.config import USE_COMPARE
 from amp_tf.errors import ConfigError
 
 
@@ -29,6 +30,12 @@ def test_a_wrong_command_ends_with_2_and_names_the_valid_ones(capsys: pytest.Cap
         command.main(["bake"])
     assert ended.value.code == 2
     assert "'run'" in capsys.readouterr().err
+
+
+def test_a_command_of_before_is_refused_with_what_to_use_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["monitor", "runs/a", "--tolerance", "0.1"]) == 1
+    assert capsys.readouterr().err == f"amp-tf monitor: this is no longer a command of amp_tf. {USE_COMPARE}.\n"
+    assert "monitor" not in command.parser().format_help()
 
 
 def test_every_command_has_a_parser_and_a_help_line_and_there_are_no_others() -> None:

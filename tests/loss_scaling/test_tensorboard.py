@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import tf_keras
 
 import amp_tf
@@ -50,8 +52,6 @@ def test_the_loss_scale_and_skipped_steps_are_curves_over_batches(library, tmp_p
 
 def test_without_a_loss_scale_the_share_is_written_each_epoch(tmp_path, monkeypatch):
     use_own_ledger(monkeypatch)
-    import tensorflow as tf
-
     product = traced(lambda x, w: tf.matmul(tf.exp(tf.matmul(x, w)), w), (64, 64), (64, 64))
     process.record(reported(product, keep_float32=("^MatMul_1$",)), way="grappler")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
@@ -70,3 +70,31 @@ def test_nothing_is_written_without_a_folder_and_a_bad_one_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ConfigError, match=r"LossScaleMonitor\.log_dir"):
         LossScaleMonitor(log_dir=3)
+
+
+def trained(folder):
+    """The loss of a model that trains with a monitor that writes to a folder."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=1024.0), "mse")
+    monitor = [] if folder is None else [LossScaleMonitor(every=1, log_dir=folder)]
+    return model.fit(X, X.sum(1), batch_size=8, verbose=0, callbacks=monitor).history["loss"]
+
+
+def test_what_is_written_needs_no_tensorboard(tmp_path, monkeypatch):
+    """TensorFlow 2.21 does not install it, and without it tf.summary.scalar is an error."""
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "tensorboard.summary.v2", None)
+        with pytest.raises(Exception, match="TensorBoard is not installed"):
+            tf.summary.scalar("loss", 1.0, step=0)
+        assert trained(tmp_path) == trained(None)
+    assert dict(scalars(tmp_path)["amp_tf/loss_scale"])[8] == 1024
+
+
+def test_a_folder_that_cannot_be_written_is_warned_about_once_and_training_goes_on(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    assert trained(tmp_path / "file" / "logs") == trained(None)
+    (line,) = [record.getMessage() for record in caplog.records if "log_dir" in record.getMessage()]
+    assert line.startswith(f"amp_tf: LossScaleMonitor.log_dir: {tmp_path}/file/logs is not written (")
+    assert line.endswith("ot a directory). Training goes on.")
+    assert "{{" not in line

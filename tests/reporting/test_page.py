@@ -224,22 +224,6 @@ def test_milliseconds_have_all_digits_of_a_whole_number(document):
     assert found == ["0.0123 ms", "12.3 ms", "1,000 ms"]
 
 
-def test_the_layers_near_their_limits_are_shown_where_a_monitor_read_them(document):
-    layer = {"model": "net", "step": 1500, "layer": "<dense> (gradient)", "largest": 32768.0, "smallest": 1e-9}
-    layer |= {"overflow": 0.0, "underflow": 0.25, "distance": 0.0125, "nearness": 2.5, "limit": "underflow"}
-    text = unescape(shown(html.page([{**document, "monitored": [layer]}])))
-    for part in (
-        "net at step 1,500",
-        "<dense> (gradient)",
-        "1.00e-9 to 3.28e+4",
-        "25.0 %",
-        "1.25 %",
-        "2.50 of underflow",
-    ):
-        assert part in text, part
-    assert "Layers near their limits" not in shown(html.page([{**document, "monitored": []}]))
-
-
 def test_a_function_without_a_name_cannot_break_the_page_of_several_runs(document):
     step = {"way": "tf.function", "what": "<lambda>", "steps": 3, "seconds": 1.0}
     times = {"first_ms": 5.0, "median_ms": 1.0, "fastest_ms": 1.0}

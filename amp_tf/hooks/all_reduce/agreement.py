@@ -22,7 +22,7 @@ from amp_tf.hooks.patches import Patches, calling
 from amp_tf.hooks.process import notices
 from amp_tf.oplists import registered
 
-_OF_ONE_WORKER = frozenset({"log_path", "report_path", "monitor_path", "monitor_every"})
+_OF_ONE_WORKER = frozenset({"log_path", "report_path"})
 _PRESENCE_SECONDS = 60.0  # the others connected together with this one, and published at once
 _SETTINGS_SECONDS = 600.0  # until all workers have reached the same step
 _lock = threading.Lock()
@@ -31,7 +31,6 @@ _patches = Patches()
 _is_announced = False
 _agreed: AmpConfig | None = None  # the settings that were compared last
 _rounds = itertools.count(1)  # of comparisons, which all workers make in the same order
-_gathered = itertools.count(1)
 
 
 def install(config: AmpConfig) -> None:
@@ -51,26 +50,6 @@ def uninstall() -> None:
     global _config
     _config = None
     _patches.restore()
-
-
-def gather(mine: str) -> list[str]:
-    """The texts of all workers, in their order; all of them call this in the same order. Without workers, mine alone.
-
-    Raises:
-        TimeoutError: a worker gives none in time.
-    """
-    server = _server()
-    if server is None:
-        return [mine]
-    from tensorflow.python.eager import context
-
-    place = f"gathered/{next(_gathered)}"
-    context.context().set_config_key_value(f"{_key(server)}/{place}", mine)
-    keys = [f"{worker}/{place}" for worker in _workers(server)]
-    found = _read(keys, _SETTINGS_SECONDS)
-    if missing := [key for key in keys if key not in found]:
-        raise TimeoutError(f"{_name(missing[0])} answers nothing within {_SETTINGS_SECONDS / 60:.0f} minutes")
-    return [found[key] for key in keys]
 
 
 def _connect(original: Any, *args: Any, **kwargs: Any) -> Any:

@@ -36,7 +36,6 @@ def process_facts() -> ProcessFacts:
         },
         loss_scales=_curves(),
         steps=_steps(),
-        monitored=_monitored(),
     )
 
 
@@ -81,11 +80,6 @@ def _devices(has_graphs: bool) -> list[dict[str, Any]]:
 def _steps() -> list[dict[str, Any]]:
     times = sys.modules.get("amp_tf.hooks.step_times")
     return times.rows() if times is not None else []
-
-
-def _monitored() -> list[dict[str, Any]]:
-    monitor = sys.modules.get("amp_tf.comparing.monitor")
-    return [row for run in monitor.runs() for row in run.rows()] if monitor is not None else []
 
 
 def _curves() -> list[Any]:

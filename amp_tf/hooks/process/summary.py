@@ -147,7 +147,11 @@ def _lock_changes(totals: Totals) -> str:
     config = process_state.settings()
     if config.lock_path is None:
         return ""
-    other = config.read_lock().differences(resolve_target(config, devices.hardware()).facts())
+    try:
+        lock = config.read_lock()
+    except ConfigError as error:  # it was damaged meanwhile
+        return str(error).rstrip(".")
+    other = lock.differences(resolve_target(config, devices.hardware()).facts())
     return "; ".join(filter(None, (other, describe(totals.locked))))
 
 

@@ -3,7 +3,7 @@
 A step, one batch at a time (:mod:`watched`)::
 
     the step, guarded: with gradients that are not finite, or a loss above the limit, no trained variable is written
-    fine                         go on; the loss moves the limit (:mod:`band`)
+    fine                         go on; the loss moves the limit
     the loss scale was too high  go on as without the watchdog: loss scaling has lowered it, and drops the batch
     the batch in float32, from the same variables, held so that none is written:
         not finite there too     bad data: said with the batch's number; what the step wrote besides is put back
@@ -13,10 +13,9 @@ A step, one batch at a time (:mod:`watched`)::
 
 The flags are the loss, which a forward pass that is not finite makes so or whose gradients it does, and whether the
 gradients are finite, which loss scaling asks in any case: reductions over every tensor would cost a pass over each of
-them in every step, and find besides only what neither loss nor gradients see. Where a value is born that is not finite,
-and in which layer, is found on the batch at fault by :mod:`amp_tf.comparing`.
+them in every step, and find besides only what neither loss nor gradients see. Where a value first is not finite, and in
+which layer, is found on the batch at fault by :mod:`amp_tf.comparing`.
 
-The same decisions are made on all replicas and workers, because every flag is summed over them before a step is made
-or skipped, and the runs in float32 are steps of the same kind. Only the search for the layer is each worker's own, on
-its part of the batch; then they exchange what they found, and all of them revert all of it.
+A step is watched only where it is known how to do it again exactly (:func:`fit.why_not`, :meth:`Watched.why_not`).
+Elsewhere the program trains as without the watchdog, and is told why at its first step.
 """

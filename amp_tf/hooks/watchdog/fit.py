@@ -1,18 +1,17 @@
-"""The patch of Keras and tf_keras: the train function of a compiled model is watched.
+"""The patch of Keras and tf_keras: the train function of a compiled model is watched, where its steps can be.
 
-An optimizer without a loss scale gets one that stays 1, as a guard: in bfloat16 nothing is scaled, but a step that is
-not finite is skipped as well.
+An optimizer without a loss scale is wrapped by one that stays 1, as a guard: in bfloat16 nothing is scaled, but a step
+that is not finite is skipped as well. The wrapper is there only while the step is traced: the model keeps the user's
+optimizer.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import sys
-from collections.abc import Iterator
 from typing import Any
 
-from amp_tf.comparing.train_functions import steps_a_call
+from amp_tf.comparing.train_functions import owner_of, steps_a_call
 from amp_tf.config import AmpConfig
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.hooks.process import devices, notices, summary
@@ -32,11 +31,11 @@ def install(config: AmpConfig) -> None:
     _config = config
     from amp_tf.hooks.watchdog import reverts
 
+    reverts.begin(config)
     summary.add_part(reverts.describe)
     for library in _LIBRARIES:
         if hasattr(sys.modules.get(library), "Model"):
-            model = importlib.import_module(library).Model
-            owner = next(base for base in model.__mro__ if "make_train_function" in vars(base))
+            owner = owner_of(importlib.import_module(library).Model)
             _patches.put(owner, "make_train_function", calling(_make_train_function, owner))
 
 
@@ -45,15 +44,22 @@ def uninstall() -> None:
     global _config
     _config = None
     _patches.restore()
+    if reverts := sys.modules.get("amp_tf.hooks.watchdog.reverts"):
+        reverts.end()
 
 
 def _make_train_function(owner: Any, original: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     before = model.train_function
     result = original(model, *args, **kwargs)
-    if _config is None or model.train_function is before or not _can_be_watched(model, _config):
+    if _config is None or model.train_function is before or model.optimizer is None:
         return result
+    from amp_tf.hooks.watchdog import reverts
+
     try:
-        model.train_function = _watch(owner, original, model)
+        if why := why_not(model, owner, _config):
+            reverts.tell_not_watched(model.name, why)
+        else:
+            model.train_function = _watch(owner, original, model)
     except Exception as error:
         notices.warn_once(
             "watchdog.not_watched",
@@ -64,66 +70,55 @@ def _make_train_function(owner: Any, original: Any, model: Any, /, *args: Any, *
     return result if result is None else model.train_function  # tf_keras returns it, Keras 3 does not
 
 
-def _can_be_watched(model: Any, config: AmpConfig) -> bool:
-    """Whether a model's steps are converted, and may be skipped by a loss scale of ours."""
+def why_not(model: Any, owner: Any, config: AmpConfig) -> str:
+    """Why a compiled model's steps are not watched, as far as its settings say; empty if they are.
+
+    Args:
+        model: of Keras or tf_keras.
+        owner: the class that has the library's own ``train_step``.
+        config: the settings in force.
+    """
+    import tensorflow as tf
+
     from amp_tf.callbacks import has_loss_scale
     from amp_tf.loss_scaling import is_loss_scaled
 
-    is_scheduled = getattr(model, "_cluster_coordinator", None) is not None  # its steps run on other machines
-    if model.run_eagerly or is_scheduled or resolve_target(config, devices.hardware()).target is None:
-        return False
-    if has_loss_scale(model) or not is_loss_scaled(model.optimizer):
-        return model.optimizer is not None
-    notices.warn_once(
-        "watchdog.other_scale",
-        f"model {model.name!r} is not watched, because its optimizer has a loss scale that is not amp_tf's",
-        where="watchdog",
-        fix="Compile it with the bare optimizer, which amp_tf wraps itself",
-    )
-    return False
+    with model.distribute_strategy.scope():
+        is_distributed = tf.distribute.has_strategy()
+    is_librarys = getattr(model.train_step, "__func__", None) is owner.train_step and owner_of(type(model)) is owner
+    has_other_scale = is_loss_scaled(model.optimizer) and not has_loss_scale(model)
+    steps = "varying" if getattr(model, "autotune_steps_per_execution", False) else steps_a_call(model)
+    reasons = {
+        "nothing is 16 bit on this machine": resolve_target(config, devices.hardware()).target is None,
+        "it runs eagerly (run_eagerly=True)": model.run_eagerly,
+        f"it trains under {type(model.distribute_strategy).__name__}": is_distributed,
+        "it has a train_step or make_train_function of its own": not is_librarys,
+        "its optimizer is a property": "optimizer" not in vars(model),
+        "its optimizer has a loss scale that is not amp_tf's (compile with the bare one)": has_other_scale,
+        "XLA compiles it (jit_compile=True, which Keras 3 chooses by itself on GPUs)": model.jit_compile,
+        f"it makes several steps a call (steps_per_execution={steps})": steps != 1,
+    }
+    return next((why for why, is_so in reasons.items() if is_so), "")
 
 
 def _watch(owner: Any, original: Any, model: Any) -> Any:
     from amp_tf.callbacks import has_loss_scale
-    from amp_tf.hooks.loss_scaling.keras3 import wrap_optimizer
     from amp_tf.hooks.watchdog.watched import Watched
-    from amp_tf.loss_scaling.guard import Guard
+    from amp_tf.loss_scaling import LossScaleOptimizer
 
+    optimizer = model.optimizer
     if not has_loss_scale(model):
-        wrap_optimizer(model, initial_scale=1.0, dynamic=False)
-        model.optimizer._scaler.label = ""  # a scale that stays 1 is not worth a word at exit
-    scaler = model.optimizer._scaler
-    if scaler.guard is None:
-        with model.distribute_strategy.scope():
-            scaler.guard = Guard()
+        optimizer = LossScaleOptimizer(optimizer, initial_scale=1.0, dynamic=False)
+        optimizer._scaler.label = ""  # a scale that stays 1 is not worth a word at exit
+        if hasattr(model.optimizer, "_delete_tracking"):
+            model.optimizer._delete_tracking("loss_scale")  # nor a place in checkpoints
 
     def make() -> Any:
         kept = model.train_function
         try:
-            with _one_batch(model):
-                original(model, force=True)
+            original(model, force=True)
             return model.train_function
         finally:
             model.train_function = kept
 
-    return Watched(make, model, scaler, owner, steps_a_call(model), lambda: _config)
-
-
-@contextlib.contextmanager
-def _one_batch(model: Any) -> Iterator[None]:
-    """Makes functions of one batch a call in the block."""
-    count = steps_a_call(model)
-    if count == 1:
-        yield
-        return
-    if hasattr(model, "_steps_per_execution") and hasattr(model._steps_per_execution, "assign"):  # tf_keras
-        model._steps_per_execution.assign(1)
-    else:
-        model.steps_per_execution = 1
-    try:
-        yield
-    finally:
-        if hasattr(model, "_steps_per_execution") and hasattr(model._steps_per_execution, "assign"):
-            model._steps_per_execution.assign(count)
-        else:
-            model.steps_per_execution = count
+    return Watched(make, model, optimizer, owner, lambda: _config)

@@ -193,19 +193,6 @@ function curve({ points, label }) {
     count(first)}</span><span class="x last">${count(last)}</span></div></figure>`;
 }
 
-// What a monitor read last; reports of before have none.
-function monitored({ monitored: all = [] }) {
-  if (!all.length) return "";
-  const size = (value) => value.toPrecision(3);
-  const share = (value) => (value ? `${size(100 * value)} %` : "");
-  const rows = all.map((layer) => row(
-    layer.layer, `${size(layer.smallest)} to ${size(layer.largest)}`, share(layer.overflow), share(layer.underflow),
-    share(layer.distance), `${size(layer.nearness)} of ${layer.limit}`,
-  ));
-  const heads = ["Layer", "Sizes", "Overflows", "Underflows", "From float32", "Of its limit"];
-  return html`<p>${all[0].model} at step ${count(all[0].step)}</p>${table(heads, rows)}`;
-}
-
 // A search for nodes, and the layers, whose nodes nodes.js lists once they are opened.
 function layers({ graphs }) {
   const nodes = graphs.flatMap((graph) => graph.nodes);
@@ -258,7 +245,6 @@ const PARTS = [
   ["casts", "Casts", casts],
   ["shapes", "Sizes of products", shapes],
   ["loss-scale", "Loss scale", lossScale],
-  ["monitored", "Layers near their limits", monitored],
   ["nodes", "Layers and nodes", layers],
   ["graphs", "Graphs", graphs],
   ["settings", "Settings and devices", settings],

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import resource
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +16,16 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
+from amp_tf import config, lock
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.watchdog import batches, fit, reverts
-from amp_tf.hooks.watchdog.band import LossBand
-from amp_tf.hooks.watchdog.faults import Fault, together
+from amp_tf.hooks.process import notices, summary
+from amp_tf.hooks.watchdog import fit, reverts, watched
+from amp_tf.hooks.watchdog.reverts import Fault
+from amp_tf.hooks.watchdog.watched import LossBand
 from amp_tf.lock import Decision, Layer
 from amp_tf.loss_scaling.guard import HOLD, NO_LIMIT, Guard
 from amp_tf.loss_scaling.replicas import Nonfinite
+from amp_tf.reporting import files
 
 
 def decision(path: str) -> Decision:
@@ -58,16 +65,9 @@ def test_a_guard_skips_nan_and_what_is_above_its_limit_and_says_what_it_saw() ->
 
 def test_data_that_is_not_finite_is_named() -> None:
     x, bad = np.ones(3, "float32"), np.array([1.0, np.nan], "float32")
-    assert batches.find_nonfinite([(x, {"a": x})]) == ""
-    assert batches.find_nonfinite([(x, {"a": bad}), (tf.constant(bad), x)]) == "y and x"
-    assert batches.find_nonfinite([(np.array(["text"]), np.array([1]))]) == ""
-
-
-def test_faults_of_workers_become_one_for_all() -> None:
-    mine, other = Fault((decision("net/b"),), "b overflows"), Fault((decision("net/a"), decision("net/b")), "a does")
-    faults = [Fault.of_plain(one.to_plain()) for one in (mine, Fault(why="nothing found"), other)]
-    assert [one.name for one in together(faults).decisions] == ["net/a", "net/b"]
-    assert together(faults).why == "b overflows; a does"
+    assert watched._find_nonfinite((x, {"a": x})) == ""
+    assert watched._find_nonfinite((tf.constant(bad), {"a": bad})) == "x and y"
+    assert watched._find_nonfinite((np.array(["text"]), np.array([1]))) == ""
 
 
 def test_a_revert_joins_the_lock_file_and_stays(tmp_path: Path) -> None:
@@ -87,76 +87,253 @@ class Weak(keras.layers.Layer):
     """Overflows in float16 where the last feature is large."""
 
     def build(self, shape: Any) -> None:
-        self.dense = keras.layers.Dense(4)
+        self.dense = keras.layers.Dense(4, name="inner")
         self.dense.build((None, shape[-1] - 1))
 
     def call(self, x: Any) -> Any:
         return self.dense(x[:, :-1] * x[:, -1:]) / x[:, -1:]
 
 
-def train(tmp_path: Path) -> Any:
-    """Trains six batches, the fourth of which overflows in float16."""
+class Pair(keras.layers.Layer):
+    """Two of them."""
+
+    def build(self, shape: Any) -> None:
+        self.parts = [Weak(name="weak_a"), Weak(name="weak_b")]
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.concatenate([part(x) for part in self.parts], -1)
+
+
+class Sloped(keras.layers.Layer):
+    """Its gradient is as many times as large inside as the last feature is, once or more often."""
+
+    times = 1
+
+    def build(self, shape: Any) -> None:
+        self.dense = keras.layers.Dense(4)
+        self.dense.build((None, shape[-1] - 1))
+
+    def call(self, x: Any) -> Any:
+        gain = x[:, -1:]
+        hidden = self.dense(x[:, :-1])
+        for _ in range(self.times):
+            hidden = hidden / gain
+        for _ in range(self.times):
+            hidden = hidden * gain
+        return hidden
+
+
+@pytest.fixture(autouse=True)
+def begin_anew() -> Iterator[None]:
     reverts.counts.reset()
+    notices.forget()
+    yield
+    reverts.end()
+    reverts.counts.reset()
+    notices.forget()
+
+
+def train(
+    path: Path, weak: Any = None, *, at: int = 4, large: float = 1e5, scale: float = 2.0**6, **settings: Any
+) -> Any:
+    """Trains six batches, one of which overflows in float16; the model has its history and the line at exit."""
     keras.utils.set_random_seed(0)
     x = np.random.default_rng(0).normal(size=(48, 4)).astype("float32")
     x[:, -1] = 1.0
-    x[30, -1] = 1e5
-    y = x[:, :1].copy()
-    config = AmpConfig(
-        precision="float16",
-        force_f16=("weak",),
-        ignore_performance=True,
-        watchdog=True,
-        lock=str(tmp_path / "a.lock"),
-    )
-    with amp_tf.enable(config):
-        model = keras.Sequential([keras.Input((4,)), Weak(name="weak"), keras.layers.Dense(1)])
-        optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(1e-3), 2.0**6)
-        model.compile(optimizer, "mse", steps_per_execution=2, jit_compile=False)
-        model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    x[8 * (at - 1) + 6, -1] = large
+    config = AmpConfig(precision="float16", force_f16=("weak",), ignore_performance=True, watchdog=True, lock=str(path))
+    with amp_tf.enable(dataclasses.replace(config, **settings.pop("config", {}))):
+        layers = [keras.Input((4,)), weak or Weak(name="weak"), keras.layers.Dense(1, name="out")]
+        model = keras.Sequential(layers, name="net")
+        optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(1e-3), scale)
+        model.compile(optimizer, "mse", metrics=["mae"], jit_compile=False)
+        model.fit(x, x[:, :1], batch_size=8, shuffle=False, verbose=0, **settings)
+        model.line = summary.line()
     return model
 
 
-@pytest.mark.slow
-def test_no_step_is_lost_with_several_steps_a_call(tmp_path: Path) -> None:
-    model = train(tmp_path)
-    assert int(model.optimizer.iterations.numpy()) == 6
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The lines of the watchdog."""
+    found = (record.getMessage().partition("amp_tf: watchdog: ")[2] for record in caplog.records)
+    return [line for line in found if line]
+
+
+def made(model: Any) -> int:
+    """The steps that the optimizer made."""
+    return int(model.optimizer.iterations.numpy())
+
+
+@pytest.mark.parametrize("at", [1, 4])
+def test_a_step_is_done_again_and_counts_once(at: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In metrics, too, of which the first step of a model is the first."""
+    model = train(tmp_path / "a.lock", at=at)
+    truth = train(
+        tmp_path / "b.lock", at=at, config={"keep_float32": ("",), "force_f16": (), "watchdog": False, "lock": None}
+    )
+    assert made(model) == 6
     assert (reverts.counts.watched, reverts.counts.reverts, reverts.counts.lost) == (6, 1, 0)
-    assert model.steps_per_execution == 2
+    for name in ("loss", "mae"):
+        assert model.history.history[name] == pytest.approx(truth.history.history[name], rel=1e-3)
+    (line,) = said(caplog)
+    assert line.startswith(f"batch {at}: net_1/weak_1 in float32 from now on (overflow at net_1/weak_1/")
+    assert "the step was done again, loss" in line
+    assert line.endswith(f"it is in {tmp_path}/a.lock")
+    assert "0 of 6 steps skipped" in model.line
+    assert [one.name for one in lock.read(str(tmp_path / "a.lock")).decisions] == ["net_1/weak_1"]
+
+
+@pytest.mark.slow
+def test_a_step_for_which_the_loss_scale_has_to_fall_counts_once_as_well(tmp_path: Path) -> None:
+    model = train(tmp_path / "a.lock", at=1, scale=2.0**16)
+    status = model.optimizer.status()
+    assert status.scale < 2.0**15
+    assert status.steps == made(model) + status.skipped == 6
+    assert (reverts.counts.watched, reverts.counts.reverts, reverts.counts.lost) == (6, 1, 0)
+
+
+@pytest.mark.slow
+def test_each_revert_has_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = train(tmp_path / "a.lock", Pair(name="weak"))
+    assert made(model) == 6
+    lines = said(caplog)
+    assert len(lines) == reverts.counts.reverts > 1
+    assert all("the step went wrong again; it is in" in line for line in lines[:-1])
+    assert "the step was done again, loss" in lines[-1]
+    assert f"watchdog: {len(lines)} reverts, in {tmp_path}/a.lock" in model.line
+
+
+@pytest.mark.slow
+def test_gradients_that_a_lower_loss_scale_makes_finite_are_left_to_loss_scaling(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = train(tmp_path / "a.lock", Sloped(name="weak"), large=3e4)
+    assert (reverts.counts.watched, reverts.counts.reverts, reverts.counts.lost) == (6, 0, 0)
+    assert made(model) == 5
+    assert said(caplog) == []
+    assert "loss scale 2^5, 1 of 6 steps skipped" in model.line
+
+
+@pytest.mark.slow
+def test_gradients_that_overflow_at_any_loss_scale_are_the_layers_fault(tmp_path: Path) -> None:
+    sloped = Sloped(name="weak")
+    sloped.times = 2
+    model = train(tmp_path / "a.lock", sloped, large=2e3)
+    assert made(model) == 6
+    assert (reverts.counts.watched, reverts.counts.reverts, reverts.counts.lost) == (6, 1, 0)
+    assert [one.name for one in lock.read(str(tmp_path / "a.lock")).decisions] == ["net_1/weak_1"]
+
+
+def test_a_lock_file_in_a_folder_that_is_missing_costs_no_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, why = tmp_path / "nosuch" / "a.lock", "No such file or directory"
+    model = train(path)
+    assert made(model) == 6
+    assert (reverts.counts.watched, reverts.counts.reverts, reverts.counts.lost) == (6, 1, 0)
+    assert said(caplog)[0] == (
+        f"{path} cannot be written ({why}), so what is reverted is kept in memory alone. The next run begins without "
+        "it; name another file by AMP_TF_LOCK."
+    )
+    assert said(caplog)[1].endswith("it is kept in memory alone")
+    assert f"watchdog: 1 revert, kept in memory alone, because {path} cannot be written ({why})" in model.line
+
+
+def test_a_disk_without_space_costs_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is written beside its place and renamed; a limit on its size stands for the disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    write = files.write
+
+    def on_a_full_disk(*args: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
+        try:
+            write(*args)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    monkeypatch.setattr(files, "write", on_a_full_disk)
+    try:
+        model = train(tmp_path / "a.lock")
+    finally:
+        signal.signal(signal.SIGXFSZ, before)
+    assert made(model) == 6
+    assert "1 revert, kept in memory alone, because" in model.line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_file_that_is_damaged_meanwhile_costs_no_step_and_is_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    damage = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: path.write_text("{"))
+    model = train(path, callbacks=[damage])
+    assert made(model) == 6
+    assert (reverts.counts.reverts, reverts.counts.lost) == (1, 0)
+    assert "watchdog: 1 revert" in model.line
+
+
+def test_a_lock_file_that_is_damaged_without_the_watchdog_is_told_at_exit(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    path.write_text(lock.NO_LOCK.to_text())
+    with amp_tf.enable(lock=str(path)):
+        path.write_text("{")
+        assert f"lock file: {path}: it is not a lock file of amp_tf" in summary.line()
+
+
+def test_the_lock_file_of_an_earlier_run_is_mentioned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "amp_tf.watchdog.lock"
+    path.write_text(lock.Lock((decision("net/a"), decision("net/b"))).to_text())
+    monkeypatch.setattr(config, "_watchdogs_lock", lambda: str(path))
+    for own in (None, None, str(path)):
+        with amp_tf.enable(watchdog=True, lock=own):
+            pass
+    assert said(caplog) == [
+        f"{path} is read, the lock file of an earlier run: net/a, net/b in float32 from the beginning. Delete it to "
+        "begin anew."
+    ]
 
 
 @pytest.mark.slow
 def test_beyond_the_limit_on_reverts_the_step_is_left_out_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from amp_tf.hooks.process import notices
-
-    notices.forget()
     monkeypatch.setattr(reverts, "MOST", 0)
-    model = train(tmp_path)
-    assert int(model.optimizer.iterations.numpy()) == 5
+    model = train(tmp_path / "a.lock")
+    assert made(model) == 5
     assert (reverts.counts.reverts, reverts.counts.lost) == (0, 1)
     assert "batch 4 was left out, which float32 would have made: 0 reverts did not help" in caplog.text
     assert not (tmp_path / "a.lock").exists()
-    notices.forget()
 
 
 @pytest.mark.slow
-def test_where_the_watchdog_fails_training_goes_on(
+def test_where_the_watchdog_fails_training_goes_on_and_the_step_counts_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from amp_tf.hooks.process import notices
-    from amp_tf.hooks.watchdog import faults
-
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("no such luck")
 
-    notices.forget()
-    monkeypatch.setattr(faults, "find_fault", fail)
-    model = train(tmp_path)
-    assert int(model.optimizer.iterations.numpy()) == 5
+    monkeypatch.setattr(reverts, "find_fault", fail)
+    model = train(tmp_path / "a.lock")
+    assert made(model) == 5
     assert "watchdog: it failed at a step that was skipped (RuntimeError: no such luck)" in caplog.text
-    notices.forget()
+    assert "watchdog: 1 step lost" in model.line
+
+
+@pytest.mark.slow
+def test_where_the_comparison_fails_all_layers_of_the_step_and_no_others_are_reverted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(reverts, "compare", fail)
+    train(tmp_path / "before.lock", Pair(name="weak"), at=1)  # whose layers are no layers of the next model
+    reverts.counts.reset()
+    model = train(tmp_path / "a.lock")
+    assert made(model) == 6
+    assert reverts.counts.reverts == 1
+    names = {one.name for one in lock.read(str(tmp_path / "a.lock")).decisions}
+    assert names == {"net_1/weak_1", "net_1/weak_1/inner_1", "net_1/out_1", "compile_loss/mse"}
 
 
 def test_uninstalling_gives_everything_back() -> None:
