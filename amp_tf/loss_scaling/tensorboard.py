@@ -6,8 +6,8 @@ from typing import Any
 
 from amp_tf.loss_scaling.diagnosis import Status
 from amp_tf.reporting import process
-from amp_tf.reporting.events import PREFIX
 from amp_tf.reporting.figures import products_share
+from amp_tf.reporting.files import PREFIX
 
 
 class Board:

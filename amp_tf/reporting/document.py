@@ -19,7 +19,7 @@ from amp_tf.graph.layers import path_of
 from amp_tf.lock import Layer
 from amp_tf.precision import Precision
 from amp_tf.reporting import document_types as types
-from amp_tf.reporting import figures, shape_advice
+from amp_tf.reporting import figures
 from amp_tf.reporting.basis import InsertedCast
 from amp_tf.reporting.blockers import Blocker, Together, find_blockers
 from amp_tf.reporting.facts import ProcessFacts
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from amp_tf.reporting.schema import RewriteReport
     from amp_tf.reporting.weights import StoredVariable
 
-_MOST_ADVICE = 40
 _NS_PER_MS = 1e6
 _UNREMARKABLE: dict[Literal["operations", "bytes", "runs"], float] = {"operations": 0.0, "bytes": 0.0, "runs": 1.0}
 
@@ -46,7 +45,7 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
     graphs = [GraphFigures(graph) for graph in report.graphs]
     known = [graph for graph in graphs if graph.report.basis is not None]
     rows = [_graph(graph) for graph in graphs]
-    figures_found, ops, advice = _figures(known) if known else None, _ops(graphs), _advice(known)
+    figures_found, ops = _figures(known) if known else None, _ops(graphs)
     blockers, together = find_blockers(known, seconds=end - time.monotonic())
     facts = report.facts or ProcessFacts()
     return {
@@ -70,7 +69,6 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
         "ops": ops,
         "blockers": [_blocker_row(blocker) for blocker in blockers],
         "together": _together_row(together),
-        "shape_advice": advice,
         "graphs": rows,
         **({} if report.weights is None else {"weights": [_weight(each) for each in report.weights.variables]}),
     }
@@ -177,21 +175,6 @@ def _together_row(together: Together | None) -> types.Together | None:
     if together is None:
         return None
     return {"roots": [{"kind": root.kind, "what": root.what} for root in together.roots], "gain": together.gain}
-
-
-def _advice(graphs: Sequence[GraphFigures]) -> types.ShapeAdvice:
-    found = shape_advice.advise(graphs)
-    grades: types.Grades = {
-        "efficient": _work_of_grade(found, shape_advice.EFFICIENT),
-        "works": _work_of_grade(found, shape_advice.WORKS),
-        "unknown": _work_of_grade(found, shape_advice.UNKNOWN),
-    }
-    rows = [dataclasses.asdict(advice) for advice in found if advice.grade != shape_advice.EFFICIENT]
-    return {"operations": grades, "rows": rows[:_MOST_ADVICE], "more": max(0, len(rows) - _MOST_ADVICE)}
-
-
-def _work_of_grade(found: Iterable[shape_advice.Advice], grade: str) -> float:
-    return sum((advice.operations for advice in found if advice.grade == grade), 0.0)
 
 
 def _graph(graph: GraphFigures) -> types.GraphRow:

@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypedDict
 
 from amp_tf.reporting.blockers import KINDS
 from amp_tf.reporting.facts import Curve
-from amp_tf.reporting.shape_advice import Advice
 
 KIND = "amp_tf.report"
 SCHEMA_VERSION = 1
@@ -169,22 +168,6 @@ class Together(TypedDict):
     gain: float
 
 
-class Grades(TypedDict):
-    """Operations of products by the grade of their sizes."""
-
-    efficient: float
-    works: float
-    unknown: float
-
-
-class ShapeAdvice(TypedDict):
-    """Sizes of products."""
-
-    operations: Annotated[Grades, "by grade"]
-    rows: Annotated[list[dict[str, Any]], Advice]
-    more: int
-
-
 class NodeRow(TypedDict):
     """A node."""
 
@@ -277,7 +260,6 @@ class _Always(TypedDict):
     ops: list[OpRow]
     blockers: Annotated[list[BlockerRow], "those with most to gain first"]
     together: Together | None
-    shape_advice: ShapeAdvice
     graphs: list[GraphRow]
 
 

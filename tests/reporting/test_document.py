@@ -125,20 +125,6 @@ def test_loops_count_as_many_turns_as_they_say_or_as_ten(goes_on, turns):
     assert sum(found["figures"]["products"].values()) == turns * 2 * 64**3
 
 
-def test_sizes_that_are_slow_are_told_by_work_and_unknown_ones_as_unknown():
-    def model(x, w, v):
-        return tf.matmul(tf.matmul(x, w), v)
-
-    advice = reported(traced(model, (None, 64), (64, 1001), (1001, 10))).to_dict()["shape_advice"]
-    assert [(row["grade"], row["text"]) for row in advice["rows"]] == [
-        ("works", "columns 1001 → 1008"),
-        ("works", "inner 1001 → 1008, columns 10 → 16"),
-    ]
-    assert advice["rows"][0]["sizes"] == {"rows": -1, "inner": 64, "columns": 1001}
-    unknown = reported(traced(model, (None, 64), (64, 64), (64, 64))).to_dict()["shape_advice"]
-    assert {row["grade"] for row in unknown["rows"]} == {"unknown"}
-
-
 def test_facts_of_a_process_are_told(report):
     import dataclasses
 

@@ -155,20 +155,6 @@ function casts({ graphs }) {
   return html`${table(heads, rows)}${left(layers.length - MOST_ROWS, "layers with casts")}`;
 }
 
-function shapes({ shape_advice: advice }) {
-  const grades = Object.entries(advice.operations);
-  if (!grades.some(([, work]) => work) && !advice.rows.length) return "";
-  const shown = advice.rows.slice(0, MOST_ROWS).map((advised) => {
-    const sizes = Object.entries(advised.sizes).map(([name, size]) => `${name} ${size < 0 ? "unknown" : size}`).join(" × ");
-    const head = html`${inLayer(advised.layer)}<small>${advised.op}</small>`;
-    return row(head, sizes, operations(advised.operations), advised.text || advised.grade);
-  });
-  return html`<p>All sizes work in 16 bit. Efficient on tensor cores are multiples of 8 from 64 on. Work by grade: ${
-    grades.map(([grade, work]) => `${grade}: ${operations(work)}`).join(", ")}.</p>${
-    shown.length ? table(["Products", "Sizes", "Work", "Better"], shown) : ""}${
-    left(advice.rows.length + advice.more - shown.length, "products")}`;
-}
-
 const lossScale = (run) => run.loss_scales.filter((curve) => curve.points.length).map(curve);
 
 // The loss scale over steps, on a logarithmic axis, and a mark for each look that saw new skipped steps.
@@ -256,7 +242,6 @@ const PARTS = [
   ["blockers", "What keeps work in float32", blockers],
   ["ops", "By op", ops],
   ["casts", "Casts", casts],
-  ["shapes", "Sizes of products", shapes],
   ["loss-scale", "Loss scale", lossScale],
   ["monitored", "Layers near their limits", monitored],
   ["nodes", "Layers and nodes", layers],
