@@ -90,8 +90,9 @@ def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
     for graph in graphs:
         found, work = graph.figures, graph.figures.work
         for name, mask in (("operations", slice(None)), ("products", found.is_product)):
-            sums[f"{name}_f16"] += float(work[mask][graph.is_f16[mask]].sum())
-            sums[f"{name}_float32"] += float(work[mask][~graph.is_f16[mask]].sum())
+            sums[f"{name}_f16"] += float(work[mask][graph.is_narrow[mask]].sum())
+            sums[f"{name}_float32"] += float(work[mask][~graph.is_narrow[mask]].sum())
+        sums["own"] += float(work[found.is_product & found.is_own].sum())
         sums["products_unknown"] += int(np.isnan(found.operations[found.is_product]).sum())
         for name, taken in _times(graph).items():
             times[name] += taken
@@ -102,6 +103,7 @@ def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
         "products_share_f16": sums["products_f16"] / products if products else None,
         "products": {"f16": sums["products_f16"], "float32": sums["products_float32"]},
         "operations": {"f16": sums["operations_f16"], "float32": sums["operations_float32"]},
+        "products_own": sums["own"],
         "products_unknown": int(sums["products_unknown"]),
         "estimated_ms": None
         if not has_costs
@@ -143,8 +145,10 @@ def _ops(graphs: Iterable[GraphFigures]) -> list[types.OpRow]:
     """Nodes and operations of each op, by precision."""
     counts: dict[str, tuple[types.Counts, types.Counts]] = {}
     for graph in graphs:
-        work = graph.figures.work if graph.report.basis is not None else np.zeros(graph.view.node_count)
-        for op, is_f16, operations in zip(graph.view.ops, graph.is_f16.tolist(), work.tolist(), strict=True):
+        has_basis = graph.report.basis is not None
+        work = graph.figures.work if has_basis else np.zeros(graph.view.node_count)
+        narrow = graph.is_narrow if has_basis else graph.is_f16
+        for op, is_f16, operations in zip(graph.view.ops, narrow.tolist(), work.tolist(), strict=True):
             nodes, work_of_op = counts.setdefault(op, ({"f16": 0, "float32": 0}, {"f16": 0.0, "float32": 0.0}))
             kind: Literal["f16", "float32"] = "f16" if is_f16 else "float32"
             nodes[kind] += 1

@@ -126,6 +126,7 @@ class Figures(_FiguresAlways, total=False):
     """The main figures."""
 
     estimated_peak: Annotated[Peak | None, "null where no graph's is known; absent in older reports"]
+    products_own: Annotated[float, "operations in 16 bit by the program itself, not by amp_tf; absent in older reports"]
 
 
 class OpRow(TypedDict):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from amp_tf.painting.locked import describe, surest
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
+from amp_tf.reporting.figures import NO_PRODUCTS, Products
 from amp_tf.values import LAYER, check_pattern
 
 if TYPE_CHECKING:
@@ -109,6 +111,7 @@ class GraphReport:
         is_revisit: the graph had been rewritten before (TensorFlow runs its optimizers twice).
         painting: what was decided, for :attr:`nodes`.
         folded: normalizations that were multiplied into the filter of the convolution before them.
+        products: how much of the work of matrix products and convolutions is 16 bit.
         basis: what its figures are found from; ``None`` where no report was asked for before it was rewritten.
     """
 
@@ -123,6 +126,7 @@ class GraphReport:
     is_revisit: bool
     painting: Painting = dataclasses.field(repr=False, compare=False)
     folded: int = 0
+    products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)  # it may have NaN
     basis: Basis | None = dataclasses.field(default=None, repr=False, compare=False)
     of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
 
@@ -231,7 +235,8 @@ class RewriteReport:
         """What was converted, by op, and what was left in float32, by reason."""
         from amp_tf.reporting.text import headline, render
 
-        summary = headline(len(self.graphs), self.converted, self.total, self.precisions, self.casts)
+        products = functools.reduce(Products.plus, (graph.products for graph in self.graphs), NO_PRODUCTS)
+        summary = headline(len(self.graphs), self.converted, self.total, self.precisions, self.casts, products)
         summary += f": {self.why_nothing}" if self.why_nothing else ""
         text = render(self.summary or summary, self.nodes)
         return text if self.weights is None else f"{text}\n{self.weights}"

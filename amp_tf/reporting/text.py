@@ -19,11 +19,28 @@ _SILENT = (Rule.NO_FLOAT32, Rule.NOT_LISTED)
 _OPS_SHOWN = 3
 
 
-def headline(graphs: int, converted: int, total: int, precisions: Iterable[Precision], casts: int) -> str:
-    """The counts in one line, such as ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``."""
+def headline(
+    graphs: int, converted: int, total: int, precisions: Iterable[Precision], casts: int, products: object = ""
+) -> str:
+    """The counts in one line.
+
+    Such as ``4 graphs, 120 of 560 nodes converted to bfloat16 (97.2 % of matmul and convolution work), 45 casts``.
+    """
     kinds = " and ".join(precision.value for precision in precisions)
     text = f"{plural(graphs, 'graph')}, {converted:,} of {plural(total, 'node')} converted"
-    return f"{text}{f' to {kinds}' if kinds else ''}, {plural(casts, 'cast')}"
+    of_products = f" ({products})" if str(products) else ""
+    return f"{text}{f' to {kinds}' if kinds else ''}{of_products}, {plural(casts, 'cast')}"
+
+
+def percent(part: float | None) -> str:
+    """A share in percent; one that is not all, or not nothing, is not rounded to it."""
+    if part is None:
+        return "unknown"
+    if 0.999 <= part < 1:
+        return "99.9 %" if part < 0.9999 else ">99.9 %"
+    if 0 < part < 0.001:
+        return "<0.1 %"
+    return f"{100 * part:.3g} %" if part < 1 else "100 %"
 
 
 def plural(count: int, noun: str) -> str:

@@ -13,7 +13,6 @@ from amp_tf.errors import ConfigError
 from amp_tf.hooks.process import devices, notices
 from amp_tf.hooks.process import state as process_state
 from amp_tf.hooks.process.facts import process_facts
-from amp_tf.precision import Precision
 
 if TYPE_CHECKING:
     from amp_tf.reporting.process import Totals
@@ -30,10 +29,6 @@ ONLY_XLA = (
 )
 ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: shows a GPU's accuracy without one
 FUSED = "TensorFlow fused them with what follows, and the fused kernels have no 16-bit form here"
-MORE_CASTS = (
-    "more casts than converted nodes, which can hardly pay: products stand alone between what stays in float32 (on "
-    "CPUs AMP_TF_PRECISION=auto weighs both)"
-)
 _PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled by XLA are seen
 
 _parts: list[Callable[[], str]] = []
@@ -81,13 +76,12 @@ def line() -> str:
     report, totals, state = process.report(), process.totals(), process_state.current()
     if state.off is None and not totals.graphs:
         state = dataclasses.replace(state, off=_why_never_on())
-    text = headline(sum(totals.graphs.values()), totals.converted, totals.total, totals.precisions, totals.casts)
+    counts = (sum(totals.graphs.values()), totals.converted, totals.total, totals.precisions, totals.casts)
+    text = headline(*counts, totals.products)
     why = "" if totals.converted else why_nothing(report, totals, state)
     text += f": {why}" if why else ""
     if totals.converted and totals.fused:
         text += f"; {plural(totals.fused, 'product')} left in float32: {FUSED}"
-    if totals.casts > totals.converted > 0 and _is_on_cpu() and not _weighs(totals):
-        text += f"; {MORE_CASTS}"
     if state.off and totals.graphs:
         text += f"; by now {state.off}"
     if totals.idle_patterns:
@@ -149,16 +143,6 @@ def _lock_changes(totals: Totals) -> str:
         return ""
     other = config.read_lock().differences(resolve_target(config, devices.hardware()).facts())
     return "; ".join(filter(None, (other, describe(totals.locked))))
-
-
-def _is_on_cpu() -> bool:
-    """Whether CPUs alone are converted for; on a GPU one product may pay for many casts."""
-    return not devices.hardware().gpu_capabilities
-
-
-def _weighs(totals: Totals) -> bool:
-    """Whether the cost model decided: on CPUs, where no precision was named."""
-    return process_state.settings().precision == "auto" and totals.precisions == (Precision.BFLOAT16,)
 
 
 def _failed_before() -> str:

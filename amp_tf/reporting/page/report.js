@@ -26,7 +26,7 @@ function origin({ process }) {
   return parts.length ? html`<p class="origin">${parts.join(" · ")}.${ended}</p>` : "";
 }
 
-function hero({ figures, graphs, precisions }) {
+function hero({ figures, graphs, precisions, hooks }) {
   if (!figures) return html`<p class="note">${graphs.length ? NO_FIGURES : NO_GRAPHS}</p>`;
   const part = figures.products_share_f16, { f16, float32 } = figures.products;
   if (part === null) {
@@ -34,10 +34,13 @@ function hero({ figures, graphs, precisions }) {
     return html`<section class="hero"><p class="big">–</p><p>${words}</p></section>`;
   }
   const unknown = figures.products_unknown;
+  const own = figures.products_own ?? 0; // under a Keras policy, or where the program casts
+  const whose = own ? ` The program itself has ${share(own / (f16 + float32))} in 16 bit${
+    hooks.policy ? ` (Keras policy ${hooks.policy})` : ""}; amp_tf converted ${share((f16 - own) / (f16 + float32))}.` : "";
   const more = unknown ? ` The sizes of ${count(unknown)} more products are unknown before they run.` : "";
   return html`<section class="hero"><p class="big">${share(part)}</p><p>of the products’ ${
     unknown ? "work of known size" : "work"} runs in ${precisions.join(" and ") || "16 bit"}: ${operations(f16)} of ${
-    operations(f16 + float32)} (matrix products and convolutions, one run of each graph).${more}</p>${
+    operations(f16 + float32)} (matrix products and convolutions, one run of each graph).${whose}${more}</p>${
     bar(f16, float32, f16 + float32, `${share(part)} in 16 bit`)}</section>`;
 }
 
