@@ -156,7 +156,7 @@ class _Switch:
         self.active, self.refused, self.is_off_by_program = wanted, "", False
         name, value = deciding_switch()
         only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
-        process_state.note(off="" if wanted.switches.graph_rewrite else only_scaling)
+        process_state.note(off="" if wanted.switches.graph_rewrite else only_scaling, traced=summary.traced_functions())
         imports.forget(self._on_import)
         self._speak_at_exit()
         for trigger in registry.TRIGGERS:

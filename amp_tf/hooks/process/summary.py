@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled
 from amp_tf.errors import ConfigError
@@ -22,6 +23,10 @@ EAGER = (
     "TensorFlow ran no graph of four nodes or more (it runs eagerly what is not in a tf.function, in Keras' fit, "
     "evaluate or predict, or in a session)"
 )
+TRACED_BEFORE = (
+    "TensorFlow ran no new graph since amp_tf was turned on, and what it traced before stays as it is ("
+    "functions: {count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) again and make each tf.function again"
+)
 ALL_FAILED = "amp_tf failed on every graph"
 NO_PLUGIN = "no graph of TensorFlow's reached amp_tf"
 ONLY_XLA = (
@@ -29,6 +34,7 @@ ONLY_XLA = (
 )
 ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: shows a GPU's accuracy without one
 FUSED = "TensorFlow fused them with what follows, and the fused kernels have no 16-bit form here"
+_TRACED = "__inference_"  # begins TensorFlow's names of traced functions
 _PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled by XLA are seen
 
 _parts: list[Callable[[], str]] = []
@@ -118,6 +124,8 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
         return state.off
     if state.idle:
         return state.idle
+    if state.traced and not totals.graphs and not state.failures:
+        return TRACED_BEFORE.format(count=len(state.traced), example=_name_of(state.traced[0]))
     by_grappler = totals.graphs.get("grappler", 0)
     if not totals.graphs.get("xla") and by_grappler == state.xla_graphs and (by_grappler or _has_xla_functions()):
         return ONLY_XLA
@@ -193,14 +201,25 @@ def _has_acted() -> bool:
     return bool(process.totals().converted or state.failures or state.not_installed)
 
 
+def traced_functions() -> list[str]:
+    """The live functions that TensorFlow has traced, without those of input pipelines."""
+    names = running.list_function_names() if (running := _running()) else ()
+    return sorted(name for name in names if name.startswith(_TRACED) and not name.startswith(f"{_TRACED}Dataset_"))
+
+
+def _name_of(function: str) -> str:
+    """A traced function's name in Python."""
+    return re.sub(r"_\d+$", "", function.removeprefix(_TRACED))
+
+
 def _has_xla_functions() -> bool:
     """Whether any live tf.function is to be compiled by XLA."""
-    if "tensorflow" not in sys.modules:
-        return False
-    from tensorflow.python.eager import context
-
-    running = context.context_safe()
-    if running is None or not running._initialized:
-        return False
-    names = running.list_function_names()
+    running = _running()
+    names = running.list_function_names() if running else ()
     return any(running.get_function_def(name).attr["_XlaMustCompile"].b for name in names)
+
+
+def _running() -> Any:
+    """TensorFlow's eager context once it has begun; ``None`` before, and where it is not wholly imported."""
+    found = getattr(sys.modules.get("tensorflow.python.eager.context"), "context_safe", lambda: None)()
+    return found if found is not None and found._initialized else None

@@ -74,6 +74,32 @@ def test_fused_products_that_are_left_are_counted_with_the_reason(
     assert Rule.NO_FUSED_KERNEL.words in ended.out
 
 
+NOTEBOOK = """
+import keras, numpy as np
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+model.compile("sgd", "mse")
+for cell in "before", "after", "again":
+    model.fit(np.ones((8, 8), np.float32), np.ones((8, 4), np.float32), verbose=0)
+    if cell == "before":
+        import amp_tf
+        amp_tf.enable(precision="bfloat16")
+    elif cell == "after":
+        print(amp_tf.report())
+        model.compile("sgd", "mse")
+print(amp_tf.report().converted)
+"""
+
+
+def test_a_step_that_was_traced_before_amp_tf_was_on_is_named_with_what_to_do(site_folder: Path) -> None:
+    ended = running.run(["-c", NOTEBOOK], site_folder, {})
+    assert ended.status == 0, ended.err
+    before, *_, converted = ended.out.splitlines()
+    assert before.startswith("0 graphs, 0 of 0 nodes converted, 0 casts: TensorFlow ran no new graph since amp_tf was ")
+    assert "_step_on_" in before
+    assert "call model.compile(…) again" in before
+    assert int(converted) > 0
+
+
 def test_a_process_without_tensorflow_says_nothing(site_folder: Path) -> None:
     ended = running.run(["-c", "import amp_tf; amp_tf.enable()"], site_folder, running.switched_on())
     assert (ended.status, ended.out, ended.err) == (0, "", "")
@@ -173,6 +199,16 @@ def test_after_a_traceback_of_the_program_the_line_comes_only_if_something_was_d
         ({"grappler": 2}, process_state.ProcessState(xla_graphs=2), summary.ONLY_XLA),
         ({}, process_state.ProcessState(failures=2), summary.ALL_FAILED),
         ({}, process_state.ProcessState(), summary.EAGER),
+        (
+            {},
+            process_state.ProcessState(traced=("__inference_step_12",)),
+            summary.TRACED_BEFORE.format(count=1, example="step"),
+        ),
+        (
+            {"grappler": 1},
+            process_state.ProcessState(traced=("__inference_step_12",)),
+            "no node of any graph is one that 16 bit is for",
+        ),
         ({}, process_state.ProcessState(not_installed={PLUGIN: "OSError: no"}), summary.NO_PLUGIN),
         ({}, process_state.ProcessState(not_installed={XLA: "OSError: no"}), summary.EAGER),
     ],
