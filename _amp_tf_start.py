@@ -58,6 +58,7 @@ class AmpTfStart:
                     _start()  # its finder stands behind this one, and is asked next
                 elif not _originals:
                     follow(_start_if_asked_for)
+                    _tell_unknown()
                     _tell_idle_at_exit()
             except Exception as error:
                 _say(error)
@@ -162,33 +163,29 @@ def _on_tensorflow(name: str) -> None:
     environment.follow()
 
 
-def _tell_idle_at_exit() -> None:
-    """Settings without the switch, in a program that does not ask for amp_tf by itself either, are told at exit.
-
-    So are names that look misspelt: one of them may be the switch.
-    """
-    names, process = [name for name in SETTINGS if os.environ.get(name)], os.getpid()
+def _tell_unknown() -> None:
+    """Warns of names that look misspelt, before anything is trained: one of them may be the switch."""
     known = (*SWITCHES, *SETTINGS, DISABLE, *OF_THE_BUILD)
-    odd = [name for name in os.environ if name.startswith(_PREFIXES) and name not in known]
-    if not (names or odd):
+    if any(name.startswith(_PREFIXES) and name not in known for name in os.environ):
+        try:
+            load_package()
+            from amp_tf.hooks import switch
+
+            switch.tell_unknown_variables()
+        except ImportError:  # nothing is on, so a package that is gone is not missed
+            pass
+
+
+def _tell_idle_at_exit() -> None:
+    """Settings without the switch, in a program that does not ask for amp_tf by itself either, are reported at exit."""
+    names, process = [name for name in SETTINGS if os.environ.get(name)], os.getpid()
+    if not names:
         return
     import atexit
 
     def tell() -> None:
-        if os.getpid() != process or "amp_tf.config" in sys.modules:
-            return
-        if names:
+        if os.getpid() == process and "amp_tf.config" not in sys.modules:
             print(f"amp_tf: {', '.join(names)} alone converts nothing: set {SWITCHES[0]}=1, too.", file=sys.stderr)
-        if odd:
-            try:
-                load_package()
-                from amp_tf.hooks import switch
-
-                switch.tell_unknown_variables()
-            except ImportError:  # nothing is on, so a package that is gone is not missed
-                pass
-            except Exception as error:
-                _say(error)
 
     atexit.register(tell)
 

@@ -177,6 +177,7 @@ class _Switch:
                 notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
             self.turn_off(f"amp_tf is off: {str(error).rstrip('.')}")
             self.refused = str(error)
+            self._speak_at_exit()
             return
         if asked is None and was_asked:
             self.turn_off(reason)
@@ -197,7 +198,7 @@ class _Switch:
         import sys
 
         is_child = os.getpid() != self.exit_pid  # a forked child converts too, but its parent prints the line
-        is_due = self.active is not None or self.is_off_by_program or summary.is_due()
+        is_due = self.active is not None or self.is_off_by_program or bool(self.refused) or summary.is_due()
         plugin = sys.modules.get("amp_tf.hooks.grappler.plugin")
         if plugin is not None:
             (plugin.stop if is_child else plugin.uninstall)(wait_ms=_EXIT_WAIT_MS)

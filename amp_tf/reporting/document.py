@@ -25,6 +25,7 @@ from amp_tf.reporting.blockers import Blocker, Together, find_blockers
 from amp_tf.reporting.facts import ProcessFacts
 from amp_tf.reporting.graph_figures import GraphFigures
 from amp_tf.reporting.layers import layer_of
+from amp_tf.reporting.text import why_no_node
 
 if TYPE_CHECKING:
     from amp_tf.reporting.schema import RewriteReport
@@ -55,7 +56,7 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
         "total": report.total,
         "casts": report.casts,
         "precisions": [precision.value for precision in report.precisions],
-        "why_nothing": str(report.why_nothing) if report.why_nothing else None,
+        "why_nothing": why_no_node(report.why_nothing) if report.why_nothing else None,
         "summary": report.summary,
         "process": dict(facts.process),
         "totals": dict(facts.totals),
@@ -192,7 +193,7 @@ def _graph(graph: GraphFigures) -> types.GraphRow:
         "casts": report.casts,
         "folded": report.folded,
         "hoisted": report.basis.hoisted if report.basis else None,
-        "why_nothing": str(report.why_nothing) if report.why_nothing else None,
+        "why_nothing": why_no_node(report.why_nothing) if report.why_nothing else None,
         "layers": list(map(_layer, report.painting.locked.layers)),
         "nodes": list(map(_Row(graph).of, range(graph.view.node_count))),
         "inserted_casts": [_cast(graph, cast) for cast in report.basis.casts] if report.basis else [],

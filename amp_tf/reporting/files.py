@@ -37,12 +37,16 @@ def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: b
     Args:
         documents: what to write.
         path: the file.
-        as_page: whether it is a page; by default where the name ends in ``.html``.
+        as_page: whether it is a page; by default a name that ends in ``.html`` says so, and one in ``.json`` not.
 
     Raises:
+        FileError: the name ends in neither.
         OSError: the file cannot be written; its old content is still there.
     """
     path = Path(path)
+    if as_page is None and path.suffix not in (*_PAGES, ".json"):
+        fix = "Name a file that ends in .html for a page, or in .json for the data; print(report) shows the text"
+        raise FileError("what to write is not known", where=str(path), fix=fix)
     if path.suffix in _PAGES if as_page is None else as_page:
         from amp_tf.reporting.page import html
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import difflib
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amp_tf.errors import ConfigError
 from amp_tf.graph.layers import matcher
 from amp_tf.painting.locked import describe, surest
 from amp_tf.painting.outcome import Painting
@@ -57,6 +59,8 @@ class NodeReport:
 class Nodes(list[NodeReport]):
     """A list of nodes that can be filtered."""
 
+    _whole: Nodes | None = None  # what it was filtered from, if it was
+
     def where(
         self,
         *,
@@ -78,12 +82,17 @@ class Nodes(list[NodeReport]):
 
         Raises:
             ValueError: there is no such precision.
-            ConfigError: the path names no layer.
+            ConfigError: there is no such reason, or no node of the whole list is in such a layer.
         """
+        whole = self if self._whole is None else self._whole
         is_in_layer = None if layer is None else matcher(check_pattern(f"{LAYER}{layer}", where="Nodes.where(layer)"))
         wanted = Precision(precision) if precision is not None else None
         rule = Rule.__members__.get(reason) if isinstance(reason, str) else reason
-        return Nodes(
+        if isinstance(reason, str) and rule is None and not any(reason in words for words in whole._reasons()):
+            raise _unknown("reason", reason, [each.name for each in Rule])
+        if is_in_layer is not None and whole and not any(is_in_layer(node.name) for node in whole):
+            raise _unknown("layer", str(layer), sorted({node.layer for node in whole} - {""}))
+        found = Nodes(
             node
             for node in self
             if (op is None or node.op == op)
@@ -92,6 +101,19 @@ class Nodes(list[NodeReport]):
             and (function is None or node.function == function)
             and (is_in_layer is None or is_in_layer(node.name))
         )
+        found._whole = whole
+        return found
+
+    def _reasons(self) -> Iterator[str]:
+        """All reasons that there are, and those of these nodes."""
+        yield from (rule.words for rule in Rule)
+        yield from (str(node.reason) for node in self)
+
+
+def _unknown(argument: str, asked: str, known: Sequence[str]) -> ConfigError:
+    close = difflib.get_close_matches(asked, known, n=3, cutoff=0.5) or known[:3]
+    what, fix = f"there is no {argument} {asked!r}", f"Write one that there is, such as {', '.join(map(repr, close))}"
+    return ConfigError(what, where=f"Nodes.where({argument})", fix=fix)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,11 +255,11 @@ class RewriteReport:
 
     def __str__(self) -> str:
         """What was converted, by op, and what was left in float32, by reason."""
-        from amp_tf.reporting.text import headline, render
+        from amp_tf.reporting.text import headline, render, why_no_node
 
         products = functools.reduce(Products.plus, (graph.products for graph in self.graphs), NO_PRODUCTS)
         summary = headline(len(self.graphs), self.converted, self.total, self.precisions, self.casts, products)
-        summary += f": {self.why_nothing}" if self.why_nothing else ""
+        summary += f": {why_no_node(self.why_nothing)}" if self.why_nothing else ""
         text = render(self.summary or summary, self.nodes)
         return text if self.weights is None else f"{text}\n{self.weights}"
 
@@ -252,9 +274,10 @@ class RewriteReport:
         return json.dumps(self.to_dict())
 
     def save(self, path: str | Path) -> None:
-        """Writes the report: a page for people where the name ends in ``.html``, else JSON.
+        """Writes the report: a page for people where the name ends in ``.html``, JSON where it ends in ``.json``.
 
         Raises:
+            FileError: it ends in neither.
             OSError: the file cannot be written.
         """
         from amp_tf.reporting import files

@@ -11,7 +11,7 @@ import h5py
 import pytest
 import tensorflow as tf
 
-from amp_tf.errors import GraphError
+from amp_tf.errors import FileError, GraphError
 from amp_tf.reporting import files
 
 
@@ -151,3 +151,10 @@ def test_the_file_is_tensorboards(tmp_path):
     first, second = tf.compat.v1.train.summary_iterator(str(path))
     assert first.file_version == "brain.Event:2"
     assert (second.summary.value[0].tag, second.summary.value[0].simple_value) == ("amp_tf/nodes_in_16_bit", 0.25)
+
+
+@pytest.mark.parametrize("name", ["report.txt", "report", "report.pdf"])
+def test_a_name_that_says_neither_page_nor_data_is_refused(tmp_path, name):
+    with pytest.raises(FileError, match=r"what to write is not known.*\.html.*\.json"):
+        files.save([{}], tmp_path / name)
+    assert not list(tmp_path.iterdir())

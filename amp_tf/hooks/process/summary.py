@@ -24,8 +24,8 @@ EAGER = (
     "evaluate or predict, or in a session)"
 )
 TRACED_BEFORE = (
-    "TensorFlow ran no new graph since amp_tf was turned on, and what it traced before stays as it is ("
-    "functions: {count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) again and make each tf.function again"
+    "TensorFlow ran no new graph since amp_tf was turned on, and what it traced before stays as it is (functions: "
+    "{count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) and make each tf.function again"
 )
 ALL_FAILED = "amp_tf failed on every graph"
 NO_PLUGIN = "no graph of TensorFlow's reached amp_tf"
@@ -120,6 +120,8 @@ def report() -> RewriteReport:
 
 def why_nothing(report: RewriteReport, totals: Totals, state: process_state.ProcessState) -> str:
     """Why no node of this process was converted."""
+    from amp_tf.reporting.text import why_no_node
+
     if state.off and not totals.graphs:
         return state.off
     if state.idle:
@@ -138,7 +140,7 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
         return failed
     if state.policy and (reason is None or reason.rule.name == "NOTHING_TO_CONVERT"):
         return f"Keras' own policy {state.policy!r} has its layers compute in 16 bit, and left nothing to convert"
-    return str(reason or "no node of any graph is one that 16 bit is for")
+    return why_no_node(reason) if reason else "no node of any graph is one that 16 bit is for"
 
 
 def _lock_changes(totals: Totals) -> str:
