@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         fix = "Write one model with --inputs, or a command after -- without it"
         raise AmpError("expected one model", where=" ".join(args.subject), fix=fix)
     compared = _compare_model(args.subject[0], args, config)
-    return _write(compared.to_dict(), str(compared), args)
+    return _write(compared.to_dict(), compared.for_command(), args)
 
 
 def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int:
