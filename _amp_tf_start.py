@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-# The switches of config.ENV_VARS. They are read properly, and bad values are told, when TensorFlow is imported: here
+# The switches of config.ENV_VARS. They are read properly, and bad values reported, when TensorFlow is imported: here
 # anything but a plain no is taken for a yes.
 SWITCHES = (
     "TF_ENABLE_AUTO_MIXED_PRECISION",
@@ -37,13 +37,14 @@ SETTINGS = (  # of config.ENV_VARS
 )
 OF_THE_BUILD = ("AMP_TF_BANNER", "AMP_TF_IMAGE", "AMP_TF_WHEEL_ARCH")  # the images' and setup.py's
 _PREFIXES = ("AMP_TF_", "TF_ENABLE_AUTO", "TF_AUTO_MIX")  # of their names, misspelt or not
+_OF_LISTS = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"  # settings, too, which nobody reads without the switch
 LIBRARIES = ("tensorflow", "keras", "tf_keras")
 HOME = os.path.dirname(os.path.abspath(__file__))  # of the package; setup.py writes the checkout's where that is used
 
 _ENVIRON = os._Environ  # programs and tests put a plain dict in the place of os.environ, which cannot be wrapped
 _originals: "dict[str, Callable[..., None]]" = {}  # the methods that were wrapped
 _follower: "Callable[[str], None] | None" = None
-_was_asked_for = False  # when Python began: a program that turns it off itself is told so at its end
+_was_asked_for = False  # when Python began: a program that turns it off itself is warned at its end
 
 
 class AmpTfStart:
@@ -166,7 +167,8 @@ def _on_tensorflow(name: str) -> None:
 def _tell_unknown() -> None:
     """Warns of names that look misspelt, before anything is trained: one of them may be the switch."""
     known = (*SWITCHES, *SETTINGS, DISABLE, *OF_THE_BUILD)
-    if any(name.startswith(_PREFIXES) and name not in known for name in os.environ):
+    odd = (name for name in os.environ if name.startswith(_PREFIXES) and name not in known)
+    if any(not name.startswith(_OF_LISTS) for name in odd):
         try:
             load_package()
             from amp_tf.hooks import switch

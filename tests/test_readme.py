@@ -69,7 +69,7 @@ IN_SENTENCES = {
         "tests/benchmarks/test_memory.py",
         "memory.measure",
     ),
-    "python -m benchmarks.memory --modes float32,policy,memory --cap alive --models …": (
+    "python -m benchmarks.memory --modes float32,policy,memory --cap live --models …": (
         "tests/benchmarks/test_memory.py",
         "memory.largest_batch",
     ),

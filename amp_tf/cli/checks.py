@@ -88,7 +88,7 @@ class MachineFacts:
 
     @property
     def costs(self) -> str:
-        """The source of the figures by which ``auto`` decides on the CPU what pays."""
+        """The source of the figures by which ``auto`` decides on the CPU what is faster."""
         return (self.hardware.costs or SHIPPED).source
 
 

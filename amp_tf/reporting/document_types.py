@@ -107,7 +107,7 @@ class Times(TypedDict):
 
 
 class Peak(TypedDict):
-    """Bytes of tensors that are alive at once in one run of the largest graph, without weights and work space."""
+    """Bytes of tensors that are live at once in one run of the largest graph, without weights and work space."""
 
     float32: float
     now: Annotated[float, "casts included"]

@@ -221,7 +221,7 @@ class RewriteReport:
 
     @property
     def lock_changes(self) -> str:
-        """What the lock file names and was not found as it was; empty for nothing."""
+        """The entries of the lock file that no longer match, in words; empty for none."""
         return describe(surest(match for graph in self.graphs for match in graph.painting.locked.matches).values())
 
     @property

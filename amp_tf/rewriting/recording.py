@@ -95,7 +95,7 @@ def _basis(form: Form, painting: Painting, casts: Edits, job: Job, shapes: Known
 
 
 def _peak(view: GraphView, shapes: Shapes) -> float:
-    """The most bytes of tensors that are alive at once, estimated."""
+    """The most bytes of tensors that are live at once, estimated."""
     return float(Lifetimes.of(view, shapes).bytes_over_time(view.dtypes).max(initial=0.0))
 
 

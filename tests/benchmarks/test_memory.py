@@ -11,8 +11,8 @@ from benchmarks.step_time.modes import modes
 
 @pytest.mark.parametrize("mode", ["amp_tf", "memory"])
 def test_a_process_tells_what_its_training_steps_took_without_tensorflow_itself(mode):
-    mib, alive = memory.measure("wide_mlp", "tiny", "bfloat16", modes("bfloat16")[mode], 8192)
-    assert 0 < alive < mib < 400  # the process itself takes more
+    mib, live = memory.measure("wide_mlp", "tiny", "bfloat16", modes("bfloat16")[mode], 8192)
+    assert 0 < live < mib < 400  # the process itself takes more
 
 
 def test_a_process_that_fails_is_named_with_its_reason():

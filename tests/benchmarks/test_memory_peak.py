@@ -1,4 +1,4 @@
-"""What is alive at the peak: on made-up events, and in a process that really trains."""
+"""What is live at the peak: on made-up events, and in a process that really trains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def event(kind: str, addr: int, asked: int = 0, given: int = 0, node: str = "", 
     return Event(f"Memory{kind}", 0, 0.0, {"addr": addr, **(block if kind == "Allocation" else {})})
 
 
-def test_peak_is_where_most_was_asked_for_and_counts_what_was_alive_there():
+def test_peak_is_where_most_was_asked_for_and_counts_what_was_live_there():
     events = [
         event("Deallocation", 9),  # allocated before the run
         event("Allocation", 1, 100, 200, "model/a", 1),
@@ -27,7 +27,7 @@ def test_peak_is_where_most_was_asked_for_and_counts_what_was_alive_there():
     found = memory_peak.find_peak(events)
     assert found == Peak(170, 200, (Tensor("model/c", 90, ""), Tensor("model/b", 80, "bfloat16")))
     assert memory_peak.table({"amp_tf": found}, 2).splitlines()[2:] == [
-        "| alive, MiB | 170 |",
+        "| live, MiB | 170 |",
         "| given, MiB | 200 |",
         "| 1 | 90.0 model/c |",
         "| 2 | 80.0 bfloat16 model/b |",
@@ -38,8 +38,8 @@ def test_a_real_step_shows_the_tensors_of_its_own_nodes(capsys):
     assert memory_peak.main(["wide_mlp", "--size", "tiny", "--batch", "8192", "--modes", "float32"]) == 0
     text = capsys.readouterr().out
     assert "**MLP, 2048 wide, fit, batch 8192**" in text
-    alive, given = (float(line.split("|")[2]) for line in text.splitlines() if "MiB" in line)
-    assert 0 < alive <= given
+    live, given = (float(line.split("|")[2]) for line in text.splitlines() if "MiB" in line)
+    assert 0 < live <= given
     assert "float32 " in text.splitlines()[6]
 
 

@@ -144,7 +144,7 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
 
 
 def _lock_changes(totals: Totals) -> str:
-    """What the lock file was made for, where that differs, and what of it was not found as it was."""
+    """What the lock file was made for, where that differs, and its entries that no longer match."""
     from amp_tf.oplists.targets import resolve_target
     from amp_tf.painting.locked import describe
 
