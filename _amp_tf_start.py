@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-# The switches of config.ENV_VARS. They are read properly, and bad values are told, when TensorFlow is imported: here
+# The switches of config.ENV_VARS. They are read properly, and bad values reported, when TensorFlow is imported: here
 # anything but a plain no is taken for a yes.
 SWITCHES = (
     "TF_ENABLE_AUTO_MIXED_PRECISION",
@@ -36,13 +36,14 @@ SETTINGS = (  # of config.ENV_VARS
 )
 OF_THE_BUILD = ("AMP_TF_BANNER", "AMP_TF_IMAGE", "AMP_TF_WHEEL_ARCH")  # the images' and setup.py's
 _PREFIXES = ("AMP_TF_", "TF_ENABLE_AUTO", "TF_AUTO_MIX")  # of their names, misspelt or not
+_OF_LISTS = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"  # settings, too, which nobody reads without the switch
 LIBRARIES = ("tensorflow", "keras", "tf_keras")
 HOME = os.path.dirname(os.path.abspath(__file__))  # of the package; setup.py writes the checkout's where that is used
 
 _ENVIRON = os._Environ  # programs and tests put a plain dict in the place of os.environ, which cannot be wrapped
 _originals: "dict[str, Callable[..., None]]" = {}  # the methods that were wrapped
 _follower: "Callable[[str], None] | None" = None
-_was_asked_for = False  # when Python began: a program that turns it off itself is told so at its end
+_was_asked_for = False  # when Python began: a program that turns it off itself is warned at its end
 
 
 class AmpTfStart:
@@ -57,6 +58,7 @@ class AmpTfStart:
                     _start()  # its finder stands behind this one, and is asked next
                 elif not _originals:
                     follow(_start_if_asked_for)
+                    _tell_unknown()
                     _tell_idle_at_exit()
             except Exception as error:
                 _say(error)
@@ -161,33 +163,30 @@ def _on_tensorflow(name: str) -> None:
     environment.follow()
 
 
-def _tell_idle_at_exit() -> None:
-    """Settings without the switch, in a program that does not ask for amp_tf by itself either, are told at exit.
-
-    So are names that look misspelt: one of them may be the switch.
-    """
-    names, process = [name for name in SETTINGS if os.environ.get(name)], os.getpid()
+def _tell_unknown() -> None:
+    """Warns of names that look misspelt, before anything is trained: one of them may be the switch."""
     known = (*SWITCHES, *SETTINGS, DISABLE, *OF_THE_BUILD)
-    odd = [name for name in os.environ if name.startswith(_PREFIXES) and name not in known]
-    if not (names or odd):
+    odd = (name for name in os.environ if name.startswith(_PREFIXES) and name not in known)
+    if any(not name.startswith(_OF_LISTS) for name in odd):
+        try:
+            load_package()
+            from amp_tf.hooks import switch
+
+            switch.tell_unknown_variables()
+        except ImportError:  # nothing is on, so a package that is gone is not missed
+            pass
+
+
+def _tell_idle_at_exit() -> None:
+    """Settings without the switch, in a program that does not ask for amp_tf by itself either, are reported at exit."""
+    names, process = [name for name in SETTINGS if os.environ.get(name)], os.getpid()
+    if not names:
         return
     import atexit
 
     def tell() -> None:
-        if os.getpid() != process or "amp_tf.config" in sys.modules:
-            return
-        if names:
+        if os.getpid() == process and "amp_tf.config" not in sys.modules:
             print(f"amp_tf: {', '.join(names)} alone converts nothing: set {SWITCHES[0]}=1, too.", file=sys.stderr)
-        if odd:
-            try:
-                load_package()
-                from amp_tf.hooks import switch
-
-                switch.tell_unknown_variables()
-            except ImportError:  # nothing is on, so a package that is gone is not missed
-                pass
-            except Exception as error:
-                _say(error)
 
     atexit.register(tell)
 

@@ -45,7 +45,7 @@ class LossScaleMonitor:
         min_seconds: the least time between two log lines on skipped steps.
         clock: gives the time in seconds.
         log_dir: TensorBoard's folder, for the scalars ``amp_tf/loss_scale``, ``amp_tf/skipped_steps`` and
-            ``amp_tf/nodes_in_16_bit`` over batches, and ``amp_tf/products_in_16_bit`` under ``AMP_TF_REPORT``. Without
+            ``amp_tf/nodes_in_16_bit`` over batches, and ``amp_tf/products_in_16_bit``. Without
             a loss scale the shares alone are written, at the end of each epoch.
 
     Raises:

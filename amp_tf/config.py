@@ -79,7 +79,7 @@ class AmpConfig:
             TensorFlow's own pass.
         target: ``"auto"``, ``"gpu"`` or ``"cpu"``: the device type of nodes that carry no device.
         goal: ``"speed"`` or ``"memory"``: what a graph is rewritten for. ``memory`` is for the largest batch: ``auto``
-            weighs what is alive where the most is, and nothing is computed long before it is read.
+            weighs what is live where the most is, and nothing is computed long before it is read.
         allow_add, allow_remove, infer_add, infer_remove, deny_add, deny_remove, clear_add, clear_remove: op names that
             join or leave the list. An op that joins one list leaves the one that it was on.
         keep_float32: patterns; a node that one of them is for stays in float32. A pattern is a regular expression,
@@ -91,7 +91,7 @@ class AmpConfig:
             MultiWorkerMirroredStrategy sum gradients over replicas.
         optimizer_state: ``"float32"`` or ``"bfloat16"``: the type in which the optimizers of Keras and tf_keras keep
             their moments; the update is computed in float32, and rounded stochastically.
-        ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it does not pay.
+        ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it is not faster.
         lock: a lock file of ``amp-tf tune``: the layers and nodes that it names stay in float32; ``None`` for none.
         watchdog: whether ``fit`` of Keras and tf_keras is watched: a step that goes wrong in 16 bit and not in float32
             is done again with the layer at fault in float32, which is added to the lock file, or to

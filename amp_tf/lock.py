@@ -19,7 +19,7 @@ from amp_tf.errors import ConfigError
 SCHEMA = "amp_tf.lock"
 SCHEMA_VERSION = 1
 LAYER, NODE = "layer", "node"
-_MAKE = "Write it with amp-tf tune --lock FILE -- python train.py, or leave the variable unset"
+_MAKE = "Write it with amp-tf tune --lock FILE -- python train.py, or name none"
 
 
 @dataclasses.dataclass(frozen=True)

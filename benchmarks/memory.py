@@ -1,17 +1,17 @@
 """Peak memory of training by batch size, and how much larger a batch fits: float32, the Keras policy, amp_tf.
 
     python -m benchmarks.memory [--models convnet unet bert] [--batches 8 16 32] [--repeats 3] [--json memory.json]
-                                [--modes float32,policy,memory] [--cap alive]
+                                [--modes float32,policy,memory] [--cap live]
 
 Every figure is a process of its own that builds the model, notes its resident memory, and makes a few training steps
 through Keras' fit without XLA. What counts is the peak of the resident memory in these steps less the memory before
 them: variables, slots, activations, gradients and work space, without TensorFlow itself. It differs from run to run by
 a tenth, because TensorFlow's allocator keeps what was given back in blocks of many sizes; so it is the median of some
-runs, and beside it stands what was alive at the peak of further steps (:mod:`benchmarks.memory_peak`): activations,
+runs, and beside it stands what was live at the peak of further steps (:mod:`benchmarks.memory_peak`): activations,
 gradients and work space alone, nearly the same in each run. The second table takes what float32's largest batch needs
 as a cap, by one of these two figures, and looks for the largest batch of each mode that stays below it: first on the
 line through the measured points, then by measuring there and in proportion. By ``--cap resident`` two runs of one batch
-may decide differently, by ``--cap alive`` they hardly do; weights and slots, which the latter leaves out, are as large
+may decide differently, by ``--cap live`` they hardly do; weights and slots, which the latter leaves out, are as large
 in every mode. The mode ``memory`` is ``AMP_TF_FOR=memory``. Needs Linux (``/proc/self/clear_refs`` resets the peak).
 """
 
@@ -37,7 +37,7 @@ from benchmarks.step_time.options import names_in
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 3
 REFERENCE = "float32"
-FIGURES: dict[str, Callable[[Point], float]] = {"resident": lambda point: point.mib, "alive": lambda point: point.alive}
+FIGURES: dict[str, Callable[[Point], float]] = {"resident": lambda point: point.mib, "live": lambda point: point.live}
 _TITLES = {"policy": "Keras policy", "memory": "amp_tf for memory"}
 
 
@@ -47,14 +47,14 @@ class Point:
 
     Attributes:
         mib: MiB of resident memory that the training steps took.
-        alive: MiB of what was alive at the peak of a step, without weights and optimizer slots.
+        live: MiB of what was live at the peak of a step, without weights and optimizer slots.
     """
 
     model: str
     mode: str
     batch: int
     mib: float
-    alive: float = 0.0
+    live: float = 0.0
 
 
 def resident(field: str) -> float:
@@ -66,7 +66,7 @@ def resident(field: str) -> float:
 
 
 def work(options: dict[str, Any]) -> tuple[float, float]:
-    """Trains in this process; the MiB that the training steps took, and those that were alive at the peak of others."""
+    """Trains in this process; the MiB that the training steps took, and those that were live at the peak of others."""
     worker.set_up(modes(options["precision"])[options["mode"]])
     runner = worker.new_runner(options, WAYS["fit"])
     gc.collect()
@@ -74,11 +74,11 @@ def work(options: dict[str, Any]) -> tuple[float, float]:
     Path("/proc/self/clear_refs").write_text("5")
     runner.steps(STEPS)
     taken = resident("VmHWM") - before
-    return taken, find_peak(record_memory(lambda: runner.steps(STEPS))).alive
+    return taken, find_peak(record_memory(lambda: runner.steps(STEPS))).live
 
 
 def measure(model: str, size: str, precision: str, mode: Mode, batch: int) -> tuple[float, float]:
-    """MiB of one process: taken, and alive at the peak.
+    """MiB of one process: taken, and live at the peak.
 
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote to stderr.
@@ -96,14 +96,14 @@ def measure(model: str, size: str, precision: str, mode: Mode, batch: int) -> tu
         raise RuntimeError(
             f"{model}, {mode.name}, batch {batch}: exit status {ended.returncode}\n{ended.stderr[-2000:]}"
         )
-    taken, alive = json.loads(ended.stdout.strip().splitlines()[-1])
-    return taken, alive
+    taken, live = json.loads(ended.stdout.strip().splitlines()[-1])
+    return taken, live
 
 
 def medians(model: str, mode: str, batch: int, runs: Sequence[tuple[float, float]]) -> Point:
     """The point of some processes."""
-    taken, alive = (statistics.median(values) for values in zip(*runs, strict=True))
-    return Point(model, mode, batch, taken, alive)
+    taken, live = (statistics.median(values) for values in zip(*runs, strict=True))
+    return Point(model, mode, batch, taken, live)
 
 
 def largest_batch(points: Sequence[tuple[int, float]], cap: float, measured: Callable[[int], float]) -> Point | None:
@@ -132,7 +132,7 @@ def largest_batch(points: Sequence[tuple[int, float]], cap: float, measured: Cal
 
 
 def memory_table(points: Sequence[Point], names: Sequence[str] = COMPARED) -> list[str]:
-    """Markdown: a row for each model and batch, MiB of each mode, the ratio to float32, and what was alive.
+    """Markdown: a row for each model and batch, MiB of each mode, the ratio to float32, and what was live.
 
     Args:
         points: what was measured.
@@ -141,13 +141,13 @@ def memory_table(points: Sequence[Point], names: Sequence[str] = COMPARED) -> li
     found = {(p.model, p.batch, p.mode): p for p in points}
     heads = [_TITLES.get(name, name) for name in names]
     columns = [f"{head}, MiB" for head in heads] + [f"{head} / float32" for head in heads[1:]]
-    lines = [f"| model | batch | {' | '.join(columns)} | alive: {' | '.join(heads)} |"]
+    lines = [f"| model | batch | {' | '.join(columns)} | live: {' | '.join(heads)} |"]
     lines.append("|---|" + "---:|" * (len(columns) + len(heads) + 1))
     for model, batch in dict.fromkeys((p.model, p.batch) for p in points):
         own = [found[model, batch, mode] for mode in names]
         cells = [models.BENCHMARKS[model].title, str(batch), *(f"{point.mib:.0f}" for point in own)]
         cells += [f"{point.mib / own[0].mib:.2f}" for point in own[1:]]
-        lines.append("| " + " | ".join([*cells, *(f"{point.alive:.0f}" for point in own)]) + " |")
+        lines.append("| " + " | ".join([*cells, *(f"{point.live:.0f}" for point in own)]) + " |")
     return lines
 
 
@@ -203,7 +203,7 @@ def main() -> int:
             job = (model, arguments.size, arguments.precision, mode, batch)
             point = medians(model, mode.name, batch, [measure(*job) for _ in range(arguments.repeats)])
             print(
-                f"{model}, {mode.name}, batch {batch}: {point.mib:.0f} MiB, {point.alive:.0f} alive",
+                f"{model}, {mode.name}, batch {batch}: {point.mib:.0f} MiB, {point.live:.0f} live",
                 file=sys.stderr,
                 flush=True,
             )

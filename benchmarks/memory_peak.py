@@ -1,13 +1,13 @@
-"""Which tensors are alive where a training step takes the most memory: float32, the Keras policy, amp_tf.
+"""Which tensors are live where a training step takes the most memory: float32, the Keras policy, amp_tf.
 
     python -m benchmarks.memory_peak convnet --batch 64 [--modes float32,policy,amp_tf] [--rows 8]
 
 From TensorFlow's profiler, which notes each block that the CPU's allocator gives and takes back, with the node that it
-is for; where TensorFlow computes with oneDNN, blocks of 256 KiB or more. *Alive* is the sum of what the nodes asked
+is for; where TensorFlow computes with oneDNN, blocks of 256 KiB or more. *Live* is the sum of what the nodes asked
 for, counted from the beginning of the steps, so without weights and optimizer slots: it hardly differs between runs.
 *Given* is the size of the blocks: oneDNN's allocator does not split a block for a small rest, so this depends on which
 blocks happened to be free; the other one gives what is asked for. The resident memory
-(``python -m benchmarks.memory``) wanders even more: the process keeps what was given back, and two threads ask in
+(``python -m benchmarks.memory``) varies even more: the process keeps what was given back, and two threads ask in
 another order each time.
 
 Resident memory decides what fits on a CPU; the search for the largest batch uses either (``--cap``).
@@ -45,15 +45,15 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Peak:
-    """The moment at which most was alive.
+    """The moment at which most was live.
 
     Attributes:
-        alive: MiB that the nodes had asked for.
+        live: MiB that the nodes had asked for.
         given: the most MiB that the allocator had given at any moment.
-        tensors: what was alive, the largest first.
+        tensors: what was live, the largest first.
     """
 
-    alive: float
+    live: float
     given: float
     tensors: tuple[Tensor, ...]
 
@@ -62,19 +62,19 @@ def find_peak(events: Iterable[Event]) -> Peak:
     """The peak in a recorded run; what was allocated before its first event does not count."""
     living: dict[int, dict[str, Any]] = {}
     at_peak: list[dict[str, Any]] = []
-    alive = given = most_alive = most_given = 0
+    live = given = most_live = most_given = 0
     for event in events:
         if event.name == "MemoryAllocation":
             block = living[event.details["addr"]] = event.details
-            alive, given = alive + block["requested_bytes"], given + _given(block)
+            live, given = live + block["requested_bytes"], given + _given(block)
         elif event.name == "MemoryDeallocation" and event.details["addr"] in living:
             block = living.pop(event.details["addr"])
-            alive, given = alive - block["requested_bytes"], given - _given(block)
-        if alive > most_alive:
-            most_alive, at_peak = alive, list(living.values())
+            live, given = live - block["requested_bytes"], given - _given(block)
+        if live > most_live:
+            most_live, at_peak = live, list(living.values())
         most_given = max(most_given, given)
     tensors = sorted(map(_tensor, at_peak), key=lambda tensor: -tensor.mib)
-    return Peak(most_alive / MIB, most_given / MIB, tuple(tensors))
+    return Peak(most_live / MIB, most_given / MIB, tuple(tensors))
 
 
 def _given(block: dict[str, Any]) -> int:
@@ -122,13 +122,13 @@ def measure(job: dict[str, Any]) -> Peak:
     if done.returncode:
         raise RuntimeError(done.stderr[-1500:])
     found = json.loads(done.stdout.strip().splitlines()[-1])
-    return Peak(found["alive"], found["given"], tuple(Tensor(**tensor) for tensor in found["tensors"]))
+    return Peak(found["live"], found["given"], tuple(Tensor(**tensor) for tensor in found["tensors"]))
 
 
 def table(peaks: dict[str, Peak], rows: int) -> str:
-    """A column for each mode: what was alive, what was given, the largest tensors; as Markdown."""
+    """A column for each mode: what was live, what was given, the largest tensors; as Markdown."""
     lines = ["| | " + " | ".join(peaks) + " |", "|---|" + "---|" * len(peaks)]
-    lines.append("| alive, MiB | " + " | ".join(f"{peak.alive:.0f}" for peak in peaks.values()) + " |")
+    lines.append("| live, MiB | " + " | ".join(f"{peak.live:.0f}" for peak in peaks.values()) + " |")
     lines.append("| given, MiB | " + " | ".join(f"{peak.given:.0f}" for peak in peaks.values()) + " |")
     for number in range(rows):
         cells = [_cell(peak.tensors[number]) if number < len(peak.tensors) else "" for peak in peaks.values()]

@@ -4,9 +4,9 @@
         [--clock cpu]
 
 A model is a chain of blocks; with rematerialization each is wrapped by ``tf.recompute_grad`` (``keras.remat``): what it
-computes on the way forward is dropped and computed again on the way back. Each combination is a process of its own that
-trains by Keras' fit. *Alive* is what was alive at the peak of a step, without weights and the optimizer's state, as
-``python -m benchmarks.memory_peak`` counts it (not with XLA, which allocates by itself: there it is the growth of
+computes in the forward pass is dropped and computed again in the backward pass. Each combination is a process of its
+own that trains by Keras' fit. *Live* is what was live at the peak of a step, without weights and the optimizer's state,
+as ``python -m benchmarks.memory_peak`` counts it (not with XLA, which allocates by itself: there it is the growth of
 resident memory, as in ``python -m benchmarks.memory``). The processes make their rounds of steps in turn; a time is the
 median over rounds, and a ratio the median of those within a round; ``--clock cpu`` counts the time that the threads of
 a process had a core, where others keep the machine busy. Under the Keras policy the blocks raise a TypeError
@@ -133,10 +133,10 @@ class Worker:
 
     def memory(self) -> dict[str, Any]:
         if self.jit:
-            return {"alive": self.grown, "tensors": [], "losses": self.losses}
+            return {"live": self.grown, "tensors": [], "losses": self.losses}
         peak = find_peak(record_memory(lambda: self.steps(3)))
         tensors = [(tensor.mib, tensor.dtype, tensor.node) for tensor in peak.tensors[:20]]
-        return {"alive": peak.alive, "tensors": tensors, "losses": self.losses}
+        return {"live": peak.live, "tensors": tensors, "losses": self.losses}
 
 
 def serve(options: dict[str, Any]) -> None:
@@ -177,7 +177,7 @@ def start(options: dict[str, Any]) -> Callable[[str], Any]:
 
 
 def measure(model: str, way: str, rounds: int, clock: str = "wall") -> dict[tuple[str, bool], dict[str, Any]]:
-    """Of each combination: seconds of a step in each round, MiB alive at the peak, the largest tensors, losses."""
+    """Of each combination: seconds of a step in each round, MiB live at the peak, the largest tensors, losses."""
     options = {"model": model, "way": way, "clock": clock}
     asking = {(mode, remat): start({**options, "mode": mode, "remat": remat}) for mode, remat in COMBINATIONS}
     seconds: dict[tuple[str, bool], list[float]] = {combination: [] for combination in COMBINATIONS}
@@ -203,7 +203,7 @@ def table(model: str, way: str, found: dict[tuple[str, bool], dict[str, Any]]) -
             "yes" if remat else "no",
             f"{statistics.median(figures['seconds']) * 1e3:.0f}",
         ]
-        cells += [f"{ratio:.2f}", f"{figures['alive']:.0f}", f"{figures['alive'] / first['alive']:.2f}"]
+        cells += [f"{ratio:.2f}", f"{figures['live']:.0f}", f"{figures['live'] / first['live']:.2f}"]
         lines.append("| " + " | ".join([*cells, f"{figures['losses'][-1]:.4f}"]) + " |")
     return lines
 
@@ -221,7 +221,7 @@ def main() -> int:
     if arguments.work:
         serve(json.loads(arguments.work))
         return 0
-    print("| model | way | precision | remat | step, ms | ratio | alive, MiB | ratio | last loss |")
+    print("| model | way | precision | remat | step, ms | ratio | live, MiB | ratio | last loss |")
     print("|---|---|---|---|---:|---:|---:|---:|---:|")
     for model in arguments.models:
         for way in arguments.way:

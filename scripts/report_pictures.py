@@ -3,24 +3,18 @@
 
 REPORTS is what ``python -m benchmarks.report_cost --keep REPORTS`` leaves: real runs of ResNet-50, BERT and an LSTM.
 Small unchanged programs are run besides: one whose loss scale falls to its floor; one that is compiled by XLA; one that
-exports its model, which TensorBoard colours; one that trains in float32 and in bfloat16, whose times need a quiet
-machine. Needs Chromium with its driver, and TensorBoard.
+exports its model; one that trains in float32 and in bfloat16, whose times need a quiet machine. Needs Chromium with its
+driver.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -38,7 +32,7 @@ model = keras.Sequential([keras.layers.Dense(64, activation="relu"), keras.layer
 model.compile(keras.optimizers.SGD(1e-15), lambda y, p: 1e12 * keras.ops.mean(keras.ops.square(y - p)))
 model.fit(x, np.zeros((4096, 4), "float32"), epochs=4, batch_size=32, verbose=0)
 """
-COLOURED = """
+EXPORTED = """
 import keras
 import numpy as np
 
@@ -53,7 +47,7 @@ layers = [
 ]
 model = keras.Sequential([keras.Input((28, 28, 1)), *layers], name="digits")
 model.compile("adam", "sparse_categorical_crossentropy")
-model.fit(x, np.arange(128) % 10, epochs=2, verbose=0, callbacks=[keras.callbacks.TensorBoard("logs/keras")])
+model.fit(x, np.arange(128) % 10, epochs=2, verbose=0)
 model.export("exported", verbose=False)
 """
 COMPILED = """
@@ -77,18 +71,6 @@ model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=Tru
 model.fit(x, np.arange(512) % 10, batch_size=16, epochs=2, verbose=0)
 model.predict(x, batch_size=16, verbose=0)
 """
-# TensorBoard's page is made of elements within elements, which one query does not find.
-FIND = """
-const find = (root, tag, found = []) => {
-  for (const one of root.querySelectorAll('*')) {
-    if (one.matches(tag)) found.push(one);
-    if (one.shadowRoot) find(one.shadowRoot, tag, found);
-  }
-  return found;
-};
-"""
-BY_DEVICE = "find(document, 'paper-radio-button').filter(button => button.name == 'device')"
-MODEL = "find(document, 'g.node').filter(node => (node.getAttribute('data-name') || '').startsWith('digits'))"
 
 
 def main() -> int:
@@ -120,9 +102,8 @@ def main() -> int:
         _run(TIMED, folder / "timed", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs", AMP_TF_KEEP_FLOAT32=".")
         _run(TIMED, folder / "timed", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs")
         _take(page, "side-by-side", _page(folder / "timed" / "logs", folder / "timed.html"), 900)
-        _run(COLOURED, folder / "coloured", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs")
-        _take(page, "saved-model", _page(folder / "coloured" / "exported", folder / "exported.html"), 1000)
-        _tensorboard(page, folder / "coloured" / "logs")
+        _run(EXPORTED, folder / "exporting", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs")
+        _take(page, "saved-model", _page(folder / "exporting" / "exported", folder / "exported.html"), 1000)
     return 0
 
 
@@ -170,52 +151,6 @@ def _search(page: Page, file: pathlib.Path) -> None:
     page.wait("document.querySelector('.path')")
     page.run("document.querySelector('#nodes, [id$=nodes]').scrollIntoView()")
     page.picture(PICTURES / "report-search.png")
-
-
-def _tensorboard(page: Page, logs: pathlib.Path) -> None:
-    """The graph, coloured by precision, with the model's box open."""
-    run = next(path.name for path in logs.glob("amp_tf_*") if path.is_dir())
-    with _served(logs) as address:
-        page.look(1400)
-        page.call("/url", url=f"{address}/?darkMode=false#graphs&run={run}")
-        _until(page, f"{BY_DEVICE}.length")
-        _until(page, f"{MODEL}.length")
-        page.run(f"{FIND} const button = {BY_DEVICE}[0]; button.click(); button.scrollIntoView({{block: 'center'}})")
-        page.run(
-            f"{FIND} for (const node of {MODEL}) node.querySelector('.buttoncontainer')?.dispatchEvent("
-            "new MouseEvent('click', {bubbles: true}))"
-        )
-        time.sleep(3)
-        page.picture(PICTURES / "tensorboard-graph.png")
-
-
-def _until(page: Page, condition: str) -> None:
-    for _ in range(120):
-        if page.run(f"{FIND} return {condition}"):
-            return
-        time.sleep(0.5)
-    raise TimeoutError(f"never true: {condition}")
-
-
-@contextlib.contextmanager
-def _served(logs: pathlib.Path) -> Iterator[str]:
-    """TensorBoard, and its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    tool = pathlib.Path(sys.executable).parent / "tensorboard"
-    command = [str(tool), "--logdir", str(logs), "--port", str(port), "--load_fast=false"]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(120):
-            with contextlib.suppress(urllib.error.URLError):
-                if b"amp_tf" in urllib.request.urlopen(f"http://127.0.0.1:{port}/data/plugin/graphs/info").read():
-                    break
-            time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(20)
 
 
 if __name__ == "__main__":

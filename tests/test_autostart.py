@@ -66,8 +66,11 @@ def test_settings_that_somebody_reads_are_not_told_as_idle(code: str, site_folde
 
 def test_misspelt_names_are_told_where_the_switch_is_one_of_them(site_folder: Path) -> None:
     misspelt = {"TF_ENABLE_AUTO_MIXED_PRECISON": "1", "AMP_TF_PRECISON": "bf16", "AMP_TF_IMAGE": "1"}
-    ended = running.run(["-c", "import tensorflow"], site_folder, misspelt)
-    assert [line for line in ended.err.splitlines() if "amp_tf" in line] == [
+    program = "import sys, tensorflow; print('amp_tf may be trained with', file=sys.stderr)"
+    ended = running.run(["-c", program], site_folder, misspelt)
+    *told, trained = (line for line in ended.err.splitlines() if "amp_tf" in line)
+    assert trained == "amp_tf may be trained with"  # the warnings come before the training
+    assert told == [
         f"WARNING:absl:amp_tf: {name}: this is not a variable of amp_tf. Write {meant}, if that is meant."
         for name, meant in (("AMP_TF_PRECISON", "AMP_TF_PRECISION"), ("TF_ENABLE_AUTO_MIXED_PRECISON", running.SWITCH))
     ]
@@ -76,7 +79,9 @@ def test_misspelt_names_are_told_where_the_switch_is_one_of_them(site_folder: Pa
 def test_values_and_names_that_are_wrong_are_told_together(site_folder: Path) -> None:
     wrong = {running.SWITCH: "on", "AMP_TF_PRECISION": "fp8", "AMP_TF_PRECISON": "bf16"}
     ended = running.run(["-c", "import tensorflow"], site_folder, wrong)
-    name, values = [line for line in ended.err.splitlines() if "amp_tf" in line]
+    name, values, at_exit = [line for line in ended.err.splitlines() if "amp_tf" in line]
+    assert "amp_tf: 0 graphs, 0 of 0 nodes converted, 0 casts: amp_tf is off: " in at_exit
+    assert "'fp8' is not a valid value" in at_exit
     assert "AMP_TF_PRECISON: this is not a variable" in name
     assert f"{running.SWITCH}: 'on' is not a valid value" in values
     assert "AMP_TF_PRECISION: 'fp8' is not a valid value" in values
@@ -93,15 +98,16 @@ def test_start_is_light(module: str, site_folder: Path) -> None:
     assert heavy in ("False False", "True True")
 
 
-def test_a_bad_value_ends_in_one_message_and_a_float32_program(site_folder: Path) -> None:
+def test_a_bad_value_ends_in_a_message_a_float32_program_and_a_line_at_exit(site_folder: Path) -> None:
     program = str(running.PROGRAMS / "custom_loop.py")
     ended = running.run([program], site_folder, {"TF_ENABLE_AUTO_MIXED_PRECISION": "maybe"})
     plain = running.run([program], site_folder, {})
     assert ended.status == 0
     assert ended.result == plain.result
+    why = "TF_ENABLE_AUTO_MIXED_PRECISION: 'maybe' is not a valid value. Valid values: 1, true, 0, false"
     assert [line for line in ended.err.splitlines() if "amp_tf" in line] == [
-        "WARNING:absl:amp_tf: stays off, the program runs in float32: TF_ENABLE_AUTO_MIXED_PRECISION: 'maybe' is not a "
-        "valid value. Valid values: 1, true, 0, false."
+        f"WARNING:absl:amp_tf: stays off, the program runs in float32: {why}.",
+        f"INFO:absl:amp_tf: 0 graphs, 0 of 0 nodes converted, 0 casts: amp_tf is off: {why}",
     ]
 
 
@@ -275,6 +281,5 @@ def test_what_has_our_names_in_the_current_folder_is_not_run(
     ended = subprocess.run(command, env=environ, cwd=folder_of_others, capture_output=True, text=True, check=True)
     value, start, package = ended.stdout.split()
     assert (value, start) == ("3", str(site_folder / "_amp_tf_start.py")), ended.stderr
-    is_loaded = SWITCHES[0] in variables and layout != "gone"
-    expected = str(running.ROOT / "amp_tf" / "__init__.py") if is_loaded else "None"
+    expected = "None" if layout == "gone" else str(running.ROOT / "amp_tf" / "__init__.py")
     assert os.path.realpath(package) == os.path.realpath(expected)

@@ -68,9 +68,7 @@ def test_what_is_no_lock_file_is_an_error(tmp_path: Path, content: str, what: st
         amp_tf.AmpConfig(lock=str(path))
     assert str(error.value).startswith(f"{path}: ")
     assert what in str(error.value)
-    assert str(error.value).endswith(
-        "Write it with amp-tf tune --lock FILE -- python train.py, or leave the variable unset."
-    )
+    assert str(error.value).endswith("Write it with amp-tf tune --lock FILE -- python train.py, or name none.")
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:

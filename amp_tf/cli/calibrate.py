@@ -33,8 +33,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="measure what ops take on this CPU",
         description="Times products, other ops and casts on this CPU in float32 and bfloat16 and keeps the figures in "
         "your cache folder, for this CPU, number of cores and TensorFlow. From then on they decide under "
-        "AMP_TF_PRECISION=auto what pays in 16 bit; amp-tf doctor and reports name them. Best run where nothing else "
-        "runs.",
+        "AMP_TF_PRECISION=auto what is faster in 16 bit; amp-tf doctor and reports name them. Best run where nothing "
+        "else runs.",
     )
     parser.add_argument(
         "--seconds", type=float, default=_SECONDS, help=f"how long it may take, by default {_SECONDS:.0f}"

@@ -18,7 +18,7 @@ from typing import Any
 
 import amp_tf
 from amp_tf.cli.trial import Trial, run_trials
-from amp_tf.config import DISABLE_VAR, ENABLE_VAR, GONE, AmpConfig, Switches, find_unknown_variables
+from amp_tf.config import DISABLE_VAR, ENABLE_VAR, GONE, AmpConfig, Switches, find_unknown_variables, is_disabled
 from amp_tf.errors import ConfigError
 from amp_tf.hooks.process.devices import uses_tf32
 from amp_tf.hooks.process.summary import ON_GPU
@@ -87,7 +87,7 @@ class MachineFacts:
 
     @property
     def costs(self) -> str:
-        """The source of the figures by which ``auto`` decides on the CPU what pays."""
+        """The source of the figures by which ``auto`` decides on the CPU what is faster."""
         return self.hardware.costs.source
 
 
@@ -159,7 +159,7 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
         auto_clustering=bool(pywrap_tf_session.TF_GetXlaAutoJitEnabled()) or tf.config.optimizer.get_jit() != "",
         autostart=_autostarts(environ),
         plugins=[path for path in conflicts.other_graph_plugins() if not os.path.basename(path).startswith("amp_tf_")],
-        trials=run_trials([device["name"] for device in devices]) if with_trials else [],
+        trials=run_trials([device["name"] for device in devices]) if with_trials and not _is_off(environ) else [],
         is_without_gpu=tf.test.is_built_with_cuda() and not tf.config.list_physical_devices("GPU"),
     )
 
@@ -280,6 +280,14 @@ def _check_disabled(facts: MachineFacts) -> Issue | None:
     if not is_off:
         return None
     return Issue("disabled", False, f"{DISABLE_VAR} is set and wins over {ENABLE_VAR}", f"Unset {DISABLE_VAR}")
+
+
+def _is_off(environ: Mapping[str, str]) -> bool:
+    """Whether ``AMP_TF_DISABLE`` forbids trials; a bad value is reported as a setting."""
+    try:
+        return is_disabled(environ)
+    except ConfigError:
+        return True
 
 
 def _check_tensorflow(facts: MachineFacts) -> Issue | None:

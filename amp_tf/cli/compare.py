@@ -20,6 +20,7 @@ from amp_tf.comparing.progress import on_terminal
 from amp_tf.comparing.ranges import Ranges, find_ranges
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
+from amp_tf.offline.live_model import is_keras_file, saved_model_of
 from amp_tf.reporting import files
 from amp_tf.reporting.page import html
 
@@ -34,12 +35,16 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         usage="amp-tf compare [options] -- python train.py [argument ...]\n"
         "       amp-tf compare [options] MODEL --inputs FILE",
         description="Runs a step in float32 and as amp_tf rewrites it, and says where it goes wrong and what to write "
-        "so that it does not: the first training of a script, which ends then; or a signature of a SavedModel. Status "
+        "so that it does not: the first training of a script, which ends then; or a signature of a model. Status "
         "0 where it is healthy, 1 where it is not, 2 where nothing was compared (a wrong option, model or file of "
         "inputs; a script that trains nothing).",
     )
     parser.set_defaults(error_status=NOT_COMPARED)
-    parser.add_argument("subject", nargs="+", help="the command that trains, after --; or a SavedModel's folder")
+    parser.add_argument(
+        "subject",
+        nargs="+",
+        help="the command that trains, after --; or a model: a SavedModel's folder or a Keras file (.keras, .h5)",
+    )
     parser.add_argument(
         "--inputs", metavar="FILE", help="a .npz file with an array for each argument of the signature, under its name"
     )
@@ -47,7 +52,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--signature",
         default=DEFAULT_SIGNATURE,
         metavar="NAME",
-        help=f"of a SavedModel; by default {DEFAULT_SIGNATURE}",
+        help=f"of a model; by default {DEFAULT_SIGNATURE}",
     )
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="rows of the arrays a batch; by default all at once"
@@ -77,17 +82,17 @@ def run(args: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     config = read_config(args)
     if args.inputs is None:
-        if os.path.isdir(args.subject[0]):
+        if os.path.isdir(args.subject[0]) or is_keras_file(args.subject[0]):
             fix = "Name it with --inputs, or write -- in front of a script's command"
             raise AmpError("there is no file of inputs", where=args.subject[0], fix=fix)
         asked = {"steps": args.steps, "nodes": args.nodes, "float32_only": args.float32_only}
         found = compare_script(args.subject, config, **asked)
         return found if isinstance(found, int) else _write(found["comparison"], found["text"], args)
     if len(args.subject) > 1:
-        fix = "Write one folder with --inputs, or a command after -- without it"
-        raise AmpError("expected one SavedModel", where=" ".join(args.subject), fix=fix)
+        fix = "Write one model with --inputs, or a command after -- without it"
+        raise AmpError("expected one model", where=" ".join(args.subject), fix=fix)
     compared = _compare_model(args.subject[0], args, config)
-    return _write(compared.to_dict(), str(compared), args)
+    return _write(compared.to_dict(), compared.for_command(), args)
 
 
 def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int:
@@ -102,9 +107,10 @@ def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int
     return 0 if found["is_healthy"] else 1
 
 
-def _compare_model(folder: str, args: argparse.Namespace, config: AmpConfig) -> Comparison | Ranges:
-    model = load_model(folder)  # whose variables live as long as it does
-    function = find_signature(model, args.signature, folder)
+def _compare_model(source: str, args: argparse.Namespace, config: AmpConfig) -> Comparison | Ranges:
+    with saved_model_of(source) as folder:
+        model = load_model(folder)  # whose variables live as long as it does
+    function = find_signature(model, args.signature, source)
     arrays = read_inputs(args.inputs, list(function.structured_input_signature[1]))
     given = function, _batches(arrays, args.batch_size), config
     hardware, progress = hardware_for(config), on_terminal()
@@ -113,7 +119,7 @@ def _compare_model(folder: str, args: argparse.Namespace, config: AmpConfig) -> 
         found = find_ranges(*given, steps=args.steps, hardware=hardware, progress=progress)
     else:
         found = compare(*given, steps=args.steps, nodes=args.nodes, hardware=hardware, progress=progress)
-    return dataclasses.replace(found, name=os.path.basename(os.path.normpath(folder)))
+    return dataclasses.replace(found, name=os.path.basename(os.path.normpath(source)))
 
 
 def _batches(arrays: Mapping[str, np.ndarray], size: int | None) -> list[dict[str, np.ndarray]]:

@@ -26,7 +26,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="say why a node has its precision",
         description="Says why a node of a SavedModel or GraphDef has its precision, and what would change it.",
     )
-    parser.add_argument("graph", metavar="GRAPH", help="a SavedModel's folder, or a GraphDef file (.pb, .pbtxt)")
+    parser.add_argument(
+        "graph",
+        metavar="GRAPH",
+        help="a SavedModel's folder, a Keras file (.keras, .h5), or a GraphDef file (.pb, .pbtxt)",
+    )
     parser.add_argument("node", metavar="NODE", nargs="?", help="the node's name; not with --all")
     parser.add_argument(
         "--all", action="store_true", help="a line for each node: precision, op, function, name, reason"

@@ -19,6 +19,7 @@ from amp_tf.reporting import files
 from amp_tf.reporting.facts import ProcessFacts
 from amp_tf.reporting.page import html
 from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.text import percent
 from amp_tf.rewriting.pipeline import rewrite
 
 _GRAPHS = (".pb", ".pbtxt")
@@ -77,19 +78,8 @@ def _give(documents: list[dict[str, Any]], args: argparse.Namespace) -> int:
 def _line(document: dict[str, Any]) -> str:
     figures = document["figures"] or {}
     counts = f"{document['converted']:,} of {document['total']:,} nodes converted"
-    share = _share(figures.get("products_share_f16"))
-    return f"{html.title(document)}: {share} of the products' work in 16 bit, {counts}"
-
-
-def _share(part: float | None) -> str:
-    """A share in percent; one that is not all, or not nothing, is not rounded to it."""
-    if part is None:
-        return "unknown"
-    if 0.999 <= part < 1:
-        return "99.9 %" if part < 0.9999 else ">99.9 %"
-    if 0 < part < 0.001:
-        return "<0.1 %"
-    return f"{100 * part:.3g} %" if part < 1 else "100 %"
+    share = percent(figures.get("products_share_f16"))
+    return f"{html.title(document)}: {share} of matmul and convolution work in 16 bit, {counts}"
 
 
 def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:

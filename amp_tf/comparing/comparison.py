@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
-from amp_tf.comparing.findings import CANCELLATION, OVERFLOW, UNDERFLOW, Finding, keep_line, worth_alone
+from amp_tf.comparing.findings import CANCELLATION, OVERFLOW, UNDERFLOW, Finding, keep_call, keep_line, worth_alone
 from amp_tf.comparing.suspects import Patterns
 from amp_tf.comparing.verdicts import Output, figure, limit, roundoff, title
 from amp_tf.precision import Precision
@@ -137,11 +138,21 @@ class Comparison:
         """What a notebook shows: the page."""
         from amp_tf.reporting.page import html
 
-        return html.fragment({**self.to_dict(), "text": str(self)})
+        found = {**self.to_dict(), "text": str(self), "line": keep_call(self.patterns)}
+        for row, finding in zip(found["findings"], self.findings, strict=True):
+            row["line"] = keep_call(finding.patterns)
+        return html.fragment(found)
+
+    def for_command(self) -> str:
+        """What ``str`` gives, with variables to set instead of lines of Python: for who typed a command."""
+        return self._text(keep_line)
 
     def __str__(self) -> str:
         """One screen: the verdict, the outputs that are wrong, the findings, and what to write."""
-        lines = [self._headline(), *(self._healthy() if self.is_healthy else self._ill())]
+        return self._text(keep_call)
+
+    def _text(self, written: Callable[[Patterns], str]) -> str:
+        lines = [self._headline(), *(self._healthy() if self.is_healthy else self._ill(written))]
         cut = ["it was interrupted: not all batches, nodes or remedies were tried"] if self.is_cut else []
         return "\n".join([*lines, *(f"Note: {note}" for note in (*cut, *self.notes))])
 
@@ -154,11 +165,15 @@ class Comparison:
         return f"{self.name}: {verdict} in {self.precision.value} ({of}; {batches})"
 
     def _healthy(self) -> list[str]:
-        output = self.worst_output
-        most = limit(output, self.precision)
-        bound = f"up to {figure(most)} is healthy" if math.isfinite(most) else "float32 itself is no more exact there"
-        name = title(output.kind, output.name)
-        lines = [f"The furthest from float32 is the {name}: off by {figure(output.error)}; {bound}."]
+        limits = [(output, limit(output, self.precision)) for output in self.outputs]
+        judged = [(output, most) for output, most in limits if math.isfinite(most)]
+        lines = []
+        if judged:
+            output, most = max(judged, key=lambda pair: (pair[0].ratio, pair[0].error))
+            name, bound = title(output.kind, output.name), f"up to {figure(most)} is healthy"
+            lines.append(f"The output nearest to its limit is the {name}: off by {figure(output.error)}; {bound}.")
+        if blind := len(limits) - len(judged):
+            lines.append(f"Of {blind} outputs float32 itself has less than two digits: these only have to be finite.")
         if worst := self.worst:
             unit = figure(roundoff(self.precision))
             lines.append(
@@ -167,7 +182,7 @@ class Comparison:
             )
         return lines
 
-    def _ill(self) -> list[str]:
+    def _ill(self, written: Callable[[Patterns], str]) -> list[str]:
         bad = sorted((output for output in self.outputs if not output.is_good), key=lambda output: -output.ratio)
         lines = ["", f"{'error':>9} {'products':>9} {'noise':>9} {'ratio':>7}  output"]
         for output in bad[:_SHOWN]:
@@ -182,12 +197,12 @@ class Comparison:
         if first := self.first_divergence:
             lines += ["", f"First divergence: {first.name} ({first.op}), error {figure(first.accumulated)}"]
         for number, finding in enumerate(self.findings[:_SHOWN], 1):
-            lines += ["", *_describe(number, finding, self.precision)]
-        return [*lines, "", *self._advice()]
+            lines += ["", *_describe(number, finding, self.precision, written)]
+        return [*lines, "", *self._advice(written)]
 
-    def _advice(self) -> list[str]:
+    def _advice(self, written: Callable[[Patterns], str]) -> list[str]:
         if self.line:
-            return [f"What to write ({self.worth}):", f"  {self.line}"]
+            return [f"What to write ({self.worth}):", f"  {written(self.patterns)}"]
         if self.is_cut:
             return ["What would mend it was not found out."]
         return [
@@ -204,7 +219,7 @@ class Comparison:
         return f"mends all outputs; {price}{all_kept}"
 
 
-def _describe(number: int, finding: Finding, precision: Precision) -> list[str]:
+def _describe(number: int, finding: Finding, precision: Precision, written: Callable[[Patterns], str]) -> list[str]:
     layer = f", layer {finding.layer}" if finding.layer else ""
     forced = f"; it is 16 bit because {finding.forced_by!r} of force_f16 matches" if finding.forced_by else ""
     errors = figure(finding.local_error), figure(finding.accumulated_error)
@@ -212,7 +227,7 @@ def _describe(number: int, finding: Finding, precision: Precision) -> list[str]:
         f"{number}. {finding.kind}: {finding.node} ({finding.op}{layer})",
         f"   {why(finding, precision)}",
         f"   adds {errors[0]} by itself; is off by {errors[1]} in the run{forced}",
-        f"   {finding.line}: {worth_alone(finding)}",
+        f"   {written(finding.patterns)}: {worth_alone(finding)}",
     ]
 
 

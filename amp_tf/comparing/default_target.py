@@ -24,8 +24,6 @@ def choose_target(config: AmpConfig, hardware: Hardware | None) -> tuple[AmpConf
     why = resolve_target(config, hardware).why_none
     if not why:
         return config, hardware, ()
-    note = (
-        f"compared in float16 for a GPU (--precision float16 --target gpu), because auto converts nothing here: {why}"
-    )
+    note = f"compared in float16 for a GPU (precision float16, target gpu), because auto converts nothing here: {why}"
     config = dataclasses.replace(config, precision="float16", target="gpu")
     return config, dataclasses.replace(hardware, gpu_capabilities=(MIN_COMPUTE_CAPABILITY,)), (note,)

@@ -19,6 +19,7 @@ from amp_tf.comparing.verdicts import Output, roundoff
 from amp_tf.graph.layers import matches, path_of
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import Followers
+from amp_tf.values import LAYER
 
 OVERFLOW = "overflow"
 UNDERFLOW = "underflow"
@@ -87,6 +88,11 @@ def keep_line(patterns: Patterns) -> str:
     return f"{KEEP_VAR}={shlex.quote(','.join(patterns))}" if patterns else ""
 
 
+def keep_call(patterns: Patterns) -> str:
+    """The call that does so in Python."""
+    return f"amp_tf.enable(keep_float32={list(patterns)!r})" if patterns else ""
+
+
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
     """The result of the search for what goes wrong.
@@ -139,6 +145,7 @@ def find(
     """
     tried: list[_Tried] = []
     parts: Sequence[Part] = ()
+    patterns: Patterns = ()
     explained: list[_Tried] = []
     is_cut = False
     try:
@@ -146,6 +153,7 @@ def find(
             tried.append(one)
         remedy = find_remedy(_first_parts(tried, precision), precision, followers, trials)
         parts, is_cut = remedy.parts, remedy.is_cut
+        patterns = _as_layers(parts, trials) or patterns_of(parts)
         for part in parts:
             if part.measured is not None:
                 least = narrow(part.measured, followers)
@@ -155,7 +163,15 @@ def find(
     ranked = _ranked(explained or tried, precision)
     helpful = [one for one in ranked if explained or harm(one.after) < harm(outputs)] or ranked[:1]
     findings = tuple(_finding(one, precision, forced) for one in helpful)
-    return SearchResult(findings, patterns_of(parts), trials.count, is_cut)
+    return SearchResult(findings, patterns, trials.count, is_cut)
+
+
+def _as_layers(parts: Sequence[Part], trials: Trials) -> Patterns:
+    """The layers of the nodes, which are easier to read, where they suffice on all batches as well; else nothing."""
+    paths = [path_of(part.measured.probe.name) if part.measured else "" for part in parts]
+    layers = tuple(dict.fromkeys(f"{LAYER}{path}" for path in paths))
+    is_shorter = all(paths) and 0 < len(layers) < len(patterns_of(parts))
+    return layers if is_shorter and trials.holds(layers) else ()
 
 
 def _alone(

@@ -160,7 +160,8 @@ def _precision_of(result: RewriteResult, name: str) -> Precision:
     raise ConfigError(
         f"nothing would be converted, so there is nothing to compare ({result.report.why_nothing})",
         where=name,
-        fix='To see what 16 bit would do, name it: amp_tf.AmpConfig(precision="bfloat16") or "float16"',
+        fix="To see what 16 bit would do, name a precision, bfloat16 or float16: --precision bfloat16 on the command "
+        'line, amp_tf.AmpConfig(precision="bfloat16") in Python',
     )
 
 

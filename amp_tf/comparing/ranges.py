@@ -22,6 +22,7 @@ from amp_tf.comparing.steps import OWN_SCOPE, Step, check_settings, name_of
 from amp_tf.comparing.subjects import flat_step
 from amp_tf.comparing.suspects import scope_of
 from amp_tf.config import AmpConfig
+from amp_tf.graph.layers import path_of
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 
@@ -92,6 +93,10 @@ class Ranges:
     def to_json(self) -> str:
         """The ranges as JSON."""
         return json.dumps(self.to_dict(), indent=1)
+
+    def for_command(self) -> str:
+        """The text for who typed a command, which is the same."""
+        return str(self)
 
     def __str__(self) -> str:
         """One screen: how many leave the range, and how far."""
@@ -197,7 +202,8 @@ def _distance(node: NodeRange) -> float:
 
 
 def _told(node: NodeRange) -> str:
-    layer = f", layer {scope_of(node.name)}" if scope_of(node.name) else ""
+    path = path_of(node.name) or scope_of(node.name)
+    layer = f", layer {path}" if path else ""
     times = node.largest / _F16.max_finite
     over = f"{100 * node.over:.3g}% of it above 65,504, up to {node.largest:.3g} ({times:.3g} times)"
     under = f"{100 * node.under:.3g}% of it so small that it becomes zero, down to {node.smallest:.1g}"

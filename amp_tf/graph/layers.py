@@ -157,7 +157,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def matcher(pattern: str) -> Matcher:
-    """What tells of many nodes whether the pattern is for them, by their names."""
+    """Compiles a pattern to a predicate on the names of nodes."""
     if not is_layer_pattern(pattern):
         search = re.compile(pattern).search
         return lambda name: search(name) is not None

@@ -1,8 +1,8 @@
-"""When the tensors of a graph are alive, and how much memory that takes: an estimate, before the graph runs.
+"""When the tensors of a graph are live, and how much memory that takes: an estimate, before the graph runs.
 
 TensorFlow starts a node as soon as what it reads, or waits for, is there. So the *time* of a node is the number of
-nodes on the longest path to it, and a tensor is alive from the time of its node to that of its last reader. Ops that
-move no data give what they read; variables, constants and arguments take nothing of their own. What no shape tells of,
+nodes on the longest path to it, and a tensor is live from the time of its node to that of its last reader. Ops that
+move no data give what they read; variables, constants and arguments take nothing of their own. What has no known shape,
 what kernels take for themselves and what TensorLists hold is not counted, and each turn of a loop counts as one.
 """
 
@@ -89,7 +89,7 @@ class Lifetimes:
         )
 
     def bytes_over_time(self, dtypes: Sequence[int] | Indices) -> npt.NDArray[np.float64]:
-        """How many bytes are alive at each time.
+        """How many bytes are live at each time.
 
         Args:
             dtypes: the ``DataType`` number of each unit, the graph's own or those that it will have.
@@ -113,7 +113,7 @@ class Lifetimes:
         return max(before, key=self.times.__getitem__, default=None)
 
     def span(self, tensor: Tensor) -> tuple[int, int]:
-        """The first and last time at which a tensor is alive."""
+        """The first and last time at which a tensor is live."""
         first = int(self.times[tensor[0]])
         return first, max(first, *(int(self.times[reader]) for _, reader, _ in self.reads[tensor]))
 

@@ -40,7 +40,7 @@ def whole_of(name: str) -> str:
 
 
 def missing_node(wanted: str, names: Sequence[str], where: str) -> GraphError:
-    """The error for a node that none of the names is; it tells the closest ones."""
+    """The error for what is not a node name; it lists the closest ones."""
     close = closest(wanted, names)
     return GraphError(
         f"the graph has no node {wanted!r}",

@@ -157,7 +157,7 @@ class _Switch:
         self.active, self.refused, self.is_off_by_program = wanted, "", False
         name, value = deciding_switch()
         only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
-        process_state.note(off="" if wanted.switches.graph_rewrite else only_scaling)
+        process_state.note(off="" if wanted.switches.graph_rewrite else only_scaling, traced=summary.traced_functions())
         imports.forget(self._on_import)
         self._speak_at_exit()
         for trigger in registry.TRIGGERS:
@@ -178,6 +178,7 @@ class _Switch:
                 notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
             self.turn_off(f"amp_tf is off: {str(error).rstrip('.')}")
             self.refused = str(error)
+            self._speak_at_exit()
             return
         if asked is None and was_asked:
             self.turn_off(reason)
@@ -198,7 +199,7 @@ class _Switch:
         import sys
 
         is_child = os.getpid() != self.exit_pid  # a forked child converts too, but its parent prints the line
-        is_due = self.active is not None or self.is_off_by_program or summary.is_due()
+        is_due = self.active is not None or self.is_off_by_program or bool(self.refused) or summary.is_due()
         plugin = sys.modules.get("amp_tf.hooks.grappler.plugin")
         if plugin is not None:
             (plugin.stop if is_child else plugin.uninstall)(wait_ms=_EXIT_WAIT_MS)

@@ -17,8 +17,8 @@ from amp_tf.errors import CallOrderError
 from amp_tf.loss_scaling.recognizing.usage import places
 
 THREE_LINES = (
-    "loss = scaler.scale(loss)                                 # inside the GradientTape\n"
-    "    gradients = scaler.unscale(tape.gradient(loss, variables))\n"
+    "scaled_loss = scaler.scale(loss)                          # inside the GradientTape\n"
+    "    gradients = scaler.unscale(tape.gradient(scaled_loss, variables))\n"
     "    scaler.step(apply, gradients)                             # apply(gradients) writes the variables"
 )
 _FIX = f"Write three lines in this order:\n    {THREE_LINES}\n"

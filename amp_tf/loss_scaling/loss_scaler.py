@@ -28,8 +28,8 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         scaler = amp_tf.LossScaler()                # before the loop
 
         with tf.GradientTape() as tape:
-            loss = scaler.scale(compute_loss())
-        gradients = scaler.unscale(tape.gradient(loss, variables))
+            scaled_loss = scaler.scale(compute_loss())
+        gradients = scaler.unscale(tape.gradient(scaled_loss, variables))
         scaler.step(apply, gradients)               # calls apply(gradients), or skips; then moves the scale
 
     They work eagerly, in a ``tf.function``, compiled by XLA, on the replicas of a strategy, and in a TF1 graph. Between

@@ -14,8 +14,7 @@ from absl import logging
 
 from amp_tf.loss_scaling.diagnosis import Status
 from amp_tf.reporting import process
-from amp_tf.reporting.events import PREFIX
-from amp_tf.reporting.figures import products_share
+from amp_tf.reporting.files import PREFIX
 
 _FRAME = re.compile(r"\{\{.*?\}\}| \[Op:.*")  # what TensorFlow puts around the message of an op
 
@@ -32,14 +31,12 @@ class Board:
         self._writer: Any = None
         self._is_off = False
         self._last_step = -1
-        self._graphs = -1
-        self._share: float | None = None
 
     def write(self, step: int, status: Status | None) -> None:
         """Writes the current values, once for each step.
 
-        ``amp_tf/products_in_16_bit`` is there where a report is asked for (``AMP_TF_REPORT``), because it needs the
-        graphs' shapes; ``amp_tf/nodes_in_16_bit`` always is.
+        ``amp_tf/products_in_16_bit`` is there where the sizes of products are known; ``amp_tf/nodes_in_16_bit`` always
+        is.
 
         Args:
             step: the x axis.
@@ -84,7 +81,5 @@ class Board:
         scalars = {"nodes_in_16_bit": totals.converted / totals.total} if totals.total else {}
         if status is not None:
             scalars |= {"loss_scale": status.scale, "skipped_steps": float(status.skipped)}
-        if self._graphs != sum(totals.graphs.values()):  # the share changes only with new graphs
-            self._graphs = sum(totals.graphs.values())
-            self._share = products_share(process.report())
-        return scalars if self._share is None else {**scalars, "products_in_16_bit": self._share}
+        share = totals.products.share
+        return scalars if share is None else {**scalars, "products_in_16_bit": share}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import FileError
+from amp_tf.offline.live_model import is_keras_file, saved_model_of
 from amp_tf.offline.saved_model import preserved_nodes, read_saved_model
 from amp_tf.reporting import files
 
@@ -15,7 +16,7 @@ _KERAS_FILES = (b"PK\x03\x04", b"\x89HDF")  # how a .keras file (a zip) and a .h
 
 
 def read_graphs(path: str | Path) -> list[tuple[Any, set[str]]]:
-    """The GraphDef of a file, or those of a SavedModel, one for each MetaGraph.
+    """The GraphDef of a file, or those of a SavedModel or a Keras file, one for each MetaGraph.
 
     Returns:
         Each GraphDef, and the names of the nodes that stay as they are when it is converted, because a SavedModel's
@@ -24,8 +25,9 @@ def read_graphs(path: str | Path) -> list[tuple[Any, set[str]]]:
     Raises:
         FileError: there is no such file or model, or it holds no graph.
     """
-    if os.path.isdir(path):
-        meta_graphs = read_saved_model(Path(path)).meta_graphs
+    if os.path.isdir(path) or is_keras_file(path):
+        with saved_model_of(path) as folder:
+            meta_graphs = read_saved_model(folder).meta_graphs
         return [(meta_graph.graph_def, preserved_nodes(meta_graph)) for meta_graph in meta_graphs]
     return [(read_graph_file(path), set())]
 
@@ -36,21 +38,22 @@ def read_graph_file(path: str | Path) -> Any:
     Raises:
         FileError: there is no such file, or it holds no graph.
     """
+    path = Path(path)
+    fix = "Name a SavedModel's folder, a Keras file, or a file that holds a GraphDef: .pb (binary) or .pbtxt (text)"
+    try:
+        data = path.read_bytes()  # before TensorFlow is imported, which takes seconds
+    except OSError as error:
+        raise FileError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
+    if not data:
+        raise FileError("the file is empty", where=str(path), fix=fix)
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
     from tensorflow.core.framework import graph_pb2
 
-    path = Path(path)
-    fix = "Name a SavedModel's folder, or a file that holds a GraphDef: .pb (binary) or .pbtxt (text)"
     try:
-        data = path.read_bytes()
-        if not data:
-            raise FileError("the file is empty", where=str(path), fix=fix)
         if not path.name.endswith(TEXT_SUFFIXES):
             return graph_pb2.GraphDef.FromString(data)
         return text_format.Parse(data.decode(), graph_pb2.GraphDef())
-    except OSError as error:
-        raise FileError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
     except text_format.ParseError as error:
         if _is_truncated(data.decode(), error.GetLine() or 0):
             what, fix = f"the text ends too early ({error}): the file is truncated", "Write or copy it again"

@@ -129,12 +129,12 @@ def read_saved_model(folder: Path) -> Any:
     Raises:
         FileError: the folder has no SavedModel, or a damaged one.
     """
+    if not is_saved_model(folder):  # before TensorFlow is imported, which takes seconds
+        raise _no_model(folder)
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
 
-    if not is_saved_model(folder):
-        raise _no_model(folder)
     file = folder / MODEL_FILE
     try:
         if os.path.isfile(file):

@@ -13,7 +13,7 @@ ops of the table that have 16-bit kernels in every supported TensorFlow, and the
 Kernels are asked for everywhere. TensorFlow converts allow-list nodes without looking, and the graph then fails to run.
 For ``_FusedConv2D`` the kernels alone decide: TensorFlow's remapper itself makes it in bfloat16, which its definition
 does not list. Where a TensorFlow build has no kernels for a device type at all (a GPU target on a CPU build),
-availability cannot be told and is assumed. They are asked for when a graph needs them: a thread that asks at import
+availability is not known, and is assumed. They are asked for when a graph needs them: a thread that asks at import
 would cost every program, and Python 3.12 warns of forks beside threads.
 
 The registry knows types alone. On CPUs, oneDNN computes most of float32, and of bfloat16 where the CPU has AVX-512.
@@ -169,7 +169,7 @@ def kernels_of(op: str, device_type: str) -> tuple[Kernel, ...]:
 
 
 def is_known(device_type: str) -> bool:
-    """Whether this TensorFlow has kernels for the device type at all; if not, availability cannot be told."""
+    """Whether this TensorFlow has kernels for the device type at all; if not, availability is not known."""
     return device_type == _HOST or bool(kernels_of(_WITNESS, device_type))
 
 

@@ -5,7 +5,7 @@ it, so the name is misspelt or its library was forgotten. In the hooks it is no 
 ops after its first graph: they say so once, leave the name out, and look again at each graph.
 
 A removal that changes nothing is never an error: the lists of GPUs and CPUs differ, and to leave all lists before
-joining one is the way to move an op wherever it is. It is told once where nothing else in the settings concerns the op.
+joining one is the way to move an op wherever it is. It is reported once, where no other setting concerns the op.
 
 To join is enough: the op leaves the list that it was on. On two lists at once TensorFlow's pass stops, so nothing that
 works there means something else.

@@ -24,7 +24,7 @@ GPU_DEVICE = "GPU"
 CPU_DEVICE = "CPU"
 
 XLA_WIDENS = (
-    "XLA:CPU widens bfloat16 operands to float32, so that 16 bit does not pay there; AMP_TF_PRECISION=bfloat16 "
+    "XLA:CPU widens bfloat16 operands to float32, so that 16 bit is not faster there; AMP_TF_PRECISION=bfloat16 "
     "converts all the same"
 )
 
@@ -99,10 +99,10 @@ class Resolution:
         target: what is converted; ``None`` for nothing.
         default_device: the device type of nodes that carry none.
         why_none: where there is no target, the reason, for people; else empty.
-        uses_cost_model: leave in float32 what does not pay. So it is where amp_tf chooses the precision, on CPUs, of
+        uses_cost_model: leave in float32 what is not faster. So it is where amp_tf chooses the precision, on CPUs, of
             whose ops the costs are known; a precision that the user chose means all that the lists convert.
-        asked: where no op pays but what the user asks for is converted, the ops that the user put on the allow list;
-            nodes that are forced are asked for, too. Else ``None``.
+        asked: where no op is faster but what the user asks for is converted, the ops that the user put on the allow
+            list; nodes that are forced are asked for, too. Else ``None``.
         costs: what ops take on the CPU.
         stores_weights: variables that are read in 16 bit alone will be stored so, and no cast of them is paid.
         weighs_memory: whether the cost model counts bytes at the peak, too.

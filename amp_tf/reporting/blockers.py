@@ -29,7 +29,7 @@ TOGETHER = 3  #: how many of the best are tried together
 
 DENY, NO_LIST, KERNEL, NAME, LOCK = "deny list", "no list", "no kernel", "name rule", "lock file"
 SCOPE, DEVICE, FETCHED = "scope", "device", "fed or fetched"
-COST, SHAPE, ACCURACY, STRUCTURE = "does not pay", "unknown shape", "accuracy", "structure"
+COST, SHAPE, ACCURACY, STRUCTURE = "not faster", "unknown shape", "accuracy", "structure"
 KINDS = (DENY, NO_LIST, KERNEL, NAME, LOCK, SCOPE, DEVICE, FETCHED, COST, SHAPE, ACCURACY, STRUCTURE)
 
 _KIND_OF = {

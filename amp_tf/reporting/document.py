@@ -19,18 +19,18 @@ from amp_tf.graph.layers import path_of
 from amp_tf.lock import Layer
 from amp_tf.precision import Precision
 from amp_tf.reporting import document_types as types
-from amp_tf.reporting import figures, shape_advice
+from amp_tf.reporting import figures
 from amp_tf.reporting.basis import InsertedCast
 from amp_tf.reporting.blockers import Blocker, Together, find_blockers
 from amp_tf.reporting.facts import ProcessFacts
 from amp_tf.reporting.graph_figures import GraphFigures
 from amp_tf.reporting.layers import layer_of
+from amp_tf.reporting.text import why_no_node
 
 if TYPE_CHECKING:
     from amp_tf.reporting.schema import RewriteReport
     from amp_tf.reporting.weights import StoredVariable
 
-_MOST_ADVICE = 40
 _NS_PER_MS = 1e6
 _UNREMARKABLE: dict[Literal["operations", "bytes", "runs"], float] = {"operations": 0.0, "bytes": 0.0, "runs": 1.0}
 
@@ -46,7 +46,7 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
     graphs = [GraphFigures(graph) for graph in report.graphs]
     known = [graph for graph in graphs if graph.report.basis is not None]
     rows = [_graph(graph) for graph in graphs]
-    figures_found, ops, advice = _figures(known) if known else None, _ops(graphs), _advice(known)
+    figures_found, ops = _figures(known) if known else None, _ops(graphs)
     blockers, together = find_blockers(known, seconds=end - time.monotonic())
     facts = report.facts or ProcessFacts()
     return {
@@ -56,7 +56,7 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
         "total": report.total,
         "casts": report.casts,
         "precisions": [precision.value for precision in report.precisions],
-        "why_nothing": str(report.why_nothing) if report.why_nothing else None,
+        "why_nothing": why_no_node(report.why_nothing) if report.why_nothing else None,
         "summary": report.summary,
         "process": dict(facts.process),
         "totals": dict(facts.totals),
@@ -69,7 +69,6 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
         "ops": ops,
         "blockers": [_blocker_row(blocker) for blocker in blockers],
         "together": _together_row(together),
-        "shape_advice": advice,
         "graphs": rows,
         **({} if report.weights is None else {"weights": [_weight(each) for each in report.weights.variables]}),
     }
@@ -91,8 +90,9 @@ def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
     for graph in graphs:
         found, work = graph.figures, graph.figures.work
         for name, mask in (("operations", slice(None)), ("products", found.is_product)):
-            sums[f"{name}_f16"] += float(work[mask][graph.is_f16[mask]].sum())
-            sums[f"{name}_float32"] += float(work[mask][~graph.is_f16[mask]].sum())
+            sums[f"{name}_f16"] += float(work[mask][graph.is_narrow[mask]].sum())
+            sums[f"{name}_float32"] += float(work[mask][~graph.is_narrow[mask]].sum())
+        sums["own"] += float(work[found.is_product & found.is_own].sum())
         sums["products_unknown"] += int(np.isnan(found.operations[found.is_product]).sum())
         for name, taken in _times(graph).items():
             times[name] += taken
@@ -103,6 +103,7 @@ def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
         "products_share_f16": sums["products_f16"] / products if products else None,
         "products": {"f16": sums["products_f16"], "float32": sums["products_float32"]},
         "operations": {"f16": sums["operations_f16"], "float32": sums["operations_float32"]},
+        "products_own": sums["own"],
         "products_unknown": int(sums["products_unknown"]),
         "estimated_ms": None
         if not has_costs
@@ -144,8 +145,10 @@ def _ops(graphs: Iterable[GraphFigures]) -> list[types.OpRow]:
     """Nodes and operations of each op, by precision."""
     counts: dict[str, tuple[types.Counts, types.Counts]] = {}
     for graph in graphs:
-        work = graph.figures.work if graph.report.basis is not None else np.zeros(graph.view.node_count)
-        for op, is_f16, operations in zip(graph.view.ops, graph.is_f16.tolist(), work.tolist(), strict=True):
+        has_basis = graph.report.basis is not None
+        work = graph.figures.work if has_basis else np.zeros(graph.view.node_count)
+        narrow = graph.is_narrow if has_basis else graph.is_f16
+        for op, is_f16, operations in zip(graph.view.ops, narrow.tolist(), work.tolist(), strict=True):
             nodes, work_of_op = counts.setdefault(op, ({"f16": 0, "float32": 0}, {"f16": 0.0, "float32": 0.0}))
             kind: Literal["f16", "float32"] = "f16" if is_f16 else "float32"
             nodes[kind] += 1
@@ -178,21 +181,6 @@ def _together_row(together: Together | None) -> types.Together | None:
     return {"roots": [{"kind": root.kind, "what": root.what} for root in together.roots], "gain": together.gain}
 
 
-def _advice(graphs: Sequence[GraphFigures]) -> types.ShapeAdvice:
-    found = shape_advice.advise(graphs)
-    grades: types.Grades = {
-        "efficient": _work_of_grade(found, shape_advice.EFFICIENT),
-        "works": _work_of_grade(found, shape_advice.WORKS),
-        "unknown": _work_of_grade(found, shape_advice.UNKNOWN),
-    }
-    rows = [dataclasses.asdict(advice) for advice in found if advice.grade != shape_advice.EFFICIENT]
-    return {"operations": grades, "rows": rows[:_MOST_ADVICE], "more": max(0, len(rows) - _MOST_ADVICE)}
-
-
-def _work_of_grade(found: Iterable[shape_advice.Advice], grade: str) -> float:
-    return sum((advice.operations for advice in found if advice.grade == grade), 0.0)
-
-
 def _graph(graph: GraphFigures) -> types.GraphRow:
     report = graph.report
     return {
@@ -204,7 +192,7 @@ def _graph(graph: GraphFigures) -> types.GraphRow:
         "casts": report.casts,
         "folded": report.folded,
         "hoisted": report.basis.hoisted if report.basis else None,
-        "why_nothing": str(report.why_nothing) if report.why_nothing else None,
+        "why_nothing": why_no_node(report.why_nothing) if report.why_nothing else None,
         "layers": list(map(_layer, report.painting.locked.layers)),
         "nodes": list(map(_Row(graph).of, range(graph.view.node_count))),
         "inserted_casts": [_cast(graph, cast) for cast in report.basis.casts] if report.basis else [],

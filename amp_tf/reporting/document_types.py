@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypedDict
 
 from amp_tf.reporting.blockers import KINDS
 from amp_tf.reporting.facts import Curve
-from amp_tf.reporting.shape_advice import Advice
 
 KIND = "amp_tf.report"
 SCHEMA_VERSION = 1
@@ -93,7 +92,7 @@ class Times(TypedDict):
 
 
 class Peak(TypedDict):
-    """Bytes of tensors that are alive at once in one run of the largest graph, without weights and work space."""
+    """Bytes of tensors that are live at once in one run of the largest graph, without weights and work space."""
 
     float32: float
     now: Annotated[float, "casts included"]
@@ -112,6 +111,7 @@ class Figures(_FiguresAlways, total=False):
     """The main figures."""
 
     estimated_peak: Annotated[Peak | None, "null where no graph's is known; absent in older reports"]
+    products_own: Annotated[float, "operations in 16 bit by the program itself, not by amp_tf; absent in older reports"]
 
 
 class OpRow(TypedDict):
@@ -152,22 +152,6 @@ class Together(TypedDict):
 
     roots: list[Root]
     gain: float
-
-
-class Grades(TypedDict):
-    """Operations of products by the grade of their sizes."""
-
-    efficient: float
-    works: float
-    unknown: float
-
-
-class ShapeAdvice(TypedDict):
-    """Sizes of products."""
-
-    operations: Annotated[Grades, "by grade"]
-    rows: Annotated[list[dict[str, Any]], Advice]
-    more: int
 
 
 class NodeRow(TypedDict):
@@ -262,7 +246,6 @@ class _Always(TypedDict):
     ops: list[OpRow]
     blockers: Annotated[list[BlockerRow], "those with most to gain first"]
     together: Together | None
-    shape_advice: ShapeAdvice
     graphs: list[GraphRow]
 
 

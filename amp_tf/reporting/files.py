@@ -1,11 +1,17 @@
-"""Reads and writes files of reports; a file is written whole or not at all."""
+"""Reads and writes files of reports; a file is written whole or not at all.
+
+TensorBoard's scalars are written as records, without ops, so that it works at the end of any program: eager or not, on
+any thread.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
+import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +22,13 @@ from amp_tf.reporting.document_types import KIND, SCHEMA_VERSION
 
 _MOST_UNPACKED, _MOST_TIMES = 256 << 20, 20  # weights hardly compress, and Keras does not try
 _PAGES = (".html", ".htm")
+PREFIX = "amp_tf/"  #: of the names of scalars for TensorBoard
+_EVENTS = "events.out.tfevents."
+_PLACES = (
+    f"{_EVENTS}*",
+    f"*/{_EVENTS}*",
+    f"*/*/{_EVENTS}*",
+)  # Keras writes to train/ and validation/ below its log_dir
 
 
 def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: bool | None = None) -> None:
@@ -24,12 +37,16 @@ def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: b
     Args:
         documents: what to write.
         path: the file.
-        as_page: whether it is a page; by default where the name ends in ``.html``.
+        as_page: whether it is a page; by default a name that ends in ``.html`` says so, and one in ``.json`` not.
 
     Raises:
+        FileError: the name ends in neither.
         OSError: the file cannot be written; its old content is still there.
     """
     path = Path(path)
+    if as_page is None and path.suffix not in (*_PAGES, ".json"):
+        fix = "Name a file that ends in .html for a page, or in .json for the data; print(report) shows the text"
+        raise FileError("what to write is not known", where=str(path), fix=fix)
     if path.suffix in _PAGES if as_page is None else as_page:
         from amp_tf.reporting.page import html
 
@@ -168,3 +185,50 @@ def read(path: str | Path) -> list[dict[str, Any]]:
                 fix="Read it with a newer amp_tf",
             )
     return documents
+
+
+def holds_logs(folder: Path) -> bool:
+    """Whether a folder, or a folder in it, holds TensorBoard's files."""
+    return any(True for _ in itertools.chain.from_iterable(map(folder.glob, _PLACES)))
+
+
+def write_scalars(document: Mapping[str, Any], folder: Path) -> None:
+    """Writes for TensorBoard the loss scale and skipped steps over steps, and how much was in 16 bit at the end.
+
+    Args:
+        document: of a process.
+        folder: for the event file; TensorBoard names the run after it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    import tensorflow as tf
+    from tensorflow.core.framework.summary_pb2 import Summary
+    from tensorflow.core.util.event_pb2 import Event
+
+    folder.mkdir(parents=True)  # a new one, so that no link is in it
+    now = time.time()
+    try:
+        with tf.io.TFRecordWriter(str(folder / f"{_EVENTS}{now:.0f}.amp_tf")) as file:
+            file.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+            for step, tag, value in scalars(document):
+                summary = Summary(value=[Summary.Value(tag=f"{PREFIX}{tag}", simple_value=value)])
+                file.write(Event(wall_time=now, step=step, summary=summary).SerializeToString())
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from error
+
+
+def scalars(document: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
+    """Step, name and value of each scalar; with several loss scales the names end in the model's."""
+    curves = document["loss_scales"]
+    for curve in curves:
+        of_model = "" if len(curves) == 1 else f"/{curve['label']}"
+        for step, scale, skipped in curve["points"]:
+            yield step, f"loss_scale{of_model}", scale
+            yield step, f"skipped_steps{of_model}", skipped
+    end = max((curve["steps"] for curve in curves), default=0)
+    totals, figures = document["totals"], document["figures"] or {}
+    if totals.get("nodes"):
+        yield end, "nodes_in_16_bit", totals["converted"] / totals["nodes"]
+    if (share := figures.get("products_share_f16")) is not None:
+        yield end, "products_in_16_bit", share

@@ -35,8 +35,13 @@ class GraphFigures:
 
     @functools.cached_property
     def is_f16(self) -> Any:
-        """For each node, whether it computes in 16 bit."""
+        """For each node, whether amp_tf has it compute in 16 bit."""
         return converted_mask(self.report.painting)
+
+    @functools.cached_property
+    def is_narrow(self) -> Any:
+        """For each node, whether it computes in 16 bit, or the program itself has its result in 16 bit."""
+        return self.is_f16 | self.figures.is_own
 
     @property
     def basis(self) -> Basis:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from amp_tf.painting.locked import Match, surest
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
+from amp_tf.reporting.figures import NO_PRODUCTS, Products
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 
 MAX_CONVERTED = 250_000  # nodes of the graphs in which something was converted; a node takes about 200 bytes
@@ -31,6 +32,7 @@ class Totals:
         total: nodes seen.
         converted: nodes converted.
         casts: casts inserted.
+        products: how much of the work of matrix products and convolutions is 16 bit.
         precisions: the 16-bit types in use.
         unmatched: name rules that matched no node of any graph.
         locked: what was found for each decision of the lock file, the surest of all graphs.
@@ -42,6 +44,7 @@ class Totals:
     total: int = 0
     converted: int = 0
     casts: int = 0
+    products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)  # it may have NaN
     precisions: tuple[Precision, ...] = ()
     unmatched: tuple[str, ...] = ()
     locked: tuple[Match, ...] = ()
@@ -61,6 +64,7 @@ class Totals:
             total=self.total + graph.total,
             converted=self.converted + graph.converted,
             casts=self.casts + graph.casts,
+            products=self.products.plus(graph.products),
             precisions=tuple(dict.fromkeys(used)),
             locked=tuple(surest((*self.locked, *graph.painting.locked.matches)).values()),
             fused=self.fused + graph.painting.count(Rule.NO_FUSED_KERNEL),

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import difflib
+import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amp_tf.errors import ConfigError
 from amp_tf.graph.layers import matcher
 from amp_tf.painting.locked import describe, surest
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
+from amp_tf.reporting.figures import NO_PRODUCTS, Products
 from amp_tf.values import LAYER, check_pattern
 
 if TYPE_CHECKING:
@@ -55,6 +59,8 @@ class NodeReport:
 class Nodes(list[NodeReport]):
     """A list of nodes that can be filtered."""
 
+    _whole: Nodes | None = None  # what it was filtered from, if it was
+
     def where(
         self,
         *,
@@ -76,12 +82,17 @@ class Nodes(list[NodeReport]):
 
         Raises:
             ValueError: there is no such precision.
-            ConfigError: the path names no layer.
+            ConfigError: there is no such reason, or no node of the whole list is in such a layer.
         """
+        whole = self if self._whole is None else self._whole
         is_in_layer = None if layer is None else matcher(check_pattern(f"{LAYER}{layer}", where="Nodes.where(layer)"))
         wanted = Precision(precision) if precision is not None else None
         rule = Rule.__members__.get(reason) if isinstance(reason, str) else reason
-        return Nodes(
+        if isinstance(reason, str) and rule is None and not any(reason in words for words in whole._reasons()):
+            raise _unknown("reason", reason, [each.name for each in Rule])
+        if is_in_layer is not None and whole and not any(is_in_layer(node.name) for node in whole):
+            raise _unknown("layer", str(layer), sorted({node.layer for node in whole} - {""}))
+        found = Nodes(
             node
             for node in self
             if (op is None or node.op == op)
@@ -90,6 +101,19 @@ class Nodes(list[NodeReport]):
             and (function is None or node.function == function)
             and (is_in_layer is None or is_in_layer(node.name))
         )
+        found._whole = whole
+        return found
+
+    def _reasons(self) -> Iterator[str]:
+        """All reasons that there are, and those of these nodes."""
+        yield from (rule.words for rule in Rule)
+        yield from (str(node.reason) for node in self)
+
+
+def _unknown(argument: str, asked: str, known: Sequence[str]) -> ConfigError:
+    close = difflib.get_close_matches(asked, known, n=3, cutoff=0.5) or known[:3]
+    what, fix = f"there is no {argument} {asked!r}", f"Write one that there is, such as {', '.join(map(repr, close))}"
+    return ConfigError(what, where=f"Nodes.where({argument})", fix=fix)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +133,7 @@ class GraphReport:
         is_revisit: the graph had been rewritten before (TensorFlow runs its optimizers twice).
         painting: what was decided, for :attr:`nodes`.
         folded: normalizations that were multiplied into the filter of the convolution before them.
+        products: how much of the work of matrix products and convolutions is 16 bit.
         basis: what its figures are found from; ``None`` where no report was asked for before it was rewritten.
     """
 
@@ -123,6 +148,7 @@ class GraphReport:
     is_revisit: bool
     painting: Painting = dataclasses.field(repr=False, compare=False)
     folded: int = 0
+    products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)  # it may have NaN
     basis: Basis | None = dataclasses.field(default=None, repr=False, compare=False)
     of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
 
@@ -195,7 +221,7 @@ class RewriteReport:
 
     @property
     def lock_changes(self) -> str:
-        """What the lock file names and was not found as it was; empty for nothing."""
+        """The entries of the lock file that no longer match, in words; empty for none."""
         return describe(surest(match for graph in self.graphs for match in graph.painting.locked.matches).values())
 
     @property
@@ -229,10 +255,11 @@ class RewriteReport:
 
     def __str__(self) -> str:
         """What was converted, by op, and what was left in float32, by reason."""
-        from amp_tf.reporting.text import headline, render
+        from amp_tf.reporting.text import headline, render, why_no_node
 
-        summary = headline(len(self.graphs), self.converted, self.total, self.precisions, self.casts)
-        summary += f": {self.why_nothing}" if self.why_nothing else ""
+        products = functools.reduce(Products.plus, (graph.products for graph in self.graphs), NO_PRODUCTS)
+        summary = headline(len(self.graphs), self.converted, self.total, self.precisions, self.casts, products)
+        summary += f": {why_no_node(self.why_nothing)}" if self.why_nothing else ""
         text = render(self.summary or summary, self.nodes)
         return text if self.weights is None else f"{text}\n{self.weights}"
 
@@ -247,9 +274,10 @@ class RewriteReport:
         return json.dumps(self.to_dict())
 
     def save(self, path: str | Path) -> None:
-        """Writes the report: a page for people where the name ends in ``.html``, else JSON.
+        """Writes the report: a page for people where the name ends in ``.html``, JSON where it ends in ``.json``.
 
         Raises:
+            FileError: it ends in neither.
             OSError: the file cannot be written.
         """
         from amp_tf.reporting import files

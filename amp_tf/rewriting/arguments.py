@@ -69,7 +69,7 @@ def check_arguments(
     for name in names:
         if not isinstance(name, str) or ":" in name or name.startswith("^"):
             raise ConfigError(
-                f"{name!r} is no node's name, and would preserve nothing",
+                f"{name!r} is not a node name, so it would preserve nothing",
                 where="rewrite(preserve=…)",
                 fix="Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name",
             )

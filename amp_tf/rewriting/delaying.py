@@ -1,8 +1,8 @@
-"""Has nothing computed long before it is read, where memory counts and what it is computed from is held anyway.
+"""Delays nodes until their first reader needs them, where memory counts and their inputs are held anyway.
 
-TensorFlow starts a node as soon as it can. So what a gradient computes of the way forward alone is computed on the way
-forward, and held: of a Gelu an exponential and two products, each as large as its result, although all of them come
-from one tensor that is held as well. Here such nodes wait for what else their first reader reads, the gradient.
+TensorFlow starts a node as soon as it can. So backward nodes that need only forward values are computed in the forward
+pass, and held: of a Gelu an exponential and two products, each as large as its result, although all of them come from
+one tensor that is held as well. Here such nodes wait for what else their first reader reads, the gradient.
 
     before:  x → Exp → Mul(grad, …)
     after:   x → Exp → Mul(grad, …), Exp waits for grad

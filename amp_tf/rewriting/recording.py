@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from amp_tf.graph.edits import Edits
@@ -16,6 +17,7 @@ from amp_tf.painting.changes import Change
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.basis import Basis, InsertedCast
+from amp_tf.reporting.figures import PRODUCTS, Products
 from amp_tf.reporting.schema import GraphReport
 from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.hoisting import SUFFIX
@@ -36,6 +38,8 @@ def report_of(
         given: the graph before all edits, of a graph.
     """
     rule = painting.why_nothing
+    wanted = painting.view.names if job.config.report_path else _around_products(painting.view)
+    shapes = _shapes(form, wanted, job, function)
     return GraphReport(
         function=painting.view.function,
         way="offline",
@@ -49,19 +53,29 @@ def report_of(
         of_scopes=painting.of_scopes,
         is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*painting.view.names, ""]),
         painting=painting.detached(),
-        basis=_basis(form, painting, casts, job, function, given),
+        products=Products.of(painting, shapes),
+        basis=_basis(form, painting, casts, job, shapes, given) if job.config.report_path else None,
     )
 
 
-def _basis(form: Form, painting: Painting, casts: Edits, job: Job, function: Any, given: Form | None) -> Basis | None:
-    """What the figures of a graph are found from; ``None`` where nobody asked for them."""
-    if not job.config.report_path:
-        return None
+def _around_products(view: GraphView) -> list[str]:
+    """The names of products and of the nodes that they read."""
+    products = view.nodes_with(PRODUCTS)
+    return list(dict.fromkeys(view.names[node] for each in products for node in (each, *dict(view.inputs(each)))))
+
+
+def _shapes(form: Form, names: Sequence[str], job: Job, function: Any) -> KnownShapes:
+    """The shapes of some nodes of a graph or function."""
+    asked = AttributeShapes(form.view.protos) if isinstance(form.shapes, NoShapes) else form.shapes
+    shapes = KnownShapes.of(asked, names)
+    if function is None:
+        return shapes
+    return (shapes or _inferred(function, names, job)).and_also(_of_arguments(function))
+
+
+def _basis(form: Form, painting: Painting, casts: Edits, job: Job, shapes: KnownShapes, given: Form | None) -> Basis:
+    """What the figures of a graph are found from."""
     view = _lasting(painting.view)
-    asked = AttributeShapes(view.protos) if isinstance(form.shapes, NoShapes) else form.shapes
-    shapes = KnownShapes.of(asked, view.names)
-    if function is not None:
-        shapes = (shapes or _inferred(function, job.traced)).and_also(_of_arguments(function))
 
     def paint(change: Change) -> Painting:
         known = shapes.filled() if change.shapes else shapes
@@ -81,7 +95,7 @@ def _basis(form: Form, painting: Painting, casts: Edits, job: Job, function: Any
 
 
 def _peak(view: GraphView, shapes: Shapes) -> float:
-    """The most bytes of tensors that are alive at once, estimated."""
+    """The most bytes of tensors that are live at once, estimated."""
     return float(Lifetimes.of(view, shapes).bytes_over_time(view.dtypes).max(initial=0.0))
 
 
@@ -91,16 +105,21 @@ def _peak_after(form: Form, shapes: KnownShapes, casts: Edits, job: Job) -> floa
     return _peak(form.view.after(casts, job.templates), shapes.and_also(of_casts))
 
 
-def _inferred(function: Any, traced: Any) -> KnownShapes:
-    """The shapes of a function of which the nodes carry none: as it was traced, else what its arguments tell."""
+def _inferred(function: Any, names: Sequence[str], job: Job) -> KnownShapes:
+    """The shapes of a function of which the nodes carry none: as it was traced.
+
+    For figures, which were asked for, a function that nobody traced is made a graph.
+    """
     from tensorflow.python.framework import function_def_to_graph
 
-    graph = _graph_of(traced, function.signature.name)
+    graph, wanted = _graph_of(job.traced, function.signature.name), frozenset(names)
     try:
-        graph = graph or function_def_to_graph.function_def_to_graph(function)
+        if graph is None and job.config.report_path:
+            graph = function_def_to_graph.function_def_to_graph(function)
     except Exception:  # whatever it lacks, its report has no sizes then
         return KnownShapes({})
-    return KnownShapes({op.name: [_shape(output.shape) for output in op.outputs] for op in graph.get_operations()})
+    operations = graph.get_operations() if graph is not None and wanted else ()
+    return KnownShapes({op.name: [_shape(out.shape) for out in op.outputs] for op in operations if op.name in wanted})
 
 
 def _of_arguments(function: Any) -> dict[str, list[Shape | None]]:

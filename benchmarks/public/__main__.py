@@ -32,7 +32,7 @@ from benchmarks.step_time.results import machine
 
 COMPARED = ("float32", "policy", "amp_tf", "all listed")
 SECONDS = 3.0  #: of a turn
-ENOUGH = 3  #: seeds of float32 that say how far the metric wanders by itself
+ENOUGH = 3  #: seeds of float32 that say how far the metric varies by itself
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@
     python -m benchmarks.step_time.ablation --rounds 0             counts alone, which do not depend on the load
 
 For each model, float32, amp_tf and amp_tf without each of the parts take turns, a process each. Nodes and casts are
-counted over all graphs of the first steps, exactly; times wander with the machine, so that few parts show in both.
+counted over all graphs of the first steps, exactly; times vary with the machine, so that few parts show in both.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from benchmarks.step_time.modes import modes
 
 @pytest.mark.parametrize("mode", ["amp_tf", "memory"])
 def test_a_process_tells_what_its_training_steps_took_without_tensorflow_itself(mode):
-    mib, alive = memory.measure("wide_mlp", "tiny", "bfloat16", modes("bfloat16")[mode], 8192)
-    assert 0 < alive < mib < 400  # the process itself takes more
+    mib, live = memory.measure("wide_mlp", "tiny", "bfloat16", modes("bfloat16")[mode], 8192)
+    assert 0 < live < mib < 400  # the process itself takes more
 
 
 def test_the_largest_batch_is_found_on_the_line_and_checked_by_measuring():

@@ -7,7 +7,7 @@ from benchmarks import rematerialization
 
 def test_ratios_are_to_float32_without_rematerialization() -> None:
     found = {
-        combination: {"seconds": [1.0 + number, 2.0 + number], "alive": 100.0 - 20 * number, "losses": [2.0, 1.5]}
+        combination: {"seconds": [1.0 + number, 2.0 + number], "live": 100.0 - 20 * number, "losses": [2.0, 1.5]}
         for number, combination in enumerate(rematerialization.COMBINATIONS)
     }
     lines = rematerialization.table("mlp", "fit", found)

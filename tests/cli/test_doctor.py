@@ -93,7 +93,7 @@ def test_names_a_bad_setting_a_double_installation_a_mixed_policy_and_auto_clust
 
 def test_names_a_backend_that_is_not_installed_a_pth_that_is_not_read_and_the_kill_switch() -> None:
     answer = run_doctor(
-        *("--json", "--no-trials"),
+        "--json",
         flags=("-S",),
         KERAS_BACKEND="jax",
         AMP_TF_DISABLE="1",
@@ -106,6 +106,7 @@ def test_names_a_backend_that_is_not_installed_a_pth_that_is_not_read_and_the_ki
     assert "jax" in found[keras]["what"]
     assert "amp-tf run -- python script.py" in found["autostart"]["fix"]
     assert found["disabled"]["fix"] == "Unset AMP_TF_DISABLE"
+    assert json.loads(answer.stdout)["trials"] == []  # with amp_tf off, none would convert anything
 
 
 def test_a_broken_tensorflow_is_told_in_one_sentence(tmp_path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
@@ -148,3 +149,15 @@ def test_the_list_is_cut_down_by_op_and_is_json_on_request(graph_file, capsys):
 def test_either_a_node_or_all_are_asked_for(arguments, graph_file, capsys):
     assert main(["explain", str(graph_file), *arguments]) == 1
     assert "name one NODE, or add --all for all of them" in capsys.readouterr().err
+
+
+def test_a_keras_file_is_explained_and_compared_as_it_is_rewritten(tmp_path, capsys):
+    keras = pytest.importorskip("keras")
+    model = keras.Sequential([keras.Input((4,), name="x"), keras.layers.Dense(4)])
+    model.save(tmp_path / "model.keras")
+    options = ["--precision", "bfloat16", "--target", "cpu"]
+    assert main(["explain", str(tmp_path / "model.keras"), "--all", "--op", "MatMul", *options]) == 0
+    assert "bfloat16\tMatMul" in capsys.readouterr().out
+    np.savez(tmp_path / "in.npz", x=np.ones((2, 4), np.float32))
+    assert main(["compare", str(tmp_path / "model.keras"), "--inputs", str(tmp_path / "in.npz"), *options]) == 0
+    assert capsys.readouterr().out.startswith("model.keras: healthy in bfloat16")

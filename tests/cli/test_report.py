@@ -29,7 +29,9 @@ def graph_file(tmp_path):
 
 def test_a_page_is_made_of_a_runs_file(tmp_path, capsys):
     assert main(["report", str(FIRST), "--html", str(tmp_path / "page.html")]) == 0
-    assert capsys.readouterr().out == "train.py: 50 % of the products' work in 16 bit, 2 of 7 nodes converted\n"
+    assert (
+        capsys.readouterr().out == "train.py: 50 % of matmul and convolution work in 16 bit, 2 of 7 nodes converted\n"
+    )
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 

@@ -1,6 +1,8 @@
 """What cannot be written ends ``amp-tf rewrite`` with one line, not with a traceback."""
 
 import argparse
+import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
@@ -115,3 +117,22 @@ def test_a_name_that_is_too_long_for_a_file_is_one_line_and_status_1(model, tmp_
         error = capsys.readouterr().err
         assert "(File name too long)" in error
         assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["rewrite nosuch out", "explain nosuch node"])
+def test_a_model_that_is_not_there_is_named_before_tensorflow_is_imported(command, tmp_path):
+    program = (
+        f"import sys; from amp_tf.cli.main import main; print(main({command.split()}), 'tensorflow' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.stdout == "1 False\n"
+    assert "nosuch: cannot be read (No such file or directory)" in ended.stderr
+
+
+def test_a_lock_file_that_is_not_there_is_named_without_a_word_on_variables(tmp_path, capsys):
+    lock = tmp_path / "nosuch.lock"
+    assert main(["rewrite", "in.pb", "out.pb", "--lock", str(lock)]) == 1
+    assert capsys.readouterr().err == (
+        f"amp-tf rewrite: {lock}: it cannot be read (No such file or directory). Write it with amp-tf tune --lock FILE "
+        "-- python train.py, or name none.\n"
+    )

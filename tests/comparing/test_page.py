@@ -48,10 +48,23 @@ def test_where_nothing_mends_it_the_page_says_so(found):
     assert "<pre>" not in text
 
 
+def test_an_output_of_which_float32_has_no_digits_is_shown_as_such_and_not_as_the_furthest(found):
+    clear = dataclasses.replace(found.outputs[0], error=0.07, ideal=0.06, noise=1e-6, ratio=1.2, is_good=True)
+    blind = dataclasses.replace(clear, kind="gradient", name="key/bias", error=6.5456, noise=5.1, ratio=0.0)
+    healthy = dataclasses.replace(found, outputs=(blind, clear), findings=(), patterns=(), first_divergence=None)
+    cells = '<td data-head="ratio">–</td><td data-head="good">float32 itself has no two digits of it</td>'
+    assert cells in shown(page(healthy))
+    assert "The output nearest to its limit is the result: off by 7.00%; up to 24.00% is healthy." in str(healthy)
+    assert "Of 1 outputs float32 itself has less than two digits: these only have to be finite." in str(healthy)
+
+
 def test_a_notebook_shows_the_page_in_a_frame(found):
     view = found._repr_html_()
     assert view.startswith("<iframe srcdoc=")
-    assert found.worth in unescape(shown(unescape(view)))
+    text = unescape(unescape(shown(unescape(view))).replace("<wbr>", ""))
+    assert found.worth in text
+    assert f"amp_tf.enable(keep_float32={list(found.patterns)})" in text
+    assert "AMP_TF_KEEP_FLOAT32" not in text
 
 
 @pytest.mark.skipif(bool(browser.MISSING), reason=browser.MISSING)

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.comparing.ranges import find_ranges
+from amp_tf.graph.layers import Layer, recorded
 from tests.comparing.planted import PLANTED
 
 
@@ -41,6 +42,20 @@ def test_what_underflows_and_what_stays_in_float32():
     assert kept.is_healthy
     assert "Exp" in {node.name for node in kept.nodes if not node.is_f16}
     assert "amp_tf keeps in float32" in str(kept)
+
+
+def test_a_layer_has_its_path_of_keras_where_one_was_recorded():
+    recorded.record("net_1/dense_2", Layer("net/dense_1", ("net", "dense_1")))
+
+    def large(x):
+        with tf.name_scope("net_1"), tf.name_scope("dense_2"):
+            return tf.matmul(x, 1e4 * x, name="product")
+
+    try:
+        found = find_ranges(large, [np.full((4, 4), 100, np.float32)])
+        assert "net_1/dense_2/product (MatMul, layer net/dense_1): 100% of it above 65,504" in str(found)
+    finally:
+        recorded.forget()
 
 
 def test_ordinary_numbers_stay_inside():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,6 +12,8 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.comparing.remedies import reduce
 from amp_tf.comparing.suspects import scope_of
+from amp_tf.graph.layers import recorded
+from amp_tf.hooks import layer_paths
 
 CONFIG = amp_tf.AmpConfig(precision="float16", target="cpu")
 X = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32)
@@ -72,9 +75,34 @@ def test_what_goes_wrong_inside_of_a_loop_which_is_not_looked_at_is_mended_by_it
     assert (found.products, found.products_kept) == (3, 2)
 
 
+def test_nodes_of_few_layers_are_kept_by_the_names_of_these_where_that_is_healthy_too():
+    """Forward and backward nodes of two layers overflow: four regular expressions, or two layers."""
+    keras.utils.set_random_seed(1)
+    rng = np.random.default_rng(1)
+    income, rooms = rng.lognormal(11, 0.6, (512, 1)), rng.integers(1, 9, (512, 1))
+    x = np.hstack([income, rooms]).astype(np.float32)
+    y = (income * 3e-5 + rooms * 0.2).astype(np.float32)
+    layers = (("features", 16, "relu"), ("hidden", 16, "tanh"), ("price", 1, None))
+    dense = (keras.layers.Dense(width, activation=name, name=layer) for layer, width, name in layers)
+    model = keras.Sequential([keras.Input((2,)), *dense], name="houses")
+    model.compile("adam", "mse")
+    layer_paths.install(amp_tf.AmpConfig())
+    try:
+        found = amp_tf.compare(model, [(x[start : start + 64], y[start : start + 64]) for start in (0, 64)], CONFIG)
+    finally:
+        layer_paths.uninstall()
+        recorded.forget()
+    assert found.mends
+    assert set(found.patterns) <= {"layer:houses/features", "layer:houses/hidden"}
+    assert len(found.findings) > len(found.patterns)
+
+
 def test_that_no_line_mends_it_is_said_and_none_is_written():
     found = amp_tf.compare(_two_products, [(1e5 * X, X)], CONFIG)
-    assert f"What to write (mends all outputs; 1 of 3 products in float32):\n  {found.line}" in str(found)
+    head = "What to write (mends all outputs; 1 of 3 products in float32):\n  "
+    assert f"{head}{found.line}" in found.for_command()
+    assert f"{head}amp_tf.enable(keep_float32={list(found.patterns)})" in str(found)
+    assert "AMP_TF_KEEP_FLOAT32" not in str(found)
     without = dataclasses.replace(found, patterns=(), mends=False)
     assert without.line == without.worth == ""
     assert "No line mends it: with all nodes in float32 that become float16, some outputs stay wrong." in str(without)

@@ -120,7 +120,7 @@ def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(tmp_path):
     ended = compare(script, tmp_path, "--steps", "2")
     assert ended.status == 0, ended.err
     assert "sequential: healthy in float16" in ended.out
-    assert "\nNote: compared in float16 for a GPU (--precision float16 --target gpu), because auto" in ended.out
+    assert "\nNote: compared in float16 for a GPU (precision float16, target gpu), because auto" in ended.out
     assert "trained on" not in ended.out
 
 

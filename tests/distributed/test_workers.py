@@ -19,7 +19,7 @@ STEPS = 30
 # Two or four by TEST_WORKERS; CI has two cores.
 WORKERS = int(os.environ.get("TEST_WORKERS", "2"))
 RELATIVE, ABSOLUTE = 0.05, 0.03  # bfloat16 against float32 over 30 steps, losses of about 1
-# The precision is said, because these programs are small: auto would leave in float32 what does not pay.
+# The precision is said, because these programs are small: auto would leave in float32 what is not faster.
 ON = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
 
 

@@ -21,7 +21,7 @@ QUIET = {"PYTHONWARNINGS": "ignore"}
 # bfloat16 has 8 significant bits; the programs train for 30 to 90 steps on losses of about 1.
 RELATIVE, ABSOLUTE = 0.05, 0.03
 
-# The precision is said, because these programs are small: auto would leave in float32 what does not pay.
+# The precision is said, because these programs are small: auto would leave in float32 what is not faster.
 ON = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
 
 # In the order in which they share a process: later ones change settings of the whole process. Deterministic cross

@@ -1,4 +1,4 @@
-"""When tensors are alive, and what that takes at its peak."""
+"""When tensors are live, and what that takes at its peak."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def curve(text):
     return lifetimes.bytes_over_time(view.dtypes).tolist()
 
 
-def test_a_tensor_is_alive_from_its_node_to_its_last_reader():
+def test_a_tensor_is_live_from_its_node_to_its_last_reader():
     text = """
         x = Placeholder() shape=[10]
         a = Relu(x)
@@ -37,7 +37,7 @@ def test_a_tensor_is_alive_from_its_node_to_its_last_reader():
     assert lifetimes.bytes_over_time(view.dtypes).tolist() == [0, 0, 40, 80, 120, 80, 0]
 
 
-def test_what_is_handed_on_is_alive_as_long_as_its_last_reader_says():
+def test_what_is_handed_on_is_live_as_long_as_its_last_reader_says():
     shape = "n = Const() dtype=int32 value=int32[2]*5"
     text = f"{shape}\nx = Placeholder() shape=[25]\na = Relu(x)\nr = Reshape(a, n)\nb = Relu(r)\nc = AddV2(b, r)"
     _, lifetimes = lifetimes_of(text)

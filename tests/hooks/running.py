@@ -24,7 +24,7 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 SLOW_FLOAT16 = "this CPU has no float16 arithmetic"
 SUMMARY = re.compile(
-    r"amp_tf: ([\d,]+) graphs?, ([\d,]+) of ([\d,]+) nodes? converted(?: to (.*?))?, ([\d,]+) casts?(.*)"
+    r"amp_tf: ([\d,]+) graphs?, ([\d,]+) of ([\d,]+) nodes? converted(?: to (.*?))?(?: \([^)]*\))?, ([\d,]+) casts?(.*)"
 )
 
 

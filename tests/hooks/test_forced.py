@@ -1,4 +1,4 @@
-"""What AMP_TF_FORCE_F16 names is converted although ``auto`` finds that it does not pay, by Grappler and by XLA."""
+"""What AMP_TF_FORCE_F16 names is converted although ``auto`` finds that it is not faster, by Grappler and by XLA."""
 
 from __future__ import annotations
 

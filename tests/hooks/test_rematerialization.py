@@ -19,8 +19,8 @@ def test_models_train_in_less_memory(tmp_path: Path) -> None:
     ended = running.run(["-W", "ignore", PROGRAM, "float32"], tmp_path, variables, seconds=600)
     found = ended.result
     assert ended.converted
-    alive = [found.pop(f"alive {remat}") for remat in (False, True)]
-    assert 0 < alive[1] < 0.7 * alive[0]  # 12 layers, of which 4 are computed again at a time
+    live = [found.pop(f"live {remat}") for remat in (False, True)]
+    assert 0 < live[1] < 0.7 * live[0]  # 12 layers, of which 4 are computed again at a time
     assert len(found) == 6
     for losses in found.values():
         assert losses[-1] < losses[0] < 2 * math.log(10)

@@ -347,7 +347,7 @@ def test_case_28_a_wrong_order_is_an_error_that_says_what_to_write(calls, text, 
     with pytest.raises(amp_tf.CallOrderError) as error:
         (tf.function(loop, autograph=False) if traced else loop)(tf.constant(1.0))
     assert str(error.value).startswith(f"LossScaler: {text}")
-    assert "loss = scaler.scale(loss)" in str(error.value)
+    assert "scaled_loss = scaler.scale(loss)" in str(error.value)
 
 
 def test_case_28_a_trace_that_failed_does_not_spoil_the_next_one():

@@ -17,7 +17,7 @@ SLOW_BF16_CPU = Hardware(cpu_has_bf16=True, costs=read_table(SHIPPED_FOLDER / "i
 XLA_CPU = Hardware(cpu_has_bf16=True, is_xla=True)
 XLA_GPU = Hardware(gpu_capabilities=((9, 0),), cpu_has_bf16=True, is_xla=True)
 XLA_WIDENS = (
-    "XLA:CPU widens bfloat16 operands to float32, so that 16 bit does not pay there; AMP_TF_PRECISION=bfloat16 "
+    "XLA:CPU widens bfloat16 operands to float32, so that 16 bit is not faster there; AMP_TF_PRECISION=bfloat16 "
     "converts all the same"
 )
 F16, BF16 = Precision.FLOAT16, Precision.BFLOAT16

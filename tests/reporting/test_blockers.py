@@ -160,7 +160,7 @@ def test_a_fused_product_without_a_kernel_is_a_blocker_and_no_other_op_would_hel
 
 def test_what_does_not_pay_gains_what_a_named_precision_converts():
     base = found_in(precision="auto", keep_float32=())
-    (row,) = (row for row in base.to_dict()["blockers"] if row["kind"] == "does not pay")
+    (row,) = (row for row in base.to_dict()["blockers"] if row["kind"] == "not faster")
     assert row["gain"] == in_f16(found_in(precision="bfloat16", keep_float32=())) - in_f16(base) > 0
     assert row["remedy"].startswith("AMP_TF_PRECISION=bfloat16")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from html import unescape
@@ -13,6 +14,7 @@ from amp_tf.errors import GraphError
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.reporting import files
 from amp_tf.reporting.facts import Curve, ProcessFacts
+from amp_tf.reporting.page import html
 from amp_tf.reporting.schema import RewriteReport
 from tests.reporting.rendering import shown
 from tests.reporting.reported_graphs import reported, traced
@@ -44,8 +46,6 @@ def test_a_report_is_of_the_schema(report):
 
 
 def test_so_are_a_report_without_figures_an_empty_one_and_one_of_unknown_shapes(report):
-    import dataclasses
-
     bare = RewriteReport(tuple(dataclasses.replace(graph, basis=None) for graph in report.graphs))
     for document in (bare.to_dict(), RewriteReport().to_dict()):
         check(document)
@@ -125,23 +125,18 @@ def test_loops_count_as_many_turns_as_they_say_or_as_ten(goes_on, turns):
     assert sum(found["figures"]["products"].values()) == turns * 2 * 64**3
 
 
-def test_sizes_that_are_slow_are_told_by_work_and_unknown_ones_as_unknown():
-    def model(x, w, v):
-        return tf.matmul(tf.matmul(x, w), v)
-
-    advice = reported(traced(model, (None, 64), (64, 1001), (1001, 10))).to_dict()["shape_advice"]
-    assert [(row["grade"], row["text"]) for row in advice["rows"]] == [
-        ("works", "columns 1001 → 1008"),
-        ("works", "inner 1001 → 1008, columns 10 → 16"),
-    ]
-    assert advice["rows"][0]["sizes"] == {"rows": -1, "inner": 64, "columns": 1001}
-    unknown = reported(traced(model, (None, 64), (64, 64), (64, 64))).to_dict()["shape_advice"]
-    assert {row["grade"] for row in unknown["rows"]} == {"unknown"}
+def test_the_page_says_whose_16_bit_it_is_under_a_policy_of_keras():
+    """The product has bfloat16 in the program, as a layer under the policy; amp_tf finds nothing to convert."""
+    narrow = traced(lambda x: tf.cast(tf.matmul(*(tf.cast(x, tf.bfloat16),) * 2), tf.float32), (64, 64))
+    found = dataclasses.replace(reported(narrow), facts=ProcessFacts(hooks={"policy": "mixed_bfloat16"})).to_dict()
+    check(found)
+    assert found["converted"] == 0
+    assert (found["figures"]["products_share_f16"], found["figures"]["products_own"]) == (1, 2 * 64**3)
+    text = shown(html.page([found]))
+    assert "The program itself has 100 % in 16 bit (Keras policy mixed_bfloat16); amp_tf converted 0 %." in text
 
 
 def test_facts_of_a_process_are_told(report):
-    import dataclasses
-
     curve = Curve("model", 8.0, 3, 1, [(1, 16.0, 0), (3, 8.0, 1)])
     facts = ProcessFacts(process={"program": "train.py", "pid": 3}, loss_scales=(curve,))
     found = dataclasses.replace(report, facts=facts).to_dict()

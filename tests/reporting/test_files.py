@@ -9,8 +9,9 @@ from pathlib import Path
 
 import h5py
 import pytest
+import tensorflow as tf
 
-from amp_tf.errors import GraphError
+from amp_tf.errors import FileError, GraphError
 from amp_tf.reporting import files
 
 
@@ -116,3 +117,44 @@ def test_damaged_hdf5_is_one_error(name: str, content: bytes, tmp_path: Path) ->
         (tmp_path / name).write_bytes(content)
     with pytest.raises(GraphError, match=rf"{name}: holds no HDF5 that can be read \(.+\)\. Save it again"):
         files.check_unpacked(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("labels", "tags"),
+    [
+        (["model"], {"loss_scale", "skipped_steps"}),
+        (["one", "two"], {"loss_scale/one", "skipped_steps/one", "loss_scale/two", "skipped_steps/two"}),
+    ],
+)
+def test_loss_scales_of_several_models_have_names(labels, tags):
+    curves = [{"label": label, "steps": 20, "points": [(0, 2.0**15, 0), (10, 2.0**14, 1)]} for label in labels]
+    found = list(
+        files.scalars(
+            {"loss_scales": curves, "totals": {"nodes": 8, "converted": 2}, "figures": {"products_share_f16": 0.5}}
+        )
+    )
+    assert {tag for _, tag, _ in found} == tags | {"nodes_in_16_bit", "products_in_16_bit"}
+    assert (10, next(iter(sorted(tags))), 2.0**14) in found
+    assert (20, "nodes_in_16_bit", 0.25) in found
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_the_system(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        files.write_scalars({"loss_scales": [], "totals": {}, "figures": None}, tmp_path / "file")
+
+
+def test_the_file_is_tensorboards(tmp_path):
+    files.write_scalars({"loss_scales": [], "totals": {"nodes": 4, "converted": 1}, "figures": None}, tmp_path / "run")
+    (path,) = (tmp_path / "run").iterdir()
+    assert files.holds_logs(tmp_path)
+    first, second = tf.compat.v1.train.summary_iterator(str(path))
+    assert first.file_version == "brain.Event:2"
+    assert (second.summary.value[0].tag, second.summary.value[0].simple_value) == ("amp_tf/nodes_in_16_bit", 0.25)
+
+
+@pytest.mark.parametrize("name", ["report.txt", "report", "report.pdf"])
+def test_a_name_that_says_neither_page_nor_data_is_refused(tmp_path, name):
+    with pytest.raises(FileError, match=r"what to write is not known.*\.html.*\.json"):
+        files.save([{}], tmp_path / name)
+    assert not list(tmp_path.iterdir())

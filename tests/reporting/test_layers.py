@@ -100,7 +100,9 @@ def test_nodes_are_chosen_by_layer() -> None:
         "block_2",
         "block_2",
     ]
-    assert nodes.where(layer="block_") == []
+    with pytest.raises(ConfigError, match=r"^Nodes.where\(layer\): there is no layer 'block_'.*'block_2'"):
+        nodes.where(layer="block_")
+    assert nodes.where(op="Exp").where(layer="block_12") == []  # a layer, but not of these
     with pytest.raises(ConfigError, match=r"^Nodes.where\(layer\): 'layer:a//b' names no layer"):
         nodes.where(layer="a//b")
 

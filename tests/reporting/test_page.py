@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from tensorflow.core.framework import graph_pb2
 
-from amp_tf.cli.report import _share
 from amp_tf.reporting import files
 from amp_tf.reporting.document import make_document
 from amp_tf.reporting.page import html
 from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.text import percent
 from tests.reporting import browser
 from tests.reporting.rendering import evaluated, shown
 from tests.reporting.reported_graphs import reported
@@ -115,7 +115,7 @@ def test_a_graph_of_50_000_nodes_makes_less_than_two_megabytes():
     ],
 )
 def test_a_share_is_never_rounded_to_all_or_nothing(value, expected, document):
-    assert _share(value) == expected
+    assert percent(value) == expected
     assert evaluated(html.page([document]), f"share({json.dumps(value)})") == expected
 
 
@@ -208,7 +208,7 @@ def test_in_a_notebook_the_figures_stand_in_a_frame_of_their_own(page, document,
     (tmp_path / "notebook.html").write_text(f"<h1>Cell</h1>{html.fragment(document)}", encoding="utf-8")
     page.open(tmp_path / "notebook.html")
     shown = page.wait("document.querySelector('iframe').contentDocument.querySelector('.big')?.textContent")
-    assert shown == _share(document["figures"]["products_share_f16"])
+    assert shown == percent(document["figures"]["products_share_f16"])
     assert page.run("return getComputedStyle(document.querySelector('h1')).marginTop") != "0px"
 
 

@@ -57,6 +57,7 @@ def test_totals_count_graphs_nodes_and_casts(ledger, converted, untouched):
     assert ledger.totals() == Totals(
         graphs={"grappler": 2, "xla": 1}, total=6, converted=2, casts=2, precisions=(Precision.BFLOAT16,)
     )
+    assert ledger.totals().products.nodes == (2, 0, 2)
 
 
 def test_a_second_visit_that_converts_nothing_more_is_not_counted(ledger):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import amp_tf
+from amp_tf.errors import ConfigError
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
@@ -125,3 +126,11 @@ def test_a_report_does_not_keep_the_graph_alive():
     painting = report().graphs[0].painting
     assert painting.view.protos == []
     assert len(painting.view.edges) == 0
+
+
+def test_a_reason_that_there_is_not_is_an_error_with_close_ones():
+    nodes = report().nodes
+    assert nodes.where(reason="LOOP_DENIED") == nodes.where(reason="quantized values") == []
+    assert [node.name for node in nodes.where(reason="deny-list node 'deny1'")] == ["infer2"]
+    with pytest.raises(ConfigError, match=r"Nodes.where\(reason\): there is no reason 'DENYLIST'.*'DENY_LIST'"):
+        nodes.where(reason="DENYLIST")

@@ -13,7 +13,7 @@ from tests.reporting.test_schema import FUNCTION, TEXT, function, report
 pytestmark = pytest.mark.usefixtures("local_rules")
 
 SHOWN = """\
-1 graph, 2 of 5 nodes converted to bfloat16, 2 casts
+1 graph, 2 of 5 nodes converted to bfloat16 (matmuls and convolutions: 1 of 1), 2 casts
   1 of 1 MatMul
   1 of 2 Tanh
 left in float32:
@@ -27,7 +27,7 @@ def test_what_was_converted_is_shown_by_op_and_what_was_left_by_reason():
 
 def test_functions_are_counted_with_their_graph():
     assert str(report(TEXT, function(FUNCTION))).splitlines()[:2] == [
-        "2 graphs, 3 of 8 nodes converted to bfloat16, 4 casts",
+        "2 graphs, 3 of 8 nodes converted to bfloat16 (matmuls and convolutions: 2 of 2), 4 casts",
         "  2 of 2 MatMul",
     ]
 

@@ -22,7 +22,7 @@ CHAIN = "\n".join(f"c{number + 1} = Relu(c{number})" for number in range(12))
 
 
 def step(early="d = Exp(p)", held="AddV2(late, p)", size=256):
-    """A product whose weight is read again much later, and what a gradient computes of the way forward alone."""
+    """A product whose weight is read again much later, and backward nodes that need only forward values."""
     return graph(f"""
         x = Placeholder() shape=[{size}, {size}]
         w = Placeholder() shape=[{size}, {size}]
@@ -142,7 +142,7 @@ def test_a_weight_that_is_read_late_alone_is_cast_late():
 
 
 def test_what_is_held_in_sixteen_bit_is_cast_to_float32_when_it_is_read():
-    """The exponential is what reads it as float32 on the way forward where nothing waits."""
+    """The exponential is what reads it as float32 in the forward pass where nothing waits."""
     proto = step(early="d = Exp(p)\ne = Digamma(p)")
     (cast,) = casts_of(rewrite(step(), MEMORY).graph, "p")
     assert list(cast.input) == ["p", "^m"]

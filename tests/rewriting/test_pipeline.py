@@ -256,7 +256,9 @@ def test_one_string_as_preserve_is_refused_because_it_would_be_taken_letter_by_l
 
 @pytest.mark.parametrize("name", ["r:0", "^r", 3, b"r"])
 def test_what_is_no_name_of_a_node_is_refused_because_it_would_preserve_nothing(name):
-    with pytest.raises(ConfigError, match=r"is no node's name, and would preserve nothing\. Name nodes: 'logits' has"):
+    with pytest.raises(
+        ConfigError, match=r"is not a node name, so it would preserve nothing\. Name nodes: 'logits' has"
+    ):
         rewrite(graph(CHAIN), preserve=["x", name])
 
 

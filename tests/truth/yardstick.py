@@ -7,8 +7,8 @@ rule keeps in float32 is float32 in the ideal program, too: so each new rule mak
 
 Errors are relative, in the L2 norm, over all draws of the inputs together: a single number is near the truth by luck,
 eight of them are not. The ideal error has a floor, because a value may be rounded to 16 bit, once, where the ideal
-program happens to be exact; and no less than float32 itself wanders when its inputs change by one unit in the last
-place: where it wanders by more than :data:`NO_TRUTH`, as the gradient of a bias in front of batch normalization, which
+program happens to be exact; and no less than float32 itself varies when its inputs change by one unit in the last
+place: where it varies by more than :data:`NO_TRUTH`, as the gradient of a bias in front of batch normalization, which
 is zero but for rounding, anything finite is good. Numbers that a user reads (losses, metrics) have no right to that
 rounding: their floor is lower.
 """
@@ -20,7 +20,7 @@ import dataclasses
 import numpy as np
 
 LIMIT = 4.0  # a ratio above this is a defect, or a named limit
-NO_TRUTH = 0.01  # where float32 wanders by more, it keeps no two digits, and there is nothing to compare with
+NO_TRUTH = 0.01  # where float32 varies by more, it keeps no two digits, and there is nothing to compare with
 READ_SHARE = 1 / 12  # of the floor, for a number that a user reads; one rounding of it is then a ratio of about 5
 UNTOUCHED = "untouched"  # the first word of the name of what must be as in float32: nobody asked to convert it
 FLOAT32_FLOOR = 2.0**-20
@@ -71,7 +71,7 @@ def judge(
         ideal: by the ideal mixed program.
         truth: by the program in float32.
         unit: the unit roundoff of the 16-bit type.
-        noise: how far float32 itself wanders.
+        noise: how far float32 itself varies.
     """
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         error, least = distance(value, truth), distance(ideal, truth)

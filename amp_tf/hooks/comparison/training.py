@@ -56,7 +56,7 @@ class Training:
         if not self.request.claim():
             return
         found = _found(subject, batches, self.request, notes)
-        self.request.answer({"comparison": found.to_dict(), "text": str(found)})
+        self.request.answer({"comparison": found.to_dict(), "text": found.for_command()})
         raise SystemExit(0 if found.is_healthy else 1)
 
 

@@ -77,8 +77,8 @@ class Context:
             "a custom training loop runs in float16 without loss scaling, so small gradients are lost",
             where=where,
             fix="Write optimizer = amp_tf.LossScaleOptimizer(optimizer) before the loop and, inside the GradientTape, "
-            "loss = optimizer.scale_loss(loss); apply_gradients then unscales. For no scaling at all set "
-            "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
+            "scaled_loss = optimizer.scale_loss(loss), and take the gradients of that; apply_gradients unscales them. "
+            "For no scaling at all set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
         )
 
 

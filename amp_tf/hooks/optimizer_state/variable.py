@@ -1,7 +1,7 @@
 """A variable that is float32 to whoever reads or writes it, and bfloat16 in memory.
 
 The idea is that of Keras' AutoCastVariable: it wraps the variable that TensorFlow or a distribution strategy made, and
-hands on what has nothing to do with its type. Checkpoints, files and SavedModels get what a read gives, float32.
+passes through what has nothing to do with its type. Checkpoints, files and SavedModels get what a read gives, float32.
 """
 
 from __future__ import annotations

@@ -76,16 +76,15 @@ def _write(folder: str, seconds: float) -> None:
     import json
 
     from amp_tf.hooks.process import summary
-    from amp_tf.reporting import events, files
+    from amp_tf.reporting import files
     from amp_tf.reporting.document import make_document
 
-    report = summary.report()
-    document = make_document(report, seconds=seconds)
+    document = make_document(summary.report(), seconds=seconds)
     name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
     Path(folder).mkdir(parents=True, exist_ok=True)
     files.put(Path(folder) / f"{name}.json", json.dumps(document))
-    if events.holds_logs(Path(folder)):
-        events.write(document, Path(folder) / name, report)
+    if files.holds_logs(Path(folder)):
+        files.write_scalars(document, Path(folder) / name)
 
 
 @contextlib.contextmanager

@@ -28,5 +28,5 @@ def warn_if_slow(config: AmpConfig) -> None:
 
 def _advice(gains_by_bf16: bool) -> str:
     if gains_by_bf16:
-        return "Set AMP_TF_PRECISION=bfloat16, in which this CPU is fast, or auto, which chooses what pays"
+        return "Set AMP_TF_PRECISION=bfloat16, in which this CPU is fast, or auto, which converts what is faster"
     return "Set AMP_TF_PRECISION=auto, which leaves this CPU in float32"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig
@@ -25,6 +25,7 @@ class ProcessState:
         first_failure: the error of the first of them.
         off: why amp_tf, or its graph rewrite, is off; empty if it is on, ``None`` if nothing was ever turned on or off.
         idle: why the plugin is not at work although amp_tf is on; empty if it is.
+        traced: the functions that TensorFlow had traced when amp_tf was turned on; it optimizes each only once.
         policy: Keras' own 16-bit policy that the program uses; empty for none.
         not_installed: the hooks that failed to install: module to error.
         ended: how the process ended, where not by itself; else empty.
@@ -36,6 +37,7 @@ class ProcessState:
     first_failure: str = ""
     off: str | None = None
     idle: str = ""
+    traced: Sequence[str] = ()
     policy: str = ""
     not_installed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ended: str = ""
@@ -60,7 +62,7 @@ def seconds() -> float:
 
 
 def note(**found: Any) -> None:
-    """Sets fields of the state: ``config``, ``off``, ``idle``, ``policy`` or ``ended``. Thread-safe."""
+    """Sets fields of the state: ``config``, ``off``, ``idle``, ``traced``, ``policy`` or ``ended``. Thread-safe."""
     global _state
     with _lock:
         _state = dataclasses.replace(_state, **found)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled
 from amp_tf.errors import ConfigError
 from amp_tf.hooks.process import devices, notices
 from amp_tf.hooks.process import state as process_state
 from amp_tf.hooks.process.facts import process_facts
-from amp_tf.precision import Precision
 
 if TYPE_CHECKING:
     from amp_tf.reporting.process import Totals
@@ -23,6 +23,10 @@ EAGER = (
     "TensorFlow ran no graph of four nodes or more (it runs eagerly what is not in a tf.function, in Keras' fit, "
     "evaluate or predict, or in a session)"
 )
+TRACED_BEFORE = (
+    "TensorFlow ran no new graph since amp_tf was turned on, and what it traced before stays as it is (functions: "
+    "{count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) and make each tf.function again"
+)
 ALL_FAILED = "amp_tf failed on every graph"
 NO_PLUGIN = "no graph of TensorFlow's reached amp_tf"
 ONLY_XLA = (
@@ -30,10 +34,7 @@ ONLY_XLA = (
 )
 ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: shows a GPU's accuracy without one
 FUSED = "TensorFlow fused them with what follows, and the fused kernels have no 16-bit form here"
-MORE_CASTS = (
-    "more casts than converted nodes, which can hardly pay: products stand alone between what stays in float32 (on "
-    "CPUs AMP_TF_PRECISION=auto weighs both)"
-)
+_TRACED = "__inference_"  # begins TensorFlow's names of traced functions
 _PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled by XLA are seen
 
 _parts: list[Callable[[], str]] = []
@@ -81,13 +82,12 @@ def line() -> str:
     report, totals, state = process.report(), process.totals(), process_state.current()
     if state.off is None and not totals.graphs:
         state = dataclasses.replace(state, off=_why_never_on())
-    text = headline(sum(totals.graphs.values()), totals.converted, totals.total, totals.precisions, totals.casts)
+    counts = (sum(totals.graphs.values()), totals.converted, totals.total, totals.precisions, totals.casts)
+    text = headline(*counts, totals.products)
     why = "" if totals.converted else why_nothing(report, totals, state)
     text += f": {why}" if why else ""
     if totals.converted and totals.fused:
         text += f"; {plural(totals.fused, 'product')} left in float32: {FUSED}"
-    if totals.casts > totals.converted > 0 and _is_on_cpu() and not _weighs(totals):
-        text += f"; {MORE_CASTS}"
     if state.off and totals.graphs:
         text += f"; by now {state.off}"
     if totals.idle_patterns:
@@ -120,10 +120,14 @@ def report() -> RewriteReport:
 
 def why_nothing(report: RewriteReport, totals: Totals, state: process_state.ProcessState) -> str:
     """Why no node of this process was converted."""
+    from amp_tf.reporting.text import why_no_node
+
     if state.off and not totals.graphs:
         return state.off
     if state.idle:
         return state.idle
+    if state.traced and not totals.graphs and not state.failures:
+        return TRACED_BEFORE.format(count=len(state.traced), example=_name_of(state.traced[0]))
     by_grappler = totals.graphs.get("grappler", 0)
     if not totals.graphs.get("xla") and by_grappler == state.xla_graphs and (by_grappler or _has_xla_functions()):
         return ONLY_XLA
@@ -136,11 +140,11 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
         return failed
     if state.policy and (reason is None or reason.rule.name == "NOTHING_TO_CONVERT"):
         return f"Keras' own policy {state.policy!r} has its layers compute in 16 bit, and left nothing to convert"
-    return str(reason or "no node of any graph is one that 16 bit is for")
+    return why_no_node(reason) if reason else "no node of any graph is one that 16 bit is for"
 
 
 def _lock_changes(totals: Totals) -> str:
-    """What the lock file was made for, where that differs, and what of it was not found as it was."""
+    """What the lock file was made for, where that differs, and its entries that no longer match."""
     from amp_tf.oplists.targets import resolve_target
     from amp_tf.painting.locked import describe
 
@@ -153,16 +157,6 @@ def _lock_changes(totals: Totals) -> str:
         return str(error).rstrip(".")
     other = lock.differences(resolve_target(config, devices.hardware()).facts())
     return "; ".join(filter(None, (other, describe(totals.locked))))
-
-
-def _is_on_cpu() -> bool:
-    """Whether CPUs alone are converted for; on a GPU one product may pay for many casts."""
-    return not devices.hardware().gpu_capabilities
-
-
-def _weighs(totals: Totals) -> bool:
-    """Whether the cost model decided: on CPUs, where no precision was named."""
-    return process_state.settings().precision == "auto" and totals.precisions == (Precision.BFLOAT16,)
 
 
 def _failed_before() -> str:
@@ -213,14 +207,25 @@ def _has_acted() -> bool:
     return bool(process.totals().converted or state.failures or state.not_installed)
 
 
+def traced_functions() -> list[str]:
+    """The live functions that TensorFlow has traced, without those of input pipelines."""
+    names = running.list_function_names() if (running := _running()) else ()
+    return sorted(name for name in names if name.startswith(_TRACED) and not name.startswith(f"{_TRACED}Dataset_"))
+
+
+def _name_of(function: str) -> str:
+    """A traced function's name in Python."""
+    return re.sub(r"_\d+$", "", function.removeprefix(_TRACED))
+
+
 def _has_xla_functions() -> bool:
     """Whether any live tf.function is to be compiled by XLA."""
-    if "tensorflow" not in sys.modules:
-        return False
-    from tensorflow.python.eager import context
-
-    running = context.context_safe()
-    if running is None or not running._initialized:
-        return False
-    names = running.list_function_names()
+    running = _running()
+    names = running.list_function_names() if running else ()
     return any(running.get_function_def(name).attr["_XlaMustCompile"].b for name in names)
+
+
+def _running() -> Any:
+    """TensorFlow's eager context once it has begun; ``None`` before, and where it is not wholly imported."""
+    found = getattr(sys.modules.get("tensorflow.python.eager.context"), "context_safe", lambda: None)()
+    return found if found is not None and found._initialized else None

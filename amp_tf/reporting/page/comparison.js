@@ -2,6 +2,7 @@
 // A comparison, or the ranges of float16, as amp_tf.comparing makes them; text is what the terminal shows.
 
 const MOST_NODES = 100; // the JSON has them all
+const NO_TRUTH = 0.01; // that of amp_tf.comparing.verdicts
 
 // A number of a document, in which what JSON has no number for is a text.
 const real = (value) => ({ inf: Infinity, "-inf": -Infinity, nan: NaN })[value] ?? value;
@@ -29,6 +30,8 @@ function advice({ line, worth, text }) {
   return headed("What to write", html`<p>${said}</p>`);
 }
 
+const hasNoTruth = (output) => !(real(output.noise) <= NO_TRUTH);
+
 function compared(found) {
   const outputs = [...found.outputs].sort((a, b) => a.is_good - b.is_good || real(b.ratio) - real(a.ratio));
   const nodes = found.nodes.filter((node) => node.local !== null && node.has_truth);
@@ -40,7 +43,8 @@ function compared(found) {
   ]);
   const judged = outputs.map((output) => [
     output.kind === output.name ? output.name : `${output.kind} ${output.name}`, figure(output.error), figure(output.ideal),
-    figure(output.noise), general(real(output.ratio), 3), output.is_good ? "yes" : "no",
+    figure(output.noise), hasNoTruth(output) ? "–" : general(real(output.ratio), 3),
+    !output.is_good ? "no" : hasNoTruth(output) ? "float32 itself has no two digits of it" : "yes",
   ]);
   const measured = nodes.slice(0, MOST_NODES).map((node) => [
     node.name, node.op, node.is_f16 ? "16 bit" : "float32", figure(node.local), figure(node.accumulated),

@@ -26,7 +26,7 @@ function origin({ process }) {
   return parts.length ? html`<p class="origin">${parts.join(" · ")}.${ended}</p>` : "";
 }
 
-function hero({ figures, graphs, precisions }) {
+function hero({ figures, graphs, precisions, hooks }) {
   if (!figures) return html`<p class="note">${graphs.length ? NO_FIGURES : NO_GRAPHS}</p>`;
   const part = figures.products_share_f16, { f16, float32 } = figures.products;
   if (part === null) {
@@ -34,10 +34,13 @@ function hero({ figures, graphs, precisions }) {
     return html`<section class="hero"><p class="big">–</p><p>${words}</p></section>`;
   }
   const unknown = figures.products_unknown;
+  const own = figures.products_own ?? 0; // under a Keras policy, or where the program casts
+  const whose = own ? ` The program itself has ${share(own / (f16 + float32))} in 16 bit${
+    hooks.policy ? ` (Keras policy ${hooks.policy})` : ""}; amp_tf converted ${share((f16 - own) / (f16 + float32))}.` : "";
   const more = unknown ? ` The sizes of ${count(unknown)} more products are unknown before they run.` : "";
   return html`<section class="hero"><p class="big">${share(part)}</p><p>of the products’ ${
     unknown ? "work of known size" : "work"} runs in ${precisions.join(" and ") || "16 bit"}: ${operations(f16)} of ${
-    operations(f16 + float32)} (matrix products and convolutions, one run of each graph).${more}</p>${
+    operations(f16 + float32)} (matrix products and convolutions, one run of each graph).${whose}${more}</p>${
     bar(f16, float32, f16 + float32, `${share(part)} in 16 bit`)}</section>`;
 }
 
@@ -155,20 +158,6 @@ function casts({ graphs }) {
   return html`${table(heads, rows)}${left(layers.length - MOST_ROWS, "layers with casts")}`;
 }
 
-function shapes({ shape_advice: advice }) {
-  const grades = Object.entries(advice.operations);
-  if (!grades.some(([, work]) => work) && !advice.rows.length) return "";
-  const shown = advice.rows.slice(0, MOST_ROWS).map((advised) => {
-    const sizes = Object.entries(advised.sizes).map(([name, size]) => `${name} ${size < 0 ? "unknown" : size}`).join(" × ");
-    const head = html`${inLayer(advised.layer)}<small>${advised.op}</small>`;
-    return row(head, sizes, operations(advised.operations), advised.text || advised.grade);
-  });
-  return html`<p>All sizes work in 16 bit. Efficient on tensor cores are multiples of 8 from 64 on. Work by grade: ${
-    grades.map(([grade, work]) => `${grade}: ${operations(work)}`).join(", ")}.</p>${
-    shown.length ? table(["Products", "Sizes", "Work", "Better"], shown) : ""}${
-    left(advice.rows.length + advice.more - shown.length, "products")}`;
-}
-
 const lossScale = (run) => run.loss_scales.filter((curve) => curve.points.length).map(curve);
 
 // The loss scale over steps, on a logarithmic axis, and a mark for each look that saw new skipped steps.
@@ -243,7 +232,6 @@ const PARTS = [
   ["blockers", "What keeps work in float32", blockers],
   ["ops", "By op", ops],
   ["casts", "Casts", casts],
-  ["shapes", "Sizes of products", shapes],
   ["loss-scale", "Loss scale", lossScale],
   ["nodes", "Layers and nodes", layers],
   ["graphs", "Graphs", graphs],

@@ -88,5 +88,5 @@ def test_a_second_moment_stalls_where_it_is_rounded_to_nearest() -> None:
     stochastic = tf.function(lambda: last(lambda value, number: round_stochastically(value, number, 0)))()
     assert np.all(tf.cast(nearest, tf.float32) == 1.0)
     exact = 0.5 + 0.5 * 0.999**3000
-    # One element wanders by some ulps of 2⁻⁹; 1,024 of them together by a thirtieth of that.
+    # One element varies by some ulps of 2⁻⁹; 1,024 of them together by a thirtieth of that.
     assert abs(tf.reduce_mean(tf.cast(stochastic, tf.float64)).numpy() - exact) < 2e-3

@@ -1,4 +1,4 @@
-"""Trains models whose layers or blocks are rematerialized; prints losses, and what is alive at the peak of a step.
+"""Trains models whose layers or blocks are rematerialized; prints losses, and what is live at the peak of a step.
 
 ``python rematerialization.py POLICY``: under another Keras policy than float32 it prints the error of the first model.
 """
@@ -19,7 +19,7 @@ DATA = np.random.default_rng(0)
 
 
 class Block(L.Layer):
-    """Layers that are computed again on the way back, by ``tf.recompute_grad``."""
+    """Layers that are computed again in the backward pass, by ``tf.recompute_grad``."""
 
     def __init__(self, chain, remat=True):
         super().__init__()
@@ -87,5 +87,5 @@ else:
     for remat in (False, True):
         fit = train(mlp(remat, 256), 1024)
         fit()
-        found[f"alive {remat}"] = find_peak(record_memory(fit)).alive
+        found[f"live {remat}"] = find_peak(record_memory(fit)).live
 print(json.dumps(found))

@@ -250,7 +250,7 @@ SQUARE = tf.constant([[2.0, 1.0, 0.5], [1.0, 3.0, 0.2], [0.5, 0.2, 1.0]])
     ],
 )
 def test_gradients_of_functions_meet_nothing(function):
-    """They decide by the values of the way forward, which are not scaled."""
+    """They decide by the values of the forward pass, which are not scaled."""
     found = []
 
     @tf.function
