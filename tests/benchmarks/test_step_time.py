@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 import subprocess
 import sys
 import time
@@ -65,6 +66,31 @@ def test_a_mode_whose_environment_is_missing_says_what_makes_it(tmp_path):
 def test_modes_are_measured_in_the_ways_that_they_are_for(mode, reached):
     assert len([way for way in WAYS.values() if MODES[mode].reaches(way)]) == reached
     assert MODES[mode].is_ours == (mode == "amp_tf")
+
+
+def test_the_amp_tf_of_another_checkout_runs_beside_todays(tmp_path):
+    """A copy of the package stands for the checkout; in the second one nothing can be imported."""
+    root = Path(suite.__file__).resolve().parents[2]
+    shutil.copytree(root / "amp_tf", tmp_path / "copy" / "amp_tf")
+    shutil.copy(root / "_amp_tf_start.py", tmp_path / "copy")
+    settings = suite.Settings("tiny", "bfloat16", rounds=1, seconds=0.01)
+    chosen = [MODES[name] for name in ("amp_tf", f"all listed@{tmp_path}/copy", f"amp_tf@{tmp_path}/none")]
+    ours, copied, missing = sorted(
+        suite.measure("wide_mlp", None, chosen, [WAYS["fit"]], settings), key=lambda row: chosen.index(MODES[row.mode])
+    )
+    assert (ours.error, ours.amp_tf) == ("", "")
+    assert (copied.error, copied.amp_tf) == ("", f"{tmp_path}/copy/amp_tf")
+    assert copied.converted > 0
+    assert missing.error == f"amp_tf@{tmp_path}/none imported amp_tf from {root}/amp_tf, not from {tmp_path}/none."
+    assert f"all listed@{tmp_path}/copy: the package in {tmp_path}/copy/amp_tf" in tables.table(
+        [made_up("float32", (1.0,)), ours, copied], [MODES["float32"], *chosen[:2]]
+    )
+
+
+@pytest.mark.parametrize("name", ["amp_tf_at", "float32@..", "none@.."])
+def test_only_a_mode_of_amp_tf_may_come_from_another_checkout(name):
+    with pytest.raises(KeyError):
+        MODES[name]
 
 
 def test_a_process_stands_still_until_it_is_asked():
