@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -139,15 +140,15 @@ class Canvas:
             self.deny[fresh] = 1
             self.rule[fresh] = rule
 
-    def keep(self, nodes: Mask, rule: Rule, causes: Mapping[Node, Node] | None = None) -> None:
+    def keep(self, nodes: Mask, rule: Rule, causes: Mapping[Node, Node] = MappingProxyType({})) -> None:
         """Paints deny what the lists would convert of some nodes; of some it is known which node brought it about."""
         if nodes.any():
             listed = (self.on_infer | self.on_clear) & self.is_float32
             units = units_of(self.view.spread(nodes) & listed.astype(np.bool_))
             self.paint_deny(units, rule)
             for unit in units if causes else ():
-                if self.rule[unit] == rule and (node := causes.get(self.node_of[unit])) is not None:
-                    self.cause[unit] = self.view.base[node]
+                if self.rule[unit] == rule and self.node_of[unit] in causes:
+                    self.cause[unit] = self.view.base[causes[self.node_of[unit]]]
 
     def unpaint_allow(self, units: Iterable[Unit], rule: Rule) -> None:
         """Takes allow paint off units."""

@@ -88,11 +88,13 @@ def _centred(values: Values, moving: Mask) -> Mask:
     near = totals | values.downstream(totals, through=moving)
 
     def origin(node: int) -> int:
-        while moving[node] and len(sources := values.sources_at(node)) == 1:
-            node = sources[0]
+        seen = {node}
+        while moving[node] and len(sources := values.sources_at(node)) == 1 and sources[0] not in seen:
+            (node,) = sources
+            seen.add(node)
         return node
 
     for node in np.flatnonzero(values.nodes_of(SUBTRACTING) & values.readers_of(near)).tolist():
         sides = {origin(source) for source in values.sources_at(node)}
-        found[node] = any(totals[side] and origin(values.sources_at(side)[0]) in sides for side in sides)
+        found[node] = any(origin(term) in sides for side in sides if totals[side] for term in values.sources_at(side))
     return found
