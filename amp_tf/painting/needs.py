@@ -7,8 +7,8 @@ it ends: a product is 16 bit, whoever reads it. Where TensorFlow has fused a bia
 for, and is split from it (:mod:`amp_tf.rewriting.splitting`).
 
 A need costs nothing in ordinary models, because it ends at sums and means, in which roundings of either sign cancel,
-and because x - mean(x) asks nothing of x: both sides have the same rounding. What is lost there depends on sizes that
-only a run knows, and is for a comparison to find.
+and because x - mean(x) asks nothing of x, but that the mean is not rounded: both sides have the rounding of x. What is
+lost there depends on sizes that only a run knows, and is for a comparison to find.
 """
 
 from __future__ import annotations
@@ -17,21 +17,27 @@ import dataclasses
 
 import numpy as np
 
+from amp_tf.graph.constants import of_constants
 from amp_tf.graph.indices import Mask
 from amp_tf.oplists.table import (
-    CONSTANTS,
+    ADDING,
     DECOMPOSING,
     FUSED_PRODUCTS,
     LINEAR,
     LOGARITHMS,
     LONG_PRODUCTS,
+    NEGATING,
     ROOTS,
+    SCALING,
     SUBTRACTING,
     TOTALS,
 )
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.reasons import Rule
 from amp_tf.painting.values import Values
+
+
+FARTHEST = 64  #: nodes behind a difference among which the mean is looked for that it takes off
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,19 +67,22 @@ def keep_needed(canvas: Canvas) -> None:
 
     Example (bfloat16)::
 
-        allow1 = MatMul(x, x)           f16
-        given = Mul(allow1, x)          f16 → float32
-        difference = Sub(bias, given)   f16 → float32
-        root = Sqrt(difference)         f16 → float32
-        allow2 = MatMul(root, x)        f16
+        allow1 = MatMul(x, x)          f16
+        given = Mul(allow1, x)         f16 → float32
+        difference = Sub(bias, given)  f16 → float32
+        root = Sqrt(difference)        f16 → float32
+        allow2 = MatMul(root, x)       f16
     """
     flow = canvas.flow
     values, moving = flow.unmasked, flow.is_open & ~flow.computes
     found = np.zeros(canvas.view.node_count, np.bool_)
     causes: dict[int, int] = {}
-    pointless = values.readers_of(values.nodes_of(CONSTANTS)) | _centred(values, moving)
     for need in NEEDS:
-        asking = values.nodes_of(need.asked_by) & ~(values.nodes_of(SUBTRACTING) & pointless)
+        asking = values.nodes_of(need.asked_by)
+        if need.asked_by >= SUBTRACTING:
+            differences, centred = _differences(values, moving)
+            asking = (asking & ~values.nodes_of(SUBTRACTING)) | differences
+            found |= centred
         passing = flow.is_open if need.through is None else flow.is_open & (moving | values.nodes_of(need.through))
         found |= asking | values.upstream(asking, through=passing, causes=causes)
     canvas.keep(found, Rule.NEEDED, causes)
@@ -81,20 +90,32 @@ def keep_needed(canvas: Canvas) -> None:
     canvas.to_split += np.flatnonzero(fused).tolist()
 
 
-def _centred(values: Values, moving: Mask) -> Mask:
-    """Differences of values and their own sum or mean."""
-    found = np.zeros(values.view.node_count, np.bool_)
-    totals = values.nodes_of(TOTALS)
+def _differences(values: Values, moving: Mask) -> tuple[Mask, Mask]:
+    """What takes a value from another that may be like it, not from a single number; and what takes off a mean.
+
+    The second are differences of a value and its own sum or mean, weighted or not, with that mean and what moves it.
+    """
+    negative = values.nodes_of(NEGATING)
+    negative |= values.downstream(negative, through=moving)
+    found = values.nodes_of(SUBTRACTING) | (values.nodes_of(ADDING) & values.readers_of(negative))
+    found &= ~values.readers_of(of_constants(values.view, lambda number: number.size == 1, np.bool_))
+    totals, factors = values.nodes_of(TOTALS), values.nodes_of(SCALING)
     near = totals | values.downstream(totals, through=moving)
+    centred = np.zeros(values.view.node_count, np.bool_)
 
-    def origin(node: int) -> int:
-        seen = {node}
-        while moving[node] and len(sources := values.sources_at(node)) == 1 and sources[0] not in seen:
-            (node,) = sources
-            seen.add(node)
-        return node
+    def way_back(node: int) -> list[int]:
+        """A node, and the nodes that only move its value to it, back to the one that computed it."""
+        way = [node]
+        while moving[way[-1]] and len(way) < FARTHEST and len(sources := values.sources_at(way[-1])) == 1:
+            way += sources
+        return way
 
-    for node in np.flatnonzero(values.nodes_of(SUBTRACTING) & values.readers_of(near)).tolist():
-        sides = {origin(source) for source in values.sources_at(node)}
-        found[node] = any(origin(term) in sides for side in sides if totals[side] for term in values.sources_at(side))
-    return found
+    for node in np.flatnonzero(found & values.readers_of(near)).tolist():
+        ways = [way_back(source) for source in values.sources_at(node)]
+        origins = {way[-1] for way in ways}
+        for way in ways:
+            terms = {way_back(term)[-1] for term in values.sources_at(way[-1])} if totals[way[-1]] else set()
+            weighted = {way_back(factor)[-1] for term in terms if factors[term] for factor in values.sources_at(term)}
+            if origins & (terms | weighted):
+                centred[[node, *way]] = True
+    return found & ~centred, centred

@@ -127,7 +127,6 @@ RULES: tuple[Row, ...] = (
     Row("whole numbers", exact.keep_whole_numbers, _unless_forced, "whole-number", reason=Rule.WHOLE_NUMBERS),
     Row("results", contract.keep_results, _unless_forced, "after-products", reason=Rule.AFTER_PRODUCTS),
     Row("running sums", contract.keep_running_sums, _unless_forced, "running-sum", reason=Rule.RUNNING_SUM),
-    Row("needs", needs.keep_needed, _unless_forced, "need", reason=Rule.NEEDED),
     Row(
         "squares and quotients",
         extremes.keep_in_range,
@@ -136,6 +135,7 @@ RULES: tuple[Row, ...] = (
         reason=Rule.LEAVES_RANGE,
     ),
     Row("joined values", contract.keep_joined, _unless_forced, "joined", reason=Rule.JOINED),
+    Row("needs", needs.keep_needed, _unless_forced, "need", reason=Rule.NEEDED),
     Row("inaccurate kernels", exact.take_inaccurate_off_lists, difference="inaccurate-kernel", reason=Rule.INACCURATE),
     Row("2 deny list and what uses it", rules.spread_deny),
     Row("tensor lists after pass 2", tensor_lists.match_clusters),

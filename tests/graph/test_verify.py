@@ -240,7 +240,9 @@ def test_a_graph_in_which_nothing_was_edited_is_not_the_planned_one(text, edits)
 def test_a_cycle_that_edits_make_is_found():
     edits = Edits(rewires=(Rewire(CONV, 1, SCALED, 0),))
     before, proto = written(FOLDING, edits)
-    assert "is on a cycle" in find_violation(before, read_graph(proto, Templates()), edits, before.after(edits, Templates()))
+    assert "is on a cycle" in find_violation(
+        before, read_graph(proto, Templates()), edits, before.after(edits, Templates())
+    )
 
 
 def test_a_cycle_that_a_waiting_cast_makes_is_found():
