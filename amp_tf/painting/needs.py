@@ -36,7 +36,6 @@ from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.reasons import Rule
 from amp_tf.painting.values import Values
 
-
 FARTHEST = 64  #: nodes behind a difference among which the mean is looked for that it takes off
 
 
