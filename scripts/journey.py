@@ -76,13 +76,13 @@ def _stages() -> Iterator[str]:
     result = editor.apply_to_graph(graph.node, view.names, edits, graph.rest_data)
     yield from (f"    {line}" for line in short(parse_graph(result).node))
 
-    yield "verify:  find_violation(view, read_nodes(read_table(result), …), form.edits, job.templates)"
+    yield "verify:  find_violation(view, read_nodes(read_table(result), …), form.edits, form.view)"
     after = read_nodes(read_table(result), job.templates, form.view.names)
-    yield f"    {verify.find_violation(view, after, form.edits, job.templates) or 'nothing is wrong'}"
+    yield f"    {verify.find_violation(view, after, form.edits, form.view) or 'nothing is wrong'}"
     yield "    and if the editor had forgotten the fold:"
     forgotten = editor.apply_to_graph(graph.node, view.names, plan_edits(job.paint(job.form(view, None))), b"")
     after = read_nodes(read_table(forgotten), job.templates, form.view.names)
-    yield f"    {verify.find_violation(view, after, form.edits, job.templates)}"
+    yield f"    {verify.find_violation(view, after, form.edits, form.view)}"
 
 
 def short(nodes: Any) -> Iterator[str]:

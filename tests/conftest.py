@@ -117,8 +117,8 @@ def no_cluster_left() -> Iterator[None]:
 
 
 FOLLOWING_VALUES = (
-    *("after-products", "running-sum", "difference", "norm", "squares-and-quotients", "joined", "whole-number"),
-    *("inaccurate-kernel", "carried-value", "cut-off"),
+    *("after-products", "running-sum", "need", "squares-and-quotients", "joined", "whole-number"),
+    *("inaccurate-kernel", "carried-value"),
 )
 
 

@@ -189,8 +189,10 @@ class Edits:
         """These edits, and then those of the graph that they make."""
         if not self:
             return later
-        each = {f.name: getattr(self, f.name) + getattr(later, f.name) for f in dataclasses.fields(self)}
-        return Edits(**each)
+        given_anew = {reop.node for reop in later.reops if reop.inputs is not None}
+        rewires = tuple(rewire for rewire in self.rewires if rewire.node not in given_anew)
+        first = dataclasses.replace(self, rewires=rewires)
+        return Edits(*(getattr(first, f.name) + getattr(later, f.name) for f in dataclasses.fields(self)))
 
     def remade(self, node_count: int) -> list[int]:
         """The nodes that are new, or get another op, other attributes or types, in order.

@@ -4,9 +4,10 @@ Reading a graph already proves that its names are unique, that no input dangles,
 expects, that control inputs come last and that types agree on every edge (:mod:`amp_tf.graph.reader`). The rows here
 compare the graph before and after.
 
-New types and casts are judged without their plan. What else was edited is not: the graph must be the one that the edits
-make of the original. Its edges come from :meth:`~amp_tf.graph.view.GraphView.after`, which reckons with numbers where
-the editor writes names, and its control inputs from the edits themselves; for ops and attributes both ask the editor.
+New types and casts are judged without their plan. What else was edited is not: the graph must be the one that was
+painted. Its edges come from :meth:`~amp_tf.graph.view.GraphView.after`, change by change, which reckons with numbers
+where the editor writes names and all changes at once, and its control inputs from the edits themselves; for ops and
+attributes both ask the editor.
 
 All rows look at arrays or lists as a whole. That there is no new cycle follows from the inputs: where each node reads
 what it read before, apart from casts in between, a cycle would have been there before. Where edits made nodes read
@@ -27,7 +28,6 @@ from amp_tf.graph.edits import NO_EDITS, Edits, NewNode
 from amp_tf.graph.frames import Links, control_links, data_links
 from amp_tf.graph.indices import Indices
 from amp_tf.graph.serialized import NodeTable, table_of
-from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
 
@@ -39,7 +39,7 @@ class Case:
     Attributes:
         original: the graph before all edits.
         edits: what changed in it, but for types and casts.
-        before: the graph that these edits make of it.
+        before: the graph that was painted, which these edits make of it.
         after: the graph as it was written.
     """
 
@@ -200,7 +200,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def find_violation(
-    before: GraphView, after: GraphView, edits: Edits = NO_EDITS, templates: Templates | None = None
+    before: GraphView, after: GraphView, edits: Edits = NO_EDITS, painted: GraphView | None = None
 ) -> str:
     """A sentence on the first row that does not hold, or an empty string.
 
@@ -208,9 +208,9 @@ def find_violation(
         before: the graph before all edits.
         after: the graph as it was written.
         edits: what should have changed, but for types and casts.
-        templates: the known ops; needed if anything should have.
+        painted: the graph once these changes are made; needed if there are some.
     """
-    case = Case(before, edits, before.after(edits, templates) if edits and templates else before, after)
+    case = Case(before, edits, painted or before, after)
     return next((f"{check.name}: {found}" for check in CHECKS if (found := check.find(case))), "")
 
 

@@ -236,8 +236,9 @@ STORING = Trait(
 ADDING = Trait("Add AddN AddV2 Sub")
 #: Ops that multiply or divide one value by another.
 SCALING = Trait("Div DivNoNan Mul MulNoNan RealDiv")
-#: Ops that give the difference of two values, or its square.
+#: Ops that give the difference of two values, or its square; what makes an addition a difference.
 SUBTRACTING = Trait("SquaredDifference Sub")
+NEGATING = Trait("Neg")
 #: Ops of which the logarithm shows how far a value is from one.
 LOGARITHMS = Trait("CumulativeLogsumexp Log Log1p LogMatrixDeterminant")
 #: Ops on no list that tell a matrix from one that is nearly singular.

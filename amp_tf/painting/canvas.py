@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ class Canvas:
         folded: the nodes that have another meaning since normalization was folded.
         weighed: for units that the cost model took the paint off, what it weighed, or why in words.
         clusters: of the nodes that share a TensorList, each with the unit that is the type of the list's elements.
+        to_split: fused products of whose bias or activation float32 is asked.
     """
 
     view: GraphView
@@ -81,6 +83,7 @@ class Canvas:
     folded: Folded = NOTHING_FOLDED
     weighed: dict[int, Balance | str] = dataclasses.field(default_factory=dict)
     clusters: list[dict[Node, Unit]] = dataclasses.field(default_factory=list)
+    to_split: list[Node] = dataclasses.field(default_factory=list)
 
     @property
     def target(self) -> Target:
@@ -137,11 +140,15 @@ class Canvas:
             self.deny[fresh] = 1
             self.rule[fresh] = rule
 
-    def keep(self, nodes: Mask, rule: Rule) -> None:
-        """Paints deny what the lists would convert of some nodes."""
+    def keep(self, nodes: Mask, rule: Rule, causes: Mapping[Node, Node] = MappingProxyType({})) -> None:
+        """Paints deny what the lists would convert of some nodes; of some it is known which node brought it about."""
         if nodes.any():
             listed = (self.on_infer | self.on_clear) & self.is_float32
-            self.paint_deny(units_of(self.view.spread(nodes) & listed.astype(np.bool_)), rule)
+            units = units_of(self.view.spread(nodes) & listed.astype(np.bool_))
+            self.paint_deny(units, rule)
+            for unit in units if causes else ():
+                if self.rule[unit] == rule and self.node_of[unit] in causes:
+                    self.cause[unit] = self.view.base[causes[self.node_of[unit]]]
 
     def unpaint_allow(self, units: Iterable[Unit], rule: Rule) -> None:
         """Takes allow paint off units."""

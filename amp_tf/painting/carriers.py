@@ -1,16 +1,14 @@
-"""What rules leave of the painting behind them: values handed on, parts that were picked, nodes without a product."""
+"""What rules leave of the painting behind them: values handed on, and parts that were picked."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from amp_tf.graph.algorithms import connected
 from amp_tf.graph.edits import Tensor
 from amp_tf.graph.indices import Node, Unit
 from amp_tf.graph.sizes import NoShapes, element_count, shape_of
 from amp_tf.oplists.table import HANDING_ON, PICKING, PINNED, VARIABLE_VALUES
 from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.loops import recurrent_units
 from amp_tf.painting.reasons import FORCED, Rule
 
 
@@ -80,28 +78,3 @@ def leave_picked_values(canvas: Canvas) -> None:
         is_larger = sum(known) < (table or 0) if is_known else view.ops[source] in VARIABLE_VALUES
         if is_larger and not any(canvas.rule[unit] in FORCED for unit in units.values()):
             canvas.unpaint_allow(units.values(), Rule.PICKED)
-
-
-def leave_cut_off(canvas: Canvas) -> None:
-    """What rules have cut off from every product stays in float32.
-
-    The lists convert what products read and give. Where a rule keeps the nodes between in float32, what is left is a
-    rounding that serves no product and may be seen: of ``y - y``, the gradient is the sum of a value and its negative,
-    and if one of the two is rounded, what is left of zero is the rounding.
-
-    Difference "cut-off": TensorFlow leaves such nodes in 16 bit.
-
-    Example (bfloat16)::
-
-        given = Digamma(x)
-        same = Identity(given)
-        allow1 = MatMul(same, x)  f16
-        minus = Neg(same)         f16 → float32
-        none = AddN(same, minus)
-        allow2 = MatMul(none, x)  f16
-    """
-    edges = zip(canvas.src.tolist(), canvas.dst.tolist(), strict=True)
-    clusters = (cluster.values() for cluster in canvas.clusters)
-    for group in connected(units_of(canvas.allow), [*edges, *clusters, *recurrent_units(canvas)]):
-        if not any(canvas.on_allow[unit] or canvas.rule[unit] in FORCED for unit in group):
-            canvas.unpaint_allow(group, Rule.CUT_OFF)

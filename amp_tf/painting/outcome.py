@@ -50,6 +50,7 @@ class Painting:
         unmatched: name rules that matched no node.
         locked: what the lock file keeps in float32.
         of_scopes: the patterns of the scopes in this graph, each with whether it matched a node.
+        to_split: fused products of whose bias or activation float32 is asked.
         why_nothing: where nothing is converted, the rule that explains it; else ``None``.
         detail: more words on ``why_nothing``.
     """
@@ -60,6 +61,7 @@ class Painting:
     unmatched: tuple[str, ...] = ()
     locked: Locked = NOTHING_LOCKED
     of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
+    to_split: Sequence[Node] = ()
     why_nothing: Rule | None = None
     detail: str = ""
     _marks: Marks | None = None
@@ -82,6 +84,7 @@ class Painting:
             unmatched=canvas.obstacles.unmatched,
             locked=canvas.obstacles.locked,
             of_scopes=canvas.obstacles.of_scopes,
+            to_split=tuple(canvas.to_split),
             why_nothing=_why_nothing(canvas) if nothing else None,
             _marks=Marks(
                 node_of=np.asarray(canvas.node_of, np.int32),

@@ -20,12 +20,11 @@ from amp_tf.oplists.targets import Resolution
 from amp_tf.painting import (
     carriers,
     contract,
-    differences,
     economy,
     exact,
     extremes,
     loops,
-    norms,
+    needs,
     preparing,
     rules,
     tensor_lists,
@@ -96,10 +95,6 @@ def _where_amp_tf_chooses(resolution: Resolution) -> bool:
     return resolution.uses_cost_model
 
 
-def _unless_memory_is_weighed(resolution: Resolution) -> bool:
-    return not resolution.weighs_memory  # where it is, what has no product may still relieve the peak
-
-
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One rule.
@@ -132,9 +127,6 @@ RULES: tuple[Row, ...] = (
     Row("whole numbers", exact.keep_whole_numbers, _unless_forced, "whole-number", reason=Rule.WHOLE_NUMBERS),
     Row("results", contract.keep_results, _unless_forced, "after-products", reason=Rule.AFTER_PRODUCTS),
     Row("running sums", contract.keep_running_sums, _unless_forced, "running-sum", reason=Rule.RUNNING_SUM),
-    Row("differences", differences.keep_differences, _unless_forced, "difference", reason=Rule.DIFFERENCE),
-    Row("centred values", differences.keep_centred, _unless_forced, "difference", reason=Rule.CENTRED),
-    Row("norms", norms.keep_norms, _unless_forced, "norm", reason=Rule.NORM),
     Row(
         "squares and quotients",
         extremes.keep_in_range,
@@ -143,6 +135,7 @@ RULES: tuple[Row, ...] = (
         reason=Rule.LEAVES_RANGE,
     ),
     Row("joined values", contract.keep_joined, _unless_forced, "joined", reason=Rule.JOINED),
+    Row("needs", needs.keep_needed, _unless_forced, "need", reason=Rule.NEEDED),
     Row("inaccurate kernels", exact.take_inaccurate_off_lists, difference="inaccurate-kernel", reason=Rule.INACCURATE),
     Row("2 deny list and what uses it", rules.spread_deny),
     Row("tensor lists after pass 2", tensor_lists.match_clusters),
@@ -154,10 +147,8 @@ RULES: tuple[Row, ...] = (
     Row("7 recurrent edges", loops.match_recurrent_edges),
     Row("cost model", economy.drop_unprofitable, _where_amp_tf_chooses),
     Row("lone narrow sums", exact.drop_narrow_sums, difference="narrow-sum", reason=Rule.SUMS),
-    Row("promoted differences", differences.promote_differences, difference="difference", reason=Rule.DIFFERENCE),
     Row("carried values", carriers.leave_carried_values, difference="carried-value", reason=Rule.CARRIED),
     Row("picked values", carriers.leave_picked_values, difference="picked-value"),
-    Row("cut off", carriers.leave_cut_off, _unless_memory_is_weighed, "cut-off", reason=Rule.CUT_OFF),
     Row("maxima", exact.match_maxima, difference="lost-maximum", reason=Rule.COMPARED),
     Row("loop entries", loops.match_entries, difference="loop-entry"),
     Row("fused products", rules.match_fused_types),

@@ -50,17 +50,14 @@ class Rule(enum.IntEnum):
     WHOLE_NUMBERS = 124
     COMPARED = 125
     RUNNING_SUM = 126
-    DIFFERENCE = 127
     LEAVES_RANGE = 128
     INACCURATE = 129
     CARRIED = 130
-    CENTRED = 131
-    NORM = 132
     NO_FUSED_KERNEL = 133
     JOINED = 134
     KEPT_BY_LOCK = 135
     PICKED = 136
-    CUT_OFF = 137
+    NEEDED = 138
 
     @property
     def converts(self) -> bool:
@@ -77,8 +74,6 @@ class Rule(enum.IntEnum):
 FORCED = frozenset({Rule.FORCED_BY_LEVEL, Rule.FORCED_BY_NAME, Rule.FORCED_BY_SCOPE})
 #: The rules by which a product cannot be 16 bit.
 IMPOSSIBLE = frozenset({Rule.NO_FUSED_KERNEL, Rule.NO_KERNEL, Rule.TYPE_NOT_ALLOWED})
-#: The rules by which what a node computes is float32 because 16 bit would not hold what matters of it.
-KEPT = frozenset({Rule.CENTRED, Rule.DIFFERENCE, Rule.JOINED, Rule.NORM, Rule.RUNNING_SUM})
 
 _WORDS = {
     Rule.ALLOW_LIST: "its op is on the allow list",
@@ -123,15 +118,11 @@ _WORDS = {
     Rule.WHOLE_NUMBERS: "it computes what becomes whole numbers, a phase or a place, by {cause}",
     Rule.COMPARED: "it is compared for equality, in float32, with the values that it was selected from",
     Rule.RUNNING_SUM: "it is a part of a running sum, from which 16 bit would lose small terms",
-    Rule.DIFFERENCE: "it computes a difference, or what goes into one, that is then divided, rooted, logged or "
-    "exponentiated",
     Rule.LEAVES_RANGE: "it is a square or a quotient, which leaves float16's range for ordinary values",
     Rule.INACCURATE: "its 16-bit kernel loses small results",
-    Rule.CENTRED: "it takes a weighted mean off values, which then add up to zero, or is a part of that mean",
-    Rule.NORM: "it computes the root of a sum of squares, by which a whole vector is then divided",
     Rule.JOINED: "it joins float32 data to what a product gave, at the size of the data",
     Rule.PICKED: "it picks a part of a larger float32 tensor, and what it picks is cast instead",
-    Rule.CUT_OFF: "what lies between it and every product stays in float32",
+    Rule.NEEDED: "it is or is used by a difference, a root or a logarithm, which would show its rounding, by {cause}",
     Rule.CARRIED: "it passes a float32 value through unchanged, also to nodes in float32",
 }
 
@@ -169,5 +160,6 @@ class Reason:
     balance: Balance | None = None
 
     def __str__(self) -> str:
-        words = self.rule.words.replace("{cause}", repr(self.cause))
+        words = self.rule.words if self.cause else self.rule.words.replace(", by {cause}", "")
+        words = words.replace("{cause}", repr(self.cause))
         return f"{words} ({self.detail})" if self.detail else words

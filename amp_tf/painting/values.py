@@ -100,9 +100,13 @@ class Values:
             found[first.dst_node[(first.src_node == second.src_node) & (first.src_port == second.src_port)]] = True
         return found
 
-    def upstream(self, seeds: Mask, through: Mask) -> Mask:
-        """What the seeds read, and what that reads, through some nodes; only nodes of ``through`` are reached."""
-        return self._flood(seeds, through, self._links.fanin_start, self._links.fanin)
+    def upstream(self, seeds: Mask, through: Mask, causes: dict[int, int] | None = None) -> Mask:
+        """What the seeds read, and what that reads, through some nodes; only nodes of ``through`` are reached.
+
+        Args:
+            causes: gets each node that is reached with the one from which it was.
+        """
+        return self._flood(seeds, through, self._links.fanin_start, self._links.fanin, causes)
 
     def downstream(self, seeds: Mask, through: Mask) -> Mask:
         """What reads the seeds, and what reads that, through some nodes; only nodes of ``through`` are reached."""
@@ -118,7 +122,14 @@ class Values:
         links = Adjacency(self.sources[edges], self.readers[edges], self.view.node_count)
         return self._flood(seeds, np.ones(self.view.node_count, np.bool_), links.fanout_start, links.fanout)
 
-    def _flood(self, seeds: Mask, through: Mask, starts: Sequence[int], neighbours: Sequence[int]) -> Mask:
+    def _flood(
+        self,
+        seeds: Mask,
+        through: Mask,
+        starts: Sequence[int],
+        neighbours: Sequence[int],
+        causes: dict[int, int] | None = None,
+    ) -> Mask:
         is_open = bytearray(through.tobytes())
         reached = bytearray(len(is_open))
         stack: list[int] = np.flatnonzero(seeds).tolist()
@@ -129,6 +140,8 @@ class Values:
                     is_open[neighbour] = 0
                     reached[neighbour] = 1
                     stack.append(neighbour)
+                    if causes is not None:
+                        causes[neighbour] = node
         found: Mask = np.frombuffer(reached, np.bool_).copy()
         return found
 

@@ -227,7 +227,7 @@ def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> 
     result = function
     if casts:
         result = editor.apply_to_function(function, view.names, view.signatures, casts)
-        _verify(view, lambda: read_function(result, job.templates), NO_EDITS, job)
+        _verify(view, lambda: read_function(result, job.templates))
     return result, [report]
 
 
@@ -242,7 +242,7 @@ def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest
     result = editor.apply_to_graph(graph.node, view.names, form.edits.then(casts), rest)
     del casts  # verification takes the most memory
     names = painting.view.names
-    _verify(view, lambda: read_nodes(read_table(result), job.templates, names), form.edits, job)
+    _verify(view, lambda: read_nodes(read_table(result), job.templates, names), form)
     return result, report
 
 
@@ -274,11 +274,12 @@ def _rewrite_library(library: Any, job: Job) -> list[GraphReport]:
     return reports
 
 
-def _verify(before: GraphView, read: Callable[[], GraphView], edits: Edits, job: Job) -> None:
+def _verify(before: GraphView, read: Callable[[], GraphView], form: Form | None = None) -> None:
     """Judges a result of ours, which is read here: what is wrong with it is no mistake of the graph's."""
     cause = None
     try:
-        violation = verify.find_violation(before, read(), edits, job.templates)
+        edited = (form.edits, form.view) if form else ()
+        violation = verify.find_violation(before, read(), *edited)
     except GraphError as error:
         violation, cause = f"{error.where}: {error.what}", error
     if violation:

@@ -121,10 +121,11 @@ def with_split_products(form: Form, painting: Painting, job: Job) -> tuple[Form,
         The form and its painting; those that were given where nothing is split.
     """
     target = job.resolution.target
-    if target is None or target.device_type != CPU_DEVICE or job.resolution.uses_cost_model:
+    if target is None or target.device_type != CPU_DEVICE:
         return form, painting
     reasons = {Rule.PRESERVED, *(row.reason for row in RULES if row.reason)}
-    wanted = [node for node in form.view.nodes_with(FUSED_PRODUCTS) if painting.reason(node).rule in reasons]
+    stays = (node for node in form.view.nodes_with(FUSED_PRODUCTS) if painting.reason(node).rule in reasons)
+    wanted = dict.fromkeys([*painting.to_split, *stays])
     chains = {node: parts for node in wanted if (parts := _parts(form, node))}
     for _ in range(_ATTEMPTS):
         if not chains:

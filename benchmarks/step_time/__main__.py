@@ -3,6 +3,7 @@
     python -m benchmarks.step_time                                                      the whole table of a CPU
     python -m benchmarks.step_time --models convnet --batches 8 16 32 64                one model by batch size
     python -m benchmarks.step_time --ways fit_jit,predict_jit --modes float32,amp_tf    under XLA
+    python -m benchmarks.step_time --modes float32,policy,amp_tf,amp_tf@../before       another checkout's amp_tf, too
 
 One process for each model and mode; the modes take turns over the rounds, so that what slows the machine down slows all
 of them. Medians, ratios with their spread, peak resident memory, time of the first step, and how far the losses of the

@@ -32,6 +32,7 @@ class Mode:
         without: the part of the rewrite that is left out, of :data:`benchmarks.step_time.parts.PARTS`.
         python: the Python that runs it.
         made_by: the module that makes the environment of that Python.
+        checkout: whose amp_tf is at work, its C part compiled; ``None`` for this one.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Mode:
     without: str = ""
     python: Path = Path(sys.executable)
     made_by: str = ""
+    checkout: Path | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -55,8 +57,21 @@ class Mode:
         return (self.reaches_xla or not way.jit) and (self.reaches_training or not way.trains)
 
 
+class _Modes(dict[str, "Mode"]):
+    """Modes by name; a name with a path behind ``@`` is that mode with the amp_tf of another checkout."""
+
+    def __missing__(self, name: str) -> Mode:
+        mode, separator, path = name.partition("@")
+        if not separator or not self[mode].is_ours:
+            raise KeyError(name)
+        return dataclasses.replace(self[mode], name=name, title=f"{self[mode].title} of {path}", checkout=Path(path))
+
+
 def modes(precision: str) -> dict[str, Mode]:
-    """The modes for one 16-bit type, ``"bfloat16"`` or ``"float16"``; float32 comes first."""
+    """The modes for one 16-bit type, ``"bfloat16"`` or ``"float16"``; float32 comes first.
+
+    ``amp_tf@PATH`` is amp_tf as it is in another checkout.
+    """
     forced = {**_SWITCH, "AMP_TF_PRECISION": precision}
     option = "auto_mixed_precision_onednn_bfloat16" if precision == "bfloat16" else "auto_mixed_precision"
     rows = (
@@ -83,7 +98,7 @@ def modes(precision: str) -> dict[str, Mode]:
             for part in PARTS.values()
         ),
     )
-    return {row.name: row for row in rows}
+    return _Modes({row.name: row for row in rows})
 
 
 @dataclasses.dataclass(frozen=True)

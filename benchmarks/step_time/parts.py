@@ -46,12 +46,8 @@ CONTRACT = {
     "inaccurate kernels": "keeps kernels in float32 that are less accurate than their type",
     "results": "keeps in float32 what no product uses any more",
     "running sums": "keeps sums in float32 that come back to be added to",
-    "differences": "keeps differences in float32 whose roundings are shown at full size",
-    "centred values": "keeps in float32 what takes a mean off its values, as the gradient of a softmax does",
-    "norms": "keeps roots of sums of squares in float32",
+    "needs": "keeps in float32 what is subtracted, and what roots and logarithms are taken of",
     "carried values": "casts behind what hands a float32 value on to 16 bit and to float32",
-    "cut off": "keeps in float32 what other rules cut off from every product",
-    "promoted differences": "keeps differences in float32 of which one side is",
     "squares and quotients": "keeps these in float32 beside float16",
 }
 _CONTRACT_SHOWN_BY = tuple(
@@ -163,7 +159,7 @@ PARTS = {
         ),
         Part(
             "numerical contract",
-            "keeps in float32 what 16 bit would lose: results, running sums, differences, squares and quotients",
+            "keeps in float32 what 16 bit would lose: results, running sums, needs, squares and quotients",
             _rules(*CONTRACT),
             _CONTRACT_SHOWN_BY,
         ),

@@ -46,6 +46,7 @@ class Row:
         losses: of the first steps: Keras' running means (a custom loop's: each step's own); empty for inference.
         converted, casts: nodes that amp_tf converted and casts that it inserted, in all graphs of the first steps.
         error: why there are no figures, else empty.
+        amp_tf: the folder of the package that was at work, where the mode names a checkout.
     """
 
     model: str
@@ -59,6 +60,7 @@ class Row:
     converted: int = 0
     casts: int = 0
     error: str = ""
+    amp_tf: str = ""
 
 
 class Process:
@@ -139,13 +141,15 @@ def measure(model: str, batch: int | None, modes: Sequence[Mode], ways: Sequence
     """
     rows = []
     workers: dict[str, Worker] = {}
+    packages: dict[str, str] = {}
 
     def prepared(mode: Mode, way: Way) -> Row:
         try:
             if mode.name not in workers:
                 workers[mode.name] = Worker(model, mode, batch, settings)
-                workers[mode.name].ask(do="versions")  # its imports are over before the first step is timed
-            row = _prepared(workers[mode.name], model, way, mode)
+                # Its imports are over before the first step is timed.
+                packages[mode.name] = _package_at_work(mode, workers[mode.name].ask(do="versions")["amp_tf"])
+            row = dataclasses.replace(_prepared(workers[mode.name], model, way, mode), amp_tf=packages[mode.name])
         except RuntimeError as error:
             if mode.name in workers:
                 workers.pop(mode.name).close()
@@ -174,3 +178,16 @@ def _prepared(worker: Worker, model: str, way: Way, mode: Mode) -> Row:
     answer = worker.ask(do="prepare", way=way.name)
     answer["losses"] = tuple(answer["losses"])
     return Row(model, way.name, mode.name, **answer)
+
+
+def _package_at_work(mode: Mode, folder: str) -> str:
+    """The folder of the amp_tf that a process imported, where the mode says whose that has to be; else nothing.
+
+    Raises:
+        RuntimeError: it is another one, or none.
+    """
+    if mode.checkout is None:
+        return ""
+    if folder != str(mode.checkout.resolve() / "amp_tf"):
+        raise RuntimeError(f"{mode.name} imported amp_tf from {folder or 'nowhere'}, not from {mode.checkout}.")
+    return folder

@@ -95,6 +95,8 @@ def table(rows: Sequence[Row], modes: Sequence[Mode]) -> str:
         cells += [ratio_cell(by_mode[mode.name], reference) if mode.name in by_mode else "–" for mode in others]
         lines.append("| " + " | ".join([*cells, *_subject_cells(by_mode)]) + " |")
     lines += ["", *_means(found, others)]
+    others_amp_tf = dict.fromkeys((row.mode, row.amp_tf) for row in rows if row.amp_tf)
+    lines += [f"{mode}: the package in {folder}" for mode, folder in others_amp_tf]
     lines += [f"{row.model} {row.way} {row.mode}: {row.error.splitlines()[-1]}" for row in rows if row.error]
     return "\n".join(lines)
 

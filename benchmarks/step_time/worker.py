@@ -13,6 +13,7 @@ import os
 import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from benchmarks.models import benchmark
@@ -23,8 +24,16 @@ FIRST_STEPS = 8
 """Steps that the first fit of each way makes: their losses are compared between modes; all but the first warm up."""
 
 
-def _switch_on_amp_tf() -> None:
-    """Does what the .pth file of an installed amp_tf does at the start of Python; a second time changes nothing."""
+def _switch_on_amp_tf(checkout: Path | None) -> None:
+    """Does what the .pth file of an installed amp_tf does at the start of Python; a second time changes nothing.
+
+    Args:
+        checkout: whose amp_tf it is to be, in place of the one that is installed.
+    """
+    if checkout:
+        sys.modules.pop("_amp_tf_start", None)
+        sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "_amp_tf_start"]
+        sys.path.insert(0, str(checkout.resolve()))
     if os.environ.get("TF_ENABLE_AUTO_MIXED_PRECISION"):
         import _amp_tf_start
 
@@ -173,7 +182,7 @@ def _steps_in(seconds: float, step_s: float) -> int:
 
 def set_up(mode: Mode) -> None:
     """Puts this process into a mode, but for the policy of its models; call it before TensorFlow is imported."""
-    _switch_on_amp_tf()
+    _switch_on_amp_tf(mode.checkout)
     import tensorflow as tf
 
     if mode.without:
@@ -202,7 +211,9 @@ def main() -> int:
         elif command["do"] == "profile" and runner is not None:
             answer = profiled_round(runner, command["seconds"], step_s)
         else:
-            answer = {"tensorflow": tf.__version__, "keras": keras.__version__}
+            ours = sys.modules.get("amp_tf")
+            folder = str(Path(ours.__file__).parent) if ours is not None and ours.__file__ else ""
+            answer = {"tensorflow": tf.__version__, "keras": keras.__version__, "amp_tf": folder}
         print(json.dumps(answer), file=answers, flush=True)
     return 0
 

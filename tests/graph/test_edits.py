@@ -119,7 +119,7 @@ def test_folded_nodes_read_what_was_planned():
     ]
     assert list(proto.node[6].attr["value"].tensor.int_val) == [1, 3]
     assert "N" not in proto.node[SHIFTED].attr
-    assert find_violation(view, read_graph(proto, Templates()), FOLD, Templates()) == ""
+    assert find_violation(view, read_graph(proto, Templates()), FOLD, view.after(FOLD, Templates())) == ""
 
 
 def test_a_split_node_has_other_data_inputs_and_waits_as_before():
@@ -130,7 +130,7 @@ def test_a_split_node_has_other_data_inputs_and_waits_as_before():
         ("AddV2", ["x", "y", "^x"]),
     ]
     assert "N" not in proto.node[WHOLE].attr
-    assert find_violation(view, read_graph(proto, Templates()), PARTED, Templates()) == ""
+    assert find_violation(view, read_graph(proto, Templates()), PARTED, view.after(PARTED, Templates())) == ""
     assert sorted(PARTED.links(PART)) == [(0, PART), (0, PART), (1, PART), (2, WHOLE), (PART, WHOLE)]
 
 
@@ -147,7 +147,7 @@ def test_a_new_read_and_its_enter_are_those_of_the_loop_elsewhere():
     assert enter.attr["parallel_iterations"].i == 7
     assert list(proto.node[READ].input) == ["w_in", "^x_in", "^enter"]
     assert list(proto.node[PRODUCT].input) == ["x_in", "enter"]
-    assert find_violation(view, read_graph(proto, Templates()), edits, Templates()) == ""
+    assert find_violation(view, read_graph(proto, Templates()), edits, view.after(edits, Templates())) == ""
 
 
 def test_new_edges_are_told_with_control_edges():
@@ -191,6 +191,17 @@ def test_edits_of_the_graph_that_edits_make_are_edits_of_the_graph_before(text, 
         assert each.names == [*middle.names, "cast"]
     assert twice.dtypes == at_once.dtypes
     assert HALF in twice.dtypes
+
+
+def test_a_node_that_is_made_anew_keeps_no_input_that_was_given_to_what_it_was():
+    before = view_of(SPLITTING)
+    shared = Edits(rewires=(Rewire(WHOLE, 1, 0, 0),))
+    middle = before.after(shared, Templates())
+    both = shared.then(PARTED)
+    twice, at_once = middle.after(PARTED, Templates()), before.after(both, Templates())
+    assert twice.inputs(WHOLE) == at_once.inputs(WHOLE) == [(PART, 0), (2, 0)]
+    written_nodes = {node.name: node for node in written(SPLITTING, both)[1].node}
+    assert list(written_nodes["whole"].input) == ["part", "z", "^x"]
 
 
 def test_nothing_then_edits_and_edits_then_nothing_are_the_edits():

@@ -219,10 +219,10 @@ def test_what_was_not_planned_is_found_after_splitting(tamper, found):
 
 def check_found(text, edits, tamper, found):
     before, proto = written(text, edits)
-    assert find_violation(before, read_graph(proto, Templates()), edits, Templates()) == ""
+    assert find_violation(before, read_graph(proto, Templates()), edits, before.after(edits, Templates())) == ""
     tamper(proto.node)
     try:
-        violation = find_violation(before, read_graph(proto, Templates()), edits, Templates())
+        violation = find_violation(before, read_graph(proto, Templates()), edits, before.after(edits, Templates()))
     except GraphError as error:
         violation = str(error)
     assert re.search(found, violation)
@@ -234,13 +234,15 @@ def check_found(text, edits, tamper, found):
     ids=["folding", "splitting", "hoisting"],
 )
 def test_a_graph_in_which_nothing_was_edited_is_not_the_planned_one(text, edits):
-    assert find_violation(view(text), view(text), edits, Templates())
+    assert find_violation(view(text), view(text), edits, view(text).after(edits, Templates()))
 
 
 def test_a_cycle_that_edits_make_is_found():
     edits = Edits(rewires=(Rewire(CONV, 1, SCALED, 0),))
     before, proto = written(FOLDING, edits)
-    assert "is on a cycle" in find_violation(before, read_graph(proto, Templates()), edits, Templates())
+    assert "is on a cycle" in find_violation(
+        before, read_graph(proto, Templates()), edits, before.after(edits, Templates())
+    )
 
 
 def test_a_cycle_that_a_waiting_cast_makes_is_found():

@@ -34,7 +34,6 @@ STANDING = {
     "loss_scaling/recognizing/powers.py": {"Const", "Identity", "Merge", "ReadVariableOp", "While", "ZerosLike"},
     "offline/explain.py": {"BiasAdd"},
     "painting/contract.py": {"BiasAdd", "Const", "NextIteration"},
-    "painting/differences.py": {"Mul", "Neg"},
     "painting/economy.py": {"Enter"},
     "painting/extremes.py": {"Mul"},
     "painting/gelus.py": {"Const"},

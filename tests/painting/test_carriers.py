@@ -105,25 +105,3 @@ def test_of_what_is_no_variable_and_of_unknown_size_nothing_is_moved(settings):
 @both
 def test_rows_that_the_user_forces_are_16_bit(settings):
     assert painted(INPUT + TABLE, force_f16=("^found$",), **settings).f16 == "found a"
-
-
-ZERO = INPUT + "given = Digamma(x)\nsame = Identity(given)\na = MatMul(same, y)\nminus = Neg(same)\n"
-
-
-@both
-def test_what_is_cut_off_from_every_product_is_float32(settings):
-    """The gradient of ``y - y`` is zero, not what rounds off one of its two parts."""
-    result = painted(ZERO + "none = AddN(same, minus)\nb = MatMul(none, y)", **settings)
-    assert result.f16 == "a b"
-    assert result.rule("minus") is Rule.CUT_OFF
-
-
-@both
-def test_what_a_product_reads_is_not_cut_off(settings):
-    assert painted(ZERO + "b = MatMul(minus, y)", **settings).f16 == "same a minus b"
-
-
-@both
-def test_what_is_forced_is_never_cut_off(settings):
-    text = ZERO + "none = AddN(same, minus)\nb = MatMul(none, y)"
-    assert painted(text, force_f16=("^minus$",), **settings).f16 == "a minus b"

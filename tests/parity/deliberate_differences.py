@@ -129,16 +129,10 @@ DELIBERATE_DIFFERENCES = (
         "amp_tf runs without this rule",
     ),
     DeliberateDifference(
-        "difference",
-        "TensorFlow converts differences of values that are nearly alike, and what is left of them is made of "
-        "roundings: a variance below zero, a quotient by zero. In amp_tf a difference that is divided, rooted, logged "
-        "or exponentiated stays in float32, with what it is made of.",
-        "amp_tf runs without this rule",
-    ),
-    DeliberateDifference(
-        "norm",
-        "TensorFlow converts the mean of squares of an RMSNorm with its root, three or four roundings that change a "
-        "whole row alike. In amp_tf the root of a sum of squares stays in float32, from the squares on.",
+        "need",
+        "TensorFlow converts what is subtracted, and what a root or a logarithm is taken of, and what is left of values "
+        "that are nearly alike is made of roundings: a variance below zero, a logarithm of zero. In amp_tf these stay "
+        "in float32, back to the product.",
         "amp_tf runs without this rule",
     ),
     DeliberateDifference(
@@ -185,12 +179,6 @@ DELIBERATE_DIFFERENCES = (
         "picked-value",
         "TensorFlow converts a gather before a product, and casts the whole table of embeddings in each step. In "
         "amp_tf the rows that were looked up are cast, if there are fewer and no product reads the table itself.",
-        "amp_tf runs without this rule",
-    ),
-    DeliberateDifference(
-        "cut-off",
-        "TensorFlow leaves in 16 bit what its last passes have cut off from every product, two casts around an op. In "
-        "amp_tf it stays in float32: of y - y, the gradient is zero, and was the rounding of one of its two parts.",
         "amp_tf runs without this rule",
     ),
     DeliberateDifference(

@@ -107,7 +107,7 @@ def test_infer_follow_order() -> None:
     def build() -> None:
         x = matmul(constant("input"), "allow1")
         for i in range(3):
-            x = raw.Sqrt(x=x, name=f"infer{i}")
+            x = raw.Tanh(x=x, name=f"infer{i}")
         tf.identity(matmul(tf.exp(x), "allow2"), name="fetch")
 
     graph_def = graph_of(build)
@@ -277,7 +277,7 @@ def test_running_sum(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", [FP16, BF16])
-def test_difference(mode: Mode) -> None:
+def test_need(mode: Mode) -> None:
     def build() -> None:
         product = matmul(constant("input"), "allow1")
         far = raw.Mul(x=product, y=constant("two", 2.0), name="infer1")
@@ -287,21 +287,6 @@ def test_difference(mode: Mode) -> None:
     original, ours = both(graph_of(build), mode)
     assert {"allow1", "infer1", "infer2"} <= original
     assert ours & {"allow1", "allow2", "infer1", "infer2"} == {"allow1", "allow2"}
-
-
-@pytest.mark.parametrize("mode", [FP16, BF16])
-def test_norm(mode: Mode) -> None:
-    def build() -> None:
-        product = matmul(constant("input"), "allow1")
-        squares = raw.Mul(x=product, y=product, name="infer1")
-        root = raw.Sqrt(x=raw.Mean(input=squares, axis=[1], keep_dims=True, name="infer2"), name="infer3")
-        tf.identity(matmul(raw.Mul(x=product, y=root, name="infer4"), "allow2"), name="fetch")
-
-    original, ours = both(graph_of(build), mode)
-    norm = {"infer1"} if mode is FP16 else {"infer1", "infer2", "infer3"}  # sums are on float16's deny list
-    assert original >= norm
-    assert not ours & norm
-    assert ours >= {"allow1", "allow2"}
 
 
 @pytest.mark.parametrize("op", [tf.nn.elu, tf.nn.log_softmax])
@@ -339,18 +324,6 @@ def test_picked_value(mode: Mode) -> None:
     original, ours = both(graph_of(build), mode)
     assert {"found", "allow1"} <= original
     assert ours & {"found", "allow1"} == {"allow1"}
-
-
-def test_cut_off() -> None:
-    def build() -> None:
-        same = tf.identity(tf.math.digamma(constant("input")), name="same")
-        matmul(same, "allow1")
-        none = tf.add_n([same, tf.negative(same, name="minus")], name="none")
-        tf.identity(matmul(none, "allow2"), name="fetch")
-
-    original, ours = both(graph_of(build), BF16)
-    assert {"same", "allow1", "minus", "allow2"} <= original
-    assert ours & {"same", "allow1", "minus", "none", "allow2"} == {"allow1", "allow2"}
 
 
 def test_joined() -> None:

@@ -174,8 +174,8 @@ def test_what_is_kept_for_accuracy_gains_what_it_is_without_its_rule():
 
     graph = traced(variance, (64, 64), (64, 64))
     base = reported(graph)
-    (row,) = (row for row in base.to_dict()["blockers"] if row["what"] == "differences")
-    with without(["differences", "promoted differences"]):
+    (row,) = (row for row in base.to_dict()["blockers"] if row["what"] == "needs")
+    with without(["needs"]):
         assert in_f16(reported(graph)) - in_f16(base) == row["gain"] > 0
     assert row["kind"] == "accuracy"
 

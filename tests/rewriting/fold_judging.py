@@ -78,7 +78,7 @@ def _fold(graph: NormalizedGraph) -> tuple[Form | None, GraphDef]:
     if not folded.edits:
         return None, graph.graph_def
     result = parse_graph(apply_to_graph(data.node, view.names, folded.edits, data.rest_data))
-    violation = find_violation(view, read_graph(result, job.templates), folded.edits, job.templates)
+    violation = find_violation(view, read_graph(result, job.templates), folded.edits, folded.view)
     if violation:
         raise ValueError(violation)
     return folded, result

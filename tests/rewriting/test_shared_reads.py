@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import amp_tf
+from amp_tf.graph.edits import Edits
 from amp_tf.reporting import process
 from tests.small_graphs import graph
 
@@ -93,3 +96,35 @@ def test_updates_inside_of_a_step_are_seen():
     with amp_tf.enable(BF16):
         np.testing.assert_allclose(steps(x).numpy(), 4.0 * x)  # exact: all are powers of two
     np.testing.assert_allclose(variable.numpy(), 6.0 * np.eye(8))
+
+
+TWICE = (
+    X
+    + """
+b = VarHandleOp()
+r1 = ReadVariableOp(v)
+r2 = ReadVariableOp(v)
+b1 = ReadVariableOp(b)
+b2 = ReadVariableOp(b)
+one = _FusedMatMul(x, r1, b1) num_args=1 fused_ops=['BiasAdd']
+two = _FusedMatMul(one, r2, b2) num_args=1 fused_ops=['BiasAdd']
+left = Sub(one, two)
+out = MatMul(left, x)
+"""
+)
+
+
+def test_what_reads_a_shared_variable_can_be_split_as_well():
+    inputs = {node.name: list(node.input) for node in amp_tf.rewrite(graph(TWICE), BF16).graph.node}
+    assert inputs["one"] == ["one-MatMul-0-AmpTfSplit-0-CastToFp32-0-AutoMixedPrecision", "b1"]
+    assert inputs["two"] == ["two-MatMul-0-AmpTfSplit-0-CastToFp32-0-AutoMixedPrecision", "b1"]
+
+
+def test_verification_finds_changes_that_are_put_together_wrongly(monkeypatch):
+    def together(edits, later):
+        names = [field.name for field in dataclasses.fields(Edits)]
+        return Edits(*(getattr(edits, name) + getattr(later, name) for name in names))
+
+    monkeypatch.setattr(Edits, "then", together)
+    with pytest.raises(amp_tf.RewriteError, match=r"did not pass verification: inputs kept: input 1 of 'two'"):
+        amp_tf.rewrite(graph(TWICE.replace("r2, b2", "r2, b1")), BF16)
