@@ -246,18 +246,12 @@ DECOMPOSING = Trait(
     """Cholesky LogMatrixDeterminant Lu MatrixDeterminant MatrixInverse MatrixSolve MatrixSolveLs MatrixTriangularSolve
     Qr SelfAdjointEigV2 Svd TridiagonalSolve"""
 )
-#: Ops that give logarithms, or what differs from them by a constant.
-LOG_VALUES = Trait("Log LogSoftmax")
 #: Ops that add or average many values.
 TOTALS = Trait("Mean Sum")
 #: Ops that give values without their sign.
 UNSIGNED = Trait("Abs Square SquaredDifference")
-#: Ops that take a root, which ends a norm.
+#: Ops that take a root.
 ROOTS = Trait("Rsqrt Sqrt")
-#: Ops that give the larger or smaller of two values.
-BOUNDS = Trait("Maximum Minimum")
-#: Ops whose results add up to one.
-SHARES = Trait("Softmax")
 #: Ops that may make much of a small change of their input.
 MAGNIFYING = Trait(
     """Acos Acosh Asin Atanh CumulativeLogsumexp Div DivNoNan Exp Expm1 Inv Log Log1p LogMatrixDeterminant Pow
@@ -276,6 +270,8 @@ RANGING_GRADIENTS = Trait("InvGrad ReciprocalGrad RsqrtGrad SqrtGrad")
 INACCURATE = Trait("Elu LogSoftmax Selu")
 #: Ops that take the mean off their values and divide by the deviation.
 NORMALIZING = Trait("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 _FusedBatchNormEx")
+#: Their gradients, which keep their sums in float32 whatever the type of their input.
+NORMALIZING_GRADIENTS = Trait("FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3")
 #: Ops that kernels compute together with the product before them: its result is rounded once for both.
 FOLLOWING = Trait("BiasAdd BiasAddV1 LeakyRelu Relu Relu6")
 #: Ops that XLA compiles in float32 alone. It registers its kernels when it first compiles, which is after functions are
@@ -285,15 +281,6 @@ FLOAT32_ONLY_IN_XLA = Trait("MaxPoolGradGrad MaxPoolGradGradV2 MaxPool3DGradGrad
 MASKED = {
     **dict.fromkeys(Trait("LeakyReluGrad Relu6Grad ReluGrad"), (1,)),
     **dict.fromkeys(Trait("MaxPool3DGrad MaxPoolGrad MaxPoolGradV2"), (0, 1)),
-}
-#: Ops that give values as they came, or zero, or a bound.
-BOUNDING = Trait("Relu Relu6 Relu6Grad ReluGrad")
-#: Products of two matrices, or of stacks of them, by their two last axes.
-MATRIX_PRODUCTS = Trait("BatchMatMul BatchMatMulV2 MatMul _FusedMatMul")
-#: Convolutions, and where their filter is: whether it is an input, and the number.
-FILTERS = {
-    **dict.fromkeys(Trait("Conv2D Conv2DBackpropInput Conv3D Conv3DBackpropInputV2 _FusedConv2D"), (True, 1)),
-    **dict.fromkeys(Trait("Conv2DBackpropFilter Conv3DBackpropFilterV2"), (False, 0)),
 }
 #: Sources of reference variables: what reads them by Identity or Enter must keep their type.
 REFERENCE_VARIABLES = Trait("Variable VariableV2")
@@ -399,8 +386,6 @@ ENDING_ORIGINS = Trait(
     "Atan Cos Erf Erfc LogSoftmax Sigmoid Sign Sin Softmax Softsign Square SquaredDifference Tanh _MklSwish",
     NORMALIZING,
 )
-#: Ops that raise e to a value.
-EXPONENTIALS = Trait("Exp Expm1")
 #: Ops that hand what they get to the functions that they name, from an input on, and on what these give.
 HANDING_OVER = {
     **dict.fromkeys(Trait("StatelessWhile While", CALLS), 0),

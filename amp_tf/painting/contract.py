@@ -11,8 +11,8 @@ above 65,504 and zero below 6e-8 whatever the scale, a loss in bfloat16 has thre
 
 *Running sums.* ``x = x + step`` in 16 bit stands still once a step is less than a 500th of x, in a loop or written out.
 
-*Differences.* What is left of two values that are nearly alike is made of their roundings; a quotient, root, logarithm
-or exponential of it shows them at full size (:mod:`amp_tf.painting.differences`).
+*Needs.* What is left of two values that are nearly alike is made of their roundings, and a root or a logarithm shows
+them at full size (:mod:`amp_tf.painting.needs`).
 
 TensorFlow's pass knows none of them. Each rule paints deny what the lists would convert; forced nodes stay forced.
 
@@ -32,6 +32,7 @@ from amp_tf.oplists.table import (
     ADDING,
     FOLLOWING,
     NORMALIZING,
+    NORMALIZING_GRADIENTS,
     READ_OPS,
     SCALING,
     STORING,
@@ -107,8 +108,8 @@ def keep_running_sums(canvas: Canvas) -> None:
             circling[cycle] = flow.computes[cycle].any()
     if stored := _stored_and_read(canvas):
         # A bias that a loss comes back to by way of a sum over all examples is no running sum. What a normalization
-        # keeps running is float32 whatever the type of its input.
-        apart = values.nodes_of({*TOTALS, *SUMS_IN_BFLOAT16, *NORMALIZING})
+        # keeps running, or its gradient sums, is float32 whatever the type of its input.
+        apart = values.nodes_of({*TOTALS, *SUMS_IN_BFLOAT16, *NORMALIZING, *NORMALIZING_GRADIENTS})
         for cycle in values.cycles(~flow.users & ~apart, stored):
             circling[cycle] |= flow.computes[cycle].any()
     if circling.any():

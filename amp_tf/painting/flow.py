@@ -6,7 +6,7 @@ import dataclasses
 import functools
 
 from amp_tf.graph.indices import Mask
-from amp_tf.oplists.table import BOUNDING, STORING
+from amp_tf.oplists.table import STORING
 from amp_tf.painting.origins import Origins
 from amp_tf.painting.values import Values
 
@@ -41,9 +41,3 @@ class Flow:
     def origins(self) -> Origins:
         """Where values come from."""
         return Origins.of(self.unmasked, self.users)
-
-    def rounded_already(self) -> Mask:
-        """What passes a product's values through unchanged: to round them again changes nothing."""
-        values = self.unmasked
-        exact = (self.is_open & ~self.computes) | values.nodes_of(BOUNDING)
-        return values.downstream(self.products, through=exact & (values.count_inputs() == 1))

@@ -82,6 +82,20 @@ def test_a_normalization_that_keeps_its_own_running_average_is_converted():
     assert painted(INPUT + text, **CPU).f16 == "a n b"
 
 
+def test_the_gradient_of_a_normalization_whose_scale_it_trains_is_converted():
+    """Its scale reads the variable that its result goes to, and is float32 on every list."""
+    text = """
+        handle = VarHandleOp() dtype=float32 shape=[4]
+        scale = ReadVariableOp(handle)
+        a = Conv2D(x, y) padding='SAME' strides=[1, 1, 1, 1]
+        n = FusedBatchNormGradV3(a, a, scale, z, z, z) is_training=true
+        stepped = Mul(n:1, z)
+        stored = AssignSubVariableOp(handle, stepped)
+        b = Conv2D(n, y) padding='SAME' strides=[1, 1, 1, 1]
+    """
+    assert painted(INPUT + text, **CPU).f16 == "a n b"
+
+
 @both
 def test_what_is_stored_serves_no_product_of_this_step(settings):
     """The gradient of a training loop's next step reads the variable, not what was stored in it."""

@@ -130,9 +130,9 @@ DELIBERATE_DIFFERENCES = (
     ),
     DeliberateDifference(
         "need",
-        "TensorFlow converts what is subtracted, and what a root or a logarithm is taken of, and what is left of values "
-        "that are nearly alike is made of roundings: a variance below zero, a logarithm of zero. In amp_tf these stay "
-        "in float32, back to the product.",
+        "TensorFlow converts what is subtracted, and what a root or a logarithm is taken of, and what is left of "
+        "values that are nearly alike is made of roundings: a variance below zero, a logarithm of zero. In amp_tf "
+        "these stay in float32, back to the product.",
         "amp_tf runs without this rule",
     ),
     DeliberateDifference(
