@@ -59,21 +59,14 @@ def targets(folder: Path) -> dict[str, Target]:
     return found | {CAREFUL: Target(CAREFUL, careful), GPU_TARGET: Target(GPU_TARGET)}
 
 
-def rewritten(trace: Trace, target: Target) -> bytes:
-    """The serialized graph that the amp_tf that is imported here makes of a trace; the trace's own if none changed."""
+def rewrite(trace: Trace, target: Target) -> Any:
+    """What the amp_tf that is imported here makes of a trace, a ``RewriteResult``; its graph is serialized."""
     from amp_tf.config import AmpConfig
     from amp_tf.rewriting.pipeline import rewrite_serialized
 
     config = AmpConfig() if target.table else AmpConfig(precision="float16", target="gpu")
-    result = rewrite_serialized(
-        trace.graph,
-        config,
-        hardware=_hardware(target.table),
-        preserve=trace.preserve,
-        functions=False,
-        shapes=trace,
-    )
-    return bytes(result.graph)
+    preserve, hardware = trace.preserve, _hardware(target.table)
+    return rewrite_serialized(trace.graph, config, hardware=hardware, preserve=preserve, functions=False, shapes=trace)
 
 
 @functools.cache
@@ -143,7 +136,7 @@ def main() -> int:
         for way in traces.WAYS:
             for target in wanted:
                 trace = traces.read(traces.path_of(asked.traces, name, way, target.device))
-                path_of(asked.out, name, way, target.name).write_bytes(rewritten(trace, target))
+                path_of(asked.out, name, way, target.name).write_bytes(rewrite(trace, target).graph)
     print(folder)
     return 0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.decisions import traces
 from benchmarks.decisions.figures import Figures, figures_of
-from benchmarks.decisions.rewriting import Target, path_of, rewritten
+from benchmarks.decisions.rewriting import Target, path_of, rewrite
 
 HEAD = "# model or block, way, target: products' work in 16 bit %, elements written in 16 bit %, casts, expected gain"
 
@@ -46,7 +46,7 @@ def _decided(name: str, job: tuple[Path, tuple[Target, ...], Path | None]) -> di
     found = {}
     for way, target in itertools.product(traces.WAYS, only):
         trace = traces.read(traces.path_of(kept, name, way, target.device))
-        graph = path_of(elsewhere, name, way, target.name).read_bytes() if elsewhere else rewritten(trace, target)
+        graph = path_of(elsewhere, name, way, target.name).read_bytes() if elsewhere else rewrite(trace, target).graph
         found[name, way, target.name] = figures_of(trace, graph, target.table)
     return found
 
