@@ -1,0 +1,156 @@
+"""The figures of a rewritten graph, found from the graph itself: one yardstick for every version of amp_tf.
+
+The graph is read with all types float32, beside a mask of the nodes that are 16 bit in it. Operations, runs and times
+are those of amp_tf's reports (:mod:`amp_tf.reporting.figures`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.decisions.traces import Trace
+
+_FLOAT = 1
+_F16 = frozenset({14, 19})  # bfloat16 and half, by their numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """What is decided for one graph.
+
+    Attributes:
+        products: the share of the products' work that is 16 bit, in per cent.
+        elements: the share of the elements of floating-point results, casts apart, that are 16 bit, in per cent.
+        casts: nodes that cast between float32 and 16 bit.
+        gain: how many times faster the cost model expects the graph to run; ``None`` where it knows no costs.
+    """
+
+    products: float
+    elements: float
+    casts: int
+    gain: float | None
+
+    def differs(self, other: Figures) -> bool:
+        """Whether a figure differs by more than 1 %."""
+        pairs = ((self.casts, other.casts), (self.gain or 1.0, other.gain or 1.0))
+        shares = ((self.products, other.products), (self.elements, other.elements))
+        return any(abs(ours - theirs) > 1.0 for ours, theirs in shares) or any(
+            abs(ours - theirs) > 0.01 * max(abs(theirs), 1e-9) for ours, theirs in pairs
+        )
+
+
+def figures_of(trace: Trace, graph: bytes, table: Path | None) -> Figures:
+    """The figures of what a trace became.
+
+    Args:
+        trace: the graph before.
+        graph: the graph now, serialized.
+        table: the file of the costs; ``None`` for a GPU.
+    """
+    before, now = _Graph.of(trace, trace.graph, table), _Graph.of(trace, graph, table)
+    gain = before.time / now.time if table else None
+    return Figures(
+        products=round(now.products, 1),
+        elements=round(now.elements, 1),
+        casts=now.casts - before.casts,
+        gain=None if gain is None else round(gain, 3),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Graph:
+    """One graph's own figures; the time is in ns, casts included."""
+
+    products: float
+    elements: float
+    casts: int
+    time: float
+
+    @classmethod
+    def of(cls, trace: Trace, data: bytes, table: Path | None) -> _Graph:
+        from amp_tf.graph.reader import read_graph
+        from amp_tf.graph.serialized import parse_graph
+        from amp_tf.graph.sizes import KnownShapes, element_count
+        from amp_tf.graph.templates import Templates
+        from amp_tf.oplists.cost_tables import SHIPPED, read_table
+        from amp_tf.oplists.table import SUCCESSORS
+        from amp_tf.oplists.targets import Resolution
+        from amp_tf.reporting.basis import Basis
+        from amp_tf.reporting.figures import Figures as NodeFigures
+        from amp_tf.reporting.figures import times_before_and_now
+
+        graph = parse_graph(data)
+        shapes = KnownShapes(trace.shapes if data == trace.graph else _shapes(graph, trace))
+        casts = [_cast(node) for node in graph.node]
+        is_f16 = np.array([_widen(node) for node in graph.node], np.bool_)
+        view = read_graph(graph, Templates(graph.library, SUCCESSORS))
+        figures = NodeFigures.of(view, shapes)
+        is_cast = np.array([cast is not None for cast in casts], np.bool_)
+        written = np.zeros(view.node_count)
+        for node, name in enumerate(view.names):
+            known = shapes.output_shapes(name)
+            for port, slot in enumerate(view.signatures[node].outputs):
+                if view.dtypes[view.base[node] + slot] == _FLOAT and port < len(known):
+                    written[node] += element_count(known[port]) or 0
+        written = np.where(is_cast, 0.0, written * figures.runs)
+        costs = read_table(table) if table else SHIPPED
+        basis = Basis(view, shapes, Resolution(None, "CPU", costs=costs), (), 0, paint=None)  # type: ignore[arg-type]
+        _, times = times_before_and_now(basis, figures, is_f16)
+        times[is_cast] = 0.0
+        for node in np.flatnonzero(is_cast).tolist():
+            known = shapes.output_shapes(view.names[node])
+            elements = (element_count(known[0]) if known else None) or 0
+            cost = costs.of_cast_to_f16 if casts[node] else costs.of_cast_to_float32
+            times[node] = cost(elements) * figures.runs[node]
+        return cls(
+            products=_share(figures.work[figures.is_product], is_f16[figures.is_product]),
+            elements=_share(written, is_f16),
+            casts=int(is_cast.sum()),
+            time=float(times.sum()),
+        )
+
+
+def _share(values: Any, mask: Any) -> float:
+    return 100.0 * float(values[mask].sum()) / max(float(values.sum()), 1e-9)
+
+
+def _cast(node: Any) -> bool | None:
+    """Whether a node casts float32 to 16 bit (true) or back (false); ``None`` if neither."""
+    if node.op != "Cast":
+        return None
+    source, result = node.attr["SrcT"].type, node.attr["DstT"].type
+    return result in _F16 if {source, result} in ({_FLOAT, number} for number in _F16) else None
+
+
+def _widen(node: Any) -> bool:
+    """Makes all 16-bit types of a node float32; whether it had any."""
+    had = False
+    for value in node.attr.values():
+        if value.type in _F16:
+            value.type, had = _FLOAT, True
+        for place, number in enumerate(value.list.type):
+            if number in _F16:
+                value.list.type[place], had = _FLOAT, True
+    return had
+
+
+def _shapes(graph: Any, trace: Trace) -> dict[str, list[Any]]:
+    """The shapes of the trace, and those of new nodes as TensorFlow infers them."""
+    from tensorflow.core.protobuf import meta_graph_pb2
+    from tensorflow.python.grappler import item
+
+    from amp_tf.graph.sizes import read_shape
+
+    if all(node.name in trace.shapes for node in graph.node):
+        return trace.shapes
+    meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
+    meta_graph.collection_def["train_op"].node_list.value.extend(trace.preserve)
+    found = item.Item(meta_graph).GetOpProperties()
+    new = {
+        name: [read_shape(port.shape) for port in ports] for name, ports in found.items() if name not in trace.shapes
+    }
+    return {**trace.shapes, **new}

@@ -1,0 +1,145 @@
+"""What an amp_tf, today's or another checkout's, makes of a trace for one of the targets.
+
+Of amp_tf it needs ``rewrite_serialized`` and tables of costs alone, so that older checkouts are asked the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.decisions import traces
+from benchmarks.decisions.traces import Trace
+
+ROOT = Path(__file__).resolve().parents[2]
+GPU_TARGET = "gpu-float16"
+CAREFUL = "unmeasured-cpu"
+"""A CPU without a table, such as an Intel with AMX: products are taken to gain the square root of Zen 5's gain."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What is rewritten for.
+
+    Attributes:
+        name: of the file of its table, or :data:`GPU_TARGET`.
+        table: that file; ``None`` for the GPU.
+    """
+
+    name: str
+    table: Path | None = None
+
+    @property
+    def device(self) -> str:
+        """The device type of its traces."""
+        return "CPU" if self.table else "GPU"
+
+
+def targets(folder: Path) -> dict[str, Target]:
+    """The targets by name: each shipped table by which bfloat16 pays, a CPU without one, and a GPU.
+
+    Args:
+        folder: where the files of the tables are put, for other checkouts to read the same ones.
+    """
+    from amp_tf.oplists.cost_tables import SHIPPED, SHIPPED_FOLDER, read_table
+
+    found = {}
+    for shipped in sorted(SHIPPED_FOLDER.glob("*.json")):
+        if read_table(shipped).gains:
+            found[shipped.stem] = Target(shipped.stem, Path(shutil.copy(shipped, folder)))
+    careful = folder / f"{CAREFUL}.json"
+    careful.write_text(SHIPPED.conservative("for a CPU that was not measured").to_json())
+    return found | {CAREFUL: Target(CAREFUL, careful), GPU_TARGET: Target(GPU_TARGET)}
+
+
+def rewrite(trace: Trace, target: Target) -> Any:
+    """What the amp_tf that is imported here makes of a trace, a ``RewriteResult``; its graph is serialized."""
+    from amp_tf.config import AmpConfig
+    from amp_tf.rewriting.pipeline import rewrite_serialized
+
+    config = AmpConfig() if target.table else AmpConfig(precision="float16", target="gpu")
+    preserve, hardware = trace.preserve, _hardware(target.table)
+    return rewrite_serialized(trace.graph, config, hardware=hardware, preserve=preserve, functions=False, shapes=trace)
+
+
+@functools.cache
+def _hardware(table: Path | None) -> Any:
+    from amp_tf.oplists.cost_tables import read_table
+    from amp_tf.oplists.hardware import Hardware
+
+    if table is None:
+        return Hardware(gpu_capabilities=((9, 0),))
+    return Hardware(cpu_has_bf16=True, cpu_has_avx512=True, costs=read_table(table))
+
+
+def path_of(folder: Path, name: str, way: str, target: str) -> Path:
+    """Where a rewritten graph is kept."""
+    return folder / f"{name}-{way}-{target}.pb"
+
+
+def rewrite_elsewhere(checkout: Path, kept: Path, out: Path, names: Iterable[str], only: Sequence[Target]) -> str:
+    """Rewrites traces by another checkout's amp_tf, in a process of its own.
+
+    Args:
+        checkout: that checkout, its C part compiled.
+        kept: the folder of the traces.
+        out: the folder for the rewritten graphs.
+        names: of models and blocks.
+        only: the targets.
+
+    Returns:
+        The folder of the amp_tf that was at work.
+
+    Raises:
+        subprocess.CalledProcessError: it failed; its last words are on stderr.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.decisions.rewriting",
+        "--checkout",
+        checkout,
+        "--traces",
+        kept,
+        "--out",
+        out,
+    ]
+    command += ["--tables", *(row.table for row in only if row.table), "--names", *names]
+    command += ["--gpu"] if any(row.table is None for row in only) else []
+    done = subprocess.run([*map(str, command)], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout.split()[-1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("checkout", "traces", "out"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--tables", type=Path, nargs="*", default=[])
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--names", nargs="+", required=True)
+    asked = parser.parse_args()
+    sys.path.insert(0, str(asked.checkout.resolve()))
+    import amp_tf
+
+    folder = Path(str(amp_tf.__file__)).parent
+    if folder != asked.checkout.resolve() / "amp_tf":
+        raise RuntimeError(f"amp_tf was imported from {folder}, not from {asked.checkout}.")
+    wanted = [*(Target(table.stem, table) for table in asked.tables), *([Target(GPU_TARGET)] if asked.gpu else [])]
+    for name in asked.names:
+        for way in traces.WAYS:
+            for target in wanted:
+                trace = traces.read(traces.path_of(asked.traces, name, way, target.device))
+                path_of(asked.out, name, way, target.name).write_bytes(rewrite(trace, target).graph)
+    print(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

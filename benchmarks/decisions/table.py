@@ -1,0 +1,81 @@
+"""The table: the figures of every model and block for every target, one row a line."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from benchmarks.decisions import traces
+from benchmarks.decisions.figures import Figures, figures_of
+from benchmarks.decisions.rewriting import Target, path_of, rewrite
+
+HEAD = "# model or block, way, target: products' work in 16 bit %, elements written in 16 bit %, casts, expected gain"
+
+Key = tuple[str, str, str]  #: model or block, way, target
+
+
+def decided(
+    names: Sequence[str], kept: Path, only: Sequence[Target], at_once: int, elsewhere: Path | None = None
+) -> dict[Key, Figures]:
+    """The figures of models and blocks; what is not traced yet is traced.
+
+    Args:
+        names: the models and blocks.
+        kept: the folder of the traces.
+        only: the targets.
+        at_once: processes.
+        elsewhere: a folder of rewritten graphs to take in place of what this amp_tf makes.
+    """
+    found: dict[Key, Figures] = {}
+    with ProcessPoolExecutor(at_once, mp_context=get_context("spawn"), max_tasks_per_child=25) as pool:
+        rows = pool.map(_decided, names, itertools.repeat((kept, tuple(only), elsewhere)))
+        for number, row in enumerate(rows, 1):
+            found |= row
+            print(f"\r{number} of {len(names)}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return found
+
+
+def _decided(name: str, job: tuple[Path, tuple[Target, ...], Path | None]) -> dict[Key, Figures]:
+    kept, only, elsewhere = job
+    traces.make(name, traces.WAYS, sorted({target.device for target in only}), kept)
+    found = {}
+    for way, target in itertools.product(traces.WAYS, only):
+        trace = traces.read(traces.path_of(kept, name, way, target.device))
+        graph = path_of(elsewhere, name, way, target.name).read_bytes() if elsewhere else rewrite(trace, target).graph
+        found[name, way, target.name] = figures_of(trace, graph, target.table)
+    return found
+
+
+def lines(found: Mapping[Key, Figures]) -> Iterator[str]:
+    """The table, one row a line."""
+    yield HEAD
+    for (name, way, target), row in found.items():
+        gain = "-" if row.gain is None else f"{row.gain:.3f}"
+        yield f"{name:32} {way:7} {target:16} {row.products:5.1f} {row.elements:5.1f} {row.casts:4} {gain:>6}"
+
+
+def read(path: Path) -> dict[Key, Figures]:
+    """The rows of a table that :func:`lines` wrote."""
+    found = {}
+    for line in path.read_text().splitlines():
+        if not line.startswith("#"):
+            name, way, target, products, elements, casts, gain = line.split()
+            numbers = float(products), float(elements), int(casts), None if gain == "-" else float(gain)
+            found[name, way, target] = Figures(*numbers)
+    return found
+
+
+def differences(before: Mapping[Key, Figures], now: Mapping[Key, Figures]) -> list[str]:
+    """The rows that differ by more than 1 %, or are in one table alone, in both forms."""
+    found = []
+    for key in dict.fromkeys([*before, *now]):
+        pair = before.get(key), now.get(key)
+        if pair[0] is None or pair[1] is None or pair[0].differs(pair[1]):
+            for sign, row in zip("-+", pair, strict=True):
+                found += [f"{sign} {line}" for line in list(lines({key: row}))[1:]] if row else []
+    return found

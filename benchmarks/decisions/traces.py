@@ -1,0 +1,168 @@
+"""Graphs as amp_tf's plugin is given them, for CPUs with oneDNN and for GPUs, on any host.
+
+A step of Keras' own is traced and goes through TensorFlow's graph optimizers, with a plugin that keeps what it is
+given: graph, preserved nodes and static shapes. TensorFlow is told that oneDNN is on and computes bfloat16, which
+decides what its remapper fuses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pickle
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu import virtual
+from benchmarks.models import BENCHMARKS, Workload, benchmark, wide
+from benchmarks.models.blocks import BLOCKS
+
+WAYS = ("fit", "predict")
+DEVICES = ("CPU", "GPU")
+_CAPABILITY = "9.0"
+
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """One graph.
+
+    Attributes:
+        graph: a serialized GraphDef.
+        preserve: the nodes that stay as they are.
+        shapes: of each node's output ports, by name, as far as they are known.
+    """
+
+    graph: bytes
+    preserve: frozenset[str]
+    shapes: dict[str, list[Shape | None]]
+
+    def output_shapes(self, node: str) -> Sequence[Shape | None]:
+        """The shapes of a node, as ``amp_tf.graph.sizes.Shapes`` has them."""
+        return self.shapes.get(node, ())
+
+
+def names() -> list[str]:
+    """Every model of ``benchmarks.models``, and every block."""
+    return [*BENCHMARKS, *wide.MODELS, *BLOCKS]
+
+
+def path_of(folder: Path, name: str, way: str, device: str) -> Path:
+    """Where a trace is kept."""
+    return folder / f"{name}-{way}-{device}.trace"
+
+
+def read(path: Path) -> Trace:
+    """A trace that :func:`make` kept."""
+    return Trace(*pickle.loads(path.read_bytes()))
+
+
+def make(name: str, ways: Sequence[str], devices: Sequence[str], folder: Path) -> None:
+    """Keeps the traces of one model or block that are not there yet."""
+    for way in ways:
+        paths = {device: path_of(folder, name, way, device) for device in devices}
+        missing = [device for device, path in paths.items() if not path.exists()]
+        if missing:
+            concrete = step(name, way)
+            for device in missing:
+                found = optimized(concrete, device)
+                temporary = paths[device].with_suffix(".part")
+                temporary.write_bytes(pickle.dumps((found.graph, found.preserve, found.shapes)))
+                temporary.rename(paths[device])
+
+
+def step(name: str, way: str, *, jit_compile: bool = False) -> Any:
+    """A step of Keras' own as a concrete function: of training with Adam, or of inference."""
+    import tensorflow as tf
+
+    workload = BLOCKS[name] if name in BLOCKS else benchmark(name).workload("small")
+    keras = workload.keras
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(0)
+    model = workload.model()
+    if way == "fit":
+        optimizer = workload.optimizer()
+        model.compile(optimizer=optimizer, loss=workload.loss, jit_compile=False)
+        optimizer.build(model.trainable_variables)
+    x, y = _specs(workload)
+
+    @tf.function(jit_compile=jit_compile)
+    def run(batches: Any) -> Any:
+        return (model.train_step if way == "fit" else model.predict_step)(next(batches))
+
+    return run.get_concrete_function(tf.data.IteratorSpec((x, y) if way == "fit" else (x,)))
+
+
+def optimized(concrete: Any, device: str) -> Trace:
+    """What the plugin is given of a concrete function on a device type."""
+    graph = concrete.graph.as_graph_def()
+    ends = [tensor.op.name for tensor in concrete.graph.outputs]
+    ends += [operation.name for operation in concrete.graph.control_outputs]
+    arguments = _as_arguments(graph, concrete.graph.inputs)
+    for node in virtual.every_node(graph):
+        node.device = virtual.GPU if device == "GPU" else virtual.CPU
+    with _capturing() as captured, _onednn_on():
+        virtual.optimize(graph, dict.fromkeys(ends), _CAPABILITY)
+    found = captured[0]
+    return dataclasses.replace(found, preserve=found.preserve | arguments & found.shapes.keys())
+
+
+def _as_arguments(graph: Any, inputs: Sequence[Any]) -> frozenset[str]:
+    """Makes the placeholders of a function's inputs arguments, as TensorFlow does that runs it; their names.
+
+    Of a placeholder, which is fed, TensorFlow takes no shape for granted.
+    """
+    from tensorflow.python.ops.handle_data_util import get_resource_handle_data
+
+    numbers = {tensor.op.name: number for number, tensor in enumerate(inputs)}
+    for node in graph.node:
+        if node.name in numbers:
+            tensor = inputs[numbers[node.name]]
+            node.op = "_Arg"
+            node.attr.clear()
+            node.attr["T"].type = tensor.dtype.as_datatype_enum
+            node.attr["index"].i = numbers[node.name]
+            is_handle = tensor.dtype.name == "resource"
+            for held in get_resource_handle_data(tensor).shape_and_type if is_handle else ():
+                node.attr["_handle_dtypes"].list.type.append(held.dtype)
+                node.attr["_handle_shapes"].list.shape.add().CopyFrom(held.shape)
+    return frozenset(numbers)
+
+
+@contextlib.contextmanager
+def _capturing() -> Iterator[list[Trace]]:
+    """Collects what the plugin is given, the graph itself first and then its functions; nothing is changed."""
+    from amp_tf.graph.serialized import parse_graph
+    from amp_tf.hooks.grappler import plugin
+
+    found: list[Trace] = []
+
+    def keep(graph: bytes, preserve: frozenset[str], shapes: Any) -> None:
+        known = {node.name: list(shapes.output_shapes(node.name)) for node in parse_graph(graph).node}
+        found.append(Trace(graph, preserve, known))
+
+    plugin.set_conversion(keep)
+    try:
+        yield found
+    finally:
+        plugin.uninstall()
+
+
+def _onednn_on() -> contextlib.AbstractContextManager[None]:
+    from tests.as_cpu import onednn
+
+    return onednn.told(bfloat16=True)
+
+
+def _specs(workload: Workload) -> tuple[Any, Any]:
+    """What a step is given: the inputs, one tensor or several, and the target."""
+    import tensorflow as tf
+
+    x, y = workload.data(4, 0)
+
+    def spec(sample: Any) -> Any:
+        return tf.TensorSpec((workload.batch, *sample.shape[1:]), sample.dtype)
+
+    return tuple(map(spec, x)) if isinstance(x, tuple) else spec(x), spec(y)

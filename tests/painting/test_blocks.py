@@ -1,0 +1,64 @@
+"""Ordinary blocks of layers, with their defaults: no product of theirs is float32 but for its cost.
+
+Training and inference, for the CPU of each shipped table and for a GPU in float16, without XLA and with it. A block is
+traced once and decided for all of them; nothing runs, so every host decides the same.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tensorflow.core.framework import function_pb2
+
+from amp_tf.config import AmpConfig
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Rule
+from amp_tf.reporting.figures import PRODUCTS
+from amp_tf.rewriting import pipeline
+from benchmarks.decisions import traces
+from benchmarks.decisions.rewriting import rewrite, targets
+from benchmarks.models.blocks import BLOCKS
+
+ON_A_GPU = AmpConfig(precision="float16", target="gpu")
+
+
+@pytest.fixture(scope="module")
+def modes(tmp_path_factory):
+    return list(targets(tmp_path_factory.mktemp("tables")).values())
+
+
+def reports_without_xla(concrete, modes):
+    """The report of each mode, of the graph that the plugin is given there."""
+    given = {device: traces.optimized(concrete, device) for device in traces.DEVICES}
+    for mode in modes:
+        yield mode.name, rewrite(given[mode.device], mode).report
+
+
+def report_with_xla(concrete):
+    """The report of the function and all that it calls, as XLA's hook rewrites them for a GPU."""
+    functions = list(concrete.graph.as_graph_def().library.function)
+    library = function_pb2.FunctionDefLibrary(function=functions)
+    hardware = Hardware(gpu_capabilities=((9, 0),), is_xla=True)
+    return pipeline.rewrite_program(concrete.function_def, functions, ON_A_GPU, hardware, library)
+
+
+def float32_products(mode, report):
+    """Mode, node, op and reason of each product that is float32 for another reason than its cost."""
+    for graph in report.graphs:
+        for number, op in enumerate(graph.painting.view.ops):
+            if op in PRODUCTS:
+                rule = graph.painting.reason(number).rule
+                if not rule.converts and rule is not Rule.DOES_NOT_PAY:
+                    yield f"{mode}: {graph.painting.view.names[number]} ({op}): {rule.name}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", traces.WAYS)
+@pytest.mark.parametrize("name", BLOCKS)
+def test_no_product_of_an_ordinary_block_is_float32_but_for_its_cost(name, way, modes):
+    concrete = traces.step(name, way)
+    reports = [*reports_without_xla(concrete, modes)]
+    reports += [("gpu-float16, XLA", result.report) for result in report_with_xla(concrete)]
+    converted = {mode: sum(graph.converted for graph in report.graphs) for mode, report in reports}
+    assert all(converted[mode.name] for mode in modes)  # or there would be nothing to see
+    lines = [line for mode, report in reports for line in float32_products(mode, report)]
+    assert not lines, "\n".join(lines)
