@@ -22,7 +22,6 @@ from amp_tf.tuning.tuning import Tuning
 
 NOT_FOUND, WRONG = 1, 2
 _LEAST_RUNS = 5  # float32 twice, amp_tf alone, mixed, and one more
-_STEP_TIME = "step time"
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -51,13 +50,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     change.add_argument("--max-rise", type=float, metavar="X", help="by how much a loss may be larger")
     parser.add_argument("--verify", metavar="NAME", help="a metric of data that nothing is chosen by, for the result")
     parser.add_argument("--max-runs", type=int, default=40, metavar="N", help="runs at most; by default 40")
-    parser.add_argument(
-        "--for",
-        dest="aim",
-        choices=("accuracy", "speed"),
-        default="accuracy",
-        help="speed: keep in float32 what makes the program's own steps faster, the metric staying good",
-    )
+    parser.add_argument("--for", dest="aim", default="accuracy", help=argparse.SUPPRESS)
     add_config_options(parser)
     return parser
 
@@ -82,7 +75,6 @@ def run(args: argparse.Namespace) -> int:
         "command": args.command,
         "metrics": list(names),
         "most": goal.most,
-        "aim": args.aim,
         "settings": dataclasses.asdict(config),
     }
     journal = Journal(path.with_name(f"{path.name}.runs"), head)
@@ -98,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         made={**resolve_target(config, hardware_for(config)).facts(), **_versions()},
     )
     try:
-        tuned = tuning.for_speed() if args.aim == "speed" else tuning.for_accuracy()
+        tuned = tuning.for_accuracy()
     except OSError as error:
         raise AmpError(f"cannot be started ({error.strerror or error})", where=args.command[0]) from None
     except KeyboardInterrupt:
@@ -119,6 +111,11 @@ def _end(tuned: Tuned, path: Path, journal: Journal) -> int:
 
 
 def _goal(args: argparse.Namespace) -> Goal:
+    if args.aim != "accuracy":
+        fix = (
+            "AMP_TF_PRECISION=auto leaves in float32 what does not gain, and amp-tf calibrate measures what gains here"
+        )
+        raise ConfigError("tune is for accuracy alone", where="--for", fix=fix)
     for name in filter(None, (args.metric, args.verify)):
         if name.startswith(PRINTED):
             _check_printed(name.removeprefix(PRINTED))

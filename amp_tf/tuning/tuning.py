@@ -14,12 +14,11 @@ from amp_tf.tuning.goal import Goal
 from amp_tf.tuning.items import Item, decisions_of, find_items, holds, rank
 from amp_tf.tuning.journal import Journal, Outcome
 from amp_tf.tuning.result import Trade, Tuned, listed
-from amp_tf.tuning.search import Found, Items, OutOfRunsError, find_fastest, find_smallest
+from amp_tf.tuning.search import Found, Items, OutOfRunsError, find_smallest
 
 _MIXED, _COMPARISON = "mixed.json", "comparison.json"
-_MINIMAL, _FASTEST = "without any one of them it does not suffice", "of what was tried a step is shortest with it"
+_MINIMAL = "without any one of them it does not suffice"
 _OPEN = "whether less suffices is not known"
-_LEAST_GAIN = 0.02  # of a step's time
 
 
 class Way(enum.Enum):
@@ -89,27 +88,6 @@ class Tuning:
         order = [*known, *(item for item in ranked if item not in known)]
         found = find_smallest(order, lambda items: self._is_good(self._try(items)), first)
         return self._result(found, float32, _MINIMAL if found.is_minimal else _OPEN)
-
-    def for_speed(self) -> Tuned:
-        """Finds the layers that are faster in float32, as the program's own steps show.
-
-        Raises:
-            AmpError, ConfigError: as for accuracy; or steps were not timed.
-        """
-        float32 = self._measure_float32()
-        twice = [self._once(f"{Way.NOTHING.value}/{number}", Way.NOTHING, NO_LOCK) for number in (1, 2)]
-        slow, fast = sorted((self._seconds(outcome) for outcome in twice), reverse=True)
-        self._measure_mixed()
-        ranked = rank_by_lost_time(find_items(self._journal.read(_MIXED)), self._journal.read(_MIXED))
-
-        def seconds(items: Items) -> float:
-            outcome = self._try(items)
-            return self._seconds(outcome) if self._is_good(outcome) else math.inf
-
-        found = find_fastest(ranked, seconds, max(_LEAST_GAIN, slow / fast - 1))
-        if found.items is not None and fast < seconds(found.items):
-            found = Found(tuple(ranked), found.is_minimal)
-        return self._result(found, float32, _FASTEST)
 
     def _measure_float32(self) -> tuple[float, ...]:
         """The metric in float32, twice, and the check that amp_tf alone changes nothing; sets the limit."""
@@ -190,15 +168,6 @@ class Tuning:
     def _is_good(self, outcome: Outcome) -> bool:
         return self._goal.is_good(outcome.metrics.get(self._goal.metric), self._limit)
 
-    def _seconds(self, outcome: Outcome) -> float:
-        if outcome.step_ms is None:
-            raise AmpError(
-                f"no step was timed ({outcome.failure or 'the report has none'})",
-                where="tune --for speed",
-                fix="Steps of fit, tf.function and sessions are timed",
-            )
-        return outcome.step_ms / 1e3
-
     def _result(self, found: Found, float32: tuple[float, ...], proof: str) -> Tuned:
         goal, trades = self._goal, tuple(self._trades.values())
         rest: dict[str, Any] = {"trades": trades, "runs": len(self._journal), "proof": proof}
@@ -244,23 +213,6 @@ class Tuning:
         is_good = self._goal.is_good(value, limit)
         verdict = "verified" if is_good else "not good"
         return is_good, (f"{verdict} by {self._held_out}: {value:.6g}, good is {self._goal.bound(limit)}",)
-
-
-def rank_by_lost_time(items: Sequence[Item], report: Mapping[str, Any]) -> list[Item]:
-    """The items, those first whose casts take most time for each operation that they make faster.
-
-    Args:
-        items: what may stay in float32.
-        report: of the run in mixed precision; on GPUs, whose times are not known, bytes count.
-    """
-    casts = [cast for graph in report["graphs"] for cast in graph["inserted_casts"]]
-
-    def lost(item: Item) -> float:
-        own = (cast for cast in casts if holds(item, cast["node"]))
-        bytes_moved: float = sum((cast["bytes"] or 0.0) * cast["runs"] for cast in own)
-        return bytes_moved / (item.operations + 1.0)
-
-    return sorted(items, key=lost, reverse=True)
 
 
 def _parts_of(items: Sequence[Item]) -> list[Item]:

@@ -85,9 +85,9 @@ def test_a_line_that_was_cut_off_is_a_run_that_was_not_made(tmp_path):
 
 
 def test_the_runs_of_another_tuning_are_an_error(tmp_path):
-    Journal(tmp_path / "runs", {"command": ["a"], "aim": "speed"})
+    Journal(tmp_path / "runs", {"command": ["a"], "most": 1})
     with pytest.raises(ConfigError, match=r"holds the runs of another tuning \(other command\)"):
-        Journal(tmp_path / "runs", {"command": ["b"], "aim": "speed"})
+        Journal(tmp_path / "runs", {"command": ["b"], "most": 1})
 
 
 def test_an_earlier_lock_is_where_it_begins(tmp_path):
@@ -139,16 +139,6 @@ def test_a_metric_that_was_held_out_verifies_the_result(tmp_path):
     found = tuning(program, tmp_path / "b", held_out="held out").for_accuracy()
     assert not found.is_verified
     assert "not good by held out: 0.5" in str(found)
-
-
-def test_for_speed_what_is_slower_in_16_bit_stays_in_float32(tmp_path):
-    program = Weak(PATHS, (), slow={"m/a/dense": 5.0})
-    found = tuning(program, tmp_path).for_speed()
-    assert found.lock is not None
-    assert [one.name for one in found.lock.decisions] == ["m/a/dense"]
-    assert found.chosen is not None
-    assert found.chosen.step_ms == 10.0
-    assert "of what was tried a step is shortest with it" in str(found)
 
 
 @pytest.mark.parametrize(
