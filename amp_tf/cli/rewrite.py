@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os.path
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config, tell_target
@@ -70,8 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         _check_result(args.source, args.result, args.force)
     if args.report:
-        with files.writing(args.report):  # before the model is written
-            _check_report(Path(args.report))
+        files.check_writable(args.report)  # before the model is written
     is_model = os.path.isdir(args.source) or is_keras_file(args.source)
     if not is_model and (args.check or args.weights != WEIGHTS[0]):
         where, fix = (
@@ -141,15 +137,6 @@ def _check_result(source: str, result: str | None, is_forced: bool) -> None:
         is_input = os.path.exists(source) and os.path.samefile(source, result)
         what = "it is the input, which would be overwritten" if is_input else "the file exists"
         raise AmpError(what, where=result, fix="Name another file, or replace it with --force; nothing was written")
-
-
-def _check_report(path: Path) -> None:
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if path.is_file():
-        path.open("ab").close()
-    elif not path.exists():
-        tempfile.TemporaryFile(dir=path.parent).close()
 
 
 def _tell_converted_ends(graph: Any, report: RewriteReport) -> None:

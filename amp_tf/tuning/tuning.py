@@ -69,7 +69,7 @@ class Tuning:
         self._most_runs, self._tell, self._held_out = most_runs, tell, held_out
         self._before, self._made = before, dict(made or {})
         self._trades: dict[str, Trade] = {}
-        self._limit = math.nan
+        self._limit = goal.limit(())
 
     def for_accuracy(self) -> Tuned:
         """Finds a small part of the model that suffices in float32.
@@ -78,6 +78,13 @@ class Tuning:
             AmpError: float32 gives no metric, or amp_tf changes it although nothing is in 16 bit.
             ConfigError: nothing would be converted.
         """
+
+        def suffices(items: Items) -> bool:
+            is_new = self._journal.get(Lock(decisions_of(items)).digest) is None
+            if is_new and len(self._journal) >= self._most_runs:
+                raise OutOfRunsError
+            return self._is_good(self._try(items))
+
         float32 = self._measure_float32()
         mixed = self._measure_mixed()
         if self._is_good(mixed):
@@ -86,7 +93,7 @@ class Tuning:
         known = tuple(item for item in ranked if any(holds(item, one.name) for one in self._before.decisions))
         first = self._items_before(ranked) if self._before.decisions else ()
         order = [*known, *(item for item in ranked if item not in known)]
-        found = find_smallest(order, lambda items: self._is_good(self._try(items)), first)
+        found = find_smallest(order, suffices, first)
         return self._result(found, float32, _MINIMAL if found.is_minimal else _OPEN)
 
     def _measure_float32(self) -> tuple[float, ...]:
@@ -94,11 +101,11 @@ class Tuning:
         values = []
         for number in (1, 2):
             outcome = self._once(f"{Way.FLOAT32.value}/{number}", Way.FLOAT32, NO_LOCK)
-            if (value := outcome.metrics.get(self._goal.metric)) is None or math.isnan(value):
-                why = outcome.failure or "it is not a number"
+            if not self._is_good(outcome):
+                why = outcome.failure or f"it is {outcome.metrics.get(self._goal.metric)}"
                 fix = "Name a metric that the program has in float32"
                 raise AmpError(f"there is no {self._goal.metric} in float32 ({why})", where="tune", fix=fix)
-            values.append(value)
+            values.append(outcome.metrics[self._goal.metric])
         self._limit = self._goal.limit(values)
         self._tell(f"a run is good with {self._goal.metric} {self._goal.bound(self._limit)}")
         nothing = self._once(f"{Way.NOTHING.value}/1", Way.NOTHING, NO_LOCK)
@@ -117,6 +124,8 @@ class Tuning:
         report = self._journal.read(_MIXED)
         if report is None or not report["converted"]:
             why = (report or {}).get("why_nothing") or outcome.failure or "there is no report"
+            if not outcome.failure:
+                self._journal.remove()  # the mended command may be another one
             raise ConfigError(
                 f"nothing is converted, so there is nothing to tune ({why})",
                 where="tune",
@@ -128,9 +137,10 @@ class Tuning:
         comparison = self._journal.read(_COMPARISON)
         if comparison is None:
             self._tell("comparing one step in float32 and in 16 bit")
-            comparison = self._program.compare() or {}
-            self._journal.write(_COMPARISON, comparison)
-        return rank(find_items(self._journal.read(_MIXED)), comparison or None)
+            comparison = self._program.compare()
+            if comparison is not None:
+                self._journal.write(_COMPARISON, comparison)
+        return rank(find_items(self._journal.read(_MIXED)), comparison)
 
     def _items_before(self, ranked: Sequence[Item]) -> Items:
         """The decisions of the lock file as items, each with the parts that this program has."""
@@ -149,14 +159,14 @@ class Tuning:
         known = self._journal.get(run)
         if known is None:
             number = len(self._journal) + 1
-            if number > self._most_runs:
-                raise OutOfRunsError
             known = self._program.run(way, lock)
             if known.report is not None and not lock.decisions and way is Way.LOCKED:
                 self._journal.write(_MIXED, known.report)
-            self._journal.add(run, known)
+            is_good = self._is_good(known)
+            self._journal.add(run, known, is_fact=is_good or way is Way.LOCKED)
             kept = f"{what} in float32" if way is Way.LOCKED else way.value
-            good = "" if math.isnan(self._limit) else ", good" if self._is_good(known) else ", not good"
+            good = ("" if is_good else "not ") + "good"
+            good = f", {good}" if math.isfinite(self._limit) else ""
             self._tell(f"run {number} of at most {self._most_runs}: {kept}: {self._told(known)}{good}")
         return known
 
