@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from amp_tf.errors import ConfigError
 SCHEMA = "amp_tf.lock"
 SCHEMA_VERSION = 1
 LAYER, NODE = "layer", "node"
+_MOST_BYTES = 64 << 20
 _MAKE = "Write it with amp-tf tune --lock FILE -- python train.py, or name none"
 
 
@@ -56,6 +58,8 @@ class Layer:
             KeyError, TypeError, ValueError: it describes none.
         """
         place, alike = map(int, _text(row.get("place", "1/1")).split("/"))
+        if not 1 <= place <= alike:
+            raise ValueError(f"{place} is no place among {alike}")
         weights = tuple(map(_text, row.get("weights", ())))
         structure, keras = _text(row.get("structure", "")), _text(row.get("keras", ""))
         return cls(_text(row[LAYER]), structure, weights, place, alike, keras)
@@ -159,7 +163,7 @@ def read(path: str | None, *, may_be_missing: bool = False) -> Lock:
         may_be_missing: whether a file that does not exist is one without decisions, too.
 
     Raises:
-        ConfigError: the file cannot be read, or is no lock file.
+        ConfigError: the file cannot be read, is a link to nothing, or is no lock file.
     """
     if path is None:
         return NO_LOCK
@@ -168,9 +172,11 @@ def read(path: str | None, *, may_be_missing: bool = False) -> Lock:
     try:
         facts = os.stat(path)
     except OSError as error:
-        if may_be_missing and isinstance(error, FileNotFoundError):
+        if may_be_missing and isinstance(error, FileNotFoundError) and not os.path.islink(path):
             return NO_LOCK
         raise ConfigError(f"it cannot be read ({error.strerror or error})", where=path, fix=_MAKE) from None
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > _MOST_BYTES:  # a pipe would be waited for
+        raise ConfigError(f"it is no file of up to {_MOST_BYTES >> 20} MiB", where=path, fix=_MAKE)
     return _read(path, facts.st_mtime_ns, facts.st_size)
 
 
@@ -178,24 +184,41 @@ def read(path: str | None, *, may_be_missing: bool = False) -> Lock:
 def _read(path: str, *_: int) -> Lock:
     try:
         with open(path, encoding="utf-8") as file:
-            return _parse(json.load(file))
+            return _parse(json.load(file, object_pairs_hook=_unique))
     except OSError as error:
         raise ConfigError(f"it cannot be read ({error.strerror or error})", where=path, fix=_MAKE) from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(f"it is not a lock file of amp_tf ({error})", where=path, fix=_MAKE) from None
 
 
 def _parse(plain: Any) -> Lock:
     if plain.get("schema") != SCHEMA:
-        raise ValueError(f"its schema is {plain.get('schema')!r}, not {SCHEMA!r}")
+        raise ValueError(f"its schema is {_shown(plain.get('schema'))}, not {SCHEMA!r}")
     if plain.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(f"its version is {plain.get('schema_version')!r}, and this amp_tf reads {SCHEMA_VERSION}")
+        raise ValueError(
+            f"its version is {_shown(plain.get('schema_version'))}, and this amp_tf reads {SCHEMA_VERSION}"
+        )
     rows: Sequence[Mapping[str, Any]] = plain["float32"]
     made = {_text(key): _text(value) for key, value in plain.get("made", {}).items()}
-    return Lock(tuple(map(Decision.of_row, rows)), made, plain.get("found", {}))
+    return Lock(tuple(map(Decision.of_row, rows)), made, dict(plain.get("found", {})))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of some pairs; of a key that is there twice, nobody would see the first."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        key = next(key for number, (key, _) in enumerate(pairs) if any(key == other for other, _ in pairs[:number]))
+        raise ValueError(f"the key {_shown(key)} is there twice")
+    return found
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected text, got {value!r}")
+    """A text that a terminal and a log show as it is."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise TypeError(f"expected text, got {_shown(value)}")
     return value
+
+
+def _shown(value: Any) -> str:
+    """A value for an error of one line."""
+    return ascii(value)[:80]

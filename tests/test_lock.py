@@ -50,6 +50,10 @@ def test_a_file_that_was_changed_is_read_again(tmp_path: Path) -> None:
     assert read(path).decisions == (PRODUCT,)
 
 
+def _of_layer(**row: str) -> str:
+    return json.dumps({"schema": "amp_tf.lock", "schema_version": 1, "float32": [row]})
+
+
 @pytest.mark.parametrize(
     ("content", "what"),
     [
@@ -59,6 +63,10 @@ def test_a_file_that_was_changed_is_read_again(tmp_path: Path) -> None:
         ('{"schema": "amp_tf.lock", "schema_version": 2}', "its version is 2, and this amp_tf reads 1"),
         ('{"schema": "amp_tf.lock", "schema_version": 1}', "'float32'"),
         ('{"schema": "amp_tf.lock", "schema_version": 1, "float32": [{"layer": 3}]}', "expected text, got 3"),
+        ('{"schema": "amp_tf.lock", "schema": "amp_tf.lock"}', "the key 'schema' is there twice"),
+        ("[" * 100_000, "it is not a lock file of amp_tf ("),
+        (_of_layer(layer="a\x1b[2K\nINFO: all is well"), "expected text, got 'a\\x1b[2K\\nINFO"),
+        (_of_layer(layer="a", place="3/2"), "3 is no place among 2"),
     ],
 )
 def test_what_is_no_lock_file_is_an_error(tmp_path: Path, content: str, what: str) -> None:
@@ -69,6 +77,15 @@ def test_what_is_no_lock_file_is_an_error(tmp_path: Path, content: str, what: st
     assert str(error.value).startswith(f"{path}: ")
     assert what in str(error.value)
     assert str(error.value).endswith("Write it with amp-tf tune --lock FILE -- python train.py, or name none.")
+
+
+@pytest.mark.parametrize("may_be_missing", [False, True])
+def test_a_pipe_is_not_waited_for_and_a_link_to_nothing_is_not_followed(tmp_path: Path, may_be_missing: bool) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for name, what in (("pipe", "it is no file of up to 64 MiB"), ("link", "it cannot be read")):
+        with pytest.raises(amp_tf.ConfigError, match=what):
+            read(str(tmp_path / name), may_be_missing=may_be_missing)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,7 +53,9 @@ def compare_script(
         # Without amp_tf, whatever the script turns on: functions for XLA would be in 16 bit before they are compared.
         environ = {**bootstrapped(os.environ), VARIABLE: folder, DISABLE_VAR: "1"}
         try:
-            status = _wait(subprocess.Popen(command, env=environ, stdout=log, stderr=log), request)
+            with started(command, environ, log) as program:
+                _wait(program, request)
+            status = program.returncode
         except OSError as error:
             print(f"amp-tf compare: {command[0]} cannot be started: {error.strerror}.", file=sys.stderr)
             return 127 if isinstance(error, FileNotFoundError) else 126
@@ -68,34 +70,53 @@ def compare_script(
         return NOT_COMPARED
 
 
-def _wait(program: subprocess.Popen[bytes], request: CompareRequest) -> int:
+def _wait(program: subprocess.Popen[bytes], request: CompareRequest) -> None:
     """Waits for the program to end, which it does soon after the answer is there."""
     deadline = None
-    with _ending(program):
-        while program.poll() is None:
-            time.sleep(_GLANCE_S)
-            found = request.read_answer() if deadline is None else None
-            if found is not None and "comparison" in found:
-                deadline = time.monotonic() + _PATIENCE_S
-            if deadline is not None and time.monotonic() > deadline:
-                break
-    return program.wait()
+    while program.poll() is None:
+        time.sleep(_GLANCE_S)
+        found = request.read_answer() if deadline is None else None
+        if found is not None and "comparison" in found:
+            deadline = time.monotonic() + _PATIENCE_S
+        if deadline is not None and time.monotonic() > deadline:
+            break
 
 
 @contextlib.contextmanager
-def _ending(program: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Leaves Ctrl-C to the program, which receives it from the terminal too, and ends the program with this process."""
+def started(
+    command: Sequence[str], environ: Mapping[str, str], log: IO[bytes] | None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts a command that ends with this process, and at the latest with the block.
+
+    Args:
+        command: the program and its arguments.
+        environ: its environment.
+        log: where its output goes; with one, it runs in the background, and all that it started ends with it. ``None``
+            for where the output of this process goes; then Ctrl-C of the terminal is left to the program.
+
+    Raises:
+        OSError: it cannot be started.
+    """
 
     def end(number: int, _: Any) -> None:
         raise SystemExit(128 + number)
 
-    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
-    before[signal.SIGTERM] = signal.signal(signal.SIGTERM, end)
+    ending = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in ending}
+    is_behind = log is not None
+    nothing = subprocess.DEVNULL if is_behind else None
+    program = None
     try:
-        yield
+        program = subprocess.Popen(
+            command, env=environ, stdin=nothing, stdout=log, stderr=log, start_new_session=is_behind
+        )
+        if not is_behind:  # only now: the program would begin with it ignored, too
+            before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        yield program
     finally:
-        if program.poll() is None:
-            program.kill()
+        if program is not None and program.poll() is None:
+            os.killpg(program.pid, signal.SIGKILL) if is_behind else program.kill()
+            program.wait()
         for number, handler in before.items():
             signal.signal(number, handler)
 

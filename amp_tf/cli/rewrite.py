@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os.path
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config, tell_target
-from amp_tf.cli.signatures import DEFAULT_SIGNATURE, find_signature, load_model, read_inputs, tell_errors
+from amp_tf.cli.signatures import DEFAULT_SIGNATURE, answer, find_signature, load_model, tell_errors
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.graph.layers import tell_unmatched
@@ -70,8 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         _check_result(args.source, args.result, args.force)
     if args.report:
-        with files.writing(args.report):  # before the model is written
-            _check_report(Path(args.report))
+        files.check_writable(args.report)  # before the model is written
     is_model = os.path.isdir(args.source) or is_keras_file(args.source)
     if not is_model and (args.check or args.weights != WEIGHTS[0]):
         where, fix = (
@@ -87,13 +83,17 @@ def run(args: argparse.Namespace) -> int:
             where="--preserve",
             fix="What a SavedModel's signatures name is preserved without it; --keep-float32 keeps other nodes",
         )
+    # The file is looked at before anything is written, and the copy may come in the place of the original.
+    expected = _answer(args, args.source) if args.check else {}
     report = _rewrite_model(args, config) if is_model else _rewrite_file(args, config)
     if args.report:
         with files.writing(args.report):
             files.write(args.report, json.dumps(report.to_dict(), indent=1))
     print(report)
     if args.check:
-        _check_copy(args)
+        print("check:", *tell_errors(expected, _answer(args, args.result)), sep="\n  ")
+    if report.converted and not args.dry_run:
+        print(f"{args.result} is written.", file=sys.stderr)
     if not report.converted:
         is_or_would = "would be" if args.dry_run else "is"
         print(f"{args.result or 'The result'} {is_or_would} an unconverted copy of {args.source}.", file=sys.stderr)
@@ -113,14 +113,12 @@ def _rewrite_model(args: argparse.Namespace, config: AmpConfig) -> RewriteReport
     return convert_saved_model(args.source, args.result, config, **options)
 
 
-def _check_copy(args: argparse.Namespace) -> None:
-    """Runs both models, as they are saved, and prints how far the copy is off."""
+def _answer(args: argparse.Namespace, model: str) -> dict[str, Any]:
+    """What a model, as it is saved, answers to the inputs of ``--check``."""
     disable()  # the environment may have turned amp_tf on
-    with saved_model_of(args.source) as source:
-        models = [(load_model(folder), folder) for folder in (source, args.result)]
-        original, copy = (find_signature(model, DEFAULT_SIGNATURE, folder) for model, folder in models)
-        arrays = read_inputs(args.check, list(original.structured_input_signature[1]))
-        print("check:", *tell_errors(original, copy, arrays), sep="\n  ")
+    with saved_model_of(model) as folder:
+        loaded = load_model(folder)  # whose variables live as long as it does
+        return answer(find_signature(loaded, DEFAULT_SIGNATURE, folder), args.check)
 
 
 def _rewrite_file(args: argparse.Namespace, config: AmpConfig) -> RewriteReport:
@@ -141,15 +139,6 @@ def _check_result(source: str, result: str | None, is_forced: bool) -> None:
         is_input = os.path.exists(source) and os.path.samefile(source, result)
         what = "it is the input, which would be overwritten" if is_input else "the file exists"
         raise AmpError(what, where=result, fix="Name another file, or replace it with --force; nothing was written")
-
-
-def _check_report(path: Path) -> None:
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if path.is_file():
-        path.open("ab").close()
-    elif not path.exists():
-        tempfile.TemporaryFile(dir=path.parent).close()
 
 
 def _tell_converted_ends(graph: Any, report: RewriteReport) -> None:

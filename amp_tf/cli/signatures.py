@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it holds one array, without a name")
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:  # empty, or cut off
+    except Exception as error:  # empty, cut off, damaged, or of a size that it has not
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise AmpError(f"cannot be read ({why})", where=path, fix=_how(wanted)) from None
     if sorted(arrays) != sorted(wanted):
@@ -67,18 +67,30 @@ def _how(wanted: list[str]) -> str:
     return f"Write it with numpy.savez('inputs.npz', {', '.join(f'{name}=…' for name in wanted)})"
 
 
-def tell_errors(original: Any, copy: Any, arrays: dict[str, np.ndarray]) -> list[str]:
-    """How far a signature of a copy is off on some inputs, a line for each output.
+def answer(signature: Any, path: str) -> dict[str, Any]:
+    """What a signature answers to the inputs of a ``.npz`` file.
 
-    Args:
-        original, copy: the signature of both models.
-        arrays: an array for each argument, of the values and shape that it takes.
+    Raises:
+        AmpError: the file cannot be read, has other arrays, or the signature does not take them.
     """
     import tensorflow as tf
 
-    types = {spec.name: spec.dtype for spec in original.structured_input_signature[1].values()}
-    feed = {name: tf.constant(array, types[name]) for name, array in arrays.items()}
-    expected, found = original(**feed), copy(**feed)
+    inputs = signature.structured_input_signature[1]
+    arrays = read_inputs(path, list(inputs))
+    try:
+        return dict(signature(**{name: tf.constant(array, inputs[name].dtype) for name, array in arrays.items()}))
+    except Exception as error:  # of another type or shape, or what the model itself cannot compute
+        taken = ", ".join(f"{name} {spec.dtype.name}{list(spec.shape)}" for name, spec in inputs.items())
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise AmpError(f"the model does not take its arrays ({why})", where=path, fix=f"It takes {taken}") from None
+
+
+def tell_errors(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """How far a copy is off from the original, a line for each output.
+
+    Args:
+        expected, found: what both answered.
+    """
     lines = []
     for name, value in sorted(expected.items()):
         wanted, got = np.asarray(value), np.asarray(found[name])

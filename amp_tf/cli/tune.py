@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
+import json
 import os
 import re
 import sys
@@ -13,16 +15,15 @@ from typing import Any
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.cli.tuned_script import PRINTED, TunedScript
 from amp_tf.errors import AmpError, ConfigError
-from amp_tf.lock import NO_LOCK, read
+from amp_tf.lock import read
 from amp_tf.oplists.targets import resolve_target
-from amp_tf.tuning.goal import Goal
+from amp_tf.reporting import files
+from amp_tf.tuning.goal import Goal, read_goal
 from amp_tf.tuning.journal import Journal
 from amp_tf.tuning.result import Tuned, write_lock
 from amp_tf.tuning.tuning import Tuning
 
 NOT_FOUND, WRONG = 1, 2
-_LEAST_RUNS = 5  # float32 twice, amp_tf alone, mixed, and one more
-_STEP_TIME = "step time"
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -51,13 +52,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     change.add_argument("--max-rise", type=float, metavar="X", help="by how much a loss may be larger")
     parser.add_argument("--verify", metavar="NAME", help="a metric of data that nothing is chosen by, for the result")
     parser.add_argument("--max-runs", type=int, default=40, metavar="N", help="runs at most; by default 40")
-    parser.add_argument(
-        "--for",
-        dest="aim",
-        choices=("accuracy", "speed"),
-        default="accuracy",
-        help="speed: keep in float32 what makes the program's own steps faster, the metric staying good",
-    )
+    parser.add_argument("--for", dest="aim", default="accuracy", help=argparse.SUPPRESS)
     add_config_options(parser)
     return parser
 
@@ -73,16 +68,16 @@ def run(args: argparse.Namespace) -> int:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     path = Path(args.lock or "amp.lock")
+    files.check_writable(path)
     args.lock = None
     config = dataclasses.replace(read_config(args), lock=None)
     goal = _goal(args)
-    before = read(str(path)) if path.exists() else NO_LOCK
+    before = read(str(path), may_be_missing=True)
     names = (goal.metric, *([args.verify] if args.verify else []))
     head = {
-        "command": args.command,
+        "command": hashlib.sha256(json.dumps(args.command).encode()).hexdigest(),  # it may hold a secret
         "metrics": list(names),
         "most": goal.most,
-        "aim": args.aim,
         "settings": dataclasses.asdict(config),
     }
     journal = Journal(path.with_name(f"{path.name}.runs"), head)
@@ -98,11 +93,11 @@ def run(args: argparse.Namespace) -> int:
         made={**resolve_target(config, hardware_for(config)).facts(), **_versions()},
     )
     try:
-        tuned = tuning.for_speed() if args.aim == "speed" else tuning.for_accuracy()
+        tuned = tuning.for_accuracy()
     except OSError as error:
         raise AmpError(f"cannot be started ({error.strerror or error})", where=args.command[0]) from None
     except KeyboardInterrupt:
-        kept = f"{len(journal)} runs are kept in {journal.folder}"
+        kept = f"the runs so far are kept in {journal.folder}"
         print(f"amp-tf tune: {kept}; the same command goes on", file=sys.stderr)
         raise
     return _end(tuned, path, journal)
@@ -119,20 +114,18 @@ def _end(tuned: Tuned, path: Path, journal: Journal) -> int:
 
 
 def _goal(args: argparse.Namespace) -> Goal:
+    if args.aim != "accuracy":
+        fix = (
+            "AMP_TF_PRECISION=auto leaves in float32 what does not gain, and amp-tf calibrate measures what gains here"
+        )
+        raise ConfigError("tune is for accuracy alone", where="--for", fix=fix)
     for name in filter(None, (args.metric, args.verify)):
         if name.startswith(PRINTED):
             _check_printed(name.removeprefix(PRINTED))
-    is_loss = args.max_rise is not None
-    most = args.max_rise if is_loss else args.max_drop
-    if not most >= 0:
-        where = "--max-rise" if is_loss else "--max-drop"
-        raise ConfigError(f"{most} is not a change", where=where, fix="Write 0 or more")
     if args.target not in (None, "auto"):
         raise ConfigError("the runs are on this machine's devices", where="--target", fix="Leave it out")
-    if args.max_runs < _LEAST_RUNS:
-        fix = f"Write {_LEAST_RUNS} or more: float32 twice, amp_tf with nothing in 16 bit, and all in 16 bit come first"
-        raise ConfigError(f"{args.max_runs} runs are too few", where="--max-runs", fix=fix)
-    return Goal(args.metric, most, is_loss)
+    asked = {field: getattr(args, field) for field in ("max_drop", "max_rise", "max_runs")}
+    return read_goal(args.metric, **asked, name=lambda field: f"--{field.replace('_', '-')}")
 
 
 def _check_printed(pattern: str) -> None:

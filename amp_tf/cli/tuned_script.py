@@ -7,14 +7,12 @@ import dataclasses
 import json
 import os
 import re
-import shutil
-import signal
-import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from amp_tf.cli.compared_script import compare_script
+from amp_tf.cli.compared_script import compare_script, started
 from amp_tf.cli.run import bootstrapped
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, ENV_VARS, SWITCH_VARS, AmpConfig
 from amp_tf.hooks import metrics
@@ -53,31 +51,32 @@ class TunedScript:
         Raises:
             OSError: the command cannot be started.
         """
-        place = self.folder / "run"
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
+        with tempfile.TemporaryDirectory(prefix="run-", dir=self.folder, ignore_cleanup_errors=True) as name:
+            return self._run(way, lock, Path(name))
+
+    def _run(self, way: Way, lock: Lock, place: Path) -> Outcome:
         (place / "amp.lock").write_text(lock.to_text())
-        output = self.folder / "output.txt"
-        with output.open("wb") as log:
-            program = subprocess.Popen(self.command, env=self._environ(way, place), stdout=log, stderr=log)
-            with _ending(program):
-                status = program.wait()
-        text = output.read_text(errors="replace")
+        output = place / "output.txt"
+        with output.open("wb") as log, started(self.command, self._environ(way, place), log) as program:
+            program.wait()
+        text, status = output.read_text(errors="replace"), program.returncode
+        answer = _read_answer(place)
+        found = {**answer["values"], **dict(self._printed(text))}
+        failure = ""
         if status:
+            how = f"signal {-status}" if status < 0 else f"status {status}"
+            failure = f"it ended with {how}: {_last_line(text)}"
+        elif self.metrics[0] not in found:
+            has = f"; its last fit has {', '.join(answer['history'])}" if answer["history"] else ""
+            failure = f"the program gave no {self.metrics[0]}{has}" if not answer["failure"] else answer["failure"]
+        if failure:
             kept = self.folder / "failed.txt"
             output.replace(kept)
-            how = f"signal {-status}" if status < 0 else f"status {status}"
-            return Outcome(failure=f"it ended with {how}: {_last_line(text)} ({kept} has its output)")
-        found = {**_measured(place), **dict(self._printed(text))}
+            found = {}
+            failure += f" ({kept} has its output)"
         report = _read_report(place)
         figures, steps = (report or {}).get("figures") or {}, (report or {}).get("steps") or [{}]
-        return Outcome(
-            metrics=found,
-            share=figures.get("products_share_f16"),
-            step_ms=steps[0].get("median_ms"),
-            failure="" if self.metrics[0] in found else f"the program gave no {self.metrics[0]}",
-            report=report,
-        )
+        return Outcome(found, figures.get("products_share_f16"), steps[0].get("median_ms"), failure, report)
 
     def compare(self) -> Mapping[str, Any] | None:
         """Compares the first step; ``None`` where that fails, and stderr says why."""
@@ -123,27 +122,11 @@ def _as_text(value: Any) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-@contextlib.contextmanager
-def _ending(program: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Ends the program with this process, whose terminal sends it Ctrl-C, too."""
-
-    def end(number: int, _: Any) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        if program.poll() is None:
-            program.kill()
-            program.wait()
-        signal.signal(signal.SIGTERM, before)
-
-
-def _measured(place: Path) -> dict[str, float]:
+def _read_answer(place: Path) -> dict[str, Any]:
+    """What :mod:`amp_tf.hooks.metrics` measured in the program."""
     with contextlib.suppress(FileNotFoundError):
         return dict(json.loads((place / metrics.ANSWER).read_text()))
-    return {}
+    return {"values": {}, "history": (), "failure": ""}
 
 
 def _read_report(place: Path) -> Mapping[str, Any] | None:

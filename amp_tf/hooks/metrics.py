@@ -1,8 +1,9 @@
 """``amp-tf tune -- python train.py``: measures the metric inside the program, which stays as it is.
 
 A metric is a name in the history of Keras' ``fit``, of which the last value of the last ``fit`` counts; or
-``module:function``, which is called with the model after each ``fit``, or without arguments as the program ends. It is
-imported by every Python below the command, so it imports little.
+``module:function``, which is called with the model after each ``fit``, or without arguments as the program ends. The
+module may be the program itself, by whatever name or way it was started: imported once more, it would have weights that
+nobody trained. This module is imported by every Python below the command, so it imports little.
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ from amp_tf.hooks import imports
 TYPE_CHECKING = False  # the name that type checkers know; importing typing costs every start
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
     from typing import Any
 
 FOLDER = "_AMP_TF_METRICS"  #: names the folder for the answer; internal, so it is in no table of variables
 NAMES = "_AMP_TF_METRIC_NAMES"  #: the metrics, a line each
 ANSWER = "metrics.json"
-_values: dict[str, float] = {}
+_answer: dict[str, Any] = {"values": {}, "history": [], "failure": ""}
 _functions: dict[str, Callable[..., Any]] = {}
+_programs: list[tuple[ModuleType, str, str]] = []  # what ran as __main__, each with its file and its module's name
+_folder = ""  # in which Python was started
 
 
 def install() -> None:
     """Waits for the import of Keras, and for the end of the program, if the command's variables ask for it."""
     if not os.path.isdir(os.environ.get(FOLDER, "")):
         return
+    global _folder
+    _folder = os.getcwd()
     imports.watch("keras", "tf_keras")  # Keras imports TensorFlow, so its own import has begun by then
     for library in ("keras", "tf_keras"):
         imports.after_import(library, _on_import)
@@ -50,7 +56,16 @@ def _on_import(library: str) -> None:
 def _on_tensorflow(name: str) -> None:
     import atexit
 
+    _note_program()
     atexit.register(_at_exit, os.getpid())
+
+
+def _note_program() -> None:
+    """Records what runs as ``__main__``: as the program ends, Python has taken the file from it, or runpy it."""
+    main = sys.modules["__main__"]
+    if all(main is not known for known, _, _ in _programs):
+        file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+        _programs.append((main, os.path.realpath(file) if file else "", spec.name if spec else ""))
 
 
 def _patches() -> Any:
@@ -67,49 +82,67 @@ _installed: Any = None
 
 def _fit(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
     result = original(self, *args, **kwargs)
+    _note_program()
+    history = getattr(result, "history", {})
+    _answer["history"] = [*history]
     for name in names():
         if ":" not in name:
-            values = getattr(result, "history", {}).get(name)
-            if values:
-                _values[name] = float(values[-1])
+            if history.get(name):
+                _answer["values"][name] = float(history[name][-1])
         elif _takes_model(function := _function(name)):
-            _values[name] = float(function(self))
-    _answer()
+            _answer["values"][name] = float(function(self))
+    _write()
     return result
 
 
 def _at_exit(process: int) -> None:
     if os.getpid() != process:  # a forked child
         return
+    _note_program()
     for name in names():
-        if ":" in name and name not in _values and not _takes_model(function := _function(name)):
-            _values[name] = float(function())
-    _answer()
+        try:
+            if ":" in name and name not in _answer["values"] and not _takes_model(function := _function(name)):
+                _answer["values"][name] = float(function())
+        except Exception as error:
+            _answer["failure"] = f"{name}: {type(error).__name__}: {error}"
+    _write()
 
 
-def _answer() -> None:
+def _write() -> None:
     import json
     from pathlib import Path
 
     from amp_tf.reporting import files
 
-    if _values:
-        files.put(Path(os.environ[FOLDER]) / ANSWER, json.dumps(_values))
+    if any(_answer.values()):  # of a Python that trains nothing there is none
+        files.put(Path(os.environ[FOLDER]) / ANSWER, json.dumps(_answer))
 
 
 def _function(name: str) -> Callable[..., Any]:
-    """The function of ``module:function``; the program itself is the module of its file's name."""
+    """The function of ``module:function``, of the program itself where that is the module."""
     if name not in _functions:
         import importlib
 
         home, _, attribute = name.partition(":")
-        main = sys.modules["__main__"]
-        stem = os.path.splitext(os.path.basename(getattr(main, "__file__", None) or ""))[0]
-        if home not in (stem, "__main__"):
-            sys.path.append(os.getcwd())
-            main = importlib.import_module(home)
-        _functions[name] = getattr(main, attribute)
+        if _folder not in sys.path:
+            sys.path.append(_folder)
+        programs = [main for main, *known in _programs if _is_called(home, *known)]
+        module = next((main for main in programs if hasattr(main, attribute)), None) or (*programs, None)[0]
+        _functions[name] = getattr(module or importlib.import_module(home), attribute)
     return _functions[name]
+
+
+def _is_called(home: str, file: str, module: str) -> bool:
+    """Whether a module's name is that of a program, of its file or of a module with that file."""
+    import importlib.util
+
+    if home in ("__main__", module, os.path.splitext(os.path.basename(file))[0]):
+        return True
+    try:
+        spec = importlib.util.find_spec(home)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    return bool(file) and spec is not None and os.path.realpath(spec.origin or "") == file
 
 
 def _takes_model(function: Callable[..., Any]) -> bool:

@@ -71,6 +71,21 @@ class Checkpoint:
                     seen.add(pair)
                     waiting.append(pair)
 
+    def fits(self, key: str, data_type: int) -> bool:
+        """Whether all finite values of a float32 tensor are finite in a 16-bit type, too.
+
+        Raises:
+            FileError: they cannot be read.
+        """
+        import numpy as np
+        import tensorflow as tf
+
+        with self._reading():
+            values = self._reader.get_tensor(key)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded = values.astype(tf.as_dtype(data_type).as_numpy_dtype)
+        return bool((np.isfinite(rounded) | ~np.isfinite(values)).all())
+
     def write(self, folder: Path, types: Mapping[str, int]) -> None:
         """Writes a copy in which some tensors have another type, rounded to nearest as a cast does.
 

@@ -87,7 +87,8 @@ def convert_saved_model(
         _check_links(source)
         model, report = rewrite_saved_model(source, config, hardware=hardware, weights=weights)
         data = model.SerializeToString(deterministic=True)
-        (_replace if is_replaced else _write)(source, target, data, report.weights)
+        is_there = os.path.isdir(target) and not is_replaced  # perhaps a volume, in whose place nothing can be put
+        (_write if is_there else _replace)(source, target, data, report.weights)
     return report
 
 
@@ -230,44 +231,53 @@ def _skipped_in(source: Path, weights: Weights | None) -> Callable[[str, list[st
 
 
 def _replace(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
-    """Replaces a model by its copy once the copy is complete."""
-    target = Path(os.path.realpath(target))
+    """Puts the copy in its place, where a model may be, once it is complete."""
+    named, target = target, Path(os.path.realpath(target))
     staged, old = files.temporary_name(target), files.temporary_name(target)
-    _write(source, staged, model, weights)
+    _write(source, staged, model, weights, named)
     try:
-        target.rename(old)
+        if os.path.isdir(target):
+            target.rename(old)
         staged.rename(target)
     except BaseException as error:  # Ctrl-C, too
-        if not os.path.lexists(target):
+        if old.exists() and not os.path.lexists(target):
             old.rename(target)
         shutil.rmtree(staged, ignore_errors=True)
         if isinstance(error, OSError):
-            raise _unwritable(target, error) from None
+            raise _unwritable(named, error) from None
         raise
-    shutil.rmtree(old)
+    shutil.rmtree(old, ignore_errors=True)
 
 
-def _write(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
-    """Writes the copy, or leaves the target unchanged."""
+def _write(source: Path, target: Path, model: bytes, weights: Weights | None, named: Path | None = None) -> None:
+    """Writes the copy, what makes a model of it last, or leaves the target unchanged.
+
+    Args:
+        source, target: folders.
+        model: what goes to the model's file.
+        weights: which variables are stored in 16 bit.
+        named: the folder as the user knows it, if that is another one.
+    """
+    named = named or target
     was_there = os.path.lexists(target)
     try:
         shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=_skipped_in(source, weights))
         _make_writable(target)
-        files.put(target / MODEL_FILE, model)
         if weights and weights.stored:
             _make_writable(target / VARIABLES_FOLDER)
             Checkpoint(source).write(target, {each.key: each.precision.data_type for each in weights.stored})
+        files.put(target / MODEL_FILE, model)
     except BaseException as error:  # Ctrl-C, too
         _clear(target, was_there)
         if isinstance(error, shutil.Error):  # lists all files that could not be copied
             file, _, why = error.args[0][0]
             raise FileError(
-                f"cannot be copied to {str(target)!r} ({why})",
+                f"cannot be copied to {str(named)!r} ({why})",
                 where=str(file),
                 fix="See that it can be read and the disk has room; nothing was written",
             ) from None
         if isinstance(error, OSError):
-            raise _unwritable(target, error) from None
+            raise _unwritable(named, error) from None
         raise
 
 

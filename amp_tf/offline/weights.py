@@ -7,7 +7,8 @@ variable is assigned another's value; what is linked has one type. It is stored 
 - it is float32, and the checkpoint has it whole;
 - a cast to 16 bit reads it, perhaps through a gather or a reshape;
 - what else reads it can have another type: what saves it, and what asks for its shape;
-- nothing writes it but what restores or initializes it.
+- nothing writes it but what restores or initializes it;
+- no value of it becomes infinite.
 
 :mod:`amp_tf.offline.weight_types` makes the changes.
 """
@@ -119,7 +120,7 @@ def find_weights(model: Any, checkpoint: Checkpoint, preserved: Iterable[Contain
         search.follow_handles(body)
     for number, meta in enumerate(model.meta_graphs):
         search.link_objects(number, meta.object_graph_def, checkpoint)
-    return search.judge(checkpoint.shapes)
+    return search.judge(checkpoint)
 
 
 def _bodies(number: int, meta: Any, preserved: Container[str]) -> list[Body]:
@@ -197,8 +198,13 @@ class _Search:
                 for number, argument in zip(function.bound_inputs, captured, strict=True):
                     self._link(places[number], self._node(body, argument))
 
-    def judge(self, shapes: Mapping[str, tuple[int, ...]]) -> Plan:
-        """Decides for each float32 tensor of the checkpoint."""
+    def judge(self, checkpoint: Checkpoint) -> Plan:
+        """Decides for each float32 tensor of the checkpoint.
+
+        Raises:
+            FileError: its values cannot be read.
+        """
+        shapes = checkpoint.shapes
         plan, unseen = Plan([], [], []), dict(shapes)
         for group in connected(self._places.values(), self._links):
             keys = [self._keys[place] for place in group if place in self._keys]
@@ -210,6 +216,8 @@ class _Search:
             kept = next((self._kept[place] for place in group if place in self._kept), None)
             if len(types) != 1:
                 kept = kept or (Kept.UNREAD, "")
+            if not kept and not all(checkpoint.fits(key, min(types)) for key in keys):
+                kept = Kept.RANGE, ""
             objects = [self._objects[place] for place in group if place in self._objects]
             precision = Precision.FLOAT32 if kept else _F16[min(types)]
             for key in keys:

@@ -26,6 +26,7 @@ _COMPUTING = frozenset(row.op for row in ROWS if row.op_list != CLEAR)
 _PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)
 # TensorFlow's optimizers make one of the other: a sum with a bias, and x / 10 that becomes x * 0.1.
 _ALIASES = {**dict.fromkeys((*ADDING, *BIASES), "sum"), **dict.fromkeys(SCALING, "scale")}
+_TOLD = 10  # decisions in one line
 
 
 class Certainty(enum.IntEnum):
@@ -117,7 +118,9 @@ def surest(matches: Iterable[Match]) -> dict[str, Match]:
 
 def describe(matches: Iterable[Match]) -> str:
     """What is to be told of a lock file's decisions; empty where all were found as they were."""
-    return "; ".join(sorted(match.words for match in matches if match.words))
+    words = sorted(match.words for match in matches if match.words)
+    more = f"; and {len(words) - _TOLD:,} more" if len(words) > _TOLD else ""
+    return "; ".join(words[:_TOLD]) + more
 
 
 def find_layers(view: GraphView, shapes: Shapes | None) -> list[Layer]:

@@ -7,10 +7,12 @@ any thread.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
 import shutil
+import tempfile
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,6 +87,22 @@ def put(path: Path, content: str | bytes) -> None:
         staged.replace(path)
     finally:
         staged.unlink(missing_ok=True)
+
+
+def check_writable(path: str | Path) -> None:
+    """Checks that :func:`write` could write a file that the user named.
+
+    Raises:
+        FileError: it could not.
+    """
+    place = Path(os.path.realpath(path))
+    with writing(path):
+        if place.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if place.is_file():
+            place.open("ab").close()
+        if place.is_file() or not place.exists():
+            tempfile.TemporaryFile(dir=place.parent).close()
 
 
 def temporary_name(path: Path) -> Path:

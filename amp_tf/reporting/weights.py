@@ -21,6 +21,7 @@ class Kept(enum.Enum):
     HANDED_ON = "is handed to {where}, behind which nobody sees its readers"
     PARTITIONED = "is saved in parts"
     REFERENCE = "is a reference variable of TensorFlow 1, whose type all its readers share"
+    RANGE = "holds values that 16 bit makes infinite"
     DISTRIBUTED = "has copies on several devices"
 
 

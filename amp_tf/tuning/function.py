@@ -18,11 +18,11 @@ from amp_tf.hooks.comparison.waiting import MODULES
 from amp_tf.hooks.patches import Patches
 from amp_tf.hooks.process import devices
 from amp_tf.hooks.process import state as process_state
-from amp_tf.lock import NO_LOCK, Lock, read
+from amp_tf.lock import Lock, read
 from amp_tf.oplists.targets import resolve_target
-from amp_tf.reporting import process
+from amp_tf.reporting import files, process
 from amp_tf.reporting.document import make_document
-from amp_tf.tuning.goal import Goal
+from amp_tf.tuning.goal import read_goal
 from amp_tf.tuning.journal import Journal, Outcome
 from amp_tf.tuning.result import Tuned, write_lock
 from amp_tf.tuning.tuning import Tuning, Way
@@ -53,7 +53,7 @@ def tune(
         max_drop: by how much the metric may be smaller than in float32; or
         max_rise: by how much it may be larger, of a loss.
         max_runs: how often it is called at most.
-        lock: the file to write; one that is there is where the search begins.
+        lock: the file to write; what one that is there keeps in float32 is tried before anything else.
         config: what to convert; the environment's settings by default.
         tell: called with a line for each run.
 
@@ -62,6 +62,7 @@ def tune(
 
     Raises:
         ConfigError: an argument is not valid, amp_tf is on already, or nothing would be converted.
+        FileError: the lock file cannot be written.
         AmpError: in float32 the function gives no number, or amp_tf changes it although nothing is in 16 bit.
     """
     if (max_drop is None) == (max_rise is None):
@@ -72,10 +73,10 @@ def tune(
     fix = 'Write config=amp_tf.AmpConfig(precision="bfloat16")'
     config = AmpConfig.from_env() if config is None else check_config(config, where=_WHERE, fix=fix)
     config = dataclasses.replace(config, lock=None)
-    most = max_drop if max_rise is None else max_rise
-    goal = Goal(METRIC, float(most or 0.0), max_rise is not None)
-    path = Path(lock)
-    before = read(str(path)) if path.exists() else NO_LOCK
+    goal = read_goal(METRIC, max_drop=max_drop, max_rise=max_rise, max_runs=max_runs)
+    path = Path(lock).absolute()  # the function may change the current folder
+    files.check_writable(path)
+    before = read(str(path), may_be_missing=True)
     with tempfile.TemporaryDirectory(prefix="amp_tf_tune_") as folder:
         program = _Function(train, config, Path(folder))
         journal = Journal(Path(folder) / "runs", {"function": getattr(train, "__name__", "train")})

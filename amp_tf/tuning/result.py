@@ -58,7 +58,7 @@ class Tuned:
 
     @property
     def best_trades(self) -> list[Trade]:
-        """The trades that no other one beats, both in the share of 16 bit (or the time of a step) and in the metric."""
+        """The trades that no other one beats, both in the share of 16 bit and in the metric."""
         sign = 1.0 if self.goal.is_loss else -1.0
 
         def costs(trade: Trade) -> tuple[float, float]:

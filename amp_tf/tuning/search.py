@@ -62,36 +62,6 @@ def find_smallest(ranked: Sequence[Item], suffices: Callable[[Items], bool], fir
         return Found(found, is_minimal=False)
 
 
-def find_fastest(ranked: Sequence[Item], seconds: Callable[[Items], float], gain: float) -> Found:
-    """The set of items with which a step is shortest.
-
-    Prefixes of the ranking are tried while they gain; then each item is tried without, the least probable first.
-
-    Args:
-        ranked: all items, those first that lose most time in 16 bit.
-        seconds: the time of a step, infinite where the metric is not good; it raises :class:`OutOfRunsError`.
-        gain: the least share of the time that counts as a gain, because times vary.
-    """
-    best: Items = ()
-    try:
-        least = seconds(())
-        size = 1
-        while size <= len(ranked):
-            now = seconds(tuple(ranked[:size]))
-            if now < least * (1 - gain):
-                best, least = tuple(ranked[:size]), now
-            elif size > 2 * max(1, len(best)):
-                break
-            size *= 2
-        for item in reversed(best):
-            without = tuple(other for other in best if other is not item)
-            if len(best) > 1 and (now := seconds(without)) <= least:
-                best, least = without, now
-        return Found(best, is_minimal=True)
-    except OutOfRunsError:
-        return Found(best, is_minimal=False)
-
-
 def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
     """The shortest prefix that suffices, if longer ones do, too."""
     size, too_few, enough = 1, 0, len(ranked)

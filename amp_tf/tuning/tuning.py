@@ -14,12 +14,11 @@ from amp_tf.tuning.goal import Goal
 from amp_tf.tuning.items import Item, decisions_of, find_items, holds, rank
 from amp_tf.tuning.journal import Journal, Outcome
 from amp_tf.tuning.result import Trade, Tuned, listed
-from amp_tf.tuning.search import Found, Items, OutOfRunsError, find_fastest, find_smallest
+from amp_tf.tuning.search import Found, Items, OutOfRunsError, find_smallest
 
 _MIXED, _COMPARISON = "mixed.json", "comparison.json"
-_MINIMAL, _FASTEST = "without any one of them it does not suffice", "of what was tried a step is shortest with it"
+_MINIMAL = "without any one of them it does not suffice"
 _OPEN = "whether less suffices is not known"
-_LEAST_GAIN = 0.02  # of a step's time
 
 
 class Way(enum.Enum):
@@ -70,7 +69,7 @@ class Tuning:
         self._most_runs, self._tell, self._held_out = most_runs, tell, held_out
         self._before, self._made = before, dict(made or {})
         self._trades: dict[str, Trade] = {}
-        self._limit = math.nan
+        self._limit = goal.limit(())
 
     def for_accuracy(self) -> Tuned:
         """Finds a small part of the model that suffices in float32.
@@ -79,6 +78,13 @@ class Tuning:
             AmpError: float32 gives no metric, or amp_tf changes it although nothing is in 16 bit.
             ConfigError: nothing would be converted.
         """
+
+        def suffices(items: Items) -> bool:
+            is_new = self._journal.get(Lock(decisions_of(items)).digest) is None
+            if is_new and len(self._journal) >= self._most_runs:
+                raise OutOfRunsError
+            return self._is_good(self._try(items))
+
         float32 = self._measure_float32()
         mixed = self._measure_mixed()
         if self._is_good(mixed):
@@ -87,40 +93,19 @@ class Tuning:
         known = tuple(item for item in ranked if any(holds(item, one.name) for one in self._before.decisions))
         first = self._items_before(ranked) if self._before.decisions else ()
         order = [*known, *(item for item in ranked if item not in known)]
-        found = find_smallest(order, lambda items: self._is_good(self._try(items)), first)
+        found = find_smallest(order, suffices, first)
         return self._result(found, float32, _MINIMAL if found.is_minimal else _OPEN)
-
-    def for_speed(self) -> Tuned:
-        """Finds the layers that are faster in float32, as the program's own steps show.
-
-        Raises:
-            AmpError, ConfigError: as for accuracy; or steps were not timed.
-        """
-        float32 = self._measure_float32()
-        twice = [self._once(f"{Way.NOTHING.value}/{number}", Way.NOTHING, NO_LOCK) for number in (1, 2)]
-        slow, fast = sorted((self._seconds(outcome) for outcome in twice), reverse=True)
-        self._measure_mixed()
-        ranked = rank_by_lost_time(find_items(self._journal.read(_MIXED)), self._journal.read(_MIXED))
-
-        def seconds(items: Items) -> float:
-            outcome = self._try(items)
-            return self._seconds(outcome) if self._is_good(outcome) else math.inf
-
-        found = find_fastest(ranked, seconds, max(_LEAST_GAIN, slow / fast - 1))
-        if found.items is not None and fast < seconds(found.items):
-            found = Found(tuple(ranked), found.is_minimal)
-        return self._result(found, float32, _FASTEST)
 
     def _measure_float32(self) -> tuple[float, ...]:
         """The metric in float32, twice, and the check that amp_tf alone changes nothing; sets the limit."""
         values = []
         for number in (1, 2):
             outcome = self._once(f"{Way.FLOAT32.value}/{number}", Way.FLOAT32, NO_LOCK)
-            if (value := outcome.metrics.get(self._goal.metric)) is None or math.isnan(value):
-                why = outcome.failure or "it is not a number"
+            if not self._is_good(outcome):
+                why = outcome.failure or f"it is {outcome.metrics.get(self._goal.metric)}"
                 fix = "Name a metric that the program has in float32"
                 raise AmpError(f"there is no {self._goal.metric} in float32 ({why})", where="tune", fix=fix)
-            values.append(value)
+            values.append(outcome.metrics[self._goal.metric])
         self._limit = self._goal.limit(values)
         self._tell(f"a run is good with {self._goal.metric} {self._goal.bound(self._limit)}")
         nothing = self._once(f"{Way.NOTHING.value}/1", Way.NOTHING, NO_LOCK)
@@ -139,6 +124,8 @@ class Tuning:
         report = self._journal.read(_MIXED)
         if report is None or not report["converted"]:
             why = (report or {}).get("why_nothing") or outcome.failure or "there is no report"
+            if not outcome.failure:
+                self._journal.remove()  # the mended command may be another one
             raise ConfigError(
                 f"nothing is converted, so there is nothing to tune ({why})",
                 where="tune",
@@ -150,9 +137,10 @@ class Tuning:
         comparison = self._journal.read(_COMPARISON)
         if comparison is None:
             self._tell("comparing one step in float32 and in 16 bit")
-            comparison = self._program.compare() or {}
-            self._journal.write(_COMPARISON, comparison)
-        return rank(find_items(self._journal.read(_MIXED)), comparison or None)
+            comparison = self._program.compare()
+            if comparison is not None:
+                self._journal.write(_COMPARISON, comparison)
+        return rank(find_items(self._journal.read(_MIXED)), comparison)
 
     def _items_before(self, ranked: Sequence[Item]) -> Items:
         """The decisions of the lock file as items, each with the parts that this program has."""
@@ -171,14 +159,14 @@ class Tuning:
         known = self._journal.get(run)
         if known is None:
             number = len(self._journal) + 1
-            if number > self._most_runs:
-                raise OutOfRunsError
             known = self._program.run(way, lock)
             if known.report is not None and not lock.decisions and way is Way.LOCKED:
                 self._journal.write(_MIXED, known.report)
-            self._journal.add(run, known)
+            is_good = self._is_good(known)
+            self._journal.add(run, known, is_fact=is_good or way is Way.LOCKED)
             kept = f"{what} in float32" if way is Way.LOCKED else way.value
-            good = "" if math.isnan(self._limit) else ", good" if self._is_good(known) else ", not good"
+            good = ("" if is_good else "not ") + "good"
+            good = f", {good}" if math.isfinite(self._limit) else ""
             self._tell(f"run {number} of at most {self._most_runs}: {kept}: {self._told(known)}{good}")
         return known
 
@@ -189,15 +177,6 @@ class Tuning:
 
     def _is_good(self, outcome: Outcome) -> bool:
         return self._goal.is_good(outcome.metrics.get(self._goal.metric), self._limit)
-
-    def _seconds(self, outcome: Outcome) -> float:
-        if outcome.step_ms is None:
-            raise AmpError(
-                f"no step was timed ({outcome.failure or 'the report has none'})",
-                where="tune --for speed",
-                fix="Steps of fit, tf.function and sessions are timed",
-            )
-        return outcome.step_ms / 1e3
 
     def _result(self, found: Found, float32: tuple[float, ...], proof: str) -> Tuned:
         goal, trades = self._goal, tuple(self._trades.values())
@@ -244,23 +223,6 @@ class Tuning:
         is_good = self._goal.is_good(value, limit)
         verdict = "verified" if is_good else "not good"
         return is_good, (f"{verdict} by {self._held_out}: {value:.6g}, good is {self._goal.bound(limit)}",)
-
-
-def rank_by_lost_time(items: Sequence[Item], report: Mapping[str, Any]) -> list[Item]:
-    """The items, those first whose casts take most time for each operation that they make faster.
-
-    Args:
-        items: what may stay in float32.
-        report: of the run in mixed precision; on GPUs, whose times are not known, bytes count.
-    """
-    casts = [cast for graph in report["graphs"] for cast in graph["inserted_casts"]]
-
-    def lost(item: Item) -> float:
-        own = (cast for cast in casts if holds(item, cast["node"]))
-        bytes_moved: float = sum((cast["bytes"] or 0.0) * cast["runs"] for cast in own)
-        return bytes_moved / (item.operations + 1.0)
-
-    return sorted(items, key=lost, reverse=True)
 
 
 def _parts_of(items: Sequence[Item]) -> list[Item]:

@@ -72,7 +72,7 @@ def test_a_result_in_which_nothing_is_converted_is_told_to_be_a_copy(graph_file,
 
 def test_a_name_rule_that_matches_nothing_is_told(graph_file, tmp_path, capsys):
     main(["rewrite", str(graph_file), str(tmp_path / "o.pb"), "--keep-float32", "nosuch", "--precision", "bfloat16"])
-    assert capsys.readouterr().err == "No node's name matches: nosuch\n"
+    assert capsys.readouterr().err == f"{tmp_path / 'o.pb'} is written.\nNo node's name matches: nosuch\n"
 
 
 def test_a_wrong_input_is_one_line_and_status_1(tmp_path, capsys):

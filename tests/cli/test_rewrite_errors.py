@@ -46,7 +46,7 @@ def test_a_report_that_cannot_be_written_is_one_line_and_status_1(tmp_path, caps
 
 def test_an_interrupted_conversion_leaves_nothing_half_made(model, tmp_path, capsys, monkeypatch):
     def interrupted(source, target, **options):
-        (tmp_path / "out" / "variables").mkdir(parents=True)
+        (target / "variables").mkdir(parents=True)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(saved_model.shutil, "copytree", interrupted)

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from amp_tf.cli.main import main
-from amp_tf.cli.tuned_script import variables_of
+from amp_tf.cli.tuned_script import TunedScript, variables_of
 from amp_tf.config import AmpConfig
-from amp_tf.lock import read
+from amp_tf.lock import NO_LOCK, read
+from amp_tf.tuning.journal import Journal
+from amp_tf.tuning.tuning import Way
 from tests.hooks import running
 
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "tune" / "programs" / "stations_norm.py"
@@ -37,7 +39,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--max-drop", "1", "--max-runs", "4"], "--max-runs: 4 runs are too few. Write 5 or more: "),
         (["--max-drop", "1", "--verify", "stdout:("], "'(' is not a regular expression ("),
         (["--max-drop", "1", "--verify", "stdout:[0-9]+"], "'[0-9]+' has 0 groups. Write one group for the number"),
+        (["--max-drop", "1", "--for", "speed"], "--for: tune is for accuracy alone. AMP_TF_PRECISION=auto leaves in"),
         (["--max-drop", "1", "--target", "gpu"], "--target: the runs are on this machine's devices. Leave it out."),
+        (["--max-drop", "1", "--lock", "missing/amp.lock"], "missing/amp.lock: cannot be written (No such file or"),
         (["--max-drop", "1", "--lock", "broken.lock"], "broken.lock: it is not a lock file of amp_tf"),
     ],
 )
@@ -68,6 +72,93 @@ def test_a_program_without_the_metric_is_an_error(here, capsys, program, why):
     (here / "train.py").write_text(program)
     assert main(["tune", "--metric", "accuracy", *OPTIONS, "--", sys.executable, "train.py"]) == 2
     assert f"tune: there is no accuracy in float32 ({why}" in capsys.readouterr().err
+
+
+def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, capsys):
+    program = "import pathlib; print(pathlib.Path('data').read_text())"
+    (here / "train.py").write_text(program)
+    command = ["tune", "--metric", "stdout:loss ([0-9.]+)", *OPTIONS, "--", sys.executable, "train.py", "--key", "1234"]
+    assert main(command) == 2
+    assert "it ended with status 1: FileNotFoundError" in capsys.readouterr().err
+    (here / "data").write_text("las 0.5")
+    assert main(command) == 2
+    assert "the program gave no stdout:loss" in capsys.readouterr().err
+    kept = here / "amp.lock.runs"
+    assert kept.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in kept.iterdir() if "1234" in path.read_text()] == []
+    command[2] = "stdout:las ([0-9.]+)"
+    assert main(command) == 2
+    assert "run 3 of at most 40: amp_tf with all in float32: stdout:las ([0-9.]+) 0.5" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_a_misspelt_metric_is_answered_by_those_that_there_are_also_where_the_program_changes_its_folder(here):
+    (here / "train.py").write_text(
+        "import os, keras; os.chdir('/'); model = keras.Sequential([keras.layers.Dense(1)]);"
+        "model.compile('sgd', 'mse', metrics=['mae']); x = keras.ops.ones((4, 4)); model.fit(x, x[:, :1])"
+    )
+    journal = Journal(Path("amp.lock.runs"), {})
+    outcome = TunedScript([sys.executable, "train.py"], AmpConfig(), ("val_mae",), journal.folder).run(
+        Way.FLOAT32, NO_LOCK
+    )
+    assert outcome.failure.startswith("the program gave no val_mae; its last fit has loss, mae (")
+    assert not outcome.metrics
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("start", "metric"),
+    [
+        (["train.py"], "train:weights"),
+        (["part/train.py"], "part.train:weights"),
+        (["-m", "part.train"], "part.train:weights"),
+        (["-m", "amp_tf", "train.py"], "train:weights"),
+        (["-c", "import runpy; runpy.run_path('train.py', run_name='__main__')"], "train:weights"),
+    ],
+)
+def test_a_function_of_the_program_is_asked_for_what_was_trained(here, start, metric):
+    for path in (here / "train.py", here / "part" / "train.py"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(
+            "import tensorflow\ntrained = 0.25\n"
+            "def weights(): return trained\n"
+            "if __name__ == '__main__': trained = 0.75\n"
+        )
+    program = TunedScript([sys.executable, *start], AmpConfig(), (metric,), here)
+    assert program.run(Way.FLOAT32, NO_LOCK).metrics == {metric: 0.75}
+
+
+@pytest.mark.process
+def test_a_function_that_fails_is_told(here):
+    (here / "train.py").write_text("import tensorflow\ndef weights(): raise ValueError('none')")
+    program = TunedScript([sys.executable, "train.py"], AmpConfig(), ("train:weights",), here)
+    assert program.run(Way.FLOAT32, NO_LOCK).failure.startswith("train:weights: ValueError: none (")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_the_program_started_ends_with_the_tuning(here, number):
+    program = "import os, time; open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'child'); time.sleep(300)"
+    (here / "child.py").write_text(program)
+    shell = ["sh", "-c", f"{sys.executable} child.py; true"]
+    options = ["--metric", "accuracy", *OPTIONS]
+    tuning = subprocess.Popen([sys.executable, "-m", "amp_tf", "tune", *options, "--", *shell])
+    deadline = time.monotonic() + 100
+    while not (here / "child").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    tuning.send_signal(number)
+    assert tuning.wait() == 128 + number
+    child = int((here / "child").read_text())
+    while _is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _is_running(child)
+
+
+def _is_running(process: int) -> bool:
+    """Whether a process has not ended; nobody may have waited for it."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_command_that_is_not_there_is_an_error(capsys):

@@ -1,6 +1,8 @@
 """Weights of a converted SavedModel in 16 bit: which, what the model then answers, and what it says when trained."""
 
+import io
 import shutil
+import zipfile
 
 import keras
 import numpy as np
@@ -11,6 +13,7 @@ from tensorflow.python.tools import saved_model_cli
 
 import amp_tf
 from amp_tf.cli.main import main
+from amp_tf.offline.checkpoint import Checkpoint
 from amp_tf.offline.saved_model import convert_saved_model, rewrite_saved_model
 from amp_tf.reporting.weights import Kept
 
@@ -338,6 +341,76 @@ def test_float16_is_stored_too(tmp_path):
     assert weights.stored[0].precision is amp_tf.Precision.FLOAT16
     assert stored.w.dtype == tf.float16
     np.testing.assert_array_equal(stored(_random(2, 8)), converted(_random(2, 8)))
+
+
+def test_a_weight_that_16_bit_makes_infinite_stays_float32(tmp_path):
+    model = Tied()
+    model.w.assign(tf.tensor_scatter_nd_update(model.w, [[0, 0]], [1e5]))
+    assert _kept(_convert(model, tmp_path / "b")[0])["w"] is None
+    weights, _, stored = _convert(model, tmp_path / "f", amp_tf.AmpConfig(precision="float16", target="gpu"))
+    assert _kept(weights)["w"] is Kept.RANGE
+    assert stored.w.dtype == tf.float32
+    assert "such as 'w': holds values that 16 bit makes infinite" in str(weights)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_what_is_killed_midway_leaves_nothing_that_a_loader_takes_for_a_model(
+    exported, tmp_path, monkeypatch, is_there
+):
+    out, seen = tmp_path / "out", []
+    if is_there:
+        out.mkdir()
+    original = Checkpoint.write
+
+    def write(*args):
+        original(*args)
+        seen.append((out.exists(), list(tmp_path.rglob("saved_model.pb"))))
+
+    monkeypatch.setattr(Checkpoint, "write", write)
+    convert_saved_model(exported[0] / "f32", out, BFLOAT16, weights="f16")
+    assert seen == [(is_there, [])]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert _serve(out, IDS).shape == (4, 8)
+
+
+def _write_header(path):
+    """An array of 256 TiB, as its header says."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<i4", "fortran_order": False, "shape": (1 << 46,)})
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("ids.npy", header.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("write", "what"),
+    [
+        (lambda path: np.savez(path, x=IDS), "expected the arrays ids, got x"),
+        (lambda path: np.savez(path, ids=IDS[:, :2]), "the model does not take its arrays ("),
+        (lambda path: np.savez(path, ids=np.array([["a", "b", "c"]])), "the model does not take its arrays ("),
+        (_write_header, "cannot be read ("),
+        (lambda path: None, "cannot be read (No such file or directory)"),
+    ],
+)
+def test_inputs_for_the_check_are_looked_at_before_anything_is_written(exported, tmp_path, capsys, write, what):
+    inputs = tmp_path / "inputs.npz"
+    write(inputs)
+    command = ["rewrite", str(exported[0] / "f32"), str(tmp_path / "out"), "--precision", "bfloat16"]
+    assert main([*command, "--check", str(inputs)]) == 1
+    told = capsys.readouterr()
+    assert f"amp-tf rewrite: {inputs}: {what}" in told.err
+    assert told.err.count("\n") == 1
+    assert not told.out
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_is_replaced_is_checked_against_what_it_was(exported, tmp_path, capsys):
+    np.savez(tmp_path / "inputs.npz", ids=IDS)
+    shutil.copytree(exported[0] / "f32", tmp_path / "model")
+    command = ["rewrite", str(tmp_path / "model"), str(tmp_path / "model"), "--force", "--precision", "bfloat16"]
+    assert main([*command, "--check", str(tmp_path / "inputs.npz")]) == 0
+    told = capsys.readouterr()
+    assert "output_0: error at most 0," not in told.out
+    assert told.err.endswith(f"{tmp_path / 'model'} is written.\n")
 
 
 def test_wrong_weights_are_refused(tmp_path):

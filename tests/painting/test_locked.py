@@ -161,3 +161,10 @@ def test_for_a_node_that_is_gone_its_layer_stays_in_float32():
     found = find_locked(lock_of(decision), view_of(*THREE), KnownShapes(SHAPES))
     assert found.matches == (Match("m/dense_1/Exp", Certainty.AROUND, "m/dense_1"),)
     assert len(found.nodes) == 3
+
+
+def test_of_many_decisions_a_few_are_told_and_how_many_more():
+    words = describe(Match(f"m/{number:05}", Certainty.NOT_FOUND) for number in range(20_000))
+    assert words.startswith("m/00000 is gone, and nothing stays in float32 for it; m/00001 is gone")
+    assert words.endswith("; and 19,990 more")
+    assert len(words) < 1000

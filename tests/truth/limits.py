@@ -155,7 +155,7 @@ LIMITS: tuple[Limit, ...] = (
         r"|keras\.layers/((Batch|Group)Normalization|(MultiHead|GroupQuery)Attention)",
         ALL,
         500.0,
-        "values far from zero beside their spread are rounded, once, before their mean is taken off; amp_tf.compare says",
+        "values far from zero beside their spread are rounded, once, before their mean is taken off",
         cases="mean 50|equal rows|1e3",
     ),
     Limit(

@@ -64,6 +64,23 @@ def test_one_bound_is_wanted() -> None:
             amp_tf.tune(lambda: 1.0, **bounds)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_rise": float("nan")}, "max_rise: nan is not a change. Write 0 or more"),
+        ({"max_rise": -1}, "max_rise: -1 is not a change"),
+        ({"max_drop": float("inf")}, "max_drop: inf is not a change"),
+        ({"max_drop": "0.1"}, "max_drop: '0.1' is not a change"),
+        ({"max_drop": 0.1, "max_runs": 2}, "max_runs: 2 runs are too few. Write 5 or more"),
+        ({"max_drop": 0.1, "lock": "missing/amp.lock"}, r"missing/amp.lock: cannot be written \(No such file"),
+    ],
+)
+def test_what_cannot_be_is_said_before_any_run(tmp_path, monkeypatch, settings, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(amp_tf.AmpError, match=message):
+        amp_tf.tune(lambda: pytest.fail("it was run"), config=BF16, **settings)
+
+
 def test_amp_tf_must_be_off() -> None:
     with amp_tf.enable(BF16), pytest.raises(amp_tf.ConfigError, match="amp_tf is on"):
         amp_tf.tune(lambda: 1.0, max_drop=0.1)

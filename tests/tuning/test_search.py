@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import pytest
 
 from amp_tf.lock import Decision, Layer
 from amp_tf.tuning.items import Item
-from amp_tf.tuning.search import Items, OutOfRunsError, find_fastest, find_smallest
+from amp_tf.tuning.search import Items, OutOfRunsError, find_smallest
 
 
 def leaf(name: str, operations: float = 1.0) -> Item:
@@ -96,28 +95,3 @@ def test_out_of_runs_the_best_set_so_far_is_given(most):
         assert needed <= leaves(found.items)
     assert not found.is_minimal
     assert (found.items is None) is (most < 4)
-
-
-def times(slow: dict[str, float]):
-    """A step takes longer for each of these items that is not in float32, and for each other one that is."""
-
-    def seconds(items: Items) -> float:
-        kept = leaves(items)
-        return 1.0 + sum(extra for name, extra in slow.items() if name not in kept) + 0.1 * len(kept - set(slow))
-
-    return seconds
-
-
-def test_what_is_slower_in_16_bit_stays_in_float32():
-    assert leaves(find_fastest(ITEMS, times({"i0": 0.5, "i2": 0.3}), 0.02).items or ()) == {"i0", "i2"}
-
-
-def test_where_nothing_gains_nothing_stays_in_float32():
-    assert find_fastest(ITEMS, times({}), 0.02).items == ()
-
-
-def test_a_set_with_a_bad_metric_is_never_the_fastest():
-    def seconds(items: Items) -> float:
-        return math.inf if not items else 2.0 + len(items)
-
-    assert leaves(find_fastest(ITEMS, seconds, 0.02).items or ()) == {"i0"}
