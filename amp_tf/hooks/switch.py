@@ -167,6 +167,7 @@ class _Switch:
         with self._lock:
             if self.active is not None:
                 registry.install(trigger, self.active.config, self.active.switches)
+                summary.load(with_report=bool(self.active.config.report_path))
 
     def _follow_environment(self, *, is_asked_first: bool = False) -> None:
         was_asked = is_asked_first or self.active is not None or bool(self.refused)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import logging
 import re
 import sys
@@ -37,6 +38,15 @@ FUSED = "TensorFlow fused them with what follows, and the fused kernels have no 
 _TRACED = "__inference_"  # begins TensorFlow's names of traced functions
 _PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled by XLA are seen
 
+# What runs at exit imports these here and there: by then the package may have been upgraded or uninstalled.
+_AT_EXIT = (
+    *("amp_tf.graph.layers", "amp_tf.hooks.grappler.failures", "amp_tf.oplists.targets", "amp_tf.painting.locked"),
+    *("amp_tf.reporting.process", "amp_tf.reporting.text"),
+)
+_FOR_REPORTS = (
+    *("amp_tf.oplists.registered", "amp_tf.reporting.document", "amp_tf.reporting.events", "amp_tf.reporting.files"),
+)
+
 _parts: list[Callable[[], str]] = []
 _has_ended = False  # whether the program has ended, and only the line is left
 
@@ -45,6 +55,12 @@ def add_part(part: Callable[[], str]) -> None:
     """Adds a function whose result, such as the loss scale, is appended to the line; ``""`` for nothing."""
     if part not in _parts:
         _parts.append(part)
+
+
+def load(*, with_report: bool) -> None:
+    """Imports what the line at exit needs, and the report if there will be one. Idempotent."""
+    for name in (*_AT_EXIT, *(_FOR_REPORTS if with_report else ())):
+        importlib.import_module(name)
 
 
 def is_due() -> bool:
