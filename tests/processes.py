@@ -114,14 +114,16 @@ def stop_zygotes() -> None:
 
 
 def _is_forkable(arguments: list[str], environ: dict[str, str], options: dict[str, Any]) -> bool:
-    """Whether a fork can be this process: this Python without options of its own, and streams as the only others."""
+    """Whether a fork can be this process: this Python and its TensorFlow, no options but those of streams."""
     interpreter, *rest = arguments
+    path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     return (
         interpreter == sys.executable
         and set(options) <= {"cwd", "stdin", "stdout", "stderr", "text", "bufsize", "encoding", "universal_newlines"}
         and bool(rest)
         and (rest[0] in ("-c", "-m") if rest[0].startswith("-") else Path(options.get("cwd") or ".", rest[0]).is_file())
-        and all(map(os.path.isabs, filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))))
+        and all(map(os.path.isabs, path))
+        and not any(Path(entry, top + end).exists() for entry in path for top in zygote.HIDDEN for end in ("", ".py"))
         and environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
     )
 

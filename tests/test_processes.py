@@ -130,8 +130,10 @@ def test_what_a_fork_cannot_be_is_a_fresh_process(tmp_path: Path) -> None:
     for options in (["-I"], ["-S"], ["-W", "ignore"]):
         running.run([*options, "-c", ""], tmp_path, {})
     processes.run([sys.executable, "-c", ""], env={"KERAS_BACKEND": "jax"})
+    (tmp_path / "tensorflow.py").touch()
+    processes.run([sys.executable, "-c", ""], env={"PYTHONPATH": str(tmp_path)})
     processes.run(["true"])
-    assert (processes.counts.forks - forks, processes.counts.fresh - fresh) == (0, 4)
+    assert (processes.counts.forks - forks, processes.counts.fresh - fresh) == (0, 5)
 
 
 def test_a_program_that_brings_a_tensorflow_gets_that_one(tmp_path: Path) -> None:
