@@ -14,12 +14,13 @@ known any more; they are named after it, and the user's patterns find them by it
 (:func:`amp_tf.graph.names.whole_of`). TensorFlow's remapper, which runs once more, fuses 16-bit products only where it
 has the kernel.
 
-So it does where the fused kernel has a 16-bit form and its result is kept in float32: for accuracy, such as a bias
-before a mean is taken off, or because it is fetched. That shows when the graph is painted; it is painted again with
-such products split, and those that stay in float32 all the same are whole again.
+So it does where the fused kernel has a 16-bit form and its result is needed in float32: for accuracy, such as a bias
+before a logarithm, or because it is fetched. That shows when the graph is painted; it is painted again with such
+products split, and those that stay in float32 all the same are whole again.
 
-It is done where a precision is named; where amp_tf chooses, for nodes alone that the user forces. It is dropped where
-nothing becomes 16 bit. Only in GraphDefs: TensorFlow hands over the bodies of functions as such, and its remapper has
+Where amp_tf chooses, the cost model judges the product as it is once it is split, and one that stays in float32 is whole
+again; products whose fused kernel has no 16-bit form are split for nodes alone that the user forces. All is dropped
+where nothing becomes 16 bit. Only in GraphDefs: TensorFlow hands over the bodies of functions as such, and its remapper has
 seen no FunctionDef. A second rewrite finds nothing to split.
 
 Chains of functions of one number are split as well, where one of them magnifies or tells fractions: on CPUs TensorFlow

@@ -17,6 +17,7 @@ from amp_tf.painting.reasons import Rule
 from tests import as_cpu
 from tests.hooks import running
 from tests.rewriting.fused_graphs import KINDS, dense, made, remapped
+from tests.rewriting.graph_shapes import GraphShapes
 from tests.rewriting.rewritten import feeds, run
 from tests.small_graphs import graph
 
@@ -122,27 +123,24 @@ def test_where_amp_tf_chooses_only_what_the_user_forces_is_split():
 
 
 WITH_BF16 = Hardware(cpu_has_bf16=True)
-#: The result loses its mean and is divided, so bias and activation are computed in float32.
-NORMALIZED = """
-    x = Placeholder()
-    w = Placeholder()
-    bias = Const() value=float32[4]
-    axis = Const() dtype=int32 value=int32[1]*0
+#: Something is taken off the result, so bias and activation are computed in float32.
+SUBTRACTED = """
+    x = Placeholder() shape=[512, 512]
+    w = Placeholder() shape=[512, 512]
+    bias = Const() value=float32[512]
     fused = _FusedMatMul(x, w, bias) num_args=1 fused_ops=['BiasAdd', 'Relu']
-    mean = Mean(fused, axis) keep_dims=true
-    centred = Sub(fused, mean)
-    size = Sqrt(mean)
-    scaled = RealDiv(centred, size)
-    next = MatMul(scaled, w)
+    left = Sub(fused, x)
+    next = MatMul(left, w)
 """
 
 
-def test_a_product_is_16_bit_where_what_it_was_fused_with_stays_float32_for_accuracy():
-    result = amp_tf.rewrite(graph(NORMALIZED), BFLOAT16, hardware=WITH_BF16)
+@pytest.mark.parametrize("config", [BFLOAT16, amp_tf.AmpConfig()], ids=["bfloat16", "auto"])
+def test_a_product_is_16_bit_where_what_it_was_fused_with_stays_float32_for_accuracy(config):
+    result = amp_tf.rewrite(graph(SUBTRACTED), config, hardware=WITH_BF16)
     types = {node.name: tf.as_dtype(node.attr["T"].type).name for node in result.graph.node if "T" in node.attr}
     assert types["fused-MatMul-0-AmpTfSplit"] == "bfloat16"
-    assert types["fused-BiasAdd-0-AmpTfSplit"] == types["fused"] == types["centred"] == "float32"
-    assert not amp_tf.rewrite(result.graph, BFLOAT16, hardware=WITH_BF16).changed
+    assert types["fused-BiasAdd-0-AmpTfSplit"] == types["fused"] == types["left"] == "float32"
+    assert not amp_tf.rewrite(result.graph, config, hardware=WITH_BF16).changed
 
 
 def test_a_product_is_16_bit_where_what_it_was_fused_with_is_fetched():
@@ -153,15 +151,9 @@ def test_a_product_is_16_bit_where_what_it_was_fused_with_is_fetched():
     assert types[name] == tf.float32.as_datatype_enum
 
 
-def test_a_product_that_stays_float32_itself_stays_fused():
-    """Two products are subtracted from each other: both are needed as they are."""
-    text = NORMALIZED.replace("centred = Sub(fused, mean)", "other = MatMul(w, x)\n    centred = Sub(fused, other)")
-    result = amp_tf.rewrite(graph(text), BFLOAT16, hardware=WITH_BF16)
-    assert {node.name for node in result.graph.node if node.op == "_FusedMatMul"} == {"fused"}
-
-
-def test_where_amp_tf_chooses_what_is_fused_stays_so():
-    result = amp_tf.rewrite(graph(NORMALIZED), amp_tf.AmpConfig(), hardware=WITH_BF16)
+def test_where_amp_tf_chooses_a_product_that_is_not_faster_is_whole_again():
+    small = graph(SUBTRACTED.replace("512", "8"))
+    result = amp_tf.rewrite(small, amp_tf.AmpConfig(), hardware=WITH_BF16, shapes=GraphShapes(small))
     assert "_FusedMatMul" in {node.op for node in result.graph.node}
 
 
