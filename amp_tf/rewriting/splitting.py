@@ -18,10 +18,10 @@ So it does where the fused kernel has a 16-bit form and its result is needed in 
 before a logarithm, or because it is fetched. That shows when the graph is painted; it is painted again with such
 products split, and those that stay in float32 all the same are whole again.
 
-Where amp_tf chooses, the cost model judges the product as it is once it is split, and one that stays in float32 is whole
-again; products whose fused kernel has no 16-bit form are split for nodes alone that the user forces. All is dropped
-where nothing becomes 16 bit. Only in GraphDefs: TensorFlow hands over the bodies of functions as such, and its remapper has
-seen no FunctionDef. A second rewrite finds nothing to split.
+Where amp_tf chooses, the cost model judges the product as it is once it is split, and one that stays in float32 is
+whole again; products whose fused kernel has no 16-bit form are split for nodes alone that the user forces. All is
+dropped where nothing becomes 16 bit. Only in GraphDefs: TensorFlow hands over the bodies of functions as such, and its
+remapper has seen no FunctionDef. A second rewrite finds nothing to split.
 
 Chains of functions of one number are split as well, where one of them magnifies or tells fractions: on CPUs TensorFlow
 makes one ``_UnaryOpsComposition`` of Neg and Exp, in which no rule would see the Exp, and the difference before it was
