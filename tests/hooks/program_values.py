@@ -125,3 +125,33 @@ class Convolutions(Values):
 
     def tolerance(self, products):
         return _OF_ONE_PRODUCT  # each division by the largest value lessens the errors so far
+
+
+class Twins(Convolutions):
+    """A part with a bias that is called twice, as in siamese networks; what it gives is compared, normalized, joined."""
+
+    def multiply(self, x, weight, style):
+        dice = random.Random(style)
+        convolve = tf.nn.depthwise_conv2d if weight.shape[3] == 1 else tf.nn.conv2d
+        bias, scale = dice.choice(self._biases), dice.choice((self._scales[0], self._scales[2]))
+        activation = dice.choice((tf.identity, tf.identity, tf.nn.relu, tf.nn.elu))
+        ending = dice.choice((tf.identity, self._normalized, lambda y: y * scale))
+
+        def part(y: tf.Tensor) -> tf.Tensor:
+            return ending(activation(tf.nn.bias_add(convolve(y, weight, strides=[1] * 4, padding="SAME"), bias)))
+
+        other = tf.reverse(x, [1]) if dice.random() < 0.7 else part(x)
+        y = dice.choice((tf.subtract, tf.subtract, tf.add, tf.maximum, tf.math.squared_difference))(
+            part(x), part(other)
+        )
+        if dice.random() < 0.3:
+            y = tf.math.log(1.0 + tf.abs(y))
+        return (y + 0.5 * x) / (1.0 + tf.reduce_max(tf.abs(y)))
+
+    @staticmethod
+    def _normalized(y: tf.Tensor) -> tf.Tensor:
+        mean, variance = tf.nn.moments(y, [0, 1, 2], keepdims=True)
+        return tf.nn.batch_normalization(y, mean, variance, None, None, 0.1)
+
+    def tolerance(self, products):
+        return 4 * _OF_ONE_PRODUCT  # what is subtracted is nearly alike, or logarithms are taken of it

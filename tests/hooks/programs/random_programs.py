@@ -4,6 +4,7 @@ A line on stderr says where each program begins, so that what is logged there be
 
     random_programs.py matrices [--small] SEED …        tf.function with jit_compile=True, for XLA
     random_programs.py convolutions [--small] SEED …    tf.function without, for Grappler
+    random_programs.py twins [--small] SEED …           so, with parts that are called twice
 
 Eager ops are never converted, so the eager run is the expected one. With --small a program that fails is cut down.
 """
@@ -16,11 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[3]))
-from tests.hooks.program_values import Convolutions, Matrices
+from tests.hooks.program_values import Convolutions, Matrices, Twins
 from tests.hooks.random_programs import count_products, made_small, random_program, run_block
 from tests.pretending import pretend
 
-KINDS = {"matrices": (Matrices, True), "convolutions": (Convolutions, False)}
+KINDS = {"matrices": (Matrices, True), "convolutions": (Convolutions, False), "twins": (Twins, False)}
 
 
 def problem_of(program, seed, kind):
