@@ -5,8 +5,10 @@ Each function raises a :class:`ConfigError` that names the setting or the variab
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
@@ -14,6 +16,8 @@ from amp_tf.errors import ConfigError
 from amp_tf.precision import Precision
 
 SHORT_NAMES = {"fp16": "float16", "bf16": "bfloat16"}  #: other frameworks' names of the two types
+_PARSER: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+_FEW = 4  # repetitions
 LAYER = "layer:"  #: begins a pattern that is for a layer, by its path in Keras
 
 # Escaped characters and whole character classes, whose brackets and commas mean nothing; then those that do.
@@ -80,13 +84,85 @@ def check_pattern(pattern: str, *, where: str) -> str:
     for component in components:
         try:
             re.compile(component)
-        except re.error as error:
+            may_hang = _may_hang(_PARSER.parse(component))
+        except (re.error, RecursionError) as error:
             raise ConfigError(
                 f"{component!r} is not a regular expression ({error})",
                 where=where,
                 fix="Valid values: regular expressions of Python's re module",
             ) from None
+        if may_hang:
+            raise ConfigError(
+                f"{component!r} repeats what repeats or chooses, so one name could take hours",
+                where=where,
+                fix="Write a+ for (a+)+, or several patterns for (a|b)+",
+            )
     return pattern
+
+
+def _may_hang(items: Iterable[tuple[Any, Any]]) -> bool:
+    """Whether a parsed pattern repeats something in which several ways lead to the same letters: each doubles the time.
+
+    One way is left where each repetition begins with a letter that is nowhere else in it, as in ``(_[0-9]+)*``.
+    """
+    for op, argument in items:
+        inner = _inner(argument)
+        is_repeat = op in (_PARSER.MAX_REPEAT, _PARSER.MIN_REPEAT)
+        if is_repeat and argument[1] > _FEW and any(map(_varies, inner)) and not _is_delimited(inner[0]):
+            return True
+        if any(map(_may_hang, inner)):
+            return True
+    return False
+
+
+def _varies(items: Iterable[tuple[Any, Any]]) -> bool:
+    return any(
+        op is _PARSER.BRANCH
+        or (op in (_PARSER.MAX_REPEAT, _PARSER.MIN_REPEAT) and argument[0] != argument[1])
+        or any(map(_varies, _inner(argument)))
+        for op, argument in items
+    )
+
+
+def _is_delimited(body: Any) -> bool:
+    """Whether a repetition is a letter, and then what cannot be that letter, of which one part varies in length."""
+    items = list(body)
+    while len(items) == 1 and items[0][0] is _PARSER.SUBPATTERN:
+        items = list(items[0][1][-1])
+    if not items or items[0][0] is not _PARSER.LITERAL:
+        return False
+    varying = 0
+    for op, argument in items[1:]:
+        if op in (_PARSER.MAX_REPEAT, _PARSER.MIN_REPEAT):
+            varying += argument[0] != argument[1]
+            if len(argument[2]) > 1:
+                return False
+            op, argument = argument[2][0]
+        if op is _PARSER.IN:
+            allowed = argument
+        elif op is _PARSER.LITERAL:
+            allowed = [(op, argument)]
+        else:
+            return False
+        if any(_may_be(items[0][1], *each) for each in allowed):
+            return False
+    return varying <= 1
+
+
+def _may_be(letter: int, op: Any, argument: Any) -> bool:
+    """Whether a part of a set of letters may be a letter."""
+    if op is _PARSER.LITERAL:
+        return bool(letter == argument)
+    if op is _PARSER.RANGE:
+        return bool(argument[0] <= letter <= argument[1])
+    return not (op is _PARSER.CATEGORY and argument is _PARSER.CATEGORY_DIGIT) or chr(letter).isdigit()
+
+
+def _inner(argument: Any) -> list[Any]:
+    """The parsed patterns inside of an item of one."""
+    if isinstance(argument, _PARSER.SubPattern):
+        return [argument]
+    return [found for each in argument for found in _inner(each)] if isinstance(argument, (tuple, list)) else []
 
 
 def is_layer_pattern(pattern: str) -> bool:

@@ -208,6 +208,32 @@ def test_each_name_of_a_layers_pattern_is_a_regular_expression():
         AmpConfig.from_env({"AMP_TF_FORCE_F16": "layer:encoder/block_("})
 
 
+@pytest.mark.parametrize(
+    ("pattern", "is_good"),
+    [
+        ("layer:(a+)+$x", False),
+        ("(a|aa)+$", False),
+        ("(a?){30}b", False),
+        ("((ab)*c*)*d", False),
+        ("(_a*a*)+$", False),
+        ("(_[_a]*)*$", False),
+        (r"block(_\d+)*/attention", True),
+        (r"(_[0-9]+)+(?=/|$)", True),
+        (r"layer:block_\d{1,2}/(query|key)", True),
+        (r"(\d+_){1,2}", True),
+        (r".*attention.*", True),
+        ("(foo|bar)?", True),
+        ("(ab)+", True),
+    ],
+)
+def test_a_pattern_that_one_name_can_keep_busy_for_hours_is_refused(pattern, is_good):
+    if is_good:
+        assert AmpConfig(keep_float32=(pattern,)).keep_float32 == (pattern,)
+        return
+    with pytest.raises(ConfigError, match="repeats what repeats or chooses, so one name could take hours"):
+        AmpConfig(keep_float32=(pattern,))
+
+
 def test_a_list_of_names_is_kept_as_a_tuple_so_that_the_configuration_stays_hashable():
     config = AmpConfig(allow_add=["MatMul"])
     assert config.allow_add == ("MatMul",)

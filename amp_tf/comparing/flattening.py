@@ -7,8 +7,9 @@ do not run, as at run time.
 
 Some optimizers are left out. The remapper fuses a product with its bias and activation, where this machine has a kernel
 for them: nodes to measure would be gone, and a pattern for the fused node would not match on the next machine. (Its
-kernels round once less.) The layout optimizer is off wherever amp_tf is on, and those that convert to 16 bit would do
-amp_tf's work.
+kernels round once less.) The memory optimizer makes an AddN of large tensors add into a temporary variable, of which a
+session holds one, not one for each version. The layout optimizer is off wherever amp_tf is on, and those that convert
+to 16 bit would do amp_tf's work.
 """
 
 from __future__ import annotations
@@ -263,6 +264,7 @@ def _as_at_run_time(options: Any) -> Any:
     result.meta_optimizer_iterations = kinds.ONE
     for name in _LEFT_OUT:
         setattr(result, name, kinds.OFF)
+    result.memory_optimization = kinds.NO_MEM_OPT
     return result
 
 

@@ -90,6 +90,12 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
     precision = _precision_of(result, name)
     work.begin(precision, config.target)
     measured, scale = work.measure(result.graph, f"float32 and {precision.value}")
+    if not any(one.size and one.nonfinite_truth < 1 for one in measured.pooled()):
+        raise GraphError(
+            "in float32 all outputs are empty, inf or nan, so there is nothing to compare",
+            where="compare(batches)",
+            fix="Pass batches with examples of which the step makes finite numbers",
+        )
     yardstick = work.yardstick(measured, config, scale)
     outputs = work.judge(measured, yardstick)
     if not all(output.is_good for output in outputs) and not (measured.is_cut or yardstick.is_cut):

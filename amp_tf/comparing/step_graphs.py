@@ -182,19 +182,30 @@ class RunnableStep:
 
     def __init__(self, step: Step, flat: FlatStep, graph: Any, *, is_compiled: bool = False) -> None:
         self._flat = flat
+        import tensorflow as tf
+
         results = [flat.results[number] for number in step.floats]
         self._joint = JointGraph(step, flat, {FLOAT32: graph}, results if is_compiled else ())
         self._results = [self._joint.tensor(FLOAT32, name) for name in results]
-        self._written = _written(flat)
+        changes = {} if is_compiled else _changes(flat)
+        self._changed = [node for node in _written(flat) if node in changes]
+        self._written = [node for node in _written(flat) if node not in changes]
+        self._order = [[*self._changed, *self._written].index(node) for node in _written(flat)]
         with self._joint.graph.as_default():
             self._variables = [_read(self._joint.tensor(FLOAT32, node)) for node in self._written]
+            for node in self._changed:
+                name, place = changes[node]
+                operation = self._joint.graph.get_operation_by_name(f"{FLOAT32}/{name}")
+                self._results.append(tf.cast(operation.inputs[place], tf.float32))
 
     def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
         """The outputs, in the order of :func:`output_names`; arguments as for :meth:`JointGraph.fetch`."""
         results = self._joint.fetch(self._results, number, scale, is_disturbed=is_disturbed)
         change = _disturbed if is_disturbed else lambda value: value
         after = zip(self._written, self._joint.read(self._variables), strict=True)
-        return [*results, *(value - change(self._flat.variables[node].value) for node, value in after)]
+        count = len(results) - len(self._changed)
+        updates = [*results[count:], *(value - change(self._flat.variables[node].value) for node, value in after)]
+        return [*results[:count], *(updates[place] for place in self._order)]
 
     def close(self) -> None:
         """Frees the session's memory; the next run creates another. Idempotent."""
@@ -271,6 +282,38 @@ def _read(variable: Any) -> Any:
     if variable.dtype != tf.resource:
         return tf.identity(variable)
     return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.float32)
+
+
+def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
+    """For each variable that is written once: the node that changes it, and which input of it is the change.
+
+    That is a gradient, perhaps times a rate: where the rate is 1e-9, nothing of it is seen in the variable. Behind
+    branches and in loops a tensor cannot be fetched, so there variables are compared.
+    """
+    from tensorflow.python.framework import op_def_registry
+
+    nodes = {node.name: node for node in flat.graph.node}
+    if any(node.op in ("Switch", "Enter") for node in flat.graph.node):
+        return {}
+    writes: dict[str, list[Any]] = {}
+    for node in flat.graph.node:
+        first = node.input[0].partition(":")[0] if node.input else ""
+        if first in flat.variables and node.op not in VARIABLE_READERS:
+            writes.setdefault(first, []).append(node)
+    found = {}
+    for variable, (write, *others) in writes.items():
+        if write.op in ("Assign", "AssignVariableOp"):  # variable.assign(variable - change)
+            write = nodes[write.input[1].partition(":")[0]]
+            before = nodes.get(write.input[0].partition(":")[0]) if write.op in ("Sub", "AddV2") else None
+            reads = before is not None and [*before.input[:1]] == [variable]
+            place = 1 if reads else None
+        else:
+            arguments = getattr(op_def_registry.get(write.op), "input_arg", ())
+            names = [argument.name for argument in arguments]
+            place = next((names.index(name) for name in ("grad", "delta", "value") if name in names), None)
+        if place is not None and not others:
+            found[variable] = write.name, place
+    return found
 
 
 def _written(flat: FlatStep, *, of_all: bool = False) -> list[str]:
