@@ -139,18 +139,13 @@ def _widen(node: Any) -> bool:
 
 
 def _shapes(graph: Any, trace: Trace) -> dict[str, list[Any]]:
-    """The shapes of the trace, and those of new nodes as TensorFlow infers them."""
+    """The shapes of a rewritten graph as TensorFlow infers them; where nodes were moved they are not those of before."""
     from tensorflow.core.protobuf import meta_graph_pb2
     from tensorflow.python.grappler import item
 
     from amp_tf.graph.sizes import read_shape
 
-    if all(node.name in trace.shapes for node in graph.node):
-        return trace.shapes
     meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
     meta_graph.collection_def["train_op"].node_list.value.extend(trace.preserve)
     found = item.Item(meta_graph).GetOpProperties()
-    new = {
-        name: [read_shape(port.shape) for port in ports] for name, ports in found.items() if name not in trace.shapes
-    }
-    return {**trace.shapes, **new}
+    return {name: [read_shape(port.shape) for port in ports] for name, ports in found.items()}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -31,17 +31,16 @@ def decided(
         elsewhere: a folder of rewritten graphs to take in place of what this amp_tf makes.
     """
     found: dict[Key, Figures] = {}
-    with ProcessPoolExecutor(at_once, mp_context=get_context("spawn"), max_tasks_per_child=25) as pool:
-        rows = pool.map(_decided, names, itertools.repeat((kept, tuple(only), elsewhere)))
-        for number, row in enumerate(rows, 1):
+    decide = functools.partial(_decided, kept=kept, only=only, elsewhere=elsewhere)
+    with get_context("spawn").Pool(at_once, maxtasksperchild=20) as pool:  # TensorFlow keeps what it traced
+        for number, row in enumerate(pool.imap(decide, names), 1):
             found |= row
             print(f"\r{number} of {len(names)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return found
 
 
-def _decided(name: str, job: tuple[Path, tuple[Target, ...], Path | None]) -> dict[Key, Figures]:
-    kept, only, elsewhere = job
+def _decided(name: str, kept: Path, only: Sequence[Target], elsewhere: Path | None) -> dict[Key, Figures]:
     traces.make(name, traces.WAYS, sorted({target.device for target in only}), kept)
     found = {}
     for way, target in itertools.product(traces.WAYS, only):
