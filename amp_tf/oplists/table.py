@@ -236,9 +236,8 @@ STORING = Trait(
 ADDING = Trait("Add AddN AddV2 Sub")
 #: Ops that multiply or divide one value by another.
 SCALING = Trait("Div DivNoNan Mul MulNoNan RealDiv")
-#: Ops that give the difference of two values, or its square; what makes an addition a difference.
+#: Ops that give the difference of two values, or its square.
 SUBTRACTING = Trait("SquaredDifference Sub")
-NEGATING = Trait("Neg")
 #: Ops of which the logarithm shows how far a value is from one.
 LOGARITHMS = Trait("CumulativeLogsumexp Log Log1p LogMatrixDeterminant")
 #: Ops on no list that tell a matrix from one that is nearly singular.

@@ -7,8 +7,9 @@ it ends: a product is 16 bit, whoever reads it. Where TensorFlow has fused a bia
 for, and is split from it (:mod:`amp_tf.rewriting.splitting`).
 
 A need costs nothing in ordinary models, because it ends at sums and means, in which roundings of either sign cancel,
-and because x - mean(x) asks nothing of x, but that the mean is not rounded: both sides have the rounding of x. What is
-lost there depends on sizes that only a run knows, and is for a comparison to find.
+because a sum of a value and of a negative one asks nothing (the gradients of a Gelu and of a gate are such), and
+because x - mean(x) asks nothing of x, but that the mean is not rounded: both sides have the rounding of x. What is lost
+there depends on sizes that only a run knows, and is for a comparison to find.
 """
 
 from __future__ import annotations
@@ -20,13 +21,11 @@ import numpy as np
 from amp_tf.graph.constants import of_constants
 from amp_tf.graph.indices import Mask
 from amp_tf.oplists.table import (
-    ADDING,
     DECOMPOSING,
     FUSED_PRODUCTS,
     LINEAR,
     LOGARITHMS,
     LONG_PRODUCTS,
-    NEGATING,
     ROOTS,
     SCALING,
     SUBTRACTING,
@@ -94,10 +93,8 @@ def _differences(values: Values, moving: Mask) -> tuple[Mask, Mask]:
 
     The second are differences of a value and its own sum or mean, weighted or not, with that mean and what moves it.
     """
-    negative = values.nodes_of(NEGATING)
-    negative |= values.downstream(negative, through=moving)
-    found = values.nodes_of(SUBTRACTING) | (values.nodes_of(ADDING) & values.readers_of(negative))
-    found &= ~values.readers_of(of_constants(values.view, lambda number: number.size == 1, np.bool_))
+    single = of_constants(values.view, lambda number: number.size == 1, np.bool_)
+    found = values.nodes_of(SUBTRACTING) & ~values.readers_of(single)
     totals, factors = values.nodes_of(TOTALS), values.nodes_of(SCALING)
     near = totals | values.downstream(totals, through=moving)
     centred = np.zeros(values.view.node_count, np.bool_)

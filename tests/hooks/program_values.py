@@ -141,9 +141,7 @@ class Twins(Convolutions):
             return ending(activation(tf.nn.bias_add(convolve(y, weight, strides=[1] * 4, padding="SAME"), bias)))
 
         other = tf.reverse(x, [1]) if dice.random() < 0.7 else part(x)
-        y = dice.choice((tf.subtract, tf.subtract, tf.add, tf.maximum, tf.math.squared_difference))(
-            part(x), part(other)
-        )
+        y = dice.choice((tf.subtract, tf.subtract, tf.maximum, tf.math.squared_difference))(part(x), part(other))
         if dice.random() < 0.3:
             y = tf.math.log(1.0 + tf.abs(y))
         return (y + 0.5 * x) / (1.0 + tf.reduce_max(tf.abs(y)))

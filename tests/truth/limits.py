@@ -165,6 +165,13 @@ LIMITS: tuple[Limit, ...] = (
         "the weights of a softmax are rounded, once each, and no longer add up to one, as under Keras' policy",
     ),
     Limit(
+        "loops/gated",
+        ALL,
+        100.0,
+        "the gradient of a gate near one is a sum of two terms of either sign, each of which is rounded, once",
+        tensors="gradient.*",
+    ),
+    Limit(
         "loops/long sum",
         ALL,
         30.0,
