@@ -139,7 +139,7 @@ def _widen(node: Any) -> bool:
 
 
 def _shapes(graph: Any, trace: Trace) -> dict[str, list[Any]]:
-    """The shapes of a rewritten graph as TensorFlow infers them; where nodes moved they differ from before."""
+    """The shapes of a rewritten graph, as TensorFlow infers them; of what was moved they are others than before."""
     from tensorflow.core.protobuf import meta_graph_pb2
     from tensorflow.python.grappler import item
 

@@ -32,6 +32,9 @@ def main() -> int:
     parser.add_argument("--only", metavar="REGEX", help="programs whose name it finds")
     parser.add_argument("--mode", action="append", choices=MODES, help="a precision; all by default")
     parser.add_argument("--way", action="append", choices=WAYS, help="graph or xla; both by default")
+    parser.add_argument(
+        "--without", default="", metavar="RULES", help="rows of paint.RULES to leave out, comma-separated"
+    )
     parser.add_argument("--rows", type=Path, default=ROWS, help=f"the file of rows ({ROWS.relative_to(ROOT)})")
     parser.add_argument("--resume", action="store_true", help="leave out what the file of rows holds")
     parser.add_argument("--table", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
@@ -43,7 +46,7 @@ def main() -> int:
     options.rows.parent.mkdir(parents=True, exist_ok=True)
     if not options.resume:
         options.rows.unlink(missing_ok=True)
-    _run_all(options.only or "", modes, ways, options.rows, options.jobs)
+    _run_all(options.only or "", modes, ways, options.rows, options.jobs, options.without)
     rows = list(records.read(options.rows))
     print(report.text(rows))
     if options.table:
@@ -51,7 +54,7 @@ def main() -> int:
     return int(any(report.is_defect(row) for row in rows))
 
 
-def _run_all(only: str, modes: list[str], ways: list[str], path: Path, jobs: int) -> None:
+def _run_all(only: str, modes: list[str], ways: list[str], path: Path, jobs: int, without: str) -> None:
     """Starts workers until every program has its rows."""
     names = _output("names", ",".join(ways), only).split("\n")
     done = {row.program for row in records.read(path)}
@@ -60,7 +63,7 @@ def _run_all(only: str, modes: list[str], ways: list[str], path: Path, jobs: int
     while left or workers:
         while left and len(workers) < jobs:
             batch, left = left[:BATCH], left[BATCH:]
-            workers.append((_start(batch, modes, ways, path), batch))
+            workers.append((_start(batch, modes, ways, path, without), batch))
         process, batch = workers.pop(0)
         status = process.wait()
         done = {row.program for row in records.read(path)}
@@ -71,8 +74,8 @@ def _run_all(only: str, modes: list[str], ways: list[str], path: Path, jobs: int
             left = missing[1:] + left
 
 
-def _start(names: list[str], modes: list[str], ways: list[str], path: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.truth.worker", "run", ",".join(modes), ",".join(ways), str(path)]
+def _start(names: list[str], modes: list[str], ways: list[str], path: Path, without: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.truth.worker", "run", ",".join(modes), ",".join(ways), str(path), without]
     process = subprocess.Popen(command, cwd=ROOT, env=_environment(), stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write("\n".join(names).encode())

@@ -1,7 +1,7 @@
 """A process that runs programs.
 
 ``names WAYS REGEX`` prints the names of those that it finds, ``quick`` of those that pytest runs, ``run MODES WAYS
-FILE`` runs those whose names stand on its stdin.
+FILE [RULES]`` runs those whose names stand on its stdin, without some rows of the painting's rules.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ PATIENCE = 600  # seconds for one program, then the process ends with a trace
 def main() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
+    from tests import left_out
     from tests.pretending import pretend
     from tests.truth import catalogue, modes, records, report, runner
 
@@ -33,14 +34,15 @@ def main() -> None:
     names = set(sys.stdin.read().split("\n"))
     pretend()
     modes.check_that_graphs_are_converted()
-    for program in catalogue.all_programs():
-        if program.name not in names:
-            continue
-        faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        start = time.monotonic()
-        rows = list(runner.rows_of(program, wanted, ways))
-        records.append(path, rows)
-        print(report.line(program.name, rows, time.monotonic() - start), flush=True)
+    with left_out.without(filter(None, ",".join(sys.argv[5:]).split(","))):
+        for program in catalogue.all_programs():
+            if program.name not in names:
+                continue
+            faulthandler.dump_traceback_later(PATIENCE, exit=True)
+            start = time.monotonic()
+            rows = list(runner.rows_of(program, wanted, ways))
+            records.append(path, rows)
+            print(report.line(program.name, rows, time.monotonic() - start), flush=True)
     faulthandler.cancel_dump_traceback_later()
 
 

@@ -1,0 +1,208 @@
+"""What each rule of the contract costs: left out alone, on every model and block, beside what fails without it.
+
+    python -m benchmarks.decisions.prices [--rules "results,norms"] [--names quick] [--traces FOLDER]
+    python -m tests.truth --all --without norms --rows norms.jsonl
+    python -m benchmarks.decisions.prices --rules "" --truth norms=norms.jsonl
+
+writes ``benchmarks/decisions/prices.md``. A price is a difference: what is 16 bit without the rule less what is with
+it. Means are over all models, blocks and ways; the worst is one of them. Nothing is timed, so any host gives the same.
+What fails, why a rule stays and which program says so is written by hand in ``prices.json``; ``--truth`` counts there
+the programs of the truth table that are above the limit without the rule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from benchmarks.decisions import traces
+from benchmarks.decisions.__main__ import names_in
+from benchmarks.decisions.figures import Figures, figures_of
+from benchmarks.decisions.rewriting import GPU_TARGET, Target, rewrite, targets
+
+PAGE, KEPT = Path(__file__).with_name("prices.md"), Path(__file__).with_name("prices.json")
+TARGETS = ("amd-zen5", GPU_TARGET)
+TEXTS = ("fails without it", "decision", "program")  #: the columns that are written by hand
+
+Key = tuple[str, str, str]  #: model or block, way, target
+Differences = dict[str, dict[Key, tuple[Figures, Figures]]]  #: by rule, with it and without it, where they differ
+
+
+@dataclasses.dataclass(frozen=True)
+class Price:
+    """What one rule takes for one target.
+
+    Attributes:
+        changed: graphs that it changes.
+        products, elements: per cent of the products' work and of the elements written that it keeps in float32, mean.
+        casts: that it adds, mean of a graph.
+        gain: by what factor it divides the expected gain, the geometric mean; ``None`` for a GPU.
+        worst: the model or block and way for which it keeps most of the products' work, or of the elements, or divides
+            the gain most; with that figure.
+    """
+
+    changed: int
+    products: float
+    elements: float
+    casts: float
+    gain: float | None
+    worst: str
+
+    @classmethod
+    def of(cls, rows: Mapping[Key, tuple[Figures, Figures]], graphs: int) -> Price:
+        """The price by the graphs that change, of so many in all."""
+
+        def mean(name: str) -> float:
+            return sum(getattr(free, name) - getattr(ruled, name) for ruled, free in rows.values()) / graphs
+
+        gains = [free.gain / ruled.gain for ruled, free in rows.values() if ruled.gain and free.gain]
+        is_cpu = len(gains) == len(rows)
+        product = statistics.geometric_mean([*gains, *[1.0] * (graphs - len(gains))]) if is_cpu else None
+        return cls(len(rows), mean("products"), mean("elements"), -mean("casts"), product, _worst(rows))
+
+
+def _worst(rows: Mapping[Key, tuple[Figures, Figures]]) -> str:
+    if not rows:
+        return "-"
+
+    def taken(key: Key) -> tuple[float, float]:
+        ruled, free = rows[key]
+        return round(free.products - ruled.products, 1), round(free.elements - ruled.elements, 1)
+
+    key = max(rows, key=taken)
+    return f"{key[0]}, {key[1]}: {taken(key)[0]:.1f}, {taken(key)[1]:.1f}"
+
+
+def contract() -> list[str]:
+    """The names of the rules that keep something in float32 for accuracy's sake."""
+    from amp_tf.painting.paint import RULES
+
+    return [row.name for row in RULES if row.reason is not None]
+
+
+def measure(
+    names: Sequence[str], rules: Sequence[str], kept: Path, only: Sequence[Target], at_once: int
+) -> Differences:
+    """What each rule changes, left out alone."""
+    found: Differences = {rule: {} for rule in rules}
+    work = functools.partial(_changes, rules=rules, kept=kept, only=only)
+    with get_context("spawn").Pool(at_once, maxtasksperchild=20) as pool:
+        for number, rows in enumerate(pool.imap(work, names), 1):
+            for rule, key, pair in rows:
+                found[rule][key] = pair
+            print(f"\r{number} of {len(names)}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return found
+
+
+def _changes(
+    name: str, rules: Sequence[str], kept: Path, only: Sequence[Target]
+) -> list[tuple[str, Key, tuple[Figures, Figures]]]:
+    from tests.left_out import without
+
+    traces.make(name, traces.WAYS, sorted({target.device for target in only}), kept)
+    found = []
+    for way, target in itertools.product(traces.WAYS, only):
+        trace = traces.read(traces.path_of(kept, name, way, target.device))
+        ruled = rewrite(trace, target).graph
+        with_it = None
+        for rule in rules:
+            with without([rule]):
+                free = rewrite(trace, target).graph
+            if free != ruled:
+                with_it = with_it or figures_of(trace, ruled, target.table)
+                found.append((rule, (name, way, target.name), (with_it, figures_of(trace, free, target.table))))
+    return found
+
+
+def page(prices: Mapping[str, Mapping[str, Any]]) -> str:
+    """The committed page, by rules and then targets."""
+    head = [
+        "rule",
+        "target",
+        "graphs changed",
+        "products %",
+        "elements %",
+        "casts",
+        "gain ÷",
+        "worst: products, elements",
+    ]
+    head += TEXTS
+    lines = [
+        "# What each rule of the contract costs",
+        "",
+        "Written by `python -m benchmarks.decisions.prices`, whose docstring says what a price is.",
+        "",
+        "| " + " | ".join(head) + " |",
+        "|---|---|" + "---:|" * 5 + "---|" * 4,
+    ]
+    for rule, entry in prices.items():
+        for number, (target, row) in enumerate(entry.get("prices", {}).items()):
+            gain = "-" if row["gain"] is None else f"{row['gain']:.3f}"
+            cells = [rule if not number else "", target, f"{row['changed']}", f"{row['products']:.2f}"]
+            cells += [f"{row['elements']:.2f}", f"{row['casts']:+.2f}", gain, row["worst"]]
+            cells += [entry.get(text, "") if not number else "" for text in TEXTS]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def failing(path: Path) -> str:
+    """How many programs of a run of the truth table are above the limit and no named limit, and the first of them."""
+    from tests.truth import records, report
+
+    bad = sorted({row.program for row in records.read(path) if report.is_defect(row)})
+    return f"{len(bad)} programs: {', '.join(bad[:3])}" if bad else "none of the truth table"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rules", help="comma-separated; all of the contract")
+    parser.add_argument("--names", default="all", help="models and blocks, comma-separated; all or quick")
+    parser.add_argument("--targets", default=",".join(TARGETS), help="%(default)s")
+    parser.add_argument("--traces", type=Path, metavar="FOLDER", help="where traced graphs are kept")
+    parser.add_argument("--at-once", type=int, default=len(os.sched_getaffinity(0)), help="processes")
+    parser.add_argument(
+        "--truth", action="append", default=[], metavar="RULE=ROWS", help="rows of tests.truth without it"
+    )
+    asked = parser.parse_args(arguments)
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    names, order = names_in(asked.names), contract()
+    rules = order if asked.rules is None else [rule for rule in asked.rules.split(",") if rule]
+    if unknown := set(rules) - set(order):
+        parser.error(f"no rule of the contract is called {', '.join(sorted(unknown))}; there are {', '.join(order)}")
+    prices: dict[str, dict[str, Any]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    for given in asked.truth:
+        rule, _, path = given.partition("=")
+        prices.setdefault(rule, {})["fails without it"] = failing(Path(path))
+    if rules:
+        with tempfile.TemporaryDirectory() as temporary:
+            kept = asked.traces or Path(temporary, "traces")
+            kept.mkdir(parents=True, exist_ok=True)
+            known = targets(Path(temporary))
+            only = [known[name] for name in asked.targets.split(",")]
+            for rule, found in measure(names, rules, kept, only, asked.at_once).items():
+                rows = {target.name: {k: v for k, v in found.items() if k[2] == target.name} for target in only}
+                of_targets = {name: Price.of(row, len(names) * len(traces.WAYS)) for name, row in rows.items()}
+                entry = prices.setdefault(rule, {})
+                entry["prices"] = {name: dataclasses.asdict(price) for name, price in of_targets.items()}
+    # Rules that are gone keep their rows, with the price that they had.
+    ordered = {rule: prices[rule] for rule in dict.fromkeys([*order, *prices]) if rule in prices}
+    KEPT.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
+    PAGE.write_text(page(ordered))
+    print(page(ordered))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""The table of decisions: what is read from a rewritten graph, and what the check says of a change."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.decisions import __main__ as command
+from benchmarks.decisions import prices, rewriting, table, traces
+from benchmarks.decisions.figures import Figures, figures_of
+
+ROOT = Path(command.__file__).resolve().parents[2]
+NAMES = ["dense_without_bias_ln_gelu", "dense_relu_bn"]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("traces")
+    for name in NAMES:
+        traces.make(name, traces.WAYS, traces.DEVICES, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory):
+    return rewriting.targets(tmp_path_factory.mktemp("tables"))
+
+
+def test_each_shipped_table_that_gains_is_a_target(targets):
+    assert [*targets][-2:] == [rewriting.CAREFUL, rewriting.GPU_TARGET]
+    assert {"amd-zen4", "amd-zen5"} <= targets.keys()
+    assert "intel-without-amx" not in targets
+
+
+def test_the_plugin_is_given_what_the_remapper_fused_and_every_static_shape(kept):
+    trace = traces.read(traces.path_of(kept, NAMES[1], "predict", "CPU"))
+    assert b"_FusedMatMul" in trace.graph
+    assert b"_FusedMatMul" not in traces.read(traces.path_of(kept, NAMES[1], "predict", "GPU")).graph
+    assert (1024, 1024) in [shape for shapes in trace.shapes.values() for shape in shapes]
+
+
+def test_nothing_changed_means_no_share_no_cast_and_no_gain(kept, targets):
+    trace = traces.read(traces.path_of(kept, NAMES[0], "fit", "CPU"))
+    assert figures_of(trace, trace.graph, targets["amd-zen5"].table) == Figures(0.0, 0.0, 0, 1.0)
+
+
+def test_figures_are_those_of_the_report(kept, targets):
+    """The share of the products' work and the casts, which a report counts from the painting."""
+    from amp_tf.config import AmpConfig
+    from amp_tf.reporting.figures import products_share
+    from amp_tf.rewriting.pipeline import rewrite_serialized
+
+    for way in traces.WAYS:
+        trace = traces.read(traces.path_of(kept, NAMES[0], way, "CPU"))
+        found = figures_of(trace, rewriting.rewrite(trace, targets["amd-zen5"]).graph, targets["amd-zen5"].table)
+        hardware = rewriting._hardware(targets["amd-zen5"].table)
+        config = AmpConfig(report_path="kept.json")  # what is asked for keeps the basis
+        report = rewrite_serialized(
+            trace.graph, config, hardware=hardware, preserve=trace.preserve, functions=False, shapes=trace
+        ).report
+        assert found.products == pytest.approx(100 * products_share(report), abs=0.1)
+        assert found.casts == report.casts
+        assert found.gain > 1
+
+
+def test_a_row_is_read_as_it_was_written(tmp_path):
+    rows = {
+        ("bert", "fit", "amd-zen5"): Figures(99.5, 43.2, 120, 1.234),
+        ("x", "predict", "gpu"): Figures(1, 2, 3, None),
+    }
+    path = tmp_path / "table.txt"
+    path.write_text("\n".join(table.lines(rows)))
+    assert table.read(path) == rows
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ({}, False),
+        ({"products": 89.1}, False),
+        ({"products": 88.9}, True),
+        ({"elements": 51.1}, True),
+        ({"casts": 201}, False),
+        ({"casts": 203}, True),
+        ({"gain": 1.49}, False),
+        ({"gain": 1.48}, True),
+    ],
+)
+def test_a_change_of_more_than_one_per_cent_is_shown_in_both_forms(change, differs):
+    key, before = ("bert", "fit", "amd-zen5"), Figures(90.0, 50.0, 200, 1.5)
+    now = dataclasses.replace(before, **change)
+    shown = table.differences({key: before}, {key: now})
+    assert [line[0] for line in shown] == (["-", "+"] if differs else [])
+    assert len(table.differences({key: before}, {})) == 1
+
+
+def test_a_worse_decision_fails_the_check_and_prints_its_row(kept, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "TABLE", tmp_path / "table.txt")
+    given = ["--names", NAMES[0], "--traces", str(kept), "--at-once", "1"]
+    assert command.main(given) == 0
+    assert command.main([*given, "--check"]) == 0
+    text = (tmp_path / "table.txt").read_text()
+    first = next(line for line in text.splitlines() if " amd-zen5 " in line)
+    name, way, target, products, *rest = first.split()
+    (tmp_path / "table.txt").write_text(text.replace(first, " ".join([name, way, target, "12.5", *rest])))
+    capsys.readouterr()
+    assert command.main([*given, "--check"]) == 1
+    printed = capsys.readouterr().out
+    assert f"- {name:32} {way:7} {target:16}  12.5" in printed
+    assert f"+ {name:32} {way:7} {target:16} {float(products):5.1f}" in printed
+
+
+def test_another_checkout_decides_on_the_same_traces(kept, targets, tmp_path):
+    """A copy of the package that converts nothing stands for it."""
+    for part in ("amp_tf", "_amp_tf_start.py"):
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+        copy(ROOT / part, tmp_path / part)
+    source = tmp_path / "amp_tf" / "oplists" / "targets.py"
+    source.write_text(f"{source.read_text()}\n_choose = lambda *_: ('CPU', None, 'off')\n")
+    out = tmp_path / "out"
+    out.mkdir()
+    only = [targets["amd-zen5"]]
+    assert rewriting.rewrite_elsewhere(tmp_path, kept, out, NAMES[:1], only) == str(tmp_path / "amp_tf")
+    theirs = table.decided(NAMES[:1], kept, only, 1, out)
+    ours = table.decided(NAMES[:1], kept, only, 1)
+    key = (NAMES[0], "fit", "amd-zen5")
+    assert (theirs[key].products, theirs[key].casts) == (0.0, 0)
+    assert ours[key].products > 0.0
+
+
+def test_a_price_is_what_is_16_bit_without_the_rule_less_what_is_with_it():
+    ruled = Figures(80.0, 40.0, 20, 1.2)
+    rows = {
+        ("bert", "fit", "amd-zen5"): (ruled, Figures(100.0, 50.0, 16, 1.5)),
+        ("gpt", "fit", "amd-zen5"): (ruled, Figures(80.0, 42.0, 20, 1.2)),
+    }
+    price = prices.Price.of(rows, graphs=4)
+    assert (price.changed, price.products, price.elements, price.casts) == (2, 5.0, 3.0, 1.0)
+    assert price.gain == pytest.approx((1.5 / 1.2) ** 0.25)
+    assert price.worst == "bert, fit: 20.0, 10.0"
+    assert prices.Price.of({}, graphs=4) == prices.Price(0, 0.0, 0.0, 0.0, 1.0, "-")
+
+
+def test_each_rule_of_the_contract_is_left_out_alone(kept, targets, tmp_path, monkeypatch):
+    """What it changes stands beside what is decided with it; what is written by hand stays."""
+    only = [targets["amd-zen5"], targets[rewriting.GPU_TARGET]]
+    decided = table.decided(NAMES[:1], kept, only, 1)
+    for found in prices.measure(NAMES[:1], prices.contract(), kept, only, 1).values():
+        assert all(
+            with_it == decided[key] != without for key, (with_it, without) in found.items() if with_it != without
+        )
+    monkeypatch.setattr(prices, "KEPT", tmp_path / "prices.json")
+    monkeypatch.setattr(prices, "PAGE", tmp_path / "prices.md")
+    rule = prices.contract()[0]
+    prices.KEPT.write_text(f'{{"{rule}": {{"decision": "kept"}}, "a rule that is gone": {{"decision": "gone"}}}}')
+    assert prices.main(["--names", NAMES[0], "--rules", rule, "--traces", str(kept), "--at-once", "1"]) == 0
+    page = prices.PAGE.read_text()
+    assert f"| {rule} | amd-zen5 |" in page
+    assert page.index("| kept |") > page.index(rule)
+    assert "a rule that is gone" in prices.KEPT.read_text()
