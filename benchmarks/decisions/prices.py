@@ -69,7 +69,8 @@ class Price:
         gains = [free.gain / ruled.gain for ruled, free in rows.values() if ruled.gain and free.gain]
         is_cpu = len(gains) == len(rows)
         product = statistics.geometric_mean([*gains, *[1.0] * (graphs - len(gains))]) if is_cpu else None
-        return cls(len(rows), mean("products"), mean("elements"), -mean("casts"), product, _worst(rows))
+        casts = 0.0 - mean("casts")  # a zero without a sign
+        return cls(len(rows), mean("products"), mean("elements"), casts, product, _worst(rows))
 
 
 def _worst(rows: Mapping[Key, tuple[Figures, Figures]]) -> str:
@@ -157,6 +158,11 @@ def page(prices: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _rounded(price: Price) -> dict[str, Any]:
+    row = dataclasses.asdict(price)
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
+
+
 def failing(path: Path) -> str:
     """How many programs of a run of the truth table are above the limit and no named limit, and the first of them."""
     from tests.truth import records, report
@@ -195,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 rows = {target.name: {k: v for k, v in found.items() if k[2] == target.name} for target in only}
                 of_targets = {name: Price.of(row, len(names) * len(traces.WAYS)) for name, row in rows.items()}
                 entry = prices.setdefault(rule, {})
-                entry["prices"] = {name: dataclasses.asdict(price) for name, price in of_targets.items()}
+                entry["prices"] = {name: _rounded(price) for name, price in of_targets.items()}
     # Rules that are gone keep their rows, with the price that they had.
     ordered = {rule: prices[rule] for rule in dict.fromkeys([*order, *prices]) if rule in prices}
     KEPT.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")

@@ -22,7 +22,8 @@ def test_the_planted_error_comes_first_and_the_line_mends_it(name, precision):
     assert found.first_divergence is not None
     text = str(found)
     assert f"1. {planted.kind}: {planted.node} (" in text
-    assert f" products in float32):\n  {found.line}" in text
+    assert f" products in float32):\n  amp_tf.enable(keep_float32={list(found.patterns)})" in text
+    assert found.line in str(found.for_command())
     assert len(text.splitlines()) <= 40
 
     config = amp_tf.AmpConfig(precision=precision, target="cpu", force_f16=planted.force, keep_float32=found.patterns)

@@ -20,7 +20,7 @@ def graph():
         x = tf.compat.v1.placeholder(tf.float32, (4, 4), name="x")
         deny = tf.exp(x, name="deny1")
         clear = tf.nn.relu(deny, name="clr1")
-        infer = tf.sqrt(clear, name="infer1")
+        infer = tf.tanh(clear, name="infer1")
         allow = tf.matmul(infer, infer, name="allow1")
         after = tf.tanh(allow, name="infer2")
         tf.raw_ops.Lgamma(x=after, name="unlisted1")
@@ -70,12 +70,12 @@ def test_a_node_that_no_list_turns_says_so(graph):
 
 def test_the_words(graph):
     assert str(_explain(graph, "infer1")).splitlines() == [
-        "infer1 (Sqrt, on the infer list) computes in float32: it uses values of the deny-list node 'clr1'.",
+        "infer1 (Tanh, on the infer list) computes in float32: it uses values of the deny-list node 'clr1'.",
         "The decision came along: infer1 <- clr1 <- deny1",
         "This would turn it alone to 16 bit: AmpConfig(force_f16=('(^|/)infer1$',)), or "
         "AMP_TF_FORCE_F16='(^|/)infer1$'",
-        "This would turn it to 16 bit, and its like in the whole model: AmpConfig(clear_add=('Sqrt',)), or "
-        "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_CLEARLIST_ADD=Sqrt",
+        "This would turn it to 16 bit, and its like in the whole model: AmpConfig(clear_add=('Tanh',)), or "
+        "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_CLEARLIST_ADD=Tanh",
     ]
 
 

@@ -45,7 +45,9 @@ def test_text_that_is_nested_without_end_is_one_error(name, tmp_path):
 @pytest.mark.parametrize("name", ["empty.pb", "empty.pbtxt"])
 def test_an_empty_file_is_refused(tmp_path, name):
     (tmp_path / name).touch()
-    with pytest.raises(GraphError, match=rf"{name}: the file is empty\. Name a SavedModel's folder, or a file"):
+    with pytest.raises(
+        GraphError, match=rf"{name}: the file is empty\. Name a SavedModel's folder, a Keras file, or a "
+    ):
         read_graph_file(tmp_path / name)
 
 

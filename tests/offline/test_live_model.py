@@ -47,7 +47,7 @@ def test_the_command_takes_a_file_of_keras(tmp_path: Path, capsys: pytest.Captur
     file = str(tmp_path / "model.keras")
     assert main(["rewrite", file, "--dry-run", "--precision", "bfloat16"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
-    assert " nodes converted to bfloat16, " in first
+    assert " nodes converted to bfloat16 (" in first
     assert sorted(item.name for item in tmp_path.iterdir()) == ["model.keras"]
     assert main(["rewrite", file, str(tmp_path / "out"), "--precision", "bfloat16"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == first

@@ -12,7 +12,6 @@ import amp_tf
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.oplists.table import BOUNDING
 from tests.rewriting.graph_shapes import GraphShapes
 from tests.rewriting.rewritten import (
     AUTO,
@@ -78,7 +77,7 @@ def test_a_bias_and_its_activation_come_before_the_reshaping_and_are_16_bit_with
     assert read["sum"] == ["back", "back"]
     nodes = {node.name: node for node in result.report.nodes}
     # What gives other values than zero and what it reads stays in float32 behind the last product.
-    follows = ["act"] * (activation in BOUNDING)
+    follows = ["act"] * (activation in {"Relu", "Relu6"})
     assert all(nodes[name].precision.is_f16 for name in ("product", "biased", *follows))
 
 

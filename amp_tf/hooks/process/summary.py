@@ -44,7 +44,7 @@ _AT_EXIT = (
     *("amp_tf.reporting.process", "amp_tf.reporting.text"),
 )
 _FOR_REPORTS = (
-    *("amp_tf.oplists.registered", "amp_tf.reporting.document", "amp_tf.reporting.events", "amp_tf.reporting.files"),
+    *("amp_tf.oplists.registered", "amp_tf.reporting.document", "amp_tf.reporting.files"),
 )
 
 _parts: list[Callable[[], str]] = []

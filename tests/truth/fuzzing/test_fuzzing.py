@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.as_cpu import onednn
 from tests.left_out import differing, without
 from tests.truth.fuzzing import judging, programs
 from tests.truth.fuzzing.programs import LATE, Input, Program, cuts, from_text, random_program
@@ -81,11 +80,6 @@ THREE_GRADIENTS = (
         "sum of squares",
     )
 )
-NEARLY_ALL_SATURATED = Program(  # one of 1,024 numbers, by chance, is not: it has all the gradient
-    (Input(100.0, "half masked"),),
-    (Product((0, 0), "einsum"), Binary((1, 1), "mix"), Weighted((2,), "einsum"), Elementwise((3,), "tanh")),
-    "mean square",
-)
 
 
 @pytest.mark.parametrize(
@@ -96,14 +90,8 @@ NEARLY_ALL_SATURATED = Program(  # one of 1,024 numbers, by chance, is not: it h
         (NEAR_ONE, 0, "bfloat16", "cancelled"),
         (OFFSETS, 1058572, "bfloat16", "cancelled"),
         (THREE_GRADIENTS, 1006934, "bfloat16", "partial sums"),
-        pytest.param(
-            *(NEARLY_ALL_SATURATED, 2, "bfloat16", "switched"),
-            marks=pytest.mark.skipif(
-                not onednn.computes_bfloat16(), reason="which number is left is so with oneDNN's sums of products alone"
-            ),
-        ),
     ],
-    ids=["large", "small gradients in loops", "cancelled", "offsets", "partial sums", "nearly all saturated"],
+    ids=["large", "small gradients in loops", "cancelled", "offsets", "partial sums"],
 )
 def test_a_limit_of_16_bit_is_named(program: Program, seed: int, mode: str, cause: str) -> None:
     far = [row for row in judging.rows_of([program], [seed], [mode]) if judging.is_far_off(row)]
@@ -128,7 +116,6 @@ BEFORE_BRANCH = (
 )
 ROWS_OF_ONE_NORM = Loop((2, 1), 1, 0.01, (Normalize((0,), "l2_normalize"),))
 BIAS = (Weighted((0,), "dense", has_bias=True), ROWS_OF_ONE_NORM, Reduce((3,), "std", 0))
-ATTENTION = (Weighted((0,), "dense"), Product((1, 0), "attention"))
 SELECTION = (
     Weighted((0,), "depthwise"),
     Binary((0, 1), "select"),
@@ -160,12 +147,6 @@ MINIMUM_BEHIND_LOOP = (  # what is compared was rounded before the loop, and its
     Reduce((3,), "min", 1),
     Weighted((4,), "depthwise"),
 )
-BATCH_NORM = (
-    Weighted((0,), "depthwise"),
-    Affine((1,), 0.01, -0.5),
-    Normalize((2,), "batch norm"),
-    Weighted((3,), "dense"),
-)
 
 
 @pytest.mark.parametrize(
@@ -175,12 +156,10 @@ BATCH_NORM = (
         Program((Input(),), (Loop((0, 0), 3, 0.1, MAXIMUM_IN_LOOP),), "mean square"),
         Program((Input(),), BEFORE_BRANCH, "mean square"),
         Program((Input(), Input()), BIAS, "mean square"),
-        Program((Input(0.1, "mean 10"),), ATTENTION, "mean square"),
         Program((Input(),), SELECTION),
         Program((Input(),), STACKED),
         Program((Input(),), COMPARISON_IN_LOOP, "mean square"),
         Program((Input(),), STATE_MINUS_ITS_START, "mean square"),
-        Program((Input(),), BATCH_NORM),
         Program((Input(),), MINIMUM_BEHIND_LOOP, "mean square"),
     ],
     ids=[
@@ -188,12 +167,10 @@ BATCH_NORM = (
         "a maximum in a loop",
         "a minimum of what a branch captures",
         "a bias gradient beside products",
-        "the gradient of a softmax",
         "a selection of what was selected",
         "a comparison of a value with itself in a stack",
         "a comparison with a state in a loop",
         "a loop's state minus where it began",
-        "a sum before a fused batch norm",
         "a minimum of what a loop gives",
     ],
 )
