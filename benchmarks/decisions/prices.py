@@ -22,7 +22,6 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,12 @@ from benchmarks.decisions import traces
 from benchmarks.decisions.__main__ import names_in
 from benchmarks.decisions.figures import Figures, figures_of
 from benchmarks.decisions.rewriting import GPU_TARGET, Target, rewrite, targets
+from benchmarks.decisions.table import Key, each
 
 PAGE, KEPT = Path(__file__).with_name("prices.md"), Path(__file__).with_name("prices.json")
 TARGETS = ("amd-zen5", GPU_TARGET)
 TEXTS = ("fails without it", "decision", "program")  #: the columns that are written by hand
 
-Key = tuple[str, str, str]  #: model or block, way, target
 Differences = dict[str, dict[Key, tuple[Figures, Figures]]]  #: by rule, with it and without it, where they differ
 
 
@@ -98,12 +97,9 @@ def measure(
     """What each rule changes, left out alone."""
     found: Differences = {rule: {} for rule in rules}
     work = functools.partial(_changes, rules=rules, kept=kept, only=only)
-    with get_context("spawn").Pool(at_once, maxtasksperchild=20) as pool:
-        for number, rows in enumerate(pool.imap(work, names), 1):
-            for rule, key, pair in rows:
-                found[rule][key] = pair
-            print(f"\r{number} of {len(names)}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+    for rows in each(work, names, at_once):
+        for rule, key, pair in rows:
+            found[rule][key] = pair
     return found
 
 

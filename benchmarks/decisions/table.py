@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.decisions import traces
 from benchmarks.decisions.figures import Figures, figures_of
@@ -15,6 +16,7 @@ from benchmarks.decisions.rewriting import Target, path_of, rewrite
 
 HEAD = "# model or block, way, target: products' work in 16 bit %, elements written in 16 bit %, casts, expected gain"
 
+Found = TypeVar("Found")
 Key = tuple[str, str, str]  #: model or block, way, target
 
 
@@ -32,12 +34,24 @@ def decided(
     """
     found: dict[Key, Figures] = {}
     decide = functools.partial(_decided, kept=kept, only=only, elsewhere=elsewhere)
-    with get_context("spawn").Pool(at_once, maxtasksperchild=20) as pool:  # TensorFlow keeps what it traced
-        for number, row in enumerate(pool.imap(decide, names), 1):
-            found |= row
-            print(f"\r{number} of {len(names)}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+    for row in each(decide, names, at_once):
+        found |= row
     return found
+
+
+def each(work: Callable[[str], Found], names: Sequence[str], at_once: int) -> Iterator[Found]:
+    """What some work gives for each name, done by processes that say on stderr how far they are.
+
+    They live for some names each, because TensorFlow keeps what it traced, and are then killed: one that ends by itself
+    may wait for TensorFlow's threads for ever.
+    """
+    many = 20 * at_once
+    for start in range(0, len(names), many):
+        with get_context("spawn").Pool(at_once) as pool:
+            for number, found in enumerate(pool.imap(work, names[start : start + many]), start + 1):
+                print(f"\r{number} of {len(names)}", end="", file=sys.stderr, flush=True)
+                yield found
+    print(file=sys.stderr)
 
 
 def _decided(name: str, kept: Path, only: Sequence[Target], elsewhere: Path | None) -> dict[Key, Figures]:

@@ -50,7 +50,6 @@ def test_nothing_changed_means_no_share_no_cast_and_no_gain(kept, targets):
 def test_figures_are_those_of_the_report(kept, targets):
     """The share of the products' work and the casts, which a report counts from the painting."""
     from amp_tf.config import AmpConfig
-    from amp_tf.reporting.figures import products_share
     from amp_tf.rewriting.pipeline import rewrite_serialized
 
     for way in traces.WAYS:
@@ -61,7 +60,7 @@ def test_figures_are_those_of_the_report(kept, targets):
         report = rewrite_serialized(
             trace.graph, config, hardware=hardware, preserve=trace.preserve, functions=False, shapes=trace
         ).report
-        assert found.products == pytest.approx(100 * products_share(report), abs=0.1)
+        assert found.products == pytest.approx(100 * report.to_dict()["figures"]["products_share_f16"], abs=0.1)
         assert found.casts == report.casts
         assert found.gain > 1
 
