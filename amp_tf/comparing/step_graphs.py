@@ -18,7 +18,7 @@ from amp_tf.comparing.joining import FLOAT32, feed_name, join, tensor_name
 from amp_tf.comparing.randomness import keeping_state
 from amp_tf.comparing.steps import UPDATE, Step
 from amp_tf.errors import GraphError
-from amp_tf.oplists.table import VARIABLE_READERS
+from amp_tf.oplists.table import BEGINNINGS, UPDATED_BY, VARIABLE_READERS, WHOLE_WRITES
 
 _CHANGES = np.array([1 - 2.0**-23, 1 + 2.0**-23], np.float32)  #: factors that change a number's last bit, down and up
 _AT_ONCE = 2**25  #: bytes of disturbed variables that are set at once
@@ -293,7 +293,7 @@ def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
     from tensorflow.python.framework import op_def_registry
 
     nodes = {node.name: node for node in flat.graph.node}
-    if any(node.op in ("Switch", "Enter") for node in flat.graph.node):
+    if any(node.op in BEGINNINGS for node in flat.graph.node):
         return {}
     writes: dict[str, list[Any]] = {}
     for node in flat.graph.node:
@@ -302,9 +302,9 @@ def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
             writes.setdefault(first, []).append(node)
     found = {}
     for variable, (write, *others) in writes.items():
-        if write.op in ("Assign", "AssignVariableOp"):  # variable.assign(variable - change)
+        if write.op in WHOLE_WRITES:  # variable.assign(variable - change)
             write = nodes[write.input[1].partition(":")[0]]
-            before = nodes.get(write.input[0].partition(":")[0]) if write.op in ("Sub", "AddV2") else None
+            before = nodes.get(write.input[0].partition(":")[0]) if write.op in UPDATED_BY else None
             reads = before is not None and [*before.input[:1]] == [variable]
             place = 1 if reads else None
         else:

@@ -232,6 +232,10 @@ STORING = Trait(
     """Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp ResourceScatterAdd
     ResourceScatterSub ResourceScatterUpdate ResourceStridedSliceAssign"""
 )
+#: Those that write a value as it is; sums that a step may write so; what a loop or branch of graph nodes begins with.
+WHOLE_WRITES = Trait("Assign AssignVariableOp")
+UPDATED_BY = Trait("AddV2 Sub")
+BEGINNINGS = Trait("Enter Switch")
 #: Ops that add to a value or take from it.
 ADDING = Trait("Add AddN AddV2 Sub")
 #: Ops that multiply or divide one value by another.

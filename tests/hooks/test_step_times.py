@@ -31,6 +31,7 @@ def measured(tmp_path):
 
 
 def test_without_a_report_nothing_is_measured():
+    step_times.reset()
     before = tf.types.experimental.PolymorphicFunction.__call__, keras.callbacks.CallbackList.on_train_batch_end
     step_times.install(AmpConfig())
     after = tf.types.experimental.PolymorphicFunction.__call__, keras.callbacks.CallbackList.on_train_batch_end
