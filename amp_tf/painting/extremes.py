@@ -29,6 +29,7 @@ from amp_tf.oplists.table import (
     RANGING,
     RANGING_GRADIENTS,
     RECIPROCALS,
+    TOTALS,
 )
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.reasons import Rule
@@ -78,7 +79,8 @@ def keep_in_range(canvas: Canvas) -> None:
 
     300 is an ordinary activation, and its square is infinite; 1e-4 is one, too, and so is the quotient of 10 by it,
     also where it is written as a multiplication by a reciprocal (``tf.math.l2_normalize``). The gradient of a root is
-    such a quotient, too, and so it is once it was moved and multiplied by constants, as in the gradient of RMSNorm.
+    such a quotient, too, and so it is once it was moved and multiplied by constants, as in the gradient of RMSNorm. What
+    is multiplied by gamma / sqrt(variance) is one, where the variance is of the batch: of equal rows it is zero.
     Quotients by a constant and products of two different values are what the lists say.
 
     Difference "squares-and-quotients": TensorFlow has Pow on the deny list, but not x * x and 1 / x.
@@ -93,7 +95,10 @@ def keep_in_range(canvas: Canvas) -> None:
     if canvas.target.precision is not Precision.FLOAT16:
         return
     view, values = canvas.view, canvas.flow.values
-    by_reciprocals = values.nodes_of(("Mul",)) & values.readers_of(values.nodes_of(RECIPROCALS))
+    products, reciprocals, totals = (values.nodes_of(ops) for ops in (("Mul",), RECIPROCALS, TOTALS))
+    of_batches = reciprocals & values.downstream(totals, through=canvas.flow.is_open | reciprocals)
+    scales = reciprocals | values.downstream(of_batches, through=products)
+    by_reciprocals = products & values.readers_of(scales)
     ranging = values.nodes_of(RANGING) & ~(values.by_constants() & values.nodes_of(DIVIDING))
     of_roots = values.nodes_of(RANGING_GRADIENTS)
     scaling = values.nodes_of({"Mul", *DIVIDING}) & values.readers_of(values.nodes_of(CONSTANTS))
