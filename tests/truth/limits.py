@@ -152,7 +152,7 @@ LIMITS: tuple[Limit, ...] = (
     ),
     Limit(
         r"tf\.nn/(normalize_moments|moments|batch_normalization|softmax)|tf\.image/per_image_standardization"
-        r"|keras\.layers/((Batch|Group)Normalization|(MultiHead|GroupQuery)Attention)",
+        r"|keras\.layers/((Batch|Group)Normalization|Softmax|(MultiHead|GroupQuery)?Attention)",
         ALL,
         500.0,
         "values far from zero beside their spread are rounded, once, before their mean is taken off",
@@ -170,6 +170,30 @@ LIMITS: tuple[Limit, ...] = (
         100.0,
         "the gradient of a gate near one is a sum of two terms of either sign, each of which is rounded, once",
         tensors="gradient.*",
+    ),
+    Limit(
+        "loops/gated",
+        ("float16",),
+        math.inf,
+        "a gradient of some 1e5 leaves float16's range, for loss scaling to see",
+        cases="1e3",
+        tensors="gradient.*",
+    ),
+    Limit(
+        "keras.layers/LayerNormalization",
+        ("float16",),
+        6.0,
+        "gamma's gradient is a sum of two factors that are rounded, once each",
+        cases="1e-3",
+        tensors="gradient.*gamma",
+    ),
+    Limit(
+        "tf.image/ssim_multiscale",
+        ("float16",),
+        100.0,
+        "a quotient of variances at flat images, of five sizes, each rounded, once",
+        cases="zeros",
+        tensors="result.*|output",
     ),
     Limit(
         "loops/long sum",
