@@ -102,7 +102,8 @@ class Decision:
     def to_row(self) -> dict[str, Any]:
         """The decision as plain data."""
         row = {**({NODE: self.node} if self.node else {}), **self.layer.to_row()}
-        return {**row, "why": self.why} if self.why else row
+        shown = "".join(letter if letter.isprintable() else " " for letter in self.why)  # an error has lines
+        return {**row, "why": " ".join(shown.split())} if self.why else row
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Decision:

@@ -146,7 +146,9 @@ def _waits_kept(case: Case) -> str:
     names, edits, protos = case.before.names, case.edits, case.original.protos
     planned = {number: [names[each] for each in node.after] for number, node in case.added()}
     for wait in edits.waits:
-        planned.setdefault(wait.node, _controls(protos[wait.node])).append(names[wait.after])
+        if wait.node not in planned:  # new ones are, and the original graph has no such number
+            planned[wait.node] = _controls(protos[wait.node])
+        planned[wait.node].append(names[wait.after])
     wrong = (node for node, waits in planned.items() if _controls(case.after.protos[node]) != waits)
     node = next(wrong, None)
     return "" if node is None else f"{names[node]!r} waits for others than was planned"

@@ -9,7 +9,8 @@ for, and is split from it (:mod:`amp_tf.rewriting.splitting`).
 A need costs nothing in ordinary models, because it ends at sums and means, in which roundings of either sign cancel,
 because a sum of a value and of a negative one asks nothing (the gradients of a Gelu and of a gate are such), and
 because x - mean(x) asks nothing of x, but that the mean is not rounded: both sides have the rounding of x. What is lost
-there depends on sizes that only a run knows, and is for a comparison to find.
+there depends on sizes that only a run knows, and is for a comparison to find. Of two sums or means that are subtracted,
+neither is rounded.
 """
 
 from __future__ import annotations
@@ -83,9 +84,21 @@ def keep_needed(canvas: Canvas) -> None:
             found |= centred
         passing = flow.is_open if need.through is None else flow.is_open & (moving | values.nodes_of(need.through))
         found |= asking | values.upstream(asking, through=passing, causes=causes)
+    found |= _totals_apart(values, moving | (values.nodes_of(LINEAR - TOTALS) & ~flow.users))
     canvas.keep(found, Rule.NEEDED, causes)
     fused = flow.products & values.nodes_of(FUSED_PRODUCTS) & values.sources_of(found)
     canvas.to_split += np.flatnonzero(fused).tolist()
+
+
+def _totals_apart(values: Values, passing: Mask) -> Mask:
+    """The sums and means of which differences are taken, as of a mean square and the square of a mean.
+
+    What they add may be 16 bit, they may not: no rounding of another one is beside theirs to cancel it.
+    """
+    totals = values.nodes_of(TOTALS)
+    near = totals | values.downstream(totals, through=passing)
+    apart = values.nodes_of(SUBTRACTING) & (values.count_readings(near) == 2)
+    return totals & values.sources_of(apart | values.upstream(apart, through=passing))
 
 
 def _differences(values: Values, moving: Mask) -> tuple[Mask, Mask]:

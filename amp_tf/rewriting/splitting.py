@@ -16,7 +16,8 @@ has the kernel.
 
 So it does where the fused kernel has a 16-bit form and its result is needed in float32: for accuracy, such as a bias
 before a logarithm, or because it is fetched. That shows when the graph is painted; it is painted again with such
-products split, and those that stay in float32 all the same are whole again.
+products split, and those that stay in float32 all the same are whole again, as are those that were 16 bit and of which
+no part becomes float32.
 
 Where amp_tf chooses, the cost model judges the product as it is once it is split, and one that stays in float32 is
 whole again; products whose fused kernel has no 16-bit form are split for nodes alone that the user forces. All is
@@ -128,6 +129,8 @@ def with_split_products(form: Form, painting: Painting, job: Job) -> tuple[Form,
     stays = (node for node in form.view.nodes_with(FUSED_PRODUCTS) if painting.reason(node).rule in reasons)
     wanted = dict.fromkeys([*painting.to_split, *stays])
     chains = {node: parts for node in wanted if (parts := _parts(form, node))}
+    was_converted = np.zeros(form.view.node_count, np.bool_)
+    was_converted[painting.converted_nodes()] = True
     for _ in range(_ATTEMPTS):
         if not chains:
             break
@@ -137,7 +140,12 @@ def with_split_products(form: Form, painting: Painting, job: Job) -> tuple[Form,
         is_converted = np.zeros(after.view.node_count, np.bool_)
         is_converted[repainted.converted_nodes()] = True
         first = itertools.accumulate((len(parts) - 1 for parts in chains.values()), initial=form.view.node_count)
-        gained = {node: chains[node] for node, product in zip(chains, first, strict=False) if is_converted[product]}
+        ends = zip(chains.items(), itertools.pairwise(first), strict=True)
+        gained = {
+            node: parts
+            for (node, parts), (product, end) in ends
+            if is_converted[product] and not (was_converted[node] and is_converted[[*range(product, end), node]].all())
+        }
         if len(gained) == len(chains):
             return after, repainted
         chains = gained

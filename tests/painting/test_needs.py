@@ -83,3 +83,14 @@ def test_the_sentence_says_by_which_node_or_nothing():
     result = painted(INPUT + "s = AddV2(a, z)\nd = Sub(s, z)\nb = MatMul(d, y)", **CPU)
     assert result.words("s").endswith("which would show its rounding, by 'd'")
     assert result.words("d").endswith("which would show its rounding")
+
+
+def test_of_two_sums_that_are_subtracted_neither_is_rounded_and_what_they_add_may_be():
+    """The mean square less the square of the mean, as Keras' synchronized BatchNormalization takes it."""
+    sums = "squares = Square(a)\ntotal = Sum(squares, axis)\nmean = Mean(a, axis)\nsquare = Square(mean)\n"
+    text = f"{sums}scaled = DivNoNan(total, z)\nd = Sub(scaled, square)\nb = MatMul(d, squares)"
+    result = painted(INPUT + text, **CPU)
+    assert result.f16 == "a squares b"
+    assert result.rule("total") is result.rule("mean") is Rule.NEEDED
+    beside_a_value = painted(INPUT + text.replace("Sub(scaled, square)", "Sub(z, square)"), **CPU)
+    assert "mean" in beside_a_value.f16.split()

@@ -63,6 +63,12 @@ def test_what_waits_does_not_wait_for_its_own_readers():
     assert [waits(result, name) for name in "de"] == [["^m"], ["^late"]]
 
 
+def test_a_node_that_splitting_made_waits_as_any_other():
+    proto = step("d = _UnaryOpsComposition(p) T=float32")
+    next(node for node in proto.node if node.name == "d").attr["op_names"].list.s.extend([b"Neg", b"Exp"])
+    assert waits(rewrite(proto, MEMORY).graph, "d-Neg-0-AmpTfSplit") == ["^m"]
+
+
 def test_values_stay_the_same_to_the_last_bit():
     proto = step()
     given = feeds(proto)

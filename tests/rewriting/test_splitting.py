@@ -143,6 +143,20 @@ def test_a_product_is_16_bit_where_what_it_was_fused_with_stays_float32_for_accu
     assert not amp_tf.rewrite(result.graph, config, hardware=WITH_BF16).changed
 
 
+@pytest.mark.parametrize("config", [BFLOAT16, amp_tf.AmpConfig()], ids=["bfloat16", "auto"])
+@pytest.mark.parametrize(
+    ("activation", "left"),
+    [("Relu", "m = Mean(fused, axis) keep_dims=true\nleft = Sub(fused, m)"), ("Tanh", "left = Sub(fused, x)")],
+    ids=["centred", "bounded"],
+)
+def test_a_product_stays_whole_where_all_of_it_is_16_bit_once_it_is_split(activation, left, config):
+    text = SUBTRACTED.replace("Relu", activation).replace("left = Sub(fused, x)", left)
+    proto = graph(f"axis = Const() dtype=int32 value=int32[1]*1\n{text}")
+    result = amp_tf.rewrite(proto, config, hardware=WITH_BF16)
+    assert {node.name: node.op for node in result.graph.node}["fused"] == "_FusedMatMul"
+    assert next(node for node in result.graph.node if node.name == "fused").attr["T"].type == tf.bfloat16
+
+
 def test_a_product_is_16_bit_where_what_it_was_fused_with_is_fetched():
     fused, name = _dense()
     result = amp_tf.rewrite(fused, BFLOAT16, hardware=WITH_BF16, preserve=["fetch", name])
