@@ -27,17 +27,6 @@ def _attended(w: Weights, scores: tf.Tensor, values: tf.Tensor) -> Results:
     return _end(w.dense(tf.reshape(result, [16, 64]), 8, "out"))
 
 
-def mixture_of_experts(w: Weights, x: tf.Tensor) -> Results:
-    """The two best of four experts, and the loss that spreads the load."""
-    gates = tf.nn.softmax(w.dense(x, 4, "gate"))
-    kept = tf.where(gates >= tf.math.top_k(gates, 2).values[:, -1:], gates, 0.0)
-    kept /= tf.reduce_sum(kept, 1, keepdims=True)
-    experts = tf.stack([w.perceptron(x, 8, f"expert{number}") for number in range(4)], 1)
-    load = tf.reduce_mean(tf.cast(kept > 0, tf.float32), 0) * tf.reduce_mean(gates, 0)
-    results = _end(tf.einsum("be,bec->bc", kept, experts), gates=gates)
-    return {**results, "loss": results["loss"] + 0.04 * tf.reduce_sum(load)}
-
-
 def switch_routing(w: Weights, x: tf.Tensor) -> Results:
     """One expert for each token, by a one-hot product, with a capacity."""
     gates = tf.nn.softmax(w.dense(x, 4, "gate"))

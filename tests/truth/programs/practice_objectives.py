@@ -80,15 +80,6 @@ def barlow_twins(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": tf.reduce_sum(unlike), "output": correlation}
 
 
-def variance_and_covariance(w: Weights, x: tf.Tensor) -> Results:
-    z = w.perceptron(x, 12, "net")
-    centred = z - tf.reduce_mean(z, 0)
-    covariance = tf.matmul(centred, centred, transpose_a=True) / (x.shape[0] - 1.0)
-    spread = tf.sqrt(tf.linalg.diag_part(covariance) + 1e-4)
-    apart = tf.reduce_sum(tf.square(covariance)) - tf.reduce_sum(tf.square(tf.linalg.diag_part(covariance)))
-    return {"loss": tf.reduce_mean(tf.nn.relu(1.0 - spread)) + apart / 12.0}
-
-
 def gaussian_likelihood(w: Weights, x: tf.Tensor) -> Results:
     mean, spread = tf.split(w.perceptron(x, 2, "net"), 2, 1)
     deviation = tf.nn.softplus(spread) + 1e-3
@@ -159,17 +150,6 @@ def optimal_transport(w: Weights, x: tf.Tensor) -> Results:
         columns = -tf.reduce_logsumexp(rows[:, None] - cost, 0)
     plan = tf.exp(rows[:, None] + columns[None] - cost)
     return {"loss": tf.reduce_sum(plan * cost), "output": plan}
-
-
-def mean_discrepancy(w: Weights, x: tf.Tensor) -> Results:
-    """MMD by a Gaussian kernel."""
-
-    def kernel(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-        squares = tf.reduce_sum(a * a, 1)[:, None] + tf.reduce_sum(b * b, 1)[None]
-        return tf.reduce_mean(tf.exp(-(squares - 2.0 * tf.matmul(a, b, transpose_b=True)) / 16.0))
-
-    a, b = w.perceptron(x, 8, "net"), w("others", 24, 8)
-    return {"loss": kernel(a, a) + kernel(b, b) - 2.0 * kernel(a, b)}
 
 
 def gaussian_process(w: Weights, x: tf.Tensor) -> Results:
