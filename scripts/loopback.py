@@ -9,31 +9,39 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 _NOTICE_SECONDS = 5  # what the others get to notice a lost task by themselves
 _END_SECONDS = 30
 
 
-def run_cluster(jobs: Mapping[str, int], command: Sequence[str], *, served: Sequence[str] = ()) -> int:
+def run_cluster(
+    jobs: Mapping[str, int],
+    command: Sequence[str],
+    *,
+    served: Sequence[str] = (),
+    start: Callable[..., Any] = subprocess.Popen,
+) -> int:
     """Start one process for each task, each with its ``TF_CONFIG``, and wait for them.
 
     Args:
         jobs: job name to number of tasks.
         command: a script and its arguments.
         served: jobs that wait for work and never end by themselves: they get SIGTERM when the others are done.
+        start: what starts a process, given a command and ``env``, as ``subprocess.Popen`` does.
 
     Returns:
         The status of the first task that failed, else 0.
     """
     ports = iter(free_ports(sum(jobs.values())))
     cluster = {job: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for job, count in jobs.items()}
-    processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+    processes: dict[tuple[str, int], Any] = {}
     for job, addresses in cluster.items():
         for index in range(len(addresses)):
             config = {"cluster": cluster, "task": {"type": job, "index": index}}
             environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
-            processes[job, index] = subprocess.Popen([sys.executable, "-u", *command], env=environment)
+            processes[job, index] = start([sys.executable, *command], env=environment)
     servers = [process for (job, _), process in processes.items() if job in served]
     trainers = [process for (job, _), process in processes.items() if job not in served]
     while any(trainer.poll() is None for trainer in trainers):

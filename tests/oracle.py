@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 # Read once per process by TensorFlow, hence set on import. Without it the CPU mode keeps ops in float32 between casts.
 os.environ[f"{_PREFIX}EMULATE_FP16"] = "0"
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from tensorflow.core.framework import graph_pb2  # noqa: E402  the variable above must be set first
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2  # noqa: E402

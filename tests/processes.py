@@ -31,8 +31,14 @@ _READ_AT_START = (
     *("ONEDNN_", "DNNL_", "OMP_", "KMP_", "MKL_", "OPENBLAS_"),
 )
 #: Of these, what is read when a program has begun.
-_READ_LATER = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "TF_CONFIG")
-_MOST_ZYGOTES = 3  # each takes 0.4 GB
+_READ_LATER = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "TF_CONFIG", "XLA_FLAGS", "PYTHONWARNINGS")
+#: What every program gets that is not given another value: the fewer environments, the fewer zygotes.
+EVERYWHERE = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "CUDA_VISIBLE_DEVICES": "",
+    "PYTHONFAULTHANDLER": "1",  # a program that crashes says where
+}
+_MOST_ZYGOTES = 4  # each takes 0.4 GB
 
 
 @dataclasses.dataclass
@@ -75,7 +81,7 @@ def start(
         options: Popen's.
     """
     arguments = [os.fspath(argument) for argument in command]
-    environ = dict(os.environ if env is None else env)
+    environ = EVERYWHERE | dict(os.environ if env is None else env)
     if fresh or not _is_forkable(arguments, environ, options):
         return subprocess.Popen(arguments, env=environ, **options)
     return _Forked(arguments, env=environ, **options)
@@ -171,17 +177,18 @@ _lock = threading.Lock()  # of their sockets
 
 
 def _zygote_for(arguments: list[str], environ: dict[str, str], folder: str) -> _Zygote:
+    path = environ.get("PYTHONPATH", "").split(os.pathsep)
+    runs_code = any(Path(entry, "sitecustomize.py").exists() for entry in path if entry)
+    later = _READ_LATER if runs_code else (*_READ_LATER, "PYTHONPATH")
     at_start = {
-        name: value
-        for name, value in environ.items()
-        if name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER)
+        name: value for name, value in environ.items() if name.startswith(_READ_AT_START) and not name.startswith(later)
     }
     imports = ("keras", *(["tf_keras"] if _uses_tf_keras(arguments, at_start, folder) else []))
     key = (imports, frozenset(at_start.items()))
     if key not in _zygotes:
         if len(_zygotes) == _MOST_ZYGOTES:
             _zygotes.popitem(last=False)[1].stop()
-        without = {name: value for name, value in environ.items() if not name.startswith((*_READ_LATER, "AMP_TF"))}
+        without = {name: value for name, value in environ.items() if not name.startswith((*later, "AMP_TF"))}
         _zygotes[key] = _Zygote(without, imports)
     _zygotes.move_to_end(key)
     return _zygotes[key]

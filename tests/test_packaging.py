@@ -153,7 +153,7 @@ def test_the_libraries_are_there_at_every_moment_of_a_build(
     assert all(library.stat().st_ino != number for library, number in before.items())  # it did build
 
 
-@pytest.mark.parametrize("kind", ["wheel", "editable", "path"])
+@pytest.mark.parametrize("kind", ["wheel", "editable"])
 def test_install_turns_the_switch_on_and_uninstall_leaves_nothing(
     kind: str, wheel: Path, checkout: Path, python: Path, environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -167,7 +167,6 @@ def test_install_turns_the_switch_on_and_uninstall_leaves_nothing(
         "--quiet",
         "--no-deps",
         *([str(wheel)] if kind == "wheel" else ["-e", str(checkout)]),
-        *(["--config-settings", "editable_mode=compat"] if kind == "path" else []),
     )
     assert set(os.listdir(site_packages)) >= AT_ROOT
     code = (

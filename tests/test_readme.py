@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.hooks import running
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,75 +43,12 @@ ELSEWHERE = {
     ".venv/test/bin/pip install --no-deps -e .": "changes the environment of the tests; scripts/test does it",
     ".ci/run": "runs this test",
     "pip install pre-commit && pre-commit install": "changes the checkout's hooks",
-    ".venv/test/bin/python scripts/update_docs": "tests/scripts/test_update_docs.py checks what it would write",
+    ".venv/test/bin/python scripts/update_docs": ".ci/run checks what it would write",
 }
-# Commands inside sentences, each with what runs it: a file, and the words that do it there.
-IN_SENTENCES = {
-    "AMP_TF_WHEEL_ARCH=aarch64 pip wheel .": ("tests/test_packaging.py", '"AMP_TF_WHEEL_ARCH": "aarch64"'),
-    "TF_ENABLE_AUTO_MIXED_PRECISION=1 AMP_TF_ALLREDUCE=bfloat16 scripts/measure_network.py python "
-    "scripts/train_distributed.py --workers 2 --steps 30": ("tests/distributed/test_workers.py", "measure_network.py"),
-    "amp-tf calibrate": ("tests/cli/test_calibrate.py", '"calibrate"'),
-    "amp-tf calibrate --forget": ("tests/cli/test_calibrate.py", '"--forget"'),
-    "amp-tf compare": ("docs/compare.md", "amp-tf compare saved_model_folder"),
-    "amp-tf compare --precision float16 --target gpu -- python train.py": (
-        "tests/scripts/test_demo.py",
-        "healthy in float16",
-    ),
-    "amp-tf compare -- python train.py": ("tests/comparing/test_scripts.py", '"compare"'),
-    "amp-tf doctor": ("tests/cli/test_doctor.py", "doctor"),
-    "amp-tf explain": ("README.md", "amp-tf explain model_folder"),
-    "amp-tf report": ("docs/report.md", "amp-tf report reports"),
-    "amp-tf rewrite": ("README.md", "amp-tf rewrite saved_model_folder"),
-    "amp-tf tune": ("tests/cli/test_tune.py", '"tune"'),
-    "amp-tf tune --metric val_accuracy --max-drop 0.01 -- python train.py": (
-        "tests/cli/test_tune.py",
-        '"val_accuracy"',
-    ),
-    "python -m benchmarks.memory --modes float32,policy,memory --no-cap": (
-        "tests/benchmarks/test_memory.py",
-        "memory.measure",
-    ),
-    "python -m benchmarks.memory --modes float32,policy,memory --cap live --models …": (
-        "tests/benchmarks/test_memory.py",
-        "memory.largest_batch",
-    ),
-    "python -m benchmarks.tune": ("tests/benchmarks/test_tune.py", "benchmarks.tune"),
-    "python -m benchmarks.false_alarms --models 80": ("tests/benchmarks/test_false_alarms.py", '"--models"'),
-    "python -m benchmarks.serving": ("tests/benchmarks/test_serving.py", "serving.main"),
-    "python -m benchmarks.optimizer_state": ("tests/benchmarks/test_optimizer_state.py", "benchmarks.optimizer_state"),
-    "python -m benchmarks.rematerialization --clock cpu": (
-        "tests/benchmarks/test_rematerialization.py",
-        "benchmarks.rematerialization",
-    ),
-    "python -m benchmarks.watchdog": ("tests/benchmarks/test_watchdog.py", "benchmarks.watchdog"),
-    "pip install --no-deps 'tf_keras==2.21.*'": ("scripts/test", '"--no-deps", f"tf_keras=={minor}.*"'),
-    "pip install 'protobuf<7'": ("scripts/test", '"protobuf<7"'),
-    "pip install -t": ("docs/python.md", "python -m amp_tf train.py"),  # what to do then
-    "pip install .": ("tests/test_packaging.py", '"install"'),
-    "pip uninstall amp-tf": ("tests/test_packaging.py", '"uninstall"'),
-    "python -m benchmarks.engines": ("tests/distributed/test_engines.py", "benchmarks.engines"),
-    "python -m benchmarks.exports": ("tests/benchmarks/test_exports.py", "benchmarks.exports"),
-    "python -m benchmarks.report_cost": ("tests/benchmarks/test_report_cost.py", "benchmarks.report_cost"),
-    "python -m benchmarks.gpu compile": ("tests/benchmarks/test_gpu_kernels.py", '"benchmarks.gpu", "compile"'),
-    "python -m benchmarks.gpu grappler": ("tests/benchmarks/test_gpu_grappler.py", '"benchmarks.gpu", "grappler"'),
-    "python -m benchmarks.public": ("tests/benchmarks/test_public.py", "public"),
-    "python -m benchmarks.math_mode": ("tests/benchmarks/test_math_mode.py", "math_mode.measure"),
-    "python -m benchmarks.compare_cost": ("tests/benchmarks/test_compare_cost.py", "benchmarks.compare_cost"),
-    "python scripts/train_distributed.py --workers 2": ("tests/distributed/test_workers.py", "train_distributed.py"),
-    "scripts/demo": ("tests/scripts/test_demo.py", "scripts/demo"),
-    "scripts/test": (".ci/run", "scripts/test --extra lint"),
-    "scripts/test_matrix --oldest --keras 3.4": (".ci/run", "scripts/test_matrix --oldest"),
-    "scripts/test_matrix --tier quick": (".ci/run", "--tier quick"),
-    "scripts/train_parameter_server.py --workers 2": (
-        "tests/distributed/test_parameter_server.py",
-        "train_parameter_server.py",
-    ),
-}
-# And those that are run here, made short.
+# Commands inside sentences that are run here, made short.
 SHORT = {
     "python benchmarks/interpreter_start.py": "--starts 2",
 }
-COMMAND = re.compile(r"(?:\w+=\S+ )*(?:python|pip|amp-tf|scripts/\w+(?:\.py)?)(?: |$)")
 TRAIN = """
 import tensorflow as tf
 f = tf.function(lambda x: tf.nn.relu(tf.matmul(x, x, name="decoder_1/attention/product")) @ x + 1.0)
@@ -193,14 +132,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     environ = running.environment(folder, variables)
     environ["PATH"] = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=240, check=False)
+    return processes.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=240)
+
+
+def without_shell(command: str) -> tuple[list[str], dict[str, str]]:
+    """A command that is variables, a program and its arguments, so that it can be forked; else the shell's."""
+    words = shlex.split(command)
+    variables = dict(word.split("=", 1) for word in itertools.takewhile(re.compile(r"[A-Z_]+=").match, words))
+    program, *arguments = words[len(variables) :]
+    begin = {"python": [], "amp-tf": ["-m", "amp_tf.cli.main"]}.get(program)
+    if begin is None or re.search(r"[|;&<>$*]", command):
+        return ["sh", "-c", command], {}
+    return [sys.executable, *begin, *arguments], variables
 
 
 @pytest.mark.parametrize("command", RUN)
 def test_a_shell_command_does_what_the_document_says(command: str, folder: Path) -> None:
     shutil.rmtree(folder / "converted_folder", ignore_errors=True)
     # On a CPU without bfloat16 nothing would be converted; what the command itself sets wins.
-    ended = start(["sh", "-c", command], folder, AMP_TF_PRECISION="bfloat16")
+    words, variables = without_shell(command)
+    ended = start(words, folder, **{"AMP_TF_PRECISION": "bfloat16", **variables})
     assert ended.returncode == 0, ended.stderr
     if "train.py" in command:
         assert re.search(r"amp_tf: 1 graph, [1-9]\d* of \d+ nodes converted to bfloat16", ended.stderr), ended.stderr
@@ -262,23 +213,6 @@ def test_every_link_leads_somewhere(document: str) -> None:
 def test_every_shell_command_is_run_or_known(document: str) -> None:
     known = {*RUN, *ELSEWHERE}
     assert [command for command in shell_commands(document) if command not in known] == []
-
-
-def commands_in_sentences(document: str) -> set[str]:
-    text = re.sub(r"^```.*?^```$", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    quoted = (" ".join(found.split()) for found in re.findall(r"`([^`]+)`", text))
-    return {command for command in quoted if COMMAND.match(command)}
-
-
-def test_every_command_in_a_sentence_is_run_by_something() -> None:
-    found = set().union(*map(commands_in_sentences, FOR_USERS))
-    assert found - set(RUN) == {*IN_SENTENCES, *SHORT}
-
-
-@pytest.mark.parametrize("command", IN_SENTENCES)
-def test_what_is_said_to_run_a_command_of_a_sentence_does(command: str) -> None:
-    file, words = IN_SENTENCES[command]
-    assert words in (ROOT / file).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

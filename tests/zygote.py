@@ -23,6 +23,7 @@ import socket
 import struct
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from importlib.machinery import BuiltinImporter, ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
@@ -169,6 +170,10 @@ def become(program: dict[str, Any]) -> None:
     os.environ.clear()  # both change what C's getenv finds, too
     os.environ.update(environ)
     sys.orig_argv[:] = [sys.executable, *program["arguments"]]
+    given = environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [entry for entry in given if entry and entry not in sys.path]
+    sys.warnoptions[:] = filter(None, environ.get("PYTHONWARNINGS", "").split(","))
+    warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]  # what Python itself calls
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # every other generator is seeded anew by a fork, or when it is first asked
     if "_amp_tf_start" in sys.modules:  # what amp_tf.pth does

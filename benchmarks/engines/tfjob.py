@@ -17,7 +17,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 GRACE = 30  # seconds between SIGTERM and SIGKILL, as Kubernetes' default
@@ -40,14 +42,19 @@ def configs(replicas: dict[str, int], ports: list[int]) -> dict[tuple[str, int],
     }
 
 
-def main(arguments: list[str]) -> int:
-    """Runs the job; the status of its chief, or of the first worker where there is none, or of a pod that failed."""
+def main(arguments: list[str], start: Callable[..., Any] = subprocess.Popen) -> int:
+    """Runs the job; the status of its chief, or of the first worker where there is none, or of a pod that failed.
+
+    Args:
+        arguments: the replicas, the script and its arguments.
+        start: what starts a process, given a command and ``env``, as ``subprocess.Popen`` does.
+    """
     sys.path.insert(0, str(SCRIPTS))
     import loopback
 
     replicas = {kind: int(count) for kind, count in (pair.split("=") for pair in arguments[0].split(","))}
     pods = {
-        pod: subprocess.Popen([sys.executable, "-u", *arguments[1:]], env=os.environ | {"TF_CONFIG": config})
+        pod: start([sys.executable, *arguments[1:]], env=os.environ | {"TF_CONFIG": config})
         for pod, config in configs(replicas, loopback.free_ports(sum(replicas.values()))).items()
     }
     first = pods["Chief" if "Chief" in replicas else "Worker", 0]

@@ -1,4 +1,4 @@
-"""The watchdog's benchmark runs: a run with a fault, a healthy one, and a round of times."""
+"""The watchdog's benchmark runs: a run with a fault, and a round of times."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from tests.hooks import running
     ("arguments", "said"),
     [
         (["faults", "--first", "1", "--runs", "1"], "faults: 1 of 1 right"),
-        (["healthy", "--first", "2", "--runs", "1"], "healthy: 1 of 1 right"),
         (["overhead", "--rounds", "1", "--steps", "2", "--models", "dense", "--precisions", "bfloat16"], "ms a step"),
     ],
-    ids=["faults", "healthy", "overhead"],
+    ids=["faults", "overhead"],
 )
 def test_the_benchmark_runs(arguments: list[str], said: str) -> None:
     command = [sys.executable, "-m", "benchmarks.watchdog", *arguments]

@@ -31,7 +31,7 @@ def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(site_folder: Path) -> Callable[[str, str], tuple[dict[str, Any], str]]:
     @functools.cache
     def run_once(precision: str, allreduce: str) -> tuple[dict[str, Any], str]:
-        ended = running.run(["-W", "ignore", str(PROGRAM), precision, allreduce], site_folder, {})
+        ended = running.run([str(PROGRAM), precision, allreduce], site_folder, {})
         assert ended.status == 0, ended.err
         return ended.result, ended.err
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.distributed import clusters
 from tests.hooks import running
 
 SCRIPT = running.ROOT / "scripts" / "train_parameter_server.py"
@@ -19,8 +20,10 @@ FIRST_EPOCH, LAST_EPOCH = 0.1, 0.1
 @pytest.mark.slow
 def test_workers_convert_what_the_chief_sends_them(tmp_path: Path) -> None:
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
-    ended = running.run([str(SCRIPT), "--workers", str(WORKERS)], tmp_path, variables, seconds=400)
-    in_float32 = running.run([str(SCRIPT), "--workers", str(WORKERS)], tmp_path, {}, seconds=400)
+    jobs = {"chief": 1, "worker": WORKERS, "ps": 1}
+    ended, in_float32 = (
+        clusters.train(jobs, [str(SCRIPT)], tmp_path, given, served=("worker", "ps")) for given in (variables, {})
+    )
     assert (ended.status, in_float32.status) == (0, 0), ended.err + ended.out + in_float32.err
     assert "amp_tf" not in in_float32.err
     # One line for each of chief, two workers and the parameter server; the chief and the server compute nothing.

@@ -28,10 +28,8 @@ ON = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
 # entropy makes a NaN on purpose, so the numeric checks need a process of their own.
 TOGETHER = (
     "gan",
-    "data_pipeline",
     "tensorboard_profile",
     "reinforcement",
-    "monitored_training",
     "bert_fine_tune",
     "keras_policy",
     "op_determinism",

@@ -83,8 +83,7 @@ def environment(site_folder: Path, variables: dict[str, str]) -> dict[str, str]:
     environ = {
         name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name and "AMP_TF" not in name
     }
-    environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
-    environ["PYTHONFAULTHANDLER"] = "1"  # a program that crashes says where
+    environ |= processes.EVERYWHERE
     if not is_installed():
         (site_folder / "sitecustomize.py").write_text(f"import site; site.addsitedir({str(site_folder)!r})\n")
         (site_folder / "amp_tf.pth").write_bytes((ROOT / "amp_tf.pth").read_bytes())

@@ -18,7 +18,7 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 def start(program, *arguments, **environment):
     environ = {name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name}
-    environ |= {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **environment}
+    environ |= {"PYTHONPATH": str(ROOT), **processes.EVERYWHERE, **environment}
     return processes.start(
         [sys.executable, str(PROGRAMS / program), *arguments],
         env=environ,

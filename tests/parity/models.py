@@ -17,22 +17,8 @@ from tests.oracle import optimized
 
 GraphDef = tf.compat.v1.GraphDef
 Step = Callable[..., tf.Tensor]
-# Small inputs: shapes do not matter to the pass, only to the time that tracing takes.
-_SIDE = {"InceptionV3": 75, "Xception": 71}
-APPLICATIONS = (
-    "ResNet50",
-    "ResNet50V2",
-    "VGG16",
-    "MobileNet",
-    "MobileNetV2",
-    "MobileNetV3Small",
-    "DenseNet121",
-    "InceptionV3",
-    "Xception",
-    "EfficientNetB0",
-    "EfficientNetV2B0",
-    "ConvNeXtTiny",
-)
+# Sums, concatenations, gates and depthwise filters, and layer normalization.
+APPLICATIONS = ("ResNet50", "DenseNet121", "MobileNetV3Small", "ConvNeXtTiny")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +35,7 @@ def training_graph(name: str) -> TrainingGraph:
     keras.utils.set_random_seed(0)
     if name in MODELS:
         return MODELS[name]()
-    return application(name, _SIDE.get(name, 32), adam=name == "ResNet50")
+    return application(name, 32, adam=name == "ResNet50")  # shapes matter to the time that tracing takes alone
 
 
 def application(name: str, side: int, *, adam: bool, classes: int = 10) -> TrainingGraph:

@@ -1,4 +1,4 @@
-"""3,000 random graphs, each in every mode: every type and the number of added nodes as in the C++ pass.
+"""1,000 random graphs, each in every mode: every type and the number of added nodes as in the C++ pass.
 
 The quick tier takes 300. The examples are the same in every run, so that CI judges the change and not the dice;
 ``scripts/fuzz_parity`` rolls new ones.
@@ -21,7 +21,7 @@ from tests.strategies import random_graphs
 @pytest.mark.slow
 @pytest.mark.quick
 def test_every_type_and_the_number_of_casts_are_the_originals(request: pytest.FixtureRequest) -> None:
-    graphs = 300 if request.config.getoption("quick") else 3000
+    graphs = 300 if request.config.getoption("quick") else 1000
     compared: collections.Counter[Mode] = collections.Counter()
 
     @settings(

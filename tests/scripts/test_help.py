@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = sorted(
@@ -40,11 +41,11 @@ def test_the_scripts_are_found() -> None:
 def test_help_is_all_that_it_does(program: str, checkout: Path) -> None:
     before = files(checkout)
     first = (checkout / program).read_text(encoding="utf-8").splitlines()[0]
-    command = ["bash"] if first.endswith("bash") else [sys.executable, "-B"]
+    command = "bash" if first.endswith("bash") else sys.executable
     # Without a network and a pip there is nothing that a script could install meanwhile.
     environ = {**os.environ, "PIP_NO_INDEX": "1", "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        [*command, program, "--help"], cwd=checkout, env=environ, capture_output=True, text=True, timeout=120
+    ended = processes.run(
+        [command, program, "--help"], cwd=checkout, env=environ, capture_output=True, text=True, timeout=120
     )
     assert ended.returncode == 0, ended.stderr
     assert "usage: " in ended.stdout

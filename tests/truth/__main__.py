@@ -89,7 +89,7 @@ def _output(*arguments: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 if __name__ == "__main__":

@@ -115,13 +115,6 @@ LIMITS: tuple[Limit, ...] = (
         tensors="loss",
     ),
     Limit(
-        "strangers/portfolio",
-        ALL,
-        6.0,
-        "1 / 251, of days less one, is rounded, once, which shifts all covariances alike, by at most one rounding",
-        tensors="metric risk",
-    ),
-    Limit(
         r"keras\.layers/(ContrastLimitedAdaptiveHistogramEqualization|MelSpectrogram|RMSNormalization|Spectral.*)",
         ("bfloat16", "auto"),
         15.0,

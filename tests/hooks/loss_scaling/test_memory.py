@@ -59,7 +59,7 @@ def loop(wrap: Callable[[Any], Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "optimizer", "count"),
-    [(keras, "", 50), (tf_keras, "", 10), (tf_keras, "legacy", 10)],
+    [(keras, "", 10), (tf_keras, "", 10), (tf_keras, "legacy", 10)],
     ids=["keras", "tf_keras", "legacy"],
 )
 def test_a_search_keeps_no_more_of_its_models_than_without_amp_tf(library: Any, optimizer: str, count: int) -> None:

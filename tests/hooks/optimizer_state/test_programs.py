@@ -9,9 +9,7 @@ from tests.hooks import running
 
 def test_replicas_keep_equal_copies(tmp_path: Path) -> None:
     variables = {**running.switched_on(), "AMP_TF_PRECISION": "bfloat16", "AMP_TF_OPTIMIZER_STATE": "bfloat16"}
-    ended = running.run(
-        ["-W", "ignore", str(running.PROGRAMS / "optimizer_state.py")], tmp_path, variables, seconds=500
-    )
+    ended = running.run([str(running.PROGRAMS / "optimizer_state.py")], tmp_path, variables, seconds=500)
     found = ended.result
     assert set(found) == {"keras bare", "keras wrapped", "tf_keras bare", "tf_keras wrapped"}
     for trained in found.values():

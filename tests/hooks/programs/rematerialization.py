@@ -81,9 +81,8 @@ if POLICY != "float32":
     except Exception as error:
         found["error"] = f"{type(error).__name__}: {error}"
 else:
-    for make in (convnet, mlp, transformer):
-        for jit in (False, True):
-            found[f"{make.__name__} {jit}"] = train(make(), jit_compile=jit)()
+    for make, jit in ((convnet, False), (mlp, True), (transformer, False)):
+        found[make.__name__] = train(make(), jit_compile=jit)()
     for remat in (False, True):
         fit = train(mlp(remat, 256), 1024)
         fit()

@@ -109,11 +109,11 @@ def test_keras_on_a_pretended_gpu_machine_chooses_jit_and_the_summary_counts_it(
     assert ended.warnings == []
 
 
-def test_auto_on_a_cpu_gives_xla_the_very_programs_of_float32(keras_jit, tmp_path, site_folder):
+def test_auto_on_a_cpu_gives_xla_the_very_programs_of_float32(tf_keras_jit, tmp_path, site_folder):
     """So ``auto`` cannot be slower there: only the first step can differ, by the time that amp_tf thinks."""
-    ended, compiled = run_dumping("keras_jit.py", tmp_path, site_folder, {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"})
-    assert compiled.texts == keras_jit["off"][1].texts
-    assert keras_jit["on"][1].texts != compiled.texts
+    ended, compiled = run_dumping("tf_keras_jit.py", tmp_path, site_folder, {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"})
+    assert compiled.texts == tf_keras_jit["off"][1].texts
+    assert tf_keras_jit["on"][1].texts != compiled.texts
     assert ended.converted == 0
     assert int(ended.summary[3].replace(",", "")) > 0
 

@@ -209,8 +209,3 @@ def test_every_cut_is_another_program_that_reads_what_is_there() -> None:
             assert cut.size() <= program.size()
             for index, step in enumerate(cut.steps):
                 assert all(0 <= number < len(cut.inputs) + index for number in step.of)
-
-
-def test_a_cut_reads_what_the_step_that_is_gone_read() -> None:
-    program = Program((Input(),), (Elementwise((0,), "abs"), Elementwise((1,), "sin"), Binary((2, 0), "add")))
-    assert Program((Input(),), (Elementwise((0,), "abs"), Binary((1, 0), "add"))) in set(cuts(program))

@@ -46,10 +46,6 @@ def _small_steps_unrolled(x: tf.Tensor, w: Weights) -> Any:
     return x
 
 
-def _small_steps_while(x: tf.Tensor, w: Weights) -> Any:
-    return tf.while_loop(lambda i, y: i < _TURNS, lambda i, y: (i + 1, y + 1e-3 * w.layers(y)), [0, x])[1]
-
-
 def _small_steps_back(x: tf.Tensor, w: Weights) -> Any:
     for _ in tf.range(_TURNS):
         x = x - 1e-3 * w.layers(x)
@@ -81,13 +77,6 @@ def _total(x: tf.Tensor, w: Weights) -> Any:
     return x * 0.1, total / 300.0
 
 
-def _total_of_rows(x: tf.Tensor, w: Weights) -> Any:
-    total = tf.zeros(_SHAPE)
-    for _ in tf.range(300):
-        total += tf.sigmoid(w.layers(x))
-    return total / 300.0
-
-
 def _count(x: tf.Tensor, w: Weights) -> Any:
     seen = tf.zeros([])
     for _ in tf.range(400):
@@ -100,13 +89,6 @@ def _moving_average(x: tf.Tensor, w: Weights) -> Any:
     average = tf.zeros(_SHAPE)
     for _ in tf.range(200):
         average = 0.99 * average + 0.01 * w.layers(x)
-    return average
-
-
-def _moving_average_towards(x: tf.Tensor, w: Weights) -> Any:
-    average = x
-    for _ in tf.range(200):
-        average += 0.01 * (w.layers(x) - average)
     return average
 
 
@@ -152,21 +134,8 @@ def _scan(x: tf.Tensor, w: Weights) -> Any:
     return tf.scan(lambda state, row: state + 0.1 * w.layers(row[None])[0], x, tf.zeros([16]))
 
 
-def _scan_long(x: tf.Tensor, w: Weights) -> Any:
-    rows = tf.tile(x, [40, 1])
-    return tf.scan(lambda state, row: state + 0.01 * w.layers(row[None])[0], rows, tf.zeros([16]))[-1]
-
-
-def _map(x: tf.Tensor, w: Weights) -> Any:
-    return tf.map_fn(lambda row: tf.nn.softmax(w.layers(row[None])[0]), x)
-
-
 def _vectorized_map(x: tf.Tensor, w: Weights) -> Any:
     return tf.vectorized_map(lambda row: tf.nn.softmax(w.layers(row[None])[0]), x)
-
-
-def _fold(x: tf.Tensor, w: Weights) -> Any:
-    return tf.foldl(lambda state, row: state + 0.01 * w.layers(row[None])[0], tf.tile(x, [40, 1]))
 
 
 def _tensor_array(x: tf.Tensor, w: Weights) -> Any:
@@ -286,14 +255,14 @@ def _checkpointed(x: tf.Tensor, w: Weights) -> Any:
 BODIES: dict[str, Body] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
-        *(_small_steps, _small_steps_unrolled, _small_steps_while, _small_steps_back, _descent_inside, _heun, _total),
-        *(_total_of_rows, _count, _moving_average, _moving_average_towards, _product_of_many, _welford),
-        *(_residual_blocks, _long_sum, _sum_of_losses, _scan, _scan_long, _map, _vectorized_map, _fold, _tensor_array),
+        *(_small_steps, _small_steps_unrolled, _small_steps_back, _descent_inside, _heun, _total),
+        *(_count, _moving_average, _product_of_many, _welford),
+        *(_residual_blocks, _long_sum, _sum_of_losses, _scan, _vectorized_map, _tensor_array),
         *(_recurrent, _gated, _newton, _power_iteration, _attention_online, _branches, _branch_in_loop, _loop_in_loop),
         *(_switch_case, _until_small, _called_in_loop, _calls, _checkpointed),
     )
 }
-_WITHOUT_XLA = ("small steps while", "until small", "vectorized map")
+_WITHOUT_XLA = ("until small", "vectorized map")
 
 
 def programs() -> Iterator[Program]:

@@ -27,17 +27,6 @@ def _attended(w: Weights, scores: tf.Tensor, values: tf.Tensor) -> Results:
     return _end(w.dense(tf.reshape(result, [16, 64]), 8, "out"))
 
 
-def mixture_of_experts(w: Weights, x: tf.Tensor) -> Results:
-    """The two best of four experts, and the loss that spreads the load."""
-    gates = tf.nn.softmax(w.dense(x, 4, "gate"))
-    kept = tf.where(gates >= tf.math.top_k(gates, 2).values[:, -1:], gates, 0.0)
-    kept /= tf.reduce_sum(kept, 1, keepdims=True)
-    experts = tf.stack([w.perceptron(x, 8, f"expert{number}") for number in range(4)], 1)
-    load = tf.reduce_mean(tf.cast(kept > 0, tf.float32), 0) * tf.reduce_mean(gates, 0)
-    results = _end(tf.einsum("be,bec->bc", kept, experts), gates=gates)
-    return {**results, "loss": results["loss"] + 0.04 * tf.reduce_sum(load)}
-
-
 def switch_routing(w: Weights, x: tf.Tensor) -> Results:
     """One expert for each token, by a one-hot product, with a capacity."""
     gates = tf.nn.softmax(w.dense(x, 4, "gate"))
@@ -61,13 +50,6 @@ def causal_rotary_attention(w: Weights, x: tf.Tensor) -> Results:
     mask = tf.linalg.band_part(tf.ones([8, 8]), -1, 0)
     scores = tf.matmul(queries, keys, transpose_b=True) / math.sqrt(8.0)
     return _attended(w, tf.where(mask > 0, scores, float("-inf")), _heads(w, x, "v"))
-
-
-def attention_with_linear_bias(w: Weights, x: tf.Tensor) -> Results:
-    distance = tf.abs(tf.range(8.0)[:, None] - tf.range(8.0)[None]) * 64.0
-    slopes = tf.pow(2.0, -tf.range(1.0, 9.0))[:, None, None]
-    scores = tf.matmul(_heads(w, x, "q"), _heads(w, x, "k"), transpose_b=True) / math.sqrt(8.0)
-    return _attended(w, scores - slopes * distance, _heads(w, x, "v"))
 
 
 def linear_attention(w: Weights, x: tf.Tensor) -> Results:
@@ -147,14 +129,6 @@ def physics_informed(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": tf.reduce_mean(tf.square(bend + value)), "output": bend}
 
 
-def sinusoidal_network(w: Weights, x: tf.Tensor) -> Results:
-    """SIREN: sine activations at a frequency of 30."""
-    y = x[:, :2]
-    for number in range(3):
-        y = tf.sin(30.0 * 0.2 * w.dense(y, 16, f"layer{number}"))
-    return _end(w.dense(y, 3, "out"))
-
-
 def radiance_field(w: Weights, x: tf.Tensor) -> Results:
     """Colours along rays, by what light is left."""
     frequencies = tf.pow(2.0, tf.range(6.0))
@@ -206,14 +180,6 @@ def factorization_machine(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)), "output": logits}
 
 
-def crossed_features(w: Weights, x: tf.Tensor) -> Results:
-    """Deep and cross."""
-    y = x
-    for number in range(3):
-        y = x * w.dense(y, 32, f"cross{number}") + y
-    return _end(w.dense(tf.concat([y, w.perceptron(x, 16, "deep")], 1), 1, "out"))
-
-
 def capsules(w: Weights, x: tf.Tensor) -> Results:
     """Routing by agreement."""
     votes = tf.reshape(w.dense(x, 96, "votes"), [16, 4, 3, 8])
@@ -237,17 +203,6 @@ def graph_attention(w: Weights, x: tf.Tensor) -> Results:
     weights = powers / (tf.gather(tf.math.unsorted_segment_sum(powers, targets, 16), targets) + 1e-9)
     messages = weights[:, None] * tf.gather(nodes, sources)
     return _end(w.dense(tf.math.unsorted_segment_sum(messages, targets, 16), 4, "out"))
-
-
-def graph_convolution(w: Weights, x: tf.Tensor) -> Results:
-    """With the symmetrically normalized adjacency of a graph that has a hub."""
-    links = tf.cast((tf.range(16)[:, None] + tf.range(16)[None]) % 3 == 0, tf.float32)
-    links = tf.maximum(links, tf.one_hot(tf.zeros([16], tf.int32), 16))
-    links = tf.maximum(links, tf.transpose(links)) + tf.eye(16)
-    root = tf.math.rsqrt(tf.reduce_sum(links, 1))
-    links = root[:, None] * links * root[None]
-    hidden = tf.nn.relu(tf.matmul(links, w.dense(x, 16, "first")))
-    return _end(tf.matmul(links, w.dense(hidden, 4, "second")))
 
 
 def spatial_transformer(w: Weights, x: tf.Tensor) -> Results:
@@ -276,16 +231,6 @@ def key_points(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": tf.reduce_mean(tf.abs(where - 320.0)), "output": where}
 
 
-def squeeze_and_excite(w: Weights, x: tf.Tensor) -> Results:
-    """A depthwise convolution, batch statistics by hand with an average of them, and a gate for each channel."""
-    y = w.convolution(tf.reshape(x, [2, 16, 16, 1]), 8, "stem")
-    y = tf.nn.depthwise_conv2d(y, w("depthwise", 3, 3, 8, 1), [1] * 4, "SAME")
-    mean, variance = tf.nn.moments(y, [0, 1, 2])
-    y = tf.nn.swish(tf.nn.batch_normalization(y, mean, variance, w.bias("beta", 8), w.bias("gamma", 8, 1.0), 1e-3))
-    gate = tf.sigmoid(w.dense(tf.nn.swish(w.dense(tf.reduce_mean(y, [1, 2]), 2, "down")), 8, "up"))
-    return _end(w.convolution(y * gate[:, None, None], 4, "out", 1), average=0.99 * 1.5 + 0.01 * variance)
-
-
 def group_norm_and_standardized_filters(w: Weights, x: tf.Tensor) -> Results:
     filters = w("filter", 3, 3, 4, 8)
     mean, variance = tf.nn.moments(filters, [0, 1, 2], keepdims=True)
@@ -304,19 +249,6 @@ def spectral_norm(w: Weights, x: tf.Tensor) -> Results:
         vector = tf.math.l2_normalize(tf.matmul(other, kernel))
     size = tf.matmul(tf.matmul(tf.stop_gradient(other), kernel), tf.stop_gradient(vector), transpose_b=True)
     return _end(w.dense(tf.nn.leaky_relu(tf.matmul(x, kernel / size)), 1, "out"), size=size)
-
-
-def weight_norm(w: Weights, x: tf.Tensor) -> Results:
-    direction = w("direction", 32, 16)
-    kernel = w.bias("size", 16, 1.0) * direction / tf.norm(direction, axis=0)
-    return _end(w.dense(tf.tanh(tf.matmul(x, kernel)), 4, "out"))
-
-
-def low_rank_adaptation(w: Weights, x: tf.Tensor) -> Results:
-    """A frozen kernel and a small addition, which begins at nearly nothing."""
-    frozen = tf.stop_gradient(w("frozen", 32, 32))
-    y = tf.matmul(x, frozen) + 2.0 * tf.matmul(tf.matmul(x, w("down", 32, 4)), 1e-4 * w("up", 4, 32))
-    return _end(w.dense(tf.nn.gelu(y), 4, "out"))
 
 
 def kalman_filter(w: Weights, x: tf.Tensor) -> Results:
@@ -354,12 +286,6 @@ def hyperbolic_embedding(w: Weights, x: tf.Tensor) -> Results:
     apart = tf.reduce_sum(tf.square(points[:, None] - points[None]), -1)
     argument = 1.0 + 2.0 * apart / ((1.0 - squares)[:, None] * (1.0 - squares)[None])
     return {"loss": tf.reduce_mean(tf.acosh(argument + 1e-5)), "output": argument}
-
-
-def hyper_network(w: Weights, x: tf.Tensor) -> Results:
-    """Each row's own kernel, made by another network."""
-    kernels = tf.reshape(w.perceptron(x[:, :8], 64, "maker"), [16, 8, 8])
-    return _end(tf.einsum("bi,bij->bj", x[:, 8:16], kernels))
 
 
 def long_convolution(w: Weights, x: tf.Tensor) -> Results:

@@ -15,19 +15,6 @@ def _classes(x: tf.Tensor, count: int) -> tf.Tensor:
     return tf.range(x.shape[0]) % count
 
 
-def focal_loss(w: Weights, x: tf.Tensor) -> Results:
-    chances = tf.nn.softmax(w.perceptron(x, 6, "net"))
-    of_label = tf.gather(chances, _classes(x, 6), batch_dims=1)
-    return {"loss": tf.reduce_mean(-tf.pow(1.0 - of_label, 2.0) * tf.math.log(of_label + 1e-7)), "output": chances}
-
-
-def dice_loss(w: Weights, x: tf.Tensor) -> Results:
-    mask = tf.sigmoid(w.perceptron(x, 64, "net"))
-    truth = tf.cast(tf.range(64)[None] % 5 < 2, tf.float32)
-    both = tf.reduce_sum(mask * truth, 1)
-    return {"loss": tf.reduce_mean(1.0 - (2.0 * both + 1.0) / (tf.reduce_sum(mask + truth, 1) + 1.0)), "output": mask}
-
-
 def lovasz_hinge(w: Weights, x: tf.Tensor) -> Results:
     """Errors in order, by the growth of the Jaccard index."""
     logits = tf.reshape(w.perceptron(x, 4, "net"), [-1])
@@ -93,15 +80,6 @@ def barlow_twins(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": tf.reduce_sum(unlike), "output": correlation}
 
 
-def variance_and_covariance(w: Weights, x: tf.Tensor) -> Results:
-    z = w.perceptron(x, 12, "net")
-    centred = z - tf.reduce_mean(z, 0)
-    covariance = tf.matmul(centred, centred, transpose_a=True) / (x.shape[0] - 1.0)
-    spread = tf.sqrt(tf.linalg.diag_part(covariance) + 1e-4)
-    apart = tf.reduce_sum(tf.square(covariance)) - tf.reduce_sum(tf.square(tf.linalg.diag_part(covariance)))
-    return {"loss": tf.reduce_mean(tf.nn.relu(1.0 - spread)) + apart / 12.0}
-
-
 def gaussian_likelihood(w: Weights, x: tf.Tensor) -> Results:
     mean, spread = tf.split(w.perceptron(x, 2, "net"), 2, 1)
     deviation = tf.nn.softplus(spread) + 1e-3
@@ -116,35 +94,11 @@ def mixture_density(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": -tf.reduce_mean(tf.reduce_logsumexp(tf.nn.log_softmax(logits) + each, 1))}
 
 
-def poisson_likelihood(w: Weights, x: tf.Tensor) -> Results:
-    log_rate = 3.0 + w.perceptron(x, 4, "net")
-    counts = tf.round(20.0 * tf.exp(0.3 * x[:, :4]))
-    return {"loss": tf.reduce_mean(tf.exp(log_rate) - counts * log_rate + tf.math.lgamma(counts + 1.0))}
-
-
 def proportional_hazards(w: Weights, x: tf.Tensor) -> Results:
     """Cox: each risk against the risks of all who are still there."""
     risk = w.perceptron(x, 1, "net")[:, 0]
     still_there = tf.math.log(tf.cumsum(tf.exp(risk), reverse=True))
     return {"loss": -tf.reduce_mean(risk - still_there)}
-
-
-def quantiles(w: Weights, x: tf.Tensor) -> Results:
-    error = 1000.0 + 50.0 * x[:, :1] - (1000.0 + 40.0 * w.perceptron(x, 3, "net"))
-    levels = tf.constant([[0.1, 0.5, 0.9]])
-    return {"loss": tf.reduce_mean(tf.maximum(levels * error, (levels - 1.0) * error))}
-
-
-def distillation(w: Weights, x: tf.Tensor) -> Results:
-    teacher = tf.stop_gradient(tf.nn.softmax(w.perceptron(x, 10, "teacher") / 4.0))
-    student = tf.nn.log_softmax(w.perceptron(x, 10, "student") / 4.0)
-    return {"loss": 16.0 * tf.reduce_mean(tf.reduce_sum(teacher * (tf.math.log(teacher) - student), 1))}
-
-
-def q_learning(w: Weights, x: tf.Tensor) -> Results:
-    now, then = w.perceptron(x, 5, "net"), tf.stop_gradient(w.perceptron(x * 0.98, 5, "net"))
-    target = 200.0 + 0.99 * tf.reduce_max(then, 1)
-    return {"loss": tf.reduce_mean(tf.keras.losses.huber(target, 200.0 + tf.gather(now, _classes(x, 5), batch_dims=1)))}
 
 
 def actor_and_critic(w: Weights, x: tf.Tensor) -> Results:
@@ -157,12 +111,6 @@ def actor_and_critic(w: Weights, x: tf.Tensor) -> Results:
     entropy = -tf.reduce_sum(tf.exp(log_chances) * log_chances, 1)
     losses = -taken * advantage + 0.5 * tf.square(returns - value) - 0.01 * entropy
     return {"loss": tf.reduce_mean(losses)}
-
-
-def pairwise_ranking(w: Weights, x: tf.Tensor) -> Results:
-    users, items = w.dense(x, 16, "users"), w.dense(x * x, 16, "items")
-    scores = tf.matmul(users, items, transpose_b=True)
-    return {"loss": -tf.reduce_mean(tf.math.log_sigmoid(tf.linalg.diag_part(scores)[:, None] - scores))}
 
 
 def listwise_ranking(w: Weights, x: tf.Tensor) -> Results:
@@ -204,17 +152,6 @@ def optimal_transport(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": tf.reduce_sum(plan * cost), "output": plan}
 
 
-def mean_discrepancy(w: Weights, x: tf.Tensor) -> Results:
-    """MMD by a Gaussian kernel."""
-
-    def kernel(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-        squares = tf.reduce_sum(a * a, 1)[:, None] + tf.reduce_sum(b * b, 1)[None]
-        return tf.reduce_mean(tf.exp(-(squares - 2.0 * tf.matmul(a, b, transpose_b=True)) / 16.0))
-
-    a, b = w.perceptron(x, 8, "net"), w("others", 24, 8)
-    return {"loss": kernel(a, a) + kernel(b, b) - 2.0 * kernel(a, b)}
-
-
 def gaussian_process(w: Weights, x: tf.Tensor) -> Results:
     """The marginal likelihood, on learned features."""
     z = w.perceptron(x, 4, "net")
@@ -232,9 +169,3 @@ def style_and_variation(w: Weights, x: tf.Tensor) -> Results:
     gram = tf.einsum("bijc,bijd->bcd", features, features) / 256.0
     variation = tf.reduce_sum(tf.image.total_variation(image))
     return {"loss": tf.reduce_sum(tf.square(gram - 0.1)) + 1e-3 * variation, "output": gram}
-
-
-def least_squares_gan(w: Weights, x: tf.Tensor) -> Results:
-    made = tf.tanh(w.perceptron(x, 32, "generator"))
-    fake, real = w.perceptron(made, 1, "critic"), w.perceptron(x, 1, "critic")
-    return {"loss": tf.reduce_mean(tf.square(real - 1.0)) + tf.reduce_mean(tf.square(fake)), "output": made}

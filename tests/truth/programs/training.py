@@ -53,12 +53,6 @@ def _plain(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     return {"loss": loss, "metric norm": tf.linalg.global_norm(gradients)}
 
 
-def _tiny_steps(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    loss, gradients = net.gradients(x, y)
-    net.descend(gradients, 1e-5)
-    return {"loss": loss}
-
-
 def _scaled(scale: float, net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     loss, gradients = net.gradients(x, y, scale)
     net.descend(gradients, 0.05 / scale)
@@ -85,15 +79,6 @@ def _accumulated(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     return {"loss": loss}
 
 
-def _accumulated_in_tensors(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    totals = [tf.zeros_like(variable) for variable in net.variables]
-    for part in range(32):
-        _, gradients = net.gradients(x[part : part + 1], y[part : part + 1])
-        totals = [total + gradient for total, gradient in zip(totals, gradients, strict=True)]
-    net.descend([total / 32.0 for total in totals])
-    return {f"gradient {number}": total for number, total in enumerate(totals)}
-
-
 def _accumulated_in_loop(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     def turn(part: tf.Tensor, *totals: tf.Tensor) -> Any:
         _, gradients = net.gradients(x[part : part + 1], y[part : part + 1])
@@ -110,18 +95,6 @@ def _clipped_by_norm(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     gradients, norm = tf.clip_by_global_norm(gradients, 0.1)
     net.descend(gradients)
     return {"loss": loss, "metric norm": norm}
-
-
-def _clipped_each(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    loss, gradients = net.gradients(x, y)
-    net.descend([tf.clip_by_norm(gradient, 0.01) for gradient in gradients])
-    return {"loss": loss}
-
-
-def _clipped_values(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    loss, gradients = net.gradients(x, y)
-    net.descend([tf.clip_by_value(gradient, -0.01, 0.01) for gradient in gradients])
-    return {"loss": loss}
 
 
 def _noisy(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
@@ -163,12 +136,6 @@ def _adam_by_hand(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
         second.assign_add(0.001 * (gradient * gradient - second))
         steps.append(first / (tf.sqrt(second) + 1e-7))
     net.descend(steps, 1e-3)
-    return {"loss": loss}
-
-
-def _decayed(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    loss, gradients = net.gradients(x, y)
-    net.descend([gradient + 1e-4 * variable for gradient, variable in zip(gradients, net.variables, strict=True)])
     return {"loss": loss}
 
 
@@ -230,16 +197,6 @@ def _per_example(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     return {f"gradient {number}": gradient for number, gradient in enumerate(each)}
 
 
-def _persistent(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    """Two losses from one forward pass."""
-    with tf.GradientTape(persistent=True) as tape:
-        result = net(x)
-        first, second = tf.reduce_mean(tf.square(result - y)), tf.reduce_mean(tf.abs(result))
-    for loss in (first, second):
-        net.descend(tape.gradient(loss, net.variables), 0.01)
-    return {"loss first": first, "loss second": second}
-
-
 def _gradient_statistics(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     loss, gradients = net.gradients(x, y)
     net.descend(gradients)
@@ -265,15 +222,6 @@ def _teacher(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     return {"loss": loss}
 
 
-def _contrastive(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    with tf.GradientTape() as tape:
-        first, second = tf.math.l2_normalize(net(x), 1), tf.math.l2_normalize(net(x + 0.05), 1)
-        logits = tf.matmul(first, second, transpose_b=True) / 0.07
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(tf.range(_ROWS), logits))
-    net.descend(tape.gradient(loss, net.variables), 0.01)
-    return {"loss": loss}
-
-
 def _distances(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     with tf.GradientTape() as tape:
         z = net(x) + 5.0
@@ -294,25 +242,13 @@ def _variational(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     return {"loss": loss, "metric divergence": divergence}
 
 
-def _policy_ratio(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    """The clipped objective of PPO: differences of log probabilities, exponentiated."""
-    old = tf.nn.log_softmax(net(x))
-    with tf.GradientTape() as tape:
-        ratio = tf.exp(tf.nn.log_softmax(net(x) * 1.01) - tf.stop_gradient(old))[:, 0]
-        advantage = y[:, 0]
-        loss = -tf.reduce_mean(tf.minimum(ratio * advantage, tf.clip_by_value(ratio, 0.8, 1.2) * advantage))
-    net.descend(tape.gradient(loss, net.variables))
-    return {"loss": loss, "output": ratio}
-
-
 _STEPS_BY_NAME: dict[str, Step] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
-        *(_plain, _tiny_steps, _accumulated, _accumulated_in_tensors, _accumulated_in_loop, _clipped_by_norm),
-        *(_clipped_each, _clipped_values, _noisy, _averaged_weights, _averaged_loss, _momentum, _adam_by_hand),
-        *(_decayed, _normalized, _weight_penalty, _gradient_penalty, _hessian_product, _forward_mode, _jacobian),
-        *(_per_example, _persistent, _gradient_statistics, _teacher, _contrastive, _distances, _variational),
-        _policy_ratio,
+        *(_plain, _accumulated, _accumulated_in_loop, _clipped_by_norm),
+        *(_noisy, _averaged_weights, _averaged_loss, _momentum, _adam_by_hand),
+        *(_normalized, _weight_penalty, _gradient_penalty, _hessian_product, _forward_mode, _jacobian),
+        *(_per_example, _gradient_statistics, _teacher, _distances, _variational),
     )
 }
 SCALES = (1e-7, 1e-5, 1e-3, 1e3, 1e5)
