@@ -10,13 +10,11 @@ Where things are:
 
 - *The algorithm* is ``schedule``: three schedules with one interface, a pure function from state to state.
 - *The step* is ``scaler``: the schedule's state in variables (``Memory``), and the arrows above (``Scaler``). Its
-  tensor operations are in ``finite``, the decision of all replicas in ``replicas``.
+  tensor operations are in ``finite``, the decision of all replicas in ``replicas``, and in ``calls`` what counts as a
+  scaled loss.
 - *The public classes*: ``loss_scaler`` for loops without an optimizer; ``keras3``, ``tf_keras`` and ``v1`` for the
-  optimizers of each library, with what they share in ``scaling_methods``, ``saved_scale`` and ``misuse``, and the parts
-  of Keras 3's in ``keras3_…``.
-- *Messages*: ``diagnosis`` says why training is stuck, from what ``skip_facts`` records of a skipped step; ``ledger``
-  is for the line at exit, ``tensorboard`` for TensorBoard.
-- *What a loop does itself*: ``call_order`` checks it, ``recognizing/`` finds it out; neither changes the schedule.
+  optimizers of each library, with what they share in ``adapters``.
+- *What it did*: ``ledger`` has the status of a scale, why training is stuck, and the scalers for the line at exit.
 """
 
 from __future__ import annotations

@@ -12,10 +12,8 @@ from tf_keras.src.mixed_precision import loss_scale_optimizer as keras_wrappers
 from tf_keras.src.optimizers import utils as optimizer_utils
 
 from amp_tf.loss_scaling import finite, replicas
-from amp_tf.loss_scaling.misuse import check_in_replica, check_not_scaled
-from amp_tf.loss_scaling.saved_scale import SavedScale
-from amp_tf.loss_scaling.scaler import Memory, Scaler
-from amp_tf.loss_scaling.scaling_methods import InnerSettings, ScalingMethods, accepted
+from amp_tf.loss_scaling.adapters import InnerSettings, SavedScale, accepted, check_not_scaled
+from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
     DEFAULT_INITIAL_SCALE,
@@ -85,7 +83,7 @@ class _Scaling(ScalingMethods):
         return f"{type(self._optimizer).__name__} optimizer"
 
     def _prepare(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        check_in_replica("apply_gradients")
+        replicas.check_in_replica("apply_gradients")
         keras_wrappers._raise_if_strategy_unsupported()
         pairs = list(optimizer_utils.filter_empty_gradients(pairs))
         return self._scaler.unscaled_pairs(pairs, where=self._place)

@@ -11,10 +11,9 @@ import tensorflow as tf
 
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
-from amp_tf.loss_scaling.misuse import check_in_replica, check_not_scaled
-from amp_tf.loss_scaling.recognizing.usage import inner_call
-from amp_tf.loss_scaling.scaler import Memory, Scaler
-from amp_tf.loss_scaling.scaling_methods import ScalingMethods, accepted
+from amp_tf.loss_scaling.adapters import accepted, check_not_scaled
+from amp_tf.loss_scaling.calls import inner_call
+from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, Schedule, build_schedule
 
 _v1: Any = tf.compat.v1
@@ -143,7 +142,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         Raises:
             ValueError: there are no gradients, or it is called outside a replica.
         """
-        check_in_replica("apply_gradients")
+        replicas.check_in_replica("apply_gradients")
         if not self._scaler.decides(self._optimizer.get_name()):
             return self._apply(grads_and_vars, global_step=global_step, name=name)
         pairs = self._take_pairs(grads_and_vars)

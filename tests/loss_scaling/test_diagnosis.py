@@ -1,8 +1,8 @@
 import pytest
 
 from amp_tf.errors import AmpError
-from amp_tf.loss_scaling import diagnosis
-from amp_tf.loss_scaling.diagnosis import Cause, Status
+from amp_tf.loss_scaling import ledger as diagnosis
+from amp_tf.loss_scaling.ledger import Cause, Status
 from amp_tf.loss_scaling.schedule import FixedScale
 
 FLOOR = 2.0**-24

@@ -8,7 +8,7 @@ import tf_keras
 
 import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
-from amp_tf.loss_scaling.diagnosis import Cause, LossScaleError
+from amp_tf.loss_scaling.ledger import Cause, LossScaleError
 
 X = np.random.RandomState(0).randn(40, 4).astype("float32")
 Y = X.sum(1, keepdims=True)

@@ -22,16 +22,15 @@ from amp_tf.config import AmpConfig
 from amp_tf.hooks.patches import Patches
 from amp_tf.hooks.process import devices, notices, summary
 from amp_tf.hooks.process import state as process_state
-from amp_tf.loss_scaling import diagnosis, is_loss_scaled, ledger
-from amp_tf.loss_scaling.diagnosis import Status
+from amp_tf.loss_scaling import is_loss_scaled, ledger
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 
-# library -> the modules with its patches; each has patches(context), where the context decides whether they act
-_PATCH_MODULES = {
-    "keras": ("amp_tf.hooks.loss_scaling.keras3",),
-    "tf_keras": ("amp_tf.hooks.loss_scaling.tf_keras",),
-    "tensorflow": ("amp_tf.hooks.loss_scaling.v1", "amp_tf.hooks.loss_scaling.loops"),
+# library -> (module, its function that returns the library's patches); a context decides whether they act
+_PATCHES = {
+    "keras": (("keras", "keras3_patches"),),
+    "tf_keras": (("keras", "tf_keras_patches"),),
+    "tensorflow": (("v1", "patches"), ("loops", "patches")),
 }
 _CUSTOM_LOOP = "loss_scaling.custom_loop"
 _MODELS_SHOWN = 3  # in the line at exit, because a hyperparameter search trains hundreds
@@ -112,9 +111,11 @@ def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None
             uninstall()
             return False
         _context.runs_in_float16 = runs_in_float16 or functools.partial(resolves_to_float16, config)
-        for library, modules in _PATCH_MODULES.items():
-            if _is_imported(library) and library not in _patches:
-                survive(f"amp_tf.hooks ({library})", _patch, library, modules, _context)
+        for library in _PATCHES:
+            # import keras imports tensorflow while keras is half done
+            module = vars(sys.modules.get(library, object))
+            if library not in _patches and all(name in module for name in _NEEDED[library]):
+                survive(f"amp_tf.hooks ({library})", _patch, library)
         summary.add_part(describe)
         return bool(_patches)
 
@@ -154,14 +155,14 @@ def describe() -> str:
     is_alone = len(seen) == 1 and not more
     seen = _told_apart(seen)
     parts = [
-        f"{'' if is_alone else f'{label}: '}loss scale {diagnosis.format_scale(status.scale)}, "
+        f"{'' if is_alone else f'{label}: '}loss scale {ledger.format_scale(status.scale)}, "
         f"{status.skipped:,} of {status.steps:,} steps skipped"
         for label, status in seen[-_MODELS_SHOWN:]
     ]
     return "; ".join([*parts, *([f"{more:,} more model{'s' * (more > 1)}"] if more else [])])
 
 
-def _told_apart(seen: Sequence[tuple[str, Status]]) -> list[tuple[str, Status]]:
+def _told_apart(seen: Sequence[tuple[str, ledger.Status]]) -> list[tuple[str, ledger.Status]]:
     """The statuses with a number appended to each label that occurs more than once."""
     labels = [label for label, _ in seen]
     numbers = {label: itertools.count(1) for label in labels if labels.count(label) > 1}
@@ -180,17 +181,12 @@ def uninstall() -> None:
         _patches.clear()
 
 
-def _patch(library: str, modules: Sequence[str], context: Context) -> None:
-    rows = [row for module in modules for row in importlib.import_module(module).patches(context)]
+def _patch(library: str) -> None:
+    homes = [(importlib.import_module(f"amp_tf.hooks.loss_scaling.{name}"), make) for name, make in _PATCHES[library]]
+    rows = [row for home, make in homes for row in getattr(home, make)(_context)]
     _patches[library] = Patches()
     for owner, attribute, make in rows:
         replace(library, owner, attribute, make)
-
-
-def _is_imported(library: str) -> bool:
-    """Whether a library is imported completely: ``import keras`` imports tensorflow while keras is half done."""
-    module = sys.modules.get(library)
-    return module is not None and all(name in vars(module) for name in _NEEDED[library])
 
 
 def _never() -> bool:

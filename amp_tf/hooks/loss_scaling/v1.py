@@ -5,19 +5,24 @@ these two methods are patched. A class may have an ``apply_gradients`` of its ow
 (BERT's); such methods are patched when an optimizer of the class is created.
 
 A class that also computes its gradients itself is left alone: it mostly passes both calls to another optimizer.
+
+What loss scaling did in a session is read for the line at exit when it closes: it has no callback, and once it is
+closed its variables are gone. A session closed by the garbage collector is not read, because that takes a run.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import inspect
 import weakref
+from collections.abc import Callable
 from typing import Any
 
-from amp_tf.hooks.loss_scaling import sessions
 from amp_tf.hooks.loss_scaling.automatic import Context, replace, survive
 from amp_tf.hooks.patches import Patch, calling
-from amp_tf.hooks.process import notices
-from amp_tf.loss_scaling import is_loss_scaled
+from amp_tf.hooks.process import collecting, notices
+from amp_tf.loss_scaling import is_loss_scaled, ledger
 
 # The attribute of an optimizer that holds its wrappers by graph (or "eager"): the variables belong to one graph.
 _WRAPPERS = "_amp_tf_wrappers"
@@ -35,7 +40,7 @@ def patches(context: Context) -> list[Patch]:
 
     v1 = tf.compat.v1
     return [
-        (session.BaseSession, "close", calling(sessions.look_and_close)),
+        (session.BaseSession, "close", calling(look_and_close)),
         (v1.train.Optimizer, "__init__", calling(_init, context)),
         (v1.train.Optimizer, "compute_gradients", lambda original: _method(original, "compute_gradients", context)),
         (v1.train.Optimizer, "apply_gradients", lambda original: _method(original, "apply_gradients", context)),
@@ -56,10 +61,9 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
     Returns:
         The wrapper, or ``None`` if the optimizer is to be left alone.
     """
-    from amp_tf.loss_scaling import v1
-    from amp_tf.loss_scaling.recognizing import usage
+    from amp_tf.loss_scaling import calls, v1
 
-    if usage.is_inner_call() or optimizer in _wrapped_by_hand or not context.should_scale(optimizer):
+    if calls.is_inner_call() or optimizer in _wrapped_by_hand or not context.should_scale(optimizer):
         return None
     import tensorflow as tf
 
@@ -69,7 +73,7 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
         if graph not in by_graph and (reaches_base or _is_of_base(optimizer, "compute_gradients")):
             by_graph[graph] = v1.LossScaleOptimizer(optimizer)
             if graph != "eager":
-                sessions.watch(graph, by_graph[graph])
+                _watch(graph, by_graph[graph])
             _wrapped_by_hand.discard(optimizer)
     return by_graph.get(graph)
 
@@ -209,3 +213,55 @@ def _targets(saver: Any, session: Any) -> dict[str, Any]:
 
 def _is_scale(variable: Any) -> bool:
     return variable.op.name.rpartition("/")[2].rstrip("0123456789").rstrip("_") in _SCALE_VARIABLES
+
+
+_ATTRIBUTE = "_amp_tf_loss_scales"  # of a graph: what is watched
+
+
+@dataclasses.dataclass
+class _Watched:
+    """A wrapper whose variables a graph holds.
+
+    Attributes:
+        wrapper: of an optimizer.
+        number: in the ledger, once a session made a step.
+        steps: how many the session made that made the most.
+    """
+
+    wrapper: Any
+    number: int | None = None
+    steps: int = 1
+
+
+def _watch(graph: Any, wrapper: Any) -> None:
+    """Records that a ``tf.Graph`` holds the variables of a wrapper."""
+    collecting.watch()
+    setattr(graph, _ATTRIBUTE, (*getattr(graph, _ATTRIBUTE, ()), _Watched(wrapper)))
+
+
+def look_and_close(close: Callable[[Any], None], session: Any) -> None:
+    """Replaces a session's ``close``: reads the loss scales first."""
+    # A remote server may be gone by now, and nobody would want to wait for it.
+    if not session.sess_str and not collecting.is_running():
+        for watched in getattr(session.graph, _ATTRIBUTE, ()):
+            with contextlib.suppress(Exception):  # closed, broken or never initialized: there is nothing to report
+                _look(session, watched)
+    close(session)
+
+
+def _look(session: Any, watched: _Watched) -> None:
+    status = watched.wrapper.status(session)
+    if status.steps >= watched.steps:
+        if watched.number is None:
+            watched.number = ledger.enter(watched.wrapper.inner_optimizer.get_name(), _is_closed)
+        watched.steps = status.steps
+        ledger.note_look(watched.number, status)
+
+
+def _is_closed() -> ledger.Status:
+    """Stands for a status that can no longer be read.
+
+    Raises:
+        RuntimeError: always; the last look counts.
+    """
+    raise RuntimeError("the session is closed")

@@ -1,4 +1,4 @@
-"""The patches of Keras 3: ``compile`` wraps the optimizer, ``fit`` adds the monitor, bare loops are warned."""
+"""The patches of Keras 3 and tf_keras: ``compile`` wraps optimizers, ``fit`` adds the monitor, loops are warned."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from amp_tf.hooks.loss_scaling.automatic import Context, survive
 from amp_tf.hooks.patches import Patch, calling
 
 
-def patches(context: Context) -> list[Patch]:
-    """The patches of models, of the metadata in .h5 files, and of optimizers."""
+def keras3_patches(context: Context) -> list[Patch]:
+    """Keras 3's: of models, of the metadata in .h5 files, and of optimizers."""
     import keras
 
     steps = [
@@ -26,6 +26,22 @@ def patches(context: Context) -> list[Patch]:
         (_owner(keras.Model, "fit"), "fit", calling(_fit)),
         *metadata_rows("keras.src.legacy.saving.saving_utils", keras.saving.get_registered_name),
         *((_owner(cls, name), name, calling(_watch, name, context)) for cls, name in steps),
+    ]
+
+
+def tf_keras_patches(context: Context) -> list[Patch]:
+    """tf_keras's: of models, of the metadata in .h5 files, and of optimizers."""
+    import tf_keras
+
+    # What tf_keras.Model becomes after tf.compat.v1.disable_v2_behavior(). Its monitor would have nothing to read.
+    model_v1 = importlib.import_module("tf_keras.src.engine.training_v1").Model
+    optimizers = tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer
+    return [
+        (_owner(tf_keras.Model, "compile"), "compile", calling(_compile, context)),
+        (_owner(tf_keras.Model, "fit"), "fit", calling(_fit)),
+        *metadata_rows("tf_keras.src.saving.legacy.saving_utils", tf_keras.saving.get_registered_name),
+        (model_v1, "compile", calling(_compile, context)),
+        *((_owner(cls, "apply_gradients"), "apply_gradients", calling(_apply, context)) for cls in optimizers),
     ]
 
 
@@ -135,6 +151,12 @@ def _watch(name: str, context: Context, step: Any, optimizer: Any, /, *args: Any
         return step(optimizer, *args, **kwargs)
 
 
+def _apply(context: Context, apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    if not getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False):  # tf_keras' wrappers set it
+        survive("Optimizer.apply_gradients", warn_if_unscaled, optimizer, "apply_gradients", context)
+    return apply_gradients(optimizer, *args, **kwargs)
+
+
 def watch_step(optimizer: Any, name: str, context: Context) -> Any:
     """Checks a step that an optimizer's method is about to make, perhaps in a trace.
 
@@ -142,7 +164,7 @@ def watch_step(optimizer: Any, name: str, context: Context) -> Any:
         A context manager for the step if the optimizer scales its loss: those inside it need not.
     """
     from amp_tf.loss_scaling import is_loss_scaled
-    from amp_tf.loss_scaling.recognizing.usage import is_scaled_step, scaled_step
+    from amp_tf.loss_scaling.calls import is_scaled_step, scaled_step
 
     if is_loss_scaled(optimizer):
         return scaled_step()
