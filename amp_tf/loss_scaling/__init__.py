@@ -95,15 +95,7 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
 
 
 def check_settings(where: str, settings: Mapping[str, Any]) -> None:
-    """Names and kinds; which numbers are valid is the schedule's to say.
-
-    Args:
-        where: the class that got the settings.
-        settings: by name.
-
-    Raises:
-        ConfigError: there is no such setting, or its value is of another kind.
-    """
+    """Refuses, by a ConfigError, settings of another name or kind; which numbers are valid says the schedule."""
     for name, value in settings.items():
         if name not in LossScaleSettings.__annotations__:
             raise ConfigError(
@@ -117,11 +109,7 @@ def check_settings(where: str, settings: Mapping[str, Any]) -> None:
 
 
 def is_loss_scaled(optimizer: Any) -> bool:
-    """Whether the optimizer scales its loss already: by this package, by Keras, tf_keras or TF1, or by a fixed factor.
-
-    Args:
-        optimizer: any object.
-    """
+    """Whether the optimizer scales its loss already: by this package, by Keras, tf_keras or TF1, or by a factor."""
     wrapper_names = {"LossScaleOptimizer", "LossScaleOptimizerV3", "MixedPrecisionLossScaleOptimizer"}
     if any(cls.__name__ in wrapper_names for cls in type(optimizer).__mro__):
         return True

@@ -11,11 +11,7 @@ from amp_tf.loss_scaling import is_loss_scaled
 
 
 def check_not_scaled(optimizer: Any) -> None:
-    """Refuses to wrap an optimizer that already scales its loss.
-
-    Raises:
-        ConfigError: it does.
-    """
+    """Refuses, by a ConfigError, to wrap an optimizer that already scales its loss."""
     factor = getattr(optimizer, "loss_scale_factor", None)
     if factor is not None:
         raise ConfigError(
@@ -30,12 +26,7 @@ def check_not_scaled(optimizer: Any) -> None:
 
 
 def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
-    """The keyword arguments that a method takes: a user's class may leave out some of its base class's.
-
-    Args:
-        method: of the optimizer inside a wrapper. Libraries call it by keywords, so its arguments may have any order.
-        **keywords: what the base class's method takes beside the gradients.
-    """
+    """The keyword arguments that a method takes: a user's class may leave out some of its base class's, or reorder."""
     parameters = inspect.signature(method).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return keywords
@@ -43,15 +34,12 @@ def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
 
 
 class InnerSettings:
-    """Delegates attributes that the wrapper does not have, such as momentum, to the wrapped optimizer.
+    """Delegates attributes that the wrapper does not have, such as momentum, to the wrapped optimizer."""
 
-    Attributes:
-        _inner: the name of the attribute that holds that optimizer.
-        _of_inner: settings that are its alone although the library's wrapper has attributes of their names.
-    """
-
-    _inner = "inner_optimizer"
-    _of_inner: frozenset[str] = frozenset()
+    _inner = "inner_optimizer"  # the attribute that holds that optimizer
+    _of_inner: frozenset[str] = (
+        frozenset()
+    )  # its settings alone, although the library's wrapper has attributes so named
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or self._inner not in self.__dict__:

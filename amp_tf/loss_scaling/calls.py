@@ -125,20 +125,10 @@ class Calls:
         return any(self._returned.get(id(value)) is value for value in _tensors(gradients))
 
     def check_alone(self, where: str) -> None:
-        """Refuses a step inside another scaler's step if both scaled the loss.
-
-        Args:
-            where: names the optimizer.
-
-        Raises:
-            CallOrderError: its loss was scaled here, and no gradients were applied yet.
-        """
+        """Raises a CallOrderError for a step inside another scaler's step if both scaled the loss."""
         if any(place in self._made and self._made[place].is_open for place in places()):
-            raise CallOrderError(
-                "the loss is scaled twice, by this optimizer and by the LossScaler whose step calls it",
-                where=where,
-                fix=_ONE_OF_THEM,
-            )
+            what = "the loss is scaled twice, by this optimizer and by the LossScaler whose step calls it"
+            raise CallOrderError(what, where=where, fix=_ONE_OF_THEM)
 
     def _here(self) -> _Made:
         return self._made.setdefault(places()[0], _Made())
@@ -154,24 +144,16 @@ _scaled_losses: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDiction
 
 
 def note_scaled(losses: Iterable[Any], scaled: Iterable[Any]) -> None:
-    """Records that some scaler multiplied losses.
-
-    Args:
-        losses, scaled: before and after it.
-
-    Raises:
-        CallOrderError: they were scaled before.
-    """
+    """Records that some scaler multiplied losses; raises a CallOrderError if they were scaled before."""
     if any(_scaled_losses.get(id(loss)) is loss for loss in losses):
         raise CallOrderError("the loss is scaled twice", where="scale_loss", fix=_ONE_OF_THEM)
     _scaled_losses.update((id(loss), loss) for loss in scaled)
 
 
-class _Eager:
+class _EAGER:
     """Stands for the graph where there is none."""
 
 
-_EAGER = _Eager()
 _inner_calls = threading.local()
 _scaled_steps = 0
 _scaled_steps_lock = threading.Lock()
@@ -204,8 +186,7 @@ def is_scaled_place() -> bool:
 @contextlib.contextmanager
 def inner_call() -> Iterator[None]:
     """Marks a call from a scaler's step: an optimizer that also scales the loss lets it pass."""
-    before = is_inner_call()
-    _inner_calls.active = True
+    before, _inner_calls.active = is_inner_call(), True
     try:
         yield
     finally:

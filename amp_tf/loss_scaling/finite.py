@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from amp_tf.loss_scaling.ledger import SkipFacts
 from amp_tf.loss_scaling.schedule import Maths
@@ -43,16 +44,7 @@ class NormClip(enum.Enum):
 
 
 def scale_loss(loss: Any, scale: Any) -> Any:
-    """The loss times the scale, in a type that can hold it.
-
-    Args:
-        loss: a floating-point tensor of any shape, or a nest of them. A 16-bit loss is taken to float32 first: 3.0
-            times 2^15 is infinite in float16.
-        scale: a float32 scalar.
-
-    Returns:
-        The same structure; float32, or float64 where the loss was float64.
-    """
+    """A (nest of) loss times the scale, in float32, or float64 where it was: 3.0 times 2^15 is infinite in float16."""
 
     def scale_one(value: Any) -> Any:
         value = tf.convert_to_tensor(value)
@@ -64,12 +56,9 @@ def scale_loss(loss: Any, scale: Any) -> Any:
 
 
 def unscale(gradient: Any, scale: Any) -> Any:
-    """A gradient divided by the scale, in the gradient's own type.
+    """A tensor, ``tf.IndexedSlices`` or ``None`` divided by the scale, in its own type.
 
-    Args:
-        gradient: a tensor, a ``tf.IndexedSlices`` or ``None``. A 16-bit one is divided in float32: the reciprocal of a
-            scale above 2^24 is zero in float16.
-        scale: a float32 scalar; exact where it is a power of two.
+    A 16-bit one is divided in float32: the reciprocal of a scale above 2^24 is zero in float16.
     """
     if gradient is None:
         return None
@@ -82,23 +71,16 @@ def unscale(gradient: Any, scale: Any) -> Any:
 
 
 def zero_if(condition: Any, gradient: Any) -> Any:
-    """A gradient, or zeros of its shape.
-
-    Args:
-        condition: a boolean scalar tensor.
-        gradient: a tensor or a ``tf.IndexedSlices``.
-    """
+    """A tensor or ``tf.IndexedSlices``, or zeros of its shape."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(zero_if(condition, gradient.values), gradient.indices, gradient.dense_shape)
     return tf.where(condition, tf.zeros_like(gradient), gradient)
 
 
 def as_tensor(gradient: Any, variable: Any) -> Any:
-    """A gradient as a tensor: arrays, lists, numbers and variables are converted.
+    """A gradient as a tensor; ``tf.IndexedSlices`` and ``None`` stay.
 
-    Args:
-        gradient: anything that TensorFlow makes a tensor of, a ``tf.IndexedSlices`` or ``None``; these two stay.
-        variable: the gradient's variable; what is converted takes its type, as in an optimizer's own arithmetic.
+    Arrays, lists, numbers and variables take their variable's type, as in an optimizer's own arithmetic.
     """
     if gradient is None or isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -173,15 +155,13 @@ def _find_nonfinite_exactly(gradients: Sequence[Any], norm_clip: NormClip, headr
 
 
 def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
-    """A cheap test that fails whenever the exact one might; ``None`` where there is none.
-
-    A sum of squares is one kernel and one pass, half of what ``is_finite`` and ``reduce_all`` take. XLA makes one loop
-    of those two, but adds numbers up one by one on a CPU; a bound on their sizes, which is a comparison, bounds a norm.
-    """
+    """The cheap test, which fails whenever the exact one might; ``None`` where there is none."""
     values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
     if any(value.dtype.size < 4 for value in values):
         return None  # squares overflow easily in 16 bits
-    if not _is_compiled_by_xla():
+    graph = tf.compat.v1.get_default_graph()
+    is_compiled = not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(graph)
+    if not is_compiled:  # a wrong answer only costs time
         squares = [tf.cast(_squared_norm(value), tf.float32) for value in values]
         return tf.math.is_finite(tf.add_n(squares))
     counts = [value.shape.num_elements() for value in values]
@@ -189,17 +169,6 @@ def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
         return None
     bound = (tf.float32.max / (8.0 * max(sum(counts), 1))) ** 0.5  # half of the maximum of a sum of so many squares
     return tf.reduce_all(tf.stack([tf.reduce_all(tf.abs(value) <= bound) for value in values]))
-
-
-def _is_compiled_by_xla() -> bool:
-    """Whether the function being traced was given ``jit_compile=True``. A wrong answer only costs time."""
-    try:
-        from tensorflow.python.ops import control_flow_util
-    except ImportError:
-        return False
-    return not tf.executing_eagerly() and bool(
-        control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
-    )
 
 
 def _is_summable(gradient: Any, headroom: float) -> Any:
@@ -229,32 +198,20 @@ def _squared_norm(gradient: Any) -> Any:
 
 
 def check_any(gradients: Iterable[Any]) -> None:
-    """Refuses a step without gradients.
-
-    Raises:
-        ValueError: all of them are ``None``, or there are none.
-    """
+    """Raises a ValueError for a step without gradients."""
     if all(gradient is None for gradient in gradients):
         raise ValueError("No gradients provided for any variable.")
 
 
 class NonfiniteVariables:
-    """Remembers the variables whose gradients were nonfinite in the last skipped step; not in checkpoints.
-
-    Attributes:
-        flags: the variable that remembers them, an int32 for each; ``None`` until they are known.
-    """
+    """Remembers the variables whose gradients were nonfinite in the last skipped step; not in checkpoints."""
 
     def __init__(self) -> None:
         self._variables: list[Any] = []
-        self.flags: Any = None
+        self.flags: Any = None  #: an int32 variable with an entry for each; none until they are known
 
     def watch(self, variables: Sequence[Any]) -> None:
-        """Creates the variable that remembers them, unless it exists or the graph is TF1's.
-
-        Args:
-            variables: all that are trained.
-        """
+        """Begins to watch all variables that are trained; not in a TF1 graph."""
         if self.flags is None and tf.compat.v1.executing_eagerly_outside_functions():
             # All replicas create it together; it is set once each of them has been here.
             with tf.init_scope():
@@ -263,12 +220,7 @@ class NonfiniteVariables:
             self._variables, self.flags = list(variables), flags
 
     def note(self, is_nonfinite: Any, variables: Sequence[Any]) -> list[Any]:
-        """Remembers the variables of a step; returns operations.
-
-        Args:
-            is_nonfinite: of each gradient of a step that is skipped.
-            variables: those of its gradients.
-        """
+        """Remembers which gradients of a skipped step, and so which variables, are nonfinite; returns operations."""
         if self.flags is None or not variables:
             return []
         known = len(self._variables)
@@ -284,11 +236,7 @@ class NonfiniteVariables:
 
 
 def data_of(loss: Any) -> list[Any]:
-    """The floating-point inputs of a traced graph that a (nest of) loss is computed from.
-
-    Args:
-        loss: of the graph that is traced now. Of an eager one nothing is known.
-    """
+    """The floating-point inputs of the graph being traced that a (nest of) loss is computed from; none eagerly."""
     if tf.executing_eagerly():
         return []
     graph = tf.compat.v1.get_default_graph()
@@ -306,12 +254,7 @@ def data_of(loss: Any) -> list[Any]:
 
 
 def find_facts(gradients: Iterable[Any], data: Sequence[Any]) -> Any:
-    """The facts of one replica's step as a vector of counts; int32.
-
-    Args:
-        gradients: unscaled, none of them ``None``.
-        data: see :func:`data_of`.
-    """
+    """The :class:`SkipFacts` of one replica's unscaled gradients and its :func:`data_of`: an int32 vector."""
     values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
     facts = SkipFacts(
         knows_gradients=True,
@@ -330,4 +273,4 @@ def _is_finite(value: Any) -> Any:
 
 def _is_large(value: Any) -> Any:
     sizes = tf.abs(value)
-    return tf.reduce_any(tf.logical_and(tf.math.is_finite(sizes), sizes > tf.cast(tf.float16.max, sizes.dtype)))
+    return tf.reduce_any(tf.math.is_finite(sizes) & (sizes > tf.cast(tf.float16.max, sizes.dtype)))

@@ -26,7 +26,8 @@ _MULTI_OPTIMIZER = getattr(keras.optimizers, "MultiOptimizer", ())  # Keras has 
 # Settings that are the inner optimizer's alone; the wrapper's base class has them too, unused.
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 _AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
-_INNER_SETTINGS = frozenset({*_CLIPPING, *_AVERAGES, "gradient_accumulation_steps", "weight_decay"})
+_ACCUMULATION = "gradient_accumulation_steps"
+_INNER_SETTINGS = frozenset({*_CLIPPING, *_AVERAGES, _ACCUMULATION, "weight_decay"})
 # Keras' own wrapper writes these before the variables of its inner optimizer, the first two of them unused.
 _KERAS_WRAPPER = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
 
@@ -109,16 +110,10 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
-        """Applies one step, or skips it.
-
-        Args:
-            grads_and_vars: pairs of gradient and variable.
+        """Applies one step of pairs of gradient and variable, or skips it, as :meth:`apply`.
 
         Returns:
             The inner optimizer's iteration counter, which skipped steps do not advance.
-
-        Raises:
-            ValueError: there are no gradients.
         """
         pairs = list(grads_and_vars)
         self._step("apply_gradients", [gradient for gradient, _ in pairs], [variable for _, variable in pairs])
@@ -173,16 +168,12 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
             gradients,
             lambda strategy, grads: _apply(strategy, inner, method, grads, variables),
             norm_clip=NormClip.of(_parts_of(inner)),
-            headroom=max(_accumulated_steps(part) or 1 for part in _parts_of(inner)) * replicas.count(),
+            headroom=max(getattr(part, _ACCUMULATION, None) or 1 for part in _parts_of(inner)) * replicas.count(),
             variables=variables,
         )
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """Creates the variables of the inner optimizer, and restores those that were loaded before they existed.
-
-        Args:
-            var_list: the variables to train.
-        """
+        """Creates the inner optimizer's variables, and restores those that were loaded before they existed."""
         if self.built:
             return
         # Lifted out of the step that may be traced: TensorFlow would run initializers in a condition around the step,
@@ -229,11 +220,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         self.inner_optimizer.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
-        """Refused with TensorFlow, as by every Keras optimizer.
-
-        Raises:
-            ValueError: always.
-        """
+        """Refused with TensorFlow by a ValueError, as by every Keras optimizer."""
         return self.inner_optimizer.stateless_apply(optimizer_variables, grads, trainable_variables)
 
     def __dir__(self) -> Iterable[str]:
@@ -251,8 +238,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
     def load_own_variables(self, store: Any) -> None:
         """Reads the state of an optimizer that was saved wrapped, bare, or in Keras' own wrapper.
 
-        Args:
-            store: maps "0", "1", … to arrays. What has no variable yet waits for ``build``.
+        What has no variable yet waits for ``build``.
         """
         arrays = {key: store[key][()] for key in store.keys()}  # noqa: SIM118 - it has keys() but is no mapping
         if not arrays:
@@ -281,14 +267,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         return [variable.numpy() for variable in self.variables]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Sets all ``variables``, or those of the inner optimizer alone (what a float32 run's optimizer gives).
-
-        Args:
-            weights: arrays, in the order of ``variables``.
-
-        Raises:
-            ValueError: their number fits neither, or a shape differs.
-        """
+        """Sets all ``variables``, or those of the inner optimizer alone (what a float32 run's optimizer gives)."""
         variables = self.variables
         if len(weights) not in (len(variables), len(variables) - len(self._variables)):
             raise ValueError(
@@ -314,13 +293,7 @@ wrap = LossScaleOptimizer  #: the adapter's entry, for ``amp_tf.LossScaleOptimiz
 def _apply(strategy: Any, optimizer: Any, method: str, gradients: Any, variables: Sequence[Any] | None) -> None:
     """Makes the wrapped optimizer's step by the method that the loop called: a user's optimizer may override either.
 
-    Args:
-        strategy: the strategy whose replicas make the step, called from the cross-replica context; ``None`` to make it
-            right here.
-        optimizer: a Keras 3 optimizer.
-        method: ``"apply"`` or ``"apply_gradients"``.
-        gradients: one for each variable, or ``None``; with a strategy, per replica.
-        variables: the variables.
+    With a strategy, its replicas make the step, each with its gradients, and the context is the cross-replica one.
     """
 
     def step(grads: Any) -> None:
@@ -334,7 +307,7 @@ def _apply(strategy: Any, optimizer: Any, method: str, gradients: Any, variables
             step(gradients)
             return
         # Keras 3.0.0 itself has its conditions outside of replicas
-        often = (_accumulated_steps(optimizer), optimizer.use_ema and optimizer.ema_overwrite_frequency)
+        often = (getattr(optimizer, _ACCUMULATION, None), optimizer.use_ema and optimizer.ema_overwrite_frequency)
         often = often if hasattr(optimizer, "_backend_update_step") else (None, None)
         counts = tuple(map(keras.ops.convert_to_tensor, (_counter_of(optimizer), optimizer.iterations)))
 
@@ -397,10 +370,6 @@ def _sums_of_one(optimizer: Any) -> Iterator[None]:
     finally:
         for part in replaced:
             vars(part).pop(name, None)  # already gone if another thread traced the same optimizer's step
-
-
-def _accumulated_steps(optimizer: Any) -> int | None:
-    return getattr(optimizer, "gradient_accumulation_steps", None)
 
 
 def _counter_of(optimizer: Any) -> Any:

@@ -41,21 +41,13 @@ class Cause(enum.Enum):
 
 
 class SkipFacts(NamedTuple):
-    """What is known of the last skipped step.
+    """What is known of the last skipped step."""
 
-    Attributes:
-        knows_gradients: whether the gradients were examined.
-        has_nonfinite_gradient: some gradient itself was NaN or infinite, not only their norm or sum.
-        knows_data: whether the loss was traced, so that its data is known.
-        has_nonfinite_data: the loss was computed from NaN or infinities.
-        has_large_data: the loss was computed from values beyond float16's range.
-    """
-
-    knows_gradients: bool = False
-    has_nonfinite_gradient: bool = False
-    knows_data: bool = False
-    has_nonfinite_data: bool = False
-    has_large_data: bool = False
+    knows_gradients: bool = False  #: they were examined
+    has_nonfinite_gradient: bool = False  #: some gradient itself was NaN or infinite, not only their norm or sum
+    knows_data: bool = False  #: the loss was traced
+    has_nonfinite_data: bool = False  #: the loss was computed from NaN or infinities
+    has_large_data: bool = False  #: the loss was computed from values beyond float16's range
 
 
 NO_SKIP_FACTS = SkipFacts()
@@ -63,16 +55,9 @@ NO_SKIP_FACTS = SkipFacts()
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """A wrapper's state as Python numbers.
+    """A wrapper's state as Python numbers: the fields of :class:`amp_tf.loss_scaling.schedule.State`, and three more.
 
-    Attributes:
-        scale: the loss scale.
-        good_steps, skipped, skipped_in_row, steps, last_change: as in :class:`amp_tf.loss_scaling.schedule.State`.
-        nonfinite_losses_in_row: of the last row of skipped steps, how many had a nonfinite loss up to its end; 0 where
-            the loss was not seen in the same graph as the gradients.
-        min_scale: the floor.
-        nonfinite_variables: the variables whose gradients were nonfinite in the last skipped step, in model order.
-        last_skip: further facts on the last skipped step.
+    ``nonfinite_losses_in_row`` is 0 where the loss was not seen in the same graph as the gradients.
     """
 
     scale: float
@@ -82,8 +67,8 @@ class Status:
     steps: int = 0
     last_change: int = 0
     nonfinite_losses_in_row: int = 0
-    min_scale: float = 0.0
-    nonfinite_variables: tuple[str, ...] = ()
+    min_scale: float = 0.0  #: the floor
+    nonfinite_variables: tuple[str, ...] = ()  #: of the last skipped step, in model order
     last_skip: SkipFacts = dataclasses.field(default=NO_SKIP_FACTS, compare=False)  # in no checkpoint, unlike the rest
 
     @classmethod
@@ -95,17 +80,9 @@ class Status:
         names: Iterable[str] = (),
         last_skip: SkipFacts = NO_SKIP_FACTS,
     ) -> Status:
-        """The status of a wrapper.
-
-        Args:
-            scale: the loss scale.
-            counters: good_steps, skipped, skipped_in_row, steps, last_change and nonfinite_losses_in_row.
-            schedule: the wrapper's schedule. One that does not move has no floor: it was chosen too large, or not.
-            names: of the variables whose gradients were nonfinite.
-            last_skip: further facts on the last skipped step.
-        """
-        good, skipped, in_row, steps, change, losses = (int(n) for n in counters)
-        floor = float(getattr(schedule, "min_scale", 0.0))
+        """The status of a wrapper; counters are good_steps to nonfinite_losses_in_row, in their order."""
+        floor = float(getattr(schedule, "min_scale", 0.0))  # a scale that does not move has none
+        good, skipped, in_row, steps, change, losses = map(int, counters)
         return cls(scale, good, skipped, in_row, steps, change, losses, floor, tuple(names), last_skip)
 
     @property
@@ -147,12 +124,7 @@ def describe_backoff(before: Status, now: Status) -> str:
 
 
 def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScaleError | None:
-    """The error to raise if training is stuck; ``None`` if it is not.
-
-    Args:
-        status: the wrapper's state now.
-        max_skips: how many skipped steps in a row are too many; at least 1.
-    """
+    """The error to raise if training is stuck: ``max_skips`` skipped steps in a row, or ten at the floor."""
     if status.skipped_in_row < max_skips and status.skipped_at_floor < _MOST_AT_FLOOR:
         return None
     cause = status.cause
@@ -213,39 +185,20 @@ _entries: dict[int, _Entry] = {}
 _dropped = 0
 
 
+@dataclasses.dataclass
 class _Entry:
-    """One scaler.
-
-    Attributes:
-        label: names it.
-        read: returns its current status, or raises.
-        last: the state that was seen last, if any was.
-        points: (step, scale, skipped steps) of the looks so far.
-    """
-
-    def __init__(self, label: str, read: Callable[[], Status]) -> None:
-        self.label = label
-        self.read = read
-        self.last: Status | None = None
-        self.points: list[tuple[int, float, int]] = []
-
-    def note(self, status: Status) -> None:
-        """Records a status; of old points, every second one is dropped when there are too many."""
-        self.last = status
-        self.points.append((status.steps, status.scale, status.skipped))
-        if len(self.points) > _POINTS:
-            del self.points[1:-1:2]
+    label: str
+    read: Callable[[], Status]  # or raises
+    last: Status | None = None  # as it was seen last
+    points: list[tuple[int, float, int]] = dataclasses.field(default_factory=list)  # (step, scale, skipped steps)
 
 
 def enter(label: str, read: Callable[[], Status]) -> int:
-    """Adds a scaler that scaled its first loss.
+    """Adds a scaler that scaled its first loss; returns its number.
 
     Args:
         label: names it: the optimizer, until :func:`note_look` knows the model.
         read: returns its status; holds only its variables.
-
-    Returns:
-        Its number.
     """
     global _dropped
     with _lock:
@@ -257,18 +210,14 @@ def enter(label: str, read: Callable[[], Status]) -> int:
 
 
 def note_look(number: int | None, status: Status, label: str = "") -> None:
-    """Records what a monitor saw, which makes the scaler the latest.
-
-    Args:
-        number: from :func:`enter`; ``None`` for one that scaled nothing.
-        status: its state.
-        label: of the model that it trains.
-    """
+    """Records what was seen of a scaler, by its number from :func:`enter`, which makes it the latest."""
     with _lock:
         entry = _entries.pop(number, None) if number is not None else None
         if entry is not None and number is not None:
-            entry.note(status)
-            entry.label = label or entry.label
+            entry.last, entry.label = status, label or entry.label
+            entry.points.append((status.steps, status.scale, status.skipped))
+            if len(entry.points) > _POINTS:
+                del entry.points[1:-1:2]
             _entries[number] = entry
 
 
@@ -290,7 +239,15 @@ def _looks() -> list[tuple[_Entry, Status]]:
     """The scalers that made a step, each with its current status."""
     with _lock:
         entries = list(_entries.values())
-    return [(entry, status) for entry in entries if (status := _look(entry)) is not None and status.steps]
+    found = []
+    for entry in entries:
+        try:
+            status = entry.read()
+        except Exception:  # its devices are gone, as at the end of a cluster
+            status = entry.last or Status(1.0)
+        if status.steps:
+            found.append((entry, status))
+    return found
 
 
 def forget() -> None:
@@ -299,10 +256,3 @@ def forget() -> None:
     with _lock:
         _entries.clear()
         _dropped = 0
-
-
-def _look(entry: _Entry) -> Status | None:
-    try:
-        return entry.read()
-    except Exception:  # its devices are gone, as at the end of a cluster
-        return entry.last

@@ -20,31 +20,19 @@ HOLD = float("-inf")  #: no loss is below it: whatever the step computes, variab
 
 
 class Nonfinite(NamedTuple):
-    """What is nonfinite in a step.
+    """What is nonfinite in a step."""
 
-    Attributes:
-        gradients: a boolean vector, an entry for each gradient. Any of them skips the step.
-        loss: a boolean scalar; it only explains.
-        value: the loss itself, a float32 scalar, where a guard asks for it; else zero.
-    """
-
-    gradients: Any
-    loss: Any
-    value: Any = 0.0
+    gradients: Any  #: a boolean vector, an entry for each gradient. Any of them skips the step
+    loss: Any  #: a boolean scalar; it only explains
+    value: Any = 0.0  #: the loss itself, a float32 scalar, where a guard asks for it
 
 
 class Sight(NamedTuple):
-    """What a guard saw of a step.
+    """What a guard saw of a step."""
 
-    Attributes:
-        loss: the loss, summed over replicas as the strategy scales it; 0 where the step scales none.
-        is_nonfinite: whether any gradient was not finite, or any sum or norm of them that the optimizer needs.
-        scale: the loss scale with which it was made.
-    """
-
-    loss: float
-    is_nonfinite: bool
-    scale: float
+    loss: float  #: summed over replicas as the strategy scales it; 0 where the step scales none
+    is_nonfinite: bool  #: any gradient, or any sum or norm of them that the optimizer needs
+    scale: float  #: the loss scale with which it was made
 
 
 class Guard:
@@ -52,9 +40,7 @@ class Guard:
 
     A scaler with a guard skips what it would skip without one, and besides a step whose loss is above a limit. It
     writes down what it saw, so that the host may look at the batch before the next step, with all trained variables as
-    they were.
-
-    To be made in the scope of the strategy that trains, before the step is traced.
+    they were. To be made in the scope of the strategy that trains, before the step is traced.
 
     Attributes:
         limit: the loss above which a step is skipped; a float32 scalar variable.
@@ -67,15 +53,7 @@ class Guard:
             self.seen = tf.Variable([0.0, 0.0, 0.0], trainable=False, name="step_seen")
 
     def judge(self, found: Nonfinite, scale: Any) -> Any:
-        """Whether to skip a step; writes down what is known of it.
-
-        Args:
-            found: agreed by all replicas.
-            scale: the loss scale; a float32 scalar tensor.
-
-        Returns:
-            A boolean scalar tensor.
-        """
+        """Whether to skip a step, of which all replicas agree what is nonfinite; writes down what is known of it."""
         is_nonfinite = tf.reduce_any(found.gradients)
         facts = tf.stack([found.value, tf.cast(is_nonfinite, tf.float32), scale])
         self.seen.assign(facts, read_value=False)
@@ -139,12 +117,7 @@ def on_each(strategy: Any, call: Callable[[Any], Any], handed: Any) -> Any:
 
 
 def sum_over(strategy: Any, compute: Callable[[Any], Any], handed: Any) -> Any:
-    """The sum over replicas of a tensor that each computes, inside ``take`` or ``skip``.
-
-    Args:
-        strategy, handed: the arguments of ``take`` or ``skip``.
-        compute: computes the tensor from one replica's ``handed``.
-    """
+    """The sum over replicas of a tensor that each computes from its ``handed``, inside ``take`` or ``skip``."""
     if strategy is not None:
         return strategy.reduce(tf.distribute.ReduceOp.SUM, on_each(strategy, compute, handed), axis=None)
     context = tf.distribute.get_replica_context()

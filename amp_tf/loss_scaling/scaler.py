@@ -38,39 +38,23 @@ class Memory:
         *counters: int64 variables, scalars or vectors, that one after the other hold the rest of a :class:`State`.
         read: reads a variable as a tensor.
         explains: whether skipped steps are to be explained by more than the counters; not in TF1 graphs.
-
-    Attributes:
-        last_skip: the variable that holds the facts on the last skipped step, or ``None``. It is not part of the state,
-            and nothing may track it, because checkpoints do not hold it.
     """
 
     def __init__(
-        self,
-        scale: Any,
-        *counters: Any,
-        read: Callable[[Any], Any] = tf.convert_to_tensor,
-        explains: bool = True,
+        self, scale: Any, *counters: Any, read: Callable[[Any], Any] = tf.convert_to_tensor, explains: bool = True
     ) -> None:
-        self.scale = scale
-        self.counters = counters
-        is_eager = tf.compat.v1.executing_eagerly_outside_functions()
-        self.last_skip = None
-        if explains and is_eager:
+        self.scale, self.counters, self._read = scale, counters, read
+        self.last_skip = None  # the facts on the last skipped step, in no checkpoint: nothing may track the variable
+        if explains and tf.compat.v1.executing_eagerly_outside_functions():
             with tf.init_scope():
                 self.last_skip = tf.Variable([0] * len(SkipFacts._fields), trainable=False, name="last_skip")
-        self._read = read
 
     def read_scale(self) -> Any:
         """The scale: a float32 scalar tensor."""
         return self._read(self.scale)
 
     def assign_scale(self, value: Any) -> None:
-        """Sets the scale from the next step on; in a TF1 graph only to a number, in the default session.
-
-        Raises:
-            ConfigError: it is a number outside the range of scales, 2**-126 to 2**127.
-            ValueError: there is no default session.
-        """
+        """Sets the scale from the next step on; in a TF1 graph only to a number, in the default session."""
         check_scale(value)
         if tf.compat.v1.executing_eagerly_outside_functions():
             self.scale.assign(value)
@@ -94,20 +78,15 @@ class Memory:
     def status(
         self, schedule: Schedule, names: Iterable[str] = (), session: Any = None, is_at_exit: bool = False
     ) -> Status:
-        """The state as Python numbers.
+        """The state as Python numbers, with the names of variables whose gradients were nonfinite.
 
         Args:
-            schedule: of the scaler.
-            names: of variables whose gradients were nonfinite.
             session: a TF1 session to ask; none is needed with eager execution.
-            is_at_exit: whether the program is over.
-
-        Raises:
-            LookupError: the program is over, and the variables are on a parameter server, which may be gone.
+            is_at_exit: whether the program is over; then a parameter server is not asked (LookupError).
         """
         variables = [self.scale, *self.counters]
         if is_at_exit and "/job:ps" in str(getattr(self.scale, "device", "")):
-            raise LookupError("the variables are on a parameter server")
+            raise LookupError("the variables are on a parameter server, which may be gone")
         # Fetches the variables themselves, because reads cannot be added to a finalized graph.
         scale, *counters = [v.numpy() for v in variables] if session is None else session.run(variables)
         counts = [int(count) for vector in counters for count in vector.reshape(-1)]
@@ -122,24 +101,16 @@ class Scaler:
         schedule: how the scale moves.
         memory: where the state is kept.
         label: names it in the line at exit, unless it is that of a TF1 graph; empty for none.
-
-    Attributes:
-        label: as above.
-        nonfinite_variables: the variables whose gradients made the last step be skipped.
-        number: of its entry in the ledger; ``None`` as long as it has scaled no loss.
-        guard: what else may hold a step back; ``None`` for nothing.
     """
 
     def __init__(self, schedule: Schedule, memory: Memory, label: str = "") -> None:
-        self.schedule = schedule
-        self.memory = memory
+        self.schedule, self.memory, self.label = schedule, memory, label
         self.calls = Calls()
+        self.nonfinite_variables = finite.NonfiniteVariables()
+        self.number: int | None = None  #: of its entry in the ledger, once it has scaled a loss
+        self.guard: replicas.Guard | None = None  #: what else may hold a step back
         self._loss = threading.local()
         self._has_warned = False
-        self.nonfinite_variables = finite.NonfiniteVariables()
-        self.number: int | None = None
-        self.guard: replicas.Guard | None = None
-        self.label = label
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_loss"} | {"number": None, "guard": None}
@@ -148,15 +119,7 @@ class Scaler:
         vars(self).update(state, _loss=threading.local())  # a copy scales losses of its own
 
     def scale(self, loss: Any, divides_in_step: bool = True) -> Any:
-        """Multiplies a (nest of) loss by the scale, and remembers whether it was finite.
-
-        Args:
-            loss: floating-point tensors.
-            divides_in_step: whether the step is to divide the gradients, or the loop does.
-
-        Returns:
-            The same structure, float32 (float64 where it was).
-        """
+        """Multiplies a (nest of) loss, and remembers whether it was finite and who is to divide the gradients."""
         note_place()
         if not self.schedule.skips_nonfinite:
             return loss
@@ -172,11 +135,7 @@ class Scaler:
     def decides(self, where: str) -> bool:
         """Whether a step is checked and perhaps skipped here: not where nothing is scaled, or another scaler decides.
 
-        Args:
-            where: names the optimizer.
-
-        Raises:
-            CallOrderError: another scaler decides, and this one has scaled the loss, too.
+        Raises a CallOrderError if another scaler decides, and the optimizer that is named has scaled the loss, too.
         """
         if is_inner_call():
             self.calls.check_alone(where)
@@ -184,12 +143,7 @@ class Scaler:
         return self.schedule.skips_nonfinite
 
     def unscale(self, gradients: Iterable[Any], is_scaled: Callable[[int], bool] = lambda place: True) -> list[Any]:
-        """Gradients divided by the scale.
-
-        Args:
-            gradients: tensors, ``tf.IndexedSlices`` or ``None``.
-            is_scaled: whether the gradient at a place was scaled at all; the others stay.
-        """
+        """Gradients divided by the scale, those at places that were not scaled unchanged."""
         if self.schedule.is_one:
             return list(gradients)
         scale = self.memory.read_scale()
@@ -214,14 +168,7 @@ class Scaler:
     ) -> list[Any]:
         """The gradients of a step, divided by the scale if they are still scaled (:mod:`amp_tf.loss_scaling.calls`).
 
-        Warns once where no loss was scaled.
-
-        Args:
-            gradients: anything that TensorFlow makes tensors of, ``tf.IndexedSlices`` or ``None``.
-            variables: the gradients' variables.
-            where: names the optimizer in the warning.
-            fix: what the warning says to do.
-            is_scaled: as for :meth:`unscale`.
+        Warns once where no loss was scaled; ``where`` names the optimizer, and ``fix`` says what to do.
         """
         given = [finite.as_tensor(gradient, v) for gradient, v in zip(gradients, variables, strict=True)]
         kind = self.calls.judge(given)
@@ -234,11 +181,7 @@ class Scaler:
         return self.unscale(given, is_scaled) if kind is Gradients.SCALED else given
 
     def unscaled_pairs(self, pairs: Sequence[tuple[Any, Any]], **judging: Any) -> list[tuple[Any, Any]]:
-        """As :meth:`unscaled`, for pairs of gradient and variable.
-
-        Raises:
-            ValueError: there is no pair.
-        """
+        """As :meth:`unscaled`, for pairs of gradient and variable, of which there must be one."""
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         finite.check_any(gradients)
         return list(zip(self.unscaled(gradients, variables, **judging), variables, strict=True))
@@ -257,11 +200,11 @@ class Scaler:
 
         Args:
             gradients: unscaled; those that are ``None`` stay so.
-            take: makes the step; called with the strategy, or ``None`` where each replica decides alone, and the
-                gradients. It may return operations, which a TF1 graph runs with the step.
+            take: makes the step, as in :func:`amp_tf.loss_scaling.replicas.decide_together`; called with the gradients,
+                or (gradients, arguments) where there are further ones, each replica's own.
             norm_clip, headroom: as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`.
             variables: what the gradients are for, so that a skipped step can name them.
-            arguments: a nest of further arguments of ``take``, each replica's own; it then gets (gradients, arguments).
+            arguments: a nest of further arguments.
 
         Returns:
             Whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.

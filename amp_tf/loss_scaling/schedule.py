@@ -59,39 +59,27 @@ class ScheduleSettings(TypedDict, total=False):
 class State(NamedTuple):
     """What a schedule remembers between steps: Python numbers, or scalar tensors.
 
-    Attributes:
-        scale: the factor on the loss; float32.
-        good_steps: finite steps since the scale last changed or a step was skipped (the growth tracker); if negative,
-            how many back-offs are to be undone; int64.
-        skipped: skipped steps in all; int64.
-        skipped_in_row: skipped steps since the last finite one; int64.
-        steps: steps in all, skipped ones included; int64.
-        last_change: the value of ``steps`` when the scale last changed, 0 if it never did; int64.
-        nonfinite_losses: in the last run of skipped steps, how many at its end had a nonfinite loss; a finite step
-            keeps it, so that the last skip can be explained later; int64.
+    ``good_steps`` is the growth tracker. ``nonfinite_losses`` outlives finite steps, so that the last skip can be
+    explained later.
     """
 
-    scale: Any
-    good_steps: Any = 0
-    skipped: Any = 0
-    skipped_in_row: Any = 0
-    steps: Any = 0
-    last_change: Any = 0
-    nonfinite_losses: Any = 0
+    scale: Any  #: the factor on the loss; float32, all others int64
+    good_steps: Any = 0  #: finite steps since the last change or skip; if negative, how many back-offs are to be undone
+    skipped: Any = 0  #: steps in all
+    skipped_in_row: Any = 0  #: since the last finite step
+    steps: Any = 0  #: in all, skipped ones included
+    last_change: Any = 0  #: the value of ``steps`` when the scale last changed
+    nonfinite_losses: Any = 0  #: in the last run of skipped steps, how many at its end had a nonfinite loss
 
 
 class Maths(NamedTuple):
     """The functions that a schedule computes with.
 
-    Attributes:
-        where: ``where(condition, a, b)``, elementwise choice.
-        equal: whether two numbers are the same; ``==`` on tensors means identity in a TF1 graph.
-        minimum, maximum: of two numbers.
-        float32: rounds a product to float32, so that Python numbers have the same bits as TensorFlow's.
+    ``float32`` rounds a product, so that Python numbers have the same bits as TensorFlow's.
     """
 
     where: Callable[[Any, Any, Any], Any]
-    equal: Callable[[Any, Any], Any]
+    equal: Callable[[Any, Any], Any]  #: ``==`` on tensors means identity in a TF1 graph
     minimum: Callable[[Any, Any], Any]
     maximum: Callable[[Any, Any], Any]
     float32: Callable[[Any], Any]
@@ -107,13 +95,9 @@ PYTHON = Maths(
 
 
 class Schedule(abc.ABC):
-    """What the three schedules share: they count steps, and skip nonfinite ones.
+    """What the three schedules share: they count steps, and skip nonfinite ones."""
 
-    Attributes:
-        skips_nonfinite: whether a step with nonfinite gradients is skipped; if not, gradients need no check at all.
-    """
-
-    skips_nonfinite: ClassVar[bool] = True
+    skips_nonfinite: ClassVar[bool] = True  #: if not, gradients need no check at all
 
     @property
     def is_one(self) -> bool:
@@ -165,11 +149,7 @@ class NoScale(Schedule):
 class FixedScale(Schedule):
     """One scale for the whole training, without a floor; nonfinite steps are skipped and counted.
 
-    Attributes:
-        scale: the factor on the loss, between 2^-126 and 2^127.
-
-    Raises:
-        ConfigError: the scale is outside that range.
+    Raises a ConfigError where the scale is not between 2^-126 and 2^127.
     """
 
     scale: float
@@ -295,22 +275,13 @@ def build_schedule(
 
 
 def check_scale(value: object) -> None:
-    """Refuses a number that cannot be a loss scale; other values, such as tensors, pass.
-
-    Raises:
-        ConfigError: it is outside the range of scales, 2**-126 to 2**127.
-    """
+    """Raises a ConfigError for a number outside of 2**-126 to 2**127; other values, such as tensors, pass."""
     if isinstance(value, numbers.Real) and not _is_usable(float(value)):
         raise invalid(value, f"{_WHERE}loss_scale", f"numbers from {_SMALLEST_NORMAL:g} to {DEFAULT_MAX_SCALE:g}")
 
 
 def usable_scale(scale: float, schedule: Schedule) -> float:
-    """A scale read from a file; the schedule's first one where the file's cannot be used.
-
-    Args:
-        scale: what Keras' own wrapper saved; it may have collapsed to zero or grown to infinity.
-        schedule: of the optimizer that loads it.
-    """
+    """A scale that Keras' own wrapper saved; the first one where that collapsed to zero or grew to infinity."""
     return scale if _is_usable(scale) else float(schedule.initial_state().scale)
 
 

@@ -15,7 +15,7 @@ import importlib
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig
@@ -39,11 +39,7 @@ _NEEDED = {"keras": ("Model", "optimizers"), "tf_keras": ("Model", "optimizers")
 
 
 class Context:
-    """What a patch needs to know.
-
-    Attributes:
-        runs_in_float16: whether the graphs of this process run in float16.
-    """
+    """What a patch needs to know: whether the graphs of this process run in float16."""
 
     def __init__(self, runs_in_float16: Callable[[], bool]) -> None:
         self.runs_in_float16 = runs_in_float16
@@ -98,10 +94,8 @@ def survive(where: str, action: Callable[..., Any], *args: Any) -> Any:
 def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None) -> bool:
     """Wraps optimizers automatically from now on. Idempotent; call it again after another library was imported.
 
-    Args:
-        config: with the precision ``bfloat16`` nothing is ever scaled, and nothing is patched.
-        runs_in_float16: asked each time an optimizer is used; by default it resolves the configuration's precision on
-            the devices that TensorFlow sees then.
+    With the precision ``bfloat16`` nothing is ever scaled, and nothing is patched. ``runs_in_float16`` is asked each
+    time an optimizer is used; by default it resolves the precision on the devices that TensorFlow sees then.
 
     Returns:
         Whether any patch is in place.
@@ -153,20 +147,14 @@ def describe() -> str:
         seen = [(label, status) for label, status in seen if status.skipped]
     more += len(seen[:-_MODELS_SHOWN])
     is_alone = len(seen) == 1 and not more
-    seen = _told_apart(seen)
-    parts = [
-        f"{'' if is_alone else f'{label}: '}loss scale {ledger.format_scale(status.scale)}, "
-        f"{status.skipped:,} of {status.steps:,} steps skipped"
-        for label, status in seen[-_MODELS_SHOWN:]
-    ]
-    return "; ".join([*parts, *([f"{more:,} more model{'s' * (more > 1)}"] if more else [])])
-
-
-def _told_apart(seen: Sequence[tuple[str, ledger.Status]]) -> list[tuple[str, ledger.Status]]:
-    """The statuses with a number appended to each label that occurs more than once."""
     labels = [label for label, _ in seen]
     numbers = {label: itertools.count(1) for label in labels if labels.count(label) > 1}
-    return [(f"{label} {next(numbers[label])}" if label in numbers else label, status) for label, status in seen]
+    names = ["" if is_alone else f"{n} {next(numbers[n])}: " if n in numbers else f"{n}: " for n in labels]
+    parts = [
+        f"{name}loss scale {ledger.format_scale(status.scale)}, {status.skipped:,} of {status.steps:,} steps skipped"
+        for name, (_, status) in list(zip(names, seen, strict=True))[-_MODELS_SHOWN:]
+    ]
+    return "; ".join([*parts, *([f"{more:,} more model{'s' * (more > 1)}"] if more else [])])
 
 
 def uninstall() -> None:

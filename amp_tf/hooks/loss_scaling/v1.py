@@ -30,7 +30,17 @@ _WRAPPERS = "_amp_tf_wrappers"
 _wrapped_by_hand: weakref.WeakSet[Any] = weakref.WeakSet()
 # the base class's methods as they were; a subclass that overrides one reaches the patched one by super()
 _base_methods: dict[str, Any] = {}
+_WATCHED = "_amp_tf_loss_scales"  # the attribute of a graph that holds its wrappers
 _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
+
+
+@dataclasses.dataclass
+class _Watched:
+    """A wrapper whose variables a graph holds."""
+
+    wrapper: Any
+    number: int | None = None  # in the ledger, once a session made a step
+    steps: int = 1  # of the session that made the most
 
 
 def patches(context: Context) -> list[Patch]:
@@ -50,16 +60,10 @@ def patches(context: Context) -> list[Patch]:
 
 
 def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -> Any:
-    """The wrapper of this optimizer in the current graph, created at the first request.
+    """The wrapper of this optimizer in the current graph, created at the first request; none if it needs none.
 
-    Args:
-        optimizer: a ``tf.compat.v1.train.Optimizer``.
-        context: whether it needs one.
-        reaches_base: whether the base class's method was called. Where not, and the class computes its gradients
-            itself, no wrapper is made: such classes mostly hand both calls to another optimizer, which gets its own.
-
-    Returns:
-        The wrapper, or ``None`` if the optimizer is to be left alone.
+    Where the base class's method was not reached, and the class computes its gradients itself, no wrapper is made: such
+    classes mostly hand both calls to another optimizer, which gets its own.
     """
     from amp_tf.loss_scaling import calls, v1
 
@@ -73,7 +77,8 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
         if graph not in by_graph and (reaches_base or _is_of_base(optimizer, "compute_gradients")):
             by_graph[graph] = v1.LossScaleOptimizer(optimizer)
             if graph != "eager":
-                _watch(graph, by_graph[graph])
+                collecting.watch()
+                setattr(graph, _WATCHED, (*getattr(graph, _WATCHED, ()), _Watched(by_graph[graph])))
             _wrapped_by_hand.discard(optimizer)
     return by_graph.get(graph)
 
@@ -162,10 +167,7 @@ def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
 
 
 def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
-    """The variables of loss scaling that a saver would restore and that a checkpoint does not have.
-
-    Empty where anything else is missing too, which ``Saver.restore`` reports.
-    """
+    """The variables of loss scaling that a checkpoint lacks; empty where others are missing too, which raises."""
     import tensorflow as tf
 
     targets = _targets(saver, session)
@@ -215,53 +217,20 @@ def _is_scale(variable: Any) -> bool:
     return variable.op.name.rpartition("/")[2].rstrip("0123456789").rstrip("_") in _SCALE_VARIABLES
 
 
-_ATTRIBUTE = "_amp_tf_loss_scales"  # of a graph: what is watched
-
-
-@dataclasses.dataclass
-class _Watched:
-    """A wrapper whose variables a graph holds.
-
-    Attributes:
-        wrapper: of an optimizer.
-        number: in the ledger, once a session made a step.
-        steps: how many the session made that made the most.
-    """
-
-    wrapper: Any
-    number: int | None = None
-    steps: int = 1
-
-
-def _watch(graph: Any, wrapper: Any) -> None:
-    """Records that a ``tf.Graph`` holds the variables of a wrapper."""
-    collecting.watch()
-    setattr(graph, _ATTRIBUTE, (*getattr(graph, _ATTRIBUTE, ()), _Watched(wrapper)))
-
-
 def look_and_close(close: Callable[[Any], None], session: Any) -> None:
     """Replaces a session's ``close``: reads the loss scales first."""
     # A remote server may be gone by now, and nobody would want to wait for it.
     if not session.sess_str and not collecting.is_running():
-        for watched in getattr(session.graph, _ATTRIBUTE, ()):
+        for watched in getattr(session.graph, _WATCHED, ()):
             with contextlib.suppress(Exception):  # closed, broken or never initialized: there is nothing to report
-                _look(session, watched)
+                status = watched.wrapper.status(session)
+                if status.steps >= watched.steps:
+                    if watched.number is None:
+                        watched.number = ledger.enter(watched.wrapper.inner_optimizer.get_name(), _read_closed)
+                    watched.steps = status.steps
+                    ledger.note_look(watched.number, status)
     close(session)
 
 
-def _look(session: Any, watched: _Watched) -> None:
-    status = watched.wrapper.status(session)
-    if status.steps >= watched.steps:
-        if watched.number is None:
-            watched.number = ledger.enter(watched.wrapper.inner_optimizer.get_name(), _is_closed)
-        watched.steps = status.steps
-        ledger.note_look(watched.number, status)
-
-
-def _is_closed() -> ledger.Status:
-    """Stands for a status that can no longer be read.
-
-    Raises:
-        RuntimeError: always; the last look counts.
-    """
-    raise RuntimeError("the session is closed")
+def _read_closed() -> ledger.Status:
+    raise RuntimeError("the session is closed")  # the last look counts
