@@ -37,16 +37,16 @@ _ONE_OF_THEM = "Leave out one of them: either the LossScaler or the optimizer's 
 
 
 class Gradients(enum.Enum):
-    """The kinds of gradients that ``apply_gradients`` may be given; the value of some is a warning."""
+    """The kinds of gradients that ``apply_gradients`` may be given."""
 
-    SCALED = ""
-    UNSCALED_BY_LOOP = " "
-    LEFT_TO_LOOP = "get_scaled_loss was called without get_unscaled_gradients"
-    NEVER_SCALED = "apply_gradients was called but the loss was never scaled, so small gradients are lost in float16"
+    SCALED = "scaled"
+    UNSCALED_BY_LOOP = "unscaled by the loop"
+    LEFT_TO_LOOP = "scaled by get_scaled_loss, and not unscaled by get_unscaled_gradients"
+    NEVER_SCALED = "never scaled"
 
 
 class _Made:
-    """The calls that one graph, or eager code, made of one scaler."""
+    """The calls that one replica made of one scaler in one graph, or eagerly."""
 
     def __init__(self) -> None:
         self.has_scaled = False
@@ -64,7 +64,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.is_used = False
-        self._made: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakKeyDictionary[Any, dict[int, _Made]] = weakref.WeakKeyDictionary()
         # Tensors that unscale was given and returned, by id, as long as they live.
         self._given: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._returned: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -96,7 +96,7 @@ class Calls:
 
     def judge(self, gradients: Iterable[Any]) -> Gradients:
         """What ``apply_gradients`` is given now; then no other graph gets gradients of losses that were scaled here."""
-        here = [self._made[place] for place in places() if place in self._made]
+        here = [made for place in places() for made in self._in(place)]
         known = here if any(made.has_scaled for made in here) else self._known()
         for made in here:
             made.is_open = False
@@ -126,17 +126,23 @@ class Calls:
 
     def check_alone(self, where: str) -> None:
         """Raises a CallOrderError for a step inside another scaler's step if both scaled the loss."""
-        if any(place in self._made and self._made[place].is_open for place in places()):
+        if any(made.is_open for place in places() for made in self._in(place)):
             what = "the loss is scaled twice, by this optimizer and by the LossScaler whose step calls it"
             raise CallOrderError(what, where=where, fix=_ONE_OF_THEM)
 
     def _here(self) -> _Made:
-        return self._made.setdefault(places()[0], _Made())
+        return self._made.setdefault(places()[0], {}).setdefault(_replica(), _Made())
+
+    def _in(self, place: Any) -> list[_Made]:
+        """The calls of this replica in a graph; those of all in one in which it made none."""
+        by_replica = self._made.get(place, {})
+        return [by_replica[_replica()]] if _replica() in by_replica else [*by_replica.values()]
 
     def _known(self) -> list[_Made]:
         """The calls in this graph and those around it, and in others whose gradients may arrive here."""
         around = places()
-        return [made for place, made in list(self._made.items()) if place in around or (made.is_open and _ended(place))]
+        known = [(place, made) for place in list(self._made) for made in self._in(place)]
+        return [made for place, made in known if place in around or (made.is_open and _ended(place))]
 
 
 # The losses that are scaled already, by id, as long as they live.
@@ -223,6 +229,15 @@ def is_scaled_step() -> bool:
 def _ended(place: Any) -> bool:
     """Whether a function was traced to its end, where results and effects are set; eager code and TF1 graphs go on."""
     return not hasattr(place, "structured_outputs") or bool(place.outputs or place.control_outputs)
+
+
+def _replica() -> int:
+    """The number of this replica; -1 outside of replicas, or where a strategy knows it only at run time."""
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return -1
+    number = tf.get_static_value(context.replica_id_in_sync_group)
+    return -1 if number is None else int(number)
 
 
 def _tensors(gradients: Iterable[Any]) -> Iterator[Any]:

@@ -275,8 +275,6 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
                 "optimizer first with build(trainable_variables)."
             )
         for variable, weight in zip(variables, weights, strict=False):
-            if tuple(variable.shape) != tuple(weight.shape):
-                raise ValueError(f"variable '{variable.path}' has shape {variable.shape}, the array {weight.shape}.")
             variable.assign(weight)
 
     def get_config(self) -> dict[str, Any]:

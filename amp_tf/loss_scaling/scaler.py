@@ -20,6 +20,12 @@ from amp_tf.loss_scaling.calls import Calls, Gradients, is_inner_call, note_plac
 from amp_tf.loss_scaling.ledger import SkipFacts, Status
 from amp_tf.loss_scaling.schedule import DynamicScale, Schedule, State, check_scale
 
+_LEFT_ALONE = {
+    Gradients.LEFT_TO_LOOP: "get_scaled_loss was called without get_unscaled_gradients",
+    Gradients.NEVER_SCALED: (
+        "apply_gradients was called but the loss was never scaled, so small gradients are lost in float16"
+    ),
+}
 TWO_LINES = (
     "Add two lines to the training step:\n"
     "    scaled_loss = optimizer.scale_loss(loss)              # inside the GradientTape\n"
@@ -174,10 +180,10 @@ class Scaler:
         kind = self.calls.judge(given)
         if kind is not Gradients.NEVER_SCALED:
             self._enter()
-        if what := kind.value.strip():
-            if not self._has_warned:
-                logging.warning("amp_tf: %s: %s; the gradients are applied as they are. %s", where, what, fix)
+        if kind in _LEFT_ALONE and not self._has_warned:
             self._has_warned = True
+            what = _LEFT_ALONE[kind]
+            logging.warning("amp_tf: %s: %s; the gradients are applied as they are. %s", where, what, fix)
         return self.unscale(given, is_scaled) if kind is Gradients.SCALED else given
 
     def unscaled_pairs(self, pairs: Sequence[tuple[Any, Any]], **judging: Any) -> list[tuple[Any, Any]]:

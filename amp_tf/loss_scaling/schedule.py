@@ -133,11 +133,9 @@ class NoScale(Schedule):
     skips_nonfinite: ClassVar[bool] = False
 
     def initial_state(self) -> State:
-        """A scale of 1, which stays."""
         return State(scale=1.0)
 
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
-        """Counts the step."""
         return state._replace(steps=state.steps + 1)
 
     def after_nonfinite(self, state: State, maths: Maths = PYTHON, is_loss_nonfinite: Any = False) -> State:
@@ -162,7 +160,6 @@ class FixedScale(Schedule):
         return self.scale == 1.0
 
     def initial_state(self) -> State:
-        """The one scale."""
         return State(scale=PYTHON.float32(self.scale))
 
 
@@ -170,27 +167,16 @@ class FixedScale(Schedule):
 class DynamicScale(Schedule):
     """A scale as large as the gradients allow: grows after many finite steps, backs off after a nonfinite one.
 
-    Attributes:
-        initial_scale: the first scale. A high one is good: it decreases in a few steps but grows slowly.
-        growth_steps: finite steps in a row before the scale grows.
-        growth_factor: what the scale is multiplied by then; above 1.
-        backoff_factor: what the scale is multiplied by after a nonfinite step; between 0 and 1.
-        hysteresis: the scale backs off from this many nonfinite steps in a row on. 1 backs off at once; all nonfinite
-            steps are skipped in any case.
-        min_scale: the floor; at least 2^-126, the smallest normal float32.
-        max_scale: the ceiling; at most 2^127, the largest power of two in float32.
-
-    Raises:
-        ConfigError: a setting is outside its range, or the initial scale is not between floor and ceiling.
+    Raises a ConfigError where a setting is outside its range, or the initial scale not between floor and ceiling.
     """
 
-    initial_scale: float = DEFAULT_INITIAL_SCALE
-    growth_steps: int = DEFAULT_GROWTH_STEPS
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    hysteresis: int = 1
-    min_scale: float = DEFAULT_MIN_SCALE
-    max_scale: float = DEFAULT_MAX_SCALE
+    initial_scale: float = DEFAULT_INITIAL_SCALE  #: a high one is good: it decreases in a few steps but grows slowly
+    growth_steps: int = DEFAULT_GROWTH_STEPS  #: finite steps in a row before the scale grows
+    growth_factor: float = 2.0  #: what it is multiplied by then; above 1
+    backoff_factor: float = 0.5  #: what it is multiplied by after a nonfinite step; between 0 and 1
+    hysteresis: int = 1  #: it backs off from this many nonfinite steps in a row on; all are skipped in any case
+    min_scale: float = DEFAULT_MIN_SCALE  #: the floor; at least 2^-126, the smallest normal float32
+    max_scale: float = DEFAULT_MAX_SCALE  #: the ceiling; at most 2^127, the largest power of two in float32
 
     def __post_init__(self) -> None:
         _check_range("min_scale", self.min_scale, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
@@ -204,7 +190,6 @@ class DynamicScale(Schedule):
             raise invalid(self.backoff_factor, f"{_WHERE}backoff_factor", "a number above 0 and below 1")
 
     def initial_state(self) -> State:
-        """The initial scale."""
         return State(scale=PYTHON.float32(self.initial_scale))
 
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:

@@ -10,7 +10,6 @@ import tensorflow as tf
 from tensorflow.python.autograph.impl import api
 
 import amp_tf
-from tests.loss_scaling.processes import finish, start
 from tests.loss_scaling.steps import MODES, gradients, poisoned
 
 v1 = tf.compat.v1
@@ -366,13 +365,3 @@ def test_case_34_counters_tell_what_was_skipped_and_why():
     status = scaler.status()
     assert (status.skipped, status.skipped_in_row, status.steps, status.last_change) == (2, 2, 3, 3)
     assert status.nonfinite_losses_in_row == 2
-
-
-def test_case_16_and_17_an_infinity_on_one_replica_is_skipped_by_all():
-    rows = finish(start("scaler_mirrored.py"))
-    assert len(rows) == 8
-    for *how, row in rows:
-        assert [set(taken) for taken in row["taken"]] == [{True}, {False}, {False}], how
-        # mean gradient (2, 1.5), times the mean of the rates 0.5 and 1.0
-        assert row["weight"] == [[-0.5, 0.875]] * 2, how
-        assert set(row["scale"]) == {2.0**8}, how

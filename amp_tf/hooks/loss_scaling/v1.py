@@ -74,7 +74,8 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
     with tf.init_scope():
         graph = "eager" if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         by_graph = vars(optimizer).setdefault(_WRAPPERS, {})
-        if graph not in by_graph and (reaches_base or _is_of_base(optimizer, "compute_gradients")):
+        is_of_base = type(optimizer).compute_gradients is tf.compat.v1.train.Optimizer.compute_gradients
+        if graph not in by_graph and (reaches_base or is_of_base):
             by_graph[graph] = v1.LossScaleOptimizer(optimizer)
             if graph != "eager":
                 collecting.watch()
@@ -147,13 +148,6 @@ def apply_by(wrapper: Any, pairs: Any, where: str) -> Any:
         return step
 
 
-def _is_of_base(optimizer: Any, name: str) -> bool:
-    """Whether none of an optimizer's own classes defines the method."""
-    import tensorflow as tf
-
-    return getattr(type(optimizer), name) is vars(tf.compat.v1.train.Optimizer)[name]
-
-
 def _remember_wrapped(init: Any, wrapper: Any, /, opt: Any, *args: Any, **kwargs: Any) -> None:
     init(wrapper, opt, *args, **kwargs)
     survive("MixedPrecisionLossScaleOptimizer", _wrapped_by_hand.add, opt)
@@ -171,7 +165,8 @@ def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
     import tensorflow as tf
 
     targets = _targets(saver, session)
-    scale = {name for name, variable in targets.items() if _is_scale(variable)}
+    last = {name: variable.op.name.rpartition("/")[2] for name, variable in targets.items()}
+    scale = {name for name, end in last.items() if end.rstrip("0123456789").rstrip("_") in _SCALE_VARIABLES}
     if not scale:
         return []
     stored = {name for name, _ in tf.train.list_variables(path)}
@@ -211,10 +206,6 @@ def _targets(saver: Any, session: Any) -> dict[str, Any]:
         wanted = session.graph.get_collection("variables")
     named = dict(wanted) if isinstance(wanted, dict) else {getattr(v, "op", v).name: v for v in wanted}
     return named if all(hasattr(variable, "initializer") for variable in named.values()) else {}
-
-
-def _is_scale(variable: Any) -> bool:
-    return variable.op.name.rpartition("/")[2].rstrip("0123456789").rstrip("_") in _SCALE_VARIABLES
 
 
 def look_and_close(close: Callable[[Any], None], session: Any) -> None:
