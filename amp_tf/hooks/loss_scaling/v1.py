@@ -165,8 +165,7 @@ def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
     import tensorflow as tf
 
     targets = _targets(saver, session)
-    last = {name: variable.op.name.rpartition("/")[2] for name, variable in targets.items()}
-    scale = {name for name, end in last.items() if end.rstrip("0123456789").rstrip("_") in _SCALE_VARIABLES}
+    scale = {name for name, variable in targets.items() if is_scale(variable)}
     if not scale:
         return []
     stored = {name for name, _ in tf.train.list_variables(path)}
@@ -206,6 +205,11 @@ def _targets(saver: Any, session: Any) -> dict[str, Any]:
         wanted = session.graph.get_collection("variables")
     named = dict(wanted) if isinstance(wanted, dict) else {getattr(v, "op", v).name: v for v in wanted}
     return named if all(hasattr(variable, "initializer") for variable in named.values()) else {}
+
+
+def is_scale(variable: Any) -> bool:
+    """Whether a TF1 variable holds a loss scale or its counters, by its name."""
+    return variable.op.name.rpartition("/")[2].rstrip("0123456789").rstrip("_") in _SCALE_VARIABLES
 
 
 def look_and_close(close: Callable[[Any], None], session: Any) -> None:
