@@ -93,13 +93,12 @@ def find_nonfinite(gradients: Sequence[Any], norm_clip: NormClip = NormClip.NONE
 
     Args:
         gradients: tensors or ``tf.IndexedSlices``, unscaled, none of them ``None``.
-        norm_clip: which norm the optimizer will compute from them; it must be finite too. A global norm that overflows
-            is held against all of them.
+        norm_clip: which norm the optimizer will compute; it must be finite too, a global one for all of them.
         headroom: how many gradients of this size the optimizer will add up, over replicas and accumulated steps; that
             sum must be finite too.
 
     Returns:
-        A boolean vector, one entry per gradient: whether it is nonfinite.
+        A boolean vector with an entry for each.
     """
     gradients = [_in_real_parts(gradient) for gradient in gradients]
     surely_finite = _are_surely_finite(gradients, norm_clip)

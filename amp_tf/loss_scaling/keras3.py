@@ -126,10 +126,6 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         Args:
             grads: one gradient for each variable: a tensor, a ``tf.IndexedSlices`` or ``None``.
             trainable_variables: the variables; those that the optimizer was built with, if left out.
-
-        Raises:
-            ValueError: there are no gradients, not one for each variable, the optimizer was built with other variables,
-                or it is called outside a replica.
         """
         self._step("apply", grads, trainable_variables)
 

@@ -111,18 +111,15 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
-        """Applies one step, or skips it.
+        """Applies one step of pairs of gradient and variable, or skips it.
 
         Args:
-            grads_and_vars: pairs of gradient and variable, from ``compute_gradients``.
+            grads_and_vars: from ``compute_gradients``.
             global_step: a variable to increment when the step is taken.
             name: of the operation.
 
         Returns:
             The operation to run; with eager execution, whether the step was taken.
-
-        Raises:
-            ValueError: there are no gradients, or it is called outside a replica.
         """
         replicas.check_in_replica("apply_gradients")
         if not self._scaler.decides(self._optimizer.get_name()):
