@@ -125,14 +125,6 @@ def is_scaling() -> bool:
     return _context.runs_in_float16()
 
 
-def is_idle() -> bool:
-    """Whether the rewrite is on and no graph of this process became float16, so that no loss needs to be scaled."""
-    from amp_tf.reporting import process
-
-    seen = process_state.current()
-    return seen.off == "" and not seen.idle and Precision.FLOAT16 not in process.totals().precisions
-
-
 def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]) -> None:
     """Adds a patch to those of a library, which :func:`uninstall` takes back; does nothing once they are taken back."""
     with _lock:
@@ -142,8 +134,12 @@ def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]
 
 def describe() -> str:
     """The part of the line at exit about loss scaling; empty where no loss was scaled."""
+    from amp_tf.reporting import process
+
     seen, more = ledger.statuses()
-    if is_idle():
+    state = process_state.current()
+    if state.off == "" and not state.idle and Precision.FLOAT16 not in process.totals().precisions:
+        # the rewrite is on and no graph became float16, so no loss needed to be scaled
         seen = [(label, status) for label, status in seen if status.skipped]
     more += len(seen[:-_MODELS_SHOWN])
     is_alone = len(seen) == 1 and not more
