@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from amp_tf.hooks.scope import scope
     from amp_tf.hooks.switch import Handle, disable, enable, is_enabled
     from amp_tf.loss_scaling import LossScaleOptimizer
-    from amp_tf.loss_scaling.diagnosis import LossScaleError
+    from amp_tf.loss_scaling.ledger import LossScaleError
     from amp_tf.loss_scaling.loss_scaler import LossScaler
     from amp_tf.offline.saved_model import convert_saved_model
     from amp_tf.oplists.hardware import Hardware
@@ -44,7 +44,7 @@ _HOMES = {
     "GraphError": "amp_tf.errors",
     "Handle": "amp_tf.hooks.switch",
     "Hardware": "amp_tf.oplists.hardware",
-    "LossScaleError": "amp_tf.loss_scaling.diagnosis",
+    "LossScaleError": "amp_tf.loss_scaling.ledger",
     "LossScaleOptimizer": "amp_tf.loss_scaling",
     "LossScaler": "amp_tf.loss_scaling.loss_scaler",
     "OpListError": "amp_tf.errors",

@@ -6,24 +6,26 @@ both libraries ask for, so one class serves both.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from absl import logging
 
 from amp_tf.config import USE_COMPARE
 from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling import diagnosis, ledger
-from amp_tf.loss_scaling.diagnosis import DEFAULT_MAX_SKIPS, Status
+from amp_tf.loss_scaling import ledger
+from amp_tf.loss_scaling.ledger import DEFAULT_MAX_SKIPS, Status
+from amp_tf.reporting import process
+from amp_tf.reporting.files import PREFIX
 from amp_tf.values import check_choice, check_count, check_path, invalid
-
-if TYPE_CHECKING:
-    from amp_tf.loss_scaling.tensorboard import Board
 
 _ACTIONS = ("raise", "log")
 _PHASES = ("train", "test", "predict")
+_FRAME = re.compile(r"\{\{.*?\}\}| \[Op:.*")  # what TensorFlow puts around the message of an op
 
 
 class LossScaleMonitor:
@@ -36,7 +38,7 @@ class LossScaleMonitor:
 
     Args:
         max_skips: how many skipped steps in a row are too many.
-        action: ``"raise"`` ends training with a :class:`~amp_tf.loss_scaling.diagnosis.LossScaleError`, ``"log"`` logs
+        action: ``"raise"`` ends training with a :class:`~amp_tf.loss_scaling.ledger.LossScaleError`, ``"log"`` logs
             its text once for each such run of steps. The text tells an overflow from a NaN in data or loss, and names
             the variables.
         every: looks at the optimizer after every so many batches; each look waits for the device.
@@ -82,11 +84,7 @@ class LossScaleMonitor:
         self._min_seconds = min_seconds
         self._clock = clock
         folder = check_path(log_dir, where="LossScaleMonitor.log_dir")
-        self._board: Board | None = None
-        if folder:
-            from amp_tf.loss_scaling.tensorboard import Board
-
-            self._board = Board(folder)
+        self._board = Board(folder) if folder else None
         self._batches = 0
         self._shown: Status | None = None  # what the last log line was about
         self._now: Status | None = None
@@ -139,7 +137,7 @@ class LossScaleMonitor:
             LossScaleError: training is stuck and ``action`` is ``"raise"``.
         """
         scaler = _scaler_of(getattr(self.model, "optimizer", None) if optimizer is None else optimizer)
-        if optimizer is None and (scaler is None or not scaler.is_used):
+        if optimizer is None and (scaler is None or not scaler.calls.is_used):
             return None
         now: Status = (self.model.optimizer if optimizer is None else optimizer).status()
         self._now = now
@@ -150,7 +148,7 @@ class LossScaleMonitor:
         if now.skipped < before.skipped:  # another optimizer, or an older checkpoint
             before = self._shown = now
         if now.skipped > before.skipped and self._clock() >= self._next_line:
-            logging.warning("amp_tf: %s", diagnosis.describe_backoff(before, now))
+            logging.warning("amp_tf: %s", ledger.describe_backoff(before, now))
             self._next_line = self._clock() + self._min_seconds
             self._shown = now
         self._judge(now)
@@ -161,7 +159,7 @@ class LossScaleMonitor:
             self._board.write(self._batches or (now.steps if now else 0), now)
 
     def _judge(self, now: Status) -> None:
-        trouble = diagnosis.find_trouble(now, self.max_skips)
+        trouble = ledger.find_trouble(now, self.max_skips)
         if trouble is None:
             self._has_complained = self._has_complained and now.skipped_in_row > 0
             return
@@ -184,6 +182,74 @@ class LossScaleMonitor:
 
     def _implements_predict_batch_hooks(self) -> bool:
         return False
+
+
+class Board:
+    """Writes TensorBoard's event files, the first with the first scalar. What cannot be written is warned about once.
+
+    By ``tf.summary.write``: ``tf.summary.scalar`` is TensorBoard's, which need not be installed here.
+
+    Args:
+        log_dir: TensorBoard's folder.
+    """
+
+    def __init__(self, log_dir: str) -> None:
+        self._log_dir = log_dir
+        self._writer: Any = None
+        self._is_off = False
+        self._last_step = -1
+
+    def write(self, step: int, status: Status | None) -> None:
+        """Writes the current values, once for each step.
+
+        ``amp_tf/products_in_16_bit`` is there where the sizes of products are known; ``amp_tf/nodes_in_16_bit`` always
+        is.
+
+        Args:
+            step: the x axis.
+            status: of the loss scale; ``None`` where there is none.
+        """
+        import tensorflow as tf
+        from tensorflow.core.framework.summary_pb2 import SummaryMetadata
+
+        if step == self._last_step or self._is_off:
+            return
+        self._last_step = step
+        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
+        with self._surviving():
+            if self._writer is None:
+                self._writer = tf.summary.create_file_writer(self._log_dir)
+            with self._writer.as_default(), tf.summary.record_if(True):
+                for name, value in self._scalars(status).items():
+                    tf.summary.write(f"{PREFIX}{name}", tf.constant(value), step, metadata)
+
+    def flush(self) -> None:
+        """Flushes the event files."""
+        if self._writer is not None and not self._is_off:
+            with self._surviving():
+                self._writer.flush()
+
+    @contextlib.contextmanager
+    def _surviving(self) -> Iterator[None]:
+        """Turns an error of the file system into one warning, after which nothing is written any more."""
+        import tensorflow as tf
+
+        try:
+            yield
+        except tf.errors.OpError as error:
+            self._is_off = True
+            why = _FRAME.sub("", error.message).strip().rstrip(".")
+            logging.warning(
+                "amp_tf: LossScaleMonitor.log_dir: %s is not written (%s). Training goes on.", self._log_dir, why
+            )
+
+    def _scalars(self, status: Status | None) -> dict[str, float]:
+        totals = process.totals()
+        scalars = {"nodes_in_16_bit": totals.converted / totals.total} if totals.total else {}
+        if status is not None:
+            scalars |= {"loss_scale": status.scale, "skipped_steps": float(status.skipped)}
+        share = totals.products.share
+        return scalars if share is None else {**scalars, "products_in_16_bit": share}
 
 
 def has_loss_scale(model: Any) -> bool:

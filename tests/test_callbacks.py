@@ -11,7 +11,7 @@ import tf_keras
 import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
 from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling.diagnosis import LossScaleError
+from amp_tf.loss_scaling.ledger import LossScaleError
 from tests import absl_log
 
 pytestmark = pytest.mark.slow

@@ -10,13 +10,11 @@ Where things are:
 
 - *The algorithm* is ``schedule``: three schedules with one interface, a pure function from state to state.
 - *The step* is ``scaler``: the schedule's state in variables (``Memory``), and the arrows above (``Scaler``). Its
-  tensor operations are in ``finite``, the decision of all replicas in ``replicas``.
+  tensor operations are in ``finite``, the decision of all replicas in ``replicas``, and in ``calls`` what counts as a
+  scaled loss.
 - *The public classes*: ``loss_scaler`` for loops without an optimizer; ``keras3``, ``tf_keras`` and ``v1`` for the
-  optimizers of each library, with what they share in ``scaling_methods``, ``saved_scale`` and ``misuse``, and the parts
-  of Keras 3's in ``keras3_…``.
-- *Messages*: ``diagnosis`` says why training is stuck, from what ``skip_facts`` records of a skipped step; ``ledger``
-  is for the line at exit, ``tensorboard`` for TensorBoard.
-- *What a loop does itself*: ``call_order`` checks it, ``recognizing/`` finds it out; neither changes the schedule.
+  optimizers of each library, with what they share in ``adapters``.
+- *What it did*: ``ledger`` has the status of a scale, why training is stuck, and the scalers for the line at exit.
 """
 
 from __future__ import annotations
@@ -97,15 +95,7 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
 
 
 def check_settings(where: str, settings: Mapping[str, Any]) -> None:
-    """Names and kinds; which numbers are valid is the schedule's to say.
-
-    Args:
-        where: the class that got the settings.
-        settings: by name.
-
-    Raises:
-        ConfigError: there is no such setting, or its value is of another kind.
-    """
+    """Refuses, by a ConfigError, settings of another name or kind; which numbers are valid says the schedule."""
     for name, value in settings.items():
         if name not in LossScaleSettings.__annotations__:
             raise ConfigError(
@@ -119,11 +109,7 @@ def check_settings(where: str, settings: Mapping[str, Any]) -> None:
 
 
 def is_loss_scaled(optimizer: Any) -> bool:
-    """Whether the optimizer scales its loss already: by this package, by Keras, tf_keras or TF1, or by a fixed factor.
-
-    Args:
-        optimizer: any object.
-    """
+    """Whether the optimizer scales its loss already: by this package, by Keras, tf_keras or TF1, or by a factor."""
     wrapper_names = {"LossScaleOptimizer", "LossScaleOptimizerV3", "MixedPrecisionLossScaleOptimizer"}
     if any(cls.__name__ in wrapper_names for cls in type(optimizer).__mro__):
         return True

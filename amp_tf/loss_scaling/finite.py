@@ -7,6 +7,10 @@ XLA and in a TF1 graph, and never move a value to the host.
 A cheap test precedes the exact one. A sum of squares is one kernel and one pass; XLA on CPUs adds floats one by one, so
 there a bound on magnitudes is used instead. Only if the cheap test fails does a ``tf.cond`` run the exact one, so the
 result is the same.
+
+What explains a skipped step is computed only where a step is skipped. In a traced step the loss is followed back to the
+graph's inputs, floating-point arguments of the function or elements of an iterator: if these are not finite, or beyond
+float16, no loss scale can help, and the message can say so.
 """
 
 from __future__ import annotations
@@ -16,8 +20,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
+from amp_tf.loss_scaling.ledger import SkipFacts
 from amp_tf.loss_scaling.schedule import Maths
+from amp_tf.oplists.table import GIVEN
 
 
 class NormClip(enum.Enum):
@@ -37,16 +44,7 @@ class NormClip(enum.Enum):
 
 
 def scale_loss(loss: Any, scale: Any) -> Any:
-    """The loss times the scale, in a type that can hold it.
-
-    Args:
-        loss: a floating-point tensor of any shape, or a nest of them. A 16-bit loss is taken to float32 first: 3.0
-            times 2^15 is infinite in float16.
-        scale: a float32 scalar.
-
-    Returns:
-        The same structure; float32, or float64 where the loss was float64.
-    """
+    """A (nest of) loss times the scale, in float32, or float64 where it was: 3.0 times 2^15 is infinite in float16."""
 
     def scale_one(value: Any) -> Any:
         value = tf.convert_to_tensor(value)
@@ -58,12 +56,9 @@ def scale_loss(loss: Any, scale: Any) -> Any:
 
 
 def unscale(gradient: Any, scale: Any) -> Any:
-    """A gradient divided by the scale, in the gradient's own type.
+    """A tensor, ``tf.IndexedSlices`` or ``None`` divided by the scale, in its own type.
 
-    Args:
-        gradient: a tensor, a ``tf.IndexedSlices`` or ``None``. A 16-bit one is divided in float32: the reciprocal of a
-            scale above 2^24 is zero in float16.
-        scale: a float32 scalar; exact where it is a power of two.
+    A 16-bit one is divided in float32: the reciprocal of a scale above 2^24 is zero in float16.
     """
     if gradient is None:
         return None
@@ -76,23 +71,16 @@ def unscale(gradient: Any, scale: Any) -> Any:
 
 
 def zero_if(condition: Any, gradient: Any) -> Any:
-    """A gradient, or zeros of its shape.
-
-    Args:
-        condition: a boolean scalar tensor.
-        gradient: a tensor or a ``tf.IndexedSlices``.
-    """
+    """A tensor or ``tf.IndexedSlices``, or zeros of its shape."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(zero_if(condition, gradient.values), gradient.indices, gradient.dense_shape)
     return tf.where(condition, tf.zeros_like(gradient), gradient)
 
 
 def as_tensor(gradient: Any, variable: Any) -> Any:
-    """A gradient as a tensor: arrays, lists, numbers and variables are converted.
+    """A gradient as a tensor; ``tf.IndexedSlices`` and ``None`` stay.
 
-    Args:
-        gradient: anything that TensorFlow makes a tensor of, a ``tf.IndexedSlices`` or ``None``; these two stay.
-        variable: the gradient's variable; what is converted takes its type, as in an optimizer's own arithmetic.
+    Arrays, lists, numbers and variables take their variable's type, as in an optimizer's own arithmetic.
     """
     if gradient is None or isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -105,13 +93,12 @@ def find_nonfinite(gradients: Sequence[Any], norm_clip: NormClip = NormClip.NONE
 
     Args:
         gradients: tensors or ``tf.IndexedSlices``, unscaled, none of them ``None``.
-        norm_clip: which norm the optimizer will compute from them; it must be finite too. A global norm that overflows
-            is held against all of them.
+        norm_clip: which norm the optimizer will compute; it must be finite too, a global one for all of them.
         headroom: how many gradients of this size the optimizer will add up, over replicas and accumulated steps; that
             sum must be finite too.
 
     Returns:
-        A boolean vector, one entry per gradient: whether it is nonfinite.
+        A boolean vector with an entry for each.
     """
     gradients = [_in_real_parts(gradient) for gradient in gradients]
     surely_finite = _are_surely_finite(gradients, norm_clip)
@@ -167,15 +154,13 @@ def _find_nonfinite_exactly(gradients: Sequence[Any], norm_clip: NormClip, headr
 
 
 def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
-    """A cheap test that fails whenever the exact one might; ``None`` where there is none.
-
-    A sum of squares is one kernel and one pass, half of what ``is_finite`` and ``reduce_all`` take. XLA makes one loop
-    of those two, but adds numbers up one by one on a CPU; a bound on their sizes, which is a comparison, bounds a norm.
-    """
+    """The cheap test, which fails whenever the exact one might; ``None`` where there is none."""
     values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
     if any(value.dtype.size < 4 for value in values):
         return None  # squares overflow easily in 16 bits
-    if not _is_compiled_by_xla():
+    graph = tf.compat.v1.get_default_graph()
+    is_compiled = not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(graph)
+    if not is_compiled:  # a wrong answer only costs time
         squares = [tf.cast(_squared_norm(value), tf.float32) for value in values]
         return tf.math.is_finite(tf.add_n(squares))
     counts = [value.shape.num_elements() for value in values]
@@ -183,17 +168,6 @@ def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
         return None
     bound = (tf.float32.max / (8.0 * max(sum(counts), 1))) ** 0.5  # half of the maximum of a sum of so many squares
     return tf.reduce_all(tf.stack([tf.reduce_all(tf.abs(value) <= bound) for value in values]))
-
-
-def _is_compiled_by_xla() -> bool:
-    """Whether the function being traced was given ``jit_compile=True``. A wrong answer only costs time."""
-    try:
-        from tensorflow.python.ops import control_flow_util
-    except ImportError:
-        return False
-    return not tf.executing_eagerly() and bool(
-        control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
-    )
 
 
 def _is_summable(gradient: Any, headroom: float) -> Any:
@@ -220,3 +194,82 @@ def _squared_norm(gradient: Any) -> Any:
     # l2_loss is half the sum of squares in one kernel. Four times it leaves room for the optimizer's own order of
     # summation; the mean of several gradients has no larger norm than the largest of them, so no headroom is needed.
     return 4 * tf.nn.l2_loss(values)
+
+
+def check_any(gradients: Iterable[Any]) -> None:
+    """Raises a ValueError for a step without gradients."""
+    if all(gradient is None for gradient in gradients):
+        raise ValueError("No gradients provided for any variable.")
+
+
+class NonfiniteVariables:
+    """Remembers the variables whose gradients were nonfinite in the last skipped step; not in checkpoints."""
+
+    def __init__(self) -> None:
+        self._variables: list[Any] = []
+        self.flags: Any = None  #: an int32 variable with an entry for each; none until they are known
+
+    def watch(self, variables: Sequence[Any]) -> None:
+        """Begins to watch all variables that are trained; not in a TF1 graph."""
+        if self.flags is None and tf.compat.v1.executing_eagerly_outside_functions():
+            # All replicas create it together; it is set once each of them has been here.
+            with tf.init_scope():
+                zeros = tf.zeros(len(variables), tf.int32)
+                flags = tf.Variable(zeros, trainable=False, name="nonfinite_gradients")
+            self._variables, self.flags = list(variables), flags
+
+    def note(self, is_nonfinite: Any, variables: Sequence[Any]) -> list[Any]:
+        """Remembers which gradients of a skipped step, and so which variables, are nonfinite; returns operations."""
+        if self.flags is None or not variables:
+            return []
+        known = len(self._variables)
+        places = {id(variable): place for place, variable in enumerate(self._variables)}
+        indices = [[places.get(id(variable), known)] for variable in variables]  # others: past the end
+        seen = tf.scatter_nd(indices, tf.cast(is_nonfinite, tf.int32), [known + 1])[:known]
+        return [self.flags.assign(seen, read_value=False)]
+
+    def names(self) -> list[str]:
+        """The names of the variables. Waits for the device."""
+        flags = [] if self.flags is None else self.flags.numpy()
+        return [getattr(v, "path", v.name) for v, flag in zip(self._variables, flags, strict=False) if flag]
+
+
+def data_of(loss: Any) -> list[Any]:
+    """The floating-point inputs of the graph being traced that a (nest of) loss is computed from; none eagerly."""
+    if tf.executing_eagerly():
+        return []
+    graph = tf.compat.v1.get_default_graph()
+    flat = [t for t in tf.nest.flatten(loss) if tf.is_tensor(t) and not hasattr(t, "numpy")]
+    stack = [tensor for tensor in flat if tensor.graph is graph]
+    seen = {tensor.name: tensor for tensor in stack}
+    while stack:
+        operation = stack.pop().op
+        if operation.type in GIVEN:
+            continue
+        new = {source.name: source for source in operation.inputs if source.name not in seen}
+        seen.update(new)
+        stack += new.values()
+    return [tensor for tensor in seen.values() if tensor.op.type in GIVEN and tensor.dtype.is_floating]
+
+
+def find_facts(gradients: Iterable[Any], data: Sequence[Any]) -> Any:
+    """The :class:`SkipFacts` of one replica's unscaled gradients and its :func:`data_of`: an int32 vector."""
+    values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
+    facts = SkipFacts(
+        knows_gradients=True,
+        has_nonfinite_gradient=tf.logical_not(tf.reduce_all([_is_finite(value) for value in values])),
+        knows_data=bool(data),
+        has_nonfinite_data=tf.logical_not(tf.reduce_all([True, *map(_is_finite, data)])),
+        has_large_data=tf.reduce_any([False, *map(_is_large, data)]),
+    )
+    return tf.cast(tf.stack(list(facts)), tf.int32)
+
+
+def _is_finite(value: Any) -> Any:
+    parts = [tf.math.real(value), tf.math.imag(value)] if value.dtype.is_complex else [value]
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in parts])
+
+
+def _is_large(value: Any) -> Any:
+    sizes = tf.abs(value)
+    return tf.reduce_any(tf.math.is_finite(sizes) & (sizes > tf.cast(tf.float16.max, sizes.dtype)))

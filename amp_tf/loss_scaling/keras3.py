@@ -1,39 +1,43 @@
-"""The wrapper for Keras 3 optimizers."""
+"""The adapter for Keras 3 optimizers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.optimizers import base_optimizer
 
-from amp_tf.loss_scaling.finite import NormClip
-from amp_tf.loss_scaling.keras3_inner import (
-    INNER_SETTINGS,
-    InnerInterface,
-    check_gradients,
-    check_inner,
-    counter_of,
-    headroom,
-    parts_of,
-    scope_of,
-    trackable_of,
-)
-from amp_tf.loss_scaling.keras3_saving import Saving, ScaleState
-from amp_tf.loss_scaling.keras3_step import apply_inner
-from amp_tf.loss_scaling.misuse import check_in_replica
-from amp_tf.loss_scaling.recognizing.usage import Gradients, scaled_step
-from amp_tf.loss_scaling.scaler import Memory, Scaler
-from amp_tf.loss_scaling.scaling_methods import ScalingMethods
-from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, Schedule, build_schedule
+from amp_tf.errors import ConfigError
+from amp_tf.loss_scaling import replicas
+from amp_tf.loss_scaling.adapters import InnerSettings, SavedScale, check_not_scaled
+from amp_tf.loss_scaling.calls import scaled_step
+from amp_tf.loss_scaling.finite import NormClip, check_any
+from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods
+from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, build_schedule, usable_scale
 
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
 _KerasWrapper: Any = keras.optimizers.LossScaleOptimizer
+_MULTI_OPTIMIZER = getattr(keras.optimizers, "MultiOptimizer", ())  # Keras has it since 3.13
+# Settings that are the inner optimizer's alone; the wrapper's base class has them too, unused.
+_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+_AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
+_ACCUMULATION = "gradient_accumulation_steps"
+_INNER_SETTINGS = frozenset({*_CLIPPING, *_AVERAGES, _ACCUMULATION, "weight_decay"})
+# Keras' own wrapper writes these before the variables of its inner optimizer, the first two of them unused.
+_KERAS_WRAPPER = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
+
+
+class _ScaleState(SavedScale, keras.losses.Loss):  # type: ignore[misc]
+    """The part of a file that holds the scale."""
 
 
 @keras.saving.register_keras_serializable(package="amp_tf")
-class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTracking, _KerasWrapper):  # type: ignore[misc]
+class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _KerasWrapper):  # type: ignore[misc]
     """A Keras 3 optimizer that scales the loss and skips steps with nonfinite gradients.
 
     Keras takes it for its own ``LossScaleOptimizer``, so ``compile`` does not wrap it again, and a model's default
@@ -60,7 +64,9 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
         ConfigError: it scales its loss already, or a setting is outside its range.
     """
 
+    built: bool
     _trackable: Any
+    _of_inner = _INNER_SETTINGS
 
     def __init__(
         self,
@@ -70,52 +76,48 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
         name: str | None = None,
         **settings: Any,
     ) -> None:
-        check_inner(inner_optimizer)
+        if not isinstance(inner_optimizer, keras.optimizers.Optimizer):
+            raise TypeError(f"inner_optimizer: expected a keras.optimizers.Optimizer, got {inner_optimizer!r}.")
+        check_not_scaled(inner_optimizer)
+        if keras.backend.backend() != "tensorflow":
+            fix = "Set KERAS_BACKEND=tensorflow before importing"
+            raise ConfigError(f"Keras runs on {keras.backend.backend()}", where="LossScaleOptimizer", fix=fix)
         schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
-        # Checkpoints see the inner optimizer in this one's place (the mixin), so no attribute here may be tracked.
+        # Checkpoints see the inner optimizer (in Keras 3.0 an empty object) in this one's place, by the mixin, so no
+        # attribute here may be tracked.
+        is_trackable = hasattr(inner_optimizer, "_track_trackable")
+        seen = inner_optimizer if is_trackable else tf.__internal__.tracking.AutoTrackable()
         object.__setattr__(self, "_self_setattr_tracking", False)
-        object.__setattr__(self, "_trackable", trackable_of(inner_optimizer))
+        object.__setattr__(self, "_trackable", seen)
         super(_DynamicTracking, self).__init__(inner_optimizer, initial_scale, dynamic_growth_steps, name=name)
         self._settings = dict(settings)
-        self._pending_weights = None
-        for setting in INNER_SETTINGS:  # from now on they are read from the inner optimizer
+        self._pending_weights: dict[str, Any] | None = None  # loaded before build made the variables for it
+        for setting in _INNER_SETTINGS:  # from now on they are read from the inner optimizer
             self.__dict__.pop(setting, None)
-        self._create_state(schedule)
-
-    def _create_state(self, schedule: Schedule) -> None:
-        # The base class created a learning rate and an iteration counter that nothing reads.
-        self._variables.clear()
-        start = schedule.initial_state()
-        with scope_of(getattr(self.inner_optimizer, "_distribution_strategy", None) or tf.distribute.get_strategy()):
-            self._scale = self.add_variable(
-                (), initializer=keras.initializers.Constant(start.scale), dtype="float32", name="loss_scale"
-            )
+        self._variables.clear()  # a learning rate and an iteration counter of the base class, which nothing reads
+        start = keras.initializers.Constant(schedule.initial_state().scale)
+        with _scope_of(getattr(inner_optimizer, "_distribution_strategy", None) or tf.distribute.get_strategy()):
+            self._scale = self.add_variable((), initializer=start, dtype="float32", name="loss_scale")
             # good_steps, skipped, skipped_in_row, steps, last_change and nonfinite_losses of State
             self._counters = self.add_variable((6,), initializer="zeros", dtype="int64", name="loss_scale_counters")
             memory = Memory(self._scale.value, self._counters.value)
-        self._scaler = Scaler(schedule, memory, label=self.inner_optimizer.name)
-        self.loss_scale_state = ScaleState(lambda: {"scale": self._scale, "counters": self._counters})
+        self._scaler = Scaler(schedule, memory, label=inner_optimizer.name)
+        self.loss_scale_state = _ScaleState(lambda: {"scale": self._scale, "counters": self._counters})
         checkpointed = tf.__internal__.tracking.AutoTrackable()
         checkpointed.current_loss_scale = self._scale.value
         checkpointed.counters = self._counters.value
-        self._trackable._track_trackable(checkpointed, "loss_scale", overwrite=True)
+        seen._track_trackable(checkpointed, "loss_scale", overwrite=True)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
-        """Applies one step, or skips it.
-
-        Args:
-            grads_and_vars: pairs of gradient and variable.
+        """Applies one step of pairs of gradient and variable, or skips it, as :meth:`apply`.
 
         Returns:
             The inner optimizer's iteration counter, which skipped steps do not advance.
-
-        Raises:
-            ValueError: there are no gradients.
         """
         pairs = list(grads_and_vars)
         self._step("apply_gradients", [gradient for gradient, _ in pairs], [variable for _, variable in pairs])
-        return counter_of(self.inner_optimizer)
+        return _counter_of(self.inner_optimizer)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
@@ -124,56 +126,55 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
         Args:
             grads: one gradient for each variable: a tensor, a ``tf.IndexedSlices`` or ``None``.
             trainable_variables: the variables; those that the optimizer was built with, if left out.
-
-        Raises:
-            ValueError: there are no gradients, not one for each variable, the optimizer was built with other variables,
-                or it is called outside a replica.
         """
         self._step("apply", grads, trainable_variables)
 
     def _step(self, method: str, grads: Sequence[Any], trainable_variables: Sequence[Any] | None) -> None:
         if len(grads) == 0:
             return
+        inner = self.inner_optimizer
         if trainable_variables is not None and not self.built:
             self.build(list(trainable_variables))
-        where = f"optimizer '{self.inner_optimizer.name}'"
-        if not self._scaler.decides(where) or (trainable_variables is None and not self.built):
-            if method == "apply" or trainable_variables is None:
-                with scaled_step():
-                    self.inner_optimizer.apply(grads, trainable_variables)
-            else:
-                apply_inner(None, self.inner_optimizer, method, grads, trainable_variables)
+        variables = None if trainable_variables is None else list(trainable_variables)
+        where = f"optimizer '{inner.name}'"
+        if not self._scaler.decides(where) or (variables is None and not self.built):
+            _apply(None, inner, method, grads, variables)
             return
-        check_in_replica(method)
-        variables = list(trainable_variables or self.inner_optimizer._trainable_variables)
-        check_gradients(self.inner_optimizer, grads, variables)
+        replicas.check_in_replica(method)
+        variables = list(inner._trainable_variables) if variables is None else variables
+        if len(grads) != len(variables):
+            raise ValueError(
+                f"{where}: got {len(grads)} gradients for {len(variables)} variables. Give one for each variable, None "
+                "where there is none."
+            )
+        check_any(grads)
+        known = inner._trainable_variables_indices
+        if unknown := [getattr(v, "path", v.name) for v in variables if inner._var_key(v) not in known]:
+            raise ValueError(
+                f"{where}: Unknown variable: {', '.join(unknown)}. An optimizer trains the variables that it was built "
+                "with. Build it with all of them, optimizer.build(variables), or make a new one for other variables."
+            )
         gradients = self._scaler.unscaled(
             grads,
             variables,
-            lambda place: not getattr(variables[place], "overwrite_with_gradient", False),
-            by_hand=Gradients.SCALED,
-            where=where,
+            where,
+            is_scaled=lambda place: not getattr(variables[place], "overwrite_with_gradient", False),
         )
-        inner = self.inner_optimizer
         self._scaler.step(
             gradients,
-            lambda strategy, grads: apply_inner(strategy, inner, method, grads, variables),
-            norm_clip=NormClip.of(parts_of(inner)),
-            headroom=headroom(inner),
+            lambda strategy, grads: _apply(strategy, inner, method, grads, variables),
+            norm_clip=NormClip.of(_parts_of(inner)),
+            headroom=max(getattr(part, _ACCUMULATION, None) or 1 for part in _parts_of(inner)) * replicas.count(),
             variables=variables,
         )
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """Creates the variables of the inner optimizer, and restores those that were loaded before they existed.
-
-        Args:
-            var_list: the variables to train.
-        """
+        """Creates the inner optimizer's variables, and restores those that were loaded before they existed."""
         if self.built:
             return
         # Lifted out of the step that may be traced: TensorFlow would run initializers in a condition around the step,
         # which fails where replicas make the step.
-        with tf.init_scope(), scope_of(self.inner_optimizer._distribution_strategy):
+        with tf.init_scope(), _scope_of(self.inner_optimizer._distribution_strategy):
             if not self.inner_optimizer.built:
                 self.inner_optimizer.build(list(var_list))
             self._scaler.nonfinite_variables.watch(self.inner_optimizer._trainable_variables)
@@ -195,5 +196,190 @@ class LossScaleOptimizer(ScalingMethods, Saving, InnerInterface, _DynamicTrackin
 
     dynamic_counter = step_counter  #: under the name of tf_keras
 
+    @property
+    def iterations(self) -> Any:
+        """The wrapped optimizer's counter."""
+        return self.inner_optimizer.iterations
+
+    @iterations.setter
+    def iterations(self, value: Any) -> None:
+        if "_scaler" in self.__dict__:  # else it is the base class, which up to Keras 3.4 has a counter of its own
+            self.inner_optimizer.iterations = value
+
+    @property
+    def variables(self) -> list[Any]:
+        """The wrapped optimizer's variables, then the scale and its counters."""
+        return [*self.inner_optimizer.variables, *self._variables]
+
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+        """Calls the wrapped optimizer's method."""
+        self.inner_optimizer.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
+
+    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        """Refused with TensorFlow by a ValueError, as by every Keras optimizer."""
+        return self.inner_optimizer.stateless_apply(optimizer_variables, grads, trainable_variables)
+
+    def __dir__(self) -> Iterable[str]:
+        # Keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
+        return sorted(set(super().__dir__()) - {"inner_optimizer", "_trackable"})
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes what the inner optimizer alone would write; the scale goes to its own group."""
+        if self._pending_weights is None:
+            self.inner_optimizer.save_own_variables(store)
+            return
+        for key, array in self._pending_weights.items():
+            store[key] = array
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the state of an optimizer that was saved wrapped, bare, or in Keras' own wrapper.
+
+        What has no variable yet waits for ``build``.
+        """
+        arrays = {key: store[key][()] for key in store.keys()}  # noqa: SIM118 - it has keys() but is no mapping
+        if not arrays:
+            return
+        expected = len(self.inner_optimizer.variables)
+        if not self.built and len(arrays) > expected:
+            self._pending_weights = arrays
+            return
+        of_wrapper = len(arrays) - expected  # those of Keras' own wrapper, if it was saved
+        if of_wrapper not in (0, len(_KERAS_WRAPPER)):
+            warnings.warn(
+                f"amp_tf: optimizer '{self.name}': the file holds {len(arrays)} variables of an optimizer, not "
+                f"{expected}; its state is not loaded. Compile the model with the optimizer that was saved.",
+                stacklevel=2,
+            )
+            return
+        inner = {str(number): arrays[str(number + of_wrapper)] for number in range(expected)}
+        self.inner_optimizer.load_own_variables(inner)
+        if of_wrapper:
+            wrapper = {name: arrays[str(number)] for number, name in enumerate(_KERAS_WRAPPER)}
+            self._scale.assign(usable_scale(float(wrapper["dynamic_scale"]), self._scaler.schedule))
+            self._counters.assign([int(wrapper["step_counter"]), 0, 0, 0, 0, 0])
+
+    def get_weights(self) -> list[Any]:
+        """Copies of all ``variables`` as numpy arrays."""
+        return [variable.numpy() for variable in self.variables]
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Sets all ``variables``, or those of the inner optimizer alone (what a float32 run's optimizer gives)."""
+        variables = self.variables
+        if len(weights) not in (len(variables), len(variables) - len(self._variables)):
+            raise ValueError(
+                f"optimizer '{self.name}' has {len(variables)} variables, got {len(weights)} arrays. Build the "
+                "optimizer first with build(trainable_variables)."
+            )
+        for variable, weight in zip(variables, weights, strict=False):
+            variable.assign(weight)
+
+    def get_config(self) -> dict[str, Any]:
+        """The settings, from which :meth:`from_config` makes the same optimizer."""
+        config: dict[str, Any] = super().get_config()
+        for setting in _INNER_SETTINGS | {"loss_scale_factor"}:  # which the base class gives up to Keras 3.8
+            config.pop(setting, None)
+        return {**config, **self._settings}
+
 
 wrap = LossScaleOptimizer  #: the adapter's entry, for ``amp_tf.LossScaleOptimizer``
+
+
+def _apply(strategy: Any, optimizer: Any, method: str, gradients: Any, variables: Sequence[Any] | None) -> None:
+    """Makes the wrapped optimizer's step by the method that the loop called: a user's optimizer may override either.
+
+    With a strategy, its replicas make the step, each with its gradients, and the context is the cross-replica one.
+    """
+
+    def step(grads: Any) -> None:
+        if method == "apply_gradients" and variables is not None:
+            optimizer.apply_gradients(list(zip(grads, variables, strict=True)))
+        else:
+            optimizer.apply(grads, variables)
+
+    with scaled_step(), _sums_of_one(optimizer):
+        if strategy is None:
+            step(gradients)
+            return
+        # Keras 3.0.0 itself has its conditions outside of replicas
+        often = (getattr(optimizer, _ACCUMULATION, None), optimizer.use_ema and optimizer.ema_overwrite_frequency)
+        often = often if hasattr(optimizer, "_backend_update_step") else (None, None)
+        counts = tuple(map(keras.ops.convert_to_tensor, (_counter_of(optimizer), optimizer.iterations)))
+
+        def decide(*known: bool) -> Any:
+            place = len(known)
+            if place < len(often):
+                if not often[place]:
+                    return decide(*known, False)
+                is_due = tf.equal((counts[place] + 1) % often[place], 0)
+                return tf.cond(is_due, lambda: decide(*known, True), lambda: decide(*known, False))
+            with _decided(*known) if any(often) else contextlib.nullcontext():
+                strategy.extended.call_for_each_replica(step, args=(gradients,))
+            return tf.constant(0)
+
+        decide()
+
+
+_deciding = threading.Lock()
+
+
+@contextlib.contextmanager
+def _decided(updates: bool, overwrites: bool) -> Iterator[None]:
+    """Tells Keras the answers to the two conditions of its step, for accumulated gradients and for averages.
+
+    Where replicas meet in ``merge_call``, TensorFlow refuses to trace a step with such a condition inside a replica. So
+    both are asked before, in the cross-replica context, and Keras' own step is traced once for each answer.
+    """
+
+    def cond(predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+        is_of_averages = "_overwrite_model_variables_with_average_value" in then.__code__.co_names
+        return then() if (overwrites if is_of_averages else updates) else otherwise()
+
+    class Ops:
+        def __getattr__(self, name: str) -> Any:
+            return cond if name == "cond" else getattr(ops, name)
+
+    with _deciding:
+        ops, base_optimizer.ops = base_optimizer.ops, Ops()
+        try:
+            yield
+        finally:
+            base_optimizer.ops = ops
+
+
+@contextlib.contextmanager
+def _sums_of_one(optimizer: Any) -> Iterator[None]:
+    """Makes all-reduce the identity in the block, where there is one replica.
+
+    TensorFlow permanently registers a gradient for each sum over replicas, which holds the whole graph of the step: a
+    search that creates and drops models would keep them all in memory.
+    """
+    name = "_all_reduce_sum_gradients"
+    parts = _parts_of(optimizer) if replicas.count() == 1 else []
+    of_keras = [p for p in parts if getattr(getattr(type(p), name, None), "__module__", "").startswith("keras.")]
+    replaced = [part for part in of_keras if name not in vars(part)]
+    for part in replaced:
+        vars(part)[name] = list  # called with pairs; set so that Keras does not track it
+    try:
+        yield
+    finally:
+        for part in replaced:
+            vars(part).pop(name, None)  # already gone if another thread traced the same optimizer's step
+
+
+def _counter_of(optimizer: Any) -> Any:
+    """The variable that counts the optimizer's steps, accumulated ones included: ``_iterations`` since Keras 3.5."""
+    return optimizer._iterations if hasattr(optimizer, "_iterations") else optimizer.iterations
+
+
+def _parts_of(optimizer: Any) -> list[Any]:
+    """The optimizers that make the step: several in a MultiOptimizer."""
+    return optimizer.optimizers if isinstance(optimizer, _MULTI_OPTIMIZER) else [optimizer]
+
+
+def _scope_of(strategy: Any) -> contextlib.AbstractContextManager[Any]:
+    """The strategy's scope in which to create variables; a null context where it is entered already."""
+    if strategy is tf.distribute.get_strategy() or (
+        not tf.distribute.in_cross_replica_context() and tf.distribute.has_strategy()
+    ):
+        return contextlib.nullcontext()
+    return strategy.scope()  # type: ignore[no-any-return]

@@ -1,21 +1,182 @@
-"""The scalers of this process that scaled a loss, for the line at exit. Imports no TensorFlow.
+"""What loss scaling did in this process: the status of a scale, why steps were skipped, and the line at exit.
+
+Adapters read their variables into a :class:`Status`; the callback and the hooks log and raise what stands here. Imports
+no TensorFlow. Skipped steps are logged as warnings because absl hides INFO.
 
 The ledger keeps a scaler's variables alive: when the line is printed, a program's function with its loop has mostly
 returned, and its optimizer is gone. The variables are a few bytes; of very many scalers the oldest are only counted.
-
 Variables on a parameter server are not read at exit, because it may be gone.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import itertools
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-from amp_tf.loss_scaling.diagnosis import Status
+from amp_tf.errors import AmpError
 from amp_tf.reporting.facts import Curve
 
-_MOST = 64
+DEFAULT_MAX_SKIPS = 100
+_MOST_AT_FLOOR = 10  # skipped steps in a row, because a few bad batches can bring the scale to its floor
+
+
+class LossScaleError(AmpError, ArithmeticError):
+    """Training makes no progress: steps are skipped one after another, and a lower scale will not help."""
+
+
+class Cause(enum.Enum):
+    """Why the last steps were skipped; the value is what people read."""
+
+    OVERFLOW = "the scaled gradients overflow float16"
+    SUM = "the gradients are finite, but their norm or their sum over replicas is not"
+    GRADIENT = "the gradients are NaN or infinite although the scale is at its floor and the loss is finite"
+    LOSS = "the loss itself is NaN or infinite before it is scaled, so no loss scale can help"
+    DATA = "the input data or the labels hold NaN or infinities, so no loss scale can help"
+    RANGE = "the input data or the labels hold values beyond float16's 65504, so no loss scale can help"
+
+
+class SkipFacts(NamedTuple):
+    """What is known of the last skipped step."""
+
+    knows_gradients: bool = False  #: they were examined
+    has_nonfinite_gradient: bool = False  #: some gradient itself was NaN or infinite, not only their norm or sum
+    knows_data: bool = False  #: the loss was traced
+    has_nonfinite_data: bool = False  #: the loss was computed from NaN or infinities
+    has_large_data: bool = False  #: the loss was computed from values beyond float16's range
+
+
+NO_SKIP_FACTS = SkipFacts()
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """A wrapper's state as Python numbers: the fields of :class:`amp_tf.loss_scaling.schedule.State`, and three more.
+
+    ``nonfinite_losses_in_row`` is 0 where the loss was not seen in the same graph as the gradients.
+    """
+
+    scale: float
+    good_steps: int = 0
+    skipped: int = 0
+    skipped_in_row: int = 0
+    steps: int = 0
+    last_change: int = 0
+    nonfinite_losses_in_row: int = 0
+    min_scale: float = 0.0  #: the floor
+    nonfinite_variables: tuple[str, ...] = ()  #: of the last skipped step, in model order
+    last_skip: SkipFacts = dataclasses.field(default=NO_SKIP_FACTS, compare=False)  # in no checkpoint, unlike the rest
+
+    @classmethod
+    def of(
+        cls,
+        scale: float,
+        counters: Iterable[int],
+        schedule: object,
+        names: Iterable[str] = (),
+        last_skip: SkipFacts = NO_SKIP_FACTS,
+    ) -> Status:
+        """The status of a wrapper; counters are good_steps to nonfinite_losses_in_row, in their order."""
+        floor = float(getattr(schedule, "min_scale", 0.0))  # a scale that does not move has none
+        good, skipped, in_row, steps, change, losses = map(int, counters)
+        return cls(scale, good, skipped, in_row, steps, change, losses, floor, tuple(names), last_skip)
+
+    @property
+    def is_at_floor(self) -> bool:
+        """Whether the scale cannot back off further, and a step was made with it."""
+        return self.scale <= self.min_scale and self.steps > self.last_change
+
+    @property
+    def skipped_at_floor(self) -> int:
+        """How many steps in a row were skipped although the scale was at its floor."""
+        return min(self.skipped_in_row, self.steps - self.last_change) if self.is_at_floor else 0
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why the last step was skipped; ``None`` if it was not."""
+        return None if self.skipped_in_row == 0 else self.last_cause
+
+    @property
+    def last_cause(self) -> Cause:
+        """Why the last skipped step was skipped, however long ago."""
+        facts = self.last_skip
+        if self.nonfinite_losses_in_row > 0:
+            return Cause.DATA if facts.has_nonfinite_data else Cause.RANGE if facts.has_large_data else Cause.LOSS
+        if facts.knows_gradients and not facts.has_nonfinite_gradient:
+            return Cause.SUM
+        if self.is_at_floor:
+            return Cause.RANGE if facts.has_large_data else Cause.GRADIENT
+        return Cause.OVERFLOW
+
+
+def describe_backoff(before: Status, now: Status) -> str:
+    """One log line on the steps skipped between two looks at the same optimizer."""
+    skipped = now.skipped - before.skipped
+    steps = "1 step" if skipped == 1 else f"{skipped} steps"
+    return (
+        f"skipped {steps} ({now.skipped} of {now.steps} so far): {now.last_cause.value}; loss scale "
+        f"{format_scale(before.scale)} -> {format_scale(now.scale)}"
+    )
+
+
+def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScaleError | None:
+    """The error to raise if training is stuck: ``max_skips`` skipped steps in a row, or ten at the floor."""
+    if status.skipped_in_row < max_skips and status.skipped_at_floor < _MOST_AT_FLOOR:
+        return None
+    cause = status.cause
+    names = status.nonfinite_variables
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    what = (
+        f"{status.skipped_in_row} steps in a row were skipped, {status.skipped} of {status.steps} in all; "
+        f"the loss scale is {format_scale(status.scale)}"
+        + (" (its floor)" if status.is_at_floor else "")
+        + f"; {cause.value if cause else ''}"
+        + (f". Nonfinite gradients: {shown}" if names else "")
+    )
+    fix = _FIXES[cause or Cause.OVERFLOW]
+    if cause is Cause.LOSS and status.last_skip.knows_data:
+        fix = f"The input data of that step is finite. {fix.replace(_SUSPECT_DATA, '')}"
+    return LossScaleError(what, where="loss scaling", fix=fix)
+
+
+def format_scale(scale: float) -> str:
+    """A scale as people write it: ``2^15`` for powers of two, else a short decimal."""
+    mantissa, exponent = math.frexp(scale)
+    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{scale:g}"
+
+
+_SUSPECT_DATA = "NaN in the input data and labels, for "
+_FIXES = {
+    Cause.DATA: (
+        "Check the input data: look for NaN, empty rows and divisions by zero where it is read and normalized, for "
+        "instance with tf.debugging.assert_all_finite"
+    ),
+    Cause.RANGE: ("Scale the data and labels down, or set AMP_TF_PRECISION=bfloat16, which has float32's range"),
+    Cause.SUM: (
+        "The gradients explode: look at the learning rate, and clip by value before the norm is computed; the float32 "
+        "run overflows there as well"
+    ),
+    Cause.OVERFLOW: (
+        "Start from a smaller scale, LossScaleOptimizer(optimizer, initial_scale=…), or keep the layers of these "
+        "variables in float32 with AMP_TF_KEEP_FLOAT32"
+    ),
+    Cause.GRADIENT: (
+        "Look for a division by zero, log(0) or sqrt(0) in the layers of these variables, and for values beyond "
+        "float16's 65504, labels included. Keep these layers in float32 with AMP_TF_KEEP_FLOAT32, or set "
+        "AMP_TF_PRECISION=bfloat16, which has float32's range"
+    ),
+    Cause.LOSS: (
+        f"Look for {_SUSPECT_DATA}log(0) or a division by zero in the loss, and for a learning "
+        "rate so high that the float32 run diverges as well; run one batch with tf.debugging.enable_check_numerics()"
+    ),
+}
+
+
+_MOST = 64  # scalers
 _POINTS = 512  # of a curve; beyond that, every second one is dropped
 
 _lock = threading.Lock()
@@ -24,39 +185,20 @@ _entries: dict[int, _Entry] = {}
 _dropped = 0
 
 
+@dataclasses.dataclass
 class _Entry:
-    """One scaler.
-
-    Attributes:
-        label: names it.
-        read: returns its current status, or raises.
-        last: the state that was seen last, if any was.
-        points: (step, scale, skipped steps) of the looks so far.
-    """
-
-    def __init__(self, label: str, read: Callable[[], Status]) -> None:
-        self.label = label
-        self.read = read
-        self.last: Status | None = None
-        self.points: list[tuple[int, float, int]] = []
-
-    def note(self, status: Status) -> None:
-        """Records a status; of old points, every second one is dropped when there are too many."""
-        self.last = status
-        self.points.append((status.steps, status.scale, status.skipped))
-        if len(self.points) > _POINTS:
-            del self.points[1:-1:2]
+    label: str
+    read: Callable[[], Status]  # or raises
+    last: Status | None = None  # as it was seen last
+    points: list[tuple[int, float, int]] = dataclasses.field(default_factory=list)  # (step, scale, skipped steps)
 
 
 def enter(label: str, read: Callable[[], Status]) -> int:
-    """Adds a scaler that scaled its first loss.
+    """Adds a scaler that scaled its first loss; returns its number.
 
     Args:
         label: names it: the optimizer, until :func:`note_look` knows the model.
         read: returns its status; holds only its variables.
-
-    Returns:
-        Its number.
     """
     global _dropped
     with _lock:
@@ -68,18 +210,14 @@ def enter(label: str, read: Callable[[], Status]) -> int:
 
 
 def note_look(number: int | None, status: Status, label: str = "") -> None:
-    """Records what a monitor saw, which makes the scaler the latest.
-
-    Args:
-        number: from :func:`enter`; ``None`` for one that scaled nothing.
-        status: its state.
-        label: of the model that it trains.
-    """
+    """Records what was seen of a scaler, by its number from :func:`enter`, which makes it the latest."""
     with _lock:
         entry = _entries.pop(number, None) if number is not None else None
         if entry is not None and number is not None:
-            entry.note(status)
-            entry.label = label or entry.label
+            entry.last, entry.label = status, label or entry.label
+            entry.points.append((status.steps, status.scale, status.skipped))
+            if len(entry.points) > _POINTS:
+                del entry.points[1:-1:2]
             _entries[number] = entry
 
 
@@ -101,7 +239,15 @@ def _looks() -> list[tuple[_Entry, Status]]:
     """The scalers that made a step, each with its current status."""
     with _lock:
         entries = list(_entries.values())
-    return [(entry, status) for entry in entries if (status := _look(entry)) is not None and status.steps]
+    found = []
+    for entry in entries:
+        try:
+            status = entry.read()
+        except Exception:  # its devices are gone, as at the end of a cluster
+            status = entry.last or Status(1.0)
+        if status.steps:
+            found.append((entry, status))
+    return found
 
 
 def forget() -> None:
@@ -110,10 +256,3 @@ def forget() -> None:
     with _lock:
         _entries.clear()
         _dropped = 0
-
-
-def _look(entry: _Entry) -> Status | None:
-    try:
-        return entry.read()
-    except Exception:  # its devices are gone, as at the end of a cluster
-        return entry.last

@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from amp_tf.errors import CallOrderError
 from amp_tf.loss_scaling import check_settings, replicas
-from amp_tf.loss_scaling.call_order import CallOrder
-from amp_tf.loss_scaling.misuse import check_any, check_in_replica
-from amp_tf.loss_scaling.recognizing.usage import inner_call
-from amp_tf.loss_scaling.scaler import Memory, Scaler
-from amp_tf.loss_scaling.scaling_methods import StateMethods
+from amp_tf.loss_scaling.calls import inner_call
+from amp_tf.loss_scaling.finite import check_any
+from amp_tf.loss_scaling.scaler import Memory, Scaler, StateMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, ScheduleSettings, build_schedule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it even where it is not installed
+
+_THREE_LINES = """Write three lines in this order:
+    scaled_loss = scaler.scale(loss)                          # inside the GradientTape
+    gradients = scaler.unscale(tape.gradient(scaled_loss, variables))
+    scaler.step(apply, gradients)                             # apply(gradients) writes the variables"""
 
 
 class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
@@ -65,7 +69,6 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
             # good_steps, skipped, skipped_in_row, steps, last_change and nonfinite_losses of State
             self.counters = tf.Variable([0] * 6, trainable=False, dtype=tf.int64, name="loss_scale_counters")
         self._scaler = Scaler(schedule, Memory(self.current_loss_scale, self.counters), label=name)
-        self._order = CallOrder()
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def scale(self, loss: Any) -> Any:
@@ -77,7 +80,6 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         Returns:
             The same structure, float32 (float64 where it was).
         """
-        self._order.note_scale()
         return self._scaler.scale(loss)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -97,9 +99,14 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         if not self.schedule.skips_nonfinite:
             return gradients
         given = [_as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
-        unscaled = self._scaler.unscale(given)
-        self._order.note_unscale(given, unscaled)
-        return tf.nest.pack_sequence_as(gradients, unscaled)
+        if self._scaler.calls.were_returned(given):
+            raise _error("unscale() got gradients that it unscaled already: they would be divided twice")
+        if not self._scaler.calls.is_any_open():
+            raise _error(
+                "unscale() was called, but no loss was scaled since the last step: the gradients would be divided by a "
+                "scale that never multiplied them"
+            )
+        return tf.nest.pack_sequence_as(gradients, self._scaler.unscale_for_loop(given))
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def step(self, apply: Callable[..., Any], gradients: Any, *args: Any, **kwargs: Any) -> Any:
@@ -122,10 +129,14 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         if not self.schedule.skips_nonfinite:
             with tf.control_dependencies(_operations(apply(gradients, *args, **kwargs)) + self._scaler.note_finite()):
                 return tf.constant(True)
-        check_in_replica("step")
+        replicas.check_in_replica("step")
         flat = [_as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
         check_any(flat)
-        self._order.note_step(flat)
+        if not self._scaler.calls.is_any_unscaled():
+            raise _error("step() was called, but no gradients were unscaled since the last step")
+        if self._scaler.calls.were_given(flat) and not self._scaler.schedule.is_one:
+            raise _error("step() got gradients as unscale() was given them, still multiplied by the loss scale")
+        self._scaler.calls.note_step()
 
         def run(handed: Any) -> list[Any]:
             grads, (more, named) = handed
@@ -139,6 +150,10 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
             return [local for part in tf.nest.flatten(done) for local in strategy.experimental_local_results(part)]
 
         return self._scaler.step(flat, take, arguments=(args, kwargs))
+
+
+def _error(what: str) -> CallOrderError:
+    return CallOrderError(what, where="LossScaler", fix=_THREE_LINES)
 
 
 def _as_tensor(gradient: Any) -> Any:

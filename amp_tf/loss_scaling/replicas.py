@@ -15,19 +15,55 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+NO_LIMIT = float(tf.float32.max)  #: every finite loss is below it
+HOLD = float("-inf")  #: no loss is below it: whatever the step computes, variables stay as they are
+
 
 class Nonfinite(NamedTuple):
-    """What is nonfinite in a step.
+    """What is nonfinite in a step."""
+
+    gradients: Any  #: a boolean vector, an entry for each gradient. Any of them skips the step
+    loss: Any  #: a boolean scalar; it only explains
+    value: Any = 0.0  #: the loss itself, a float32 scalar, where a guard asks for it
+
+
+class Sight(NamedTuple):
+    """What a guard saw of a step."""
+
+    loss: float  #: summed over replicas as the strategy scales it; 0 where the step scales none
+    is_nonfinite: bool  #: any gradient, or any sum or norm of them that the optimizer needs
+    scale: float  #: the loss scale with which it was made
+
+
+class Guard:
+    """Lets somebody outside hold a training's steps back: two variables beside a scaler's state, in no checkpoint.
+
+    A scaler with a guard skips what it would skip without one, and besides a step whose loss is above a limit. It
+    writes down what it saw, so that the host may look at the batch before the next step, with all trained variables as
+    they were. To be made in the scope of the strategy that trains, before the step is traced.
 
     Attributes:
-        gradients: a boolean vector, an entry for each gradient. Any of them skips the step.
-        loss: a boolean scalar; it only explains.
-        value: the loss itself, a float32 scalar, where a guard asks for it; else zero.
+        limit: the loss above which a step is skipped; a float32 scalar variable.
+        seen: loss, whether gradients are not finite, and the loss scale; a float32 vector variable.
     """
 
-    gradients: Any
-    loss: Any
-    value: Any = 0.0
+    def __init__(self) -> None:
+        with tf.init_scope():
+            self.limit = tf.Variable(NO_LIMIT, trainable=False, dtype=tf.float32, name="loss_limit")
+            self.seen = tf.Variable([0.0, 0.0, 0.0], trainable=False, name="step_seen")
+
+    def judge(self, found: Nonfinite, scale: Any) -> Any:
+        """Whether to skip a step, of which all replicas agree what is nonfinite; writes down what is known of it."""
+        is_nonfinite = tf.reduce_any(found.gradients)
+        facts = tf.stack([found.value, tf.cast(is_nonfinite, tf.float32), scale])
+        self.seen.assign(facts, read_value=False)
+        return tf.logical_or(is_nonfinite, tf.logical_not(found.value <= self.limit))  # nan is not below
+
+    @staticmethod
+    def read(seen: Any) -> Sight:
+        """What a value of ``seen`` says. Waits for the device."""
+        loss, is_nonfinite, scale = seen.numpy().tolist()
+        return Sight(loss, bool(is_nonfinite), scale)
 
 
 def decide_together(
@@ -60,6 +96,16 @@ def decide_together(
     return _decide(judge(found), lambda: take(None, handed), lambda: skip(None, handed, found))
 
 
+def check_in_replica(method: str) -> None:
+    """Refuses a step that is made for all replicas at once.
+
+    Raises:
+        ValueError: it is called in the cross-replica context.
+    """
+    if tf.distribute.in_cross_replica_context():
+        raise ValueError(f"{method}() must be called in a replica context: from a function given to strategy.run().")
+
+
 def count() -> float:
     """How many replicas sum their gradients."""
     return float(tf.distribute.get_strategy().num_replicas_in_sync)
@@ -71,12 +117,7 @@ def on_each(strategy: Any, call: Callable[[Any], Any], handed: Any) -> Any:
 
 
 def sum_over(strategy: Any, compute: Callable[[Any], Any], handed: Any) -> Any:
-    """The sum over replicas of a tensor that each computes, inside ``take`` or ``skip``.
-
-    Args:
-        strategy, handed: the arguments of ``take`` or ``skip``.
-        compute: computes the tensor from one replica's ``handed``.
-    """
+    """The sum over replicas of a tensor that each computes from its ``handed``, inside ``take`` or ``skip``."""
     if strategy is not None:
         return strategy.reduce(tf.distribute.ReduceOp.SUM, on_each(strategy, compute, handed), axis=None)
     context = tf.distribute.get_replica_context()

@@ -1,23 +1,39 @@
-"""The loss scaler behind every library's ``LossScaleOptimizer`` and behind ``LossScaler``: scale, unscale, step.
+"""The one face of loss scaling: scale a loss, unscale gradients, make a step or skip it, show the state.
 
-What differs between them is who owns the variables (:class:`Memory`) and what a step does (a callable). Everything
-else, from the first multiplication to the last counter, is here.
+:class:`Scaler` is behind every library's ``LossScaleOptimizer`` and behind ``LossScaler``. What differs between them is
+who owns the variables (:class:`Memory`) and what a step does (a callable). Their public methods are
+:class:`StateMethods` and :class:`ScalingMethods`. Methods that a traced step calls are marked ``do_not_convert``:
+AutoGraph would rewrite them and all that they call, and warn where it cannot.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from amp_tf.loss_scaling import finite, ledger, replicas
-from amp_tf.loss_scaling.diagnosis import SkipFacts, Status
-from amp_tf.loss_scaling.guard import Guard
-from amp_tf.loss_scaling.misuse import check_any
-from amp_tf.loss_scaling.recognizing.usage import Gradients, Usage, is_inner_call, note_scale, scaled_step
-from amp_tf.loss_scaling.schedule import Schedule, State, check_scale
-from amp_tf.loss_scaling.skip_facts import NonfiniteVariables, data_of, find_facts, make_variable
+from amp_tf.loss_scaling.calls import Calls, Gradients, is_inner_call, note_place, note_scaled, places, scaled_step
+from amp_tf.loss_scaling.ledger import SkipFacts, Status
+from amp_tf.loss_scaling.schedule import DynamicScale, Schedule, State, check_scale
+
+_LEFT_ALONE = {
+    Gradients.LEFT_TO_LOOP: "get_scaled_loss was called without get_unscaled_gradients",
+    Gradients.NEVER_SCALED: (
+        "apply_gradients was called but the loss was never scaled, so small gradients are lost in float16"
+    ),
+}
+TWO_LINES = (
+    "Add two lines to the training step:\n"
+    "    scaled_loss = optimizer.scale_loss(loss)              # inside the GradientTape\n"
+    "    gradients = tape.gradient(scaled_loss, variables)     # then apply_gradients, which unscales\n"
+    "Where the loop is a library's, hand it a loss that is optimizer.scale_loss(loss), or set "
+    "AMP_TF_PRECISION=bfloat16, which needs no loss scale. Where the program scales its loss by hand, it divides the "
+    "gradients, too; TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0 then leaves its optimizer alone"
+)
 
 
 class Memory:
@@ -28,35 +44,23 @@ class Memory:
         *counters: int64 variables, scalars or vectors, that one after the other hold the rest of a :class:`State`.
         read: reads a variable as a tensor.
         explains: whether skipped steps are to be explained by more than the counters; not in TF1 graphs.
-
-    Attributes:
-        last_skip: the variable of :mod:`amp_tf.loss_scaling.skip_facts`, or ``None``. It is not part of the state.
     """
 
     def __init__(
-        self,
-        scale: Any,
-        *counters: Any,
-        read: Callable[[Any], Any] = tf.convert_to_tensor,
-        explains: bool = True,
+        self, scale: Any, *counters: Any, read: Callable[[Any], Any] = tf.convert_to_tensor, explains: bool = True
     ) -> None:
-        self.scale = scale
-        self.counters = counters
-        is_eager = tf.compat.v1.executing_eagerly_outside_functions()
-        self.last_skip = make_variable() if explains and is_eager else None
-        self._read = read
+        self.scale, self.counters, self._read = scale, counters, read
+        self.last_skip = None  # the facts on the last skipped step, in no checkpoint: nothing may track the variable
+        if explains and tf.compat.v1.executing_eagerly_outside_functions():
+            with tf.init_scope():
+                self.last_skip = tf.Variable([0] * len(SkipFacts._fields), trainable=False, name="last_skip")
 
     def read_scale(self) -> Any:
         """The scale: a float32 scalar tensor."""
         return self._read(self.scale)
 
     def assign_scale(self, value: Any) -> None:
-        """Sets the scale from the next step on; in a TF1 graph only to a number, in the default session.
-
-        Raises:
-            ConfigError: it is a number outside the range of scales, 2**-126 to 2**127.
-            ValueError: there is no default session.
-        """
+        """Sets the scale from the next step on; in a TF1 graph only to a number, in the default session."""
         check_scale(value)
         if tf.compat.v1.executing_eagerly_outside_functions():
             self.scale.assign(value)
@@ -80,20 +84,15 @@ class Memory:
     def status(
         self, schedule: Schedule, names: Iterable[str] = (), session: Any = None, is_at_exit: bool = False
     ) -> Status:
-        """The state as Python numbers.
+        """The state as Python numbers, with the names of variables whose gradients were nonfinite.
 
         Args:
-            schedule: of the scaler.
-            names: of variables whose gradients were nonfinite.
             session: a TF1 session to ask; none is needed with eager execution.
-            is_at_exit: whether the program is over.
-
-        Raises:
-            LookupError: the program is over, and the variables are on a parameter server, which may be gone.
+            is_at_exit: whether the program is over; then a parameter server is not asked (LookupError).
         """
         variables = [self.scale, *self.counters]
         if is_at_exit and "/job:ps" in str(getattr(self.scale, "device", "")):
-            raise LookupError("the variables are on a parameter server")
+            raise LookupError("the variables are on a parameter server, which may be gone")
         # Fetches the variables themselves, because reads cannot be added to a finalized graph.
         scale, *counters = [v.numpy() for v in variables] if session is None else session.run(variables)
         counts = [int(count) for vector in counters for count in vector.reshape(-1)]
@@ -108,65 +107,49 @@ class Scaler:
         schedule: how the scale moves.
         memory: where the state is kept.
         label: names it in the line at exit, unless it is that of a TF1 graph; empty for none.
-
-    Attributes:
-        label: as above.
-        nonfinite_variables: the variables whose gradients made the last step be skipped.
-        number: of its entry in the ledger; ``None`` as long as it has scaled no loss.
-        guard: what else may hold a step back; ``None`` for nothing.
     """
 
     def __init__(self, schedule: Schedule, memory: Memory, label: str = "") -> None:
-        self.schedule = schedule
-        self.memory = memory
-        self.usage = Usage()
-        self.nonfinite_variables = NonfiniteVariables()
-        self.number: int | None = None
-        self.guard: Guard | None = None
-        self.label = label
+        self.schedule, self.memory, self.label = schedule, memory, label
+        self.calls = Calls()
+        self.nonfinite_variables = finite.NonfiniteVariables()
+        self.number: int | None = None  #: of its entry in the ledger, once it has scaled a loss
+        self.guard: replicas.Guard | None = None  #: what else may hold a step back
+        self._loss = threading.local()
+        self._has_warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "number": None, "guard": None}  # a copy scales losses of its own
+        return {name: value for name, value in vars(self).items() if name != "_loss"} | {"number": None, "guard": None}
 
-    @property
-    def is_used(self) -> bool:
-        """Whether a loss was scaled, or gradients of one that the loop scaled by hand were applied."""
-        return self.usage.is_used
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _loss=threading.local())  # a copy scales losses of its own
 
-    def scale(self, loss: Any) -> Any:
-        """Multiplies a (nest of) loss by the scale, and remembers whether it was finite.
-
-        Returns:
-            The same structure, float32 (float64 where it was).
-        """
+    def scale(self, loss: Any, divides_in_step: bool = True) -> Any:
+        """Multiplies a (nest of) loss, and remembers whether it was finite and who is to divide the gradients."""
+        note_place()
         if not self.schedule.skips_nonfinite:
             return loss
         self._enter()
-        note_scale(loss, self.memory)
-        self.usage.note_scaled_loss(loss, data_of(loss) if self.memory.last_skip is not None else [])
-        return loss if self.schedule.is_one else finite.scale_loss(loss, self.memory.read_scale())
+        self.calls.note_scale(divides_in_step)
+        self._note_loss(loss)
+        if self.schedule.is_one:
+            return loss
+        scaled = finite.scale_loss(loss, self.memory.read_scale())
+        note_scaled(tf.nest.flatten(loss), tf.nest.flatten(scaled))
+        return scaled
 
     def decides(self, where: str) -> bool:
         """Whether a step is checked and perhaps skipped here: not where nothing is scaled, or another scaler decides.
 
-        Args:
-            where: names the optimizer.
-
-        Raises:
-            CallOrderError: another scaler decides, and this one has scaled the loss, too.
+        Raises a CallOrderError if another scaler decides, and the optimizer that is named has scaled the loss, too.
         """
         if is_inner_call():
-            self.usage.check_alone(where)
+            self.calls.check_alone(where)
             return False
         return self.schedule.skips_nonfinite
 
     def unscale(self, gradients: Iterable[Any], is_scaled: Callable[[int], bool] = lambda place: True) -> list[Any]:
-        """Gradients divided by the scale.
-
-        Args:
-            gradients: tensors, ``tf.IndexedSlices`` or ``None``.
-            is_scaled: whether the gradient at a place was scaled at all; the others stay.
-        """
+        """Gradients divided by the scale, those at places that were not scaled unchanged."""
         if self.schedule.is_one:
             return list(gradients)
         scale = self.memory.read_scale()
@@ -174,49 +157,40 @@ class Scaler:
 
     def unscale_for_loop(self, gradients: Iterable[Any]) -> list[Any]:
         """Divides gradients for a loop that unscales them itself; the step then takes them unchanged."""
-        if not self.schedule.skips_nonfinite:
-            return list(gradients)
-        self.usage.note_unscaled_gradients()
         given = list(gradients)
-        self.usage.warn_of_meeting(given, self.memory.scale, "the training loop")
-        return self.unscale(given)
+        if not self.schedule.skips_nonfinite:
+            return given
+        unscaled = self.unscale(given)
+        self.calls.note_unscale(given, unscaled)
+        return unscaled
 
     def unscaled(
         self,
         gradients: Sequence[Any],
         variables: Sequence[Any],
+        where: str,
+        fix: str = TWO_LINES,
         is_scaled: Callable[[int], bool] = lambda place: True,
-        **judging: Any,
     ) -> list[Any]:
-        """The gradients of a step, divided by the scale if they are still scaled; see :meth:`Usage.judge`.
+        """The gradients of a step, divided by the scale if they are still scaled (:mod:`amp_tf.loss_scaling.calls`).
 
-        Args:
-            gradients: anything that TensorFlow makes tensors of, ``tf.IndexedSlices`` or ``None``.
-            variables: the gradients' variables.
-            is_scaled: as for :meth:`unscale`.
-            **judging: ``by_hand``, ``where`` and ``fix``.
+        Warns once where no loss was scaled; ``where`` names the optimizer, and ``fix`` says what to do.
         """
         given = [finite.as_tensor(gradient, v) for gradient, v in zip(gradients, variables, strict=True)]
-        kind = self.usage.judge(given, self.memory.scale, variables=variables, **judging)
+        kind = self.calls.judge(given)
         if kind is not Gradients.NEVER_SCALED:
             self._enter()
-        if kind is not Gradients.SCALED:
-            return given
-        self.usage.warn_of_meeting(given, self.memory.scale, judging["where"])
-        return self.unscale(given, is_scaled)
+        if kind in _LEFT_ALONE and not self._has_warned:
+            self._has_warned = True
+            what = _LEFT_ALONE[kind]
+            logging.warning("amp_tf: %s: %s; the gradients are applied as they are. %s", where, what, fix)
+        return self.unscale(given, is_scaled) if kind is Gradients.SCALED else given
 
     def unscaled_pairs(self, pairs: Sequence[tuple[Any, Any]], **judging: Any) -> list[tuple[Any, Any]]:
-        """As :meth:`unscaled`, for pairs of gradient and variable.
-
-        The division is left to the loop, as with the wrappers of tf_keras and TF1 themselves.
-
-        Raises:
-            ValueError: there is no pair.
-        """
+        """As :meth:`unscaled`, for pairs of gradient and variable, of which there must be one."""
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
-        check_any(gradients)
-        given = self.unscaled(gradients, variables, by_hand=Gradients.UNSCALED_BY_LOOP, **judging)
-        return list(zip(given, variables, strict=True))
+        finite.check_any(gradients)
+        return list(zip(self.unscaled(gradients, variables, **judging), variables, strict=True))
 
     def step(
         self,
@@ -232,11 +206,11 @@ class Scaler:
 
         Args:
             gradients: unscaled; those that are ``None`` stay so.
-            take: makes the step; called with the strategy, or ``None`` where each replica decides alone, and the
-                gradients. It may return operations, which a TF1 graph runs with the step.
+            take: makes the step, as in :func:`amp_tf.loss_scaling.replicas.decide_together`; called with the gradients,
+                or (gradients, arguments) where there are further ones, each replica's own.
             norm_clip, headroom: as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`.
             variables: what the gradients are for, so that a skipped step can name them.
-            arguments: a nest of further arguments of ``take``, each replica's own; it then gets (gradients, arguments).
+            arguments: a nest of further arguments.
 
         Returns:
             Whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
@@ -253,7 +227,10 @@ class Scaler:
 
         def skipped(strategy: Any, handed: Any, found: replicas.Nonfinite) -> list[Any]:
             state = self.schedule.after_nonfinite(self.memory.load(), finite.TENSORS, found.loss)
-            noted = [*self._note_facts(strategy, handed), *self.nonfinite_variables.note(found, trained)]
+            noted = self.nonfinite_variables.note(found.gradients, trained)
+            if self.memory.last_skip is not None:
+                facts = replicas.sum_over(strategy, lambda mine: finite.find_facts(mine[0], mine[2]), handed)
+                noted.append(self.memory.last_skip.assign(facts, read_value=False))
             return [*self.memory.store(state), *noted]
 
         def judged(found: replicas.Nonfinite) -> Any:
@@ -261,18 +238,12 @@ class Scaler:
                 return tf.reduce_any(found.gradients)
             return self.guard.judge(found, self.memory.read_scale())
 
-        is_loss_nonfinite, data, parts = self.usage.take_loss()
+        flag, data, parts = self._take_loss()
         value = finite.total(parts) if self.guard is not None else 0.0
+        is_loss_nonfinite = tf.constant(False) if flag is None else flag
         found = replicas.Nonfinite(finite.find_nonfinite(present, norm_clip, headroom), is_loss_nonfinite, value)
         with scaled_step():
             return replicas.decide_together(found, [present, arguments, data], take=taken, skip=skipped, judge=judged)
-
-    def _note_facts(self, strategy: Any, handed: Any) -> list[Any]:
-        """Records what explains a skipped step; ``handed`` is each replica's gradients, arguments and data."""
-        if self.memory.last_skip is None:
-            return []
-        facts = replicas.sum_over(strategy, lambda mine: find_facts(mine[0], mine[2]), handed)
-        return [self.memory.last_skip.assign(facts, read_value=False)]
 
     def status(self, session: Any = None) -> Status:
         """The state as Python numbers; see :meth:`Memory.status`."""
@@ -282,7 +253,97 @@ class Scaler:
         """Counts a step that was applied; returns operations."""
         return self.memory.store(self.schedule.after_finite(self.memory.load(), finite.TENSORS))
 
+    def _note_loss(self, loss: Any) -> None:
+        """Remembers of this graph's losses whether any was nonfinite, and the data that they are computed from."""
+        flag = finite.is_nonfinite(loss)
+        before, data, parts = self._take_loss()
+        flag = flag if before is None else tf.logical_or(flag, before)
+        data = [*data, *(finite.data_of(loss) if self.memory.last_skip is not None else [])]
+        self._loss.noted = (places()[0], flag, data, [*parts, *tf.nest.flatten(loss)])
+
+    def _take_loss(self) -> tuple[Any, list[Any], list[Any]]:
+        """What is remembered of the losses scaled in this graph, which is then forgotten."""
+        graph, flag, data, parts = getattr(self._loss, "noted", (None, None, [], []))
+        self._loss.noted = (None, None, [], [])
+        return (flag, data, parts) if graph is places()[0] else (None, [], [])
+
     def _enter(self) -> None:
         if self.number is None and self.label and self.memory.last_skip is not None:
             memory, schedule = self.memory, self.schedule
             self.number = ledger.enter(self.label, lambda: memory.status(schedule, is_at_exit=True))
+
+
+class StateMethods:
+    """Methods that show and set the state of a :class:`Scaler`."""
+
+    _scaler: Scaler
+
+    @property
+    def loss_scale(self) -> Any:
+        """The scale now, a float32 variable.
+
+        Assigning a number takes effect at the next step, also in traced ones; in a TF1 graph in the default session.
+
+        Raises:
+            ConfigError: it is set to a number outside the range of scales, 2**-126 to 2**127.
+        """
+        return self._scaler.memory.scale
+
+    @loss_scale.setter
+    def loss_scale(self, value: float) -> None:
+        self._scaler.memory.assign_scale(value)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The settings of the scale; fixed, because traced steps hold them."""
+        return self._scaler.schedule
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the scale moves."""
+        return isinstance(self.schedule, DynamicScale)
+
+    def status(self, session: Any = None) -> Status:
+        """The state as Python numbers. Waits for the device: for callbacks and people, not for traced steps.
+
+        Args:
+            session: the session of a TF1 graph to ask; none is needed with eager execution.
+        """
+        return self._scaler.status(session)
+
+
+class ScalingMethods(StateMethods):
+    """Methods that scale and unscale; mixed in front of the library's class, whose methods they replace."""
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def scale_loss(self, loss: Any) -> Any:
+        """The loss times the scale: what the tape, or ``tf.gradients``, differentiates; the step then unscales.
+
+        Args:
+            loss: a floating-point tensor of any shape, or a nest of them.
+
+        Returns:
+            The same structure, float32 (float64 where it was).
+        """
+        return self._scaler.scale(loss)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def get_scaled_loss(self, loss: Any) -> Any:
+        """Scales a loss for loops that call :meth:`get_unscaled_gradients`, as with tf_keras.
+
+        Args:
+            loss: a tensor, a nest of them, or a callable without arguments that returns one; the result is then a
+                callable too.
+        """
+        if callable(loss):
+            return lambda: self._scaler.scale(loss(), divides_in_step=False)
+        return self._scaler.scale(loss, divides_in_step=False)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
+        """Divides gradients by the scale; ``apply_gradients`` then takes them unchanged.
+
+        Args:
+            grads: tensors, ``tf.IndexedSlices`` or ``None``.
+        """
+        return self._scaler.unscale_for_loop(grads)

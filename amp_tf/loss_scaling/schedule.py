@@ -59,39 +59,27 @@ class ScheduleSettings(TypedDict, total=False):
 class State(NamedTuple):
     """What a schedule remembers between steps: Python numbers, or scalar tensors.
 
-    Attributes:
-        scale: the factor on the loss; float32.
-        good_steps: finite steps since the scale last changed or a step was skipped (the growth tracker); if negative,
-            how many back-offs are to be undone; int64.
-        skipped: skipped steps in all; int64.
-        skipped_in_row: skipped steps since the last finite one; int64.
-        steps: steps in all, skipped ones included; int64.
-        last_change: the value of ``steps`` when the scale last changed, 0 if it never did; int64.
-        nonfinite_losses: in the last run of skipped steps, how many at its end had a nonfinite loss; a finite step
-            keeps it, so that the last skip can be explained later; int64.
+    ``good_steps`` is the growth tracker. ``nonfinite_losses`` outlives finite steps, so that the last skip can be
+    explained later.
     """
 
-    scale: Any
-    good_steps: Any = 0
-    skipped: Any = 0
-    skipped_in_row: Any = 0
-    steps: Any = 0
-    last_change: Any = 0
-    nonfinite_losses: Any = 0
+    scale: Any  #: the factor on the loss; float32, all others int64
+    good_steps: Any = 0  #: finite steps since the last change or skip; if negative, how many back-offs are to be undone
+    skipped: Any = 0  #: steps in all
+    skipped_in_row: Any = 0  #: since the last finite step
+    steps: Any = 0  #: in all, skipped ones included
+    last_change: Any = 0  #: the value of ``steps`` when the scale last changed
+    nonfinite_losses: Any = 0  #: in the last run of skipped steps, how many at its end had a nonfinite loss
 
 
 class Maths(NamedTuple):
     """The functions that a schedule computes with.
 
-    Attributes:
-        where: ``where(condition, a, b)``, elementwise choice.
-        equal: whether two numbers are the same; ``==`` on tensors means identity in a TF1 graph.
-        minimum, maximum: of two numbers.
-        float32: rounds a product to float32, so that Python numbers have the same bits as TensorFlow's.
+    ``float32`` rounds a product, so that Python numbers have the same bits as TensorFlow's.
     """
 
     where: Callable[[Any, Any, Any], Any]
-    equal: Callable[[Any, Any], Any]
+    equal: Callable[[Any, Any], Any]  #: ``==`` on tensors means identity in a TF1 graph
     minimum: Callable[[Any, Any], Any]
     maximum: Callable[[Any, Any], Any]
     float32: Callable[[Any], Any]
@@ -107,13 +95,9 @@ PYTHON = Maths(
 
 
 class Schedule(abc.ABC):
-    """What the three schedules share: they count steps, and skip nonfinite ones.
+    """What the three schedules share: they count steps, and skip nonfinite ones."""
 
-    Attributes:
-        skips_nonfinite: whether a step with nonfinite gradients is skipped; if not, gradients need no check at all.
-    """
-
-    skips_nonfinite: ClassVar[bool] = True
+    skips_nonfinite: ClassVar[bool] = True  #: if not, gradients need no check at all
 
     @property
     def is_one(self) -> bool:
@@ -149,11 +133,9 @@ class NoScale(Schedule):
     skips_nonfinite: ClassVar[bool] = False
 
     def initial_state(self) -> State:
-        """A scale of 1, which stays."""
         return State(scale=1.0)
 
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
-        """Counts the step."""
         return state._replace(steps=state.steps + 1)
 
     def after_nonfinite(self, state: State, maths: Maths = PYTHON, is_loss_nonfinite: Any = False) -> State:
@@ -165,11 +147,7 @@ class NoScale(Schedule):
 class FixedScale(Schedule):
     """One scale for the whole training, without a floor; nonfinite steps are skipped and counted.
 
-    Attributes:
-        scale: the factor on the loss, between 2^-126 and 2^127.
-
-    Raises:
-        ConfigError: the scale is outside that range.
+    Raises a ConfigError where the scale is not between 2^-126 and 2^127.
     """
 
     scale: float
@@ -182,7 +160,6 @@ class FixedScale(Schedule):
         return self.scale == 1.0
 
     def initial_state(self) -> State:
-        """The one scale."""
         return State(scale=PYTHON.float32(self.scale))
 
 
@@ -190,27 +167,16 @@ class FixedScale(Schedule):
 class DynamicScale(Schedule):
     """A scale as large as the gradients allow: grows after many finite steps, backs off after a nonfinite one.
 
-    Attributes:
-        initial_scale: the first scale. A high one is good: it decreases in a few steps but grows slowly.
-        growth_steps: finite steps in a row before the scale grows.
-        growth_factor: what the scale is multiplied by then; above 1.
-        backoff_factor: what the scale is multiplied by after a nonfinite step; between 0 and 1.
-        hysteresis: the scale backs off from this many nonfinite steps in a row on. 1 backs off at once; all nonfinite
-            steps are skipped in any case.
-        min_scale: the floor; at least 2^-126, the smallest normal float32.
-        max_scale: the ceiling; at most 2^127, the largest power of two in float32.
-
-    Raises:
-        ConfigError: a setting is outside its range, or the initial scale is not between floor and ceiling.
+    Raises a ConfigError where a setting is outside its range, or the initial scale not between floor and ceiling.
     """
 
-    initial_scale: float = DEFAULT_INITIAL_SCALE
-    growth_steps: int = DEFAULT_GROWTH_STEPS
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    hysteresis: int = 1
-    min_scale: float = DEFAULT_MIN_SCALE
-    max_scale: float = DEFAULT_MAX_SCALE
+    initial_scale: float = DEFAULT_INITIAL_SCALE  #: a high one is good: it decreases in a few steps but grows slowly
+    growth_steps: int = DEFAULT_GROWTH_STEPS  #: finite steps in a row before the scale grows
+    growth_factor: float = 2.0  #: what it is multiplied by then; above 1
+    backoff_factor: float = 0.5  #: what it is multiplied by after a nonfinite step; between 0 and 1
+    hysteresis: int = 1  #: it backs off from this many nonfinite steps in a row on; all are skipped in any case
+    min_scale: float = DEFAULT_MIN_SCALE  #: the floor; at least 2^-126, the smallest normal float32
+    max_scale: float = DEFAULT_MAX_SCALE  #: the ceiling; at most 2^127, the largest power of two in float32
 
     def __post_init__(self) -> None:
         _check_range("min_scale", self.min_scale, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
@@ -224,7 +190,6 @@ class DynamicScale(Schedule):
             raise invalid(self.backoff_factor, f"{_WHERE}backoff_factor", "a number above 0 and below 1")
 
     def initial_state(self) -> State:
-        """The initial scale."""
         return State(scale=PYTHON.float32(self.initial_scale))
 
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
@@ -295,22 +260,13 @@ def build_schedule(
 
 
 def check_scale(value: object) -> None:
-    """Refuses a number that cannot be a loss scale; other values, such as tensors, pass.
-
-    Raises:
-        ConfigError: it is outside the range of scales, 2**-126 to 2**127.
-    """
+    """Raises a ConfigError for a number outside of 2**-126 to 2**127; other values, such as tensors, pass."""
     if isinstance(value, numbers.Real) and not _is_usable(float(value)):
         raise invalid(value, f"{_WHERE}loss_scale", f"numbers from {_SMALLEST_NORMAL:g} to {DEFAULT_MAX_SCALE:g}")
 
 
 def usable_scale(scale: float, schedule: Schedule) -> float:
-    """A scale read from a file; the schedule's first one where the file's cannot be used.
-
-    Args:
-        scale: what Keras' own wrapper saved; it may have collapsed to zero or grown to infinity.
-        schedule: of the optimizer that loads it.
-    """
+    """A scale that Keras' own wrapper saved; the first one where that collapsed to zero or grew to infinity."""
     return scale if _is_usable(scale) else float(schedule.initial_state().scale)
 
 

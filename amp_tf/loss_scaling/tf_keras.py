@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -12,16 +11,9 @@ from tf_keras.src.mixed_precision import loss_scale_optimizer as keras_wrappers
 from tf_keras.src.optimizers import utils as optimizer_utils
 
 from amp_tf.loss_scaling import finite, replicas
-from amp_tf.loss_scaling.misuse import check_in_replica, check_not_scaled
-from amp_tf.loss_scaling.saved_scale import SavedScale
-from amp_tf.loss_scaling.scaler import Memory, Scaler
-from amp_tf.loss_scaling.scaling_methods import InnerSettings, ScalingMethods, accepted
-from amp_tf.loss_scaling.schedule import (
-    DEFAULT_GROWTH_STEPS,
-    DEFAULT_INITIAL_SCALE,
-    Schedule,
-    build_schedule,
-)
+from amp_tf.loss_scaling.adapters import InnerSettings, SavedScale, accepted, check_not_scaled
+from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods
+from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, Schedule, build_schedule
 
 
 class _ScaleVariables(keras_wrappers._DynamicLossScaleState):  # type: ignore[misc]
@@ -81,11 +73,10 @@ class _Scaling(ScalingMethods):
 
     @property
     def _place(self) -> str:
-        """The name of the user's optimizer, for messages."""
-        return f"{type(self._optimizer).__name__} optimizer"
+        return f"{type(self._optimizer).__name__} optimizer"  # for messages
 
     def _prepare(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        check_in_replica("apply_gradients")
+        replicas.check_in_replica("apply_gradients")
         keras_wrappers._raise_if_strategy_unsupported()
         pairs = list(optimizer_utils.filter_empty_gradients(pairs))
         return self._scaler.unscaled_pairs(pairs, where=self._place)
@@ -93,49 +84,32 @@ class _Scaling(ScalingMethods):
     def _decide(self, pairs: list[tuple[Any, Any]], name: str | None) -> Any:
         """Checks gradients that are summed over replicas, and takes the inner optimizer's step or skips it."""
         method = self._optimizer.apply_gradients
-        variables = [variable for _, variable in pairs]
+        gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         self._scaler.nonfinite_variables.watch(variables)
 
         def take(gradients: Any) -> Any:
             return method(list(zip(gradients, variables, strict=True)), **accepted(method, name=name))
 
         def on_each(strategy: Any, gradients: Any) -> Any:
-            with _handing_on(self._optimizer, self._sums):
+            # The sums were made already. A user's apply_gradients may have no argument for that, or not pass it on.
+            own = vars(self._optimizer)
+            before = {name: own[name] for name in self._sums if name in own}
+            own.update(dict.fromkeys(self._sums, lambda pairs: pairs))
+            try:
                 return replicas.on_each(strategy, take, gradients)
+            finally:
+                for name in self._sums:
+                    del own[name]
+                own.update(before)
 
-        return self._scaler.step(
-            [gradient for gradient, _ in pairs],
-            on_each,
-            norm_clip=finite.NormClip.of([self._optimizer]),
-            variables=variables,
-        )
+        norm_clip = finite.NormClip.of([self._optimizer])
+        return self._scaler.step(gradients, on_each, norm_clip=norm_clip, variables=variables)
 
 
 def _summed(aggregate: Callable[[Any], Any], pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Gradients summed over replicas; with one replica unchanged, because TensorFlow would keep them alive."""
     is_alone = replicas.count() == 1 and aggregate.__module__.startswith("tf_keras.")
     return pairs if is_alone else list(aggregate(pairs))
-
-
-@contextlib.contextmanager
-def _handing_on(optimizer: Any, methods: Iterable[str]) -> Iterator[None]:
-    """Makes methods of an optimizer return gradients unchanged in the block, because they were called already.
-
-    Its ``apply_gradients`` may be a user's, which has no argument for that, or does not pass it on.
-
-    Args:
-        optimizer: the inner one.
-        methods: their names; each takes and returns pairs of gradient and variable.
-    """
-    own = vars(optimizer)
-    before = {name: own[name] for name in methods if name in own}
-    own.update(dict.fromkeys(methods, lambda pairs: pairs))
-    try:
-        yield
-    finally:
-        for name in methods:
-            del own[name]
-        own.update(before)
 
 
 @tf_keras.saving.register_keras_serializable(package="amp_tf")
@@ -157,8 +131,8 @@ class LossScaleOptimizer(_Scaling, InnerSettings, keras_wrappers.LossScaleOptimi
     _inner = "_optimizer"
     _sums = ("aggregate_gradients",)
 
-    def build(self, var_list: Iterable[Any]) -> None:
-        """Creates all variables before the first step, which TensorFlow would otherwise trace twice."""
+    def build(self, var_list: Iterable[Any]) -> None:  # before the first step, which would otherwise be traced twice
+        """Creates all variables."""
         variables = list(var_list)
         self._optimizer.build(variables)
         self._scaler.nonfinite_variables.watch(variables)
@@ -216,15 +190,12 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
     ) -> Any:
-        """Applies one step, or skips it.
+        """Applies one step, or skips it; in a TF1 graph returns the operation to run.
 
         Args:
             grads_and_vars: pairs of gradient and variable.
             name: of the operation.
             experimental_aggregate_gradients: whether to sum the gradients over replicas.
-
-        Returns:
-            In a TF1 graph the operation to run.
         """
         inner = self._optimizer
         if not self._scaler.decides(self._place):

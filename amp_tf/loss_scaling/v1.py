@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
-from amp_tf.loss_scaling.misuse import check_in_replica, check_not_scaled
-from amp_tf.loss_scaling.recognizing.usage import inner_call
-from amp_tf.loss_scaling.scaler import Memory, Scaler
-from amp_tf.loss_scaling.scaling_methods import ScalingMethods, accepted
+from amp_tf.loss_scaling.adapters import accepted, check_not_scaled
+from amp_tf.loss_scaling.calls import inner_call
+from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, Schedule, build_schedule
 
 _v1: Any = tf.compat.v1
@@ -25,20 +24,6 @@ _COMPUTE = (
     "amp_tf.LossScaleOptimizer(optimizer) and give optimizer.scale_loss(loss) to tf.gradients. If the program scales "
     "its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0"
 )
-
-
-@contextlib.contextmanager
-def _back_in(scope: str) -> Iterator[None]:
-    """Re-enters, inside a condition, the name scope around it: checkpoints know variables by their names.
-
-    Args:
-        scope: as ``tf.Graph.get_name_scope`` gives it.
-    """
-    if tf.executing_eagerly():
-        yield
-        return
-    with _v1.get_default_graph().name_scope(f"{scope}/" if scope else None):
-        yield
 
 
 class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
@@ -63,16 +48,12 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         """
         if tf.compat.v1.executing_eagerly_outside_functions() or tf.distribute.has_strategy():
             return tf.convert_to_tensor(variable)
-        first = self.schedule.initial_state().scale if variable is self.scale else [0] * 5
+        first = self.schedule.initial_state().scale if variable is self.scale else [0] * variable.shape.num_elements()
         first = 0 if variable is self.good_steps else first
         return tf.cond(variable.is_initialized(), variable.read_value, lambda: tf.constant(first, variable.dtype))
 
     def update(self, grads: Any) -> Any:
-        """Refused: the wrapper decides on scale and step in one condition.
-
-        Raises:
-            ConfigError: always; TensorFlow's own wrapper calls it, so this scale was passed to that one.
-        """
+        """Refused with a ConfigError: TensorFlow's own wrapper calls it, so this scale was passed to that one."""
         raise ConfigError(
             "this loss scale works only inside amp_tf's own wrapper",
             where="tf.compat.v1 loss scale",
@@ -130,20 +111,17 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
-        """Applies one step, or skips it.
+        """Applies one step of pairs of gradient and variable, or skips it.
 
         Args:
-            grads_and_vars: pairs of gradient and variable, from ``compute_gradients``.
+            grads_and_vars: from ``compute_gradients``.
             global_step: a variable to increment when the step is taken.
             name: of the operation.
 
         Returns:
             The operation to run; with eager execution, whether the step was taken.
-
-        Raises:
-            ValueError: there are no gradients, or it is called outside a replica.
         """
-        check_in_replica("apply_gradients")
+        replicas.check_in_replica("apply_gradients")
         if not self._scaler.decides(self._optimizer.get_name()):
             return self._apply(grads_and_vars, global_step=global_step, name=name)
         pairs = self._take_pairs(grads_and_vars)
@@ -152,10 +130,12 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         def step(gradients: Any) -> Any:
             return self._apply(list(zip(gradients, variables, strict=True)), global_step=global_step)
 
+        # inside the condition, the name scope around it: checkpoints know variables by their names
         scope = "" if tf.executing_eagerly() else _v1.get_default_graph().get_name_scope()
 
         def take(strategy: Any, gradients: Any) -> Any:
-            with _back_in(scope):
+            back = contextlib.nullcontext if tf.executing_eagerly() else _v1.get_default_graph().name_scope
+            with back(f"{scope}/" if scope else None):
                 done = replicas.on_each(strategy, step, gradients)
                 return done if strategy is None else strategy.group(done)
 
@@ -173,16 +153,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
         For an inner optimizer whose step cannot be built inside a condition, as :meth:`apply_gradients` builds it: what
         does not depend on gradients (``global_step``, weight decay, decaying moments) happens in each step. Only
-        without a strategy, because each replica checks its own gradients.
-
-        Args:
-            grads_and_vars: as for :meth:`apply_gradients`.
-
-        Returns:
-            The operation to run.
-
-        Raises:
-            ValueError: there are no gradients.
+        without a strategy, because each replica checks its own gradients. Returns the operation to run.
         """
         pairs = self._take_pairs(grads_and_vars)
         given = [gradient for gradient, _ in pairs]
@@ -200,11 +171,9 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         return self._optimizer.get_slot_names()  # type: ignore[no-any-return]
 
     def delegate_to(self, base_methods: Mapping[str, Any]) -> None:
-        """Makes the wrapper call given methods of the base class in place of the inner optimizer's own.
+        """Makes the wrapper call ``compute_gradients`` and ``apply_gradients`` as given here, of the base class.
 
-        Args:
-            base_methods: ``compute_gradients`` and ``apply_gradients`` of ``tf.compat.v1.train.Optimizer``. They are
-                called in place of the inner optimizer's own, which may override them and has been called already.
+        The inner optimizer may override them, and its own have been called already.
         """
         self._base_methods = base_methods
 
@@ -219,7 +188,6 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             return method(pairs, **accepted(method, **keywords))
 
     def _inner_method(self, name: str) -> Callable[..., Any]:
-        """A method of the wrapped optimizer."""
         if name in self._base_methods:
             return functools.partial(self._base_methods[name], self._optimizer)
         return getattr(self._optimizer, name)  # type: ignore[no-any-return]

@@ -369,19 +369,8 @@ MULTIPLIED = Trait(
     TanhGrad Xdivy""",
     SCALING,
 )
-#: In which power of a factor on their inputs ops give their results: of both together, of the first over the second,
-#: of the largest, of the first as it is, and of that to an exponent.
-MULTIPLYING = Trait("BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum MatMul Mul MulNoNan")
+#: Quotients.
 DIVIDING = Trait("Div DivNoNan RealDiv Xdivy")
-#: Ops whose values change each other, or decide by each other.
-MEETING = Trait("ClipByValue Maximum Minimum Select SelectV2", COMPARISONS, ADDING)
-GATHERING = Trait("ConcatV2 Pack", MEETING)
-SHAPING = Trait("Cast Fill Tile", UNCHANGED)
-EXPONENTS = {"Square": 2.0, "L2Loss": 2.0, "Sqrt": 0.5, "Rsqrt": -0.5, "Reciprocal": -1.0, "Inv": -1.0}
-#: Ops that return what branches and loops do, or what lists hold, by parts of their names.
-HOLDERS = ("If", "Case", "While", "Stateless", "TensorList")
-#: Ops whose result says nothing of the factor on what they read.
-WITHOUT_FACTOR = Trait("Merge Sign ZerosLike")
 #: Ops that hand several values on, each as it came.
 IDENTITIES = Trait("IdentityN")
 #: Ops of which the result is bounded, normalized or a square: it does not show how large an offset was.

@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.all_reduce import scale as all_reduce_scale
 from amp_tf.hooks.all_reduce import sums as all_reduce
 from amp_tf.hooks.process import notices
 from tests.hooks import running
@@ -85,7 +84,7 @@ def test_a_spoilt_batch_is_skipped_on_all_replicas_and_training_goes_on(run: Any
 
 @pytest.mark.parametrize("bound", [0.0, 1e-45, 1.2e-38, 1e-12, 1.0, 65504.0, 1e30, 3.4e38])
 def test_scales_are_exact_and_bring_the_bound_below_2_to_the_15(bound: float) -> None:
-    before, after = (float(part[0]) for part in all_reduce_scale.scales(tf.constant([bound])))
+    before, after = (float(part[0]) for part in all_reduce.scales(tf.constant([bound])))
     assert before * after == 1.0
     assert np.frexp(before)[0] == 0.5  # a power of two
     assert bound * before < 2.0**15
@@ -95,7 +94,7 @@ def test_scales_are_exact_and_bring_the_bound_below_2_to_the_15(bound: float) ->
 
 @pytest.mark.parametrize("bound", [np.inf, np.nan])
 def test_scales_of_a_nonfinite_bound_are_finite(bound: float) -> None:
-    before, after = (float(part[0]) for part in all_reduce_scale.scales(tf.constant([bound])))
+    before, after = (float(part[0]) for part in all_reduce.scales(tf.constant([bound])))
     assert before * after == 1.0
 
 

@@ -1,15 +1,20 @@
-"""Every wrapper, and the scaler for bare loops, shows and sets its state alike and refuses misuse in the same words."""
+"""Cases 27 and 30: every wrapper, and the scaler for bare loops, shows its state and refuses misuse alike."""
 
 from __future__ import annotations
 
+import inspect
+
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
 
 import amp_tf
 from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling.schedule import DynamicScale
+from amp_tf.loss_scaling import LossScaleSettings, is_loss_scaled
+from amp_tf.loss_scaling.schedule import DynamicScale, build_schedule
+from tests.loss_scaling.steps import variables
 
 V1 = tf.compat.v1.train
 OPTIMIZERS = {
@@ -49,7 +54,7 @@ def test_the_scale_is_a_variable_that_can_be_read_and_set(kind: str) -> None:
     step(scaler, tf.constant([8.0]), variable)
     assert float(scaler.loss_scale.numpy()) == 8.0
     assert variable.numpy().tolist() == [0.5]  # 8 over the new scale, times the learning rate
-    for bad in (0.0, -1.0, float("inf"), float("nan")):
+    for bad in (0, 0.0, -1.0, float("inf"), float("nan"), np.float32(0)):
         with pytest.raises(ConfigError, match=r"^loss scaling, loss_scale: .* is not a valid value\. Valid values"):
             scaler.loss_scale = bad
 
@@ -66,10 +71,19 @@ def test_status_schedule_and_dynamic_say_the_same(kind: str) -> None:
     assert not make(kind, dynamic=False).dynamic
 
 
+THEIRS = {
+    "keras": keras.optimizers.LossScaleOptimizer,
+    "tf_keras": tf_keras.mixed_precision.LossScaleOptimizer,
+    "legacy": tf_keras.mixed_precision.LossScaleOptimizer,
+    "v1": lambda optimizer: tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, "dynamic"),
+}
+
+
+@pytest.mark.parametrize("theirs", [False, True])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_an_optimizer_that_is_wrapped_is_refused_in_the_same_words(kind: str) -> None:
+def test_case_27_and_k06_an_optimizer_that_is_wrapped_is_refused_in_the_same_words(kind: str, theirs: bool) -> None:
     with pytest.raises(ConfigError) as caught:
-        amp_tf.LossScaleOptimizer(make(kind))
+        amp_tf.LossScaleOptimizer(THEIRS[kind](OPTIMIZERS[kind]()) if theirs else make(kind))
     assert str(caught.value) == "LossScaleOptimizer: the optimizer is a LossScaleOptimizer already. Wrap it once."
 
 
@@ -78,6 +92,7 @@ def test_settings_that_mean_nothing_are_refused_in_the_same_words(kind: str) -> 
     for settings, words in (
         ({"unknown": 1}, f"{where}: there is no setting 'unknown'. The settings are: initial_scale, "),
         ({"dynamic": "no"}, f"{where}.dynamic: 'no' is not a valid value. Valid values: True, False."),
+        ({"growth_factor": None}, f"{where}.growth_factor: None is not a valid value. Valid values: numbers."),
         ({"hysteresis": 0}, "loss scaling, hysteresis: 0 is not a valid value. Valid values: integers from 1."),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -114,3 +129,105 @@ def test_in_a_tf1_graph_the_scale_is_set_in_the_default_session(kind: str) -> No
         assert len(session.graph.get_operations()) == operations  # so that it works in a finalized graph
         assert session.run(scaler.loss_scale) == 16.0
         assert scaler.status(session).scale == 16.0
+
+
+def test_case_27_an_optimizer_with_its_own_factor_is_refused_and_told_how():
+    with pytest.raises(ConfigError, match=r"loss_scale_factor=8\.0.*initial_scale=…, dynamic=False"):
+        amp_tf.LossScaleOptimizer(keras.optimizers.SGD(loss_scale_factor=8.0))
+
+
+def test_case_27_keras_takes_the_wrapper_for_its_own_and_does_not_wrap_it():
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD())
+    assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.dtype_policy = keras.DTypePolicy("mixed_float16")
+    model.compile(optimizer, "mse")
+    assert model.optimizer is optimizer
+
+
+def test_the_name_is_a_setting_of_keras_3_alone():
+    assert amp_tf.LossScaleOptimizer(keras.optimizers.SGD(), name="mine").name == "mine"
+    with pytest.raises(ConfigError, match=r"there is no setting 'name' for an optimizer of tensorflow"):
+        amp_tf.LossScaleOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), name="mine")
+
+
+def test_the_typed_settings_are_those_of_the_schedule():
+    typed = set(inspect.signature(build_schedule).parameters) - {"initial_scale"} | {"name"}
+    assert set(LossScaleSettings.__annotations__) == typed
+
+
+def test_something_that_is_no_optimizer_is_refused():
+    with pytest.raises(
+        TypeError, match=r"expected an optimizer of keras, tf_keras or tf\.compat\.v1\.train, got 'sgd'"
+    ):
+        amp_tf.LossScaleOptimizer("sgd")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (lambda: keras.optimizers.SGD(), False),
+        (lambda: keras.optimizers.SGD(loss_scale_factor=2.0), True),
+        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), True),
+        (lambda: amp_tf.LossScaleOptimizer(keras.optimizers.SGD()), True),
+        (lambda: amp_tf.LossScaleOptimizer(tf.compat.v1.train.AdamOptimizer()), True),
+        (lambda: tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer(
+            tf.compat.v1.train.AdamOptimizer(), "dynamic"), True),
+    ],
+    ids=["bare", "factor", "keras", "ours", "ours_v1", "tf_v1"],
+)  # fmt: skip
+def test_what_counts_as_scaled_already(optimizer, expected):
+    assert is_loss_scaled(optimizer()) is expected
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("library", [keras, tf_keras])
+@pytest.mark.parametrize("kind", [np.array, list, tf.Variable, keras.Variable], ids=lambda kind: kind.__name__)
+def test_gradients_need_not_be_tensors(kind, library, scaled, traced):
+    optimizer = amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5), 4.0)
+    weight, gradient = tf.Variable([1.0]), kind([4.0] if scaled else [1.0])
+    if library is tf_keras and kind is keras.Variable:
+        pytest.skip("tf_keras knows nothing of Keras 3")
+    optimizer.build([weight])
+    if scaled:
+        optimizer.scale_loss(tf.constant(1.0))
+
+    def step():
+        optimizer.apply_gradients([(gradient, weight)])
+
+    (tf.function(step) if traced else step)()
+    assert weight.numpy().tolist() == [0.5]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("value", [1.0, float("nan")])
+def test_a_variable_that_the_optimizer_was_not_built_with_is_named(traced, value):
+    known, other = keras.Variable([1.0], name="known"), keras.Variable([1.0], name="other")
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5))
+    optimizer.build([known])
+
+    def step():
+        optimizer.apply_gradients([(tf.constant([value]), other)])
+
+    told = r"optimizer '(?i:sgd).*': Unknown variable: other.*optimizer\.build\(variables\)"
+    with pytest.raises(ValueError, match=told):
+        (tf.function(step) if traced else step)()
+    assert optimizer.status().steps == 0
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_gradients_and_variables_must_be_of_one_number(named):
+    weights = variables()
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5))
+    optimizer.build(weights)
+    optimizer.scale_loss(tf.constant(1.0))
+    with pytest.raises(ValueError, match=r"got 1 gradients for 3 variables\. Give one for each variable"):
+        optimizer.apply([tf.ones(3)], weights if named else None)
+
+
+def test_a_disabled_wrapper_neither_multiplies_nor_divides():
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(), enabled=False)
+    optimizer.loss_scale = 8.0
+    assert float(optimizer.get_scaled_loss(tf.constant(1.0))) == 1.0
+    assert [float(g) for g in optimizer.get_unscaled_gradients([tf.constant(1.0)])] == [1.0]

@@ -182,14 +182,6 @@ def test_a_sum_over_accumulated_steps_that_would_overflow_is_skipped():
     assert all(np.isfinite(value).all() for value in after)
 
 
-def test_case_10_hysteresis_keeps_the_scale_through_single_overflows():
-    bad, good = poisoned(gradients(0), 2, np.nan), gradients(0)
-    optimizer, _ = run(OPTIMIZERS["sgd"], [bad, good, bad, good], hysteresis=2)
-    assert (optimizer.status().scale, optimizer.status().skipped) == (2.0**15, 2)
-    optimizer, _ = run(OPTIMIZERS["sgd"], [bad, bad], hysteresis=2)
-    assert optimizer.status().scale == 2.0**14
-
-
 @pytest.mark.parametrize("settings", [{"dynamic": False, "initial_scale": 128.0}, {"enabled": False}])
 def test_case_11_fixed_and_disabled_are_identical_to_the_bare_optimizer(settings):
     trace = [gradients(i) for i in range(4)]

@@ -50,6 +50,16 @@ def test_case_17_scale_and_counters_are_the_same_on_all_replicas(mirrored):
                 assert first == second
 
 
+def test_case_16_and_17_hold_for_a_loop_with_a_loss_scaler(mirrored):
+    rows = mirrored["scaler"]
+    assert len(rows) == 8
+    for *how, row in rows:
+        assert [set(taken) for taken in row["taken"]] == [{True}, {False}, {False}], how
+        # mean gradient (2, 1.5), times the mean of the rates 0.5 and 1.0
+        assert row["weight"] == [[-0.5, 0.875]] * 2, how
+        assert set(row["scale"]) == {2.0**8}, how
+
+
 def test_k01_fit_skips_a_batch_that_only_the_second_replica_finds_nonfinite(mirrored):
     assert mirrored["fit"] == {"finite": True, "skipped": 1, "iterations": 3}
 
@@ -90,6 +100,6 @@ def test_case_19_two_processes_that_reduce_scaled_gradients_as_with_horovod_skip
     assert (first["scale"], first["skipped"]) == (2.0**8, 2)
 
 
-def test_an_optimizer_may_be_built_before_it_is_wrapped_or_by_the_first_traced_step_of_the_replicas():
-    counts = finish(start("built_when.py"))
+def test_an_optimizer_may_be_built_before_it_is_wrapped_or_by_the_first_traced_step_of_the_replicas(mirrored):
+    counts = mirrored["counts"]
     assert counts == {name: [3, 0, 3] for name in ("built", "built, wrapped outside", "unbuilt")}

@@ -9,7 +9,6 @@ import tensorflow as tf
 import tf_keras
 
 import amp_tf
-from amp_tf.errors import ConfigError
 from tests.loss_scaling.programs.own_steps import OWN
 
 X = np.random.RandomState(0).randn(64, 4).astype("float32")
@@ -86,12 +85,6 @@ def test_each_way_to_write_a_loop_gives_the_same_weights(adam, style):
         return weight.numpy()
 
     np.testing.assert_array_equal(loop(amp_tf.LossScaleOptimizer(adam()), style), loop(adam(), "bare"))
-
-
-def test_case_27_wrapping_twice_is_refused(adam):
-    for wrap in (amp_tf.LossScaleOptimizer, tf_keras.mixed_precision.LossScaleOptimizer):
-        with pytest.raises(ConfigError, match="already"):
-            amp_tf.LossScaleOptimizer(wrap(adam()))
 
 
 def test_case_27_tf_keras_takes_the_wrapper_for_its_own(adam):

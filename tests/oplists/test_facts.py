@@ -30,8 +30,6 @@ STANDING = {
     "graph/edits.py": {"Cast", "Const", "Reshape"},
     "graph/attributes.py": {"_Arg"},
     "graph/reader.py": {"_Retval"},
-    "loss_scaling/recognizing/lineage.py": {"VariableV2"},
-    "loss_scaling/recognizing/powers.py": {"Const", "Identity", "Merge", "ReadVariableOp", "While", "ZerosLike"},
     "offline/explain.py": {"BiasAdd"},
     "painting/contract.py": {"BiasAdd", "Const", "NextIteration"},
     "painting/economy.py": {"Enter"},

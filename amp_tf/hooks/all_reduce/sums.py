@@ -5,9 +5,14 @@ Keras 3 and custom loops sum gradients by ``ReplicaContext.all_reduce``, tf_kera
 16 bit, summed, and cast back. The casts are added where the step is traced, alike on all replicas, and not by a graph
 optimizer, because TensorFlow ends the training if replicas disagree about the type of a collective operation.
 
-A mean is a sum, divided in float32. float16 gets a scale of its own, from a bound that all replicas share: the
-loss-scale optimizer unscales before the sum, so its scale cannot help. ``scope("float32")`` never spans a sum, because
-other replicas are traced meanwhile in the same graph.
+A mean is a sum, divided in float32. ``scope("float32")`` never spans a sum, because other replicas are traced meanwhile
+in the same graph.
+
+The loss-scale optimizer unscales before the sum, so float16, which ends at 65504 and loses digits below 2^-14, gets a
+scale of its own. Replica ``w`` holds ``g_w``; the sum over replicas of ``max |g_w|`` bounds every partial sum, in any
+order of additions. Scaled by the power of two that brings this bound below 2^15, no sum overflows, and numbers down to
+2^-29 of the bound keep all their digits. Exponents are computed on the bits: logarithms may differ between machines by
+a digit, and replicas that scale differently would be silently wrong.
 """
 
 from __future__ import annotations
@@ -28,6 +33,11 @@ _SMALLEST = 1024
 
 _OTHER_STRATEGY = f"Unset {ALLREDUCE_VAR}, or use MirroredStrategy or MultiWorkerMirroredStrategy"
 _OTHER_TYPE = f"Set {ALLREDUCE_VAR}=float16, or give MirroredStrategy no cross_device_ops: its own take bfloat16"
+
+_FRACTION_BITS = 23  # of float32
+_BIAS = 127
+_TOP = 14  # bounds are brought to [2^14, 2^15)
+_LARGEST_FIELD = 253  # so that the inverse is a normal number too: some devices flush others to zero
 
 _lock = threading.Lock()
 _config: AmpConfig | None = None
@@ -127,19 +137,48 @@ def _sum_narrow(sum_up: Callable[[Any], Any], tensors: list[Any], dtype: Any) ->
 
     if dtype != tf.float16:
         return [tf.cast(total, tf.float32) for total in sum_up([tf.cast(tensor, dtype) for tensor in tensors])]
-    from amp_tf.hooks.all_reduce import scale
-
     # In float16 the factors themselves would be infinite. A scope must not span a sum: other replicas are traced
     # meanwhile, in the same graph.
     with scope("float32"):
-        bounds = scale.bounds_of(tensors)
+        bounds = bounds_of(tensors)
     bounds = sum_up(bounds)
     with scope("float32"):
-        before, after = map(tf.unstack, scale.scales(bounds))
+        before, after = map(tf.unstack, scales(bounds))
         scaled = [tf.cast(tensor * factor, dtype) for tensor, factor in zip(tensors, before, strict=True)]
     totals = sum_up(scaled)
     with scope("float32"):
         return [tf.cast(total, tf.float32) * factor for total, factor in zip(totals, after, strict=True)]
+
+
+def scales(bounds: Any) -> tuple[Any, Any]:
+    """The powers of two for each tensor of a group.
+
+    Args:
+        bounds: float32 vector, one entry for each tensor, the same on all replicas; 0, infinity and NaN may occur.
+
+    Returns:
+        Two float32 vectors of the same length: what to multiply by before the sum, and after it. Both are finite powers
+        of two, and their product is 1.
+    """
+    import tensorflow as tf
+
+    bits = tf.bitcast(bounds, tf.int32)
+    exponent = tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits, _FRACTION_BITS), 255)
+    field = tf.clip_by_value(2 * _BIAS + _TOP - exponent, 1, _LARGEST_FIELD)
+    return _power(field), _power(2 * _BIAS - field)
+
+
+def bounds_of(tensors: list[Any]) -> Any:
+    """The largest magnitude in each tensor: a float32 vector with an entry for each."""
+    import tensorflow as tf
+
+    return tf.stack([tf.reduce_max(tf.abs(tensor)) for tensor in tensors])
+
+
+def _power(field: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.bitcast(tf.bitwise.left_shift(field, _FRACTION_BITS), tf.float32)
 
 
 def _narrow_type(strategy: Any) -> Any:

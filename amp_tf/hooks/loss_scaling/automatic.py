@@ -15,23 +15,22 @@ import importlib
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks.patches import Patches
 from amp_tf.hooks.process import devices, notices, summary
 from amp_tf.hooks.process import state as process_state
-from amp_tf.loss_scaling import diagnosis, is_loss_scaled, ledger
-from amp_tf.loss_scaling.diagnosis import Status
+from amp_tf.loss_scaling import is_loss_scaled, ledger
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 
-# library -> the modules with its patches; each has patches(context), where the context decides whether they act
-_PATCH_MODULES = {
-    "keras": ("amp_tf.hooks.loss_scaling.keras3",),
-    "tf_keras": ("amp_tf.hooks.loss_scaling.tf_keras",),
-    "tensorflow": ("amp_tf.hooks.loss_scaling.v1", "amp_tf.hooks.loss_scaling.loops"),
+# library -> (module, its function that returns the library's patches); a context decides whether they act
+_PATCHES = {
+    "keras": (("keras", "keras3_patches"),),
+    "tf_keras": (("keras", "tf_keras_patches"),),
+    "tensorflow": (("v1", "patches"), ("loops", "patches")),
 }
 _CUSTOM_LOOP = "loss_scaling.custom_loop"
 _MODELS_SHOWN = 3  # in the line at exit, because a hyperparameter search trains hundreds
@@ -40,11 +39,7 @@ _NEEDED = {"keras": ("Model", "optimizers"), "tf_keras": ("Model", "optimizers")
 
 
 class Context:
-    """What a patch needs to know.
-
-    Attributes:
-        runs_in_float16: whether the graphs of this process run in float16.
-    """
+    """What a patch needs to know: whether the graphs of this process run in float16."""
 
     def __init__(self, runs_in_float16: Callable[[], bool]) -> None:
         self.runs_in_float16 = runs_in_float16
@@ -99,10 +94,8 @@ def survive(where: str, action: Callable[..., Any], *args: Any) -> Any:
 def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None) -> bool:
     """Wraps optimizers automatically from now on. Idempotent; call it again after another library was imported.
 
-    Args:
-        config: with the precision ``bfloat16`` nothing is ever scaled, and nothing is patched.
-        runs_in_float16: asked each time an optimizer is used; by default it resolves the configuration's precision on
-            the devices that TensorFlow sees then.
+    With the precision ``bfloat16`` nothing is ever scaled, and nothing is patched. ``runs_in_float16`` is asked each
+    time an optimizer is used; by default it resolves the precision on the devices that TensorFlow sees then.
 
     Returns:
         Whether any patch is in place.
@@ -112,9 +105,11 @@ def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None
             uninstall()
             return False
         _context.runs_in_float16 = runs_in_float16 or functools.partial(resolves_to_float16, config)
-        for library, modules in _PATCH_MODULES.items():
-            if _is_imported(library) and library not in _patches:
-                survive(f"amp_tf.hooks ({library})", _patch, library, modules, _context)
+        for library in _PATCHES:
+            # import keras imports tensorflow while keras is half done
+            module = vars(sys.modules.get(library, object))
+            if library not in _patches and all(name in module for name in _NEEDED[library]):
+                survive(f"amp_tf.hooks ({library})", _patch, library)
         summary.add_part(describe)
         return bool(_patches)
 
@@ -130,14 +125,6 @@ def is_scaling() -> bool:
     return _context.runs_in_float16()
 
 
-def is_idle() -> bool:
-    """Whether the rewrite is on and no graph of this process became float16, so that no loss needs to be scaled."""
-    from amp_tf.reporting import process
-
-    seen = process_state.current()
-    return seen.off == "" and not seen.idle and Precision.FLOAT16 not in process.totals().precisions
-
-
 def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]) -> None:
     """Adds a patch to those of a library, which :func:`uninstall` takes back; does nothing once they are taken back."""
     with _lock:
@@ -147,25 +134,23 @@ def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]
 
 def describe() -> str:
     """The part of the line at exit about loss scaling; empty where no loss was scaled."""
+    from amp_tf.reporting import process
+
     seen, more = ledger.statuses()
-    if is_idle():
+    state = process_state.current()
+    if state.off == "" and not state.idle and Precision.FLOAT16 not in process.totals().precisions:
+        # the rewrite is on and no graph became float16, so no loss needed to be scaled
         seen = [(label, status) for label, status in seen if status.skipped]
     more += len(seen[:-_MODELS_SHOWN])
     is_alone = len(seen) == 1 and not more
-    seen = _told_apart(seen)
-    parts = [
-        f"{'' if is_alone else f'{label}: '}loss scale {diagnosis.format_scale(status.scale)}, "
-        f"{status.skipped:,} of {status.steps:,} steps skipped"
-        for label, status in seen[-_MODELS_SHOWN:]
-    ]
-    return "; ".join([*parts, *([f"{more:,} more model{'s' * (more > 1)}"] if more else [])])
-
-
-def _told_apart(seen: Sequence[tuple[str, Status]]) -> list[tuple[str, Status]]:
-    """The statuses with a number appended to each label that occurs more than once."""
     labels = [label for label, _ in seen]
     numbers = {label: itertools.count(1) for label in labels if labels.count(label) > 1}
-    return [(f"{label} {next(numbers[label])}" if label in numbers else label, status) for label, status in seen]
+    names = ["" if is_alone else f"{n} {next(numbers[n])}: " if n in numbers else f"{n}: " for n in labels]
+    parts = [
+        f"{name}loss scale {ledger.format_scale(status.scale)}, {status.skipped:,} of {status.steps:,} steps skipped"
+        for name, (_, status) in list(zip(names, seen, strict=True))[-_MODELS_SHOWN:]
+    ]
+    return "; ".join([*parts, *([f"{more:,} more model{'s' * (more > 1)}"] if more else [])])
 
 
 def uninstall() -> None:
@@ -180,17 +165,12 @@ def uninstall() -> None:
         _patches.clear()
 
 
-def _patch(library: str, modules: Sequence[str], context: Context) -> None:
-    rows = [row for module in modules for row in importlib.import_module(module).patches(context)]
+def _patch(library: str) -> None:
+    homes = [(importlib.import_module(f"amp_tf.hooks.loss_scaling.{name}"), make) for name, make in _PATCHES[library]]
+    rows = [row for home, make in homes for row in getattr(home, make)(_context)]
     _patches[library] = Patches()
     for owner, attribute, make in rows:
         replace(library, owner, attribute, make)
-
-
-def _is_imported(library: str) -> bool:
-    """Whether a library is imported completely: ``import keras`` imports tensorflow while keras is half done."""
-    module = sys.modules.get(library)
-    return module is not None and all(name in vars(module) for name in _NEEDED[library])
 
 
 def _never() -> bool:

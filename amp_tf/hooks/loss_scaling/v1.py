@@ -5,19 +5,24 @@ these two methods are patched. A class may have an ``apply_gradients`` of its ow
 (BERT's); such methods are patched when an optimizer of the class is created.
 
 A class that also computes its gradients itself is left alone: it mostly passes both calls to another optimizer.
+
+What loss scaling did in a session is read for the line at exit when it closes: it has no callback, and once it is
+closed its variables are gone. A session closed by the garbage collector is not read, because that takes a run.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import inspect
 import weakref
+from collections.abc import Callable
 from typing import Any
 
-from amp_tf.hooks.loss_scaling import sessions
 from amp_tf.hooks.loss_scaling.automatic import Context, replace, survive
 from amp_tf.hooks.patches import Patch, calling
-from amp_tf.hooks.process import notices
-from amp_tf.loss_scaling import is_loss_scaled
+from amp_tf.hooks.process import collecting, notices
+from amp_tf.loss_scaling import is_loss_scaled, ledger
 
 # The attribute of an optimizer that holds its wrappers by graph (or "eager"): the variables belong to one graph.
 _WRAPPERS = "_amp_tf_wrappers"
@@ -25,7 +30,17 @@ _WRAPPERS = "_amp_tf_wrappers"
 _wrapped_by_hand: weakref.WeakSet[Any] = weakref.WeakSet()
 # the base class's methods as they were; a subclass that overrides one reaches the patched one by super()
 _base_methods: dict[str, Any] = {}
+_WATCHED = "_amp_tf_loss_scales"  # the attribute of a graph that holds its wrappers
 _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
+
+
+@dataclasses.dataclass
+class _Watched:
+    """A wrapper whose variables a graph holds."""
+
+    wrapper: Any
+    number: int | None = None  # in the ledger, once a session made a step
+    steps: int = 1  # of the session that made the most
 
 
 def patches(context: Context) -> list[Patch]:
@@ -35,7 +50,7 @@ def patches(context: Context) -> list[Patch]:
 
     v1 = tf.compat.v1
     return [
-        (session.BaseSession, "close", calling(sessions.look_and_close)),
+        (session.BaseSession, "close", calling(look_and_close)),
         (v1.train.Optimizer, "__init__", calling(_init, context)),
         (v1.train.Optimizer, "compute_gradients", lambda original: _method(original, "compute_gradients", context)),
         (v1.train.Optimizer, "apply_gradients", lambda original: _method(original, "apply_gradients", context)),
@@ -45,31 +60,26 @@ def patches(context: Context) -> list[Patch]:
 
 
 def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -> Any:
-    """The wrapper of this optimizer in the current graph, created at the first request.
+    """The wrapper of this optimizer in the current graph, created at the first request; none if it needs none.
 
-    Args:
-        optimizer: a ``tf.compat.v1.train.Optimizer``.
-        context: whether it needs one.
-        reaches_base: whether the base class's method was called. Where not, and the class computes its gradients
-            itself, no wrapper is made: such classes mostly hand both calls to another optimizer, which gets its own.
-
-    Returns:
-        The wrapper, or ``None`` if the optimizer is to be left alone.
+    Where the base class's method was not reached, and the class computes its gradients itself, no wrapper is made: such
+    classes mostly hand both calls to another optimizer, which gets its own.
     """
-    from amp_tf.loss_scaling import v1
-    from amp_tf.loss_scaling.recognizing import usage
+    from amp_tf.loss_scaling import calls, v1
 
-    if usage.is_inner_call() or optimizer in _wrapped_by_hand or not context.should_scale(optimizer):
+    if calls.is_inner_call() or optimizer in _wrapped_by_hand or not context.should_scale(optimizer):
         return None
     import tensorflow as tf
 
     with tf.init_scope():
         graph = "eager" if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         by_graph = vars(optimizer).setdefault(_WRAPPERS, {})
-        if graph not in by_graph and (reaches_base or _is_of_base(optimizer, "compute_gradients")):
+        is_of_base = type(optimizer).compute_gradients is tf.compat.v1.train.Optimizer.compute_gradients
+        if graph not in by_graph and (reaches_base or is_of_base):
             by_graph[graph] = v1.LossScaleOptimizer(optimizer)
             if graph != "eager":
-                sessions.watch(graph, by_graph[graph])
+                collecting.watch()
+                setattr(graph, _WATCHED, (*getattr(graph, _WATCHED, ()), _Watched(by_graph[graph])))
             _wrapped_by_hand.discard(optimizer)
     return by_graph.get(graph)
 
@@ -138,13 +148,6 @@ def apply_by(wrapper: Any, pairs: Any, where: str) -> Any:
         return step
 
 
-def _is_of_base(optimizer: Any, name: str) -> bool:
-    """Whether none of an optimizer's own classes defines the method."""
-    import tensorflow as tf
-
-    return getattr(type(optimizer), name) is vars(tf.compat.v1.train.Optimizer)[name]
-
-
 def _remember_wrapped(init: Any, wrapper: Any, /, opt: Any, *args: Any, **kwargs: Any) -> None:
     init(wrapper, opt, *args, **kwargs)
     survive("MixedPrecisionLossScaleOptimizer", _wrapped_by_hand.add, opt)
@@ -158,14 +161,11 @@ def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
 
 
 def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
-    """The variables of loss scaling that a saver would restore and that a checkpoint does not have.
-
-    Empty where anything else is missing too, which ``Saver.restore`` reports.
-    """
+    """The variables of loss scaling that a checkpoint lacks; empty where others are missing too, which raises."""
     import tensorflow as tf
 
     targets = _targets(saver, session)
-    scale = {name for name, variable in targets.items() if _is_scale(variable)}
+    scale = {name for name, variable in targets.items() if is_scale(variable)}
     if not scale:
         return []
     stored = {name for name, _ in tf.train.list_variables(path)}
@@ -207,5 +207,25 @@ def _targets(saver: Any, session: Any) -> dict[str, Any]:
     return named if all(hasattr(variable, "initializer") for variable in named.values()) else {}
 
 
-def _is_scale(variable: Any) -> bool:
+def is_scale(variable: Any) -> bool:
+    """Whether a TF1 variable holds a loss scale or its counters, by its name."""
     return variable.op.name.rpartition("/")[2].rstrip("0123456789").rstrip("_") in _SCALE_VARIABLES
+
+
+def look_and_close(close: Callable[[Any], None], session: Any) -> None:
+    """Replaces a session's ``close``: reads the loss scales first."""
+    # A remote server may be gone by now, and nobody would want to wait for it.
+    if not session.sess_str and not collecting.is_running():
+        for watched in getattr(session.graph, _WATCHED, ()):
+            with contextlib.suppress(Exception):  # closed, broken or never initialized: there is nothing to report
+                status = watched.wrapper.status(session)
+                if status.steps >= watched.steps:
+                    if watched.number is None:
+                        watched.number = ledger.enter(watched.wrapper.inner_optimizer.get_name(), _read_closed)
+                    watched.steps = status.steps
+                    ledger.note_look(watched.number, status)
+    close(session)
+
+
+def _read_closed() -> ledger.Status:
+    raise RuntimeError("the session is closed")  # the last look counts

@@ -28,7 +28,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.hooks.grappler import plugin
 from amp_tf.hooks.watchdog import reverts
 from amp_tf.hooks.xla import functions
-from amp_tf.loss_scaling.guard import HOLD, NO_LIMIT, Guard, Sight
+from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, Sight
 from amp_tf.loss_scaling.schedule import DynamicScale
 from amp_tf.reporting import process
 

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.loss_scaling.recognizing import lineage
 from tests.hooks import running
 from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
 
@@ -90,42 +89,6 @@ def test_case_30_nothing_is_said_where_graphs_do_not_run_in_float16(loop, weight
     assert not log("amp_tf")
 
 
-@pytest.fixture
-def walks(monkeypatch):
-    """The tensors from which a graph was walked back to its inputs."""
-    seen = []
-    sources = lineage.sources
-    monkeypatch.setattr(lineage, "sources", lambda tensors: seen.append([*tensors]) or sources(seen[-1]))
-    return seen
-
-
-def three_writes_a_weight(weights, scale):
-    """As an optimizer with two slots does."""
-    slots = [tf.Variable(tf.zeros((4, 4))) for _ in range(2 * len(weights))]
-
-    def step():
-        with tf.GradientTape() as tape:
-            x = tf.ones((2, 4))
-            for weight in weights:
-                x = tf.matmul(x, weight)
-            loss = tf.reduce_mean(x) * scale
-        for number, gradient in enumerate(tape.gradient(loss, weights)):
-            slots[2 * number].assign(0.9 * slots[2 * number] + gradient / scale)
-            slots[2 * number + 1].assign(0.9 * slots[2 * number + 1] + (gradient / scale) ** 2)
-            weights[number].assign_sub(0.1 * slots[2 * number] / (1 + slots[2 * number + 1]))
-
-    return step
-
-
-@pytest.mark.parametrize("in_float16", [False, True])
-def test_a_graph_is_walked_once_for_each_gradient_and_only_in_float16(in_float16, walks, log):
-    weights = [tf.Variable(tf.eye(4)) for _ in range(6)]
-    with installed(in_float16=in_float16):
-        tf.function(three_writes_a_weight(weights, tf.Variable(8.0, trainable=False)))()
-    assert not log(WARNING)
-    assert len(walks) == (len(weights) if in_float16 else 0)
-
-
 def scaled_by_us(weight):
     scaler = amp_tf.LossScaler()
 
@@ -133,11 +96,6 @@ def scaled_by_us(weight):
         scaler.step(weight.assign_sub, scaler.unscale(gradient_of(weight, scaler.scale)))
 
     return step
-
-
-def scaled_by_the_program(weight):
-    scale = tf.Variable(1024.0, trainable=False)
-    return lambda: weight.assign_sub(gradient_of(weight, lambda loss: loss * scale) / scale)
 
 
 def scaled_in_keras_own_wrapper(weight):
@@ -239,7 +197,6 @@ def test_a_gradient_penalty_in_a_loop_that_scales_nothing_is_told(weight, log):
     "make",
     [
         scaled_by_us,
-        scaled_by_the_program,
         scaled_in_keras_own_wrapper,
         statistics,
         with_a_penalty,
@@ -247,7 +204,7 @@ def test_a_gradient_penalty_in_a_loop_that_scales_nothing_is_told(weight, log):
     ],
     ids=lambda make: make.__name__,
 )
-def test_nothing_is_said_where_a_scale_was_read_or_no_gradient_is_written(make, weight, log):
+def test_nothing_is_said_where_a_loss_is_scaled_or_no_gradient_is_written(make, weight, log):
     with installed():
         tf.function(make(weight))()
     assert not log("amp_tf")
@@ -270,11 +227,21 @@ def test_nothing_is_said_of_a_tf1_optimizer_that_is_scaled_by_itself(log):
     assert not log(WARNING)
 
 
-def test_a_trained_scalar_is_not_taken_for_a_scale(log):
-    weight = tf.Variable(2.0)
+def test_a_loop_that_scales_by_hand_is_told_too_and_how_to_turn_it_off(weight, log):
+    scale = tf.Variable(1024.0, trainable=False)
     with installed():
-        tf.function(lambda: weight.assign_sub(tf.gradients(weight**2, weight)[0]))()
-    assert len(log(WARNING)) == 1
+        tf.function(lambda: weight.assign_sub(gradient_of(weight, lambda loss: loss * scale) / scale))()
+    (warning,) = log(WARNING)
+    assert "where the program scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0" in warning
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_gradients_that_another_function_writes_are_told_unless_their_loss_was_scaled(scaled, weight, log):
+    scaler = amp_tf.LossScaler()
+    with installed():
+        compute = tf.function(lambda: gradient_of(weight, scaler.scale if scaled else None))
+        tf.function(lambda gradient: weight.assign_sub(gradient))(compute())
+    assert len(log(WARNING)) == (not scaled)
 
 
 PROGRAM = """

@@ -158,7 +158,7 @@ def test_an_optimizers_variables_are_called_as_without_loss_scaling(make, scope,
         with tf.Graph().as_default(), v1.name_scope(scope):
             weight = v1.get_variable("w", initializer=[1.0])
             make().minimize(tf.reduce_sum(weight**2))
-            return {v.op.name for v in v1.global_variables() if not loss_scaling_v1._is_scale(v)}
+            return {v.op.name for v in v1.global_variables() if not loss_scaling_v1.is_scale(v)}
 
     expected = names()
     with installed():

@@ -23,8 +23,7 @@ from amp_tf.hooks.watchdog import fit, reverts, watched
 from amp_tf.hooks.watchdog.reverts import Fault
 from amp_tf.hooks.watchdog.watched import LossBand
 from amp_tf.lock import Decision, Layer
-from amp_tf.loss_scaling.guard import HOLD, NO_LIMIT, Guard
-from amp_tf.loss_scaling.replicas import Nonfinite
+from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, Nonfinite
 from amp_tf.reporting import files
 
 

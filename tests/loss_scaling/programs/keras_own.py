@@ -18,7 +18,7 @@ import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
 from amp_tf.config import AmpConfig
 from amp_tf.hooks.loss_scaling import automatic as loss_scaling
-from amp_tf.loss_scaling.diagnosis import LossScaleError
+from amp_tf.loss_scaling.ledger import LossScaleError
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2

@@ -1,9 +1,12 @@
 """Trains under MirroredStrategy on two logical CPUs, with a nonfinite gradient on one replica; prints JSON.
 
+Besides: a ``LossScaler``, and Keras optimizers that are built before they are wrapped, or by their first step.
+
 Its own process, because logical devices are chosen before TensorFlow starts.
 """
 
 import functools
+import itertools
 import json
 import sys
 
@@ -140,8 +143,73 @@ def fit():
     return {"finite": finite, "skipped": status.skipped, "iterations": int(model.optimizer.iterations.numpy())}
 
 
+def all_mean(gradients):
+    return [tf.distribute.get_replica_context().all_reduce("mean", g) for g in gradients]
+
+
+def train_by_a_scaler(scaler_in_scope, traced, reduced_in_apply):
+    with strategy.scope():
+        weight = tf.Variable([1.0, 2.0], aggregation=tf.VariableAggregation.MEAN)
+        scaler = amp_tf.LossScaler(2.0**10)
+    if not scaler_in_scope:
+        scaler = amp_tf.LossScaler(2.0**10)
+
+    def apply(gradients, rate):
+        for gradient in all_mean(gradients) if reduced_in_apply else gradients:
+            weight.assign_sub(rate * gradient)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = scaler.scale(tf.reduce_sum(weight * x))
+        gradients = tape.gradient(loss, [weight])
+        gradients = gradients if reduced_in_apply else all_mean(gradients)
+        return scaler.step(apply, scaler.unscale(gradients), 0.5 * x[1])  # a rate of each replica
+
+    def run(x):
+        return strategy.run(step, args=(x,))
+
+    run = tf.function(run) if traced else run
+    taken = []
+    for bad in (None, 0, 1):
+        rows = [[np.inf if replica == bad else 2.0 * replica + 1.0, replica + 1.0] for replica in range(2)]
+        x = per_replica([np.float32(row) for row in rows])
+        taken.append([bool(value) for value in strategy.experimental_local_results(run(x))])
+    return {"taken": taken, "weight": local(weight), "scale": local(scaler.loss_scale)}
+
+
+def train_a_model(is_built, wrapped_in_scope):
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.Adam(0.1)
+        if is_built:
+            optimizer.build(model.trainable_variables)
+        if wrapped_in_scope:
+            optimizer = amp_tf.LossScaleOptimizer(optimizer)
+    if not wrapped_in_scope:
+        optimizer = amp_tf.LossScaleOptimizer(optimizer)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_mean((model(x) - y) ** 2))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    x = np.random.RandomState(0).randn(8, 4).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8).repeat(3)
+    run = tf.function(lambda x, y: strategy.run(step, args=(x, y)))
+    for batch in strategy.experimental_distribute_dataset(data):
+        run(*batch)
+    status = optimizer.status()
+    return [status.steps, status.skipped, int(optimizer.iterations.numpy())]
+
+
+BUILT = {"built": (True, True), "built, wrapped outside": (True, False), "unbuilt": (False, True)}
+
+
 def main():
     results = {
+        "scaler": [[*how, train_by_a_scaler(*how)] for how in itertools.product((True, False), repeat=3)],
+        "counts": {name: train_a_model(*case) for name, case in BUILT.items()},
         "keras3": {},
         "fit": fit(),
         "xla": {kind: try_compiled(kind == "wrapped") for kind in ("bare", "wrapped")},

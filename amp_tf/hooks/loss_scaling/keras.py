@@ -1,4 +1,4 @@
-"""The patches of Keras 3: ``compile`` wraps the optimizer, ``fit`` adds the monitor, bare loops are warned."""
+"""The patches of Keras 3 and tf_keras: ``compile`` wraps optimizers, ``fit`` adds the monitor, loops are warned."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from amp_tf.hooks.loss_scaling.automatic import Context, survive
 from amp_tf.hooks.patches import Patch, calling
 
 
-def patches(context: Context) -> list[Patch]:
-    """The patches of models, of the metadata in .h5 files, and of optimizers."""
+def keras3_patches(context: Context) -> list[Patch]:
+    """Keras 3's: of models, of the metadata in .h5 files, and of optimizers."""
     import keras
 
     steps = [
@@ -29,34 +29,44 @@ def patches(context: Context) -> list[Patch]:
     ]
 
 
+def tf_keras_patches(context: Context) -> list[Patch]:
+    """tf_keras's: of models, of the metadata in .h5 files, and of optimizers."""
+    import tf_keras
+
+    # What tf_keras.Model becomes after tf.compat.v1.disable_v2_behavior(). Its monitor would have nothing to read.
+    model_v1 = importlib.import_module("tf_keras.src.engine.training_v1").Model
+    optimizers = tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer
+    return [
+        (_owner(tf_keras.Model, "compile"), "compile", calling(_compile, context)),
+        (_owner(tf_keras.Model, "fit"), "fit", calling(_fit)),
+        *metadata_rows("tf_keras.src.saving.legacy.saving_utils", tf_keras.saving.get_registered_name),
+        (model_v1, "compile", calling(_compile, context)),
+        *(
+            (_owner(cls, step), step, calling(_watch, step, context))
+            for cls in optimizers
+            for step in ["apply_gradients"]
+        ),
+    ]
+
+
 def wrap_compiled(model: Any, context: Context) -> None:
-    """Wraps a compiled model's optimizer if its loss is to be scaled."""
-    if context.should_scale(getattr(model, "optimizer", None)):
-        wrap_optimizer(model)
-
-
-def wrap_optimizer(model: Any, **settings: Any) -> None:
-    """Wraps a compiled model's optimizer.
+    """Wraps a compiled model's optimizer if its loss is to be scaled.
 
     The configuration that Keras saves keeps the bare optimizer, so the model loads where amp_tf is not installed.
-
-    Args:
-        model: the model.
-        **settings: of :func:`amp_tf.loss_scaling.LossScaleOptimizer`.
     """
     from amp_tf.loss_scaling import LossScaleOptimizer
 
+    if not context.should_scale(getattr(model, "optimizer", None)):
+        return
     with model.distribute_strategy.scope():
-        model.optimizer = LossScaleOptimizer(model.optimizer, **settings)
+        model.optimizer = LossScaleOptimizer(model.optimizer)
     _wrapped_here[id(model.optimizer)] = model.optimizer
 
 
 def add_monitor(model: Any, callbacks: Any) -> Any:
     """The callbacks with a :class:`~amp_tf.callbacks.LossScaleMonitor` in front, if amp_tf scales the model's loss.
 
-    Args:
-        model: a compiled model.
-        callbacks: the user's argument of ``fit``: ``None``, a callback, a list of them, or a ``CallbackList``.
+    They are the user's argument of ``fit``: ``None``, a callback, a list of them, or a ``CallbackList``.
     """
     from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
 
@@ -94,12 +104,7 @@ _CALLBACKS = 5  #: the position of ``callbacks`` among the arguments of ``fit`` 
 
 
 def metadata_rows(module: str, registered_name: Callable[[type], str]) -> list[Patch]:
-    """The patch of the metadata in a model's .h5 file; empty where a version of the library has no such module.
-
-    Args:
-        module: the library's private module with ``model_metadata``.
-        registered_name: the library's ``get_registered_name``.
-    """
+    """The patch of the metadata in a model's .h5 file, by the library's private module, which a version may lack."""
     try:
         home = importlib.import_module(module)
     except ImportError:
@@ -136,27 +141,22 @@ def _watch(name: str, context: Context, step: Any, optimizer: Any, /, *args: Any
 
 
 def watch_step(optimizer: Any, name: str, context: Context) -> Any:
-    """Checks a step that an optimizer's method is about to make, perhaps in a trace.
+    """Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are never float16.
 
     Returns:
         A context manager for the step if the optimizer scales its loss: those inside it need not.
     """
+    import tensorflow as tf
+
     from amp_tf.loss_scaling import is_loss_scaled
-    from amp_tf.loss_scaling.recognizing.usage import is_scaled_step, scaled_step
+    from amp_tf.loss_scaling.calls import is_scaled_step, scaled_step
 
     if is_loss_scaled(optimizer):
         return scaled_step()
-    if not is_scaled_step():
-        warn_if_unscaled(optimizer, name, context)
-    return None
-
-
-def warn_if_unscaled(optimizer: Any, name: str, context: Context) -> None:
-    """Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are never float16."""
-    import tensorflow as tf
-
-    if not tf.executing_eagerly() and context.should_scale(optimizer):
+    is_inner = is_scaled_step() or getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)  # by tf_keras
+    if not is_inner and not tf.executing_eagerly() and context.should_scale(optimizer):
         context.warn_unscaled_loop(where=f"{type(optimizer).__name__}.{name}")
+    return None
 
 
 def _owner(cls: Any, attribute: str) -> Any:

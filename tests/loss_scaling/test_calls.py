@@ -1,0 +1,349 @@
+"""Cases 15, 28 and 29: which calls of a loop count, who divides its gradients, and two scalers in one loop."""
+
+import gc
+import pickle
+import re
+import weakref
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import amp_tf
+from amp_tf.loss_scaling import calls
+from tests.loss_scaling.steps import since_keras_3_1, variables
+
+V1 = tf.compat.v1.train
+OPTIMIZERS = {
+    "keras": lambda: keras.optimizers.SGD(0.5),
+    "tf_keras": lambda: tf_keras.optimizers.SGD(0.5),
+    "legacy": lambda: tf_keras.optimizers.legacy.SGD(0.5),
+    "v1": lambda: V1.GradientDescentOptimizer(0.5),
+}
+
+
+@pytest.fixture(params=OPTIMIZERS)
+def optimizer(request):
+    return amp_tf.LossScaleOptimizer(OPTIMIZERS[request.param](), 4.0)
+
+
+def as_it_is(optimizer, value):
+    return value
+
+
+def one_step(optimizer, scale=as_it_is, finish=as_it_is, traced=True, weight=None):
+    """Trains a variable on its sum, whose gradient is 1: it moves by 0.5, the learning rate, if all is well."""
+    weight = tf.Variable([1.0]) if weight is None else weight
+    before = weight.numpy()
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = scale(optimizer, tf.reduce_sum(weight))
+        optimizer.apply_gradients([(finish(optimizer, tape.gradient(loss, weight)), weight)])
+
+    (tf.function(step) if traced else step)()
+    return (before - weight.numpy()).tolist()
+
+
+ROWS = re.findall(r"^([a-z_, ]+?) {2,}(takes|divides)(.*)$", calls.__doc__, re.MULTILINE)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(("made", "does", "how"), ROWS)
+def test_the_table_of_calls_says_what_apply_gradients_does(made, does, how, traced, optimizer, log):
+    def scale(optimizer, loss):
+        return loss if made == "none" else getattr(optimizer, made.partition(",")[0])(loss)
+
+    def finish(optimizer, gradient):
+        is_divided = made.endswith("get_unscaled_gradients")
+        return optimizer.get_unscaled_gradients([gradient])[0] if is_divided else gradient
+
+    left_scaled = made == "get_scaled_loss"
+    assert one_step(optimizer, scale, finish, traced) == [2.0 if left_scaled else 0.5]
+    assert len(log("the gradients are applied as they are")) == how.endswith("warns")
+    assert len(log("get_scaled_loss was called without get_unscaled_gradients")) == left_scaled
+
+
+def test_the_table_of_calls_is_found():
+    assert len(ROWS) == 5
+
+
+def multiply(optimizer, loss):
+    return loss * optimizer.loss_scale
+
+
+def divide(optimizer, gradient):
+    return gradient / optimizer.loss_scale
+
+
+def only_log(optimizer, value):
+    tf.print("loss scale", optimizer.loss_scale, output_stream="file:///dev/null")
+    return value
+
+
+def log_unscaled(optimizer, gradient):
+    tf.print(optimizer.get_unscaled_gradients([gradient]), output_stream="file:///dev/null")
+    return gradient
+
+
+def own_scale(optimizer, loss):
+    return loss * 8.0
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_case_28_what_a_loop_multiplies_and_divides_by_hand_is_left_alone(optimizer, traced, log):
+    weight = tf.Variable([1.0])
+    assert one_step(optimizer, multiply, divide, traced, weight) == [0.5]
+    assert one_step(optimizer, own_scale, lambda _, gradient: gradient / 8.0, traced, weight) == [0.5]
+    assert len(log("never scaled")) == 1
+
+
+def test_case_28_a_step_that_is_multiplied_by_hand_and_not_divided_is_too_large_and_told(optimizer, log):
+    """A step that is too large is seen, one that is too small is not."""
+    assert one_step(optimizer, multiply) == [2.0]
+    (warning,) = log("never scaled")
+    assert "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0" in warning
+
+
+def test_case_28_a_loop_that_only_reads_the_scale_has_not_scaled_its_loss(optimizer, log):
+    assert one_step(optimizer, only_log) == [0.5]
+    assert len(log("never scaled")) == 1
+
+
+def test_case_28_the_scale_may_be_logged_and_gradients_unscaled_for_a_log(optimizer, log):
+    def scaled(optimizer, loss):
+        return optimizer.scale_loss(only_log(optimizer, loss))
+
+    weight = tf.Variable([1.0])
+    assert one_step(optimizer, scaled, only_log, weight=weight) == [0.5]
+    assert one_step(optimizer, scaled, log_unscaled, weight=weight) == [0.5]
+    assert not log("the gradients are applied")
+
+
+def test_case_28_unscaled_gradients_may_be_clipped_before_they_are_applied(optimizer, log):
+    def clip(optimizer, gradient):
+        return tf.clip_by_norm(optimizer.get_unscaled_gradients([gradient])[0], 0.5)
+
+    assert one_step(optimizer, lambda optimizer, loss: optimizer.scale_loss(loss), clip) == [0.25]
+    assert not log("the gradients are applied")
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_case_28_and_k05_a_bare_loop_after_fit_is_not_divided_but_told(library, traced, log):
+    model = library.Sequential([library.layers.Input((2,)), library.layers.Dense(1, use_bias=False)])
+    model.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5), 4.0), "mse")
+    model.fit(np.zeros((4, 2), "float32"), np.zeros((4, 1), "float32"), verbose=0)
+    (weight,) = model.trainable_variables
+    before = weight.numpy()
+
+    def step():
+        model.optimizer.apply_gradients([(tf.ones((2, 1)), weight)])
+
+    (tf.function(step) if traced else step)()
+    np.testing.assert_allclose(weight.numpy(), before - 0.5, rtol=1e-6)
+    (warning,) = log("never scaled")
+    assert "scaled_loss = optimizer.scale_loss(loss)" in warning
+    assert "gradients = tape.gradient(scaled_loss, variables)" in warning
+    assert "Where the loop is a library's" in warning
+    assert ("optimizer 'sgd" in warning.lower()) is (library is keras)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_gradient_that_is_clipped_inside_the_network_is_clipped_alike_by_the_pattern_of_the_limits(scaled, log):
+    weight, optimizer = tf.Variable(tf.ones((4, 4))), keras.optimizers.SGD(1.0)
+    optimizer = amp_tf.LossScaleOptimizer(optimizer) if scaled else optimizer
+    optimizer.build([weight])
+
+    @tf.custom_gradient
+    def clipped(x):
+        def gradient(d):
+            s = optimizer.loss_scale if scaled else 1.0
+            return tf.clip_by_norm(d / s, 0.125) * s
+
+        return tf.identity(x), gradient
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_sum(clipped(tf.ones((2, 4)) @ weight) ** 2))
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+
+    step()
+    # Eight gradients of one size have the norm 0.125, and each weight gets two of them.
+    np.testing.assert_allclose(weight.numpy(), 1 - 2 * 0.125 / 8**0.5, rtol=1e-6)
+    assert not log("amp_tf")
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_case_29_and_k11_a_float16_loss_is_scaled_in_float32(built):
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD())
+    if built:
+        optimizer.build(variables())
+    loss = optimizer.scale_loss(tf.constant(3.0, tf.float16))
+    assert (loss.dtype, float(loss)) == (tf.float32, 3.0 * 2**15)
+
+
+def test_losses_in_a_nest_are_scaled_each_and_float64_stays():
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(), 2.0)
+    loss = optimizer.scale_loss({"a": tf.constant([1.0, 2.0], tf.bfloat16), "b": tf.constant(0.1, tf.float64)})
+    assert loss["a"].numpy().tolist() == [2.0, 4.0]
+    assert (loss["b"].dtype, float(loss["b"])) == (tf.float64, 0.2)
+
+
+HAND_OVERS = {
+    "traced to eager": (tf.function, lambda apply: apply),
+    "eager to traced": (lambda compute: compute, tf.function),
+    "traced to traced": (tf.function, tf.function),
+}
+
+
+@pytest.mark.parametrize("hand_over", HAND_OVERS)
+def test_case_15_gradients_of_a_scaled_loss_may_be_applied_by_another_function_after_fit(hand_over, log):
+    around_compute, around_apply = HAND_OVERS[hand_over]
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0)
+    weight = tf.Variable([1.0])
+    optimizer.build([weight])
+
+    def compute():
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_sum(weight))
+        return tape.gradient(loss, weight)
+
+    def apply(gradient):
+        optimizer.apply_gradients([(gradient, weight)])
+
+    tf.function(lambda: apply(compute()))()  # as fit does: both in one graph
+    compute, apply = around_compute(compute), around_apply(apply)
+    for _ in range(2):
+        apply(compute())
+    assert weight.numpy().tolist() == [-0.5]
+    assert not log("never scaled")
+
+
+def no_gradients(tape, loss, weight):
+    return [(tape.gradient(tf.constant(1.0), weight), weight)]
+
+
+def wrong_shape(tape, loss, weight):
+    return [(tf.matmul(tape.gradient(loss, [weight]), tf.ones((4, 5))), weight)]
+
+
+@pytest.mark.parametrize("trouble", [no_gradients, wrong_shape])
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_case_28_a_trace_that_failed_after_it_scaled_its_loss_hands_nothing_over(library, trouble, log):
+    optimizer = amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5), 4.0)
+    weight, graphs = tf.Variable([1.0]), []
+    optimizer.build([weight])
+
+    @tf.function
+    def failing():
+        graphs.append(weakref.ref(tf.compat.v1.get_default_graph()))
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_sum(weight))
+        optimizer.apply_gradients(trouble(tape, loss, weight))
+
+    @tf.function
+    def bare():
+        optimizer.apply_gradients([(tf.ones([1]), weight)])
+
+    with pytest.raises(ValueError, match=r"No gradients provided|Dimensions must be equal"):
+        failing()
+    bare()
+    assert weight.numpy().tolist() == [0.5]
+    assert len(log("never scaled")) == 1
+    gc.collect()
+    assert graphs[0]() is None
+
+
+def pickled(optimizer):
+    return pickle.loads(pickle.dumps(optimizer))
+
+
+@pytest.mark.parametrize(
+    "copy", [lambda optimizer: optimizer, pytest.param(pickled, marks=since_keras_3_1)], ids=["new", "pickled"]
+)
+def test_case_15_sums_of_scaled_gradients_in_variables_are_unscaled(copy, log):
+    optimizer = copy(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0))
+    weight, kept = tf.Variable([1.0]), tf.Variable([0.0])
+    optimizer.build([weight])
+
+    @tf.function
+    def accumulate():
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_sum(weight))
+        kept.assign_add(tape.gradient(loss, weight))
+
+    accumulate()
+    accumulate()
+    tf.function(lambda: optimizer.apply([kept / 2.0], [weight]))()
+    assert weight.numpy().tolist() == [0.5]
+    assert not log("never scaled")
+
+
+def make_step(optimizer, weight, scaler, scale):
+    def apply(gradients):
+        optimizer.apply_gradients(zip(gradients, [weight], strict=True))
+
+    def step(poison):
+        with tf.GradientTape() as tape:
+            loss = scale(tf.reduce_sum(weight) * poison)
+        scaler.step(apply, scaler.unscale(tape.gradient(loss, [weight])))
+
+    return step
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_loss_scaler_decides_for_the_wrapped_optimizer_that_it_calls(optimizer, traced, log):
+    weight, scaler = tf.Variable([1.0]), amp_tf.LossScaler(8.0)
+    step = make_step(optimizer, weight, scaler, scaler.scale)
+    step = tf.function(step) if traced else step
+    for poison in (1.0, np.inf, 1.0):
+        step(tf.constant(poison))
+    assert weight.numpy().tolist() == [0.0]
+    assert (scaler.status().skipped, scaler.status().steps) == (1, 3)
+    assert optimizer.status().steps == 0
+    assert not log("amp_tf")
+
+
+@pytest.mark.parametrize("between", [as_it_is, lambda _, loss: loss + 1.0], ids=["at once", "with more"])
+@pytest.mark.parametrize("order", ["optimizer first", "scaler first"])
+def test_a_loss_that_both_scale_is_refused(optimizer, order, between):
+    weight, scaler = tf.Variable([1.0]), amp_tf.LossScaler()
+
+    def both(loss):
+        first, second = optimizer.scale_loss, scaler.scale
+        first, second = (first, second) if order == "optimizer first" else (second, first)
+        return second(between(None, first(loss)))
+
+    with pytest.raises(amp_tf.CallOrderError, match=r"the loss is scaled twice.*Leave out one of them"):
+        tf.function(make_step(optimizer, weight, scaler, both), autograph=False)(tf.constant(1.0))
+    with pytest.raises(amp_tf.CallOrderError, match="the loss is scaled twice"):
+        make_step(optimizer, weight, scaler, both)(tf.constant(1.0))
+    assert weight.numpy().tolist() == [1.0]
+
+
+def test_a_loss_that_one_optimizer_scales_twice_is_refused(optimizer):
+    with pytest.raises(amp_tf.CallOrderError, match="the loss is scaled twice"):
+        optimizer.scale_loss(optimizer.scale_loss(tf.constant(1.0)))
+
+
+def test_two_losses_of_one_step_may_have_a_scaler_each(log):
+    weights = [tf.Variable([1.0]), tf.Variable([1.0])]
+    optimizers = [amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5)) for _ in weights]
+    for optimizer, weight in zip(optimizers, weights, strict=True):
+        optimizer.build([weight])
+
+    @tf.function
+    def step():
+        with tf.GradientTape(persistent=True) as tape:
+            first = optimizers[0].scale_loss(tf.reduce_sum(weights[0]))
+            second = optimizers[1].scale_loss(tf.reduce_sum(weights[1]) * tf.reduce_sum(weights[0]))
+        for optimizer, loss, weight in zip(optimizers, [first, second], weights, strict=True):
+            optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+
+    step()
+    assert [weight.numpy().tolist() for weight in weights] == [[0.5], [0.5]]
+    assert not log("amp_tf")
