@@ -168,7 +168,7 @@ def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> 
     )
     asked = frozenset(config.allow_add) if uses_cost_model and hardware.is_xla else None
     if asked is not None and not (asked or config.force_f16):
-        return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/README.md, Answered
+        return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/README.md, XLA on CPUs
     target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla, hardware.is_xla)
     weighs_memory = uses_cost_model and config.goal == "memory"
     return Resolution(target, default_device, "", uses_cost_model, asked, hardware.costs, weighs_memory=weighs_memory)

@@ -146,7 +146,7 @@ def _left(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
 
 
 def _warn(key: str, what: str) -> None:
-    fix = "There is nothing to do; docs/optimizer-state.md says what is kept in bfloat16"
+    fix = "There is nothing to do; docs/memory.md says what is kept in bfloat16"
     notices.warn_once(f"optimizer_state.{key}", what, where=OPTIMIZER_STATE_VAR, fix=fix)
 
 

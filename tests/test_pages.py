@@ -1,0 +1,274 @@
+"""Every command and output of the pages runs here, as it stands. One test a page.
+
+A page's blocks run in their order, in a folder with the programs and models that the pages speak of. What a block is
+stands on its first line, where readers do not see it:
+
+- ``console``: commands after ``$``, and what they print. Numbers may differ, ``…`` stands for any text, and alone on a
+  line for any lines. ``exit 1`` is the status of the last one.
+- ``sh``: commands, a line each, all with status 0; a training must have converted something.
+- ``python``: the blocks of a page are one program, which runs last. ``file: NAME`` makes the block a file instead.
+- ``with FILE`` copies a file of the checkout beside them, and ``not run: WHY`` says what else runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amp_tf.cli.main import parser
+from tests import processes
+from tests.hooks import running
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+PAGES = ("README.md", *DOCS, "CONTRIBUTING.md", "docker/README.md", "benchmarks/README.md")
+FENCED = re.compile(r"^```(\w+)(?: ([^\n]+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MADE = re.compile(r"<!-- (\w+): made by .*?<!-- end of \1 -->", re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+PROGRAM = re.compile(
+    r"(?<![\w/])(?P<program>scripts/\w+(?:\.py)?|benchmarks/\w+\.py|\.ci/run|(?<=-m )benchmarks[.\w]*)"
+    r"(?P<options>(?:[ \n]+(?!scripts/|python )[^\s`]+)*)"
+)
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
+SETTING = re.compile(r"\w+=")
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+CONVERTED = re.compile(r"amp_tf: \d+ graphs?, [1-9][\d,]* of [\d,]+ nodes converted")
+
+MODEL = "docs/ten-minutes.md"  # whose train.py all pages speak of
+EXPORT = """
+import numpy as np
+from train import model
+for folder in ("model_folder", "saved_model_folder"):
+    model.export(folder, verbose=False)
+np.savez("inputs.npz", **{model.inputs[0].name: np.ones((8, 2), np.float32)})
+"""
+# What the Python blocks take for granted, and what holds after those of a page.
+BEFORE = """
+import keras
+import tensorflow as tf
+import amp_tf
+with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder(tf.float32, (4, 4))
+    tf.identity(tf.matmul(x, x), name="logits")
+graph_def = graph.as_graph_def()
+h = w = tf.ones((2, 2))
+variable = tf.Variable(1.0)
+def train():
+    tf.function(lambda x: tf.nn.relu(tf.matmul(x, x)) @ x)(tf.ones((4, 4)))
+    return 1.0
+variables, optimizer, compute_loss = [variable], keras.optimizers.SGD(), lambda: 2 * variable
+"""
+TRAINED = "assert float(variable) < 1 and optimizer.inner_optimizer is not optimizer and float(loss) <= 2"
+AFTER = {
+    "README.md": f"{TRAINED} and not amp_tf.is_enabled()",
+    "docs/compare.md": "assert not compared.is_healthy and len(compared.patterns) >= 2",
+    "docs/keep-float32.md": 'from amp_tf.oplists import registered\nassert "MyAttention" in registered._rows',
+    "docs/loss-scaling.md": f"{TRAINED} and float(scaler.loss_scale) > 1",
+    "docs/python.md": "assert not amp_tf.is_enabled()",
+    "docs/report.md": "import os\nassert os.path.exists('report.html')",
+    "docs/serving.md": 'assert "logits" in [node.name for node in result.graph.node] and result.changed',
+    "docs/ten-minutes.md": "assert report.by_layer() is not None",
+    "docs/tune.md": "import os\nassert not tuned.lock.decisions and os.path.exists('amp.lock')",
+}
+
+
+def blocks(page: str) -> Iterator[tuple[str, str, str]]:
+    """Language, what else the first line says, and text."""
+    yield from FENCED.findall((ROOT / page).read_text(encoding="utf-8"))
+
+
+def commands(text: str) -> list[str]:
+    lines = text.replace("\\\n", " ").splitlines()
+    return [" ".join(shlex.split(line, comments=True, posix=False)) for line in lines if line.strip()]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the commands name."""
+    folder = tmp_path_factory.mktemp("models")
+    (text,) = [text for _, about, text in blocks(MODEL) if about == "file: train.py"]
+    (folder / "train.py").write_text(text)
+    (folder / "bin").mkdir()
+    scripts = {"python": f'exec {shlex.quote(sys.executable)} "$@"', "mpirun": 'shift 2; exec "$@"'}  # one for four
+    for name, script in scripts.items():
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / "bin" / name).chmod(0o755)
+    ended = running.run(["-c", EXPORT], folder, {})
+    assert ended.status == 0, ended.err
+    return folder
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(page))])
+def test_a_page_does_what_it_says(page: str, models: Path, tmp_path: Path) -> None:
+    shutil.copytree(models, tmp_path, dirs_exist_ok=True)
+    program = []
+    for language, about, text in blocks(page):
+        if about.startswith("with "):
+            shutil.copy(ROOT / about.removeprefix("with "), tmp_path)
+        if about.startswith("not run: ") or language in ("text", "json", "mermaid"):
+            continue
+        if about.startswith("file: "):
+            (tmp_path / about.removeprefix("file: ")).write_text(text)
+        elif language == "python":
+            program.append(text)
+        elif language == "console":
+            check_session(text, int(about.removeprefix("exit ")) if about.startswith("exit ") else 0, tmp_path)
+        else:
+            assert language == "sh", f"{page}: a block of {language} is for nobody to run"
+            for command in commands(text):
+                ended = start(command, tmp_path)
+                assert ended.returncode == 0, ended.stdout
+                turned_on = "TF_ENABLE_AUTO_MIXED_PRECISION=1" in command and " python " in f" {command}"
+                assert not turned_on or CONVERTED.search(ended.stdout), ended.stdout
+    if program:
+        code = "\n".join([BEFORE, *program, AFTER[page], 'print("all blocks ran")'])
+        ended = start(["-c", code], tmp_path, AMP_TF_PRECISION="float16")
+        assert ended.returncode == 0, ended.stdout
+        assert "all blocks ran" in ended.stdout
+
+
+def check_session(text: str, status: int, folder: Path) -> None:
+    """Runs the commands of a console, each of which must print what stands below it."""
+    first, *parts = re.split(r"^\$ ", text, flags=re.MULTILINE)
+    assert not first, f"a console begins with a command, not with {first!r}"
+    for part in parts:
+        command, _, said = part.replace("\\\n", " ").partition("\n")
+        ended = start(command, folder)
+        assert ended.returncode == (status if part is parts[-1] else 0), ended.stdout
+        assert re.search(pattern(said), ended.stdout, re.MULTILINE), f"{command}\n{said}\nbut it says\n{ended.stdout}"
+
+
+def pattern(said: str) -> str:
+    """A regular expression for an output."""
+    lines = []
+    for line in said.splitlines():
+        words = [NUMBER.sub("\0", word) for word in re.split(r"(…|\s+)", line)]
+        kept = [".*" if word == "…" else r"\s+" if word.isspace() else re.escape(word) for word in words]
+        lines.append(r"(?:.*\n)*?" if line == "…" else "".join(kept).replace(re.escape("\0"), NUMBER.pattern) + r"\n")
+    return "".join(lines)
+
+
+_ended: dict[str, subprocess.CompletedProcess[str]] = {}
+
+
+def start(command: str | list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command, or Python with arguments; what it prints is in one stream.
+
+    What writes no file says the same on each page, and runs once.
+    """
+    if isinstance(command, list) or not re.match(r"amp-tf (compare|explain) (?!.*--html)", command):
+        return _start(command, folder, **variables)
+    return _ended.get(command) or _ended.setdefault(command, _start(command, folder))
+
+
+def _start(command: str | list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    words = shlex.split(command) if isinstance(command, str) else ["python", *command]
+    while SETTING.match(words[0]):
+        name, _, variables[name] = words.pop(0).partition("=")
+    # On a CPU without bfloat16 nothing would be converted; what the command itself sets wins.
+    environ = running.environment(folder, {"AMP_TF_PRECISION": "bfloat16", **variables})
+    environ["PATH"] = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
+    programs: dict[str, list[str]] = {"python": [], "amp-tf": ["-m", "amp_tf.cli.main"]}
+    assert words[0] in programs, f"{command}: only python and amp-tf run here; say 'not run: WHY'"
+    return processes.run(
+        [sys.executable, *programs[words[0]], *words[1:]],
+        fresh="it starts a Python" if words[1:3] == ["-m", "amp_tf"] or words[1] in ("run", "tune") else "",
+        cwd=folder,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=400,
+    )
+
+
+def test_pages_are_short() -> None:
+    """Without what scripts make."""
+    limits = {"README.md": 1200, "CONTRIBUTING.md": 3000, "benchmarks/README.md": 3000, "docker/README.md": 900}
+    words = {page: len(MADE.sub("", (ROOT / page).read_text(encoding="utf-8")).split()) for page in PAGES}
+    assert {page: count for page, count in words.items() if count > limits.get(page, 700)} == {}
+    assert sum(words[page] for page in DOCS) <= 12_000
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    path = ROOT / page
+    for link in LINK.findall(FENCED.sub("", path.read_text(encoding="utf-8"))):
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        assert target.exists(), link
+        headings = HEADING.findall(target.read_text(encoding="utf-8")) if anchor else []
+        anchors = [re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings]
+        assert not anchor or anchor in anchors, link
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    assert [page for page in DOCS if page != "docs/README.md" and f"]({page.removeprefix('docs/')}" not in index] == []
+
+
+def source_of(program: str) -> str:
+    """A program's text, with its neighbours' where it is a module of a package of ``benchmarks/``; empty for none."""
+    name = program if program.startswith((".", "scripts/")) or "/" in program else program.replace(".", "/")
+    path = next((path for path in (ROOT / f"{name}.py", ROOT / name) if path.exists()), None)
+    if path is None:
+        return ""
+    folder = path if path.is_dir() else path.parent
+    is_package = path.is_dir() or folder.parent.name == "benchmarks"
+    files = folder.glob("*.py") if is_package else [path]
+    return "".join(file.read_text(encoding="utf-8") for file in files)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_program_in_a_sentence_is_there_and_has_the_options_that_are_named(page: str) -> None:
+    text = FENCED.sub(r"`\3`", (ROOT / page).read_text(encoding="utf-8"))
+    wrong = []
+    for quoted in re.findall(r"`[^`]+`", text):
+        for found in PROGRAM.finditer(quoted):
+            source = source_of(found["program"])
+            options = OPTION.findall(found["options"].partition("\n\n")[0])
+            wrong += [] if source else [found["program"]]
+            wrong += [f"{found['program']} {option}" for option in options if f'"{option}"' not in source]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_amp_tf_command_in_a_sentence_has_the_options_that_are_named(page: str) -> None:
+    text = FENCED.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    (subcommands,) = [action for action in parser()._actions if action.dest == "command_name"]
+    assert isinstance(subcommands.choices, dict)
+    for quoted in re.findall(r"`amp-tf ([^`]+)`", text):
+        name, *words = quoted.partition(" -- ")[0].split()
+        help_text = subcommands.choices[name].format_help()
+        assert [word for word in words if word.startswith("--") and word not in help_text] == [], quoted
+
+
+@pytest.mark.slow
+def test_the_start_of_python_is_measured(tmp_path: Path) -> None:
+    ended = processes.run(
+        [sys.executable, ROOT / "benchmarks/interpreter_start.py", "--starts", "2"],
+        fresh="it measures the start",
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert ended.returncode in (0, 1), ended.stdout  # 1: a limit was passed, as two starts may
+    assert re.search(r"\d\.\d", ended.stdout)
+    assert "Traceback" not in ended.stdout
+
+
+def test_a_benchmark_that_a_page_names_is_run_by_a_test() -> None:
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", *DOCS))
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    named = set(re.findall(r"benchmarks[./](\w+)(?:\.py)?[ `]", text))
+    assert [name for name in named if not re.search(rf"benchmarks(\.| import |/|\"/ *\"){name}\b", tests)] == []
