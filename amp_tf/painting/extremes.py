@@ -79,8 +79,8 @@ def keep_in_range(canvas: Canvas) -> None:
 
     300 is an ordinary activation, and its square is infinite; 1e-4 is one, too, and so is the quotient of 10 by it,
     also where it is written as a multiplication by a reciprocal (``tf.math.l2_normalize``). The gradient of a root is
-    such a quotient, too, and so it is once it was moved and multiplied by constants, as in the gradient of RMSNorm. What
-    is multiplied by gamma / sqrt(variance) is one, where the variance is of the batch: of equal rows it is zero.
+    such a quotient, too, and so it is once it was moved and multiplied by constants, as in the gradient of RMSNorm.
+    What is multiplied by gamma / sqrt(variance) is one, where the variance is of the batch: of equal rows it is zero.
     Quotients by a constant and products of two different values are what the lists say.
 
     Difference "squares-and-quotients": TensorFlow has Pow on the deny list, but not x * x and 1 / x.

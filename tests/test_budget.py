@@ -1,0 +1,56 @@
+"""How much there is to know: lines, files and files below 100 lines of each room, which may only become fewer.
+
+Whoever needs more of one takes it from another, in the same commit, and says from where.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SMALL = 100  #: lines
+BUDGET = {
+    "calibrating/": (879, 4, 1),
+    "cli/": (2282, 19, 8),
+    "comparing/": (3820, 27, 11),
+    "graph/": (3631, 22, 6),
+    "hooks/": (6449, 61, 34),
+    "loss_scaling/": (2750, 12, 1),
+    "offline/": (1351, 8, 2),
+    "oplists/": (1901, 12, 3),
+    "painting/": (4303, 27, 8),
+    "reporting/": (2364, 16, 7),
+    "rewriting/": (2791, 20, 8),
+    "tuning/": (939, 8, 2),
+    "*.py": (1518, 8, 3),
+    "all": (34978, 244, 94),
+    "tests/": (48541, 440, 259),
+}
+"""At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
+
+
+def _measured() -> dict[str, tuple[int, int, int]]:
+    package = ROOT / "amp_tf"
+    rooms = {folder.name: list(folder.rglob("*.py")) for folder in package.iterdir() if any(folder.rglob("*.py"))}
+    rooms = {f"{name}/": paths for name, paths in sorted(rooms.items())}
+    rooms |= {"*.py": list(package.glob("*.py")), "all": list(package.rglob("*.py"))}
+    rooms |= {"tests/": list((ROOT / "tests").rglob("*.py"))}
+    found = {}
+    for name, paths in rooms.items():
+        lines = [len(path.read_text().splitlines()) for path in paths]
+        found[name] = (sum(lines), len(lines), sum(count < SMALL for count in lines))
+    return found
+
+
+def test_no_room_grows() -> None:
+    measured = _measured()
+    assert set(measured) == set(BUDGET), "a room came or went: its row, too"
+    grown = {
+        name: (found, BUDGET[name]) for name, found in measured.items() if any(map(int.__gt__, found, BUDGET[name]))
+    }
+    assert not grown, f"{{room: (found, budget)}} in (lines, files, files below {SMALL} lines): {grown}"
+
+
+def test_what_a_room_has_saved_is_not_spent_later() -> None:
+    saved = {name: found for name, found in _measured().items() if found[0] < BUDGET[name][0] - 100}
+    assert not saved, f"lower these rows of the budget: {saved}"
