@@ -101,8 +101,8 @@ KNOWN: dict[str, float] = {
 }
 """What is missed at the tiny size, with its figure.
 
-resnet50 had 1.234 before a normalization's shift and the gradients of both were 16 bit. Its row was made while the scale
-was, too; that is float32 again, and of the 478 casts that the table of decisions then had 377 are left.
+resnet50 had 1.234 before a normalization's shift and the gradients of both were 16 bit. Its row was made while the
+scale was, too; that is float32 again, and of the 478 casts that the table of decisions then had 377 are left.
 """
 
 
