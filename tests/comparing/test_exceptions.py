@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from amp_tf.comparing.pipeline import compare
 from amp_tf.config import AmpConfig
+from amp_tf.tools.comparing.pipeline import compare
 
 FLOAT16 = AmpConfig(precision="float16", target="cpu")
 
