@@ -17,7 +17,7 @@ NO_LIMIT = float(tf.float32.max)  #: every finite loss is below it
 HOLD = float("-inf")  #: no loss is below it: whatever the step computes, variables stay as they are
 
 
-class Sight(NamedTuple):
+class StepObservation(NamedTuple):
     """What a guard saw of a step.
 
     Attributes:
@@ -62,7 +62,7 @@ class Guard:
         return tf.logical_or(is_nonfinite, tf.logical_not(found.value <= self.limit))  # nan is not below
 
     @staticmethod
-    def read(seen: Any) -> Sight:
+    def read(seen: Any) -> StepObservation:
         """What a value of ``seen`` says. Waits for the device."""
         loss, is_nonfinite, scale = seen.numpy().tolist()
-        return Sight(loss, bool(is_nonfinite), scale)
+        return StepObservation(loss, bool(is_nonfinite), scale)

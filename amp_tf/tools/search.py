@@ -1,4 +1,4 @@
-"""The search: which items suffice in float32. It knows nothing of models: a function says whether a set suffices.
+"""The search for a small set that suffices in float32. It knows nothing of models: a function says whether a set does.
 
 Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input, 2002) makes a set 1-minimal: without any one of its
 items it does not suffice. Before it, a prefix of the ranking is found that suffices, by doubling and then halving, so
@@ -13,9 +13,26 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from amp_tf.tools.tuning.items import Item
+from amp_tf.lock import Decision
 
 _Item = TypeVar("_Item")
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """Something that may stay in float32.
+
+    Attributes:
+        name: for people.
+        decisions: what a lock file says of it.
+        operations: floating-point operations of one run of its 16-bit products.
+        parts: smaller items of which it consists; none where it is not to be divided.
+    """
+
+    name: str
+    decisions: tuple[Decision, ...]
+    operations: float = 0.0
+    parts: tuple[Item, ...] = ()
 
 
 def reduce(

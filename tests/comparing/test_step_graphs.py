@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.tools.comparing import joining
-from amp_tf.tools.comparing.joining import FLOAT32, JointGraph
-from amp_tf.tools.comparing.step_graphs import RunnableStep
+from amp_tf.tools.comparing.joining import FLOAT32, JointGraph, RunnableStep
 from amp_tf.tools.comparing.steps import flat_step
 
 X = np.full((2, 3), 2.0, "float32")

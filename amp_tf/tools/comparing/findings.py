@@ -1,19 +1,13 @@
-"""Ranks what went wrong by its effect on the outputs: each suspect is kept in float32 once, and the step run again.
+"""Ranks what went wrong by its effect on the outputs, and searches for patterns that make all outputs good.
 
-For each suspect, more and more is kept in float32 until an output gets better. Then a set of patterns is searched that
-mends all outputs together (``remedies``).
+*Suspects* are the nodes with the largest local errors: first those that make numbers infinite that are finite in
+float32, in the order of the graph, then the others by local error. Each is kept in float32 once, and the step run
+again: more and more around it, until an output gets better.
 
-Searches for patterns that make all outputs good on all batches: a set grows until it does, and is then reduced.
-
-The search begins with the suspects of the judged batch. If they do not suffice, the nodes are measured again with these
-in float32, in the batch that then has the largest error, and its suspects are added; finally all 16-bit nodes are,
-layer by layer. A sufficient set is reduced by Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input, 2002).
-A set that was reduced on the watched batches is tried on all batches before it is believed.
-
-Chooses the nodes that may be what goes wrong, and the patterns that keep them in float32.
-
-Suspects are the nodes with the largest local errors: first those that make numbers infinite that are finite in float32,
-in the order of the graph, then the others by local error.
+Then a set of patterns grows until all outputs are good on all batches. It begins with the suspects of the judged batch.
+If they do not suffice, the nodes are measured again with these in float32, in the batch that then has the largest
+error, and its suspects are added; finally all 16-bit nodes are, layer by layer. A sufficient set is reduced
+(:mod:`amp_tf.tools.search`); one that was reduced on the watched batches is tried on all batches before it is believed.
 """
 
 from __future__ import annotations
@@ -41,8 +35,6 @@ CANCELLATION = "cancellation"
 ROUNDING = "rounding"
 KEEP_VAR = "AMP_TF_KEEP_FLOAT32"
 _UNDERFLOWN = 0.1  # of the numbers
-Harm = tuple[float, float, float]
-Rank = tuple[bool, Harm]  # whether more than the node had to be kept in float32, and the remaining harm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +97,14 @@ def keep_call(patterns: Patterns) -> str:
     return f"amp_tf.enable(keep_float32={list(patterns)!r})" if patterns else ""
 
 
+SUSPICIOUS = 4.0  #: times the roundoff; a product in a healthy model adds about one
+_MOST = 8  # suspects: each costs at least a rewrite and a run of the batches
+_LOOKS = 4  # each needs a graph that runs float32 and 16 bit side by side
+_REDUCTIONS, _TRIALS = 3, 12  # each reduction may fail on the other batches; trials of one
+_GRADIENT_SCOPES = ("gradient_tape/", "gradients/")
+_GRADIENT_OP = re.compile(r"(\w+?)Grad(V\d)?(_\d+)?")
+
+
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
     """The result of the search for what goes wrong.
@@ -124,155 +124,8 @@ class SearchResult:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Tried:
-    """A suspect, the patterns that make outputs better or else the smallest set, and the outputs with them."""
-
-    measured: NodeMeasurement
-    patterns: Patterns
-    least: Patterns
-    after: Sequence[Output]
-
-    @property
-    def rank(self) -> Rank:
-        return self.patterns != self.least, harm(self.after)
-
-
-def find(
-    nodes: Sequence[NodeMeasurement],
-    outputs: Sequence[Output],
-    precision: Precision,
-    forced: Patterns,
-    followers: Followers,
-    trials: Trials,
-) -> SearchResult:
-    """Tries the suspects one by one, and searches for patterns that mend all outputs.
-
-    Args:
-        nodes: what was measured, sources before their readers.
-        outputs: the verdicts, of which one is bad at least.
-        precision: the 16-bit type.
-        forced: ``AmpConfig.force_f16``.
-        followers: what may be fused with each product.
-        trials: run the step with further patterns in ``keep_float32``.
-    """
-    tried: list[_Tried] = []
-    parts: Sequence[Part] = ()
-    patterns: Patterns = ()
-    explained: list[_Tried] = []
-    is_cut = False
-    try:
-        for one in _alone(nodes, outputs, precision, followers, trials):
-            tried.append(one)
-        remedy = find_remedy(_first_parts(tried, precision), precision, followers, trials)
-        parts, is_cut = remedy.parts, remedy.is_cut
-        patterns = _as_layers(parts, trials) or patterns_of(parts)
-        for part in parts:
-            if part.measured is not None:
-                least = narrow(part.measured, followers)
-                explained.append(_Tried(part.measured, part.patterns, least, trials.outputs(part.patterns)))
-    except KeyboardInterrupt:
-        is_cut = True
-    ranked = _ranked(explained or tried, precision)
-    helpful = [one for one in ranked if explained or harm(one.after) < harm(outputs)] or ranked[:1]
-    findings = tuple(_finding(one, precision, forced) for one in helpful)
-    return SearchResult(findings, patterns, trials.count, is_cut)
-
-
-def _as_layers(parts: Sequence[Part], trials: Trials) -> Patterns:
-    """The layers of the nodes, which are easier to read, where they suffice on all batches as well; else nothing."""
-    paths = [path_of(part.measured.probe.name) if part.measured else "" for part in parts]
-    layers = tuple(dict.fromkeys(f"{LAYER}{path}" for path in paths))
-    is_shorter = all(paths) and 0 < len(layers) < len(patterns_of(parts))
-    return layers if is_shorter and trials.holds(layers) else ()
-
-
-def _alone(
-    nodes: Sequence[NodeMeasurement],
-    outputs: Sequence[Output],
-    precision: Precision,
-    followers: Followers,
-    trials: Trials,
-) -> Iterator[_Tried]:
-    """Tries each suspect alone, until one suffices."""
-    known = {measured.probe.name: measured for measured in nodes}
-    for measured in suspects(nodes, precision, followers):
-        sets = list(dict.fromkeys(choices(measured, known, followers)))
-        better = (patterns for patterns in sets if harm(trials.outputs(patterns)) < harm(outputs))
-        patterns = next(better, sets[0])
-        yield _Tried(measured, patterns, sets[0], trials.outputs(patterns))
-        if trials.is_right(patterns):
-            break  # the remaining ones have smaller local errors
-
-
-def _first_parts(tried: Sequence[_Tried], precision: Precision) -> list[Part]:
-    """Where the search begins: the suspect that suffices alone; else all, each with its smallest set first."""
-    if not tried:
-        return []
-    if all(output.is_good for output in tried[-1].after):
-        return [Part(tried[-1].patterns, tried[-1].measured)]
-    ranked = _ranked(tried, precision)
-    wide = [one for one in ranked if one.patterns != one.least]
-    return [*(Part(one.least, one.measured) for one in ranked), *(Part(one.patterns, one.measured) for one in wide)]
-
-
-def _ranked(tried: Sequence[_Tried], precision: Precision) -> list[_Tried]:
-    """The most helpful suspects first; last, those that may help only together with others.
-
-    These are nodes whose local error is not larger than that of others, and nodes that do not help alone.
-    """
-    return sorted(tried, key=lambda one: (not is_suspicious(one.measured, precision), one.rank))
-
-
-def harm(outputs: Sequence[Output]) -> Harm:
-    """How bad outputs are, as a sort key: the number of nonfinite ones, of bad ones, and the sum of their ratios."""
-    bad = [output for output in outputs if not output.is_good]
-    infinite = sum(output.error == float("inf") for output in bad)
-    return infinite, len(bad), sum(min(output.ratio, 1e9) for output in bad)
-
-
-def _finding(tried: _Tried, precision: Precision, forced: Patterns) -> Finding:
-    measured = tried.measured
-    local, name = measured.local, measured.probe.name
-    assert local is not None
-    return Finding(
-        node=name,
-        op=measured.probe.op,
-        layer=path_of(name) or scope_of(name),
-        kind=_kind(measured, precision),
-        local_error=local.distance,
-        accumulated_error=measured.accumulated.distance,
-        nonfinite=local.nonfinite,
-        underflow=local.underflow,
-        largest=local.largest,
-        largest_input=measured.largest_input,
-        rounded=measured.probe.rounded,
-        patterns=tried.patterns,
-        ratio=max((output.ratio for output in tried.after), default=0.0),
-        mends=all(output.is_good for output in tried.after),
-        forced_by=next((pattern for pattern in forced if matches(pattern, name)), ""),
-    )
-
-
-def _kind(measured: NodeMeasurement, precision: Precision) -> str:
-    local = measured.local
-    assert local is not None
-    if local.nonfinite:
-        return OVERFLOW
-    if local.underflow > _UNDERFLOWN:
-        return UNDERFLOW
-    one_rounding = roundoff(precision) * measured.largest_input
-    is_large = local.error > SUSPICIOUS * roundoff(precision)
-    return CANCELLATION if is_large and local.error * local.largest <= SUSPICIOUS * one_rounding else ROUNDING
-
-
-_LOOKS = 4  # each needs a graph that runs float32 and 16 bit side by side
-_REDUCTIONS = 3  # each may fail on the other batches
-_TRIALS = 12  # of one reduction
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """Some of the patterns, and the node that they are for; ``None`` where they are for a whole layer."""
+class _Part:
+    """Some patterns, and the node that they are for; ``None`` where they are for a whole layer."""
 
     patterns: Patterns
     measured: NodeMeasurement | None = None
@@ -284,165 +137,216 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True)
-class Remedy:
-    """The result of the search.
+class _Tried:
+    """A suspect, patterns that were tried for it, its smallest ones, and the outputs with those that were tried."""
+
+    measured: NodeMeasurement
+    patterns: Patterns
+    smallest: Patterns
+    after: Sequence[Output]
+
+
+@dataclasses.dataclass
+class Search:
+    """A search for what goes wrong.
 
     Attributes:
-        parts: whose patterns do so together, as was tried on all batches; none where nothing does.
-        is_cut: whether the user interrupted the search.
-    """
-
-    parts: tuple[Part, ...] = ()
-    is_cut: bool = False
-
-
-def find_remedy(first: Sequence[Part], precision: Precision, followers: Followers, trials: Trials) -> Remedy:
-    """Searches for patterns that make all outputs good.
-
-    Args:
-        first: what to begin with, the most helpful first.
+        outputs: the verdicts, of which one is bad at least.
         precision: the 16-bit type.
+        forced: ``AmpConfig.force_f16``.
         followers: what may be fused with each product.
-        trials: run the step with patterns.
+        trials: run the step with further patterns in ``keep_float32``.
     """
-    parts: tuple[Part, ...] = ()
-    try:
-        parts = _grow(first, precision, followers, trials)
-        return Remedy(_reduced(parts, trials))
-    except KeyboardInterrupt:
-        return Remedy(parts, is_cut=True)
+
+    outputs: Sequence[Output]
+    precision: Precision
+    forced: Patterns
+    followers: Followers
+    trials: Trials
+
+    def find(self, nodes: Sequence[NodeMeasurement]) -> SearchResult:
+        """Tries the suspects one by one, and searches for patterns that make all outputs good.
+
+        Args:
+            nodes: what was measured, sources before their readers.
+        """
+        tried: list[_Tried] = []
+        explained: list[_Tried] = []
+        patterns: Patterns = ()
+        parts: tuple[_Part, ...] = ()
+        is_cut = False
+        try:
+            for one in self._alone(nodes):
+                tried.append(one)
+            try:
+                parts = self._grow(self._first(tried))
+                parts = self._reduced(parts)
+            except KeyboardInterrupt:  # the parts suffice all the same, if there are any
+                is_cut = True
+            patterns = self._as_layers(parts) or _patterns_of(parts)
+            for part in parts:
+                if part.measured is not None:
+                    explained.append(self._try(part.measured, part.patterns, self._narrow(part.measured)))
+        except KeyboardInterrupt:
+            is_cut = True
+        ranked = self._ranked(explained or tried)
+        helpful = [one for one in ranked if explained or _harm(one.after) < _harm(self.outputs)] or ranked[:1]
+        return SearchResult(tuple(map(self._finding, helpful)), patterns, self.trials.count, is_cut)
+
+    def _try(self, measured: NodeMeasurement, patterns: Patterns, smallest: Patterns) -> _Tried:
+        return _Tried(measured, patterns, smallest, self.trials.outputs(patterns))
+
+    def _alone(self, nodes: Sequence[NodeMeasurement]) -> Iterator[_Tried]:
+        """Tries each suspect alone, until one suffices."""
+        known = {measured.probe.name: measured for measured in nodes}
+        for measured in self._suspects(nodes):
+            sets = list(dict.fromkeys(self._choices(measured, known)))
+            better = (some for some in sets if _harm(self.trials.outputs(some)) < _harm(self.outputs))
+            yield (one := self._try(measured, next(better, sets[0]), sets[0]))
+            if self.trials.is_right(one.patterns):
+                break  # the remaining ones have smaller local errors
+
+    def _first(self, tried: Sequence[_Tried]) -> tuple[_Part, ...]:
+        """Where the search begins: the suspect that suffices alone; else all, each with its smallest set first."""
+        if tried and all(output.is_good for output in tried[-1].after):
+            return (_Part(tried[-1].patterns, tried[-1].measured),)
+        ranked = self._ranked(tried)
+        wide = (_Part(one.patterns, one.measured) for one in ranked if one.patterns != one.smallest)
+        return (*(_Part(one.smallest, one.measured) for one in ranked), *wide)
+
+    def _grow(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
+        """Parts that suffice on all batches; none where not even all nodes in float32 do."""
+        for _ in range(_LOOKS):
+            if self.trials.holds(_patterns_of(parts)):
+                return parts
+            nodes = self._suspects(self.trials.measure_nodes(_patterns_of(parts)))
+            if not nodes:
+                break
+            parts += tuple(_Part(self._narrow(measured), measured) for measured in nodes)
+        if self.trials.holds(_patterns_of(parts)):
+            return parts
+        everything = tuple(_Part((layer,)) for layer in dict.fromkeys(map(_scope_pattern, self.trials.converted())))
+        return everything if self.trials.holds(_patterns_of(everything)) else ()
+
+    def _reduced(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
+        """The parts without patterns that the trials find needless: each pattern in its first part, each node once."""
+        needed = _patterns_of(parts)
+        for _ in range(_REDUCTIONS):
+            fewer = reduce(needed, self.trials.is_right, _TRIALS)
+            if self.trials.holds(fewer):
+                needed = fewer
+                break
+        left, found = set(needed), []
+        for name in dict.fromkeys(part.name for part in parts):
+            same = [part for part in parts if part.name == name]
+            own = tuple(pattern for pattern in _patterns_of(same) if pattern in left)
+            left.difference_update(own)
+            if own:
+                found.append(dataclasses.replace(same[0], patterns=own))
+        return tuple(found)
+
+    def _as_layers(self, parts: Sequence[_Part]) -> Patterns:
+        """The layers of the nodes, which are easier to read, where they suffice on all batches as well; else none."""
+        paths = [path_of(part.measured.probe.name) if part.measured else "" for part in parts]
+        layers = tuple(dict.fromkeys(f"{LAYER}{path}" for path in paths))
+        is_shorter = all(paths) and 0 < len(layers) < len(_patterns_of(parts))
+        return layers if is_shorter and self.trials.holds(layers) else ()
+
+    def _suspects(self, nodes: Sequence[NodeMeasurement]) -> list[NodeMeasurement]:
+        """The nodes with larger local errors than products of a healthy model have, or else any error; the worst first.
+
+        A node that may be fused with a worse product is left out, because the product's pattern keeps both in float32.
+        """
+        local = [one for one in nodes if one.local is not None and has_truth(one.local, self.precision)]
+        worst = list(filter(self._is_suspicious, local)) or local
+        # Stable. Ops that only pass values on come after their readers, because a reader in float32 fixes both.
+        order = sorted(filter(_added, worst), key=lambda one: (-_added(one), one.probe.op in HANDING_ON))
+        chosen: dict[Patterns, NodeMeasurement] = {}
+        fused: set[str] = set()
+        for measured in order:
+            own = _own(measured)
+            if own and not fused.issuperset(own):
+                chosen.setdefault(own, measured)
+                fused.update(*(self.followers.get(name, ()) for name in own))
+        return list(chosen.values())[:_MOST]
+
+    def _is_suspicious(self, measured: NodeMeasurement) -> bool:
+        """Whether a node's local error is larger than that of a product in a healthy model."""
+        return _added(measured) > SUSPICIOUS * roundoff(self.precision)
+
+    def _ranked(self, tried: Sequence[_Tried]) -> list[_Tried]:
+        """The most helpful suspects first; last, those that may help only together with others.
+
+        These are nodes whose local error is not larger than that of others, and nodes that do not help alone.
+        """
+
+        def rank(one: _Tried) -> tuple[bool, bool, tuple[float, float, float]]:
+            return not self._is_suspicious(one.measured), one.patterns != one.smallest, _harm(one.after)
+
+        return sorted(tried, key=rank)
+
+    def _narrow(self, measured: NodeMeasurement) -> Patterns:
+        """The smallest set of patterns with which nothing is lost at a node."""
+        return tuple(pattern_for(name, self.followers) for name in _own(measured))
+
+    def _choices(self, measured: NodeMeasurement, known: Mapping[str, NodeMeasurement]) -> Iterator[Patterns]:
+        """Sets of patterns for a node, each larger than the one before.
+
+        First the node, or the sources of its 16-bit inputs; then the chain back to the products before it, these
+        included; then its layer.
+        """
+        yield self._narrow(measured)
+        waiting = list(_own(measured))
+        chain = dict.fromkeys(waiting)
+        while waiting:
+            name = waiting.pop()
+            sources = known[name].probe.rounded if name in known and known[name].probe.op not in PRODUCTS else ()
+            waiting += [source for source in sources if source not in chain]
+            chain.update(dict.fromkeys(sources))
+        yield tuple(pattern_for(name, self.followers) for name in chain)
+        if scope_of(measured.probe.name):
+            yield (_scope_pattern(measured.probe.name),)
+
+    def _finding(self, tried: _Tried) -> Finding:
+        measured = tried.measured
+        local, name = measured.local, measured.probe.name
+        assert local is not None
+        roundings = SUSPICIOUS * roundoff(self.precision)
+        kind = ROUNDING
+        if local.nonfinite:
+            kind = OVERFLOW
+        elif local.underflow > _UNDERFLOWN:
+            kind = UNDERFLOW
+        elif local.error > roundings and local.error * local.largest <= roundings * measured.largest_input:
+            kind = CANCELLATION
+        return Finding(
+            node=name,
+            op=measured.probe.op,
+            layer=path_of(name) or scope_of(name),
+            kind=kind,
+            local_error=local.distance,
+            accumulated_error=measured.accumulated.distance,
+            nonfinite=local.nonfinite,
+            underflow=local.underflow,
+            largest=local.largest,
+            largest_input=measured.largest_input,
+            rounded=measured.probe.rounded,
+            patterns=tried.patterns,
+            ratio=max((output.ratio for output in tried.after), default=0.0),
+            mends=all(output.is_good for output in tried.after),
+            forced_by=next((pattern for pattern in self.forced if matches(pattern, name)), ""),
+        )
 
 
-def patterns_of(parts: Sequence[Part]) -> Patterns:
-    """The patterns of some parts, each once."""
+def _patterns_of(parts: Sequence[_Part]) -> Patterns:
     return tuple(dict.fromkeys(pattern for part in parts for pattern in part.patterns))
 
 
-def _grow(first: Sequence[Part], precision: Precision, followers: Followers, trials: Trials) -> tuple[Part, ...]:
-    """Parts that suffice on all batches; none where not even all nodes in float32 do."""
-    parts = tuple(first)
-    for _ in range(_LOOKS):
-        if trials.holds(patterns_of(parts)):
-            return parts
-        nodes = suspects(trials.measure_nodes(patterns_of(parts)), precision, followers)
-        if not nodes:
-            break
-        parts += tuple(Part(narrow(measured, followers), measured) for measured in nodes)
-    if trials.holds(patterns_of(parts)):
-        return parts
-    layers = dict.fromkeys(scope_pattern(name) for name in trials.converted(()))
-    everything = tuple(Part((layer,)) for layer in layers)
-    return everything if trials.holds(patterns_of(everything)) else ()
-
-
-def _reduced(parts: tuple[Part, ...], trials: Trials) -> tuple[Part, ...]:
-    """The smallest set of patterns that the trials find sufficient, as parts."""
-    needed = patterns_of(parts)
-    for _ in range(_REDUCTIONS):
-        fewer = reduce(needed, trials.is_right, _TRIALS)
-        if trials.holds(fewer):
-            needed = fewer
-            break
-    return tuple(_left_of(parts, needed))
-
-
-def _left_of(parts: Sequence[Part], needed: Patterns) -> Iterator[Part]:
-    """The parts reduced to the patterns that are needed: each pattern in its first part, each node once."""
-    left = dict.fromkeys(needed)
-    for name in dict.fromkeys(part.name for part in parts):
-        same = [part for part in parts if part.name == name]
-        own = tuple(pattern for pattern in patterns_of(same) if pattern in left)
-        for pattern in own:
-            del left[pattern]
-        if own:
-            yield dataclasses.replace(same[0], patterns=own)
-
-
-SUSPICIOUS = 4.0  #: times the roundoff; a product in a healthy model adds about one
-_MOST = 8  # each costs at least a rewrite and a run of the batches
-_GRADIENT_SCOPES = ("gradient_tape/", "gradients/")
-_GRADIENT_OP = re.compile(r"(\w+?)Grad(V\d)?(_\d+)?")
-
-
-def suspects(nodes: Sequence[NodeMeasurement], precision: Precision, followers: Followers) -> list[NodeMeasurement]:
-    """The nodes with larger local errors than products of a healthy model have, or else any error; the worst first.
-
-    A node that may be fused with a worse product is left out, because the product's pattern keeps both in float32.
-
-    Args:
-        nodes: what was measured, sources before their readers.
-        precision: the 16-bit type.
-        followers: what may be fused with each product.
-    """
-    local = [measured for measured in nodes if measured.local is not None and has_truth(measured.local, precision)]
-    worst = [measured for measured in local if is_suspicious(measured, precision)] or local
-    # Stable. Ops that only pass values on come after their readers, because a reader in float32 mends both.
-    order = sorted(filter(_added, worst), key=lambda measured: (-_added(measured), measured.probe.op in HANDING_ON))
-    chosen: dict[Patterns, NodeMeasurement] = {}
-    fused: set[str] = set()
-    for measured in order:
-        own = _own(measured)
-        if own and not fused.issuperset(own):
-            chosen.setdefault(own, measured)
-            fused.update(*(followers.get(name, ()) for name in own))
-    return list(chosen.values())[:_MOST]
-
-
-def is_suspicious(measured: NodeMeasurement, precision: Precision) -> bool:
-    """Whether a node's local error is larger than that of a product in a healthy model."""
-    return _added(measured) > SUSPICIOUS * roundoff(precision)
-
-
-def narrow(measured: NodeMeasurement, followers: Followers) -> Patterns:
-    """The smallest set of patterns with which nothing is lost at a node."""
-    return tuple(pattern_for(name, followers) for name in _own(measured))
-
-
-def choices(
-    measured: NodeMeasurement, known: Mapping[str, NodeMeasurement], followers: Followers
-) -> Iterator[Patterns]:
-    """Sets of patterns for a node, each larger than the one before.
-
-    First the node, or the sources of its 16-bit inputs; then the chain back to the products before it, these included;
-    then its layer.
-
-    Args:
-        measured: the node.
-        known: all nodes, by name.
-        followers: what may be fused with each product.
-    """
-    yield narrow(measured, followers)
-    own = _own(measured)
-    chain, waiting = dict.fromkeys(own), list(own)
-    while waiting:
-        name = waiting.pop()
-        sources = known[name].probe.rounded if name in known and known[name].probe.op not in PRODUCTS else ()
-        waiting += [source for source in sources if source not in chain]
-        chain.update(dict.fromkeys(sources))
-    yield tuple(pattern_for(name, followers) for name in chain)
-    if scope_of(measured.probe.name):
-        yield (scope_pattern(measured.probe.name),)
-
-
-def scope_pattern(node: str) -> str:
-    """A regular expression for all nodes of a node's scope; for the node alone where it has none."""
-    scope = scope_of(node)
-    return f"(^|/){re.escape(scope)}/" if scope else f"^{re.escape(node)}$"
-
-
-def scope_of(node: str) -> str:
-    """The name scope of a node; for a node of a gradient, the scope of the forward node."""
-    for scope in _GRADIENT_SCOPES:
-        inner = node.partition(scope)[2]
-        if inner:
-            above, _, name = inner.rpartition("/")
-            outer, _, forward = above.rpartition("/")
-            grad = _GRADIENT_OP.fullmatch(name)
-            # dense/MatMul/MatMul_1 and dense/BiasAdd/BiasAddGrad are below the forward node, dense/TanhGrad is beside
-            # it.
-            is_beside = grad is not None and not re.fullmatch(rf"{re.escape(grad[1])}(_\d+)?", forward)
-            return above if is_beside else outer or above
-    return node.rpartition("/")[0]
+def _harm(outputs: Sequence[Output]) -> tuple[float, float, float]:
+    """How bad outputs are, as a sort key: the number of nonfinite ones, of bad ones, and the sum of their ratios."""
+    bad = [output for output in outputs if not output.is_good]
+    infinite = sum(output.error == float("inf") for output in bad)
+    return infinite, len(bad), sum(min(output.ratio, 1e9) for output in bad)
 
 
 def _own(measured: NodeMeasurement) -> Patterns:
@@ -453,3 +357,22 @@ def _own(measured: NodeMeasurement) -> Patterns:
 def _added(measured: NodeMeasurement) -> float:
     """The local error of a node."""
     return 0.0 if measured.local is None else measured.local.distance
+
+
+def _scope_pattern(node: str) -> str:
+    """A regular expression for all nodes of a node's scope; for the node alone where it has none."""
+    scope = scope_of(node)
+    return f"(^|/){re.escape(scope)}/" if scope else f"^{re.escape(node)}$"
+
+
+def scope_of(node: str) -> str:
+    """The name scope of a node, as it is in the graph; for a node of a gradient, the scope of the forward node."""
+    for scope in _GRADIENT_SCOPES:
+        if inner := node.partition(scope)[2]:
+            above, _, name = inner.rpartition("/")
+            outer, _, forward = above.rpartition("/")
+            grad = _GRADIENT_OP.fullmatch(name)
+            # dense/MatMul/MatMul_1 and dense/BiasAdd/BiasAddGrad are below the forward node, dense/TanhGrad beside it.
+            is_beside = grad is not None and not re.fullmatch(rf"{re.escape(grad[1])}(_\d+)?", forward)
+            return above if is_beside else outer or above
+    return node.rpartition("/")[0]

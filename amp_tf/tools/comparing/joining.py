@@ -3,10 +3,8 @@
 Each version is a *side*: its nodes have the side's name as prefix, and its variables are its own, set to the user's
 values before each batch. So no version sees the updates of another, and the user's own variables are never touched.
 
-A step as one function that XLA compiles, as it is where the program runs it.
-
-XLA computes other numbers than TensorFlow's kernels: it leaves out a rounding to 16 bit where what follows is float32
-again, and on CPUs computes 16-bit sums in float32. What it gives in 16 bit is compared with what it gives in float32.
+Versions run batch by batch, without Grappler, which has run already, or by XLA where the program runs the step so. They
+run one after another, so that only one has its tensors in memory; only the outputs of float32 are kept for the next.
 """
 
 from __future__ import annotations
@@ -17,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from amp_tf.errors import GraphError
-from amp_tf.oplists.table import VARIABLE_READERS
-from amp_tf.tools.comparing.flattening import FlatStep, Step, Variable, aligned, keeping_state, make_stateless
+from amp_tf.oplists.table import BEGINNINGS, UPDATED_BY, VARIABLE_READERS, WHOLE_WRITES
+from amp_tf.tools.comparing import verdicts
+from amp_tf.tools.comparing.flattening import UPDATE, FlatStep, Step, Variable, aligned, keeping_state, make_stateless
 
 FLOAT32 = "float32"  #: the side that is right
 AMP = "amp"  #: as amp_tf rewrites it
@@ -151,8 +150,17 @@ class JointGraph:
                 self._compiled = dict(zip(results, import_compiled(joint, inputs, results, names), strict=True))
             else:
                 tf.import_graph_def(joint, name="")
-            self._starts = {node: self._start(node) for node in flat.variables}
-            self._resets = {node: [self._reset(side, node) for side in sides] for node in flat.variables}
+            self._starts: dict[str, Any] = {}
+            self._resets: dict[str, list[Any]] = {}
+            for node, variable in flat.variables.items():
+                start = tf.compat.v1.placeholder(tf.as_dtype(variable.data_type), variable.value.shape)
+                places = [self.tensor(side, node) for side in sides]
+                self._starts[node] = start
+                self._resets[node] = (
+                    [tf.raw_ops.Assign(ref=place, value=start).op for place in places]
+                    if variable.is_reference
+                    else [tf.raw_ops.AssignVariableOp(resource=place, value=start) for place in places]
+                )
         self._effects = [] if compiled else [self.graph.get_operation_by_name(name) for name in names]
         self._keeps_state = bool(keeping_state(joint))
         self._session: Any = None  # made by a run
@@ -171,13 +179,7 @@ class JointGraph:
         return self._compiled[full_name] if full_name in self._compiled else self.graph.get_tensor_by_name(full_name)
 
     def fetch(
-        self,
-        wanted: Any,
-        number: int,
-        scale: float,
-        *,
-        is_disturbed: bool = False,
-        is_alone: bool = False,
+        self, wanted: Any, number: int, scale: float, *, is_disturbed: bool = False, is_alone: bool = False
     ) -> Any:
         """Runs a batch from the variables' initial values.
 
@@ -251,19 +253,6 @@ class JointGraph:
         names = {node: f"{feed_name(FLOAT32, node, self._flat)}:0" for node in given}
         return {names[node]: change(value) if value.ndim else value for node, value in given.items()}
 
-    def _start(self, node: str) -> Any:
-        import tensorflow as tf
-
-        variable = self._flat.variables[node]
-        return tf.compat.v1.placeholder(tf.as_dtype(variable.data_type), variable.value.shape)
-
-    def _reset(self, side: str, node: str) -> Any:
-        import tensorflow as tf
-
-        if self._flat.variables[node].is_reference:
-            return tf.raw_ops.Assign(ref=self.tensor(side, node), value=self._starts[node]).op
-        return tf.raw_ops.AssignVariableOp(resource=self.tensor(side, node), value=self._starts[node])
-
 
 def _why(message: str) -> str:
     """TensorFlow's message, without the frame that it puts around errors in graphs."""
@@ -286,24 +275,25 @@ def new_session(graph: Any) -> Any:
 
 def written(flat: FlatStep, *, of_all: bool = False) -> list[str]:
     """The float32 variables, or all of them, that have readers other than plain reads."""
+    from tensorflow.python.framework import op_def_registry
+
+    def may_write(op: str, place: int, text: str) -> bool:
+        """Whether an op may write the variable that it reads; one of TF1's only through an input that takes it."""
+        if text not in flat.variables or not flat.variables[text].is_reference:
+            return True
+        arguments = getattr(op_def_registry.get(op), "input_arg", ())
+        return place < len(arguments) and bool(arguments[place].is_ref)
+
     used = {
         text.partition(":")[0]
         for node in flat.graph.node
         if node.op not in VARIABLE_READERS
         for place, text in enumerate(node.input)
-        if not (text in flat.variables and flat.variables[text].is_reference and not _takes_reference(node.op, place))
+        if may_write(node.op, place, text)
     }
     return [
         node for node, kept in flat.variables.items() if node in used and (of_all or kept.value.dtype == np.float32)
     ]
-
-
-def _takes_reference(op: str, place: int) -> bool:
-    """Whether an input of an op is a reference, through which the op may write a TF1 variable."""
-    from tensorflow.python.framework import op_def_registry
-
-    arguments = getattr(op_def_registry.get(op), "input_arg", ())
-    return place < len(arguments) and arguments[place].is_ref
 
 
 def disturbed(value: np.ndarray) -> np.ndarray:
@@ -318,8 +308,141 @@ def disturbed(value: np.ndarray) -> np.ndarray:
     return found
 
 
+def output_names(step: Step, flat: FlatStep) -> list[tuple[str, str]]:
+    """Kind and name of each floating-point result, and of each floating-point variable that the step writes."""
+    results = [step.results[number] for number in step.floats]
+    return [*results, *((UPDATE, flat.variables[node].name) for node in written(flat))]
+
+
+class RunnableStep:
+    """One version of a step, in a graph and a session of its own.
+
+    Args:
+        step: the step.
+        flat: its graph.
+        graph: the version's GraphDef.
+        is_compiled: whether XLA compiles it.
+    """
+
+    def __init__(self, step: Step, flat: FlatStep, graph: Any, *, is_compiled: bool = False) -> None:
+        import tensorflow as tf
+
+        self._flat = flat
+        results = [flat.results[number] for number in step.floats]
+        self._joint = JointGraph(step, flat, {FLOAT32: graph}, results if is_compiled else ())
+        self._results = [self._joint.tensor(FLOAT32, name) for name in results]
+        changes = {} if is_compiled else _changes(flat)
+        self._changed = [node for node in written(flat) if node in changes]
+        self._written = [node for node in written(flat) if node not in changes]
+        self._order = [[*self._changed, *self._written].index(node) for node in written(flat)]
+        with self._joint.graph.as_default():
+            places = [self._joint.tensor(FLOAT32, node) for node in self._written]
+            self._variables = [
+                tf.raw_ops.ReadVariableOp(resource=place, dtype=tf.float32)
+                if place.dtype == tf.resource
+                else tf.identity(place)
+                for place in places
+            ]
+            for node in self._changed:
+                name, place = changes[node]
+                operation = self._joint.graph.get_operation_by_name(f"{FLOAT32}/{name}")
+                self._results.append(tf.cast(operation.inputs[place], tf.float32))
+
+    def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
+        """The outputs, in the order of :func:`output_names`; arguments as for :meth:`JointGraph.fetch`."""
+        results = self._joint.fetch(self._results, number, scale, is_disturbed=is_disturbed)
+        change = disturbed if is_disturbed else lambda value: value
+        after = zip(self._written, self._joint.read(self._variables), strict=True)
+        count = len(results) - len(self._changed)
+        updates = [*results[count:], *(value - change(self._flat.variables[node].value) for node, value in after)]
+        return [*results[:count], *(updates[place] for place in self._order)]
+
+    def close(self) -> None:
+        """Frees the session's memory; the next run creates another. Idempotent."""
+        self._joint.close()
+
+
+class Ruler:
+    """Measures how outputs differ from the true ones.
+
+    Args:
+        smallest: the smallest positive number of the 16-bit type.
+    """
+
+    def __init__(self, smallest: float) -> None:
+        import tensorflow as tf
+
+        self._smallest = smallest
+        self._graph = tf.Graph()
+        self._session = new_session(self._graph)
+        self._ends: dict[Any, tuple[Any, Any, Any, Any]] = {}
+
+    def measure(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray], kinds: Sequence[str]) -> np.ndarray:
+        """A row for each output, shape (outputs, columns).
+
+        Args:
+            found, truth: the outputs.
+            kinds: of the outputs. Of updates each number that is zero and not in the truth counts as underflown:
+                optimizers make large numbers of small ones.
+        """
+        rows = []
+        for value, right, kind in zip(found, truth, kinds, strict=True):
+            of_value, of_truth, quick, thorough = self._of(value.dtype, kind == UPDATE)
+            feed = {of_value: value, of_truth: right.astype(np.float32, copy=False)}
+            row = self._session.run(quick, feed)
+            rows.append(verdicts.settled(row) if verdicts.is_enough(row) else self._session.run(thorough, feed))
+        return np.stack(rows)
+
+    def _of(self, dtype: Any, is_update: bool) -> tuple[Any, Any, Any, Any]:
+        import tensorflow as tf
+
+        if (dtype, is_update) not in self._ends:
+            smallest = float("inf") if is_update else self._smallest
+            with self._graph.as_default():
+                ends = tf.compat.v1.placeholder(dtype, None), tf.compat.v1.placeholder(tf.float32, None)
+                quick = verdicts.quick_row(*ends, smallest)
+                self._ends[dtype, is_update] = (*ends, quick, verdicts.thorough_row(*ends, smallest))
+        return self._ends[dtype, is_update]
+
+
+def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
+    """For each variable that is written once: the node that changes it, and which input of it is the change.
+
+    That is a gradient, perhaps times a rate: where the rate is 1e-9, nothing of it is seen in the variable. Behind
+    branches and in loops a tensor cannot be fetched, so there variables are compared.
+    """
+    from tensorflow.python.framework import op_def_registry
+
+    nodes = {node.name: node for node in flat.graph.node}
+    if any(node.op in BEGINNINGS for node in flat.graph.node):
+        return {}
+    writes: dict[str, list[Any]] = {}
+    for node in flat.graph.node:
+        first = node.input[0].partition(":")[0] if node.input else ""
+        if first in flat.variables and node.op not in VARIABLE_READERS:
+            writes.setdefault(first, []).append(node)
+    found = {}
+    for variable, (write, *others) in writes.items():
+        if write.op in WHOLE_WRITES:  # variable.assign(variable - change)
+            write = nodes[write.input[1].partition(":")[0]]
+            before = nodes.get(write.input[0].partition(":")[0]) if write.op in UPDATED_BY else None
+            reads = before is not None and [*before.input[:1]] == [variable]
+            place = 1 if reads else None
+        else:
+            arguments = getattr(op_def_registry.get(write.op), "input_arg", ())
+            names = [argument.name for argument in arguments]
+            place = next((names.index(name) for name in ("grad", "delta", "value") if name in names), None)
+        if place is not None and not others:
+            found[variable] = write.name, place
+    return found
+
+
 def import_compiled(graph: Any, inputs: Sequence[str], results: Sequence[str], effects: Sequence[str]) -> list[Any]:
-    """Imports a GraphDef into the present graph; all but its inputs becomes one call.
+    """Imports a GraphDef into the present graph; all but its inputs becomes one call, which XLA compiles.
+
+    XLA computes other numbers than TensorFlow's kernels: it leaves out a rounding to 16 bit where what follows is
+    float32 again, and on CPUs computes 16-bit sums in float32. What it gives in 16 bit is compared with what it gives
+    in float32.
 
     Args:
         graph: the GraphDef.

@@ -1,15 +1,11 @@
-"""The nodes to measure, and a second run of each one's op: in 16 bit, on exact inputs.
+"""Measures single nodes: which ones, and a second run of each one's op: in 16 bit, on exact inputs.
 
 The *accumulated error* of a node is its error in the run. Its *local error* is what the node alone adds: its op runs in
 the types of the rewrite, on float32's values as inputs, rounded to 16 bit where the rewrite has them in 16 bit. So a
 float32 sum of 16-bit values has a local error too, that of the rounding.
 
-Runs versions of a step beside float32 over the batches, and measures outputs and single nodes.
-
-Finds the nodes of a flat graph that run exactly once a step: those outside of loops and branches.
-
-Values inside a loop belong to an iteration, and those of a branch may not exist, so neither can be passed to a
-reduction outside.
+Nodes are those of the flat graph that run exactly once a step. Values inside a loop belong to an iteration, and those
+of a branch may not exist, so neither can be passed to a reduction outside.
 """
 
 from __future__ import annotations
@@ -17,10 +13,8 @@ from __future__ import annotations
 import dataclasses
 import graphlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from amp_tf.oplists.table import RESHAPING, WAYS_OUT
 from amp_tf.precision import Precision
@@ -29,6 +23,8 @@ from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep, Step
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph
 from amp_tf.tools.comparing.verdicts import Statistics
 from amp_tf.tools.progress import Progress
+
+_AT_ONCE = 150  # nodes per run: with all in one run, tensors waiting for their reductions would fill the memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,20 +60,18 @@ def probe(step: FlatStep, rewritten: Any, graph: Any, wanted: str | None) -> lis
         wanted: a regular expression for names of further nodes.
     """
     before = {node.name for node in step.graph.node}
-    after = {node.name: node for node in rewritten.node}
+    after = {node.name for node in rewritten.node}
     ends = {text.partition(":")[0] for text in step.results}
-    search = re.compile(wanted).search if wanted else None
-    found = []
-    for name in nodes_run_once(step.graph):
-        if name not in after or name in ends or name.startswith(f"{OWN_SCOPE}/"):
-            continue
-        if not (made := _probe(name, before, after, graph, bool(search and search(name)))):
-            continue
-        found.append(made)
-    return found
+    names = (name for name in nodes_run_once(step.graph) if name in after and name not in ends)
+    found = (
+        _probe(name, before, graph, bool(wanted and re.search(wanted, name)))
+        for name in names
+        if not name.startswith(f"{OWN_SCOPE}/")
+    )
+    return [each for each in found if each is not None]
 
 
-def _probe(name: str, before: set[str], after: Any, graph: Any, is_wanted: bool) -> Probe | None:
+def _probe(name: str, before: set[str], graph: Any, is_wanted: bool) -> Probe | None:
     try:
         exact, op = (graph.get_operation_by_name(f"{side}/{name}") for side in (FLOAT32, AMP))
     except KeyError:  # a constant, which both sides share
@@ -87,19 +81,19 @@ def _probe(name: str, before: set[str], after: Any, graph: Any, is_wanted: bool)
     dtype = exact.outputs[0].dtype
     if not dtype.is_floating or dtype.size != 4 or _is_reference(exact.outputs[0]):
         return None
-    is_f16 = op.outputs[0].dtype.size == 2
-    sources = [_source(tensor, before) for tensor in op.inputs]
     if [_origin(tensor, before) for tensor in exact.inputs] != [_origin(tensor, before) for tensor in op.inputs]:
         return None  # folding or lifting gave it other values
-    rounded = [source.op.name.removeprefix(f"{AMP}/") for source in sources if _is_f16(source)]
+    sources = [_source(tensor, before) for tensor in op.inputs]
+    f16 = (source for source in sources if source.dtype.is_floating and source.dtype.size == 2)
+    rounded = tuple(dict.fromkeys(source.op.name.removeprefix(f"{AMP}/") for source in f16))
+    is_f16, is_way_out = op.outputs[0].dtype.size == 2, op.type.endswith(tuple(WAYS_OUT))
     if not (is_f16 or rounded or is_wanted):
         return None
-    is_way_out = op.type.endswith(tuple(WAYS_OUT))
     return Probe(
         name=name,
         op=op.type,
         is_f16=is_f16,
-        rounded=tuple(dict.fromkeys(rounded)),
+        rounded=rounded,
         truth=exact.outputs[0],
         value=op.outputs[0],
         local=_again(name, exact, op, sources, graph) if (is_f16 or rounded) and not is_way_out else None,
@@ -126,10 +120,6 @@ def _name(name: str) -> str:
     return name.removeprefix(f"{AMP}/").removeprefix(f"{FLOAT32}/")
 
 
-def _is_f16(tensor: Any) -> bool:
-    return bool(tensor.dtype.is_floating and tensor.dtype.size == 2)
-
-
 def _is_reference(tensor: Any) -> bool:
     """Whether a tensor is a reference variable of TF1's."""
     return bool(tensor.dtype != tensor.dtype.base_dtype)
@@ -144,24 +134,15 @@ def _again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -
     if any(map(_is_reference, op.inputs)) and op.op_def.input_arg[0].is_ref:
         return None
     with graph.as_default():
-        inputs = list(_rounded(exact.inputs, op.inputs, sources))
+        triples = zip(exact.inputs, op.inputs, sources, strict=True)
+        inputs = [
+            tf.cast(tf.cast(truth, source.dtype), tensor.dtype) if truth.dtype.is_floating else truth
+            for truth, tensor, source in triples
+        ]
         given = op.node_def.attr  # parsed at each access
         attributes = {key: given[key] for key in given if not key.startswith("_")}
         types = [tensor.dtype for tensor in op.outputs]
         return graph.create_op(op.type, inputs, types, name=f"local/{name}", attrs=attributes).outputs[0]
-
-
-def _rounded(exact: Sequence[Any], wanted: Sequence[Any], sources: Sequence[Any]) -> Iterator[Any]:
-    import tensorflow as tf
-
-    for truth, tensor, source in zip(exact, wanted, sources, strict=True):
-        if not truth.dtype.is_floating:
-            yield truth
-            continue
-        yield tf.cast(tf.cast(truth, source.dtype), tensor.dtype)
-
-
-_AT_ONCE = 150  # nodes per run: with all in one run, tensors waiting for their reductions would fill the memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,6 +183,8 @@ def measure_nodes(
         wanted: a regular expression for further nodes to measure.
         progress: called with what is being done.
     """
+    import tensorflow as tf
+
     progress("looking at each node: building the graph")
     joint = JointGraph(step, flat, {FLOAT32: flat.graph, AMP: rewritten})
     found: list[Any] = []
@@ -209,7 +192,13 @@ def measure_nodes(
     with joint.graph.as_default():
         probes = probe(flat, rewritten, joint.graph, wanted)
         quick = _rows(probes, verdicts.Calls(joint.graph, verdicts.quick_row, precision.smallest))
-        inputs = _largest_inputs(probes)
+        known = {each.truth.name for each in probes}  # whose own rows have their largest sizes
+        values = {tensor.name: tf.cast(tensor, tf.float32) for each in probes for tensor in each.inputs}
+        inputs = {
+            name: tf.maximum(tf.reduce_max(value), -tf.reduce_min(value))
+            for name, value in values.items()
+            if name not in known
+        }
     for start in range(0, len(probes), _AT_ONCE):
         progress(f"looking at {len(probes)} nodes, from number {start + 1} on")
         part = slice(start, start + _AT_ONCE)
@@ -226,38 +215,25 @@ def measure_nodes(
         again = joint.fetch(_rows([probes[place] for place in odd], calls), number, scale, is_alone=True)
         thorough = dict(zip(odd, again, strict=True))
     joint.close()
-    found = [
-        thorough[place] if place in thorough else [verdicts.settled(row) for row in rows]
-        for place, rows in enumerate(found)
+    measured: list[tuple[Probe, Any]] = []
+    for place, (each, rows) in enumerate(zip(probes, found, strict=True)):
+        settled = thorough[place] if place in thorough else [verdicts.settled(row) for row in rows]
+        measured.append((each, settled))
+        sizes[each.truth.name] = settled[0][verdicts.LARGEST]
+    return [
+        NodeMeasurement(
+            probe=dataclasses.replace(each, truth=None, value=None, local=None, inputs=()),  # trials need its memory
+            accumulated=Statistics.of(rows[:1]),
+            local=None if each.local is None else Statistics.of(rows[1:2]),
+            largest_input=float(max((sizes[tensor.name] for tensor in each.inputs), default=0.0)),
+        )
+        for each, rows in measured
     ]
-    of_truth = {each.truth.name: float(rows[0][verdicts.LARGEST]) for each, rows in zip(probes, found, strict=True)}
-    known = {**{name: float(size) for name, size in sizes.items()}, **of_truth}
-    return [_node_measurement(each, rows, known) for each, rows in zip(probes, found, strict=True)]
 
 
 def _rows(probes: Sequence[Probe], calls: verdicts.Calls) -> list[Any]:
     """For each node the row of its result in the run and, if it has one, that of its result on exact inputs."""
     return [calls.measure([each.value, *([] if each.local is None else [each.local])], each.truth) for each in probes]
-
-
-def _largest_inputs(probes: Sequence[Probe]) -> dict[str, Any]:
-    """The largest magnitude of each input whose own row does not contain it, by the tensor's name."""
-    import tensorflow as tf
-
-    known = {each.truth.name for each in probes}
-    tensors = {tensor.name: tensor for each in probes for tensor in each.inputs if tensor.name not in known}
-    largest = {}
-    for name, tensor in tensors.items():
-        value = tf.cast(tensor, tf.float32)
-        largest[name] = tf.maximum(tf.reduce_max(value), -tf.reduce_min(value))
-    return largest
-
-
-def _node_measurement(each: Probe, rows: Sequence[np.ndarray], known: Mapping[str, float]) -> NodeMeasurement:
-    local = None if each.local is None else Statistics.of(rows[1:2])
-    largest_input = max((known[tensor.name] for tensor in each.inputs), default=0.0)
-    without_graph = dataclasses.replace(each, truth=None, value=None, local=None, inputs=())  # trials need its memory
-    return NodeMeasurement(without_graph, Statistics.of(rows[:1]), local, largest_input)
 
 
 _Taken = frozenset[tuple[str, str]]  # (the condition's tensor, the port of the Switch) of each branch around a node
@@ -282,11 +258,13 @@ def nodes_run_once(graph: Any) -> list[str]:
         taken[name] = (
             (frozenset.intersection if is_merge else frozenset.union)(*of_inputs) if of_inputs else frozenset()
         )
-    return [name for name in order if _is_outside(nodes[name].op, depth[name]) and not taken[name]]
-
-
-def _is_outside(op: str, depth: int) -> bool:
-    return depth - op.endswith("Exit") <= 0 and not op.endswith("Switch")  # one result of a Switch does not exist
+    return [
+        name
+        for name in order
+        if not taken[name]
+        and depth[name] - nodes[name].op.endswith("Exit") <= 0
+        and not nodes[name].op.endswith("Switch")  # one result of it does not exist
+    ]
 
 
 def _taken_by(text: str, nodes: Any, depth: dict[str, int], taken: dict[str, _Taken]) -> _Taken:

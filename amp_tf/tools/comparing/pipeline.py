@@ -1,21 +1,4 @@
-"""The comparison: trace, flatten, rewrite, join, run, judge, search.
-
-Chooses what to compare where ``auto`` converts nothing: float16, as on a GPU.
-
-Most people develop on a CPU without bfloat16 and train on a GPU. What they want to know is how the model fares there,
-and that needs no GPU: the same nodes are converted, and rounding is the same.
-
-Finds where inf and nan arise that float32 does not have, and where they disappear again.
-
-A minimum, a mask or a division may hide them: outputs are then right by luck, or a part of the model no longer learns.
-Numerical debuggers (GPU-FPX, FPChecker) track such exceptions through a program; here they are tracked through the
-nodes of a graph.
-
-Whether this process' own run decided as the comparison did: the same products in 16 bit.
-
-TensorFlow may hand over another graph in a run than the one that is compared: of another batch size, fused, or of a
-function that calls the step. What is judged is then not quite what runs, and the answer says where.
-"""
+"""The comparison: trace, flatten, rewrite, join, run, judge, search; and what is to be said beside the verdict."""
 
 from __future__ import annotations
 
@@ -35,15 +18,17 @@ from amp_tf.reporting.schema import NodeReport, RewriteReport
 from amp_tf.rewriting.fused_names import PRODUCTS, count_products, find_followers
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools.comparing.comparison import Comparison, NodeError
-from amp_tf.tools.comparing.findings import SearchResult, find
+from amp_tf.tools.comparing.findings import Search, SearchResult
 from amp_tf.tools.comparing.nodes import NodeMeasurement, nodes_run_once
 from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
-from amp_tf.tools.comparing.verdicts import LIMIT, Output, Patterns, has_truth, roundoff
-from amp_tf.tools.comparing.work import OutputMeasurement, Trials, Work, Yardstick, exact_products
+from amp_tf.tools.comparing.verdicts import LIMIT, Patterns, has_truth, roundoff
+from amp_tf.tools.comparing.work import OutputMeasurement, Trials, Work, reference_conditions
 from amp_tf.tools.progress import Progress, silent
 
+_SHOWN = 3
 
-@exact_products()
+
+@reference_conditions()
 def compare(
     model_or_function: Any,
     batches: Iterable[Any],
@@ -82,7 +67,7 @@ def compare(
         ConfigError: an argument is not valid, there are no batches, or nothing would be converted.
         GraphError: the step cannot be traced or run, or has no floating-point results and updates.
     """
-    config, hardware, default = choose_target(check_settings(config, steps, nodes), hardware)
+    config, hardware, default = _choose_target(check_settings(config, steps, nodes), hardware)
     name = name_of(model_or_function)
     try:
         progress("tracing the step")
@@ -102,7 +87,14 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
             fix="Return what you want compared: the loss, gradients, predictions",
         )
     result = work.rewritten(config)
-    precision = _precision_of(result, name)
+    if not result.report.precisions:
+        raise ConfigError(
+            f"nothing would be converted, so there is nothing to compare ({result.report.why_nothing})",
+            where=name,
+            fix="To see what 16 bit would do, name a precision, bfloat16 or float16: --precision bfloat16 on the "
+            'command line, amp_tf.AmpConfig(precision="bfloat16") in Python',
+        )
+    precision = result.report.precisions[0]
     work.begin(precision, config.target)
     measured, scale = work.measure(result.graph, f"float32 and {precision.value}")
     if not any(one.size and one.nonfinite_truth < 1 for one in measured.pooled()):
@@ -120,13 +112,21 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
     measurements: Sequence[NodeMeasurement] = ()
     found = SearchResult(is_cut=True)
     if not (measured.is_cut or yardstick.is_cut):
-        measurements, found = _search(work, result.graph, config, yardstick, outputs, scale, nodes)
+        try:
+            measurements = work.measure_nodes(result.graph, yardstick.numbers[0], scale, nodes)
+            found = SearchResult()
+            if not is_healthy:
+                followers, trials = find_followers(work.flat.graph), Trials(work, config, yardstick)
+                search = Search(outputs, precision, tuple(config.force_f16), followers, trials)
+                found = search.find(measurements)
+        except KeyboardInterrupt:
+            found = SearchResult(is_cut=True)
 
     def whole(patterns: Patterns) -> Patterns:  # the line replaces the current setting
         return (*config.keep_float32, *patterns) if patterns else ()
 
     kept = whole(found.patterns)
-    mended = work.rewritten(dataclasses.replace(config, keep_float32=kept)) if kept else result
+    fixed = work.rewritten(dataclasses.replace(config, keep_float32=kept)) if kept else result
     products = count_products(result.report)
     return Comparison(
         name=name,
@@ -143,46 +143,13 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         mends=bool(kept),
         trials=found.trials,
         products=products,
-        products_kept=products - count_products(mended.report),
+        products_kept=products - count_products(fixed.report),
         is_cut=found.is_cut,
         notes=(
-            *nonfinite_notes(measurements, work.flat.graph, precision),
+            *_nonfinite_notes(measurements, work.flat.graph, precision),
             *notes_on_run(result.report, work.flat.graph, process.report(), precision),
             *_notes(work, measured, result),
         ),
-    )
-
-
-def _search(
-    work: Work,
-    graph: Any,
-    config: AmpConfig,
-    yardstick: Yardstick,
-    outputs: Sequence[Output],
-    scale: float,
-    nodes: str | None,
-) -> tuple[Sequence[NodeMeasurement], SearchResult]:
-    """Measures the nodes in the worst batch and, if an output is wrong, searches for what mends it."""
-    measurements: Sequence[NodeMeasurement] = ()
-    try:
-        measurements = work.measure_nodes(graph, yardstick.numbers[0], scale, nodes)
-        if all(output.is_good for output in outputs):
-            return measurements, SearchResult()
-        followers, trials = find_followers(work.flat.graph), Trials(work, config, yardstick)
-        forced = tuple(config.force_f16)
-        return measurements, find(measurements, outputs, work.precision, forced, followers, trials)
-    except KeyboardInterrupt:
-        return measurements, SearchResult(is_cut=True)
-
-
-def _precision_of(result: RewriteResult, name: str) -> Precision:
-    if used := result.report.precisions:
-        return used[0]
-    raise ConfigError(
-        f"nothing would be converted, so there is nothing to compare ({result.report.why_nothing})",
-        where=name,
-        fix="To see what 16 bit would do, name a precision, bfloat16 or float16: --precision bfloat16 on the command "
-        'line, amp_tf.AmpConfig(precision="bfloat16") in Python',
     )
 
 
@@ -226,12 +193,11 @@ def _notes(work: Work, measured: OutputMeasurement, result: RewriteResult) -> It
         yield "nodes inside of loops are not measured one by one, only the results of loops"
 
 
-def choose_target(config: AmpConfig, hardware: Hardware | None) -> tuple[AmpConfig, Hardware, tuple[str, ...]]:
-    """The configuration and the devices to compare for, and notes about the choice.
+def _choose_target(config: AmpConfig, hardware: Hardware | None) -> tuple[AmpConfig, Hardware, tuple[str, ...]]:
+    """The configuration and the devices to compare for; where ``auto`` converts nothing, float16 on a GPU, and a note.
 
-    Args:
-        config: the user's settings; they are compared if they convert anything here.
-        hardware: the devices of this machine; its CPU by default.
+    Most people develop on a CPU without bfloat16 and train on a GPU. What they want to know is how the model fares
+    there, and that needs no GPU: the same nodes are converted, and rounding is the same.
     """
     hardware = Hardware.detect_cpu() if hardware is None else hardware
     why = resolve_target(config, hardware).why_none
@@ -242,21 +208,17 @@ def choose_target(config: AmpConfig, hardware: Hardware | None) -> tuple[AmpConf
     return config, dataclasses.replace(hardware, gpu_capabilities=(MIN_COMPUTE_CAPABILITY,)), (note,)
 
 
-_SHOWN = 3
+def _nonfinite_notes(measured: Sequence[NodeMeasurement], graph: Any, precision: Precision) -> Iterator[str]:
+    """A sentence on the first nodes with inf or nan that float32 does not have, and where they disappear again.
 
-
-def nonfinite_notes(measured: Sequence[NodeMeasurement], graph: Any, precision: Precision) -> Iterator[str]:
-    """A sentence on the first nodes with new inf or nan, and on the first nodes behind which they disappear.
-
-    Args:
-        measured: what was measured at each node.
-        graph: the step's GraphDef. Nodes without a measurement pass on what they read.
-        precision: the 16-bit type.
+    A minimum, a mask or a division may hide them: outputs are then right, and a part of the model no longer learns.
+    Numerical debuggers (GPU-FPX, FPChecker) track such exceptions through a program; here they are tracked through the
+    nodes of a graph. Nodes without a measurement pass on what they read.
     """
     known = {one.probe.name: one for one in measured}
     reads = {node.name: [text.lstrip("^").partition(":")[0] for text in node.input] for node in graph.node}
     reached: set[str] = set()
-    born: list[NodeMeasurement] = []
+    begins: list[NodeMeasurement] = []
     ends: list[NodeMeasurement] = []
     for name in nodes_run_once(graph) if any(one.accumulated.nonfinite for one in measured) else ():
         one, is_reached = known.get(name), not reached.isdisjoint(reads[name])
@@ -264,11 +226,11 @@ def nonfinite_notes(measured: Sequence[NodeMeasurement], graph: Any, precision: 
         if is_bad:
             reached.add(name)
         if one is not None and is_bad != is_reached:
-            (born if is_bad else ends).append(one)
-    if born:
-        begins = _named([f"{_of(one)}, {100 * one.accumulated.nonfinite:.3g}% of its numbers" for one in born])
+            (begins if is_bad else ends).append(one)
+    if begins:
+        first = _named([f"{_of(one)}, {100 * one.accumulated.nonfinite:.3g}% of its numbers" for one in begins])
         hidden = f"; hidden again behind {_named([_of(one) for one in ends])}" if ends else ""
-        yield f"inf or nan that float32 does not have is born in {precision.value} at {begins}{hidden}"
+        yield f"inf or nan that float32 does not have first appears in {precision.value} at {first}{hidden}"
 
 
 def _of(one: NodeMeasurement) -> str:
@@ -280,11 +242,11 @@ def _named(texts: Sequence[str]) -> str:
     return f"{'; '.join(texts[:_SHOWN])}{more}"
 
 
-_SHOWN = 3
-
-
 def notes_on_run(compared: RewriteReport, graph: Any, run: RewriteReport, precision: Precision) -> Iterator[str]:
-    """A sentence if there are products that every graph of the run has in another precision.
+    """A sentence if there are products that every graph of this process' own run has in another precision.
+
+    TensorFlow may hand over another graph in a run than the one that is compared: of another batch size, fused, or of a
+    function that calls the step. What is judged is then not quite what runs.
 
     Args:
         compared: the step as it is compared.

@@ -21,7 +21,7 @@ from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep, Step
 from amp_tf.tools.comparing.joining import FLOAT32, JointGraph, feed_name
 from amp_tf.tools.comparing.nodes import nodes_run_once
 from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
-from amp_tf.tools.comparing.work import exact_products
+from amp_tf.tools.comparing.work import reference_conditions
 from amp_tf.tools.progress import Progress, silent
 
 _SCALE = 2.0**15  # at which dynamic loss scaling begins
@@ -112,7 +112,7 @@ class Ranges:
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
 
-@exact_products()
+@reference_conditions()
 def find_ranges(
     model_or_function: Any,
     batches: Iterable[Any],

@@ -74,9 +74,19 @@ def judge(
         everywhere: as amp_tf computes them, in all batches.
         precision: the 16-bit type.
     """
-    unit = roundoff(precision)
-    rows = zip(names, found, ideal, noise, everywhere, strict=True)
-    return [_judge(kind, name, one, least, wander, every, unit) for (kind, name), one, least, wander, every in rows]
+    outputs = []
+    for (kind, name), one, ideally, noisy, every in zip(names, found, ideal, noise, everywhere, strict=True):
+        allowed = max(roundoff(precision), ideally.error, noisy.error)
+        ratio = one.distance / allowed if math.isfinite(allowed) else 1.0  # nothing can be worse than the ideal
+        if kind == UPDATE:  # Adam's first steps are signs, which may differ a lot, but must not be zero
+            is_lost = every.underflow > LOST
+        else:
+            is_lost = every.distance > (LOST_GRADIENT if kind == GRADIENT else LOST)
+        if noisy.distance > NO_TRUTH and not every.nonfinite:
+            ratio, is_lost = 0.0, False
+        is_good = ratio <= LIMIT and not is_lost and not every.nonfinite
+        outputs.append(Output(kind, name, one.distance, ideally.distance, noisy.distance, ratio, is_good))
+    return outputs
 
 
 def limit(output: Output, precision: Precision) -> float:
@@ -100,22 +110,6 @@ def has_truth(statistics: Statistics, precision: Precision) -> bool:
     """
     times = roundoff(precision) / roundoff(Precision.FLOAT32)
     return bool(statistics.nonfinite) or statistics.error <= NO_TRUTH * times
-
-
-def _judge(
-    kind: str, name: str, found: Statistics, ideal: Statistics, noise: Statistics, everywhere: Statistics, unit: float
-) -> Output:
-    has_no_truth = noise.distance > NO_TRUTH
-    allowed = max(unit, ideal.error, noise.error)
-    ratio = found.distance / allowed if math.isfinite(allowed) else 1.0  # nothing can be worse than the ideal
-    if kind == UPDATE:  # Adam's first steps are signs, which may differ a lot, but must not be zero
-        is_lost = everywhere.underflow > LOST
-    else:
-        is_lost = everywhere.distance > (LOST_GRADIENT if kind == GRADIENT else LOST)
-    if has_no_truth and not everywhere.nonfinite:
-        ratio, is_lost = 0.0, False
-    is_good = ratio <= LIMIT and not is_lost and not everywhere.nonfinite
-    return Output(kind, name, found.distance, ideal.distance, noise.distance, ratio, is_good)
 
 
 def figure(value: float) -> str:
@@ -195,19 +189,9 @@ def quick_row(value: Any, truth: Any, smallest: float) -> Any:
 
     truth, value = tf.reshape(truth, [-1]), tf.reshape(tf.cast(value, tf.float32), [-1])
     sizes, zero = tf.abs(truth), tf.constant(0.0)
-    least = tf.minimum(tf.reduce_min(tf.where(sizes > 0, sizes, np.inf)), np.inf)
-    return tf.stack(
-        [
-            tf.cast(tf.size(truth), tf.float32),
-            2 * tf.nn.l2_loss(truth),
-            2 * tf.nn.l2_loss(value - truth),
-            zero,
-            _count_tiny(value, sizes, smallest) if smallest > _SMALLEST_SEEN else zero,
-            zero,
-            tf.maximum(tf.reduce_max(sizes), 0.0),
-            least,
-        ]
-    )
+    tiny = _count_tiny(value, sizes, smallest) if smallest > _SMALLEST_SEEN else zero
+    sums = [2 * tf.nn.l2_loss(truth), 2 * tf.nn.l2_loss(value - truth)]
+    return tf.stack([_count_all(truth), *sums, zero, tiny, zero, *_extremes(sizes)])
 
 
 def is_enough(row: np.ndarray) -> bool:
@@ -230,22 +214,14 @@ def thorough_row(value: Any, truth: Any, smallest: float) -> Any:
     truth, value = tf.reshape(truth, [-1]), tf.reshape(tf.cast(value, tf.float32), [-1])
     zero = tf.zeros_like(truth)
     is_good, is_true = tf.math.is_finite(value), tf.math.is_finite(truth)
-    both = tf.logical_and(is_good, is_true)
     sizes = tf.where(is_true, tf.abs(truth), zero)
-    largest = tf.maximum(tf.reduce_max(sizes), 0.0)
+    largest, least = _extremes(sizes)
     scale = tf.where(largest > 0, largest, 1.0)
-    difference = tf.where(both, value / scale - truth / scale, zero)
-    row = [
-        tf.cast(tf.size(truth), tf.float32),
-        tf.reduce_sum(tf.square(sizes / scale)),
-        tf.reduce_sum(tf.square(difference)),
-        _count(tf.logical_and(is_true, tf.logical_not(is_good))),
-        _count_tiny(value, sizes, smallest),
-        _count(tf.logical_not(is_true)),
-        largest,
-        tf.minimum(tf.reduce_min(tf.where(sizes > 0, sizes, np.inf)), np.inf),
-    ]
-    return tf.stack(row)
+    difference = tf.where(tf.logical_and(is_good, is_true), value / scale - truth / scale, zero)
+    sums = [tf.reduce_sum(tf.square(sizes / scale)), tf.reduce_sum(tf.square(difference))]
+    nonfinite = _count(tf.logical_and(is_true, tf.logical_not(is_good)))
+    tiny, bad = _count_tiny(value, sizes, smallest), _count(tf.logical_not(is_true))
+    return tf.stack([_count_all(truth), *sums, nonfinite, tiny, bad, largest, least])
 
 
 def range_row(value: Any, _: Any, smallest: float) -> Any:
@@ -263,15 +239,9 @@ def range_row(value: Any, _: Any, smallest: float) -> Any:
     value = tf.reshape(value, [-1])
     is_finite = tf.math.is_finite(value)
     sizes = tf.where(is_finite, tf.abs(value), tf.zeros_like(value))
-    return tf.stack(
-        [
-            tf.cast(tf.size(value), tf.float32),
-            _count(tf.logical_or(tf.logical_not(is_finite), sizes > _LARGEST_FLOAT16)),
-            _count(tf.logical_and(sizes > 0, sizes <= smallest / 2)),
-            tf.maximum(tf.reduce_max(sizes), 0.0),
-            tf.minimum(tf.reduce_min(tf.where(sizes > 0, sizes, np.inf)), np.inf),
-        ]
-    )
+    over = _count(tf.logical_or(tf.logical_not(is_finite), sizes > _LARGEST_FLOAT16))
+    under = _count(tf.logical_and(sizes > 0, sizes <= smallest / 2))
+    return tf.stack([_count_all(value), over, under, *_extremes(sizes)])
 
 
 class Calls:
@@ -279,7 +249,7 @@ class Calls:
 
     Args:
         graph: the ``tf.Graph``.
-        row_of: :func:`quick_row` or :func:`thorough_row`.
+        row_of: :func:`quick_row`, :func:`thorough_row` or :func:`range_row`.
         smallest: as for these.
     """
 
@@ -293,22 +263,26 @@ class Calls:
 
         types = tuple(value.dtype for value in values)
         if types not in self._names:
-            self._names[types] = self._add(types)
+
+            def of(truth: Any, *values: Any) -> Any:
+                return tf.stack([self._row_of(value, truth, self._smallest) for value in values])
+
+            specs = [tf.TensorSpec(None, dtype) for dtype in (tf.float32, *types)]
+            function = tf.function(of, autograph=False).get_concrete_function(*specs)
+            with self._graph.as_default():
+                function.add_to_graph(self._graph)
+            self._names[types] = str(function.function_def.signature.name)
         # A node whose op is the function itself, which costs least to make and to prepare.
         made = self._graph.create_op(self._names[types], [truth, *values], [tf.float32], name="instrument")
         return made.outputs[0]
 
-    def _add(self, types: Sequence[Any]) -> str:
-        import tensorflow as tf
 
-        def of(truth: Any, *values: Any) -> Any:
-            return tf.stack([self._row_of(value, truth, self._smallest) for value in values])
+def _extremes(sizes: Any) -> tuple[Any, Any]:
+    """The largest size and the smallest that is not zero; of none 0 and infinity."""
+    import tensorflow as tf
 
-        specs = [tf.TensorSpec(None, dtype) for dtype in (tf.float32, *types)]
-        function = tf.function(of, autograph=False).get_concrete_function(*specs)
-        with self._graph.as_default():
-            function.add_to_graph(self._graph)
-        return str(function.function_def.signature.name)
+    least = tf.reduce_min(tf.where(sizes > 0, sizes, np.inf))
+    return tf.maximum(tf.reduce_max(sizes), 0.0), tf.minimum(least, np.inf)
 
 
 def _count_tiny(value: Any, sizes: Any, smallest: float) -> Any:
@@ -322,3 +296,9 @@ def _count(mask: Any) -> Any:
     import tensorflow as tf
 
     return tf.reduce_sum(tf.cast(mask, tf.float32))
+
+
+def _count_all(value: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.cast(tf.size(value), tf.float32)

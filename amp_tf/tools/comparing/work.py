@@ -1,9 +1,8 @@
 """Everything that is done with a step: rewrite it, run it beside float32, and judge it by the yardstick.
 
-Runs the step with more nodes in float32.
-
-Most trials run only the watched batches: the judged one, and each batch on which a set of patterns failed that did well
-on those watched before. So a set that must hold on all batches is found at the price of a few.
+Trials run the step with more nodes in float32. Most run only the watched batches: the judged one, and each batch on
+which a set of patterns failed that did well on those watched before. So a set that must hold on all batches is found at
+the price of a few.
 """
 
 from __future__ import annotations
@@ -17,29 +16,72 @@ import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import GraphError
+from amp_tf.hooks import layer_paths
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import CLEAR, INFER, ROWS
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools.comparing.flattening import GRADIENT, FlatStep, Step, by_python
+from amp_tf.tools.comparing.joining import Ruler, RunnableStep, output_names
 from amp_tf.tools.comparing.nodes import NodeMeasurement, measure_nodes
-from amp_tf.tools.comparing.step_graphs import Ruler, RunnableStep, output_names
 from amp_tf.tools.comparing.verdicts import NO_TRUTH, Output, Patterns, Statistics, judge
 from amp_tf.tools.progress import Progress
 
 _UNSCALED = 1.0
-_SCALES = (
-    2.0**15,
-    2.0**11,
-    2.0**7,
-    2.0**3,
-    _UNSCALED,
-    2.0**-5,
-    2.0**-10,
-)  # as loss scaling searches, in larger steps
+_SCALES = tuple(2.0**power for power in (15, 11, 7, 3, 0, -5, -10))  # as loss scaling searches, in larger steps
 _IDEAL = "products alone in 16 bit"
 _FEW = 8  # numbers of an output whose error is a matter of luck
 _JUDGED = 8  # one batch of so many is judged, because the yardstick costs about three more runs
+
+
+@contextlib.contextmanager
+def reference_conditions() -> Iterator[None]:
+    """Turns TF32 off in the block, so that GPUs compute products of float32 values in float32.
+
+    TensorFlow lets GPUs from Ampere on round the operands of such products to TF32, which has float16's mantissa: such
+    a reference would be as inaccurate as what is compared with it. The setting is the process'. And the layers of the
+    step are those of its own trace, not of what was traced with amp_tf on before.
+    """
+    from tensorflow.config.experimental import enable_tensor_float_32_execution, tensor_float_32_execution_enabled
+
+    before = tensor_float_32_execution_enabled()
+    enable_tensor_float_32_execution(False)
+    try:
+        with layer_paths.of_this_trace():
+            yield
+    finally:
+        enable_tensor_float_32_execution(before)
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputMeasurement:
+    """How the outputs of a version differ from float32's.
+
+    Attributes:
+        rows: for each batch that ran its number, and a row for each output.
+        is_cut: whether the user interrupted it, and batches are missing.
+    """
+
+    rows: Mapping[int, np.ndarray]
+    is_cut: bool = False
+
+    def pooled(self, numbers: Sequence[int] | None = None) -> list[Statistics]:
+        """The statistics of each output, over some batches or all."""
+        return pooled([self.rows[number] for number in (self.rows if numbers is None else numbers)])
+
+    def furthest(self, count: int) -> list[int]:
+        """The batches with the largest errors: most nonfinite numbers first, then by the sum of errors."""
+
+        def off(number: int) -> tuple[float, float]:
+            found = self.pooled([number])
+            return sum(one.nonfinite for one in found), sum(min(one.error, 1e9) for one in found)
+
+        return sorted(self.rows, key=lambda number: (*(-figure for figure in off(number)), number))[:count]
+
+
+def pooled(batches: Sequence[np.ndarray]) -> list[Statistics]:
+    """The statistics of each output, over the rows of some batches."""
+    return [Statistics.of(rows) for rows in np.stack(batches, axis=1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +169,7 @@ class Work:
         """
         with contextlib.closing(self._version(graph, what)) as version:
             for scale in _SCALES if self.step.is_scaled and self.precision.needs_loss_scaling else ():
-                measured = self._compare_with_float32(version, what, numbers, scale, is_over=self._overflows)
+                measured = self._compare_with_float32(version, what, numbers, scale, self._overflows)
                 if measured.is_cut or not self._overflows(*measured.rows.values()):
                     return measured, scale
             return self._compare_with_float32(version, what, numbers, _UNSCALED), _UNSCALED
@@ -171,10 +213,10 @@ class Work:
         return Yardstick(tuple(numbers[:done]), pooled(ideal), pooled(noise[:done]), is_cut=done < len(numbers))
 
     def in_any_batch(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
-        """The yardstick with the largest error of the ideal program in any batch: in one it may be right by luck.
+        """The yardstick with the largest error of the ideal program in any batch: one batch can flatter the reference.
 
-        A few numbers, such as a loss, are near the truth by luck in one batch, and far from it in another: of these it
-        is the error over all batches.
+        A few numbers, such as a loss, may be near the truth in one batch, and far from it in another: of these it is
+        the error over all batches.
 
         Args:
             yardstick: of the step.
@@ -190,7 +232,7 @@ class Work:
         return dataclasses.replace(yardstick, ideal=ideal, is_cut=measured.is_cut, has_all=True)
 
     def yardstick_of_trial(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
-        """The yardstick for a trial; where a mended product is not finite, computed without it.
+        """The yardstick for a trial; where a product that was fixed is not finite, computed without it.
 
         Args:
             yardstick: of the step as it was.
@@ -225,14 +267,30 @@ class Work:
             return self._compare_with_float32(version, _IDEAL, numbers, scale)
 
     def _compare_with_float32(
-        self, version: RunnableStep, what: str, numbers: Sequence[int] | None, scale: float, **settings: Any
+        self,
+        version: RunnableStep,
+        what: str,
+        numbers: Sequence[int] | None,
+        scale: float,
+        is_over: Callable[[np.ndarray], bool] = lambda _: False,
     ) -> OutputMeasurement:
-        def tell(place: int, count: int) -> None:
-            self._progress(f"{what}: batch {place} of {count}")
-
+        """Runs a version and float32 alternately, until a batch's rows make the next ones needless."""
         assert self._float32 is not None
         chosen = range(len(self.step.batches)) if numbers is None else numbers
-        return measure_outputs(self._float32, version, self._measure, chosen, scale, tell=tell, **settings)
+        rows: dict[int, np.ndarray] = {}
+        try:
+            for place, number in enumerate(chosen, 1):
+                self._progress(f"{what}: batch {place} of {len(chosen)}")
+                right = self._float32.run(number, scale)
+                rows[number] = self._measure(version.run(number, scale), right)
+                del right  # before the next batch has its own
+                if is_over(rows[number]):
+                    break
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            return OutputMeasurement(rows, is_cut=True)
+        return OutputMeasurement(rows)
 
     def _measure(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> np.ndarray:
         """A row for each output."""
@@ -279,91 +337,6 @@ def _ideal(config: AmpConfig) -> AmpConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class OutputMeasurement:
-    """How the outputs of a version differ from float32's.
-
-    Attributes:
-        rows: for each batch that ran its number, and a row for each output.
-        is_cut: whether the user interrupted it, and batches are missing.
-    """
-
-    rows: Mapping[int, np.ndarray]
-    is_cut: bool = False
-
-    def pooled(self, numbers: Sequence[int] | None = None) -> list[Statistics]:
-        """The statistics of each output, over some batches or all."""
-        return pooled([self.rows[number] for number in (self.rows if numbers is None else numbers)])
-
-    def furthest(self, count: int) -> list[int]:
-        """The batches with the largest errors: most nonfinite numbers first, then by the sum of errors."""
-
-        def off(number: int) -> tuple[float, float]:
-            found = self.pooled([number])
-            return sum(one.nonfinite for one in found), sum(min(one.error, 1e9) for one in found)
-
-        return sorted(self.rows, key=lambda number: (*(-figure for figure in off(number)), number))[:count]
-
-
-@contextlib.contextmanager
-def exact_products() -> Iterator[None]:
-    """Turns TF32 off in the block, so that GPUs compute products of float32 values in float32.
-
-    TensorFlow lets GPUs from Ampere on round the operands of such products to TF32, which has float16's mantissa: such
-    a reference would be as inaccurate as what is compared with it. The setting is the process'.
-    """
-    from tensorflow.config.experimental import enable_tensor_float_32_execution, tensor_float_32_execution_enabled
-
-    before = tensor_float_32_execution_enabled()
-    enable_tensor_float_32_execution(False)
-    try:
-        yield
-    finally:
-        enable_tensor_float_32_execution(before)
-
-
-def pooled(batches: Sequence[np.ndarray]) -> list[Statistics]:
-    """The statistics of each output, over the rows of some batches."""
-    return [Statistics.of(rows) for rows in np.stack(batches, axis=1)]
-
-
-def measure_outputs(
-    truth: RunnableStep,
-    version: RunnableStep,
-    measure: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], np.ndarray],
-    numbers: Sequence[int],
-    scale: float,
-    *,
-    is_over: Callable[[np.ndarray], bool] = lambda _: False,
-    tell: Callable[[int, int], None] = lambda *_: None,
-) -> OutputMeasurement:
-    """Runs two versions alternately, and measures how their outputs differ.
-
-    Args:
-        truth: float32.
-        version: the version to compare with it.
-        measure: makes a row for each output, from the version's and float32's.
-        numbers: of the batches.
-        scale: of the loss, where the step is scaled.
-        is_over: whether a batch's rows make the next ones needless.
-        tell: called before each batch with its place and the number of batches.
-    """
-    rows: dict[int, np.ndarray] = {}
-    try:
-        for place, number in enumerate(numbers, 1):
-            tell(place, len(numbers))
-            right = truth.run(number, scale)
-            rows[number] = measure(version.run(number, scale), right)
-            del right  # before the next batch has its own
-            if is_over(rows[number]):
-                break
-    except KeyboardInterrupt:
-        if not rows:
-            raise
-        return OutputMeasurement(rows, is_cut=True)
-    return OutputMeasurement(rows)
-
-
-@dataclasses.dataclass(frozen=True)
 class _Tried:
     """The result of a trial: the outputs, its batches with the largest errors first, and the loss scale."""
 
@@ -390,20 +363,15 @@ class Trials:
         self._known: dict[tuple[frozenset[str], Sequence[int]], _Tried] = {}
         self.count = 0
 
-    def config(self, patterns: Patterns) -> AmpConfig:
-        """The configuration with further patterns in ``keep_float32``."""
+    def _config_with(self, patterns: Patterns) -> AmpConfig:
         return dataclasses.replace(self._config, keep_float32=(*self._config.keep_float32, *patterns))
 
-    def converted(self, patterns: Patterns) -> list[str]:
-        """The nodes that are 16 bit with these patterns, by name."""
-        return [node.name for node in self._work.rewritten(self.config(patterns)).report.nodes if node.precision.is_f16]
+    def converted(self) -> list[str]:
+        """The nodes that are 16 bit without further patterns, by name."""
+        return [node.name for node in self._work.rewritten(self._config).report.nodes if node.precision.is_f16]
 
     def outputs(self, patterns: Patterns) -> Sequence[Output]:
-        """The outputs on the watched batches.
-
-        Raises:
-            KeyboardInterrupt: the user interrupted the trial.
-        """
+        """The outputs on the watched batches; an interrupt of the user's ends the trial."""
         return self._run(patterns, self._watched).outputs
 
     def is_right(self, patterns: Patterns) -> bool:
@@ -424,14 +392,14 @@ class Trials:
     def measure_nodes(self, patterns: Patterns) -> list[NodeMeasurement]:
         """Measures each node with these patterns, in the batch with the largest error."""
         tried = self._run(patterns, self._watched)
-        rewritten = self._work.rewritten(self.config(patterns)).graph
+        rewritten = self._work.rewritten(self._config_with(patterns)).graph
         return self._work.measure_nodes(rewritten, tried.furthest[0], tried.scale, None)
 
     def _run(self, patterns: Patterns, numbers: Sequence[int]) -> _Tried:
         key = frozenset(patterns), tuple(sorted(numbers))
         if key not in self._known:
             self.count += 1
-            config = self.config(patterns)
+            config = self._config_with(patterns)
             what = f"a trial with {', '.join(patterns)} in float32"
             measured, scale = self._work.measure(self._work.rewritten(config).graph, what, numbers)
             if measured.is_cut:

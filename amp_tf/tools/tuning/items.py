@@ -11,26 +11,10 @@ from typing import Any
 from amp_tf.graph.layers import is_gradient, is_within, scope_of, without_calls
 from amp_tf.graph.names import whole_of
 from amp_tf.lock import Decision, Layer
+from amp_tf.tools.search import Item
 
 _NUMBERS = re.compile(r"(_\d+)+(?=/|$)|\d+")
 _LEAST_SHARE = 0.01  # of the operations of all products: what costs less is as good as free
-
-
-@dataclasses.dataclass(frozen=True)
-class Item:
-    """Something that may stay in float32.
-
-    Attributes:
-        name: for people.
-        decisions: what a lock file says of it.
-        operations: floating-point operations of one run of its 16-bit products.
-        parts: smaller items of which it consists; none where it is not to be divided.
-    """
-
-    name: str
-    decisions: tuple[Decision, ...]
-    operations: float = 0.0
-    parts: tuple[Item, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

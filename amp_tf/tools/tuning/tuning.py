@@ -22,8 +22,8 @@ from typing import Any, Protocol
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.lock import NO_LOCK, Decision, Lock
 from amp_tf.reporting import files
-from amp_tf.tools.search import Found, Items, OutOfRunsError, find_smallest
-from amp_tf.tools.tuning.items import Item, decisions_of, find_items, holds, rank
+from amp_tf.tools.search import Found, Item, Items, OutOfRunsError, find_smallest
+from amp_tf.tools.tuning.items import decisions_of, find_items, holds, rank
 from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, listed
 
 _MIXED, _COMPARISON = "mixed.json", "comparison.json"

@@ -84,11 +84,9 @@ def _watch(model: Any, owner: Any, make: Callable[[], Any]) -> Any:
                 model.optimizer._delete_tracking("loss_scale")  # nor a place in checkpoints
         return Watched(make, model, optimizer, owner, lambda: _config)
     except Exception as error:
-        notices.warn_once(
-            "watchdog.not_watched",
-            f"model {model.name!r} is not watched ({type(error).__name__}: {error})",
-            where="watchdog",
-            fix="It trains as without the watchdog; please report this",
+        fix = "It trains as without the watchdog; please report this"
+        notices.warn_of_error(
+            "watchdog.not_watched", f"model {model.name!r} is not watched", error, where="watchdog", fix=fix
         )
         return model.train_function
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from amp_tf import lock as lock_file
 from amp_tf.config import AmpConfig
-from amp_tf.errors import AmpError, FileError
+from amp_tf.errors import FileError
 from amp_tf.graph.layers import is_within, path_of, scope_of
 from amp_tf.hooks.process import devices, notices
 from amp_tf.lock import Decision, Layer, Lock
@@ -38,12 +38,7 @@ _lock = threading.Lock()
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What is to stay in float32 from now on.
-
-    Attributes:
-        decisions: for the lock; none where nothing was found.
-        why: which tensor went wrong and how, for people.
-    """
+    """What is to stay in float32 from now on, for the lock, and which tensor went wrong and how, for people."""
 
     decisions: tuple[Decision, ...] = ()
     why: str = ""
@@ -69,14 +64,19 @@ def find_fault(
     except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
         fault = Fault(why=f"the comparison failed ({type(error).__name__}: {error})")
     known = {one.name for one in config.read_lock().decisions}
-    return fault if any(one.name not in known for one in fault.decisions) else _everything(layers, known, fault.why)
+    if any(one.name not in known for one in fault.decisions):
+        return fault
+    # Without single nodes outside of layers, such as the optimizer's.
+    rest = (layer for layer in layers if (layer.keras or "/" in layer.path) and layer.path not in known)
+    reason = f"which layer is at fault was not found{f': {fault.why}' if fault.why else ''}"
+    return Fault(tuple(Decision(layer, why=reason) for layer in rest), reason)
 
 
 def fault_of(comparison: Comparison, layers: Sequence[Layer], *, is_finite: bool) -> Fault:
     """The layers at fault by a comparison of the batch.
 
-    A comparison mends all outputs, and what is not finite but a part of that: there it is the layer of the finding that
-    helps most. Where another one is at fault as well, the step goes wrong again, and is compared again.
+    The patterns of a comparison make all outputs good. Where something is not finite, only that is at fault, which is
+    the layer of the finding that helps most; another one that is as well goes wrong again, and is compared again.
 
     Args:
         comparison: of the batch at fault.
@@ -97,13 +97,6 @@ def _layer_of(node: str, layers: Sequence[Layer]) -> Layer | None:
     here = [layer for layer in layers if layer.path == scope] or [one for one in layers if path and one.keras == path]
     around = sorted((layer for layer in layers if is_within(node, layer.path)), key=lambda layer: -len(layer.path))
     return next(iter([*here, *around]), Layer(scope, keras=path) if path else None)
-
-
-def _everything(layers: Sequence[Layer], known: Collection[str], why: str) -> Fault:
-    """All layers that are not in the lock yet, without single nodes outside of them, such as the optimizer's."""
-    reason = f"which layer is at fault was not found{f': {why}' if why else ''}"
-    rest = (layer for layer in layers if (layer.keras or "/" in layer.path) and layer.path not in known)
-    return Fault(tuple(Decision(layer, why=reason) for layer in rest), reason)
 
 
 @dataclasses.dataclass
@@ -231,13 +224,8 @@ def tell_lost(number: int) -> None:
 def tell_failure(error: Exception) -> None:
     """Counts a step that was skipped because the watchdog itself failed there; prints the first."""
     counts.lost += 1
-    why = str(error) if isinstance(error, AmpError) else f"{type(error).__name__}: {error}"
-    notices.warn_once(
-        "watchdog.failed",
-        f"it failed at a step that was skipped ({why.rstrip('.')})",
-        where=WHERE,
-        fix="Training goes on without that step; please report this",
-    )
+    fix = "Training goes on without that step; please report this"
+    notices.warn_of_error("watchdog.failed", "it failed at a step that was skipped", error, where=WHERE, fix=fix)
 
 
 def describe() -> str:

@@ -25,7 +25,7 @@ import tensorflow as tf
 from amp_tf.config import AmpConfig
 from amp_tf.hooks.grappler import plugin
 from amp_tf.hooks.xla import functions
-from amp_tf.loss_scaling.guard import HOLD, NO_LIMIT, Guard, Sight
+from amp_tf.loss_scaling.guard import HOLD, NO_LIMIT, Guard, StepObservation
 from amp_tf.loss_scaling.schedule import DynamicScale
 from amp_tf.reporting import process
 from amp_tf.tools.comparing.flattening import by_python, keeping_state
@@ -91,14 +91,14 @@ class _Bad:
         source: returns the same batch once more, as the step takes it.
         batch: its batch.
         logs: what the library's function returned.
-        sight: what the guard saw.
+        observed: what the guard saw.
         before, after: what the variables beside the trained ones held before and after it: of the loss scale, others.
     """
 
     source: Callable[[], Any]
     batch: Any
     logs: Any
-    sight: Sight
+    observed: StepObservation
     before: tuple[Sequence[Any], Sequence[Any]]
     after: tuple[Sequence[Any], Sequence[Any]]
 
@@ -215,16 +215,16 @@ class Watched:
             self._layers = list({layer.path: layer for graph in new for layer in graph.painting.locked.layers}.values())
         self._number += 1
         reverts.counts.watched += 1
-        sight = Guard.read(seen)
-        if _is_fine(sight, self._band.limit):
-            if self._band.note(sight.loss):
+        observed = Guard.read(seen)
+        if _is_fine(observed, self._band.limit):
+            if self._band.note(observed.loss):
                 self._guard.limit.assign(self._band.limit)
             return logs
         config = self._settings()
         if config is None:
             return logs
         after = _read(self._scaling), _read([*self._others, *self._late])
-        bad = _Bad(_once_more(batch, source), batch, logs, sight, (of_scale, [*others, *late]), after)
+        bad = _Bad(_once_more(batch, source), batch, logs, observed, (of_scale, [*others, *late]), after)
         try:
             return self._look(bad, config)
         except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
@@ -246,27 +246,31 @@ class Watched:
             why = f"its {where} holds nan or inf" if where else "its data is finite, so the model itself diverges there"
             reverts.tell_bad_data(self._number, why)
             return self._skipped(bad)
-        if _is_finite(bad.sight) and not _is_other(bad.sight.loss, truth.loss):
+        if _is_finite(bad.observed) and not _is_other(bad.observed.loss, truth.loss):
             return self._make_unlimited(bad)
         return self._mend(bad, truth, config)
 
     def _is_scale_too_high(self, bad: _Bad) -> bool:
         """Whether gradients are finite with the lowest loss scale: loss scaling goes there by itself."""
         schedule = self._scaler.schedule
-        if not bad.sight.is_nonfinite or not math.isfinite(bad.sight.loss) or not isinstance(schedule, DynamicScale):
+        if (
+            not bad.observed.is_nonfinite
+            or not math.isfinite(bad.observed.loss)
+            or not isinstance(schedule, DynamicScale)
+        ):
             return False
         self._restore(bad.before)
         self._scaler.memory.assign_scale(schedule.min_scale)
         return not self._held(self._step, bad).is_nonfinite
 
-    def _truth(self, bad: _Bad, config: AmpConfig) -> Sight:
+    def _truth(self, bad: _Bad, config: AmpConfig) -> StepObservation:
         """What is seen of the same step in float32."""
         with _in_float32(config):
             if self._in_float32 is None:
                 self._in_float32 = self._make_step()
             return self._held(self._in_float32, bad)
 
-    def _held(self, step: Any, bad: _Bad) -> Sight:
+    def _held(self, step: Any, bad: _Bad) -> StepObservation:
         """What is seen of a step that writes no trained variable."""
         self._guard.limit.assign(HOLD)
         return Guard.read(step(bad.source())[2])
@@ -286,12 +290,12 @@ class Watched:
         self._band.widen(Guard.read(seen).loss)
         return logs
 
-    def _mend(self, bad: _Bad, truth: Sight, config: AmpConfig) -> Any:
+    def _mend(self, bad: _Bad, truth: StepObservation, config: AmpConfig) -> Any:
         """Reverts what is at fault and makes the step again, until it is fine."""
         limit = max(self._band.limit, truth.loss + _LOST * abs(truth.loss))
         batch = without_optionals(bad.batch)
         while reverts.may_revert():
-            is_finite = _is_finite(bad.sight)
+            is_finite = _is_finite(bad.observed)
             fault = reverts.find_fault(self._model, batch, self._owner, config, self._layers, is_finite=is_finite)
             if not fault.decisions:
                 break
@@ -321,10 +325,10 @@ class Watched:
             _put_back(self._scaling[1:], bad.before[0][1:])  # it counts once, at whatever scale it is made
             _put_back([*self._others, *self._late], bad.before[1])
             logs, _, seen, _ = self._step(bad.source())
-            sight = Guard.read(seen)
-            if _is_fine(sight, limit):
-                return logs, sight.loss
-            if not math.isfinite(sight.loss) or not isinstance(self._scaler.schedule, DynamicScale):
+            observed = Guard.read(seen)
+            if _is_fine(observed, limit):
+                return logs, observed.loss
+            if not math.isfinite(observed.loss) or not isinstance(self._scaler.schedule, DynamicScale):
                 break  # else the loss scale was lowered by that
         return None, None
 
@@ -391,13 +395,13 @@ def _put_back(handles: Sequence[Any], values: Sequence[Any]) -> None:
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
-def _is_finite(sight: Sight) -> bool:
-    return math.isfinite(sight.loss) and not sight.is_nonfinite
+def _is_finite(observed: StepObservation) -> bool:
+    return math.isfinite(observed.loss) and not observed.is_nonfinite
 
 
-def _is_fine(sight: Sight, limit: float) -> bool:
+def _is_fine(observed: StepObservation, limit: float) -> bool:
     """Whether the step was made."""
-    return not sight.is_nonfinite and sight.loss <= limit
+    return not observed.is_nonfinite and observed.loss <= limit
 
 
 def _is_other(loss: float, truth: float) -> bool:
