@@ -193,28 +193,21 @@ class Comparison:
         bad = sorted((output for output in self.outputs if not output.is_good), key=lambda output: -output.ratio)
         lines = ["", f"{'error':>9} {'products':>9} {'noise':>9} {'ratio':>7}  output"]
         for output in bad[:_SHOWN]:
-            figures = (figure(value) for value in (output.error, output.ideal, output.noise))
-            lines.append(
-                " ".join(
-                    [*(f"{text:>9}" for text in figures), f"{output.ratio:7.3g}", f" {title(output.kind, output.name)}"]
-                )
-            )
+            error, ideal, noise = map(figure, (output.error, output.ideal, output.noise))
+            name = title(output.kind, output.name)
+            lines.append(f"{error:>9} {ideal:>9} {noise:>9} {output.ratio:7.3g}  {name}")
         if len(bad) > _SHOWN:
             lines.append(f"{'':39}and {len(bad) - _SHOWN} more")
         if first := self.first_divergence:
             lines += ["", f"First divergence: {first.name} ({first.op}), error {figure(first.accumulated)}"]
         for number, finding in enumerate(self.findings[:_SHOWN], 1):
             lines += ["", *_describe(number, finding, self.precision, written)]
-        return [*lines, "", *self._advice(written)]
-
-    def _advice(self, written: Callable[[Patterns], str]) -> list[str]:
         if self.line:
-            return [f"What to write ({self.worth}):", f"  {written(self.patterns)}"]
+            return [*lines, "", f"What to write ({self.worth}):", f"  {written(self.patterns)}"]
         if self.is_cut:
-            return ["What would mend it was not found out."]
-        return [
-            f"No line mends it: with all nodes in float32 that become {self.precision.value}, some outputs stay wrong."
-        ]
+            return [*lines, "", "What would mend it was not found out."]
+        name = self.precision.value
+        return [*lines, "", f"No line mends it: with all nodes in float32 that become {name}, some outputs stay wrong."]
 
     @property
     def worth(self) -> str:
@@ -251,17 +244,14 @@ def why(finding: Finding, precision: Precision) -> str:
             f"{finding.underflow:.0%} of its result becomes zero; its numbers reach {finding.largest:.1g}, "
             f"{precision.value} begins at {precision.smallest:.1g}. Where it is a gradient, scale the loss (LossScaler)"
         )
-    inputs = f"inputs up to {finding.largest_input:.3g} are rounded{_by(finding.rounded)}"
+    more = f" and {len(finding.rounded) - 2} more" if len(finding.rounded) > 2 else ""
+    by = f" ({', '.join(finding.rounded[:2])}{more})" if finding.rounded else ""
+    inputs = f"inputs up to {finding.largest_input:.3g} are rounded{by}"
     if finding.kind == CANCELLATION:
         return f"{inputs}, and a result of {finding.largest:.3g} is left"
     if finding.rounded:
         return f"{inputs}, and it makes up to {finding.largest:.3g} of them"
     return f"its result, up to {finding.largest:.3g}, is rounded"
-
-
-def _by(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return f" ({', '.join(names[:2])}{more})" if names else ""
 
 
 def without_infinities(value: Any) -> Any:

@@ -11,9 +11,8 @@ kernels round once less.) The memory optimizer makes an AddN of large tensors ad
 session holds one, not one for each version. The layout optimizer is off wherever amp_tf is on, and those that convert
 to 16 bit would do amp_tf's work.
 
-Makes random ops draw the same numbers in each run, so that all versions of a step have the same masks.
-
-Ops that have a stateless counterpart are replaced by it. A session keeps the state of the others, so it is made anew.
+Random ops draw the same numbers in each run, so that all versions of a step have the same masks: those that have a
+stateless counterpart are replaced by it; a session keeps the state of the others, so it is made anew.
 """
 
 from __future__ import annotations
@@ -62,17 +61,13 @@ class Step:
 
 
 _COMPILED = "_XlaMustCompile"
-_LEFT_OUT = (
-    "remapping",
-    "layout_optimizer",
-    "auto_mixed_precision",
-    "auto_mixed_precision_cpu",
-    "auto_mixed_precision_mkl",
-    "auto_mixed_precision_onednn_bfloat16",
-    "scoped_allocator_optimization",
-    "use_plugin_optimizers",
+_LEFT_OUT = (  # fields of RewriterConfig
+    *("remapping", "layout_optimizer", "scoped_allocator_optimization", "use_plugin_optimizers"),
+    *(f"auto_mixed_precision{device}" for device in ("", "_cpu", "_mkl", "_onednn_bfloat16")),
 )
 _ALIGNMENT = 64
+_SEEDS = ("seed", "seed2")
+_INT32 = 3  # DT_INT32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,19 +194,40 @@ def flatten_graph(
     Raises:
         GraphError: it was rewritten before.
     """
-    is_compiled |= _leave_xla_out(graph)
-    flat = _optimized(graph, ends, _inlining())
+    from tensorflow.core.protobuf import rewriter_config_pb2
+    from tensorflow.python.eager import context
+    from tensorflow.python.grappler.item import Item
+
+    kinds = rewriter_config_pb2.RewriterConfig
+    for function in graph.library.function:  # without the attributes that keep functions from being inlined
+        is_compiled |= function.attr[_COMPILED].b if _COMPILED in function.attr else False
+        for name in (_COMPILED, "_noinline", "api_implements"):
+            function.attr.pop(name, None)
+    for node in every_node(graph):
+        node.attr.pop(_COMPILED, None)
+    flat = _optimized(graph, ends, kinds(min_graph_nodes=-1, optimizers=["function"]))
     if any(node.name.endswith(CAST_SUFFIX) for node in flat.node):
         raise GraphError(
             "functions of the step are in 16 bit already: amp_tf is on, and rewrote them for XLA as they were made",
             where="compare(model_or_function)",
             fix="Compare in a process with AMP_TF_DISABLE=1",
         )
-    options = _options_of_functions() if options is None else options
+    options = context.context().config.graph_options.rewrite_options if options is None else options
     if not (is_compiled or options.disable_meta_optimizer):
-        flat = _optimized(flat, ends, _as_at_run_time(options))
-    shapes = _shapes(flat, ends)
-    set_seeds(flat)
+        one_round = kinds()
+        one_round.CopyFrom(options)
+        one_round.min_graph_nodes = -1  # small graphs too
+        one_round.meta_optimizer_iterations = kinds.ONE
+        for name in _LEFT_OUT:
+            setattr(one_round, name, kinds.OFF)
+        one_round.memory_optimization = kinds.NO_MEM_OPT
+        flat = _optimized(flat, ends, one_round)
+    # As plugins get them from Grappler; attributes with shapes do not survive its passes.
+    inferred = Item(_wanting(flat, ends)).GetOpProperties()
+    shapes = KnownShapes({name: [read_shape(port.shape) for port in ports] for name, ports in inferred.items()})
+    for number, node in enumerate(flat.node, 1):  # random ops that would choose seeds of their own
+        if _is_seeded(node) and not any(node.attr[name].i for name in _SEEDS):
+            node.attr[_SEEDS[0]].i = number
     return flat, shapes, is_compiled
 
 
@@ -251,13 +267,7 @@ def aligned(value: Any) -> Any:
 
 
 def _optimized(graph: Any, ends: list[str], options: Any) -> Any:
-    """Runs Grappler on a graph, for which TensorFlow has no public interface.
-
-    Args:
-        graph: a GraphDef.
-        ends: the nodes and tensors that are wanted; these nodes stay.
-        options: a RewriterConfig.
-    """
+    """Runs Grappler on a graph, for which TensorFlow has no public interface."""
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.grappler import tf_optimizer
 
@@ -275,52 +285,10 @@ def _wanting(graph: Any, ends: list[str]) -> Any:
     return meta_graph
 
 
-def _inlining() -> Any:
-    """Options that run only Grappler's function pass."""
-    from tensorflow.core.protobuf import rewriter_config_pb2
-
-    return rewriter_config_pb2.RewriterConfig(min_graph_nodes=-1, optimizers=["function"])
-
-
-def _as_at_run_time(options: Any) -> Any:
-    """Options that run one round of the optimizers that the program has turned on."""
-    from tensorflow.core.protobuf import rewriter_config_pb2
-
-    kinds = rewriter_config_pb2.RewriterConfig
-    result = kinds()
-    result.CopyFrom(options)
-    result.min_graph_nodes = -1  # small graphs too
-    result.meta_optimizer_iterations = kinds.ONE
-    for name in _LEFT_OUT:
-        setattr(result, name, kinds.OFF)
-    result.memory_optimization = kinds.NO_MEM_OPT
-    return result
-
-
-def _options_of_functions() -> Any:
-    """The RewriterConfig by which TensorFlow 2 optimizes functions (``tf.config.optimizer``)."""
-    from tensorflow.python.eager import context
-
-    return context.context().config.graph_options.rewrite_options
-
-
-def _shapes(graph: Any, ends: list[str]) -> Shapes:
-    """The shapes that Grappler infers, as plugins get them; attributes with shapes do not survive its passes."""
-    from tensorflow.python.grappler.item import Item
-
-    found = Item(_wanting(graph, ends)).GetOpProperties()
-    return KnownShapes({name: [read_shape(port.shape) for port in ports] for name, ports in found.items()})
-
-
 def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
     """Replaces a function's placeholders by ops whose shapes Grappler believes; placeholders it takes as fed.
 
-    Args:
-        graph: a GraphDef, which is changed.
-        inputs: the tensors of the placeholders.
-
-    Returns:
-        The placeholders, by name.
+    Returns the placeholders, by name.
     """
     from tensorflow.python.ops.handle_data_util import get_resource_handle_data
 
@@ -351,38 +319,8 @@ def _make(node: Any, op: str, data_type: int, number: int) -> None:
     node.attr["index"].i = number
 
 
-def _leave_xla_out(graph: Any) -> bool:
-    """Removes the attributes that keep functions from being inlined; returns whether XLA would have compiled any."""
-    is_compiled = False
-    for function in graph.library.function:
-        is_compiled |= function.attr[_COMPILED].b if _COMPILED in function.attr else False
-        for name in (_COMPILED, "_noinline", "api_implements"):
-            function.attr.pop(name, None)
-    for node in every_node(graph):
-        node.attr.pop(_COMPILED, None)
-    return is_compiled
-
-
-_SEEDS = ("seed", "seed2")
-
-
-def set_seeds(graph: Any) -> None:
-    """Sets the seeds of random ops that would choose their own, the same for all versions of a step.
-
-    Args:
-        graph: a GraphDef, which is changed.
-    """
-    for number, node in enumerate(graph.node, 1):
-        if _is_seeded(node) and not any(node.attr[name].i for name in _SEEDS):
-            node.attr[_SEEDS[0]].i = number
-
-
 def make_stateless(graph: Any) -> None:
-    """Replaces random ops by their stateless counterparts.
-
-    Args:
-        graph: a GraphDef, which is changed.
-    """
+    """Replaces random ops of a GraphDef by their stateless counterparts."""
     for node in [node for node in graph.node if node.op in STATELESS_TWINS]:
         node.op, place = STATELESS_TWINS[node.op]
         seed = graph.node.add(name=f"{node.name}/seed", op="Const")
@@ -415,6 +353,3 @@ def every_node(graph: Any) -> Iterator[Any]:
 
 def _is_seeded(node: Any) -> bool:
     return all(name in node.attr for name in _SEEDS)
-
-
-_INT32 = 3  # DT_INT32

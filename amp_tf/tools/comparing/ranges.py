@@ -17,7 +17,7 @@ from amp_tf.precision import Precision
 from amp_tf.tools.comparing import verdicts
 from amp_tf.tools.comparing.comparison import without_infinities
 from amp_tf.tools.comparing.findings import scope_of
-from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep, Step
+from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep
 from amp_tf.tools.comparing.joining import FLOAT32, JointGraph, feed_name
 from amp_tf.tools.comparing.nodes import nodes_run_once
 from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
@@ -55,6 +55,22 @@ class NodeRange:
     def leaves(self) -> bool:
         """Whether it leaves float16's range: at the top with any number, at the bottom with a tenth of them."""
         return self.over > 0 or self.under > _UNDERFLOWN
+
+    @property
+    def distance(self) -> float:
+        """The factor by which it leaves the range."""
+        above = self.largest / _F16.max_finite if self.over else 0.0
+        return max(above, _F16.smallest / self.smallest if self.under else 0.0)
+
+    def __str__(self) -> str:
+        """Where it is, and how much of it leaves the range."""
+        path = path_of(self.name) or scope_of(self.name)
+        layer = f", layer {path}" if path else ""
+        times = self.largest / _F16.max_finite
+        over = f"{100 * self.over:.3g}% of it above 65,504, up to {self.largest:.3g} ({times:.3g} times)"
+        under = f"{100 * self.under:.3g}% of it so small that it becomes zero, down to {self.smallest:.1g}"
+        parts = [*([over] if self.over else []), *([under] if self.under > _UNDERFLOWN else [])]
+        return f"{self.name} ({self.op}{layer}): {'; '.join(parts)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +120,7 @@ class Ranges:
         batches = f"{self.batches} batch{'es' * (self.batches > 1)}"
         verdict = outside if bad else "float16 reaches far enough"
         lines = [f"{self.name}: {verdict} (float32 alone; {batches}{scale})"]
-        lines += [f"  {_told(node)}" for node in bad[:_SHOWN]]
+        lines += [f"  {node}" for node in bad[:_SHOWN]]
         if len(bad) > _SHOWN:
             lines.append(f"  and {len(bad) - _SHOWN} more")
         if kept := len(self.nodes) - len(bad):
@@ -139,32 +155,32 @@ def find_ranges(
         progress("tracing the step")
         step, flat = flat_step(model_or_function, batches, steps)
         report = flat.rewritten(config, hardware).report
-        is_f16 = _in_float16(flat, {node.name for node in report.nodes if node.precision.is_f16})
+        converted = {node.name for node in report.nodes if node.precision.is_f16}
         scale = _SCALE if step.is_scaled else 1.0
-        names, found = _measure(step, flat, scale, progress)
+        progress("building the graph")
+        joint = JointGraph(step, flat, {FLOAT32: flat.graph})
+        names = _watched(flat, joint.graph)
+        calls = verdicts.Calls(joint.graph, verdicts.range_row, _F16.smallest)
+        rows = [calls.measure([tensor], tensor) for tensor in (joint.tensor(FLOAT32, name) for name in names)]
+        found = []
+        for number in range(len(step.batches)):
+            progress(f"float32: batch {number + 1} of {len(step.batches)}")
+            found.append(np.concatenate(joint.fetch(rows, number, scale)))
+        joint.close()
     finally:
         progress("")
-    ops = {node.name: node.op for node in flat.graph.node}
-    tables = np.stack(found, axis=1).astype(np.float64)  # (nodes, batches, columns)
-    ranges = [_range(name, ops[name], name in is_f16, table) for name, table in zip(names, tables, strict=True)]
-    leaving = sorted((node for node in ranges if node.leaves), key=lambda node: (not node.is_f16, -_distance(node)))
+    nodes = {node.name: node for node in flat.graph.node}
+    inputs = (text for name in converted if name in nodes for text in nodes[name].input if not text.startswith("^"))
+    in_float16 = {*converted, *(text.partition(":")[0] for text in inputs)}
+    ranges = []
+    for name, table in zip(names, np.stack(found, axis=1).astype(np.float64), strict=True):  # (nodes, batches, columns)
+        size, over, under, largest, smallest = table.T
+        count = max(float(size.sum()), 1.0)
+        shares = float(over.sum()) / count, float(under.sum()) / count
+        extremes = float(largest.max()), float(smallest.min())
+        ranges.append(NodeRange(name, nodes[name].op, name in in_float16, *shares, *extremes))
+    leaving = sorted((node for node in ranges if node.leaves), key=lambda node: (not node.is_f16, -node.distance))
     return Ranges(name_of(model_or_function), len(found), scale, tuple(leaving), len(names), tuple(notes))
-
-
-def _measure(step: Step, flat: FlatStep, scale: float, progress: Progress) -> tuple[list[str], list[np.ndarray]]:
-    """The names of the nodes, and for each batch a row of figures for each node."""
-    progress("building the graph")
-    joint = JointGraph(step, flat, {FLOAT32: flat.graph})
-    names = _watched(flat, joint.graph)
-    calls = verdicts.Calls(joint.graph, verdicts.range_row, _F16.smallest)
-    tensors = [joint.tensor(FLOAT32, name) for name in names]
-    rows = [calls.measure([tensor], tensor) for tensor in tensors]
-    found = []
-    for number in range(len(step.batches)):
-        progress(f"float32: batch {number + 1} of {len(step.batches)}")
-        found.append(np.concatenate(joint.fetch(rows, number, scale)))
-    joint.close()
-    return names, found
 
 
 def _watched(flat: FlatStep, graph: Any) -> list[str]:
@@ -177,33 +193,3 @@ def _watched(flat: FlatStep, graph: Any) -> list[str]:
         if operation.type != "Const" and operation.outputs and operation.outputs[0].dtype.name == "float32":
             found.append(name)
     return found
-
-
-def _in_float16(flat: FlatStep, converted: set[str]) -> set[str]:
-    """The nodes whose results would be float16: those converted, and the sources of their inputs."""
-    texts = (text for node in flat.graph.node if node.name in converted for text in node.input)
-    return {*converted, *(text.partition(":")[0] for text in texts if not text.startswith("^"))}
-
-
-def _range(name: str, op: str, is_f16: bool, table: np.ndarray) -> NodeRange:
-    size, over, under, largest, smallest = table.T
-    count = max(float(size.sum()), 1.0)
-    over_share, under_share = float(over.sum()) / count, float(under.sum()) / count
-    return NodeRange(name, op, is_f16, over_share, under_share, float(largest.max()), float(smallest.min()))
-
-
-def _distance(node: NodeRange) -> float:
-    """The factor by which a node leaves the range."""
-    return max(
-        node.largest / _F16.max_finite if node.over else 0.0, _F16.smallest / node.smallest if node.under else 0.0
-    )
-
-
-def _told(node: NodeRange) -> str:
-    path = path_of(node.name) or scope_of(node.name)
-    layer = f", layer {path}" if path else ""
-    times = node.largest / _F16.max_finite
-    over = f"{100 * node.over:.3g}% of it above 65,504, up to {node.largest:.3g} ({times:.3g} times)"
-    under = f"{100 * node.under:.3g}% of it so small that it becomes zero, down to {node.smallest:.1g}"
-    parts = [*([over] if node.over else []), *([under] if node.under > _UNDERFLOWN else [])]
-    return f"{node.name} ({node.op}{layer}): {'; '.join(parts)}"
