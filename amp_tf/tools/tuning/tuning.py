@@ -135,7 +135,7 @@ class Tuning:
         if report is None or not report["converted"]:
             why = (report or {}).get("why_nothing") or outcome.failure or "there is no report"
             if not outcome.failure:
-                self._journal.remove()  # the mended command may be another one
+                self._journal.remove()  # the corrected command may be another one
             raise ConfigError(
                 f"nothing is converted, so there is nothing to tune ({why})",
                 where="tune",

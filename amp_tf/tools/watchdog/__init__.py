@@ -17,7 +17,7 @@ them in every step, and find besides only what neither loss nor gradients see. W
 which layer, is found on the batch at fault by :mod:`amp_tf.tools.comparing`.
 
 A step is watched only where it is known how to do it again exactly (:func:`why_not`, :meth:`Watched.why_not`).
-Elsewhere the program trains as without the watchdog, and is told why at its first step.
+Elsewhere the program trains as without the watchdog, and a warning at its first step says why.
 
 An optimizer without a loss scale is wrapped by one that stays 1, as a guard: in bfloat16 nothing is scaled, but a step
 that is not finite is skipped as well. The wrapper is there only while the step is traced: the model keeps the user's

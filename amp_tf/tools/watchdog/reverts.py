@@ -155,7 +155,7 @@ def may_revert() -> bool:
 
 
 def revert(fault: Fault, config: AmpConfig) -> None:
-    """Adds a fault's decisions to the lock in force, and writes its file; one that cannot be written is told once."""
+    """Adds a fault's decisions to the lock in force, and writes its file; warns once of one that cannot be written."""
     path = config.lock_path
     assert path is not None
     with _lock:
