@@ -21,8 +21,9 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import CLEAR, INFER, ROWS
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import RewriteResult
-from amp_tf.tools.comparing.flattening import GRADIENT, FlatStep, Step, by_python
-from amp_tf.tools.comparing.joining import Ruler, RunnableStep, output_names
+from amp_tf.tools.comparing import verdicts
+from amp_tf.tools.comparing.flattening import GRADIENT, UPDATE, FlatStep, Step, by_python
+from amp_tf.tools.comparing.joining import RunnableStep, new_session, output_names
 from amp_tf.tools.comparing.nodes import NodeMeasurement, measure_nodes
 from amp_tf.tools.comparing.verdicts import NO_TRUTH, Output, Patterns, Statistics, judge
 from amp_tf.tools.progress import Progress
@@ -101,6 +102,49 @@ class Yardstick:
     noise: Sequence[Statistics]
     is_cut: bool = False
     has_all: bool = False
+
+
+class Ruler:
+    """Measures how outputs differ from the true ones.
+
+    Args:
+        smallest: the smallest positive number of the 16-bit type.
+    """
+
+    def __init__(self, smallest: float) -> None:
+        import tensorflow as tf
+
+        self._smallest = smallest
+        self._graph = tf.Graph()
+        self._session = new_session(self._graph)
+        self._ends: dict[Any, tuple[Any, Any, Any, Any]] = {}
+
+    def measure(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray], kinds: Sequence[str]) -> np.ndarray:
+        """A row for each output, shape (outputs, columns).
+
+        Args:
+            found, truth: the outputs.
+            kinds: of the outputs. Of updates each number that is zero and not in the truth counts as underflown:
+                optimizers make large numbers of small ones.
+        """
+        rows = []
+        for value, right, kind in zip(found, truth, kinds, strict=True):
+            of_value, of_truth, quick, thorough = self._of(value.dtype, kind == UPDATE)
+            feed = {of_value: value, of_truth: right.astype(np.float32, copy=False)}
+            row = self._session.run(quick, feed)
+            rows.append(verdicts.settled(row) if verdicts.is_enough(row) else self._session.run(thorough, feed))
+        return np.stack(rows)
+
+    def _of(self, dtype: Any, is_update: bool) -> tuple[Any, Any, Any, Any]:
+        import tensorflow as tf
+
+        if (dtype, is_update) not in self._ends:
+            smallest = float("inf") if is_update else self._smallest
+            with self._graph.as_default():
+                ends = tf.compat.v1.placeholder(dtype, None), tf.compat.v1.placeholder(tf.float32, None)
+                quick = verdicts.quick_row(*ends, smallest)
+                self._ends[dtype, is_update] = (*ends, quick, verdicts.thorough_row(*ends, smallest))
+        return self._ends[dtype, is_update]
 
 
 class Work:
