@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from amp_tf import callbacks
-    from amp_tf.comparing.comparison import Comparison
-    from amp_tf.comparing.pipeline import compare
     from amp_tf.config import AmpConfig
     from amp_tf.errors import AmpError, CallOrderError, ConfigError, FileError, GraphError, OpListError, RewriteError
     from amp_tf.hooks.process.summary import report
@@ -29,8 +27,10 @@ if TYPE_CHECKING:
     from amp_tf.precision import Precision
     from amp_tf.reporting.schema import RewriteReport
     from amp_tf.rewriting.pipeline import RewriteResult, rewrite
-    from amp_tf.tuning.function import tune
-    from amp_tf.tuning.result import Tuned
+    from amp_tf.tools.comparing.comparison import Comparison
+    from amp_tf.tools.comparing.pipeline import compare
+    from amp_tf.tools.tuning.function import tune
+    from amp_tf.tools.tuning.result import Tuned
 
 __version__ = "0.1.0"
 
@@ -38,7 +38,7 @@ _HOMES = {
     "AmpConfig": "amp_tf.config",
     "AmpError": "amp_tf.errors",
     "CallOrderError": "amp_tf.errors",
-    "Comparison": "amp_tf.comparing.comparison",
+    "Comparison": "amp_tf.tools.comparing.comparison",
     "ConfigError": "amp_tf.errors",
     "FileError": "amp_tf.errors",
     "GraphError": "amp_tf.errors",
@@ -54,7 +54,7 @@ _HOMES = {
     "RewriteResult": "amp_tf.rewriting.pipeline",
     "Rule": "amp_tf.painting.reasons",
     "callbacks": "amp_tf.callbacks",  # the module itself
-    "compare": "amp_tf.comparing.pipeline",
+    "compare": "amp_tf.tools.comparing.pipeline",
     "convert_saved_model": "amp_tf.offline.saved_model",
     "disable": "amp_tf.hooks.switch",
     "enable": "amp_tf.hooks.switch",
@@ -63,8 +63,8 @@ _HOMES = {
     "report": "amp_tf.hooks.process.summary",
     "rewrite": "amp_tf.rewriting.pipeline",
     "scope": "amp_tf.hooks.scope",
-    "tune": "amp_tf.tuning.function",
-    "Tuned": "amp_tf.tuning.result",
+    "tune": "amp_tf.tools.tuning.function",
+    "Tuned": "amp_tf.tools.tuning.result",
 }
 
 __all__ = [

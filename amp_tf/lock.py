@@ -173,7 +173,13 @@ def read(path: str | None, *, may_be_missing: bool = False) -> Lock:
     try:
         facts = os.stat(path)
     except OSError as error:
-        if may_be_missing and isinstance(error, FileNotFoundError) and not os.path.islink(path):
+        if os.path.islink(path) and isinstance(error, FileNotFoundError):
+            what, fix = (
+                f"it is a link to {os.readlink(path)}, which does not exist",
+                "Delete the link, or write that file",
+            )
+            raise ConfigError(what, where=path, fix=fix) from None
+        if may_be_missing and isinstance(error, FileNotFoundError):
             return NO_LOCK
         raise ConfigError(f"it cannot be read ({error.strerror or error})", where=path, fix=_MAKE) from None
     if not stat.S_ISREG(facts.st_mode) or facts.st_size > _MOST_BYTES:  # a pipe would be waited for

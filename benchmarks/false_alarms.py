@@ -20,8 +20,8 @@ import keras
 import numpy as np
 
 import amp_tf
-from amp_tf.comparing.verdicts import LIMIT
-from amp_tf.comparing.work import Work
+from amp_tf.tools.comparing.verdicts import LIMIT
+from amp_tf.tools.comparing.work import Work
 
 BATCHES, EXAMPLES = 8, 16
 

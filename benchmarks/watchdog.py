@@ -35,7 +35,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf import lock
-from amp_tf.hooks.watchdog import reverts
+from amp_tf.tools.watchdog import reverts
 
 STEPS, BATCH, WIDTH = 12, 16, 8
 CLOSE = 0.05  # float16's and bfloat16's own roundings, over twelve steps

@@ -11,11 +11,11 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
-from amp_tf.comparing.comparison import Comparison
-from amp_tf.comparing.findings import Finding
-from amp_tf.comparing.ranges import Ranges
 from amp_tf.precision import Precision
 from amp_tf.reporting.document_types import Document
+from amp_tf.tools.comparing.comparison import Comparison
+from amp_tf.tools.comparing.findings import Finding
+from amp_tf.tools.comparing.ranges import Ranges
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 FOR_EVER = "Fields may be added to this version, never taken away or given another meaning."
@@ -137,6 +137,6 @@ def _attributes(kind: type) -> dict[str, str]:
 
 SCHEMAS: dict[str, Callable[[], str]] = {
     "amp_tf/reporting/report-1.schema.json": report,
-    "amp_tf/comparing/comparison-1.schema.json": comparison,
-    "amp_tf/comparing/ranges-1.schema.json": ranges,
+    "amp_tf/tools/comparing/comparison-1.schema.json": comparison,
+    "amp_tf/tools/comparing/ranges-1.schema.json": ranges,
 }

@@ -34,6 +34,13 @@ def test_naming_every_public_name_imports_no_tensorflow_but_for_the_one_that_is_
     assert {"tensorflow", "keras", "tf_keras"}.isdisjoint(_heavy_modules_after(code))
 
 
+def test_a_tool_is_loaded_only_where_it_is_asked_for():
+    is_loaded = "print(any(name.startswith('amp_tf.tools') for name in sys.modules))"
+    code = f"import sys, keras, amp_tf; amp_tf.enable(); {is_loaded}; amp_tf.enable(watchdog=True); {is_loaded}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split() == ["False", "True"]
+
+
 def test_this_test_sees_a_module_that_is_imported():
     assert _heavy_modules_after("import amp_tf, numpy") == ["numpy"]
 

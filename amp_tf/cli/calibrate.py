@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amp_tf.comparing.progress import on_terminal
 from amp_tf.errors import AmpError
 from amp_tf.oplists import machine
 from amp_tf.oplists.cost_tables import Pair
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
+from amp_tf.tools.progress import on_terminal
 
 if TYPE_CHECKING:
-    from amp_tf.calibrating.products import Product
+    from amp_tf.tools.calibrating.products import Product
 
 _SECONDS = 70.0
 _LEAST_SECONDS = 20.0
@@ -81,7 +81,7 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 
-    from amp_tf.calibrating.measure import by_op, measure
+    from amp_tf.tools.calibrating.measure import by_op, measure
 
     with contextlib.suppress(RuntimeError):  # it has looked for devices before
         tf.config.set_visible_devices([], "GPU")

@@ -14,15 +14,15 @@ import numpy as np
 from amp_tf.cli.compared_script import NOT_COMPARED, compare_script
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.cli.signatures import DEFAULT_SIGNATURE, find_signature, load_model, read_inputs
-from amp_tf.comparing.comparison import Comparison
-from amp_tf.comparing.pipeline import compare
-from amp_tf.comparing.progress import on_terminal
-from amp_tf.comparing.ranges import Ranges, find_ranges
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.offline.live_model import is_keras_file, saved_model_of
 from amp_tf.reporting import files
 from amp_tf.reporting.page import html
+from amp_tf.tools.comparing.comparison import Comparison
+from amp_tf.tools.comparing.pipeline import compare
+from amp_tf.tools.comparing.ranges import Ranges, find_ranges
+from amp_tf.tools.progress import on_terminal
 
 _STDOUT = "-"
 

@@ -16,7 +16,8 @@ from typing import IO, Any
 from amp_tf.cli.run import bootstrapped
 from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import ConfigError
-from amp_tf.hooks.comparison.request import PYTHON, TENSORFLOW, VARIABLE, CompareRequest
+from amp_tf.tools.comparing.start import PYTHON, TENSORFLOW, VARIABLE
+from amp_tf.tools.comparing.training import CompareRequest
 from amp_tf.values import check_pattern
 
 NOT_COMPARED = 2  #: the status where there is no answer

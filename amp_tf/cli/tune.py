@@ -18,10 +18,8 @@ from amp_tf.errors import AmpError, ConfigError
 from amp_tf.lock import read
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
-from amp_tf.tuning.goal import Goal, read_goal
-from amp_tf.tuning.journal import Journal
-from amp_tf.tuning.result import Tuned, write_lock
-from amp_tf.tuning.tuning import Tuning
+from amp_tf.tools.tuning.result import Goal, Tuned, read_goal, write_lock
+from amp_tf.tools.tuning.tuning import Journal, Tuning
 
 NOT_FOUND, WRONG = 1, 2
 

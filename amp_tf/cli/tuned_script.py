@@ -17,8 +17,8 @@ from amp_tf.cli.run import bootstrapped
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, ENV_VARS, SWITCH_VARS, AmpConfig
 from amp_tf.hooks import metrics
 from amp_tf.lock import Lock
-from amp_tf.tuning.journal import Outcome
-from amp_tf.tuning.tuning import Way
+from amp_tf.tools.tuning.result import Outcome
+from amp_tf.tools.tuning.tuning import Way
 
 PRINTED = "stdout:"  #: before a regular expression for a number that the program prints
 _EVERYTHING = "."

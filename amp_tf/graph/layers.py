@@ -10,6 +10,7 @@ have none, and there a number at the end of a scope may be TensorFlow's or the l
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -66,6 +67,15 @@ class Scopes:
             self._layers.pop(next(iter(self._layers)))
         self._layers[key] = (*self._layers.get(key, ()), layer)
         self._known, self._inner = {}, {}
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Knows nothing in the block: for graphs that were traced without a record, in a process that has one."""
+        kept, self._layers, self._known, self._inner = self._layers, {}, {}, {}
+        try:
+            yield
+        finally:
+            self._layers, self._known, self._inner = kept, {}, {}
 
     def forget(self) -> None:
         """Forgets everything."""

@@ -7,6 +7,7 @@ dictionary for each call of a layer, once, when it is traced.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -28,6 +29,14 @@ def install(config: AmpConfig) -> None:
         from tf_keras.src.engine import base_layer
 
         _patches.put(base_layer.Layer, "_name_scope", calling(_name_scope))
+
+
+def of_this_trace() -> contextlib.AbstractContextManager[None]:
+    """A block that traces graphs and asks for their layers: where nothing is recorded, the record is of other graphs.
+
+    Without it, a scope that an earlier model had as well would be taken for that model's layer.
+    """
+    return contextlib.nullcontext() if _patches else recorded.hidden()
 
 
 def uninstall() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
+import sys
 
 from amp_tf.config import AmpConfig, Switches
 from amp_tf.hooks.process import notices
@@ -23,15 +24,14 @@ class Hook:
         part: the field of :class:`amp_tf.config.Switches` that turns it on.
         home: the module that holds it.
         triggers: modules after whose import it is installed.
+        setting: the field of :class:`amp_tf.config.AmpConfig` without which it is not even imported; empty for none.
+            So the watchdog, a tool above this package, is loaded by its name alone, and only where it is asked for.
     """
 
     part: str
     home: str
     triggers: tuple[str, ...]
-
-    def is_wanted(self, switches: Switches) -> bool:
-        """Whether the switches turn this hook on."""
-        return bool(getattr(switches, self.part))
+    setting: str = ""
 
 
 HOOKS: tuple[Hook, ...] = (
@@ -46,7 +46,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.step_times", ("tensorflow", "keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.keras_policy", ("keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.layer_paths", ("keras", "tf_keras")),
-    Hook("graph_rewrite", "amp_tf.hooks.watchdog.fit", ("keras", "tf_keras")),
+    Hook("graph_rewrite", "amp_tf.tools.watchdog", ("keras", "tf_keras"), setting="watchdog"),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling.automatic", ("tensorflow", "keras", "tf_keras")),
 )
 TRIGGERS = tuple(dict.fromkeys(trigger for hook in HOOKS for trigger in hook.triggers))
@@ -58,7 +58,9 @@ def install(trigger: str, config: AmpConfig, switches: Switches) -> None:
     A hook that fails leads to a warning and is named in the line at exit; the others are installed all the same.
     """
     for hook in HOOKS:
-        if trigger in hook.triggers and hook.is_wanted(switches) and importlib.util.find_spec(hook.home):
+        if hook.setting and not getattr(config, hook.setting):
+            _uninstall(hook)  # which earlier settings asked for
+        elif trigger in hook.triggers and getattr(switches, hook.part) and importlib.util.find_spec(hook.home):
             try:
                 importlib.import_module(hook.home).install(config)
                 process_state.note_install(hook.home)
@@ -75,9 +77,11 @@ def install(trigger: str, config: AmpConfig, switches: Switches) -> None:
 
 def uninstall() -> None:
     """Uninstalls every hook that was installed. Idempotent."""
-    import sys
-
     for hook in HOOKS:
-        module = sys.modules.get(hook.home)
-        if module is not None:
-            module.uninstall()
+        _uninstall(hook)
+
+
+def _uninstall(hook: Hook) -> None:
+    module = sys.modules.get(hook.home)
+    if module is not None:
+        module.uninstall()

@@ -27,7 +27,7 @@ class Nonfinite(NamedTuple):
     value: Any = 0.0  #: the loss itself, a float32 scalar, where a guard asks for it
 
 
-class Sight(NamedTuple):
+class StepObservation(NamedTuple):
     """What a guard saw of a step."""
 
     loss: float  #: summed over replicas as the strategy scales it; 0 where the step scales none
@@ -60,10 +60,10 @@ class Guard:
         return tf.logical_or(is_nonfinite, tf.logical_not(found.value <= self.limit))  # nan is not below
 
     @staticmethod
-    def read(seen: Any) -> Sight:
+    def read(seen: Any) -> StepObservation:
         """What a value of ``seen`` says. Waits for the device."""
         loss, is_nonfinite, scale = seen.numpy().tolist()
-        return Sight(loss, bool(is_nonfinite), scale)
+        return StepObservation(loss, bool(is_nonfinite), scale)
 
 
 def decide_together(

@@ -24,10 +24,10 @@ from typing import Any
 from amp_tf.cli.tuned_script import TunedScript
 from amp_tf.config import AmpConfig
 from amp_tf.lock import Lock
-from amp_tf.tuning.goal import Goal
-from amp_tf.tuning.items import Item, decisions_of, find_items, holds
-from amp_tf.tuning.journal import Journal
-from amp_tf.tuning.tuning import Tuning, Way
+from amp_tf.tools.search import Item
+from amp_tf.tools.tuning.items import decisions_of, find_items, holds
+from amp_tf.tools.tuning.result import Goal
+from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
 
 _HERE = Path(__file__).parent
 _DATA_MAX = 512.0  # AutoCast's default

@@ -5,9 +5,9 @@ import math
 
 import tensorflow as tf
 
-from amp_tf.calibrating import elements
 from amp_tf.oplists.costs import FREE
 from amp_tf.oplists.table import CLEAR, CPU, INFER, ROWS, Trait
+from amp_tf.tools.calibrating import elements
 
 SMALL = (8, 8, 8, 64)
 

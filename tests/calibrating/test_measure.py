@@ -5,8 +5,8 @@ import math
 import pytest
 import tensorflow as tf
 
-from amp_tf.calibrating import elements, measure, products
 from amp_tf.oplists.cost_tables import DISPATCH, SHIPPED, SHIPPED_FOLDER, read_table
+from amp_tf.tools.calibrating import elements, measure, products
 from tests.as_cpu import onednn
 
 SMALL = (8, 8, 8, 64)

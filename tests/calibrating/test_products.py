@@ -1,7 +1,7 @@
 """Which products are measured, and under which rows."""
 
-from amp_tf.calibrating import products
 from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED
+from amp_tf.tools.calibrating import products
 
 
 def test_products_that_read_a_matrix_turned_or_have_channels_first_have_rows_of_their_own():

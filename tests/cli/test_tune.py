@@ -17,8 +17,7 @@ from amp_tf.cli.main import main
 from amp_tf.cli.tuned_script import TunedScript, variables_of
 from amp_tf.config import AmpConfig
 from amp_tf.lock import NO_LOCK, read
-from amp_tf.tuning.journal import Journal
-from amp_tf.tuning.tuning import Way
+from amp_tf.tools.tuning.tuning import Journal, Way
 from tests.hooks import running
 
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "tune" / "programs" / "stations_norm.py"

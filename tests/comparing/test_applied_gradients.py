@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.comparing.subjects import flat_step
+from amp_tf.tools.comparing.steps import flat_step
 
 BF16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 FORCED = amp_tf.AmpConfig(precision="bfloat16", target="cpu", force_f16=("lost",))

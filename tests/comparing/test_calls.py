@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.hooks.comparison.calls import as_function, kept
-from amp_tf.hooks.comparison.streams import again, with_elements
+from amp_tf.tools.comparing.functions import again, with_elements
+from amp_tf.tools.train_functions import as_function, kept
 
 CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 X = np.random.default_rng(0).normal(size=(16, 16)).astype("float32")

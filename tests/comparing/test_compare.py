@@ -12,11 +12,10 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.comparing.comparison import Comparison
-from amp_tf.comparing.instruments import Statistics
-from amp_tf.comparing.ranges import Ranges
-from amp_tf.comparing.verdicts import figure, judge, limit, title
 from amp_tf.precision import Precision
+from amp_tf.tools.comparing.comparison import Comparison
+from amp_tf.tools.comparing.ranges import Ranges
+from amp_tf.tools.comparing.verdicts import Statistics, figure, judge, limit, title
 from tests.comparing.planted import PLANTED
 
 BF16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
@@ -167,7 +166,7 @@ def test_loops_and_branches_are_compared_by_what_they_give_out():
 
 
 def schema(name):
-    return json.loads(resources.files("amp_tf.comparing").joinpath(name).read_text(encoding="utf-8"))
+    return json.loads(resources.files("amp_tf.tools.comparing").joinpath(name).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", ["comparison-1.schema.json", "ranges-1.schema.json"])

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.comparing import step_graphs
+from amp_tf.tools.comparing import joining
 
 BFLOAT16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 _RNG = np.random.default_rng(0)
@@ -106,12 +106,12 @@ def test_what_cannot_even_be_imported_as_one_function_is_run_without_xla(monkeyp
     def refuse(*_):
         raise ValueError("no such function")
 
-    monkeypatch.setattr(step_graphs, "import_compiled", refuse)
+    monkeypatch.setattr(joining, "import_compiled", refuse)
     found = amp_tf.compare(tf.function(rounded_twice, jit_compile=True), BATCHES, BFLOAT16)
     assert "functions for XLA (jit_compile) were run without it: no such function" in found.notes
     assert found.is_healthy
 
 
 def test_tensorflow_says_why_it_cannot_run_a_batch():
-    assert step_graphs._why("Graph execution error:\n\nno such thing.\n") == "no such thing"
-    assert step_graphs._why("no such thing\n\t [[{{node x}}]]") == "no such thing"
+    assert joining._why("Graph execution error:\n\nno such thing.\n") == "no such thing"
+    assert joining._why("no such thing\n\t [[{{node x}}]]") == "no such thing"

@@ -102,7 +102,7 @@ def test_a_step_that_does_something_else_each_time():
 
 
 def test_settings_of_a_look_at_ranges_are_checked_too():
-    from amp_tf.comparing.ranges import find_ranges
+    from amp_tf.tools.comparing.ranges import find_ranges
 
     with pytest.raises(amp_tf.ConfigError, match="is not a number of batches"):
         find_ranges(_square, [X], CONFIG, steps=0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from amp_tf.comparing.pipeline import compare
 from amp_tf.config import AmpConfig
+from amp_tf.tools.comparing.pipeline import compare
 
 FLOAT16 = AmpConfig(precision="float16", target="cpu")
 
@@ -25,7 +25,7 @@ def test_an_infinity_that_a_minimum_hides_is_named_with_it_though_all_is_healthy
     found = compare(step, batches(), FLOAT16)
     assert found.is_healthy
     assert found.notes[0] == (
-        "inf or nan that float32 does not have is born in float16 at large (MatMul), 100% of its numbers; "
+        "inf or nan that float32 does not have first appears in float16 at large (MatMul), 100% of its numbers; "
         "hidden again behind bounded (Minimum)"
     )
 
@@ -34,7 +34,7 @@ def test_a_birth_that_reaches_an_output_has_no_end():
     weights = tf.fill((8, 4), 100.0)
     found = compare(lambda x: tf.reshape(tf.matmul(x, weights, name="large"), (16,)), batches(), FLOAT16)
     assert not found.is_healthy
-    assert found.notes[0].endswith("born in float16 at large (MatMul), 100% of its numbers")
+    assert found.notes[0].endswith("first appears in float16 at large (MatMul), 100% of its numbers")
 
 
 def test_nothing_is_said_where_float32_has_the_same_infinities():

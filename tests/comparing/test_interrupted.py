@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import amp_tf
-from amp_tf.comparing.progress import on_terminal, silent
+from amp_tf.tools.progress import on_terminal, silent
 from tests.comparing.planted import PLANTED
 
 CONFIG = amp_tf.AmpConfig(precision="float16", target="cpu")

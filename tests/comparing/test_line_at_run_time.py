@@ -46,6 +46,20 @@ def _off_again():
     amp_tf.disable()
 
 
+def test_layers_that_an_earlier_model_recorded_are_not_those_of_this_one():
+    keras.backend.clear_session()
+    other = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="other")])
+    other.compile("sgd", "mse")
+    x, y = _data()
+    with amp_tf.enable(CONFIG):
+        other.fit(x, y, batch_size=64, verbose=0)
+    model = _model()
+    assert model.name == other.name
+    found = amp_tf.compare(model, [(x[:64], y[:64])], CONFIG)
+    assert "features_1" in found.findings[0].layer
+    assert found.patterns != (f"layer:{other.name}",)  # all of the model
+
+
 def test_a_model_that_never_takes_a_step_trains_with_the_line():
     x, y = _data()
     found = amp_tf.compare(_model(), [(x[start : start + 64], y[start : start + 64]) for start in (0, 64)], CONFIG)

@@ -3,9 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from amp_tf.comparing.flattening import FlatStep
-from amp_tf.comparing.joining import AMP, FLOAT32, join
-from amp_tf.comparing.probes import probe
+from amp_tf.tools.comparing.flattening import FlatStep
+from amp_tf.tools.comparing.joining import AMP, FLOAT32, join
+from amp_tf.tools.comparing.nodes import probe
 from tests.rewriting.rewritten import rewrite
 from tests.rewriting.test_folding import BLOCK
 from tests.rewriting.test_lifting import DENSE

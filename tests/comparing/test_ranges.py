@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp_tf.comparing.ranges import find_ranges
 from amp_tf.graph.layers import Layer, recorded
+from amp_tf.tools.comparing.ranges import find_ranges
 from tests.comparing.planted import PLANTED
 
 
@@ -36,7 +36,7 @@ def test_what_underflows_and_what_stays_in_float32():
     assert first.is_f16
     assert first.under > 0.5
     assert "of it so small that it becomes zero, down to" in str(found)
-    schema = resources.files("amp_tf.comparing").joinpath("ranges-1.schema.json").read_text(encoding="utf-8")
+    schema = resources.files("amp_tf.tools.comparing").joinpath("ranges-1.schema.json").read_text(encoding="utf-8")
     jsonschema.validate(json.loads(found.to_json()), json.loads(schema))
     kept = find_ranges(lambda x: tf.exp(x) + tf.reduce_sum(tf.matmul(x, x)), [np.full((4, 4), 20, np.float32)])
     assert kept.is_healthy

@@ -5,10 +5,10 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from amp_tf.comparing.flattening import flatten
-from amp_tf.comparing.regions import nodes_run_once
-from amp_tf.comparing.steps import trace
 from amp_tf.rewriting.fused_names import find_followers, pattern
+from amp_tf.tools.comparing.flattening import flatten
+from amp_tf.tools.comparing.nodes import nodes_run_once
+from amp_tf.tools.comparing.steps import trace
 
 
 def _flat(function):

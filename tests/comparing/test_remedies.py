@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.comparing.remedies import reduce
-from amp_tf.comparing.suspects import scope_of
 from amp_tf.graph.layers import recorded
 from amp_tf.hooks import layer_paths
+from amp_tf.tools.comparing.findings import scope_of
+from amp_tf.tools.search import reduce
 
 CONFIG = amp_tf.AmpConfig(precision="float16", target="cpu")
 X = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32)

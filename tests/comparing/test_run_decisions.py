@@ -8,11 +8,11 @@ import keras
 import numpy as np
 
 import amp_tf
-from amp_tf.comparing.run_decisions import describe
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import process
 from amp_tf.reporting.schema import RewriteReport
+from amp_tf.tools.comparing.pipeline import notes_on_run
 from tests.small_graphs import graph
 
 WITH_BF16 = Hardware(cpu_has_bf16=True)
@@ -37,7 +37,7 @@ def report(text: str, precision: str = "bfloat16", **settings) -> RewriteReport:
 
 
 def notes(run: RewriteReport) -> list[str]:
-    return list(describe(report(STEP), graph(STEP), run, Precision.BFLOAT16))
+    return list(notes_on_run(report(STEP), graph(STEP), run, Precision.BFLOAT16))
 
 
 def test_the_same_decisions_are_not_worth_a_word_under_whatever_name_they_run():

@@ -7,14 +7,14 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.comparing import running
-from amp_tf.comparing.progress import silent
-from amp_tf.comparing.ranges import find_ranges
-from amp_tf.comparing.subjects import flat_step
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import rewrite
+from amp_tf.tools.comparing import nodes
+from amp_tf.tools.comparing.ranges import find_ranges
+from amp_tf.tools.comparing.steps import flat_step
+from amp_tf.tools.progress import silent
 
 
 def test_nodes_in_parts_are_nodes_all_at_once(monkeypatch):
@@ -30,13 +30,13 @@ def test_nodes_in_parts_are_nodes_all_at_once(monkeypatch):
     rewritten = rewrite(flat.graph, config, preserve=flat.ends, hardware=Hardware(cpu_has_bf16=True)).graph
 
     def looked():
-        found = running.measure_nodes(step, flat, rewritten, Precision.BFLOAT16, 0, 1.0, None, silent)
+        found = nodes.measure_nodes(step, flat, rewritten, Precision.BFLOAT16, 0, 1.0, None, silent)
         return [(each.probe.name, each.accumulated, each.local, each.largest_input) for each in found]
 
     whole = looked()
     assert len(whole) > 4
     assert any(accumulated.error > 0 for _, accumulated, _, _ in whole)
-    monkeypatch.setattr(running, "_AT_ONCE", 2)
+    monkeypatch.setattr(nodes, "_AT_ONCE", 2)
     assert looked() == whole
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp_tf.comparing import step_graphs
-from amp_tf.comparing.joining import FLOAT32
-from amp_tf.comparing.step_graphs import JointGraph, RunnableStep
-from amp_tf.comparing.subjects import flat_step
+from amp_tf.tools.comparing import joining
+from amp_tf.tools.comparing.joining import FLOAT32, JointGraph, RunnableStep
+from amp_tf.tools.comparing.steps import flat_step
 
 X = np.full((2, 3), 2.0, "float32")
 
@@ -62,20 +61,20 @@ def test_a_form_that_gave_its_memory_back_runs_again_as_before(step):
 def test_disturbed_numbers_differ_by_a_last_bit_and_whole_ones_not_at_all():
     value = np.random.default_rng(0).normal(size=(40, 50)).astype("float32")
     value[0] = 3
-    changed = step_graphs._disturbed(value)
+    changed = joining.disturbed(value)
     steps = (changed.astype("float64") - value) / np.spacing(np.abs(value))
     assert changed.dtype == np.float32
     assert not steps[0].any()
     assert set(np.abs(steps[1:]).ravel()) == {1, 2}  # one or two of the last bit, by which side of a power of two
     assert 0.4 < (steps[1:] > 0).mean() < 0.6
-    np.testing.assert_array_equal(step_graphs._disturbed(np.array([1, 2])), [1, 2])
-    assert step_graphs._disturbed(np.array(0.1, "float32")).shape == ()
+    np.testing.assert_array_equal(joining.disturbed(np.array([1, 2])), [1, 2])
+    assert joining.disturbed(np.array(0.1, "float32")).shape == ()
 
 
 def test_disturbed_variables_are_set_part_by_part(step, monkeypatch):
     form = RunnableStep(*step, step[1].graph)
     whole = form.run(0, 1.0, is_disturbed=True)
-    monkeypatch.setattr(step_graphs, "_AT_ONCE", 1)
+    monkeypatch.setattr(joining, "_AT_ONCE", 1)
     for first, second in zip(whole, form.run(0, 1.0, is_disturbed=True), strict=True):
         np.testing.assert_array_equal(first, second)
     form.close()

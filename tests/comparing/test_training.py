@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.comparison.request import CompareRequest
-from amp_tf.hooks.comparison.training import Training
 from amp_tf.hooks.process import notices
+from amp_tf.tools.comparing.training import CompareRequest, Training
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.comparing.work import Work
+from amp_tf.tools.comparing.work import Work
 from tests.comparing.planted import PLANTED
 
 _RNG = np.random.default_rng(0)

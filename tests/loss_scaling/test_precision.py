@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.comparing.flattening import flatten_graph
+from amp_tf.tools.comparing.flattening import flatten_graph
 
 ACTIVATIONS = (
     *("relu", "gelu", "gelu_tanh", "silu", "mish", "selu", "elu", "celu", "softplus", "squareplus", "softsign"),

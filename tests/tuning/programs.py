@@ -8,8 +8,8 @@ from typing import Any
 
 from amp_tf.graph.layers import is_within
 from amp_tf.lock import Layer, Lock
-from amp_tf.tuning.journal import Outcome
-from amp_tf.tuning.tuning import Way
+from amp_tf.tools.tuning.result import Outcome
+from amp_tf.tools.tuning.tuning import Way
 
 GOOD, BAD = 0.9, 0.4
 

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from amp_tf.lock import Decision, Layer
-from amp_tf.tuning.items import Item
-from amp_tf.tuning.search import Items, OutOfRunsError, find_smallest
+from amp_tf.tools.search import Item, Items, OutOfRunsError, find_smallest
 
 
 def leaf(name: str, operations: float = 1.0) -> Item:

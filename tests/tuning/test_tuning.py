@@ -9,9 +9,8 @@ import pytest
 
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.lock import Lock
-from amp_tf.tuning.goal import Goal
-from amp_tf.tuning.journal import Journal, Outcome
-from amp_tf.tuning.tuning import Tuning, Way
+from amp_tf.tools.tuning.result import Goal, Outcome
+from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
 from tests.tuning.programs import GOOD, Weak, findings
 
 ACCURACY = Goal("accuracy", 0.01, is_loss=False)

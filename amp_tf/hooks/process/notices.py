@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 
+from amp_tf.errors import AmpError
+
 _lock = threading.Lock()
 _said: set[str] = set()
 
@@ -31,6 +33,12 @@ def warn_once(key: str, what: str, *, where: str, fix: str) -> bool:
         _said.add(key)
     emit(logging.WARNING, f"{where}: {what}. {fix}.")
     return True
+
+
+def warn_of_error(key: str, what: str, error: Exception, *, where: str, fix: str) -> bool:
+    """Warns once, as :func:`warn_once`, of an error that the program outlives; what it says stands behind ``what``."""
+    why = str(error).rstrip(".") if isinstance(error, AmpError) else f"{type(error).__name__}: {error}".rstrip(".")
+    return warn_once(key, f"{what} ({why})", where=where, fix=fix)
 
 
 def suppress(key: str) -> None:

@@ -1,8 +1,8 @@
 "use strict";
-// A comparison, or the ranges of float16, as amp_tf.comparing makes them; text is what the terminal shows.
+// A comparison, or the ranges of float16, as amp_tf.tools.comparing makes them; text is what the terminal shows.
 
 const MOST_NODES = 100; // the JSON has them all
-const NO_TRUTH = 0.01; // that of amp_tf.comparing.verdicts
+const NO_TRUTH = 0.01; // that of amp_tf.tools.comparing.verdicts
 
 // A number of a document, in which what JSON has no number for is a text.
 const real = (value) => ({ inf: Infinity, "-inf": -Infinity, nan: NaN })[value] ?? value;

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.hooks.process import notices
-from amp_tf.hooks.watchdog import reverts
+from amp_tf.tools.watchdog import reverts
 
 tf_keras = pytest.importorskip("tf_keras")
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "watchdog.md"

@@ -18,13 +18,16 @@ import tensorflow as tf
 import amp_tf
 from amp_tf import config, lock
 from amp_tf.config import AmpConfig
+from amp_tf.hooks import registry
 from amp_tf.hooks.process import notices, summary
-from amp_tf.hooks.watchdog import fit, reverts, watched
-from amp_tf.hooks.watchdog.reverts import Fault
-from amp_tf.hooks.watchdog.watched import LossBand
+from amp_tf.hooks.switch import EVERYTHING
 from amp_tf.lock import Decision, Layer
 from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, Nonfinite
 from amp_tf.reporting import files
+from amp_tf.tools import watchdog
+from amp_tf.tools.watchdog import reverts, watched
+from amp_tf.tools.watchdog.reverts import Fault
+from amp_tf.tools.watchdog.watched import LossBand
 
 
 def decision(path: str) -> Decision:
@@ -338,9 +341,17 @@ def test_where_the_comparison_fails_all_layers_of_the_step_and_no_others_are_rev
 def test_uninstalling_gives_everything_back() -> None:
     owner = next(base for base in keras.Model.__mro__ if "make_train_function" in vars(base))
     before = vars(owner)["make_train_function"]
-    fit.install(AmpConfig(watchdog=True))
+    watchdog.install(AmpConfig(watchdog=True))
     assert vars(owner)["make_train_function"] is not before
-    fit.uninstall()
+    watchdog.uninstall()
     assert vars(owner)["make_train_function"] is before
-    fit.install(AmpConfig())
+
+
+def test_settings_without_it_take_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "HOOKS", [hook for hook in registry.HOOKS if hook.setting])
+    owner = next(base for base in keras.Model.__mro__ if "make_train_function" in vars(base))
+    before = vars(owner)["make_train_function"]
+    registry.install("keras", AmpConfig(watchdog=True), EVERYTHING)
+    assert vars(owner)["make_train_function"] is not before
+    registry.install("keras", AmpConfig(), EVERYTHING)
     assert vars(owner)["make_train_function"] is before

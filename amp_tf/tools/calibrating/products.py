@@ -1,0 +1,257 @@
+"""The products that are measured: matrix products and convolutions with both of their gradients, large and small.
+
+Sizes are those of small and large layers, in the caches and in memory, with odd and with very few channels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED
+from amp_tf.oplists.costs import VECTOR_TAPS, padding_factor
+
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """One product: ``run`` takes tensors of these shapes; ``operations`` counts an addition as one.
+
+    ``op`` is the name of its row in the table. The kernel computes ``padding_factor`` times the operations
+    (:func:`amp_tf.oplists.costs.padding_factor`).
+    """
+
+    op: str
+    what: str
+    shapes: tuple[Shape, ...]
+    run: Callable[..., Any]
+    operations: float
+    elements: float
+    padding_factor: float = 1.0
+
+    @property
+    def computed(self) -> float:
+        """The operations that the kernel computes."""
+        return self.operations * self.padding_factor
+
+    @property
+    def runs(self) -> int:
+        """How often to run it in one call, so that a call takes some milliseconds."""
+        return max(2, min(40, int(4e8 / (self.computed + 50 * self.elements))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolution:
+    """A convolution: channels in and out, taps, stride, dilation, layout; depthwise if ``out`` is 0."""
+
+    batch: int
+    sides: Shape
+    channels: int
+    out: int
+    taps: Shape
+    stride: int = 1
+    dilation: int = 1
+    channels_first: bool = False
+
+    @property
+    def what(self) -> str:
+        text = f"{self.batch}×{'×'.join(map(str, self.sides))}×{self.channels} → {self.out or self.channels}"
+        text += f", {'×'.join(map(str, self.taps))}"
+        text += f", stride {self.stride}" if self.stride > 1 else ""
+        text += f", dilation {self.dilation}" if self.dilation > 1 else ""
+        return text + CHANNELS_FIRST * self.channels_first
+
+    @property
+    def variant(self) -> str:
+        """The suffix of its row's name after the op."""
+        if not self.channels_first:
+            return ""
+        return CHANNELS_FIRST if math.prod(self.taps) > 1 else POINTWISE_FIRST
+
+    def laid_out(self, sizes: Sequence[int]) -> list[int]:
+        """Batch, sides and channels in the order of the layout."""
+        batch, *sides, channels = sizes
+        return [batch, channels, *sides] if self.channels_first else [*sizes]
+
+
+CONVOLUTIONS = (
+    Convolution(8, (56, 56), 64, 64, (3, 3)),
+    Convolution(8, (28, 28), 128, 128, (3, 3)),
+    Convolution(8, (14, 14), 256, 256, (3, 3)),
+    Convolution(8, (7, 7), 512, 512, (3, 3)),
+    Convolution(4, (96, 96), 64, 64, (3, 3)),
+    Convolution(8, (56, 56), 64, 128, (3, 3), 2),
+    Convolution(8, (14, 14), 1024, 256, (1, 1)),
+    Convolution(8, (56, 56), 64, 256, (1, 1)),
+    Convolution(16, (48, 48), 16, 96, (1, 1)),
+    Convolution(16, (24, 24), 144, 24, (1, 1)),
+    Convolution(16, (6, 6), 320, 1280, (1, 1)),
+    Convolution(8, (96, 96), 3, 32, (3, 3), 2),
+    Convolution(8, (64, 64), 3, 64, (3, 3)),
+    Convolution(8, (30, 30), 30, 50, (3, 3)),
+    Convolution(16, (32, 32), 32, 3, (3, 3)),
+    Convolution(8, (64, 64), 64, 1, (1, 1)),
+    Convolution(32, (1, 512), 16, 64, (1, 5)),
+    Convolution(16, (1, 512), 64, 64, (1, 2)),
+    Convolution(8, (32, 32), 64, 64, (3, 3), 1, 4),
+    Convolution(2, (16, 16), 16, 16, (3, 3)),
+    Convolution(4, (8, 8), 32, 32, (1, 1)),
+    Convolution(8, (1, 1), 96, 24, (1, 1)),
+    Convolution(8, (56, 56), 64, 64, (3, 3), channels_first=True),
+    Convolution(8, (28, 28), 128, 128, (3, 3), channels_first=True),
+    Convolution(8, (14, 14), 1024, 256, (1, 1), channels_first=True),
+    Convolution(16, (16, 16), 64, 128, (1, 1), channels_first=True),
+    Convolution(8, (28, 28), 128, 128, (1, 1), channels_first=True),
+    Convolution(8, (64, 64), 3, 64, (3, 3), channels_first=True),
+    Convolution(16, (32, 32), 32, 64, (3, 3), 2, channels_first=True),
+    Convolution(16, (8, 8), 64, 64, (3, 3), channels_first=True),
+)
+VOLUMES = (
+    Convolution(4, (16, 32, 32), 3, 32, (3, 3, 3)),
+    Convolution(4, (8, 16, 16), 32, 64, (3, 3, 3)),
+    Convolution(4, (4, 8, 8), 64, 128, (3, 3, 3)),
+    Convolution(2, (16, 32, 32), 16, 16, (3, 3, 3)),
+    Convolution(2, (8, 16, 16), 64, 64, (1, 1, 1)),
+    Convolution(4, (8, 14, 14), 32, 32, (1, 3, 3)),
+    Convolution(4, (8, 14, 14), 32, 32, (3, 1, 1)),
+    Convolution(2, (8, 32, 32), 16, 32, (3, 3, 3), 2),
+    Convolution(2, (16, 16, 16), 32, 3, (3, 3, 3)),
+)
+DEPTHWISE = (
+    Convolution(16, (48, 48), 96, 0, (3, 3)),
+    Convolution(16, (48, 48), 96, 0, (3, 3), 2),
+    Convolution(16, (24, 24), 144, 0, (3, 3)),
+    Convolution(16, (12, 12), 240, 0, (5, 5)),
+    Convolution(16, (24, 24), 144, 0, (5, 5), 2),
+    Convolution(8, (6, 6), 576, 0, (5, 5)),
+    Convolution(8, (16, 16), 192, 0, (7, 7)),
+    Convolution(8, (112, 112), 32, 0, (3, 3)),
+    Convolution(2, (30, 30), 30, 0, (3, 3)),
+    Convolution(8, (24, 24), 72, 0, (3, 3)),
+    Convolution(8, (14, 14), 64, 0, (3, 3)),
+)
+
+
+def _sizes(text: str) -> tuple[tuple[int, int, int, int], ...]:
+    rows = (map(int, row.split("×")) for row in text.split())
+    return tuple((a, b, c, d) for a, b, c, d in rows)
+
+
+#: Stacked matrices, their rows, inner size and columns.
+MATRICES = _sizes(
+    """1×256×2048×2048 1×256×512×2048 1×1024×256×1024 1×1024×1024×256 1×1024×256×256 1×1024×128×2000 1×512×192×192
+    1×4096×256×128 1×1×1024×1024 1×8×1024×1024 1×64×128×768 1×64×768×768 1×32×256×768 1×32×128×512 1×32×256×1024
+    1×64×512×2048 1×512×128×64 1×512×64×1 1×8×1024×10 1×128×54×256 1×50×99×77"""
+)
+BATCHED = _sizes(
+    """64×64×64×64 64×64×32×64 32×64×64×32 16×256×16×256 16×256×256×16 256×16×32×16 256×7×32×7 32×24×256×96
+    1024×16×24×16 512×32×32×32 64×128×64×128 32×256×64×256 32×256×256×64"""
+)
+#: Attention as Keras writes it: examples, positions, heads, size of a head.
+ATTENTION = _sizes("""8×64×4×32 16×128×4×32 8×256×4×64 64×16×4×24 8×32×4×16""")
+_CONVOLUTION_OPS = {
+    2: ("Conv2D", "BackpropInput", "BackpropFilter"),
+    3: ("Conv3D", "BackpropInputV2", "BackpropFilterV2"),
+}
+_DEPTHWISE_OPS = ("DepthwiseConv2dNative", "BackpropInput", "BackpropFilter")
+
+
+def _of_convolution(case: Convolution) -> Iterator[Product]:
+    """A convolution and its gradients, except those that are never computed in 16 bit (``costs.SLOW_KERNELS``)."""
+    forward, *endings = _CONVOLUTION_OPS[len(case.sides)] if case.out else _DEPTHWISE_OPS
+    strides = [1, *(case.stride if side > 1 else 1 for side in case.sides), 1]
+    dilations = [1, *(case.dilation if side > 1 else 1 for side in case.sides), 1]
+    options: dict[str, Any] = {
+        "strides": case.laid_out(strides),
+        "padding": "SAME",
+        "dilations": case.laid_out(dilations),
+    }
+    if case.channels_first:
+        options["data_format"] = "NCHW"
+    image = (case.batch, *case.sides, case.channels)
+    kernel = (*case.taps, case.channels, case.out or 1)
+    small = [-(-side // stride) for side, stride in zip(case.sides, strides[1:], strict=False)]
+    result = (case.batch, *small, case.out or case.channels)
+    operations = 2.0 * math.prod(result) * math.prod(case.taps) * (case.channels if case.out else 1)
+    elements = float(sum(map(math.prod, (image, kernel, result))))
+    image, result = tuple(case.laid_out(image)), tuple(case.laid_out(result))
+    raw = tf.raw_ops
+
+    def run(x: Any, w: Any) -> Any:
+        return getattr(raw, forward)(input=x, filter=w, **options)
+
+    def run_input(w: Any, dy: Any) -> Any:
+        return getattr(raw, forward + endings[0])(input_sizes=image, filter=w, out_backprop=dy, **options)
+
+    def run_filter(x: Any, dy: Any) -> Any:
+        return getattr(raw, forward + endings[1])(input=x, filter_sizes=kernel, out_backprop=dy, **options)
+
+    def product(op: str, shapes: tuple[Shape, Shape], run: Callable[..., Any]) -> Product:
+        more = padding_factor(op, kernel, case.variant)
+        return Product(op + case.variant, case.what, shapes, run, operations, elements, more)
+
+    yield product(forward, (image, kernel), run)
+    if case.out or case.stride == 1:
+        yield product(forward + endings[0], (kernel, result), run_input)
+    if case.out or math.prod(case.taps) <= VECTOR_TAPS:
+        yield product(forward + endings[1], (image, result), run_filter)
+
+
+def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Product]:
+    """A product and those of its gradients, in which one of the matrices is transposed."""
+    batched = count > 1
+    op = "BatchMatMulV2" if batched else "MatMul"
+    elements = float(count * (rows * inner + inner * columns + rows * columns))
+    for left, right in ((False, False), (False, True), (True, False)):
+        x, y = ((inner, rows) if left else (rows, inner)), ((columns, inner) if right else (inner, columns))
+        shapes = ((count, *x), (count, *y)) if batched else (x, y)
+
+        def run(a: Any, b: Any, left: bool = left, right: bool = right) -> Any:
+            return tf.matmul(a, b, transpose_a=left, transpose_b=right)
+
+        what = f"{count}×" * batched + f"{rows}×{inner}×{columns}" + ", a transposed" * left + ", b transposed" * right
+        yield Product(op + TRANSPOSED * right, what, shapes, run, 2.0 * count * rows * inner * columns, elements)
+
+
+#: Dense layers over several dimensions as Keras writes them: examples, positions, inputs, heads, size of a head.
+PROJECTIONS = ((8, 128, 256, 4, 64), (16, 64, 128, 4, 32), (8, 256, 512, 8, 64))
+
+
+def _of_attention(count: int, positions: int, heads: int, size: int) -> Iterator[Product]:
+    """The products of attention: scores, and the weighted sum of values."""
+    values, weights = (count, positions, heads, size), (count, heads, positions, positions)
+    elements = float(2 * math.prod(values) + math.prod(weights))
+    operations = 2.0 * math.prod(weights) * size
+    for equation, shapes in (("bmhk,bnhk->bhmn", (values, values)), ("bhmn,bnhk->bmhk", (weights, values))):
+        yield _of_equation(equation, shapes, operations, elements)
+
+
+def _of_projection(count: int, positions: int, width: int, heads: int, size: int) -> Product:
+    image, kernel, result = (count, positions, width), (width, heads, size), (count, positions, heads, size)
+    elements = float(sum(map(math.prod, (image, kernel, result))))
+    return _of_equation("bmc,chk->bmhk", (image, kernel), 2.0 * math.prod(result) * width, elements)
+
+
+def _of_equation(equation: str, shapes: tuple[Shape, Shape], operations: float, elements: float) -> Product:
+    def run(a: Any, b: Any) -> Any:
+        return tf.einsum(equation, a, b)
+
+    what = f"{equation}, {' and '.join('×'.join(map(str, shape)) for shape in shapes)}"
+    return Product("Einsum", what, shapes, run, operations, elements)
+
+
+def all_products() -> Iterator[Product]:
+    """All products to measure."""
+    for case in (*CONVOLUTIONS, *VOLUMES, *DEPTHWISE):
+        yield from _of_convolution(case)
+    for sizes in (*MATRICES, *BATCHED):
+        yield from _of_matrices(*sizes)
+    for sizes in ATTENTION:
+        yield from _of_attention(*sizes)
+    for projection in PROJECTIONS:
+        yield _of_projection(*projection)

@@ -1,0 +1,263 @@
+"""The result of a comparison: data, and a text of one screen."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from amp_tf.precision import Precision
+from amp_tf.tools.comparing.findings import (
+    CANCELLATION,
+    OVERFLOW,
+    UNDERFLOW,
+    Finding,
+    keep_call,
+    keep_line,
+    worth_alone,
+)
+from amp_tf.tools.comparing.verdicts import Output, Patterns, figure, limit, roundoff, title
+
+SCHEMA_VERSION = 1
+_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeError:
+    """The error of one node.
+
+    Attributes:
+        name, op: the node.
+        is_f16: whether its result is 16 bit.
+        accumulated: relative L2 error of its result in the run; infinite where it is not finite and float32 is.
+        local: that of its op in 16 bit on exact inputs; ``None`` where the op reads no 16 bit and is not 16 bit, or
+            cannot be run a second time.
+        has_truth: whether float32 itself keeps two digits of its result; what cancels to nothing is all rounding.
+        underflow: share of its result in the run that is zero, and in float32 too small for 16 bit.
+        largest, smallest: the largest number of its result in float32, and the smallest that is not zero, by size.
+    """
+
+    name: str
+    op: str
+    is_f16: bool
+    accumulated: float
+    local: float | None
+    has_truth: bool
+    underflow: float
+    largest: float
+    smallest: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """The result of a comparison: where a model goes wrong in 16 bit, or that it does not.
+
+    Attributes:
+        name: of the model or function.
+        precision: the 16-bit type.
+        batches: how many were run.
+        loss_scale: by which the loss was multiplied.
+        converted, total: nodes in 16 bit, and all.
+        outputs: the verdict on each output of the step.
+        nodes: the nodes that were measured, sources before their readers.
+        findings: where it goes wrong, ranked by the effect on the outputs; empty if the model is healthy.
+        first_divergence: the first node whose result is further off than its inputs' roundings can explain; ``None``
+            where the model is healthy.
+        patterns: for ``AmpConfig.keep_float32``: with these all outputs are good on all batches, which was tried; none
+            where nothing does that.
+        mends: whether there are such patterns.
+        trials: how often the step was run with patterns to find them.
+        products: matrix products and convolutions in 16 bit, which is where the speed comes from.
+        products_kept: how many of them would stay in float32 with the patterns.
+        is_cut: whether the user interrupted it: not all batches, nodes or remedies were tried.
+        notes: further notes.
+    """
+
+    name: str
+    precision: Precision
+    batches: int
+    loss_scale: float
+    converted: int
+    total: int
+    outputs: tuple[Output, ...]
+    nodes: tuple[NodeError, ...]
+    findings: tuple[Finding, ...] = ()
+    first_divergence: NodeError | None = None
+    patterns: Patterns = ()
+    mends: bool = False
+    trials: int = 0
+    products: int = 0
+    products_kept: int = 0
+    is_cut: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether every output is as accurate as 16 bit can be."""
+        return all(output.is_good for output in self.outputs)
+
+    @property
+    def worst(self) -> NodeError | None:
+        """The node with the largest local error; ``None`` where none was measured."""
+        known = [node for node in self.nodes if node.local is not None and node.has_truth]
+        return max(known, key=lambda node: node.local or 0.0, default=None)
+
+    @property
+    def worst_output(self) -> Output:
+        """The output that exceeds its limit most."""
+        return max(self.outputs, key=lambda output: (not output.is_good, output.ratio, output.error))
+
+    @property
+    def line(self) -> str:
+        """The environment variable to set; empty where there is nothing to set, or where nothing mends all outputs."""
+        return keep_line(self.patterns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The comparison as plain data, in the form of ``comparison-1.schema.json``."""
+        found = {
+            "schema": "amp_tf.comparison",
+            "schema_version": SCHEMA_VERSION,
+            "is_healthy": self.is_healthy,
+            **dataclasses.asdict(self),
+            "precision": self.precision.value,
+            "line": self.line,
+            "worth": self.worth,
+            "findings": [
+                {
+                    **dataclasses.asdict(finding),
+                    "line": finding.line,
+                    "why": why(finding, self.precision),
+                    "worth": worth_alone(finding),
+                }
+                for finding in self.findings
+            ],
+        }
+        plain: dict[str, Any] = without_infinities(found)
+        return plain
+
+    def to_json(self) -> str:
+        """The comparison as JSON; infinity becomes the text ``"inf"``, because JSON has no such number."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page."""
+        from amp_tf.reporting.page import html
+
+        found = {**self.to_dict(), "text": str(self), "line": keep_call(self.patterns)}
+        for row, finding in zip(found["findings"], self.findings, strict=True):
+            row["line"] = keep_call(finding.patterns)
+        return html.fragment(found)
+
+    def for_command(self) -> str:
+        """What ``str`` gives, with variables to set instead of lines of Python: for who typed a command."""
+        return self._text(keep_line)
+
+    def __str__(self) -> str:
+        """One screen: the verdict, the outputs that are wrong, the findings, and what to write."""
+        return self._text(keep_call)
+
+    def _text(self, written: Callable[[Patterns], str]) -> str:
+        lines = [self._headline(), *(self._healthy() if self.is_healthy else self._ill(written))]
+        cut = ["it was interrupted: not all batches, nodes or remedies were tried"] if self.is_cut else []
+        return "\n".join([*lines, *(f"Note: {note}" for note in (*cut, *self.notes))])
+
+    def _headline(self) -> str:
+        scale = f", loss scale 2^{round(math.log2(self.loss_scale))}" if self.loss_scale != 1 else ""
+        batches = f"{self.batches} batch{'es' * (self.batches > 1)}{scale}"
+        bad = sum(not output.is_good for output in self.outputs)
+        verdict = f"{bad} of {len(self.outputs)} outputs go wrong" if bad else "healthy"
+        of = f"{self.converted} of {self.total} nodes"
+        return f"{self.name}: {verdict} in {self.precision.value} ({of}; {batches})"
+
+    def _healthy(self) -> list[str]:
+        limits = [(output, limit(output, self.precision)) for output in self.outputs]
+        judged = [(output, most) for output, most in limits if math.isfinite(most)]
+        lines = []
+        if judged:
+            output, most = max(judged, key=lambda pair: (pair[0].ratio, pair[0].error))
+            name, bound = title(output.kind, output.name), f"up to {figure(most)} is healthy"
+            lines.append(f"The output nearest to its limit is the {name}: off by {figure(output.error)}; {bound}.")
+        if blind := len(limits) - len(judged):
+            lines.append(f"Of {blind} outputs float32 itself has less than two digits: these only have to be finite.")
+        if worst := self.worst:
+            unit = figure(roundoff(self.precision))
+            lines.append(
+                f"The node that adds most by itself is {worst.name} ({worst.op}): {figure(worst.local or 0.0)}; "
+                f"one rounding is at most {unit}."
+            )
+        return lines
+
+    def _ill(self, written: Callable[[Patterns], str]) -> list[str]:
+        bad = sorted((output for output in self.outputs if not output.is_good), key=lambda output: -output.ratio)
+        lines = ["", f"{'error':>9} {'products':>9} {'noise':>9} {'ratio':>7}  output"]
+        for output in bad[:_SHOWN]:
+            error, ideal, noise = map(figure, (output.error, output.ideal, output.noise))
+            name = title(output.kind, output.name)
+            lines.append(f"{error:>9} {ideal:>9} {noise:>9} {output.ratio:7.3g}  {name}")
+        if len(bad) > _SHOWN:
+            lines.append(f"{'':39}and {len(bad) - _SHOWN} more")
+        if first := self.first_divergence:
+            lines += ["", f"First divergence: {first.name} ({first.op}), error {figure(first.accumulated)}"]
+        for number, finding in enumerate(self.findings[:_SHOWN], 1):
+            lines += ["", *_describe(number, finding, self.precision, written)]
+        if self.line:
+            return [*lines, "", f"What to write ({self.worth}):", f"  {written(self.patterns)}"]
+        if self.is_cut:
+            return [*lines, "", "What would mend it was not found out."]
+        name = self.precision.value
+        return [*lines, "", f"No line mends it: with all nodes in float32 that become {name}, some outputs stay wrong."]
+
+    @property
+    def worth(self) -> str:
+        """What the line does and what it costs, as text; empty where there is no line."""
+        if not self.line:
+            return ""
+        price = f"{self.products_kept} of {self.products} products in float32"
+        all_kept = ", so that 16 bit gains nothing" if self.products_kept == self.products else ""
+        return f"mends all outputs; {price}{all_kept}"
+
+
+def _describe(number: int, finding: Finding, precision: Precision, written: Callable[[Patterns], str]) -> list[str]:
+    layer = f", layer {finding.layer}" if finding.layer else ""
+    forced = f"; it is 16 bit because {finding.forced_by!r} of force_f16 matches" if finding.forced_by else ""
+    errors = figure(finding.local_error), figure(finding.accumulated_error)
+    return [
+        f"{number}. {finding.kind}: {finding.node} ({finding.op}{layer})",
+        f"   {why(finding, precision)}",
+        f"   adds {errors[0]} by itself; is off by {errors[1]} in the run{forced}",
+        f"   {written(finding.patterns)}: {worth_alone(finding)}",
+    ]
+
+
+def why(finding: Finding, precision: Precision) -> str:
+    """What goes wrong at the node of a finding, as text."""
+    if finding.kind == OVERFLOW:
+        largest = max(finding.largest, finding.largest_input)
+        return (
+            f"{100 * finding.nonfinite:.3g}% of its result is inf or nan; its numbers reach {largest:.3g}, "
+            f"{precision.value} ends at {precision.max_finite:.5g}"
+        )
+    if finding.kind == UNDERFLOW:
+        return (
+            f"{finding.underflow:.0%} of its result becomes zero; its numbers reach {finding.largest:.1g}, "
+            f"{precision.value} begins at {precision.smallest:.1g}. Where it is a gradient, scale the loss (LossScaler)"
+        )
+    more = f" and {len(finding.rounded) - 2} more" if len(finding.rounded) > 2 else ""
+    by = f" ({', '.join(finding.rounded[:2])}{more})" if finding.rounded else ""
+    inputs = f"inputs up to {finding.largest_input:.3g} are rounded{by}"
+    if finding.kind == CANCELLATION:
+        return f"{inputs}, and a result of {finding.largest:.3g} is left"
+    if finding.rounded:
+        return f"{inputs}, and it makes up to {finding.largest:.3g} of them"
+    return f"its result, up to {finding.largest:.3g}, is rounded"
+
+
+def without_infinities(value: Any) -> Any:
+    """Plain data in which numbers that JSON lacks are replaced by text."""
+    if isinstance(value, dict):
+        return {key: without_infinities(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_infinities(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

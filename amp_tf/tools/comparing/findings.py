@@ -1,0 +1,378 @@
+"""Ranks what went wrong by its effect on the outputs, and searches for patterns that make all outputs good.
+
+*Suspects* are the nodes with the largest local errors: first those that make numbers infinite that are finite in
+float32, in the order of the graph, then the others by local error. Each is kept in float32 once, and the step run
+again: more and more around it, until an output gets better.
+
+Then a set of patterns grows until all outputs are good on all batches. It begins with the suspects of the judged batch.
+If they do not suffice, the nodes are measured again with these in float32, in the batch that then has the largest
+error, and its suspects are added; finally all 16-bit nodes are, layer by layer. A sufficient set is reduced
+(:mod:`amp_tf.tools.search`); one that was reduced on the watched batches is tried on all batches before it is believed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
+
+from amp_tf.graph.layers import matches, path_of
+from amp_tf.oplists.table import HANDING_ON
+from amp_tf.precision import Precision
+from amp_tf.rewriting.fused_names import PRODUCTS, Followers
+from amp_tf.rewriting.fused_names import pattern as pattern_for
+from amp_tf.tools.comparing.nodes import NodeMeasurement
+from amp_tf.tools.comparing.verdicts import Output, Patterns, has_truth, roundoff
+from amp_tf.tools.comparing.work import Trials
+from amp_tf.tools.search import reduce
+from amp_tf.values import LAYER
+
+OVERFLOW = "overflow"
+UNDERFLOW = "underflow"
+CANCELLATION = "cancellation"
+ROUNDING = "rounding"
+KEEP_VAR = "AMP_TF_KEEP_FLOAT32"
+_UNDERFLOWN = 0.1  # of the numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One place where the model goes wrong in 16 bit.
+
+    Attributes:
+        node, op: where.
+        layer: the path of its layer in Keras where it was recorded, else its name scope; also of a gradient.
+        kind: ``"overflow"``, ``"underflow"``, ``"cancellation"`` (one rounding of its inputs, which is large beside
+            its result) or ``"rounding"``.
+        local_error: relative L2 error that it adds on exact inputs.
+        accumulated_error: that of its result in the run.
+        nonfinite: share of its result that is inf or nan on exact inputs, and finite in float32.
+        underflow: share that is zero on exact inputs, and not in float32.
+        largest, largest_input: the largest size of a number of its result, and of its inputs, in float32.
+        rounded: the nodes whose 16-bit results it reads.
+        patterns: for ``AmpConfig.keep_float32``: what was kept in float32 to try it.
+        ratio: the worst ratio of an output then.
+        mends: whether all outputs are good then, in the batches that were judged.
+        forced_by: the pattern of ``AmpConfig.force_f16`` that made it 16 bit; empty if none did.
+    """
+
+    node: str
+    op: str
+    layer: str
+    kind: Annotated[str, (OVERFLOW, UNDERFLOW, CANCELLATION, ROUNDING)]
+    local_error: float
+    accumulated_error: float
+    nonfinite: float
+    underflow: float
+    largest: float
+    largest_input: float
+    rounded: tuple[str, ...]
+    patterns: Patterns
+    ratio: float
+    mends: bool
+    forced_by: str = ""
+
+    @property
+    def line(self) -> str:
+        """The environment variable to set."""
+        return keep_line(self.patterns)
+
+
+def worth_alone(finding: Finding) -> str:
+    """What a finding's line does without the others, as text."""
+    if finding.mends:
+        return "alone, it mends all outputs of the batches that were judged"
+    return f"alone, some outputs stay wrong, worst ratio {finding.ratio:.2g}"
+
+
+def keep_line(patterns: Patterns) -> str:
+    """The environment variable that keeps nodes in float32."""
+    return f"{KEEP_VAR}={shlex.quote(','.join(patterns))}" if patterns else ""
+
+
+def keep_call(patterns: Patterns) -> str:
+    """The call that does so in Python."""
+    return f"amp_tf.enable(keep_float32={list(patterns)!r})" if patterns else ""
+
+
+SUSPICIOUS = 4.0  #: times the roundoff; a product in a healthy model adds about one
+_MOST = 8  # suspects: each costs at least a rewrite and a run of the batches
+_LOOKS = 4  # each needs a graph that runs float32 and 16 bit side by side
+_REDUCTIONS, _TRIALS = 3, 12  # each reduction may fail on the other batches; trials of one
+_GRADIENT_SCOPES = ("gradient_tape/", "gradients/")
+_GRADIENT_OP = re.compile(r"(\w+?)Grad(V\d)?(_\d+)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchResult:
+    """The result of the search for what goes wrong.
+
+    Attributes:
+        findings: what the patterns are there for, the most helpful first; where no patterns help, the suspects that
+            make outputs better, or the first one.
+        patterns: those with which all outputs are good on all batches, as was tried; none where there are none.
+        trials: how often the step was run with patterns.
+        is_cut: whether the user interrupted the search.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    patterns: Patterns = ()
+    trials: int = 0
+    is_cut: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Some patterns, and the node that they are for; ``None`` where they are for a whole layer."""
+
+    patterns: Patterns
+    measured: NodeMeasurement | None = None
+
+    @property
+    def name(self) -> str:
+        """The node's name, or the layer's pattern."""
+        return self.patterns[0] if self.measured is None else self.measured.probe.name
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tried:
+    """A suspect, patterns that were tried for it, its smallest ones, and the outputs with those that were tried."""
+
+    measured: NodeMeasurement
+    patterns: Patterns
+    smallest: Patterns
+    after: Sequence[Output]
+
+
+@dataclasses.dataclass
+class Search:
+    """A search for what goes wrong.
+
+    Attributes:
+        outputs: the verdicts, of which one is bad at least.
+        precision: the 16-bit type.
+        forced: ``AmpConfig.force_f16``.
+        followers: what may be fused with each product.
+        trials: run the step with further patterns in ``keep_float32``.
+    """
+
+    outputs: Sequence[Output]
+    precision: Precision
+    forced: Patterns
+    followers: Followers
+    trials: Trials
+
+    def find(self, nodes: Sequence[NodeMeasurement]) -> SearchResult:
+        """Tries the suspects one by one, and searches for patterns that make all outputs good.
+
+        Args:
+            nodes: what was measured, sources before their readers.
+        """
+        tried: list[_Tried] = []
+        explained: list[_Tried] = []
+        patterns: Patterns = ()
+        parts: tuple[_Part, ...] = ()
+        is_cut = False
+        try:
+            for one in self._alone(nodes):
+                tried.append(one)
+            try:
+                parts = self._grow(self._first(tried))
+                parts = self._reduced(parts)
+            except KeyboardInterrupt:  # the parts suffice all the same, if there are any
+                is_cut = True
+            patterns = self._as_layers(parts) or _patterns_of(parts)
+            for part in parts:
+                if part.measured is not None:
+                    explained.append(self._try(part.measured, part.patterns, self._narrow(part.measured)))
+        except KeyboardInterrupt:
+            is_cut = True
+        ranked = self._ranked(explained or tried)
+        helpful = [one for one in ranked if explained or _harm(one.after) < _harm(self.outputs)] or ranked[:1]
+        return SearchResult(tuple(map(self._finding, helpful)), patterns, self.trials.count, is_cut)
+
+    def _try(self, measured: NodeMeasurement, patterns: Patterns, smallest: Patterns) -> _Tried:
+        return _Tried(measured, patterns, smallest, self.trials.outputs(patterns))
+
+    def _alone(self, nodes: Sequence[NodeMeasurement]) -> Iterator[_Tried]:
+        """Tries each suspect alone, until one suffices."""
+        known = {measured.probe.name: measured for measured in nodes}
+        for measured in self._suspects(nodes):
+            sets = list(dict.fromkeys(self._choices(measured, known)))
+            better = (some for some in sets if _harm(self.trials.outputs(some)) < _harm(self.outputs))
+            yield (one := self._try(measured, next(better, sets[0]), sets[0]))
+            if self.trials.is_right(one.patterns):
+                break  # the remaining ones have smaller local errors
+
+    def _first(self, tried: Sequence[_Tried]) -> tuple[_Part, ...]:
+        """Where the search begins: the suspect that suffices alone; else all, each with its smallest set first."""
+        if tried and all(output.is_good for output in tried[-1].after):
+            return (_Part(tried[-1].patterns, tried[-1].measured),)
+        ranked = self._ranked(tried)
+        wide = (_Part(one.patterns, one.measured) for one in ranked if one.patterns != one.smallest)
+        return (*(_Part(one.smallest, one.measured) for one in ranked), *wide)
+
+    def _grow(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
+        """Parts that suffice on all batches; none where not even all nodes in float32 do."""
+        for _ in range(_LOOKS):
+            if self.trials.holds(_patterns_of(parts)):
+                return parts
+            nodes = self._suspects(self.trials.measure_nodes(_patterns_of(parts)))
+            if not nodes:
+                break
+            parts += tuple(_Part(self._narrow(measured), measured) for measured in nodes)
+        if self.trials.holds(_patterns_of(parts)):
+            return parts
+        everything = tuple(_Part((layer,)) for layer in dict.fromkeys(map(_scope_pattern, self.trials.converted())))
+        return everything if self.trials.holds(_patterns_of(everything)) else ()
+
+    def _reduced(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
+        """The parts without patterns that the trials find needless: each pattern in its first part, each node once."""
+        needed = _patterns_of(parts)
+        for _ in range(_REDUCTIONS):
+            fewer = reduce(needed, self.trials.is_right, _TRIALS)
+            if self.trials.holds(fewer):
+                needed = fewer
+                break
+        left, found = set(needed), []
+        for name in dict.fromkeys(part.name for part in parts):
+            same = [part for part in parts if part.name == name]
+            own = tuple(pattern for pattern in _patterns_of(same) if pattern in left)
+            left.difference_update(own)
+            if own:
+                found.append(dataclasses.replace(same[0], patterns=own))
+        return tuple(found)
+
+    def _as_layers(self, parts: Sequence[_Part]) -> Patterns:
+        """The layers of the nodes, which are easier to read, where they suffice on all batches as well; else none."""
+        paths = [path_of(part.measured.probe.name) if part.measured else "" for part in parts]
+        layers = tuple(dict.fromkeys(f"{LAYER}{path}" for path in paths))
+        is_shorter = all(paths) and 0 < len(layers) < len(_patterns_of(parts))
+        return layers if is_shorter and self.trials.holds(layers) else ()
+
+    def _suspects(self, nodes: Sequence[NodeMeasurement]) -> list[NodeMeasurement]:
+        """The nodes with larger local errors than products of a healthy model have, or else any error; the worst first.
+
+        A node that may be fused with a worse product is left out, because the product's pattern keeps both in float32.
+        """
+        local = [one for one in nodes if one.local is not None and has_truth(one.local, self.precision)]
+        worst = list(filter(self._is_suspicious, local)) or local
+        # Stable. Ops that only pass values on come after their readers, because a reader in float32 fixes both.
+        order = sorted(filter(_added, worst), key=lambda one: (-_added(one), one.probe.op in HANDING_ON))
+        chosen: dict[Patterns, NodeMeasurement] = {}
+        fused: set[str] = set()
+        for measured in order:
+            own = _own(measured)
+            if own and not fused.issuperset(own):
+                chosen.setdefault(own, measured)
+                fused.update(*(self.followers.get(name, ()) for name in own))
+        return list(chosen.values())[:_MOST]
+
+    def _is_suspicious(self, measured: NodeMeasurement) -> bool:
+        """Whether a node's local error is larger than that of a product in a healthy model."""
+        return _added(measured) > SUSPICIOUS * roundoff(self.precision)
+
+    def _ranked(self, tried: Sequence[_Tried]) -> list[_Tried]:
+        """The most helpful suspects first; last, those that may help only together with others.
+
+        These are nodes whose local error is not larger than that of others, and nodes that do not help alone.
+        """
+
+        def rank(one: _Tried) -> tuple[bool, bool, tuple[float, float, float]]:
+            return not self._is_suspicious(one.measured), one.patterns != one.smallest, _harm(one.after)
+
+        return sorted(tried, key=rank)
+
+    def _narrow(self, measured: NodeMeasurement) -> Patterns:
+        """The smallest set of patterns with which nothing is lost at a node."""
+        return tuple(pattern_for(name, self.followers) for name in _own(measured))
+
+    def _choices(self, measured: NodeMeasurement, known: Mapping[str, NodeMeasurement]) -> Iterator[Patterns]:
+        """Sets of patterns for a node, each larger than the one before.
+
+        First the node, or the sources of its 16-bit inputs; then the chain back to the products before it, these
+        included; then its layer.
+        """
+        yield self._narrow(measured)
+        waiting = list(_own(measured))
+        chain = dict.fromkeys(waiting)
+        while waiting:
+            name = waiting.pop()
+            sources = known[name].probe.rounded if name in known and known[name].probe.op not in PRODUCTS else ()
+            waiting += [source for source in sources if source not in chain]
+            chain.update(dict.fromkeys(sources))
+        yield tuple(pattern_for(name, self.followers) for name in chain)
+        if scope_of(measured.probe.name):
+            yield (_scope_pattern(measured.probe.name),)
+
+    def _finding(self, tried: _Tried) -> Finding:
+        measured = tried.measured
+        local, name = measured.local, measured.probe.name
+        assert local is not None
+        roundings = SUSPICIOUS * roundoff(self.precision)
+        kind = ROUNDING
+        if local.nonfinite:
+            kind = OVERFLOW
+        elif local.underflow > _UNDERFLOWN:
+            kind = UNDERFLOW
+        elif local.error > roundings and local.error * local.largest <= roundings * measured.largest_input:
+            kind = CANCELLATION
+        return Finding(
+            node=name,
+            op=measured.probe.op,
+            layer=path_of(name) or scope_of(name),
+            kind=kind,
+            local_error=local.distance,
+            accumulated_error=measured.accumulated.distance,
+            nonfinite=local.nonfinite,
+            underflow=local.underflow,
+            largest=local.largest,
+            largest_input=measured.largest_input,
+            rounded=measured.probe.rounded,
+            patterns=tried.patterns,
+            ratio=max((output.ratio for output in tried.after), default=0.0),
+            mends=all(output.is_good for output in tried.after),
+            forced_by=next((pattern for pattern in self.forced if matches(pattern, name)), ""),
+        )
+
+
+def _patterns_of(parts: Sequence[_Part]) -> Patterns:
+    return tuple(dict.fromkeys(pattern for part in parts for pattern in part.patterns))
+
+
+def _harm(outputs: Sequence[Output]) -> tuple[float, float, float]:
+    """How bad outputs are, as a sort key: the number of nonfinite ones, of bad ones, and the sum of their ratios."""
+    bad = [output for output in outputs if not output.is_good]
+    infinite = sum(output.error == float("inf") for output in bad)
+    return infinite, len(bad), sum(min(output.ratio, 1e9) for output in bad)
+
+
+def _own(measured: NodeMeasurement) -> Patterns:
+    """The nodes to keep in float32 so that nothing is lost at a node: itself, or the sources of its 16-bit inputs."""
+    return (measured.probe.name,) if measured.probe.is_f16 else measured.probe.rounded
+
+
+def _added(measured: NodeMeasurement) -> float:
+    """The local error of a node."""
+    return 0.0 if measured.local is None else measured.local.distance
+
+
+def _scope_pattern(node: str) -> str:
+    """A regular expression for all nodes of a node's scope; for the node alone where it has none."""
+    scope = scope_of(node)
+    return f"(^|/){re.escape(scope)}/" if scope else f"^{re.escape(node)}$"
+
+
+def scope_of(node: str) -> str:
+    """The name scope of a node, as it is in the graph; for a node of a gradient, the scope of the forward node."""
+    for scope in _GRADIENT_SCOPES:
+        if inner := node.partition(scope)[2]:
+            above, _, name = inner.rpartition("/")
+            outer, _, forward = above.rpartition("/")
+            grad = _GRADIENT_OP.fullmatch(name)
+            # dense/MatMul/MatMul_1 and dense/BiasAdd/BiasAddGrad are below the forward node, dense/TanhGrad beside it.
+            is_beside = grad is not None and not re.fullmatch(rf"{re.escape(grad[1])}(_\d+)?", forward)
+            return above if is_beside else outer or above
+    return node.rpartition("/")[0]

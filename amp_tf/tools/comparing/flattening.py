@@ -1,0 +1,355 @@
+"""Turns a traced step into one flat graph, as amp_tf sees it at run time.
+
+Calls are inlined, and loops and branches are lowered. Then those of TensorFlow's graph optimizers that the program has
+turned on run once: amp_tf's plugin is the last in each of their rounds (meta_optimizer.cc). They prune unused nodes and
+turn x / 10 into x * 0.1; on another graph amp_tf would decide otherwise. If XLA would compile a part of the step, they
+do not run, as at run time.
+
+Some optimizers are left out. The remapper fuses a product with its bias and activation, where this machine has a kernel
+for them: nodes to measure would be gone, and a pattern for the fused node would not match on the next machine. (Its
+kernels round once less.) The memory optimizer makes an AddN of large tensors add into a temporary variable, of which a
+session holds one, not one for each version. The layout optimizer is off wherever amp_tf is on, and those that convert
+to 16 bit would do amp_tf's work.
+
+Random ops draw the same numbers in each run, so that all versions of a step have the same masks: those that have a
+stateless counterpart are replaced by it; a session keeps the state of the others, so it is made anew.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from amp_tf.config import AmpConfig
+from amp_tf.errors import GraphError
+from amp_tf.graph.attributes import ARG_OP, USER_NAME
+from amp_tf.graph.reader import RETVAL_OP
+from amp_tf.graph.sizes import KnownShapes, NoShapes, Shapes, read_shape
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.table import PYTHON, STATELESS_TWINS
+from amp_tf.rewriting.pipeline import RewriteResult, rewrite
+from amp_tf.rewriting.planning import CAST_SUFFIX
+
+LOSS = "loss"
+GRADIENT = "gradient"
+RESULT = "result"
+UPDATE = "update"
+OWN_SCOPE = "amp_tf_compare"  #: the name scope of the nodes that are added to the step
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step of training or inference.
+
+    Attributes:
+        results: of each of its results the kind and the name.
+        floats: which of them are floating-point numbers.
+        batches: what to feed for its arguments, a row a batch; the loss scale is not among them.
+        is_scaled: whether gradients are computed from the loss times a scale, and unscaled.
+        is_compiled: whether XLA compiles it where the program runs it.
+    """
+
+    results: tuple[tuple[str, str], ...]
+    floats: tuple[int, ...]
+    batches: tuple[tuple[np.ndarray, ...], ...]
+    is_scaled: bool = False
+    is_compiled: bool = False
+
+
+_COMPILED = "_XlaMustCompile"
+_LEFT_OUT = (  # fields of RewriterConfig
+    *("remapping", "layout_optimizer", "scoped_allocator_optimization", "use_plugin_optimizers"),
+    *(f"auto_mixed_precision{device}" for device in ("", "_cpu", "_mkl", "_onednn_bfloat16")),
+)
+_ALIGNMENT = 64
+_SEEDS = ("seed", "seed2")
+_INT32 = 3  # DT_INT32
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """A variable that the step reads or writes.
+
+    Attributes:
+        name: as its owner calls it.
+        value: its current value.
+        data_type: its ``DataType`` number.
+        is_reference: whether it is a reference variable of TF1's, not a resource.
+    """
+
+    name: str
+    value: np.ndarray
+    data_type: int
+    is_reference: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class FlatStep:
+    """A step as a flat graph.
+
+    Attributes:
+        graph: the GraphDef.
+        feeds: the placeholders of the arguments, in order.
+        captures: placeholders of captured tensors, and their values.
+        variables: placeholders of variables' handles, or the variables' nodes.
+        results: names of the tensors that the step returns.
+        effects: names of the nodes that must run too, such as updates of variables.
+        is_compiled: whether it, or parts of it, are for XLA; then it is not optimized by TensorFlow before.
+        shapes: the static shapes of its tensors.
+        returns: the ``DataType`` numbers of its results, if it is a function of the program's; else empty.
+    """
+
+    graph: Any
+    feeds: tuple[str, ...]
+    captures: Mapping[str, np.ndarray]
+    variables: Mapping[str, Variable]
+    results: tuple[str, ...]
+    effects: tuple[str, ...]
+    is_compiled: bool
+    shapes: Shapes = dataclasses.field(default_factory=NoShapes)
+    returns: tuple[int, ...] = ()
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The nodes that a rewrite must leave unchanged."""
+        nodes = (*self.feeds, *self.captures, *self.variables, *(name.partition(":")[0] for name in self.results))
+        return (*nodes, *self.effects)
+
+    def rewritten(self, config: AmpConfig, hardware: Hardware | None) -> RewriteResult:
+        """The step as amp_tf rewrites it.
+
+        A function of the program's has arguments and results, as TensorFlow passes it to optimizers: a result may come
+        back as an argument of the next call, as running sums do. Captured tensors are not arguments.
+        """
+        from tensorflow.core.framework import graph_pb2
+
+        shown = graph_pb2.GraphDef()
+        shown.CopyFrom(self.graph)
+        arguments = [*self.feeds, *self.captures, *self.variables] if self.returns else [*self.captures]
+        numbers = {name: number for number, name in enumerate(arguments)}
+        given = {node.name: node for node in self.graph.node if node.name in numbers}
+        for node in (node for node in shown.node if node.name in given):
+            _make(node, ARG_OP, given[node.name].attr["dtype"].type, numbers[node.name])
+            if node.name in self.feeds:
+                node.attr[USER_NAME].s = node.name.encode()
+        for number, (name, data_type) in enumerate(zip(self.results, self.returns, strict=False)):
+            _make(shown.node.add(name=f"{OWN_SCOPE}/{number}", input=[name]), RETVAL_OP, data_type, number)
+        result = rewrite(shown, config, preserve=self.ends, hardware=hardware, shapes=self.shapes)
+        nodes = [given.get(node.name, node) for node in result.graph.node if node.op != RETVAL_OP]
+        graph = graph_pb2.GraphDef(node=nodes, library=result.graph.library, versions=result.graph.versions)
+        return dataclasses.replace(result, graph=graph)
+
+
+def flatten(step: Step, function: Any) -> FlatStep:
+    """Inlines the functions that a step calls.
+
+    Args:
+        step: the step.
+        function: its concrete function.
+
+    Raises:
+        GraphError: it captures something else than variables and tensors, such as a table, or was rewritten before.
+    """
+    captures, variables = _read_captures(function)
+    effects = tuple(operation.name for operation in function.graph.control_outputs)
+    ends = [tensor.name for tensor in (*function.inputs, *function.outputs)]
+    graph = function.graph.as_graph_def()
+    given = _take_arguments(graph, function.inputs)
+    flat, shapes, is_compiled = flatten_graph(graph, [*ends, *effects], is_compiled=step.is_compiled)
+    for node in flat.node:
+        if node.name in given:
+            node.CopyFrom(given[node.name])
+    count = len(step.batches[0]) + step.is_scaled
+    return FlatStep(
+        graph=flat,
+        feeds=tuple(tensor.op.name for tensor in function.inputs[:count]),
+        captures=captures,
+        variables=variables,
+        results=tuple(tensor.name for tensor in function.outputs),
+        effects=effects,
+        is_compiled=is_compiled,
+        shapes=shapes,
+        returns=() if step.is_scaled else tuple(tensor.dtype.as_datatype_enum for tensor in function.outputs),
+    )
+
+
+def flatten_graph(
+    graph: Any, ends: list[str], options: Any = None, *, is_compiled: bool = False
+) -> tuple[Any, Shapes, bool]:
+    """Inlines the functions that a graph calls, optimizes it, and gives its random ops seeds.
+
+    Args:
+        graph: a GraphDef, which is changed.
+        ends: the nodes and tensors that are wanted.
+        options: the RewriterConfig in force; by default that of TensorFlow 2's functions.
+        is_compiled: whether XLA compiles the graph as a whole.
+
+    Returns:
+        The graph, the static shapes of its tensors, and whether XLA would have compiled parts of it.
+
+    Raises:
+        GraphError: it was rewritten before.
+    """
+    from tensorflow.core.protobuf import rewriter_config_pb2
+    from tensorflow.python.eager import context
+    from tensorflow.python.grappler.item import Item
+
+    kinds = rewriter_config_pb2.RewriterConfig
+    for function in graph.library.function:  # without the attributes that keep functions from being inlined
+        is_compiled |= function.attr[_COMPILED].b if _COMPILED in function.attr else False
+        for name in (_COMPILED, "_noinline", "api_implements"):
+            function.attr.pop(name, None)
+    for node in every_node(graph):
+        node.attr.pop(_COMPILED, None)
+    flat = _optimized(graph, ends, kinds(min_graph_nodes=-1, optimizers=["function"]))
+    if any(node.name.endswith(CAST_SUFFIX) for node in flat.node):
+        raise GraphError(
+            "functions of the step are in 16 bit already: amp_tf is on, and rewrote them for XLA as they were made",
+            where="compare(model_or_function)",
+            fix="Compare in a process with AMP_TF_DISABLE=1",
+        )
+    options = context.context().config.graph_options.rewrite_options if options is None else options
+    if not (is_compiled or options.disable_meta_optimizer):
+        one_round = kinds()
+        one_round.CopyFrom(options)
+        one_round.min_graph_nodes = -1  # small graphs too
+        one_round.meta_optimizer_iterations = kinds.ONE
+        for name in _LEFT_OUT:
+            setattr(one_round, name, kinds.OFF)
+        one_round.memory_optimization = kinds.NO_MEM_OPT
+        flat = _optimized(flat, ends, one_round)
+    # As plugins get them from Grappler; attributes with shapes do not survive its passes.
+    inferred = Item(_wanting(flat, ends)).GetOpProperties()
+    shapes = KnownShapes({name: [read_shape(port.shape) for port in ports] for name, ports in inferred.items()})
+    for number, node in enumerate(flat.node, 1):  # random ops that would choose seeds of their own
+        if _is_seeded(node) and not any(node.attr[name].i for name in _SEEDS):
+            node.attr[_SEEDS[0]].i = number
+    return flat, shapes, is_compiled
+
+
+def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Variable]]:
+    import tensorflow as tf
+
+    of_handle = {id(variable.handle): variable for variable in function.graph.variables}
+    captures, variables = {}, {}
+    for outer, inner in function.graph.captures:
+        if inner.op.type == "Const":  # small tensors are written into the graph
+            continue
+        if outer.dtype not in (tf.resource, tf.variant):
+            captures[inner.op.name] = outer.numpy()
+        elif id(outer) in of_handle:
+            variable = of_handle[id(outer)]
+            # A copy on a CPU: TensorFlow writes to new memory if a variable's value is referenced elsewhere.
+            value = aligned(np.asarray(variable.read_value()))
+            variables[inner.op.name] = Variable(variable.name.partition(":")[0], value, variable.dtype.as_datatype_enum)
+        else:
+            raise GraphError(
+                f"the step captures {inner.op.name!r} ({outer.dtype.name}), which is neither a variable nor a tensor",
+                where="compare(model_or_function)",
+                fix="Pass a function without lookup tables and iterators: look up before, and feed what they give",
+            )
+    return captures, variables
+
+
+def aligned(value: Any) -> Any:
+    """The same array at an address that is a multiple of 64, so that TensorFlow can use it in place."""
+    if not isinstance(value, np.ndarray) or value.dtype == object or value.ctypes.data % _ALIGNMENT == 0:
+        return value
+    room = np.empty(value.nbytes + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    found = room[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
+    found[...] = value
+    return found
+
+
+def _optimized(graph: Any, ends: list[str], options: Any) -> Any:
+    """Runs Grappler on a graph, for which TensorFlow has no public interface."""
+    from tensorflow.core.protobuf import config_pb2
+    from tensorflow.python.grappler import tf_optimizer
+
+    config = config_pb2.ConfigProto()
+    config.graph_options.rewrite_options.CopyFrom(options)
+    return tf_optimizer.OptimizeGraph(config, _wanting(graph, ends), verbose=False)
+
+
+def _wanting(graph: Any, ends: list[str]) -> Any:
+    """The graph with its outputs named, as Grappler takes it."""
+    from tensorflow.core.protobuf import meta_graph_pb2
+
+    meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
+    meta_graph.collection_def["train_op"].node_list.value.extend(ends)
+    return meta_graph
+
+
+def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
+    """Replaces a function's placeholders by ops whose shapes Grappler believes; placeholders it takes as fed.
+
+    Returns the placeholders, by name.
+    """
+    from tensorflow.python.ops.handle_data_util import get_resource_handle_data
+
+    nodes = {node.name: node for node in graph.node}
+    given = {}
+    for tensor in inputs:
+        node = nodes[tensor.op.name]
+        given[node.name] = copy.deepcopy(node)
+        handle = get_resource_handle_data(tensor) if tensor.dtype.name == "resource" else None
+        if handle is not None:
+            _make(node, ARG_OP, tensor.dtype.as_datatype_enum, 0)
+            for held in handle.shape_and_type:
+                node.attr["_handle_dtypes"].list.type.append(held.dtype)
+                node.attr["_handle_shapes"].list.shape.add().CopyFrom(held.shape)
+        else:
+            node.op = "InfeedDequeue"
+            node.attr.clear()
+            node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+            node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+    return given
+
+
+def _make(node: Any, op: str, data_type: int, number: int) -> None:
+    """Turns a node into an argument or a result."""
+    node.op = op
+    node.attr.clear()
+    node.attr["T"].type = data_type
+    node.attr["index"].i = number
+
+
+def make_stateless(graph: Any) -> None:
+    """Replaces random ops of a GraphDef by their stateless counterparts."""
+    for node in [node for node in graph.node if node.op in STATELESS_TWINS]:
+        node.op, place = STATELESS_TWINS[node.op]
+        seed = graph.node.add(name=f"{node.name}/seed", op="Const")
+        seed.attr["dtype"].type = node.attr["Tseed"].type = _INT32
+        tensor = seed.attr["value"].tensor
+        tensor.dtype = _INT32
+        tensor.tensor_shape.dim.add(size=2)
+        tensor.int_val.extend(node.attr.pop(name).i % 2**31 for name in _SEEDS)
+        if "Tout" in node.attr:
+            node.attr["dtype"].CopyFrom(node.attr.pop("Tout"))
+        node.input.insert(place, seed.name)
+
+
+def keeping_state(graph: Any) -> list[str]:
+    """The nodes of the graph and its functions that draw random numbers and whose state a session keeps, by name."""
+    return [node.name for node in every_node(graph) if _is_seeded(node) and not node.op.startswith("Stateless")]
+
+
+def by_python(graph: Any) -> list[str]:
+    """The nodes that call Python, which may return something else each time, by name."""
+    return [node.name for node in every_node(graph) if node.op in PYTHON]
+
+
+def every_node(graph: Any) -> Iterator[Any]:
+    """The nodes of a GraphDef and of its functions."""
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def _is_seeded(node: Any) -> bool:
+    return all(name in node.attr for name in _SEEDS)

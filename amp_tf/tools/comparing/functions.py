@@ -1,0 +1,271 @@
+"""The patches of Keras, tf_keras and ``tf.function`` that take the first training step of a program to be compared.
+
+Keras: the first call of a model's train function is compared instead of run. ``fit`` and ``train_on_batch`` create that
+function and call it with an iterator, so the model is built, and the batches are those of the training: shuffled,
+weighted and prepared.
+
+``tf.function``: a function in whose trace gradients are computed trains, and its calls are batches. The calls
+themselves run as usual. After the wanted number of calls, or when the program ends, the function is compared with the
+variables' values of that moment: its results, and its updates of variables.
+
+A function that takes a dataset or an iterator is compared before its first call, which may be the whole training, on
+one element of it for each run: one that loops over a dataset then runs one iteration; one that asks an iterator for
+several elements gets the same element each time. So one step is compared, not a loop of thousands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from amp_tf.errors import GraphError
+from amp_tf.hooks.patches import Patch, calling
+from amp_tf.tools import train_functions
+from amp_tf.tools.comparing import sessions
+from amp_tf.tools.comparing.start import TENSORFLOW
+from amp_tf.tools.comparing.training import Training
+from amp_tf.tools.train_functions import Call, Repeated, as_function, as_step, iterate, kept, steps_a_call
+
+_ONE_REPLICA = "the first replica's part of each batch was run, on one device"
+
+
+def install(training: Training, library: str) -> None:
+    """Patches a library that was imported.
+
+    Args:
+        training: the state shared by the patches.
+        library: ``"tensorflow"``, ``"keras"`` or ``"tf_keras"``.
+    """
+    patches = [train_functions.patch(library, functools.partial(_watch, training))] if library != TENSORFLOW else None
+    for patch in patches or [*_patches(training), *sessions.patches(training)]:
+        training.patches.put(*patch)
+
+
+def compare_at_exit(training: Training) -> None:
+    """Compares a function or session that was called fewer times than wanted, as the program ends."""
+    if training.is_awaited:
+        with training.surviving(), contextlib.suppress(SystemExit):
+            _compare_what_is_there(training)
+            sessions.compare_what_is_there(training)
+
+
+def _watch(training: Training, model: Any, owner: Any, _: Callable[[], Any]) -> Any:
+    function = model.train_function
+    return _Watched(function, model, training, owner) if training.is_awaited else function
+
+
+class _Watched:
+    """A train function whose first call is compared; if the comparison fails, it trains as it would have.
+
+    Args:
+        function: the train function.
+        model: whose it is.
+        training: the state shared by the patches.
+        owner: the class that has the library's own ``train_step``.
+    """
+
+    def __init__(self, function: Any, model: Any, training: Training, owner: Any) -> None:
+        self._function, self._model, self._training, self._owner = function, model, training, owner
+        self._taken: list[Any] = []
+        self._again: Any = None  # returns the batches that were taken, once more
+
+    def __call__(self, iterator: Any) -> Any:
+        if self._training.is_awaited:
+            with self._training.surviving():
+                self._compare(iterator)
+            self._again = iterate(self._taken) if self._taken else None
+        if not self._taken:
+            self._again = None
+            return self._function(iterator)
+        del self._taken[: steps_a_call(self._model)]
+        return self._function(self._again)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+    def _compare(self, iterator: Any) -> None:
+        import tensorflow as tf
+
+        def of_one_replica(value: Any) -> Any:
+            return value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
+
+        a_call = steps_a_call(self._model)
+        wanted = -(-self._training.request.steps // a_call) * a_call  # whole calls, so that whole calls are left
+        self._taken.extend(itertools.islice(iterator, wanted))
+        own = [tf.nest.map_structure(of_one_replica, batch) for batch in self._taken]
+        subject, batches, notes = as_step(self._model, own, self._owner)
+        strategy = self._model.distribute_strategy
+        if strategy.num_replicas_in_sync == 1:
+            self._training.compare(subject, batches, notes)
+            return
+        with tf.distribute.ReplicaContext(strategy, 0):  # the program may be in the strategy's scope, but in no replica
+            self._training.compare(subject, batches, (*notes, _ONE_REPLICA))
+
+
+class _Seen:
+    """What is known of the functions that were called so far.
+
+    Attributes:
+        function: the one that trains; ``None`` as long as there is none.
+        calls: its calls.
+        has_gradients: whether gradients were asked for in a graph since the outermost call began.
+        others: replacements for iterators of which elements were taken, by their ids.
+    """
+
+    def __init__(self) -> None:
+        self.function: Any = None
+        self.calls: list[Call] = []
+        self.has_gradients = False
+        self.others: dict[int, Any] = {}
+
+    def given(self, args: Any, kwargs: Any) -> Call:
+        """The arguments of a call as it may still be made."""
+        if not self.others:
+            return args, kwargs
+        given = {key: self.others.get(id(value), value) for key, value in kwargs.items()}
+        return tuple(self.others.get(id(value), value) for value in args), given
+
+
+_seen = _Seen()
+
+
+def _patches(training: Training) -> list[Patch]:
+    from tensorflow.python.eager import backprop
+    from tensorflow.python.eager.polymorphic_function import polymorphic_function
+    from tensorflow.python.ops import gradients_util
+
+    return [
+        (polymorphic_function.Function, "__call__", calling(_call, training)),
+        (backprop.GradientTape, "gradient", calling(_gradient, training)),
+        (gradients_util, "_GradientsHelper", calling(_gradient, training)),
+    ]
+
+
+def _call(training: Training, original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    import tensorflow as tf
+
+    args, kwargs = _seen.given(args, kwargs)
+    if not training.is_awaited or not tf.executing_eagerly():
+        return original(self, *args, **kwargs)
+    _seen.has_gradients = False
+    if any(map(_is_stream, (*args, *kwargs.values()))):
+        with training.surviving():
+            _compare_with_elements(self, (args, kwargs), training)
+        args, kwargs = _seen.given(args, kwargs)
+        return original(self, *args, **kwargs)
+    result = original(self, *args, **kwargs)
+    with training.surviving():
+        if _seen.function is None and _seen.has_gradients:
+            _seen.function = self
+        if self is _seen.function:
+            _seen.calls.append(kept((args, kwargs)))
+            if len(_seen.calls) >= training.request.steps:
+                _compare_what_is_there(training)
+    return result
+
+
+def _gradient(training: Training, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+    import tensorflow as tf
+
+    _seen.has_gradients |= not tf.executing_eagerly()
+    result = original(*args, **kwargs)
+    if training.is_awaited:
+        with training.surviving():
+            sessions.note_gradients(result)
+    return result
+
+
+def _compare_what_is_there(training: Training) -> None:
+    """Compares the function that trains on the calls made so far, if there were any."""
+    calls, _seen.calls = _seen.calls, []
+    if calls:
+        after = f"the variables as they are after {len(calls)} calls of it"
+        _compare(training, _seen.function, _seen.function.python_function, calls, after)
+
+
+def _compare_with_elements(function: Any, call: Call, training: Training) -> None:
+    """Compares a function on the first elements of its data before its first call, which may be an epoch."""
+    function.get_concrete_function(*call[0], **call[1])
+    if not _seen.has_gradients:
+        return
+    given = {id(value): value for value in (*call[0], *call[1].values())}
+    taken: dict[int, list[Any]] = {}
+    try:
+        inner, calls = with_elements(function.python_function, call, training.request.steps, taken)
+    finally:  # the program gets the elements back in any case
+        _seen.others = {number: again(rows, given[number]) for number, rows in taken.items()}
+    _compare(training, function, inner, calls, "one element of its data a run")
+
+
+def _compare(training: Training, function: Any, inner: Callable[..., Any], calls: Sequence[Call], how: str) -> None:
+    name = str(getattr(function.python_function, "__name__", "function"))
+    subject, batches = as_function(name, inner, calls, jit_compile=function._jit_compile)
+    training.compare(subject, batches, (f"{name} was compared with {how}",))
+
+
+class _Elements(list[Any]):
+    """Stands for a dataset: what a loop iterates over."""
+
+
+def with_elements(
+    function: Callable[..., Any], call: Call, limit: int, taken: dict[int, list[Any]]
+) -> tuple[Callable[..., Any], list[Call]]:
+    """A function of elements, and its calls.
+
+    Args:
+        function: takes datasets or iterators.
+        call: the arguments that it was called with.
+        limit: how many elements are used.
+        taken: gets what was taken of each iterator, by its ``id``, also where an error is raised.
+
+    Raises:
+        GraphError: a dataset is empty.
+    """
+    import tensorflow as tf
+
+    args, kwargs = call
+    given: dict[int | str, Any] = dict((*enumerate(args), *kwargs.items()))
+    stands = {key: _Elements if isinstance(value, tf.data.Dataset) else Repeated for key, value in given.items()}
+    rows: dict[int | str, list[Any]] = {}
+    for key, value in given.items():
+        if _is_stream(value):
+            rows[key] = [] if stands[key] is _Elements else taken.setdefault(id(value), [])
+            rows[key].extend(itertools.islice(value, limit))
+    if not all(rows.values()):
+        raise GraphError(
+            "a dataset that the function gets is empty",
+            where=getattr(function, "__name__", "function"),
+            fix="Look at the data before they are handed over, with next(iter(dataset))",
+        )
+
+    def stream(key: Any, value: Any) -> Any:
+        if key not in rows:
+            return value
+        return _Elements((value,)) if stands[key] is _Elements else Repeated(value)
+
+    def with_streams(*args: Any, **kwargs: Any) -> Any:
+        named = {key: stream(key, value) for key, value in kwargs.items()}
+        return function(*itertools.starmap(stream, enumerate(args)), **named)
+
+    def with_element(number: int) -> Call:
+        row = {key: rows[key][number] if key in rows else value for key, value in given.items()}
+        return tuple(row[place] for place in range(len(args))), {key: row[key] for key in kwargs}
+
+    return with_streams, [with_element(number) for number in range(min(map(len, rows.values())))]
+
+
+def again(taken: Sequence[Any], iterator: Any) -> Any:
+    """An iterator that first returns the elements that were taken from another, and then the rest of that one."""
+    import tensorflow as tf
+
+    whole = itertools.chain(taken, iterator)
+    return iter(tf.data.Dataset.from_generator(lambda: whole, output_signature=iterator.element_spec))
+
+
+def _is_stream(value: Any) -> bool:
+    import tensorflow as tf
+
+    return isinstance(value, (tf.data.Dataset, tf.data.Iterator))

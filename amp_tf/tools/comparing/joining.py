@@ -1,0 +1,432 @@
+"""Joins versions of one flat step in one graph: they share what is fed, and nothing else.
+
+Each version is a *side*: its nodes have the side's name as prefix, and its variables are its own, set to the user's
+values before each batch. So no version sees the updates of another, and the user's own variables are never touched.
+
+Versions run batch by batch, without Grappler, which has run already, or by XLA where the program runs the step so. They
+run one after another, so that only one has its tensors in memory; only the outputs of float32 are kept for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from amp_tf.errors import GraphError
+from amp_tf.oplists.table import BEGINNINGS, UPDATED_BY, VARIABLE_READERS, WHOLE_WRITES
+from amp_tf.tools.comparing.flattening import UPDATE, FlatStep, Step, Variable, aligned, keeping_state, make_stateless
+
+FLOAT32 = "float32"  #: the side that is right
+AMP = "amp"  #: as amp_tf rewrites it
+_SHARED = "input"
+
+
+def join(step: FlatStep, sides: Mapping[str, Any]) -> Any:
+    """The joint GraphDef.
+
+    Args:
+        step: the step.
+        sides: for each side its GraphDef, a rewritten version of the step's; float32 first.
+    """
+    from tensorflow.core.framework import graph_pb2
+
+    joint = graph_pb2.GraphDef(versions=step.graph.versions)
+    fed = {*step.feeds, *step.captures}
+    constants = {node.name: node for node in step.graph.node if node.op == "Const" and not node.input}
+    for side, graph in sides.items():
+        shared = {name: f"{_SHARED}/{name}" for name in fed}
+        if side != FLOAT32:
+            same = [node.name for node in graph.node if node.name in constants and node == constants[node.name]]
+            shared.update((name, f"{FLOAT32}/{name}") for name in same)
+        functions = {
+            function.signature.name: f"{side}__{function.signature.name}" for function in graph.library.function
+        }
+        _add_functions(joint, graph, functions)
+        for node in graph.node:
+            if node.name in shared and (side != FLOAT32 or node.name not in fed):
+                continue
+            added = joint.node.add()
+            added.CopyFrom(node)
+            added.name = shared.get(node.name, f"{side}/{node.name}")
+            added.input[:] = [_renamed(text, side, shared) for text in node.input]
+            if node.name in step.variables:
+                _make_variable(added, step.variables[node.name])
+            _rename_in(added, side, functions)
+    make_stateless(joint)
+    return joint
+
+
+def tensor_name(side: str, name: str, step: FlatStep) -> str:
+    """The name of one of the step's tensors in the joint graph."""
+    return f"{feed_name(side, name.partition(':')[0], step)}:{name.partition(':')[2] or '0'}"
+
+
+def feed_name(side: str, node: str, step: FlatStep) -> str:
+    """The name of one of the step's nodes in the joint graph, unless it is a constant."""
+    is_shared = node in step.feeds or node in step.captures
+    return f"{_SHARED if is_shared else side}/{node}"
+
+
+def _renamed(text: str, side: str, shared: Mapping[str, str]) -> str:
+    mark = "^" if text.startswith("^") else ""
+    node, colon, port = text.removeprefix("^").partition(":")
+    return f"{mark}{shared.get(node, f'{side}/{node}')}{colon}{port}"
+
+
+def _make_variable(node: Any, variable: Variable) -> None:
+    """Turns the placeholder of a handle into a variable; a reference variable's node is one already."""
+    if variable.is_reference:
+        node.attr["shared_name"].s = node.name.encode()
+        return
+    node.op = "VarHandleOp"
+    node.attr.clear()
+    node.attr["dtype"].type = variable.data_type
+    for size in variable.value.shape:
+        node.attr["shape"].shape.dim.add().size = size
+    node.attr["shape"].shape.SetInParent()
+    node.attr["shared_name"].s = node.name.encode()
+
+
+def _add_functions(joint: Any, graph: Any, functions: Mapping[str, str]) -> None:
+    for function in graph.library.function:
+        added = joint.library.function.add()
+        added.CopyFrom(function)
+        added.signature.name = functions[function.signature.name]
+        for node in added.node_def:
+            _rename_functions(node, functions)
+    for gradient in graph.library.gradient:
+        joint.library.gradient.add(
+            function_name=functions.get(gradient.function_name, gradient.function_name),
+            gradient_func=functions.get(gradient.gradient_func, gradient.gradient_func),
+        )
+
+
+def _rename_in(node: Any, side: str, functions: Mapping[str, str]) -> None:
+    """Renames the nodes, frames and functions that a node's attributes refer to."""
+    node.attr.pop("_class", None)  # with which nodes it wants to be placed
+    if "frame_name" in node.attr:
+        node.attr["frame_name"].s = f"{side}/".encode() + node.attr["frame_name"].s
+    _rename_functions(node, functions)
+
+
+def _rename_functions(node: Any, functions: Mapping[str, str]) -> None:
+    for value in node.attr.values():
+        for called in (value.func, *value.list.func) if value.HasField("func") else value.list.func:
+            called.name = functions.get(called.name, called.name)
+    if node.op in functions:
+        node.op = functions[node.op]
+
+
+_CHANGES = np.array([1 - 2.0**-23, 1 + 2.0**-23], np.float32)  #: factors that change a number's last bit, down and up
+_AT_ONCE = 2**25  #: bytes of disturbed variables that are set at once
+
+
+class JointGraph:
+    """Several versions of a step in one graph, with a session that feeds them and sets their variables.
+
+    Args:
+        step: the step.
+        flat: its graph.
+        sides: for each side its GraphDef; float32 first.
+        compiled: names of the tensors that are wanted, where XLA is to compile the only side; then no other ones are
+            there.
+    """
+
+    def __init__(self, step: Step, flat: FlatStep, sides: dict[str, Any], compiled: Sequence[str] = ()) -> None:
+        import tensorflow as tf
+
+        self._step, self._flat, self._sides = step, flat, list(sides)
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            joint = join(flat, sides)
+            names = [f"{side}/{name}" for side in sides for name in flat.effects]
+            self._compiled: dict[str, Any] = {}
+            if compiled:
+                inputs = [feed_name(FLOAT32, node, flat) for node in (*flat.feeds, *flat.captures, *flat.variables)]
+                results = [tensor_name(FLOAT32, name, flat) for name in compiled]
+                self._compiled = dict(zip(results, import_compiled(joint, inputs, results, names), strict=True))
+            else:
+                tf.import_graph_def(joint, name="")
+            self._starts: dict[str, Any] = {}
+            self._resets: dict[str, list[Any]] = {}
+            for node, variable in flat.variables.items():
+                start = tf.compat.v1.placeholder(tf.as_dtype(variable.data_type), variable.value.shape)
+                places = [self.tensor(side, node) for side in sides]
+                self._starts[node] = start
+                self._resets[node] = (
+                    [tf.raw_ops.Assign(ref=place, value=start).op for place in places]
+                    if variable.is_reference
+                    else [tf.raw_ops.AssignVariableOp(resource=place, value=start) for place in places]
+                )
+        self._effects = [] if compiled else [self.graph.get_operation_by_name(name) for name in names]
+        self._keeps_state = bool(keeping_state(joint))
+        self._session: Any = None  # made by a run
+        self._writes = bool(written(flat, of_all=True))
+        self._held: bool | None = None  # whether the variables hold disturbed values; None if unknown
+
+    def close(self) -> None:
+        """Frees the session's memory; the next run creates another. Idempotent."""
+        if self._session is not None:
+            self._session.close()
+        self._session, self._held = None, None
+
+    def tensor(self, side: str, name: str) -> Any:
+        """A tensor of the step, in one version."""
+        full_name = tensor_name(side, name, self._flat)
+        return self._compiled[full_name] if full_name in self._compiled else self.graph.get_tensor_by_name(full_name)
+
+    def fetch(
+        self, wanted: Any, number: int, scale: float, *, is_disturbed: bool = False, is_alone: bool = False
+    ) -> Any:
+        """Runs a batch from the variables' initial values.
+
+        Args:
+            wanted: what to fetch.
+            number: of the batch.
+            scale: of the loss, where the step is scaled.
+            is_disturbed: whether inputs and variables differ in their last bit.
+            is_alone: whether only the fetched tensors are computed: then variables that they do not depend on, such as
+                an optimizer's, are not even set.
+
+        Raises:
+            GraphError: TensorFlow cannot run the step with this batch.
+        """
+        import tensorflow as tf
+
+        change = disturbed if is_disturbed else lambda value: value
+        if self._keeps_state:
+            self.close()
+        if self._session is None:
+            self._session = new_session(self.graph)
+        try:
+            if self._writes or self._held is not is_disturbed:
+                chosen = self._variables_behind(wanted) if is_alone else list(self._flat.variables)
+                for part in self._parts(chosen):
+                    start = {self._starts[node]: change(self._flat.variables[node].value) for node in part}
+                    self._session.run([self._resets[node] for node in part], start)
+                self._held = is_disturbed if not is_alone else None
+            effects = [] if is_alone else self._effects
+            return self._session.run((wanted, effects), self._feed(number, scale, change))[0]
+        except tf.errors.OpError as error:
+            raise GraphError(
+                f"a batch cannot be run ({_why(error.message)})",
+                where="compare(batches)",
+                fix="Call the step with this batch, in float32, to see whether it runs at all",
+            ) from error
+
+    def read(self, wanted: Any) -> Any:
+        """Fetches tensors that depend on variables only, such as their values after a batch."""
+        return self._session.run(wanted)
+
+    def _parts(self, chosen: Sequence[str]) -> list[list[str]]:
+        """Splits variables into groups whose disturbed copies fit into little memory."""
+        parts: list[list[str]] = [[]]
+        waiting = 0
+        for node in chosen:
+            waiting += self._flat.variables[node].value.nbytes
+            if waiting > _AT_ONCE and parts[-1]:
+                parts.append([])
+                waiting = self._flat.variables[node].value.nbytes
+            parts[-1].append(node)
+        return parts
+
+    def _variables_behind(self, wanted: Any) -> list[str]:
+        """The variables that some tensors depend on, by values or by control edges, in any version."""
+        import tensorflow as tf
+
+        waiting = [tensor.op for tensor in tf.nest.flatten(wanted)]
+        found = set(waiting)
+        while waiting:
+            operation = waiting.pop()
+            fresh = {*(tensor.op for tensor in operation.inputs), *operation.control_inputs} - found
+            found |= fresh
+            waiting += fresh
+        names = {operation.name for operation in found}
+        return [node for node in self._flat.variables if any(f"{side}/{node}" in names for side in self._sides)]
+
+    def _feed(self, number: int, scale: float, change: Any) -> dict[str, Any]:
+        values = [*self._step.batches[number], *([np.float32(scale)] if self._step.is_scaled else [])]
+        given = {**dict(zip(self._flat.feeds, values, strict=True)), **self._flat.captures}
+        names = {node: f"{feed_name(FLOAT32, node, self._flat)}:0" for node in given}
+        return {names[node]: change(value) if value.ndim else value for node, value in given.items()}
+
+
+def _why(message: str) -> str:
+    """TensorFlow's message, without the frame that it puts around errors in graphs."""
+    message = message.removeprefix("Graph execution error:")
+    _, framed, said = message.rpartition("\nNode:")  # its name, and then what happened
+    lines = [line for line in said.splitlines()[bool(framed) :] if line.strip()]
+    return (lines or [message])[0].strip().rstrip(".")
+
+
+def new_session(graph: Any) -> Any:
+    """A session that does not optimize its graph."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import config_pb2
+
+    config = config_pb2.ConfigProto(allow_soft_placement=True)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
+    return tf.compat.v1.Session(graph=graph, config=config)
+
+
+def written(flat: FlatStep, *, of_all: bool = False) -> list[str]:
+    """The float32 variables, or all of them, that have readers other than plain reads."""
+    from tensorflow.python.framework import op_def_registry
+
+    def may_write(op: str, place: int, text: str) -> bool:
+        """Whether an op may write the variable that it reads; one of TF1's only through an input that takes it."""
+        if text not in flat.variables or not flat.variables[text].is_reference:
+            return True
+        arguments = getattr(op_def_registry.get(op), "input_arg", ())
+        return place < len(arguments) and bool(arguments[place].is_ref)
+
+    used = {
+        text.partition(":")[0]
+        for node in flat.graph.node
+        if node.op not in VARIABLE_READERS
+        for place, text in enumerate(node.input)
+        if may_write(node.op, place, text)
+    }
+    return [
+        node for node, kept in flat.variables.items() if node in used and (of_all or kept.value.dtype == np.float32)
+    ]
+
+
+def disturbed(value: np.ndarray) -> np.ndarray:
+    """The same numbers with the last bit of each float32 changed, up or down; whole numbers, such as masks, stay."""
+    if value.dtype != np.float32:
+        return value
+    random = np.frombuffer(np.random.default_rng(value.size).bytes(-(-value.size // 8)), np.uint8)
+    is_up = np.unpackbits(random, count=value.size).reshape(value.shape)
+    changed = np.multiply(value, _CHANGES[is_up], out=np.empty_like(value))
+    np.copyto(changed, value, where=value == np.rint(value))
+    found: np.ndarray = aligned(changed)
+    return found
+
+
+def output_names(step: Step, flat: FlatStep) -> list[tuple[str, str]]:
+    """Kind and name of each floating-point result, and of each floating-point variable that the step writes."""
+    results = [step.results[number] for number in step.floats]
+    return [*results, *((UPDATE, flat.variables[node].name) for node in written(flat))]
+
+
+class RunnableStep:
+    """One version of a step, in a graph and a session of its own.
+
+    Args:
+        step: the step.
+        flat: its graph.
+        graph: the version's GraphDef.
+        is_compiled: whether XLA compiles it.
+    """
+
+    def __init__(self, step: Step, flat: FlatStep, graph: Any, *, is_compiled: bool = False) -> None:
+        import tensorflow as tf
+
+        self._flat = flat
+        results = [flat.results[number] for number in step.floats]
+        self._joint = JointGraph(step, flat, {FLOAT32: graph}, results if is_compiled else ())
+        self._results = [self._joint.tensor(FLOAT32, name) for name in results]
+        changes = {} if is_compiled else _changes(flat)
+        self._changed = [node for node in written(flat) if node in changes]
+        self._written = [node for node in written(flat) if node not in changes]
+        self._order = [[*self._changed, *self._written].index(node) for node in written(flat)]
+        with self._joint.graph.as_default():
+            places = [self._joint.tensor(FLOAT32, node) for node in self._written]
+            self._variables = [
+                tf.raw_ops.ReadVariableOp(resource=place, dtype=tf.float32)
+                if place.dtype == tf.resource
+                else tf.identity(place)
+                for place in places
+            ]
+            for node in self._changed:
+                name, place = changes[node]
+                operation = self._joint.graph.get_operation_by_name(f"{FLOAT32}/{name}")
+                self._results.append(tf.cast(operation.inputs[place], tf.float32))
+
+    def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
+        """The outputs, in the order of :func:`output_names`; arguments as for :meth:`JointGraph.fetch`."""
+        results = self._joint.fetch(self._results, number, scale, is_disturbed=is_disturbed)
+        change = disturbed if is_disturbed else lambda value: value
+        after = zip(self._written, self._joint.read(self._variables), strict=True)
+        count = len(results) - len(self._changed)
+        updates = [*results[count:], *(value - change(self._flat.variables[node].value) for node, value in after)]
+        return [*results[:count], *(updates[place] for place in self._order)]
+
+    def close(self) -> None:
+        """Frees the session's memory; the next run creates another. Idempotent."""
+        self._joint.close()
+
+
+def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
+    """For each variable that is written once: the node that changes it, and which input of it is the change.
+
+    That is a gradient, perhaps times a rate: where the rate is 1e-9, nothing of it is seen in the variable. Behind
+    branches and in loops a tensor cannot be fetched, so there variables are compared.
+    """
+    from tensorflow.python.framework import op_def_registry
+
+    nodes = {node.name: node for node in flat.graph.node}
+    if any(node.op in BEGINNINGS for node in flat.graph.node):
+        return {}
+    writes: dict[str, list[Any]] = {}
+    for node in flat.graph.node:
+        first = node.input[0].partition(":")[0] if node.input else ""
+        if first in flat.variables and node.op not in VARIABLE_READERS:
+            writes.setdefault(first, []).append(node)
+    found = {}
+    for variable, (write, *others) in writes.items():
+        if write.op in WHOLE_WRITES:  # variable.assign(variable - change)
+            write = nodes[write.input[1].partition(":")[0]]
+            before = nodes.get(write.input[0].partition(":")[0]) if write.op in UPDATED_BY else None
+            reads = before is not None and [*before.input[:1]] == [variable]
+            place = 1 if reads else None
+        else:
+            arguments = getattr(op_def_registry.get(write.op), "input_arg", ())
+            names = [argument.name for argument in arguments]
+            place = next((names.index(name) for name in ("grad", "delta", "value") if name in names), None)
+        if place is not None and not others:
+            found[variable] = write.name, place
+    return found
+
+
+def import_compiled(graph: Any, inputs: Sequence[str], results: Sequence[str], effects: Sequence[str]) -> list[Any]:
+    """Imports a GraphDef into the present graph; all but its inputs becomes one call, which XLA compiles.
+
+    XLA computes other numbers than TensorFlow's kernels: it leaves out a rounding to 16 bit where what follows is
+    float32 again, and on CPUs computes 16-bit sums in float32. What it gives in 16 bit is compared with what it gives
+    in float32.
+
+    Args:
+        graph: the GraphDef.
+        inputs: names of its placeholders and variables' handles, which keep their names.
+        results: names of the tensors that are wanted.
+        effects: names of the nodes that must run besides.
+
+    Returns:
+        The tensors that are wanted. XLA compiles the call as it runs; what it cannot compile is an error then.
+    """
+    import tensorflow as tf
+
+    parts = [tf.compat.v1.GraphDef(versions=graph.versions, library=graph.library) for _ in range(2)]
+    outer, needless = frozenset(inputs), {f"^{name}" for name in inputs}
+    for node in graph.node:
+        added = parts[node.name in outer].node.add()
+        added.CopyFrom(node)
+        added.input[:] = [text for text in node.input if text not in needless]
+    body, outside = parts
+    names = [f"{name}:0" for name in inputs]
+    given = tf.import_graph_def(outside, return_elements=names, name="")
+    computed = [name for name in results if name not in names]
+
+    def step(*arguments: Any) -> list[Any]:
+        of_name = dict(zip(names, arguments, strict=True))
+        found = tf.import_graph_def(body, of_name, [*computed, *effects], name="")
+        of_name |= zip(computed, found, strict=False)
+        with tf.control_dependencies(found[len(computed) :]):
+            return [tf.identity(of_name[name]) for name in results]
+
+    return list(tf.function(step, jit_compile=True, autograph=False)(*given))

@@ -1,0 +1,280 @@
+"""Measures single nodes: which ones, and a second run of each one's op: in 16 bit, on exact inputs.
+
+The *accumulated error* of a node is its error in the run. Its *local error* is what the node alone adds: its op runs in
+the types of the rewrite, on float32's values as inputs, rounded to 16 bit where the rewrite has them in 16 bit. So a
+float32 sum of 16-bit values has a local error too, that of the rounding.
+
+Nodes are those of the flat graph that run exactly once a step. Values inside a loop belong to an iteration, and those
+of a branch may not exist, so neither can be passed to a reduction outside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import graphlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from amp_tf.oplists.table import RESHAPING, WAYS_OUT
+from amp_tf.precision import Precision
+from amp_tf.tools.comparing import verdicts
+from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep, Step
+from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph
+from amp_tf.tools.comparing.verdicts import Statistics
+from amp_tf.tools.progress import Progress
+
+_AT_ONCE = 150  # nodes per run: with all in one run, tensors waiting for their reductions would fill the memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """A node to measure.
+
+    Attributes:
+        name, op: the node.
+        is_f16: whether its result is 16 bit.
+        rounded: the sources of its 16-bit inputs.
+        truth, value: its result in float32 and under amp_tf.
+        local: its result in 16 bit on exact inputs; ``None`` where its op cannot be run a second time.
+        inputs: its inputs in float32.
+    """
+
+    name: str
+    op: str
+    is_f16: bool
+    rounded: tuple[str, ...]
+    truth: Any
+    value: Any
+    local: Any
+    inputs: tuple[Any, ...]
+
+
+def probe(step: FlatStep, rewritten: Any, graph: Any, wanted: str | None) -> list[Probe]:
+    """The probes, sources before readers: nodes that are 16 bit, read 16 bit, or are named by the user.
+
+    Args:
+        step: the step.
+        rewritten: the GraphDef as amp_tf rewrites it.
+        graph: the ``tf.Graph`` with both; the second runs of ops are added to it.
+        wanted: a regular expression for names of further nodes.
+    """
+    before = {node.name for node in step.graph.node}
+    after = {node.name for node in rewritten.node}
+    ends = {text.partition(":")[0] for text in step.results}
+    names = (name for name in nodes_run_once(step.graph) if name in after and name not in ends)
+    found = (
+        _probe(name, before, graph, bool(wanted and re.search(wanted, name)))
+        for name in names
+        if not name.startswith(f"{OWN_SCOPE}/")
+    )
+    return [each for each in found if each is not None]
+
+
+def _probe(name: str, before: set[str], graph: Any, is_wanted: bool) -> Probe | None:
+    try:
+        exact, op = (graph.get_operation_by_name(f"{side}/{name}") for side in (FLOAT32, AMP))
+    except KeyError:  # a constant, which both sides share
+        return None
+    if not op.outputs or exact.type != op.type or len(exact.inputs) != len(op.inputs):
+        return None  # folding made another op of it
+    dtype = exact.outputs[0].dtype
+    if not dtype.is_floating or dtype.size != 4 or _is_reference(exact.outputs[0]):
+        return None
+    if [_origin(tensor, before) for tensor in exact.inputs] != [_origin(tensor, before) for tensor in op.inputs]:
+        return None  # folding or lifting gave it other values
+    sources = [_source(tensor, before) for tensor in op.inputs]
+    f16 = (source for source in sources if source.dtype.is_floating and source.dtype.size == 2)
+    rounded = tuple(dict.fromkeys(source.op.name.removeprefix(f"{AMP}/") for source in f16))
+    is_f16, is_way_out = op.outputs[0].dtype.size == 2, op.type.endswith(tuple(WAYS_OUT))
+    if not (is_f16 or rounded or is_wanted):
+        return None
+    return Probe(
+        name=name,
+        op=op.type,
+        is_f16=is_f16,
+        rounded=rounded,
+        truth=exact.outputs[0],
+        value=op.outputs[0],
+        local=_again(name, exact, op, sources, graph) if (is_f16 or rounded) and not is_way_out else None,
+        inputs=() if is_way_out else tuple(tensor for tensor in exact.inputs if tensor.dtype.is_floating),
+    )
+
+
+def _source(tensor: Any, before: set[str]) -> Any:
+    """The tensor before the rewrite cast it."""
+    while tensor.op.type == "Cast" and _name(tensor.op.name) not in before:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _origin(tensor: Any, before: set[str]) -> str:
+    """The tensor of the step from which a tensor has its values, whatever its shape, by name."""
+    while (tensor := _source(tensor, before)).op.type in RESHAPING:
+        tensor = tensor.op.inputs[0]
+    return _name(tensor.name)
+
+
+def _name(name: str) -> str:
+    """The name in the step of a node or tensor of one side."""
+    return name.removeprefix(f"{AMP}/").removeprefix(f"{FLOAT32}/")
+
+
+def _is_reference(tensor: Any) -> bool:
+    """Whether a tensor is a reference variable of TF1's."""
+    return bool(tensor.dtype != tensor.dtype.base_dtype)
+
+
+def _again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -> Any:
+    """Runs the op a second time, in the rewritten types, on float32's values."""
+    import tensorflow as tf
+
+    if op.op_def.is_stateful or any(tensor.dtype in (tf.resource, tf.variant) for tensor in op.inputs):
+        return None
+    if any(map(_is_reference, op.inputs)) and op.op_def.input_arg[0].is_ref:
+        return None
+    with graph.as_default():
+        triples = zip(exact.inputs, op.inputs, sources, strict=True)
+        inputs = [
+            tf.cast(tf.cast(truth, source.dtype), tensor.dtype) if truth.dtype.is_floating else truth
+            for truth, tensor, source in triples
+        ]
+        given = op.node_def.attr  # parsed at each access
+        attributes = {key: given[key] for key in given if not key.startswith("_")}
+        types = [tensor.dtype for tensor in op.outputs]
+        return graph.create_op(op.type, inputs, types, name=f"local/{name}", attrs=attributes).outputs[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeMeasurement:
+    """The measurements at one node.
+
+    Attributes:
+        probe: the node.
+        accumulated: its result in the run against float32's.
+        local: its result in 16 bit on exact inputs against float32's; ``None`` where it has none.
+        largest_input: the largest size of a number of its inputs in float32.
+    """
+
+    probe: Probe
+    accumulated: Statistics
+    local: Statistics | None
+    largest_input: float
+
+
+def measure_nodes(
+    step: Step,
+    flat: FlatStep,
+    rewritten: Any,
+    precision: Precision,
+    number: int,
+    scale: float,
+    wanted: str | None,
+    progress: Progress,
+) -> list[NodeMeasurement]:
+    """Measures each node in one batch; sources come before readers.
+
+    Args:
+        step, flat: the step.
+        rewritten: the GraphDef as amp_tf rewrites it.
+        precision: the 16-bit type.
+        number: of the batch.
+        scale: of the loss, where the step is scaled.
+        wanted: a regular expression for further nodes to measure.
+        progress: called with what is being done.
+    """
+    import tensorflow as tf
+
+    progress("looking at each node: building the graph")
+    joint = JointGraph(step, flat, {FLOAT32: flat.graph, AMP: rewritten})
+    found: list[Any] = []
+    sizes: dict[str, float] = {}
+    with joint.graph.as_default():
+        probes = probe(flat, rewritten, joint.graph, wanted)
+        quick = _rows(probes, verdicts.Calls(joint.graph, verdicts.quick_row, precision.smallest))
+        known = {each.truth.name for each in probes}  # whose own rows have their largest sizes
+        values = {tensor.name: tf.cast(tensor, tf.float32) for each in probes for tensor in each.inputs}
+        inputs = {
+            name: tf.maximum(tf.reduce_max(value), -tf.reduce_min(value))
+            for name, value in values.items()
+            if name not in known
+        }
+    for start in range(0, len(probes), _AT_ONCE):
+        progress(f"looking at {len(probes)} nodes, from number {start + 1} on")
+        part = slice(start, start + _AT_ONCE)
+        read = {tensor.name for each in probes[part] for tensor in each.inputs} & (inputs.keys() - sizes.keys())
+        rows, more = joint.fetch((quick[part], {name: inputs[name] for name in read}), number, scale, is_alone=True)
+        found += rows
+        sizes.update(more)
+        joint.close()  # a session keeps a graph for each set of nodes that was run
+    odd = [place for place, rows in enumerate(found) if not all(map(verdicts.is_enough, rows))]
+    thorough: dict[int, Any] = {}
+    if odd:
+        progress(f"looking at {len(odd)} nodes again, whose numbers are infinite, or very large or small")
+        calls = verdicts.Calls(joint.graph, verdicts.thorough_row, precision.smallest)
+        again = joint.fetch(_rows([probes[place] for place in odd], calls), number, scale, is_alone=True)
+        thorough = dict(zip(odd, again, strict=True))
+    joint.close()
+    measured: list[tuple[Probe, Any]] = []
+    for place, (each, rows) in enumerate(zip(probes, found, strict=True)):
+        settled = thorough[place] if place in thorough else [verdicts.settled(row) for row in rows]
+        measured.append((each, settled))
+        sizes[each.truth.name] = settled[0][verdicts.LARGEST]
+    return [
+        NodeMeasurement(
+            probe=dataclasses.replace(each, truth=None, value=None, local=None, inputs=()),  # trials need its memory
+            accumulated=Statistics.of(rows[:1]),
+            local=None if each.local is None else Statistics.of(rows[1:2]),
+            largest_input=float(max((sizes[tensor.name] for tensor in each.inputs), default=0.0)),
+        )
+        for each, rows in measured
+    ]
+
+
+def _rows(probes: Sequence[Probe], calls: verdicts.Calls) -> list[Any]:
+    """For each node the row of its result in the run and, if it has one, that of its result on exact inputs."""
+    return [calls.measure([each.value, *([] if each.local is None else [each.local])], each.truth) for each in probes]
+
+
+_Taken = frozenset[tuple[str, str]]  # (the condition's tensor, the port of the Switch) of each branch around a node
+
+
+def nodes_run_once(graph: Any) -> list[str]:
+    """The nodes that run exactly once, sources before readers, by name."""
+    nodes = {node.name: node for node in graph.node}
+    sources = {name: [_node_of(text) for text in node.input] for name, node in nodes.items()}
+    for name, node in nodes.items():
+        if node.op.endswith("Merge"):  # the edge back into a loop would make a cycle
+            sources[name] = [source for source in sources[name] if not nodes[source].op.endswith("NextIteration")]
+    depth: dict[str, int] = {}
+    taken: dict[str, _Taken] = {}
+    order = list(graphlib.TopologicalSorter(sources).static_order())
+    for name in order:
+        node = nodes[name]
+        around = max((depth[source] - nodes[source].op.endswith("Exit") for source in sources[name]), default=0)
+        depth[name] = around + node.op.endswith("Enter")
+        of_inputs = [_taken_by(text, nodes, depth, taken) for text in node.input if _node_of(text) in taken]
+        is_merge = node.op.endswith("Merge")
+        taken[name] = (
+            (frozenset.intersection if is_merge else frozenset.union)(*of_inputs) if of_inputs else frozenset()
+        )
+    return [
+        name
+        for name in order
+        if not taken[name]
+        and depth[name] - nodes[name].op.endswith("Exit") <= 0
+        and not nodes[name].op.endswith("Switch")  # one result of it does not exist
+    ]
+
+
+def _taken_by(text: str, nodes: Any, depth: dict[str, int], taken: dict[str, _Taken]) -> _Taken:
+    """The branches that an input of a node is in."""
+    source = _node_of(text)
+    node = nodes[source]
+    if not node.op.endswith("Switch") or depth[source] > 0:
+        return taken[source]
+    return taken[source] | {(node.input[1], text.partition(":")[2] or "0")}
+
+
+def _node_of(text: str) -> str:
+    return text.removeprefix("^").partition(":")[0]

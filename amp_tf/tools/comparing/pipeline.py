@@ -1,0 +1,283 @@
+"""The comparison: trace, flatten, rewrite, join, run, judge, search; and what is to be said beside the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from amp_tf.config import AmpConfig
+from amp_tf.errors import ConfigError, GraphError
+from amp_tf.graph.layers import tell_unmatched
+from amp_tf.graph.names import whole_of
+from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
+from amp_tf.oplists.targets import resolve_target
+from amp_tf.precision import Precision
+from amp_tf.reporting import process
+from amp_tf.reporting.schema import NodeReport, RewriteReport
+from amp_tf.rewriting.fused_names import PRODUCTS, count_products, find_followers
+from amp_tf.rewriting.pipeline import RewriteResult
+from amp_tf.tools.comparing.comparison import Comparison, NodeError
+from amp_tf.tools.comparing.findings import Search, SearchResult
+from amp_tf.tools.comparing.nodes import NodeMeasurement, nodes_run_once
+from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
+from amp_tf.tools.comparing.verdicts import LIMIT, Patterns, has_truth, roundoff
+from amp_tf.tools.comparing.work import OutputMeasurement, Trials, Work, reference_conditions
+from amp_tf.tools.progress import Progress, silent
+
+_SHOWN = 3
+
+
+@reference_conditions()
+def compare(
+    model_or_function: Any,
+    batches: Iterable[Any],
+    config: AmpConfig | None = None,
+    *,
+    steps: int = 8,
+    nodes: str | None = None,
+    hardware: Hardware | None = None,
+    progress: Progress = silent,
+    notes: Sequence[str] = (),
+) -> Comparison:
+    """Finds where a model goes wrong in 16 bit, and what to set so that it does not.
+
+    One step is traced and run in float32 and as amp_tf rewrites it, with the same inputs, variables and seeds. The
+    batches with the largest errors, one of eight, are run again as the ideal mixed program (only products in 16 bit)
+    and in float32 with inputs that differ in their last bit, and judged; single nodes are measured in the worst batch.
+    The model's own variables are not changed. Nothing is compiled by XLA, and TF32 is off meanwhile. Interrupted by the
+    user (Ctrl-C), it returns what is known by then.
+
+    Args:
+        model_or_function: a compiled Keras model, whose loss and gradients are compared (in float16 with a loss scale);
+            any other Keras model, whose results are; or a ``tf.function``, a signature of a SavedModel or a callable,
+            whose results and whose updates of variables are.
+        batches: a list of batches: ``(x, y)`` or ``(x, y, sample_weight)`` for a compiled model; tuples of arguments,
+            mappings of named ones, or single arguments for functions.
+        config: what to convert; the environment's settings by default. Where they convert nothing on this machine,
+            what a GPU would run in float16 is compared.
+        steps: how many batches are run at most; each begins with the variables' present values.
+        nodes: a regular expression, searched in node names, for further nodes to measure; those that are or read 16 bit
+            always are.
+        hardware: the devices to rewrite for; this machine's CPU by default.
+        progress: called with a few words on what is being done, and with an empty text at the end.
+        notes: further notes for the result.
+
+    Raises:
+        ConfigError: an argument is not valid, there are no batches, or nothing would be converted.
+        GraphError: the step cannot be traced or run, or has no floating-point results and updates.
+    """
+    config, hardware, default = _choose_target(check_settings(config, steps, nodes), hardware)
+    name = name_of(model_or_function)
+    try:
+        progress("tracing the step")
+        with Work(*flat_step(model_or_function, batches, steps), hardware, progress) as work:
+            found = _answer(name, work, config, nodes)
+            return dataclasses.replace(found, notes=(*default, *notes, *found.notes))
+    finally:
+        progress("")
+
+
+def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comparison:
+    """Compares a traced step: rewrites it, judges its outputs, then measures nodes and searches for a remedy."""
+    if not work.names:
+        raise GraphError(
+            "it returns no floating-point numbers and writes no variables of them, so there is nothing to compare",
+            where=name,
+            fix="Return what you want compared: the loss, gradients, predictions",
+        )
+    result = work.rewritten(config)
+    if not result.report.precisions:
+        raise ConfigError(
+            f"nothing would be converted, so there is nothing to compare ({result.report.why_nothing})",
+            where=name,
+            fix="To see what 16 bit would do, name a precision, bfloat16 or float16: --precision bfloat16 on the "
+            'command line, amp_tf.AmpConfig(precision="bfloat16") in Python',
+        )
+    precision = result.report.precisions[0]
+    work.begin(precision, config.target)
+    measured, scale = work.measure(result.graph, f"float32 and {precision.value}")
+    if not any(one.size and one.nonfinite_truth < 1 for one in measured.pooled()):
+        raise GraphError(
+            "in float32 all outputs are empty, inf or nan, so there is nothing to compare",
+            where="compare(batches)",
+            fix="Pass batches with examples of which the step makes finite numbers",
+        )
+    yardstick = work.yardstick(measured, config, scale)
+    outputs = work.judge(measured, yardstick)
+    if not all(output.is_good for output in outputs) and not (measured.is_cut or yardstick.is_cut):
+        yardstick = work.in_any_batch(yardstick, config, scale)
+        outputs = work.judge(measured, yardstick)
+    is_healthy = all(output.is_good for output in outputs)
+    measurements: Sequence[NodeMeasurement] = ()
+    found = SearchResult(is_cut=True)
+    if not (measured.is_cut or yardstick.is_cut):
+        try:
+            measurements = work.measure_nodes(result.graph, yardstick.numbers[0], scale, nodes)
+            found = SearchResult()
+            if not is_healthy:
+                followers, trials = find_followers(work.flat.graph), Trials(work, config, yardstick)
+                search = Search(outputs, precision, tuple(config.force_f16), followers, trials)
+                found = search.find(measurements)
+        except KeyboardInterrupt:
+            found = SearchResult(is_cut=True)
+
+    def whole(patterns: Patterns) -> Patterns:  # the line replaces the current setting
+        return (*config.keep_float32, *patterns) if patterns else ()
+
+    kept = whole(found.patterns)
+    fixed = work.rewritten(dataclasses.replace(config, keep_float32=kept)) if kept else result
+    products = count_products(result.report)
+    return Comparison(
+        name=name,
+        precision=precision,
+        batches=len(measured.rows),
+        loss_scale=scale,
+        converted=result.report.converted,
+        total=result.report.total,
+        outputs=tuple(outputs),
+        nodes=tuple(_node_error(node, precision) for node in measurements),
+        findings=tuple(dataclasses.replace(one, patterns=whole(one.patterns)) for one in found.findings),
+        first_divergence=None if is_healthy else _first_divergence(measurements, precision),
+        patterns=kept,
+        mends=bool(kept),
+        trials=found.trials,
+        products=products,
+        products_kept=products - count_products(fixed.report),
+        is_cut=found.is_cut,
+        notes=(
+            *_nonfinite_notes(measurements, work.flat.graph, precision),
+            *notes_on_run(result.report, work.flat.graph, process.report(), precision),
+            *_notes(work, measured, result),
+        ),
+    )
+
+
+def _node_error(measured: NodeMeasurement, precision: Precision) -> NodeError:
+    return NodeError(
+        name=measured.probe.name,
+        op=measured.probe.op,
+        is_f16=measured.probe.is_f16,
+        accumulated=measured.accumulated.distance,
+        local=None if measured.local is None else measured.local.distance,
+        has_truth=all(
+            has_truth(found, precision) for found in (measured.accumulated, measured.local) if found is not None
+        ),
+        underflow=measured.accumulated.underflow,
+        largest=measured.accumulated.largest,
+        smallest=measured.accumulated.smallest,
+    )
+
+
+def _first_divergence(nodes: Sequence[NodeMeasurement], precision: Precision) -> NodeError | None:
+    """The first node whose error is much larger than one rounding."""
+    limit = LIMIT * roundoff(precision)
+    errors = (_node_error(measured, precision) for measured in nodes if measured.accumulated.distance > limit)
+    return next((error for error in errors if error.has_truth), None)
+
+
+def _notes(work: Work, measured: OutputMeasurement, result: RewriteResult) -> Iterator[str]:
+    has_loops = any(node.op == "Enter" for node in work.flat.graph.node)
+    if work.is_compiled:
+        yield "outputs are those of XLA (jit_compile), in both precisions; nodes were measured without it"
+    elif work.flat.is_compiled:
+        is_of_loops = "frames" in work.why_not_compiled
+        why = "it does not compile loops that were lowered" if is_of_loops else work.why_not_compiled
+        yield f"functions for XLA (jit_compile) were run without it: {why}"
+    if any(statistics.nonfinite_truth for statistics in measured.pooled()):
+        yield "some outputs are inf or nan in float32 already; those numbers are left out"
+    if result.report.unmatched:
+        names = (node.name for node in result.report.nodes)
+        yield f"no node's name matches {tell_unmatched(result.report.unmatched, names)}"
+    if has_loops:
+        yield "nodes inside of loops are not measured one by one, only the results of loops"
+
+
+def _choose_target(config: AmpConfig, hardware: Hardware | None) -> tuple[AmpConfig, Hardware, tuple[str, ...]]:
+    """The configuration and the devices to compare for; where ``auto`` converts nothing, float16 on a GPU, and a note.
+
+    Most people develop on a CPU without bfloat16 and train on a GPU. What they want to know is how the model fares
+    there, and that needs no GPU: the same nodes are converted, and rounding is the same.
+    """
+    hardware = Hardware.detect_cpu() if hardware is None else hardware
+    why = resolve_target(config, hardware).why_none
+    if not why:
+        return config, hardware, ()
+    note = f"compared in float16 for a GPU (precision float16, target gpu), because auto converts nothing here: {why}"
+    config = dataclasses.replace(config, precision="float16", target="gpu")
+    return config, dataclasses.replace(hardware, gpu_capabilities=(MIN_COMPUTE_CAPABILITY,)), (note,)
+
+
+def _nonfinite_notes(measured: Sequence[NodeMeasurement], graph: Any, precision: Precision) -> Iterator[str]:
+    """A sentence on the first nodes with inf or nan that float32 does not have, and where they disappear again.
+
+    A minimum, a mask or a division may hide them: outputs are then right, and a part of the model no longer learns.
+    Numerical debuggers (GPU-FPX, FPChecker) track such exceptions through a program; here they are tracked through the
+    nodes of a graph. Nodes without a measurement pass on what they read.
+    """
+    known = {one.probe.name: one for one in measured}
+    reads = {node.name: [text.lstrip("^").partition(":")[0] for text in node.input] for node in graph.node}
+    reached: set[str] = set()
+    begins: list[NodeMeasurement] = []
+    ends: list[NodeMeasurement] = []
+    for name in nodes_run_once(graph) if any(one.accumulated.nonfinite for one in measured) else ():
+        one, is_reached = known.get(name), not reached.isdisjoint(reads[name])
+        is_bad = is_reached if one is None else one.accumulated.nonfinite > 0
+        if is_bad:
+            reached.add(name)
+        if one is not None and is_bad != is_reached:
+            (begins if is_bad else ends).append(one)
+    if begins:
+        first = _named([f"{_of(one)}, {100 * one.accumulated.nonfinite:.3g}% of its numbers" for one in begins])
+        hidden = f"; hidden again behind {_named([_of(one) for one in ends])}" if ends else ""
+        yield f"inf or nan that float32 does not have first appears in {precision.value} at {first}{hidden}"
+
+
+def _of(one: NodeMeasurement) -> str:
+    return f"{one.probe.name} ({one.probe.op})"
+
+
+def _named(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return f"{'; '.join(texts[:_SHOWN])}{more}"
+
+
+def notes_on_run(compared: RewriteReport, graph: Any, run: RewriteReport, precision: Precision) -> Iterator[str]:
+    """A sentence if there are products that every graph of this process' own run has in another precision.
+
+    TensorFlow may hand over another graph in a run than the one that is compared: of another batch size, fused, or of a
+    function that calls the step. What is judged is then not quite what runs.
+
+    Args:
+        compared: the step as it is compared.
+        graph: the step's GraphDef.
+        run: what this process rewrote so far.
+        precision: the 16-bit type; graphs that were rewritten for another one are left out.
+    """
+    in_run: dict[str, list[NodeReport]] = {}
+    for rewritten in run.graphs:
+        for node in rewritten.nodes if rewritten.precision is precision else ():
+            if node.op in PRODUCTS:
+                in_run.setdefault(_last(node.name), []).append(node)
+    followers = find_followers(graph)
+    known, others = 0, []
+    for node in compared.nodes if in_run else ():
+        if node.op in PRODUCTS and not node.function:
+            names = (node.name, *followers.get(node.name, ()))
+            found = [other for name in names for other in in_run.get(_last(name), ()) if _is_within(name, other.name)]
+            known += bool(found)
+            if found and all(other.precision.is_f16 != node.precision.is_f16 for other in found):
+                others.append(f"{node.name} ({found[0].precision.value} there, {node.precision.value} here)")
+    if others:
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        named = ", ".join(others[:_SHOWN]) + more
+        yield f"the run of this process has {len(others)} of {known} products otherwise: {named}"
+
+
+def _last(name: str) -> str:
+    return whole_of(name).rpartition("/")[2]
+
+
+def _is_within(name: str, other: str) -> bool:
+    """Whether a node of the run is this one, in whatever function it was inlined into."""
+    return f"/{whole_of(other)}".endswith(f"/{name}")

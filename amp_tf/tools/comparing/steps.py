@@ -1,0 +1,234 @@
+"""Traces what a user wants to compare as one step with named results, and reads the batches to feed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from amp_tf.config import AmpConfig, check_config
+from amp_tf.errors import ConfigError, GraphError
+from amp_tf.tools.comparing.flattening import (
+    GRADIENT,
+    LOSS,
+    OWN_SCOPE,
+    RESULT,
+    FlatStep,
+    Step,
+    flatten,
+)
+from amp_tf.tools.comparing.sessions import SessionRuns
+from amp_tf.values import check_pattern
+
+_WHERE = "compare(batches)"
+_BATCHES = "Pass rows such as [(x, y), …], or a tf.data.Dataset"
+
+
+def check_settings(config: AmpConfig | None, steps: int, nodes: str | None = None) -> AmpConfig:
+    """Checks the arguments; returns the configuration, by default the environment's.
+
+    Raises:
+        ConfigError: an argument is not valid.
+    """
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ConfigError(f"{steps!r} is not a number of batches", where="compare(steps=…)", fix="Write 1 or more")
+    if nodes is not None:
+        check_pattern(nodes, where="compare(nodes=…)")
+    if config is None:
+        return AmpConfig.from_env()
+    return check_config(
+        config, where="compare(config)", fix='Write for instance amp_tf.AmpConfig(precision="bfloat16")'
+    )
+
+
+def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
+    """Traces a Keras model's step, or a function.
+
+    Args:
+        subject: a Keras model (compiled: loss and gradients; else its results), a ``tf.function``, a concrete
+            function, a signature of a SavedModel, or any callable.
+        batches: what to call it with: for a compiled model ``(x, y)`` or ``(x, y, sample_weight)``; for others a tuple
+            of arguments, a mapping of named ones, or the only argument.
+        limit: how many batches are used.
+
+    Returns:
+        The step, and the concrete function; it takes flat arguments, and the loss scale last where it is scaled.
+
+    Raises:
+        ConfigError: there are no batches, or they cannot be fed.
+        GraphError: the step cannot be traced with them.
+    """
+    import tensorflow as tf
+
+    if not callable(subject):
+        raise ConfigError(
+            f"expected a Keras model or a function, got {type(subject).__name__}",
+            where="compare(model_or_function)",
+            fix="Of a SavedModel pass a signature: tf.saved_model.load(folder).signatures['serving_default']",
+        )
+    is_training = hasattr(subject, "compute_loss") and getattr(subject, "optimizer", None) is not None
+    if isinstance(batches, (str, bytes, Mapping)) or not isinstance(batches, Iterable):
+        raise ConfigError(f"expected batches, got {type(batches).__name__}", where=_WHERE, fix=_BATCHES)
+    calls = [_as_call(batch, subject, is_training) for batch in itertools.islice(batches, limit)]
+    if not calls:
+        raise ConfigError("there are no batches", where=_WHERE, fix=_BATCHES)
+    rows = tuple(_leaves(call, calls[0]) for call in calls)
+    results: list[tuple[str, str]] = []
+    call_of = _training_step(subject) if is_training else _plain(subject)
+
+    def step(*leaves: Any) -> list[Any]:
+        scale = leaves[len(rows[0])] if is_training else None
+        arguments, named = tf.nest.pack_sequence_as(calls[0], list(leaves[: len(rows[0])]))
+        found = [(kind, name, _dense(value)) for kind, name, value in call_of(arguments, named, scale)]
+        results[:] = [(kind, name) for kind, name, value in found]
+        return [value for _, _, value in found]
+
+    specs = [_spec(values) for values in zip(*rows, strict=True)]
+    if is_training:
+        specs.append(tf.TensorSpec((), tf.float32, name="loss_scale"))
+    try:
+        function = tf.function(step).get_concrete_function(*specs)
+    except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
+        why = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
+        fix = "Call it once with the first batch to see the whole error; each batch is a tuple of its arguments"
+        raise GraphError(
+            f"the step cannot be traced with the batches ({why})", where=name_of(subject), fix=fix
+        ) from error
+    floats = tuple(number for number, result in enumerate(function.outputs) if result.dtype.is_floating)
+    is_compiled = bool(getattr(subject, "_jit_compile", None) or getattr(subject, "jit_compile", None))
+    return Step(tuple(results), floats, rows, is_training, is_compiled), function
+
+
+def _as_call(batch: Any, subject: Any, is_training: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of one call, by position and by name."""
+    if is_training:
+        if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
+            raise ConfigError(
+                "a batch of a compiled model is (x, y) or (x, y, sample_weight)", where=_WHERE, fix=_BATCHES
+            )
+        return tuple(batch), {}
+    if hasattr(subject, "layers") and hasattr(subject, "trainable_variables"):  # a model takes all inputs at once
+        return (batch[0] if isinstance(batch, (tuple, list)) else batch,), {}
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    return (tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)), {}
+
+
+def _leaves(call: Any, first: Any) -> tuple[np.ndarray, ...]:
+    """The arrays of a batch; it must have the structure of the first one."""
+    import tensorflow as tf
+
+    try:
+        tf.nest.assert_same_structure(first, call)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            "batches differ in structure from the first one", where=_WHERE, fix="Pass the same arguments in each batch"
+        ) from None
+    leaves = []
+    for leaf in tf.nest.flatten(call):
+        is_symbolic = isinstance(leaf, tf.Tensor) and not hasattr(leaf, "numpy")
+        array = None if is_symbolic or "KerasTensor" in type(leaf).__name__ else np.asarray(leaf)
+        if array is None or (array.dtype == object and not all(isinstance(item, (str, bytes)) for item in array.flat)):
+            raise ConfigError(
+                f"{leaf!r} has no values that can be fed", where=_WHERE, fix="Pass numpy arrays or eager tensors"
+            )
+        leaves.append(array.astype(np.float32) if isinstance(leaf, float) else array)
+    return tuple(leaves)
+
+
+def _spec(values: Sequence[np.ndarray]) -> Any:
+    """What all batches have in common: dimensions that differ are left open."""
+    import tensorflow as tf
+
+    shapes = {value.shape for value in values}
+    if len({len(shape) for shape in shapes}) > 1:
+        return tf.TensorSpec(None, values[0].dtype)
+    shape = [sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True)]
+    return tf.TensorSpec(shape, tf.string if values[0].dtype.kind in "OSU" else values[0].dtype)
+
+
+Results = Iterable[tuple[str, str, Any]]
+
+
+def _training_step(model: Any) -> Callable[..., Results]:
+    """Loss, gradients and predictions of a compiled Keras model; gradients are those of the scaled loss, unscaled."""
+    has_mode = getattr(model, "_call_has_training_arg", getattr(model, "_expects_training_arg", True))
+
+    def call(arguments: Sequence[Any], _: Any, scale: Any) -> Results:
+        import tensorflow as tf
+
+        x, y, weight = (*arguments, None)[:3]
+        with tf.GradientTape() as tape:
+            predictions = model(x, training=True) if has_mode else model(x)
+            loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=weight)
+            scaled = loss * tf.cast(scale, loss.dtype)
+        names = [getattr(variable, "path", variable.name) for variable in model.trainable_variables]
+        variables = [getattr(variable, "value", variable) for variable in model.trainable_variables]
+        if any(callable(variable) for variable in variables):  # tf_keras: a tf.Variable, whose value is a method
+            variables = model.trainable_variables
+        gradients = tape.gradient(scaled, variables)
+        with tf.name_scope(OWN_SCOPE):
+            unscaled = [g if g is None else _dense(g) / tf.cast(scale, g.dtype) for g in gradients]
+        return [
+            (LOSS, LOSS, loss),
+            *((GRADIENT, name, g) for name, g in zip(names, unscaled, strict=True) if g is not None),
+            *((RESULT, name or "prediction", value) for name, value in _named(predictions)),
+        ]
+
+    return call
+
+
+def _plain(function: Any) -> Callable[..., Results]:
+    """The results of a function, named by the structure that it returns."""
+    inner = getattr(function, "python_function", function)  # without jit_compile: XLA's nodes cannot be fetched
+
+    def call(arguments: Sequence[Any], named: Mapping[str, Any], _: Any) -> Results:
+        result = inner(*arguments, **named)
+        return [(RESULT, name or RESULT, value) for name, value in _named(result)]
+
+    return call
+
+
+def _named(structure: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The tensors of a structure, each with its path."""
+    if isinstance(structure, Mapping):
+        items: Iterable[tuple[Any, Any]] = structure.items()
+    elif isinstance(structure, (tuple, list)):
+        items = enumerate(structure)
+    else:
+        if structure is not None:
+            yield name, structure
+        return
+    for key, value in items:
+        yield from _named(value, f"{name}[{key}]" if isinstance(key, int) else f"{name}/{key}".lstrip("/"))
+
+
+def _dense(value: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(value)
+
+
+def name_of(subject: Any) -> str:
+    """The name of a model or function, for messages."""
+    name = getattr(subject, "name", None) or getattr(subject, "__name__", None) or type(subject).__name__
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, FlatStep]:
+    """The step of a subject, and its flat graph.
+
+    Args:
+        subject: a Keras model, a function, or a :class:`SessionRuns`.
+        batches: what to feed.
+        limit: how many batches are used.
+
+    Raises:
+        ConfigError, GraphError: as :func:`trace` and :func:`flatten`.
+    """
+    if isinstance(subject, SessionRuns):
+        return subject.flat_step(itertools.islice(batches, limit))
+    step, function = trace(subject, batches, limit)
+    return step, flatten(step, function)

@@ -1,0 +1,304 @@
+"""Judges outputs: they may not be much further from float32 than those of the ideal mixed program.
+
+The ideal mixed program computes its products in 16 bit and casts their results back at once; its error is inherent in
+multiplying in 16 bit. An output's error, relative in the L2 norm over the batches with the largest errors, is divided
+by the largest of three: the ideal program's error, the roundoff of the 16-bit type, and float32's own error on inputs
+that differ in their last bit. Above :data:`LIMIT`, something other than products loses accuracy. If the error over all
+batches is above :data:`LOST`, or numbers are not finite, the products themselves do.
+
+Reductions that measure how tensors differ: each yields a row of numbers, and no tensor leaves the graph.
+
+A value and its truth are both divided by the largest number of the truth before they are compared, so that no square
+leaves float32's range. Nonfinite numbers are counted, and left out of the sums. Most numbers are finite and of ordinary
+size: a quick row takes fewer passes over them, and says where a thorough one is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+
+from amp_tf.precision import Precision
+from amp_tf.tools.comparing.flattening import GRADIENT, LOSS, RESULT, UPDATE
+
+Patterns = tuple[str, ...]
+LIMIT = 4.0
+LOST = 0.5  #: half of the norm: one bit is right; for an update, half of the numbers do not move
+LOST_GRADIENT = 0.9  #: for a variable's gradient, which behind a normalization almost cancels
+NO_TRUTH = 0.01  #: if float32's own error is larger, there is nothing to compare with
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """One output of the step.
+
+    Attributes:
+        kind: ``"loss"``, ``"gradient"``, ``"result"``, or ``"update"`` (of a variable).
+        name: its name; for a gradient or an update, the variable's.
+        error: relative L2 error against float32, over the batches with the largest errors, one of eight; infinite where
+            it is not finite and float32 is.
+        ideal: that of the ideal mixed program.
+        noise: that of float32 with inputs that differ in their last bit.
+        ratio: ``error`` over the error that is allowed; 0 where float32 itself has less than two correct digits.
+        is_good: whether it is as right as 16 bit can be, and right enough to train with.
+    """
+
+    kind: Annotated[str, (LOSS, GRADIENT, RESULT, UPDATE)]
+    name: str
+    error: float
+    ideal: float
+    noise: float
+    ratio: float
+    is_good: bool
+
+
+def judge(
+    names: Sequence[tuple[str, str]],
+    found: Sequence[Statistics],
+    ideal: Sequence[Statistics],
+    noise: Sequence[Statistics],
+    everywhere: Sequence[Statistics],
+    precision: Precision,
+) -> list[Output]:
+    """The verdict on each output.
+
+    Args:
+        names: kind and name of each.
+        found: as amp_tf computes them, in the batches that are furthest off.
+        ideal: as the ideal mixed program does in these.
+        noise: as float32 does with inputs that differ in their last bit, in these.
+        everywhere: as amp_tf computes them, in all batches.
+        precision: the 16-bit type.
+    """
+    outputs = []
+    for (kind, name), one, ideally, noisy, every in zip(names, found, ideal, noise, everywhere, strict=True):
+        allowed = max(roundoff(precision), ideally.error, noisy.error)
+        ratio = one.distance / allowed if math.isfinite(allowed) else 1.0  # nothing can be worse than the ideal
+        if kind == UPDATE:  # Adam's first steps are signs, which may differ a lot, but must not be zero
+            is_lost = every.underflow > LOST
+        else:
+            is_lost = every.distance > (LOST_GRADIENT if kind == GRADIENT else LOST)
+        if noisy.distance > NO_TRUTH and not every.nonfinite:
+            ratio, is_lost = 0.0, False
+        is_good = ratio <= LIMIT and not is_lost and not every.nonfinite
+        outputs.append(Output(kind, name, one.distance, ideally.distance, noisy.distance, ratio, is_good))
+    return outputs
+
+
+def limit(output: Output, precision: Precision) -> float:
+    """The error up to which an output is good; infinite where float32 itself is not accurate to two digits."""
+    if output.noise > NO_TRUTH:
+        return math.inf
+    most = LIMIT * max(roundoff(precision), output.ideal, output.noise)
+    return most if output.kind == UPDATE else min(most, LOST_GRADIENT if output.kind == GRADIENT else LOST)
+
+
+def roundoff(precision: Precision) -> float:
+    """The largest relative error of one rounding."""
+    return float(2.0**-precision.significant_bits)
+
+
+def has_truth(statistics: Statistics, precision: Precision) -> bool:
+    """Whether float32 has two correct digits of a node's result, judged by its error in 16 bit.
+
+    A result that cancels to nothing, such as the gradient of a key's bias in attention, is only rounding in float32
+    too. In 16 bit its error is larger by the ratio of the roundoffs; only cancellation makes errors that large.
+    """
+    times = roundoff(precision) / roundoff(Precision.FLOAT32)
+    return bool(statistics.nonfinite) or statistics.error <= NO_TRUTH * times
+
+
+def figure(value: float) -> str:
+    """A relative error as text."""
+    if not math.isfinite(value):
+        return "inf"
+    return f"{value:.2%}" if value >= 1e-4 or not value else f"{value:.0e}"
+
+
+def title(kind: str, name: str) -> str:
+    """The name of an output, for messages."""
+    return name if kind == name else f"{kind} {name}"
+
+
+_NORM, _OFF, LARGEST = 1, 2, 6  #: some columns of a row, in the order of Statistics.of
+_LARGEST_FLOAT16 = 65504.0
+_ORDINARY = (1e-10, 1e15)  # magnitudes of the largest number whose summed squares float32 can hold
+_SMALLEST_SEEN = 1e-37  # smaller float32 numbers are flushed to zero on CPUs and GPUs
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistics:
+    """How a value differs from its truth, over all batches.
+
+    Attributes:
+        size: numbers compared.
+        error: relative L2 error of the numbers that are finite in both; infinite where the truth is zero and the value
+            is not.
+        nonfinite: share of the numbers that are inf or nan and finite in the truth.
+        underflow: share of the numbers that are zero and, in the truth, not zero but too small for 16 bit.
+        nonfinite_truth: share that is inf or nan in the truth.
+        largest: the largest size of a number of the truth.
+        smallest: the smallest one that is not zero.
+    """
+
+    size: int
+    error: float
+    nonfinite: float
+    underflow: float
+    nonfinite_truth: float
+    largest: float
+    smallest: float
+
+    @classmethod
+    def of(cls, rows: Iterable[np.ndarray]) -> Statistics:
+        """What the rows of all batches say together."""
+        table = np.asarray(list(rows), np.float64)
+        size, truth, difference, nonfinite, tiny, bad, largest, smallest = table.T
+        scales = np.square(np.where(largest > 0, largest, 1.0))
+        total, off = float((truth * scales).sum()), float((difference * scales).sum())
+        count = max(float(size.sum()), 1.0)
+        return cls(
+            size=int(size.sum()),
+            error=float(np.sqrt(off / total)) if total else (float("inf") if off else 0.0),
+            nonfinite=float(nonfinite.sum()) / count,
+            underflow=float(tiny.sum()) / count,
+            nonfinite_truth=float(bad.sum()) / count,
+            largest=float(largest.max()),
+            smallest=float(smallest.min()),
+        )
+
+    @property
+    def distance(self) -> float:
+        """The error, infinite where numbers are not finite that should be."""
+        return float("inf") if self.nonfinite else self.error
+
+
+def quick_row(value: Any, truth: Any, smallest: float) -> Any:
+    """A tensor of one row that says how a value differs from its truth; :func:`is_enough` whether it may be believed.
+
+    Args:
+        value: a floating-point tensor.
+        truth: a float32 tensor of the same shape.
+        smallest: the smallest positive number of the 16-bit type; half of it is rounded to zero.
+    """
+    import tensorflow as tf
+
+    truth, value = tf.reshape(truth, [-1]), tf.reshape(tf.cast(value, tf.float32), [-1])
+    sizes, zero = tf.abs(truth), tf.constant(0.0)
+    tiny = _count_tiny(value, sizes, smallest) if smallest > _SMALLEST_SEEN else zero
+    sums = [2 * tf.nn.l2_loss(truth), 2 * tf.nn.l2_loss(value - truth)]
+    return tf.stack([_count_all(truth), *sums, zero, tiny, zero, *_extremes(sizes)])
+
+
+def is_enough(row: np.ndarray) -> bool:
+    """Whether all numbers behind a quick row are finite, and their squares too."""
+    is_ordinary = row[LARGEST] == 0 or _ORDINARY[0] < row[LARGEST] < _ORDINARY[1]
+    return bool(is_ordinary and np.isfinite(row[_NORM]) and np.isfinite(row[_OFF]))
+
+
+def settled(row: np.ndarray) -> np.ndarray:
+    """A quick row as a thorough one would be: its sums are those of numbers divided by the largest."""
+    found = row.astype(np.float64)
+    found[[_NORM, _OFF]] /= np.square(found[LARGEST]) or 1.0
+    return found
+
+
+def thorough_row(value: Any, truth: Any, smallest: float) -> Any:
+    """The row of any numbers, infinite and very large or small ones too; the arguments are a quick one's."""
+    import tensorflow as tf
+
+    truth, value = tf.reshape(truth, [-1]), tf.reshape(tf.cast(value, tf.float32), [-1])
+    zero = tf.zeros_like(truth)
+    is_good, is_true = tf.math.is_finite(value), tf.math.is_finite(truth)
+    sizes = tf.where(is_true, tf.abs(truth), zero)
+    largest, least = _extremes(sizes)
+    scale = tf.where(largest > 0, largest, 1.0)
+    difference = tf.where(tf.logical_and(is_good, is_true), value / scale - truth / scale, zero)
+    sums = [tf.reduce_sum(tf.square(sizes / scale)), tf.reduce_sum(tf.square(difference))]
+    nonfinite = _count(tf.logical_and(is_true, tf.logical_not(is_good)))
+    tiny, bad = _count_tiny(value, sizes, smallest), _count(tf.logical_not(is_true))
+    return tf.stack([_count_all(truth), *sums, nonfinite, tiny, bad, largest, least])
+
+
+def range_row(value: Any, _: Any, smallest: float) -> Any:
+    """A tensor of one row that says how a float32 value lies in float16's range.
+
+    Its columns: the count of numbers; of those above float16's largest, inf or nan; of those that would become zero;
+    the largest finite magnitude; the smallest magnitude that is not zero.
+
+    Args:
+        value: a tensor.
+        smallest: the smallest positive number of float16.
+    """
+    import tensorflow as tf
+
+    value = tf.reshape(value, [-1])
+    is_finite = tf.math.is_finite(value)
+    sizes = tf.where(is_finite, tf.abs(value), tf.zeros_like(value))
+    over = _count(tf.logical_or(tf.logical_not(is_finite), sizes > _LARGEST_FLOAT16))
+    under = _count(tf.logical_and(sizes > 0, sizes <= smallest / 2))
+    return tf.stack([_count_all(value), over, under, *_extremes(sizes)])
+
+
+class Calls:
+    """Rows as functions of a graph: each use is one node, so that graphs of thousands of rows are made in seconds.
+
+    Args:
+        graph: the ``tf.Graph``.
+        row_of: :func:`quick_row`, :func:`thorough_row` or :func:`range_row`.
+        smallest: as for these.
+    """
+
+    def __init__(self, graph: Any, row_of: Callable[[Any, Any, float], Any], smallest: float) -> None:
+        self._graph, self._row_of, self._smallest = graph, row_of, smallest
+        self._names: dict[tuple[Any, ...], str] = {}
+
+    def measure(self, values: Sequence[Any], truth: Any) -> Any:
+        """A tensor of a row for each value, shape (values, columns)."""
+        import tensorflow as tf
+
+        types = tuple(value.dtype for value in values)
+        if types not in self._names:
+
+            def of(truth: Any, *values: Any) -> Any:
+                return tf.stack([self._row_of(value, truth, self._smallest) for value in values])
+
+            specs = [tf.TensorSpec(None, dtype) for dtype in (tf.float32, *types)]
+            function = tf.function(of, autograph=False).get_concrete_function(*specs)
+            with self._graph.as_default():
+                function.add_to_graph(self._graph)
+            self._names[types] = str(function.function_def.signature.name)
+        # A node whose op is the function itself, which costs least to make and to prepare.
+        made = self._graph.create_op(self._names[types], [truth, *values], [tf.float32], name="instrument")
+        return made.outputs[0]
+
+
+def _extremes(sizes: Any) -> tuple[Any, Any]:
+    """The largest size and the smallest that is not zero; of none 0 and infinity."""
+    import tensorflow as tf
+
+    least = tf.reduce_min(tf.where(sizes > 0, sizes, np.inf))
+    return tf.maximum(tf.reduce_max(sizes), 0.0), tf.minimum(least, np.inf)
+
+
+def _count_tiny(value: Any, sizes: Any, smallest: float) -> Any:
+    import tensorflow as tf
+
+    is_small = tf.logical_and(sizes > 0, sizes <= smallest / 2)
+    return _count(tf.logical_and(tf.equal(value, 0.0), is_small))
+
+
+def _count(mask: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.reduce_sum(tf.cast(mask, tf.float32))
+
+
+def _count_all(value: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.cast(tf.size(value), tf.float32)

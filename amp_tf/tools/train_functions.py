@@ -1,0 +1,171 @@
+"""How Keras 3, tf_keras and ``tf.function`` train, as the tools meet it: train functions, their batches, and calls.
+
+Calls of a function become batches: tensors are fed, other arguments are those of the first call.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from amp_tf.hooks.patches import Patch, calling
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]  #: positional and named arguments
+_OWN_STEP = "the model's own train_step was run; its loss is multiplied by no loss scale here"
+
+
+def patch(library: str, wrap: Callable[[Any, Any, Callable[[], Any]], Any]) -> Patch:
+    """The patch that wraps the train functions which models make from now on.
+
+    Args:
+        library: ``"keras"`` or ``"tf_keras"``.
+        wrap: called with a model that has a new train function, the class that has the library's own ``train_step``,
+            and what makes the function once more; returns what takes the function's place.
+    """
+    owner = owner_of(importlib.import_module(library).Model)
+
+    def make_train_function(original: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+        before = model.train_function
+        result = original(model, *args, **kwargs)
+        if model.train_function is not before:
+
+            def again() -> Any:
+                kept = model.train_function
+                try:
+                    original(model, force=True)
+                    return model.train_function
+                finally:
+                    model.train_function = kept
+
+            model.train_function = wrap(model, owner, again)
+        return result if result is None else model.train_function  # tf_keras returns it, Keras does not
+
+    return owner, "make_train_function", calling(make_train_function)
+
+
+def owner_of(model: type) -> Any:
+    """The class that has the library's own ``make_train_function`` and ``train_step``."""
+    return next(base for base in model.__mro__ if "make_train_function" in vars(base))
+
+
+def steps_a_call(model: Any) -> int:
+    """How many batches one call of the train function takes."""
+    count = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None)
+    return 1 if count is None else int(count.numpy() if hasattr(count, "numpy") else count)
+
+
+def without_optionals(batch: Any) -> Any:
+    """A batch with ``None`` for the optionals by which Keras says that."""
+    import tensorflow as tf
+
+    return tf.nest.map_structure(lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch)
+
+
+def as_step(model: Any, taken: Sequence[Any], owner: Any) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
+    """The step of a model to compare, its batches, and the notes that go with the result."""
+    import tensorflow as tf
+
+    batches = [without_optionals(batch) for batch in taken]
+    are_labelled = all(  # (x, y) or (x, y, sample_weight)
+        isinstance(batch, tuple) and len(batch) in (2, 3) and batch[0] is not None and batch[1] is not None
+        for batch in batches
+    )
+    if type(model).train_step is owner.train_step and are_labelled:
+        return model, [tuple(part for part in batch if part is not None) for batch in batches], ()
+    step = tf.autograph.experimental.do_not_convert(model.train_step) if owner.__module__.startswith("keras") else None
+    calls: list[Call] = [((batch,), {}) for batch in batches]
+    return (*as_function(model.name, step or model.train_step, calls, jit_compile=model.jit_compile), (_OWN_STEP,))
+
+
+def as_function(
+    name: str, function: Callable[..., Any], calls: Sequence[Call], *, jit_compile: Any = None
+) -> tuple[Callable[..., Any], list[Any]]:
+    """A function that takes tensors only, and the tensors of each call.
+
+    Args:
+        name: the name for the function.
+        function: what was called.
+        calls: positional and named arguments, nests of tensors and other values, such as ``training=True``. Those
+            that differ from the first one in something else than tensors are left out.
+        jit_compile: whether XLA compiles it in the program.
+    """
+    import tensorflow as tf
+
+    first = tf.nest.flatten(calls[0])
+
+    def call_with(*tensors: Any) -> Any:
+        given = iter(tensors)
+        leaves = [next(given) if _is_fed(leaf) else leaf for leaf in first]
+        arguments, named = tf.nest.pack_sequence_as(calls[0], leaves)
+        return function(*arguments, **named)
+
+    def is_like_first(leaves: Sequence[Any]) -> bool:
+        return len(leaves) == len(first) and all(map(_are_alike, leaves, first))
+
+    call_with.__name__ = name
+    call_with.jit_compile = jit_compile  # type: ignore[attr-defined]
+    alike = [leaves for leaves in map(tf.nest.flatten, calls) if is_like_first(leaves)]
+    return call_with, [tuple(_copy(leaf) for leaf in leaves if _is_fed(leaf)) for leaves in alike]
+
+
+def kept(call: Call) -> Call:
+    """The call with copies of its tensors, because the program may overwrite them afterwards."""
+    import tensorflow as tf
+
+    args, kwargs = tf.nest.map_structure(lambda leaf: _copy(leaf) if _is_fed(leaf) else leaf, call)
+    return args, kwargs
+
+
+def _is_fed(leaf: Any) -> bool:
+    is_tensor = hasattr(leaf, "numpy") and not hasattr(leaf, "assign")  # variables are passed on as they are
+    return is_tensor or isinstance(leaf, (np.ndarray, np.generic))
+
+
+def _copy(leaf: Any) -> np.ndarray:
+    return np.array(leaf.numpy() if hasattr(leaf, "numpy") else leaf)
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Whether two arguments are both fed, or the same."""
+    if one is other or (_is_fed(one) and _is_fed(other)):
+        return True
+    is_plain = type(one) is type(other) and not hasattr(one, "assign") and not _is_fed(one)
+    return is_plain and bool(one == other)
+
+
+class Repeated:
+    """Stands for an iterator, also in a trace: returns the same element at each request; a loop over it has one round.
+
+    Args:
+        element: the element to return.
+    """
+
+    def __init__(self, element: Any) -> None:
+        self._element = element
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self._element,))
+
+    def __next__(self) -> Any:
+        return self._element
+
+    get_next = __next__
+
+    def get_next_as_optional(self) -> Any:
+        """The element as an Optional, which is what Keras asks for in a loop."""
+        import tensorflow as tf
+
+        return tf.experimental.Optional.from_value(self._element)
+
+
+def iterate(batches: Sequence[Any]) -> Any:
+    """An iterator over some batches."""
+    import tensorflow as tf
+
+    dataset: Any = tf.data.Dataset.from_tensors(batches[0])
+    for batch in batches[1:]:
+        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(batch))
+    return iter(dataset)

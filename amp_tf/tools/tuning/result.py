@@ -1,0 +1,203 @@
+"""What is asked for: by how much a metric may be worse than in float32, in how many runs.
+
+What a tuning found: the lock, and the sets that were tried.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from amp_tf.errors import ConfigError
+from amp_tf.lock import Lock
+from amp_tf.reporting import files
+
+_LEAST_RUNS = 5  # float32 twice, amp_tf with nothing in 16 bit, all in 16 bit, and one more
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """How much worse than in float32 a metric may be.
+
+    Attributes:
+        metric: its name.
+        most: by how much it may be worse, in its own unit.
+        is_loss: whether a larger value is worse.
+    """
+
+    metric: str
+    most: float
+    is_loss: bool
+
+    def limit(self, float32: Sequence[float]) -> float:
+        """The worst value that is good.
+
+        Args:
+            float32: the values of the runs in float32, of which the worst counts: they differ by chance. Without any,
+                every number is good.
+        """
+        if self.is_loss:
+            return max(float32, default=math.inf) + self.most
+        return min(float32, default=-math.inf) - self.most
+
+    def is_good(self, value: float | None, limit: float) -> bool:
+        """Whether a value is good; none, and one that is not finite, never is."""
+        if value is None or not math.isfinite(value):
+            return False
+        return value <= limit if self.is_loss else value >= limit
+
+    def bound(self, limit: float) -> str:
+        """The limit in words."""
+        return f"at {'most' if self.is_loss else 'least'} {limit:.6g}"
+
+
+def read_goal(metric: str, *, max_drop: Any, max_rise: Any, max_runs: Any, name: Callable[[str], str] = str) -> Goal:
+    """The goal that a user asks for.
+
+    Args:
+        metric: the metric's name.
+        max_drop, max_rise: by how much it may be smaller or larger; one of them is ``None``.
+        max_runs: how many runs may be made.
+        name: how the user writes one of these arguments.
+
+    Raises:
+        ConfigError: one of them means nothing.
+    """
+    is_loss = max_rise is not None
+    most, where = (max_rise, "max_rise") if is_loss else (max_drop, "max_drop")
+    if not isinstance(most, (int, float)) or not 0 <= most < math.inf:
+        raise ConfigError(f"{most!r} is not a change", where=name(where), fix="Write 0 or more")
+    if not isinstance(max_runs, int) or max_runs < _LEAST_RUNS:
+        fix = f"Write {_LEAST_RUNS} or more: float32 twice, amp_tf with nothing in 16 bit, and all in 16 bit come first"
+        raise ConfigError(f"{max_runs!r} runs are too few", where=name("max_runs"), fix=fix)
+    return Goal(metric, float(most), is_loss)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a run gave.
+
+    Attributes:
+        metrics: the values of the metrics, by name.
+        share: of the operations of products that were in 16 bit; ``None`` where it is not known.
+        step_ms: the median time of a step; ``None`` where it is not known.
+        failure: why there is no metric; empty where there is one.
+        report: the report of the process; ``None`` where it is not needed any more.
+    """
+
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    share: float | None = None
+    step_ms: float | None = None
+    failure: str = ""
+    report: Mapping[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Trade:
+    """One of the sets that were tried.
+
+    Attributes:
+        kept: the names of what stays in float32.
+        outcome: of its run.
+        is_good: whether its metric is good.
+    """
+
+    kept: tuple[str, ...]
+    outcome: Outcome
+    is_good: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """The result of a tuning.
+
+    Attributes:
+        goal: what a good run is.
+        lock: what stays in float32; ``None`` where nothing was found that suffices.
+        float32: the metric's values in float32.
+        limit: the worst value that is good.
+        chosen: the outcome with the lock.
+        trades: all sets that were tried, most of the products in 16 bit first.
+        runs: how many there were.
+        proof: what is known of the lock beyond that it suffices, for people.
+        is_verified: whether the metric that nothing was chosen by is good, too.
+        notes: further notes.
+    """
+
+    goal: Goal
+    lock: Lock | None
+    float32: tuple[float, ...]
+    limit: float
+    chosen: Outcome | None
+    trades: tuple[Trade, ...]
+    runs: int
+    proof: str
+    is_verified: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best_trades(self) -> list[Trade]:
+        """The trades that no other one beats, both in the share of 16 bit and in the metric."""
+        sign = 1.0 if self.goal.is_loss else -1.0
+
+        def costs(trade: Trade) -> tuple[float, float]:
+            value = trade.outcome.metrics.get(self.goal.metric, math.nan)
+            return -(trade.outcome.share or 0.0), math.inf if math.isnan(value) else sign * value
+
+        best: list[Trade] = []
+        for trade in sorted(self.trades, key=costs):
+            if not best or costs(trade)[1] < costs(best[-1])[1]:
+                best.append(trade)
+        return best
+
+    def __str__(self) -> str:
+        """A few lines: what stays in float32, what it costs, and the best trades."""
+        name, values = self.goal.metric, " and ".join(f"{value:.6g}" for value in self.float32)
+        head = f"{name}: {values} in float32, good is {self.goal.bound(self.limit)}"
+        if self.lock is None:
+            return "\n".join([head, f"No set was found that suffices, in {self.runs} runs.", *self._notes()])
+        lines = [head, self._found(), *(f"  {one.name}" for one in self.lock.decisions)]
+        lines += ["The best trades:", f"  {'16 bit':>7} {name:>12} {'step':>10}  in float32"]
+        return "\n".join([*lines, *map(self._row, self.best_trades), *self._notes()])
+
+    def _found(self) -> str:
+        assert self.lock is not None
+        assert self.chosen is not None
+        value = self.chosen.metrics[self.goal.metric]
+        count = len(self.lock.decisions)
+        what = f"{count} layers or nodes stay" if count > 1 else "1 layer or node stays"
+        what = what if count else "Nothing has to stay"
+        share = "" if self.chosen.share is None else f", {self.chosen.share:.1%} of the products' operations in 16 bit"
+        return f"{what} in float32: {value:.6g}{share} ({self.runs} runs{f'; {self.proof}' * (count > 0)})" + (
+            ":" if count else "."
+        )
+
+    def _row(self, trade: Trade) -> str:
+        value = trade.outcome.metrics.get(self.goal.metric, math.nan)
+        share = "?" if trade.outcome.share is None else f"{trade.outcome.share:.1%}"
+        step = "?" if trade.outcome.step_ms is None else f"{trade.outcome.step_ms:.1f} ms"
+        good = "" if trade.is_good else " (not good)"
+        return f"  {share:>7} {value:>12.6g} {step:>10}  {listed(trade.kept)}{good}"
+
+    def _notes(self) -> list[str]:
+        return [f"Note: {note}" for note in self.notes]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Some names, the first two of many."""
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"{', '.join(names[:2])}{more}" if names else "nothing"
+
+
+def write_lock(tuned: Tuned, path: Path) -> None:
+    """Writes the lock file of a tuning that found one.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    assert tuned.lock is not None
+    with files.writing(path):
+        files.write(path, tuned.lock.to_text())

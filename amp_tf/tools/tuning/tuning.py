@@ -1,0 +1,314 @@
+"""The tuning, in its order: float32, its noise, amp_tf without 16 bit, all in 16 bit, one step compared, the search.
+
+The runs of a tuning, in a folder beside the lock file, so that one that was interrupted goes on where it was.
+
+Each file is written whole or not at all, and each run is a line of its own: what ``kill -9`` cuts off is the last run.
+A run that failed is not kept: what it lacked may be there the next time, and its last words may hold a secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import fcntl
+import json
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from amp_tf.errors import AmpError, ConfigError
+from amp_tf.lock import NO_LOCK, Decision, Lock
+from amp_tf.reporting import files
+from amp_tf.tools.search import Found, Item, Items, OutOfRunsError, find_smallest
+from amp_tf.tools.tuning.items import decisions_of, find_items, holds, rank
+from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, listed
+
+_MIXED, _COMPARISON = "mixed.json", "comparison.json"
+_MINIMAL = "without any one of them it does not suffice"
+_OPEN = "whether less suffices is not known"
+
+
+class Way(enum.Enum):
+    """How a run is made: without amp_tf, with it and nothing in 16 bit, or by a lock."""
+
+    FLOAT32 = "float32"
+    NOTHING = "amp_tf with all in float32"
+    LOCKED = "mixed"
+
+
+class Program(Protocol):
+    """What is tuned."""
+
+    def run(self, way: Way, lock: Lock) -> Outcome:
+        """Trains once."""
+
+    def compare(self) -> Mapping[str, Any] | None:
+        """Compares one step in float32 and in 16 bit; ``None`` where that fails."""
+
+
+class Tuning:
+    """One tuning.
+
+    Args:
+        program: what is tuned.
+        goal: what a good run is.
+        journal: the runs so far.
+        most_runs: how many runs may be made, those of earlier calls included.
+        tell: called with a line for each run.
+        held_out: a metric that no choice is made by, and the result is verified with; empty for none.
+        before: the lock file as it was; its decisions are tried first.
+        made: what the lock is made for.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        goal: Goal,
+        journal: Journal,
+        *,
+        most_runs: int = 40,
+        tell: Callable[[str], None] = lambda line: None,
+        held_out: str = "",
+        before: Lock = NO_LOCK,
+        made: Mapping[str, str] | None = None,
+    ) -> None:
+        self._program, self._goal, self._journal = program, goal, journal
+        self._most_runs, self._tell, self._held_out = most_runs, tell, held_out
+        self._before, self._made = before, dict(made or {})
+        self._trades: dict[str, Trade] = {}
+        self._limit = goal.limit(())
+
+    def for_accuracy(self) -> Tuned:
+        """Finds a small part of the model that suffices in float32.
+
+        Raises:
+            AmpError: float32 gives no metric, or amp_tf changes it although nothing is in 16 bit.
+            ConfigError: nothing would be converted.
+        """
+
+        def suffices(items: Items) -> bool:
+            is_new = self._journal.get(Lock(decisions_of(items)).digest) is None
+            if is_new and len(self._journal) >= self._most_runs:
+                raise OutOfRunsError
+            return self._is_good(self._try(items))
+
+        float32 = self._measure_float32()
+        mixed = self._measure_mixed()
+        if self._is_good(mixed):
+            return self._result(Found((), is_minimal=True), float32, "")
+        ranked = self._ranked()
+        known = tuple(item for item in ranked if any(holds(item, one.name) for one in self._before.decisions))
+        first = self._items_before(ranked) if self._before.decisions else ()
+        order = [*known, *(item for item in ranked if item not in known)]
+        found = find_smallest(order, suffices, first)
+        return self._result(found, float32, _MINIMAL if found.is_minimal else _OPEN)
+
+    def _measure_float32(self) -> tuple[float, ...]:
+        """The metric in float32, twice, and the check that amp_tf alone changes nothing; sets the limit."""
+        values = []
+        for number in (1, 2):
+            outcome = self._once(f"{Way.FLOAT32.value}/{number}", Way.FLOAT32, NO_LOCK)
+            if not self._is_good(outcome):
+                why = outcome.failure or f"it is {outcome.metrics.get(self._goal.metric)}"
+                fix = "Name a metric that the program has in float32"
+                raise AmpError(f"there is no {self._goal.metric} in float32 ({why})", where="tune", fix=fix)
+            values.append(outcome.metrics[self._goal.metric])
+        self._limit = self._goal.limit(values)
+        self._tell(f"a run is good with {self._goal.metric} {self._goal.bound(self._limit)}")
+        nothing = self._once(f"{Way.NOTHING.value}/1", Way.NOTHING, NO_LOCK)
+        if not self._is_good(nothing):
+            raise AmpError(
+                f"with amp_tf on and nothing in 16 bit, the run is not good ({self._told(nothing)})",
+                where="tune",
+                fix="So it is not precision that lowers the metric: allow more, or seed the program; if loss scaling "
+                "is what differs, TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0 turns it off",
+            )
+        return tuple(values)
+
+    def _measure_mixed(self) -> Outcome:
+        """The run with all that amp_tf converts in 16 bit; keeps its report."""
+        outcome = self._try(())
+        report = self._journal.read(_MIXED)
+        if report is None or not report["converted"]:
+            why = (report or {}).get("why_nothing") or outcome.failure or "there is no report"
+            if not outcome.failure:
+                self._journal.remove()  # the corrected command may be another one
+            raise ConfigError(
+                f"nothing is converted, so there is nothing to tune ({why})",
+                where="tune",
+                fix="Name a precision, as with --precision bfloat16, or tune where 16 bit pays",
+            )
+        return outcome
+
+    def _ranked(self) -> list[Item]:
+        comparison = self._journal.read(_COMPARISON)
+        if comparison is None:
+            self._tell("comparing one step in float32 and in 16 bit")
+            comparison = self._program.compare()
+            if comparison is not None:
+                self._journal.write(_COMPARISON, comparison)
+        return rank(find_items(self._journal.read(_MIXED)), comparison)
+
+    def _items_before(self, ranked: Sequence[Item]) -> Items:
+        """The decisions of the lock file as items, each with the parts that this program has."""
+        parts = {part.decisions: part for item in ranked for part in (item, *item.parts, *_parts_of(item.parts))}
+        return tuple(parts.get((one,), Item(one.name, (one,))) for one in self._before.decisions)
+
+    def _try(self, items: Items) -> Outcome:
+        """A run in which some items stay in float32."""
+        lock = Lock(decisions_of(items))
+        outcome = self._once(lock.digest, Way.LOCKED, lock, listed([item.name for item in items]))
+        names = tuple(one.name for one in lock.decisions)
+        self._trades[lock.digest] = Trade(names, outcome, self._is_good(outcome))
+        return outcome
+
+    def _once(self, run: str, way: Way, lock: Lock, what: str = "") -> Outcome:
+        known = self._journal.get(run)
+        if known is None:
+            number = len(self._journal) + 1
+            known = self._program.run(way, lock)
+            if known.report is not None and not lock.decisions and way is Way.LOCKED:
+                self._journal.write(_MIXED, known.report)
+            is_good = self._is_good(known)
+            self._journal.add(run, known, is_fact=is_good or way is Way.LOCKED)
+            kept = f"{what} in float32" if way is Way.LOCKED else way.value
+            good = ("" if is_good else "not ") + "good"
+            good = f", {good}" if math.isfinite(self._limit) else ""
+            self._tell(f"run {number} of at most {self._most_runs}: {kept}: {self._told(known)}{good}")
+        return known
+
+    def _told(self, outcome: Outcome) -> str:
+        value = outcome.metrics.get(self._goal.metric)
+        step = "" if outcome.step_ms is None else f", {outcome.step_ms:.1f} ms a step"
+        return outcome.failure or f"{self._goal.metric} {value:.6g}{step}"
+
+    def _is_good(self, outcome: Outcome) -> bool:
+        return self._goal.is_good(outcome.metrics.get(self._goal.metric), self._limit)
+
+    def _result(self, found: Found, float32: tuple[float, ...], proof: str) -> Tuned:
+        goal, trades = self._goal, tuple(self._trades.values())
+        rest: dict[str, Any] = {"trades": trades, "runs": len(self._journal), "proof": proof}
+        if found.items is None:
+            return Tuned(goal, None, float32, self._limit, None, **rest)
+        decisions = decisions_of(found.items)
+        chosen = self._journal.get(Lock(decisions).digest)
+        if chosen is None:  # all items, which were not tried one by one
+            chosen = self._journal.get(f"{Way.NOTHING.value}/1") or Outcome()
+        facts = {
+            "metric": goal.metric,
+            "float32": list(float32),
+            "mixed": self._value(Lock().digest),
+            "tuned": chosen.metrics.get(goal.metric),
+            "limit": self._limit,
+            "runs": len(self._journal),
+        }
+        lock = Lock(tuple(map(self._explained, decisions)), self._made, facts)
+        is_verified, notes = self._verify(chosen)
+        return Tuned(goal, lock, float32, self._limit, chosen, **rest, is_verified=is_verified, notes=notes)
+
+    def _explained(self, decision: Decision) -> Decision:
+        """The decision with what the comparison says of it."""
+        for finding in (self._journal.read(_COMPARISON) or {}).get("findings", ()):
+            if holds(Item("", (decision,)), finding["node"]):
+                return dataclasses.replace(decision, why=f"{finding['kind']}: {finding['why']}")
+        return decision
+
+    def _value(self, run: str) -> float | None:
+        outcome = self._journal.get(run)
+        return None if outcome is None else outcome.metrics.get(self._goal.metric)
+
+    def _verify(self, chosen: Outcome) -> tuple[bool, tuple[str, ...]]:
+        """Whether the metric is good that no choice was made by, and what it says."""
+        if not self._held_out:
+            return True, ()
+        float32 = [self._journal.get(f"{Way.FLOAT32.value}/{number}") or Outcome() for number in (1, 2)]
+        known = [value for outcome in float32 if (value := outcome.metrics.get(self._held_out)) is not None]
+        value = chosen.metrics.get(self._held_out)
+        if not known or value is None:
+            return False, (f"{self._held_out} was not measured, so the result is not verified",)
+        limit = self._goal.limit(known)
+        is_good = self._goal.is_good(value, limit)
+        verdict = "verified" if is_good else "not good"
+        return is_good, (f"{verdict} by {self._held_out}: {value:.6g}, good is {self._goal.bound(limit)}",)
+
+
+def _parts_of(items: Sequence[Item]) -> list[Item]:
+    return [part for item in items for part in item.parts]
+
+
+_HEAD, _RUNS = "tuning.json", "runs.jsonl"
+
+
+class Journal:
+    """The runs so far.
+
+    Args:
+        folder: where they are kept.
+        head: what is tuned, and how; a tuning of something else must not go on with these runs.
+
+    Raises:
+        ConfigError: the folder holds the runs of something else, or another process tunes there.
+        FileError: it cannot be written.
+    """
+
+    def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
+        self.folder = folder.absolute()  # a function that is tuned may change the current folder
+        self._known: dict[str, Outcome] = {}
+        fix = "Give the same command to go on with it, delete the folder, or name another lock file"
+        with files.writing(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # programs print secrets
+            self._runs = (folder / _RUNS).open("a+")
+            try:
+                fcntl.flock(self._runs, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this journal is gone
+            except BlockingIOError:
+                what = "another process tunes there now"
+                raise ConfigError(what, where=str(folder), fix="Wait for it, or name another lock file") from None
+            except OSError:  # a file system without locks
+                pass
+        self._runs.seek(0)
+        for line in self._runs:
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # cut off
+                row = json.loads(line)
+                run = row.pop("run")
+                self._known[run] = Outcome(**row)
+        before, now = self.read(_HEAD) or {}, json.loads(json.dumps(dict(head)))
+        if self._known and before != now:
+            other = ", ".join(name for name in now if before.get(name) != now[name])
+            raise ConfigError(f"it holds the runs of another tuning (other {other})", where=str(folder), fix=fix)
+        self.write(_HEAD, now)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, run: str) -> Outcome | None:
+        """A run's outcome; ``None`` where it was not made yet."""
+        return self._known.get(run)
+
+    def add(self, run: str, outcome: Outcome, *, is_fact: bool = True) -> None:
+        """Keeps the outcome of a run; one that is no fact only as long as this process tunes."""
+        self._known[run] = dataclasses.replace(outcome, report=None)
+        row = {"run": run, **dataclasses.asdict(self._known[run])}
+        del row["report"]
+        if is_fact and not outcome.failure:
+            with files.writing(self.folder):
+                self._runs.write(f"\n{json.dumps(row)}\n")  # behind a line that was cut off, too
+                self._runs.flush()
+
+    def read(self, name: str) -> Any:
+        """The content of a file of JSON; ``None`` where there is none."""
+        try:
+            return json.loads((self.folder / name).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def write(self, name: str, content: Any) -> None:
+        """Writes a file of JSON."""
+        with files.writing(self.folder):
+            files.put(self.folder / name, json.dumps(content))
+
+    def remove(self) -> None:
+        """Deletes the runs, which are not needed any more."""
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,409 @@
+"""A train function that looks at each step before the next one, and does a step again that went wrong in 16 bit.
+
+It runs the library's own function inside of a function that also returns the batch, what the step wrote besides and
+what the guard saw. The batch is taken from the iterator in there, as the library itself does, so that the graph is the
+one without the watchdog: of a batch that is an argument, more is known to be exact, and less is 16 bit.
+
+A step that is skipped leaves trained variables and the optimizer's alone. What else it writes (statistics, metrics,
+seeds, counters, the loss scale) is every other variable of its graph, whoever owns it: their values are read as the
+step begins, and put back where it is to be as if it had not been.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from amp_tf.config import AmpConfig
+from amp_tf.hooks.grappler import plugin
+from amp_tf.hooks.xla import functions
+from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, StepObservation
+from amp_tf.loss_scaling.schedule import DynamicScale
+from amp_tf.reporting import process
+from amp_tf.tools.comparing.flattening import by_python, keeping_state
+from amp_tf.tools.train_functions import Repeated, without_optionals
+from amp_tf.tools.watchdog import reverts
+
+_LOST = 0.5  # of float32's loss: one that is further off has not one bit right
+_ATTEMPTS = 16  # from the largest loss scale down to its floor
+_ALL = ("",)  # a regular expression that matches every name
+_PLACES = ("x", "y", "sample weight")  # of a batch
+
+
+class LossBand:
+    """The losses that a healthy training may have next: the limit above which a step is looked at.
+
+    It has to be generous: a false alarm costs two more steps, and a loss that is wrong but within it is not seen. A
+    loss counts as a jump where it is as far above the largest of the last ones as these are apart, several times over.
+
+    Args:
+        no_limit: what the limit is as long as too few losses are known.
+
+    Attributes:
+        limit: the largest loss that is no jump.
+    """
+
+    _KEPT = 64  # losses
+    _FEWEST = 16  # losses, before there is a limit
+    _TIMES = 8.0  # the spread of the last losses
+    _EVERY = 16  # steps: the limit is a variable, which costs a little to write
+
+    def __init__(self, no_limit: float) -> None:
+        self._losses: collections.deque[float] = collections.deque(maxlen=self._KEPT)
+        self._no_limit = no_limit
+        self._count = 0
+        self.limit = no_limit
+
+    def note(self, loss: float) -> bool:
+        """Adds a loss; returns whether the limit moved."""
+        if not math.isfinite(loss):
+            return False
+        self._losses.append(loss)
+        self._count += 1
+        if len(self._losses) < self._FEWEST or self._count % self._EVERY:
+            return False
+        return self._move()
+
+    def widen(self, loss: float) -> None:
+        """Adds a loss above the limit that is right, so that losses like it are no jump."""
+        self._losses.append(loss)
+        self._move()
+
+    def _move(self) -> bool:
+        highest, lowest = max(self._losses), min(self._losses)
+        before, self.limit = self.limit, min(self._no_limit, highest + self._TIMES * (highest - lowest) + abs(highest))
+        return self.limit != before
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bad:
+    """A step that was skipped.
+
+    Attributes:
+        source: returns the same batch once more, as the step takes it.
+        batch: its batch.
+        logs: what the library's function returned.
+        observed: what the guard saw.
+        before, after: what the variables beside the trained ones held before and after it: of the loss scale, others.
+    """
+
+    source: Callable[[], Any]
+    batch: Any
+    logs: Any
+    observed: StepObservation
+    before: tuple[Sequence[Any], Sequence[Any]]
+    after: tuple[Sequence[Any], Sequence[Any]]
+
+
+class Watched:
+    """A train function that is watched.
+
+    Args:
+        make: makes the library's train function anew.
+        model: whose it is.
+        optimizer: the model's, or its wrapper, with a scaler.
+        owner: the class that has the library's own ``train_step``.
+        settings: returns the settings in force; ``None`` once amp_tf is off.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        model: Any,
+        optimizer: Any,
+        owner: Any,
+        settings: Callable[[], AmpConfig | None],
+    ) -> None:
+        self._make, self._model, self._optimizer, self._owner, self._settings = make, model, optimizer, owner, settings
+        self._scaler = optimizer._scaler
+        self._guard = Guard()
+        self._band = LossBand(NO_LIMIT)
+        memory, flags = self._scaler.memory, self._scaler.nonfinite_variables.flags
+        explaining = [variable for variable in (memory.last_skip, flags) if variable is not None]
+        self._scaling = _handles((memory.scale, *memory.counters, *explaining))
+        counter = getattr(model, "_train_counter", None)  # of tf_keras
+        metrics = [variable for metric in model.metrics for variable in metric.variables]
+        self._others = _handles((*([] if counter is None else [counter]), *model.non_trainable_variables, *metrics))
+        self._layers: list[Any] = []  # of the step
+        self._number = 0  # of the batch, from 1 on
+        self._step = self._make_step()
+        self._late: list[Any] = []  # those of the other variables that the step does not read as it begins
+        self._in_float32: Any = None  # the step in float32, once it was needed
+        self._unwatched: Any = None  # the library's own function, once it is known that the step cannot be watched
+
+    def __call__(self, iterator: Any) -> Any:
+        if self._unwatched is not None:
+            return self._unwatched(iterator)
+        if not self._number:
+            source = iterator if isinstance(iterator, tf.data.Iterator) else next(iterator)
+            try:
+                why = self.why_not(source)
+            except Exception as error:  # perhaps the user's own, which then comes again
+                why = f"its step was not traced ({type(error).__name__}: {error})"
+            if why:
+                reverts.tell_not_watched(self._model.name, why)
+                self._unwatched = self._make()
+                return self._unwatched(source if source is iterator else iter((source,)))
+            return self._train(source)
+        return self._train(iterator if isinstance(iterator, tf.data.Iterator) else next(iterator))
+
+    def why_not(self, source: Any) -> str:
+        """Traces the step; returns why it cannot be done again exactly, empty if it can.
+
+        It finds the variables that the step writes and nobody named, such as metrics' that are made in the first step:
+        their values are read before each step, but not by its own function.
+        """
+        graph = self._step.get_concrete_function(source).graph
+        nodes = graph.as_graph_def()
+        if random := keeping_state(nodes):
+            return f"{random[0]} draws random numbers whose state is in the graph"
+        if python := by_python(nodes):
+            return f"{python[0]} calls Python"
+        optimizer = getattr(self._optimizer, "inner_optimizer", self._optimizer)
+        of_optimizer = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+        known = _handles((*self._model.trainable_variables, *of_optimizer, self._guard.limit, self._guard.seen))
+        ours = {id(handle) for handle in (*known, *self._scaling, *self._others)}
+        found = [outer for outer, _ in graph.captures if outer.dtype == tf.resource and id(outer) not in ours]
+        if strange := [handle for handle in found if _type_of(handle) is None]:
+            return f"it uses {strange[0].dtype.name}s that are no variables, such as lookup tables"
+        self._late = found
+        return ""
+
+    def _make_step(self) -> Any:
+        """A function of an iterator or a batch.
+
+        It returns the library's logs, the values of other variables before the step, what was seen, and the batch.
+        """
+        original, others = self._make(), list(self._others)
+
+        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+        def step(source: Any) -> Any:
+            before = _read(self._scaling), _read(others)
+            batch = next(source) if isinstance(source, tf.data.Iterator) else source
+            with self._guarded():
+                logs = original(Repeated(batch))
+            return logs, before, self._guard.seen.read_value(), batch
+
+        made = tf.function(step, reduce_retracing=True)
+        made._omit_frequent_tracing_warning = True  # each model and each revert has one of its own
+        return made
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Lets a trace see the optimizer that has the guard, past the libraries' own tracking of attributes."""
+        attributes = vars(self._model)
+        users, attributes["optimizer"], self._scaler.guard = attributes["optimizer"], self._optimizer, self._guard
+        try:
+            yield
+        finally:
+            attributes["optimizer"], self._scaler.guard = users, None
+
+    def _train(self, source: Any) -> Any:
+        graphs = set(map(id, process.report().graphs)) if not self._number else set()
+        late = _read(self._late)
+        logs, (of_scale, others), seen, batch = self._step(source)
+        if not self._number:
+            new = (graph for graph in process.report().graphs if graph.converted and id(graph) not in graphs)
+            self._layers = list({layer.path: layer for graph in new for layer in graph.painting.locked.layers}.values())
+        self._number += 1
+        reverts.counts.watched += 1
+        observed = Guard.read(seen)
+        if _is_fine(observed, self._band.limit):
+            if self._band.note(observed.loss):
+                self._guard.limit.assign(self._band.limit)
+            return logs
+        config = self._settings()
+        if config is None:
+            return logs
+        after = _read(self._scaling), _read([*self._others, *self._late])
+        bad = _Bad(_once_more(batch, source), batch, logs, observed, (of_scale, [*others, *late]), after)
+        try:
+            return self._look(bad, config)
+        except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
+            reverts.tell_failure(error)
+            return self._skipped(bad)
+        finally:
+            self._guard.limit.assign(self._band.limit)
+
+    def _look(self, bad: _Bad, config: AmpConfig) -> Any:
+        """Finds out why a step was skipped, and makes it if it can be made."""
+        if self._is_scale_too_high(bad):
+            self._restore(bad.after)
+            return bad.logs
+        self._restore(bad.before)
+        truth = self._truth(bad, config)
+        self._restore(bad.before)
+        if not _is_finite(truth):
+            where = _find_nonfinite(bad.batch)
+            why = f"its {where} holds nan or inf" if where else "its data is finite, so the model itself diverges there"
+            reverts.tell_bad_data(self._number, why)
+            return self._skipped(bad)
+        if _is_finite(bad.observed) and not _is_other(bad.observed.loss, truth.loss):
+            return self._make_unlimited(bad)
+        return self._mend(bad, truth, config)
+
+    def _is_scale_too_high(self, bad: _Bad) -> bool:
+        """Whether gradients are finite with the lowest loss scale: loss scaling goes there by itself."""
+        schedule = self._scaler.schedule
+        if (
+            not bad.observed.is_nonfinite
+            or not math.isfinite(bad.observed.loss)
+            or not isinstance(schedule, DynamicScale)
+        ):
+            return False
+        self._restore(bad.before)
+        self._scaler.memory.assign_scale(schedule.min_scale)
+        return not self._held(self._step, bad).is_nonfinite
+
+    def _truth(self, bad: _Bad, config: AmpConfig) -> StepObservation:
+        """What is seen of the same step in float32."""
+        with _in_float32(config):
+            if self._in_float32 is None:
+                self._in_float32 = self._make_step()
+            return self._held(self._in_float32, bad)
+
+    def _held(self, step: Any, bad: _Bad) -> StepObservation:
+        """What is seen of a step that writes no trained variable."""
+        self._guard.limit.assign(HOLD)
+        return Guard.read(step(bad.source())[2])
+
+    def _skipped(self, bad: _Bad) -> Any:
+        """Leaves a step out: no number that it made is kept, but counters and the loss scale go on."""
+        pairs = zip(bad.before[1], bad.after[1], strict=True)
+        self._restore((bad.after[0], [before if before.dtype.is_floating else after for before, after in pairs]))
+        known = self._model.get_metrics_result()
+        is_of_metrics = isinstance(bad.logs, dict) and bad.logs.keys() == known.keys()
+        return known if is_of_metrics else bad.logs
+
+    def _make_unlimited(self, bad: _Bad) -> Any:
+        """Makes a step whose loss jumps in float32 as well."""
+        self._guard.limit.assign(NO_LIMIT)
+        logs, _, seen, _ = self._step(bad.source())
+        self._band.widen(Guard.read(seen).loss)
+        return logs
+
+    def _mend(self, bad: _Bad, truth: StepObservation, config: AmpConfig) -> Any:
+        """Reverts what is at fault and makes the step again, until it is fine."""
+        limit = max(self._band.limit, truth.loss + _LOST * abs(truth.loss))
+        batch = without_optionals(bad.batch)
+        while reverts.may_revert():
+            is_finite = _is_finite(bad.observed)
+            fault = reverts.find_fault(self._model, batch, self._owner, config, self._layers, is_finite=is_finite)
+            if not fault.decisions:
+                break
+            reverts.revert(fault, config)
+            self._trace_anew()
+            logs, loss = self._make_again(bad, limit)
+            reverts.tell_revert(self._number, fault, loss, truth.loss)
+            if loss is not None:
+                self._band.note(loss)
+                return logs
+            self._restore(bad.before)
+        reverts.tell_lost(self._number)
+        return self._skipped(bad)
+
+    def _trace_anew(self) -> None:
+        """Makes functions whose graphs are converted by the lock as it is now."""
+        self._others, self._late = [*self._others, *self._late], []
+        self._step = self._make_step()
+        for name in ("test_function", "predict_function"):
+            setattr(self._model, name, None)
+
+    def _make_again(self, bad: _Bad, limit: float) -> tuple[Any, float | None]:
+        """The logs and the loss of the step, made again from the same state; no loss where it goes wrong again."""
+        self._guard.limit.assign(limit)
+        _put_back(self._scaling[:1], bad.before[0])
+        for _ in range(_ATTEMPTS):
+            _put_back(self._scaling[1:], bad.before[0][1:])  # it counts once, at whatever scale it is made
+            _put_back([*self._others, *self._late], bad.before[1])
+            logs, _, seen, _ = self._step(bad.source())
+            observed = Guard.read(seen)
+            if _is_fine(observed, limit):
+                return logs, observed.loss
+            if not math.isfinite(observed.loss) or not isinstance(self._scaler.schedule, DynamicScale):
+                break  # else the loss scale was lowered by that
+        return None, None
+
+    def _restore(self, values: tuple[Sequence[Any], Sequence[Any]]) -> None:
+        _put_back(self._scaling, values[0])
+        _put_back([*self._others, *self._late], values[1])
+
+
+@contextlib.contextmanager
+def _in_float32(config: AmpConfig) -> Iterator[None]:
+    """Converts nothing in functions that are traced and run for the first time in the block, on any thread.
+
+    ``amp_tf.scope("float32")`` would not do: TensorFlow's remapper makes new nodes of products and what follows them,
+    which do not say any more in which scope they were made.
+    """
+    kept = dataclasses.replace(config, keep_float32=_ALL)
+    for hook in (plugin, functions):
+        hook.install(kept)
+    try:
+        yield
+    finally:
+        for hook in (plugin, functions):
+            hook.install(config)
+
+
+def _once_more(batch: Any, source: Any) -> Callable[[], Any]:
+    """Makes what a step takes to get a batch again: an iterator like its own, for which it is not traced again."""
+    if not isinstance(source, tf.data.Iterator):
+        return lambda: batch
+    dataset = tf.data.Dataset.from_generator(lambda: itertools.repeat(batch), output_signature=source.element_spec)
+    return lambda: iter(dataset)
+
+
+def _find_nonfinite(batch: Any) -> str:
+    """Which of a batch's data hold nan or inf, such as ``"x and y"``; empty where none do."""
+    places = batch if isinstance(batch, (tuple, list)) else (batch,)
+    named = zip(_PLACES, places, strict=False)
+    return " and ".join(name for name, place in named if not all(map(_has_finite, tf.nest.flatten(place))))
+
+
+def _has_finite(leaf: Any) -> bool:
+    array = np.asarray(leaf.numpy() if hasattr(leaf, "numpy") else leaf)
+    return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())
+
+
+def _handles(variables: Iterable[Any]) -> list[Any]:
+    """The handles of variables of TensorFlow, Keras 3 and tf_keras."""
+    return [(variable if isinstance(variable, tf.Variable) else variable.value).handle for variable in variables]
+
+
+def _type_of(handle: Any) -> tf.DType | None:
+    """The type of the variable that a handle is for; ``None`` where it is for something else, such as a table."""
+    data = getattr(handle, "_handle_data", None)
+    return tf.as_dtype(data.shape_and_type[0].dtype) if data is not None and data.shape_and_type else None
+
+
+def _read(handles: Sequence[Any]) -> list[Any]:
+    """The values of variables. In a graph this copies nothing: a variable that is written then gets other memory."""
+    return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=_type_of(handle)) for handle in handles]
+
+
+def _put_back(handles: Sequence[Any], values: Sequence[Any]) -> None:
+    for handle, value in zip(handles, values, strict=False):
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def _is_finite(observed: StepObservation) -> bool:
+    return math.isfinite(observed.loss) and not observed.is_nonfinite
+
+
+def _is_fine(observed: StepObservation, limit: float) -> bool:
+    """Whether the step was made."""
+    return not observed.is_nonfinite and observed.loss <= limit
+
+
+def _is_other(loss: float, truth: float) -> bool:
+    """Whether a loss has not one bit of float32's."""
+    return abs(loss - truth) > _LOST * abs(truth)
