@@ -18,10 +18,9 @@ from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.targets import Resolution, Target
 from amp_tf.painting.eligibility import Obstacles
-from amp_tf.painting.flow import Flow
+from amp_tf.painting.flow import Flow, Values, flood
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.reasons import Balance, Rule
-from amp_tf.painting.values import Values
 
 NO_CAUSE = -1
 
@@ -93,8 +92,8 @@ class Canvas:
 
     @functools.cached_property
     def flow(self) -> Flow:
-        """Where values go, once the allow list is painted."""
-        view, free = self.view, self.is_float32 & (self.deny ^ 1)
+        """Where values go, once the allow list is painted; what is denied since then makes no difference."""
+        view, listed = self.view, (self.on_infer | self.on_clear) & self.is_float32
         products = self.nodes_of(self.allow)
         calls = view.of_kinds((kind.holds_functions or self.is_function(kind.op) for kind in view.of_kind), np.bool_)
         for node in np.flatnonzero(calls).tolist():
@@ -107,9 +106,13 @@ class Canvas:
             unmasked=Values(view, self.src, self.dst, self.node_of, masks=False, links=links),
             products=products,
             users=products | calls,
-            is_open=self.nodes_of((self.on_infer | self.on_clear) & free) & ~products,
-            computes=self.nodes_of(self.on_infer & free) & ~products,
+            is_open=self.nodes_of(listed) & ~products,
+            computes=self.nodes_of(listed & self.on_infer) & ~products,
         )
+
+    def float32_units(self, nodes: Iterable[Node]) -> list[Unit]:
+        """The float32 units of some nodes."""
+        return [unit for node in nodes for unit in self.view.units(node) if self.is_float32[unit]]
 
     def nodes_of(self, flags: Flags | Mask) -> Mask:
         """The nodes that have a flagged unit."""
@@ -181,23 +184,10 @@ class Canvas:
             forward, backward: the ways that it goes.
             is_cause: whether the neighbour from which a unit is reached is recorded as its cause.
         """
-        open_units = bytearray(enterable.tobytes())
-        cause = self.cause if is_cause else self.cause[:]
-        directions = [(self.edges.fanout_start, self.edges.fanout)] if forward else []
+        ways = [(self.edges.fanout_start, self.edges.fanout)] if forward else []
         if backward:
-            directions.append((self.edges.fanin_start, self.edges.fanin))
-        stack = list(seeds)
-        reached = []
-        while stack:
-            unit = stack.pop()
-            for start, neighbours in directions:
-                for neighbour in neighbours[start[unit] : start[unit + 1]]:
-                    if open_units[neighbour]:
-                        open_units[neighbour] = 0
-                        cause[neighbour] = unit
-                        reached.append(neighbour)
-                        stack.append(neighbour)
-        return reached
+            ways.append((self.edges.fanin_start, self.edges.fanin))
+        return flood(seeds, bytearray(enterable.tobytes()), ways, self.cause if is_cause else None)
 
 
 def units_of(flags: Flags | Mask) -> list[Unit]:

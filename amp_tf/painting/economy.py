@@ -34,9 +34,9 @@ from amp_tf.oplists.table import PICKING, PINNED, VARIABLE_VALUES
 from amp_tf.oplists.targets import XLA_WIDENS
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.kernels import drop_slow_kernels, drop_unmatched_pairs, fused_with_products, kernel_pairs
-from amp_tf.painting.loops import recurrent_units
 from amp_tf.painting.prices import Prices, Runs
 from amp_tf.painting.reasons import FORCED, Balance, Rule
+from amp_tf.painting.ties import recurrent_units
 
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536

@@ -224,7 +224,7 @@ def _root_of(graph: GraphFigures, node: int) -> Root | None:
         return None
     origin = graph.report.painting.origin(node, graph.origins) if graph.reasons[node].cause else node
     rule = graph.reasons[origin].rule
-    if rows := tuple(row.name for row in RULES if row.reason is rule):
+    if rows := tuple(row.name for row in RULES if rule in row.reasons):
         return Root(ACCURACY, rows[0], rows, rule.words.partition(", by {cause}")[0])
     kind = _KIND_OF.get(rule, STRUCTURE)
     name, op = graph.view.names[origin], graph.view.ops[origin]

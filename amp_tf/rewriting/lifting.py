@@ -8,7 +8,7 @@ benchmarks.step_time.profile mlp_mixer --way predict``).
     before:  MatMul → Reshape → BiasAdd → Relu → …
     after:   MatMul → BiasAdd → Relu → Reshape → …
 
-An exact Gelu (:mod:`amp_tf.painting.gelus`), five nodes that all keep the shape, goes with its bias as an activation
+An exact Gelu (:mod:`amp_tf.painting.kernels`), five nodes that all keep the shape, goes with its bias as an activation
 does.
 
 A reshaping that keeps the last dimension and a bias along that dimension may change places: each value gets what it
@@ -35,7 +35,7 @@ from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS
 from amp_tf.oplists.table import BIASES, MATRIX_PRODUCT, RESHAPING
-from amp_tf.painting.gelus import find_gelus
+from amp_tf.painting.kernels import find_gelus
 from amp_tf.rewriting.form import Form, Job
 
 

@@ -30,7 +30,7 @@ from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import HANDING_OVER, IDENTITIES, UNCHANGED
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.tensor_lists import element_unit, handle_unit, handles_lists
+from amp_tf.painting.ties import element_unit, handle_unit, handles_lists
 
 _PASSING = frozenset({*UNCHANGED, *IDENTITIES, ARG_OP, RETVAL_OP})
 _NO_LIST = -1

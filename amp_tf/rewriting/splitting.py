@@ -124,7 +124,7 @@ def with_split_products(form: Form, painting: Painting, job: Job) -> tuple[Form,
     target = job.resolution.target
     if target is None or target.device_type != CPU_DEVICE:
         return form, painting
-    reasons = {Rule.PRESERVED, *(row.reason for row in RULES if row.reason)}
+    reasons = {Rule.PRESERVED, *(reason for row in RULES for reason in row.reasons)}
     stays = (node for node in form.view.nodes_with(FUSED_PRODUCTS) if painting.reason(node).rule in reasons)
     wanted = dict.fromkeys([*painting.to_split, *stays])
     chains = {node: parts for node in wanted if (parts := _parts(form, node))}

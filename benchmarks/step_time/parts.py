@@ -43,12 +43,10 @@ def _rules(*names: str) -> Callable[[], None]:
 
 
 CONTRACT = {
-    "inaccurate kernels": "keeps kernels in float32 that are less accurate than their type",
-    "results": "keeps in float32 what no product uses any more",
-    "running sums": "keeps sums in float32 that come back to be added to",
-    "needs": "keeps in float32 what is subtracted, and what roots and logarithms are taken of",
-    "carried values": "casts behind what hands a float32 value on to 16 bit and to float32",
-    "squares and quotients": "keeps these in float32 beside float16",
+    "kernels": "keeps kernels in float32 that lose more than a rounding",
+    "needs": "keeps in float32 what no product uses, what is subtracted, and what roots and logarithms are taken of",
+    "origins": "keeps in float32 what adds exact data to a product, and sums that come back to be added to",
+    "range": "keeps in float32 what uses constants beyond 16 bit's range, and squares and quotients beside float16",
 }
 _CONTRACT_SHOWN_BY = tuple(
     (model, way)

@@ -1,8 +1,7 @@
-"""The painting rules, in the order in which they run.
+"""The passes of TensorFlow, by which the lists paint; :mod:`amp_tf.painting.ties` has pass 7 and those of TensorLists.
 
-Each rule is a function of the canvas. The order and the meaning are those of TensorFlow's ``AutoMixedPrecisionImpl::
-Optimize`` (core/grappler/optimizers/auto_mixed_precision.cc, 2.21); where a rule differs on purpose its docstring says
-so with the name of the difference, which tests/parity lists.
+Order and meaning are those of ``AutoMixedPrecisionImpl::Optimize`` (core/grappler/optimizers/auto_mixed_precision.cc,
+2.21); where a pass differs on purpose its docstring says so with the name of the difference, which tests/parity lists.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.indices import Node
-from amp_tf.oplists.table import CASTS, FUSED_PRODUCTS, REFERENCE_READERS, REFERENCE_VARIABLES, UNSIGNED
+from amp_tf.oplists.table import CASTS, REFERENCE_READERS, REFERENCE_VARIABLES
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.eligibility import is_quantized
 from amp_tf.painting.reasons import Rule
@@ -27,31 +26,6 @@ def paint_allow_list(canvas: Canvas) -> None:
         allow2 = MatMul(infer1, x)  f16
     """
     canvas.paint_allow(units_of(canvas.on_allow & canvas.processable), Rule.ALLOW_LIST)
-
-
-def take_bounded_exponentials_off_lists(canvas: Canvas) -> None:
-    """An exponential of what is never positive is on no list: it lies between zero and one, and may be rounded once.
-
-    It is computed in float32, and what uses it is judged without it. So the gradient of an exact Gelu, the sum of one
-    by the error function and one by the input, may be 16 bit as its products are.
-
-    Difference "bounded-exponential": TensorFlow has all exponentials on its deny list, for the range.
-
-    Example (bfloat16)::
-
-        allow1 = MatMul(x, x)          f16
-        square = Square(x)
-        negative = Neg(square)
-        bounded = Exp(negative)
-        infer1 = Mul(allow1, bounded)  float32 → f16
-        infer2 = Mul(infer1, x)        float32 → f16
-        allow2 = MatMul(infer2, x)     f16
-    """
-    view, edges = canvas.view, canvas.view.edges
-    unsigned, negative = view.mask_with(UNSIGNED), view.mask_with(("Neg",))
-    negative[edges.dst_node[negative[edges.dst_node] & ~unsigned[edges.src_node]]] = False
-    reads = view.mask_with(("Exp",))[edges.dst_node] & negative[edges.src_node]
-    canvas.on_deny[edges.dst_unit[reads]] = 0
 
 
 def spread_deny(canvas: Canvas) -> None:
@@ -130,7 +104,7 @@ def spread_allow_through_clear(canvas: Canvas) -> None:
         allow1 = MatMul(clear2, x)  f16
     """
     open_units = canvas.on_clear & canvas.convertible & (canvas.deny ^ 1) & (canvas.allow ^ 1)
-    for node in reference_readers(canvas):
+    for node in _reference_readers(canvas):
         blocked = [unit for unit in canvas.view.units(node) if open_units[unit]]
         open_units[blocked] = 0
         canvas.rule[blocked] = Rule.REFERENCE_VARIABLE
@@ -152,24 +126,6 @@ def drop_unsupported(canvas: Canvas) -> None:
     if not datatypes.QUANTIZED.isdisjoint(canvas.view.dtypes):
         quantized = [unit for unit in units_of(canvas.allow) if is_quantized(canvas.view, canvas.node_of[unit])]
         canvas.unpaint_allow(quantized, Rule.QUANTIZED)
-
-
-def match_fused_types(canvas: Canvas) -> None:
-    """The types of a fused product change together or not at all.
-
-    ``_FusedConv2D`` carries T and TArgs; where they differ oneDNN aborts the process.
-
-    Example (bfloat16, infer_add=_FusedConv2D)::
-
-        allow1 = MatMul(x, x)                                                 f16
-        infer1 = _FusedConv2D(allow1, bias, bias) num_args=1 TArgs=[float32]  f16 → float32
-        allow2 = MatMul(infer1, x)                                            f16
-    """
-    view = canvas.view
-    for node in view.nodes_with(FUSED_PRODUCTS):
-        units = [unit for unit in view.units(node) if canvas.is_float32[unit] and not view.slot(node, unit).is_fixed]
-        if not all(canvas.allow[unit] for unit in units):
-            canvas.unpaint_allow(units, Rule.TYPE_NOT_ALLOWED)
 
 
 def retarget_casts(canvas: Canvas) -> None:
@@ -194,35 +150,7 @@ def retarget_casts(canvas: Canvas) -> None:
             canvas.paint_allow([unit], Rule.CAST_FOLLOWS)
 
 
-def absorb_casts(canvas: Canvas) -> None:
-    """An existing Cast to the 16-bit type takes a painted value as it is, which makes it a copy that costs nothing.
-
-    Otherwise the value would be cast to float32 for it alone, and back; none of TensorFlow's optimizers removes such a
-    pair. TensorFlow's own pass makes it, so this rule runs only where amp_tf chooses the precision. Casts of constants
-    are folded by TensorFlow's second round (``tests/hooks/grappler/test_executed_casts.py`` shows both).
-
-    Example (auto)::
-
-        x = Placeholder() shape=[512, 512]
-        allow1 = MatMul(x, x)                            f16
-        cast1 = Cast(allow1) SrcT=float32 DstT=bfloat16  float32 → f16
-        allow2 = MatMul(cast1, cast1) T=bfloat16
-    """
-    view = canvas.view
-    wanted = canvas.target.precision.data_type
-    for node in view.nodes_with(CASTS):
-        signature, first = view.signatures[node], view.base[node]
-        source, result = signature.slot_of("SrcT"), signature.slot_of("DstT")
-        if source is None or result is None or view.dtypes[first + result] != wanted:
-            continue
-        unit = first + source
-        fanins = canvas.edges.fanins(unit)
-        free = canvas.is_float32[unit] and not canvas.locked[unit]
-        if fanins and free and all(canvas.allow[fanin] and canvas.is_float32[fanin] for fanin in fanins):
-            canvas.paint_allow([unit], Rule.CAST_REPEATS)
-
-
-def reference_readers(canvas: Canvas) -> list[int]:
+def _reference_readers(canvas: Canvas) -> list[Node]:
     """Identity nodes that read a reference variable, and Enter nodes that read such a node, also through other Enters.
 
     An Enter that reads the variable itself is none of them, as in TensorFlow.
@@ -230,18 +158,13 @@ def reference_readers(canvas: Canvas) -> list[int]:
     view = canvas.view
     if not view.nodes_with(REFERENCE_VARIABLES):
         return []
-    first = view.first_inputs(view.mask_with(REFERENCE_READERS))
-    first_source = {node: source for node, (source, _) in first.items()}
-    return [node for node in first_source if _reads_reference(view.ops, first_source, node)]
-
-
-def _reads_reference(ops: list[str], first_source: dict[int, int], node: Node) -> bool:
-    """As TensorFlow: Identity must read the variable itself, Enter may read such an Identity or another Enter."""
-    seen = set()
-    while node in first_source and node not in seen:
-        seen.add(node)
-        source = first_source[node]
-        if ops[node] == "Identity":
-            return ops[source] in REFERENCE_VARIABLES
-        node = source
-    return False
+    first_source = {node: source for node, (source, _) in view.first_inputs(view.mask_with(REFERENCE_READERS)).items()}
+    found = []
+    for reader in first_source:
+        seen, node = set(), reader
+        while view.ops[node] != "Identity" and first_source.get(node, node) not in seen:
+            seen.add(node)
+            node = first_source.get(node, node)
+        if view.ops[node] == "Identity" and view.ops[first_source.get(node, node)] in REFERENCE_VARIABLES:
+            found.append(reader)
+    return found

@@ -7,7 +7,7 @@ import pytest
 
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.painting.values import Values
+from amp_tf.painting.flow import Values
 from tests.small_graphs import graph
 
 TEXT = """
@@ -44,8 +44,8 @@ def test_floods_go_through_what_is_open_and_reach_nothing_else(values: Values) -
 def test_neighbours(values: Values) -> None:
     assert names(values, values.readers_of(mask(values, "half"))) == "sum"
     assert names(values, values.sources_of(mask(values, "sum"))) == "square half"
-    assert values.count_readings(mask(values, "half", "square")).tolist() == [0, 0, 1, 2, 0, 0]
-    assert names(values, values.squares()) == "square"
+    assert names(values, values.readers_of(mask(values, "half"), position=0)) == "sum"
+    assert names(values, values.readers_of(mask(values, "half"), position=1)) == ""
 
 
 def test_a_cycle_is_found_where_links_close_it(values: Values) -> None:
@@ -72,6 +72,6 @@ def test_cycles_are_what_reaches_itself_together(seed: int, values: Values) -> N
 
 
 def test_the_heaviest_path_counts_weights_on_both_sides(values: Values) -> None:
-    paths = values.heaviest_paths(np.ones(6, np.bool_), np.array([0, 3, 5, 1, 0, 0]))
-    assert paths.weight.tolist() == [9, 9, 9, 9, 9, 9]
-    assert names(values, paths.between) == "square half sum"
+    weights, between = values.heaviest_paths(np.ones(6, np.bool_), np.array([0, 3, 5, 1, 0, 0]))
+    assert weights.tolist() == [9, 9, 9, 9, 9, 9]
+    assert names(values, between) == "square half sum"

@@ -213,17 +213,3 @@ def test_a_sum_is_dangerous_in_float16_and_safe_in_bfloat16():
     assert painted(text, precision="float16").f16 == "allow1"
     assert painted(text, precision="float16").why("sum1") == (Rule.DENY_LIST, "")
     assert painted(text, precision="bfloat16").f16 == "allow1 sum1"
-
-
-def test_a_decision_keeps_the_cause_that_it_came_from():
-    result = painted(
-        """
-        x = Placeholder()
-        never = Const() value=float32[]*-1e9
-        r = Neg(never)
-        allow1 = MatMul(x, x)
-        sum = AddV2(r, allow1)
-        """,
-        precision="float16",
-    )
-    assert result.why("r") == (Rule.BEYOND_RANGE, "never")
