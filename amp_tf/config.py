@@ -16,6 +16,7 @@ import difflib
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
 from amp_tf import lock as lock_file
@@ -308,6 +309,21 @@ def is_disabled(environ: Mapping[str, str] | None = None) -> bool:
         ConfigError: its value is neither true nor false.
     """
     return _switch(os.environ if environ is None else environ, DISABLE_VAR)
+
+
+def onednn_setting() -> str:
+    """What the user says of oneDNN to TensorFlow; empty for nothing."""
+    return os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
+
+
+def cache_folder() -> Path:
+    """Where the user's cache files are, amp_tf's among them.
+
+    Raises:
+        RuntimeError: there is no home.
+    """
+    folder = os.environ.get("XDG_CACHE_HOME")
+    return (Path(folder) if folder else Path.home() / ".cache") / "amp_tf"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,8 +22,7 @@ from amp_tf.config import DISABLE_VAR, ENABLE_VAR, GONE, AmpConfig, Switches, fi
 from amp_tf.errors import ConfigError
 from amp_tf.hooks.process.devices import uses_tf32
 from amp_tf.hooks.process.summary import ON_GPU
-from amp_tf.oplists.hardware import Hardware
-from amp_tf.oplists.machine import DISTRIBUTIONS, cpu_name
+from amp_tf.oplists.hardware import DISTRIBUTIONS, Hardware, cpu_name
 from amp_tf.oplists.targets import resolve_target
 
 SCHEMA_VERSION = 1

@@ -21,7 +21,7 @@ from amp_tf.graph.frames import control_links
 from amp_tf.graph.indices import Indices, Mask, Node, Unit
 from amp_tf.graph.sizes import Shapes, element_count
 from amp_tf.graph.view import Adjacency, GraphView
-from amp_tf.oplists.costs import FREE
+from amp_tf.oplists.cost_tables import FREE
 from amp_tf.oplists.table import CONTROL_FLOW, LOOP_CLOSERS, READ_OPS, REFERENCE_VARIABLES, WITHOUT_WAITING
 
 LONG = 8  #: times: what is held for so long may count

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from amp_tf.errors import GraphError
 
+HOIST_SUFFIX = "AmpTfHoist"  #: ends the names of variables' reads before loops, and of what brings them in
 SPLIT_SUFFIX = "AmpTfSplit"  #: ends the names of the nodes that a fused product is split into
 _PART = re.compile(rf"(.+)-\w+-\d+-{SPLIT_SUFFIX}", re.DOTALL)
 _SHOWN = 3  #: of the closest names

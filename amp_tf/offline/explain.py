@@ -21,16 +21,14 @@ from amp_tf.errors import OpListError
 from amp_tf.graph.layers import matches
 from amp_tf.graph.names import missing_node
 from amp_tf.graph.reader import read_function, read_graph
-from amp_tf.oplists import registered
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.op_names import find_registered
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Balance, Reason, Rule
 from amp_tf.precision import Precision
-from amp_tf.rewriting.arguments import check_arguments
 from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.fused_names import find_followers, pattern
-from amp_tf.rewriting.garbage import pause_garbage_collector
-from amp_tf.rewriting.pipeline import decide, settle
+from amp_tf.rewriting.pipeline import check_arguments, decide, pause_garbage_collector, settle
 
 BIAS_OP = "BiasAdd"  #: the op that folding makes of the sum behind a convolution
 _PATTERN_FIELDS = {Rule.KEPT_BY_NAME: "keep_float32", Rule.FORCED_BY_NAME: "force_f16"}
@@ -146,7 +144,7 @@ def explain(
 
     def painted(changed: AmpConfig) -> Painting:
         trial = dataclasses.replace(job, config=changed, resolution=settle(changed, machine))
-        return decide(form, trial)[1]
+        return decide(dataclasses.replace(form, job=trial))[0].painting
 
     painting = painted(config)
     view = painting.view
@@ -187,7 +185,7 @@ def explain(
 
 
 def _why_registered(op: str, list_of: Mapping[str, str]) -> str:
-    row = registered.find(op)
+    row = find_registered(op)
     return row.why if row and list_of.get(op) == row.op_list else ""
 
 

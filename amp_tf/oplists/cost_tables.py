@@ -4,7 +4,7 @@ Matrix products and convolutions gain by oneDNN's bfloat16 kernels. Most element
 value to float32 and back, so that a bfloat16 Sigmoid takes three times as long as a float32 one. Where many of them
 follow each other, it pays to cast once, compute in float32, and cast back.
 
-``amp-tf calibrate`` measures a table and keeps it for this machine (:mod:`amp_tf.oplists.machine`); those in the folder
+``amp-tf calibrate`` measures a table and keeps it for this machine (:mod:`amp_tf.oplists.hardware`); those in
 ``cpu_costs`` are shipped. Only the ratios between the figures of a table matter. What an element takes depends on how
 many there are: TensorFlow gives a small tensor to one thread, and a large one leaves the caches before it is read
 again. So figures are kept by size, and those of sizes between come from both neighbours.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import ConfigError
-from amp_tf.oplists.costs import COSTS_AS, FREE
+from amp_tf.oplists.table import Trait
 
 VERSION = 1  #: of the files
 CACHED_AND_IN_MEMORY = (2_097_152.0, 8_388_608.0)  #: elements of the tensors of tables that do not say
@@ -34,6 +34,57 @@ TRANSPOSED, CHANNELS_FIRST, POINTWISE_FIRST = ", second transposed", ", channels
 #: What stands after an op of which a tensor is much smaller than its result, as the scales of a normalization are.
 BROADCAST = ", broadcast"
 SHIPPED_FOLDER = Path(__file__).parent / "cpu_costs"
+
+#: Ops that move no data: they cost nothing in either type. Those of TensorLists and loops hand tensors on.
+FREE = Trait(
+    """EnsureShape Enter Exit ExpandDims Identity IdentityN Merge NextIteration PreventGradient Rank Reshape Shape
+    ShapeN Snapshot Squeeze StatelessWhile StopGradient Switch TensorListGetItem TensorListPopBack
+    TensorListPushBack TensorListPushBackBatch TensorListSetItem While"""
+)
+JOINED_AWAY = "Identity"  #: what the inner of two joined ops (:data:`amp_tf.oplists.fusions.SWISH`) costs as
+
+#: Convolutions: op to where its filter is, as (is an input, number), and where the values of its output side are.
+CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {
+    **dict.fromkeys(
+        ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D", "_FusedConv3D", "_FusedDepthwiseConv2dNative"),
+        ((True, 1), (False, 0)),
+    ),
+    **dict.fromkeys(
+        ("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput"),
+        ((True, 1), (True, 2)),
+    ),
+    **dict.fromkeys(
+        ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"),
+        ((False, 0), (True, 2)),
+    ),
+}
+#: The attributes by which products of matrices read their second one transposed, and the layouts with channels first.
+TRANSPOSING = ("adj_y", "transpose_b")
+CHANNELS_FIRST_LAYOUTS = (b"NCHW", b"NCDHW")
+#: Products of many matrices at once.
+BATCHED = ("BatchMatMul", "BatchMatMulV2")
+#: Convolutions of which each output channel reads one input channel alone.
+DEPTHWISE = frozenset(op for op in CONVOLUTIONS if "Depthwise" in op)
+
+#: Depthwise gradients that oneDNN leaves to a kernel many times slower in 16 bit: for strides, or for more taps.
+SLOW_IF_STRIDED = Trait("DepthwiseConv2dNativeBackpropInput")
+SLOW_IF_LARGE = Trait("DepthwiseConv2dNativeBackpropFilter")
+VECTOR_TAPS = 9
+SLOW, SLOWNESS = ", slow", 25.0
+
+#: Gradients of a convolution's input, whose result has the channels that its filter reads.
+INPUT_GRADIENTS = frozenset(op for op in CONVOLUTIONS if "BackpropInput" in op)
+#: float32 values in a vector of AVX-512: oneDNN computes so many channels of a convolution's result at a time.
+LANES = 16
+
+#: Other products, each with the one whose kernel it runs.
+COSTS_AS = {
+    "BatchMatMul": "BatchMatMulV2",
+    "Einsum": "BatchMatMulV2",
+    "_FusedConv2D": "Conv2D",
+    "_FusedConv3D": "Conv3D",
+    "_FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",
+}
 
 Pair = tuple[float, float]  #: in float32 and in bfloat16
 Place = tuple[int, float, float]  #: the first of two sizes of a table, and the elements that count by each one's figure
@@ -118,6 +169,9 @@ class CostTable:
         """
         plain = next((name for name in (op, COSTS_AS.get(op, op)) if name in self.products), "MatMul")
         in_float32, in_f16 = self.products.get(plain + variant, self.products[plain])
+        if variant == SLOW:
+            time = in_float32.of(operations, elements)
+            return time, SLOWNESS * time
         if variant in (CHANNELS_FIRST, POINTWISE_FIRST) and plain + variant not in self.products:
             in_f16 = in_float32
         return in_float32.of(operations, elements), in_f16.of(operations, elements)
@@ -172,6 +226,24 @@ class CostTable:
             else:
                 lines.append(f"  {json.dumps(name)}: {json.dumps(value)}")
         return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def padding_factor(op: str, kernel: Sequence[int] | None, variant: str = "") -> float:
+    """By how much the operations of a product grow because its kernel pads what it computes.
+
+    The channels of a convolution's result fill whole vectors. An input gradient of 3 channels counts 84 operations in a
+    ns, where others reach 500, because it computes 16. With channels first, in depthwise ones and in products of
+    matrices it is not so.
+
+    Args:
+        op: a product.
+        kernel: the shape of a convolution's filter: taps, channels in, channels out.
+        variant: what stands after its op in the name of its row.
+    """
+    if kernel is None or variant or op not in CONVOLUTIONS or op in DEPTHWISE:
+        return 1.0
+    channels = kernel[-2] if op in INPUT_GRADIENTS else kernel[-1]
+    return math.ceil(channels / LANES) * LANES / channels if channels > 0 else 1.0
 
 
 def read_table(path: Path) -> CostTable:

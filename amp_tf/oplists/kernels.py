@@ -28,8 +28,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS, KERNEL_PAIRS
-from amp_tf.oplists.table import CPU, CUDA, FUSED_PRODUCTS, MAXIMA_GRADIENTS, ROWS, Trait
+from amp_tf.oplists.cost_tables import CHANNELS_FIRST_LAYOUTS
+from amp_tf.oplists.table import CPU, CUDA, FUSED_PRODUCTS, ROWS, Trait
 
 Types = tuple[tuple[str, tuple[int, ...]], ...]  #: a node's type attributes, each with its ``DataType`` numbers
 Finder = Callable[[bytes], bytes]  #: takes a serialized NodeDef, gives its kernel's class, empty for none
@@ -123,7 +123,7 @@ ONEDNN_REFUSALS = (
 _PLACEHOLDER_CLASS = b"RaiseError"
 #: Gradients of maxima, each with its forward op and the input that reads this: channels first, oneDNN alone computes
 #: them, from what its own forward kernel left, and so in one type. (MaxPool3DGrad is float32 almost always.)
-PAIRED = {op: pair for op, pair in KERNEL_PAIRS.items() if op in MAXIMA_GRADIENTS}
+PAIRED = {"MaxPool3DGrad": ("MaxPool3D", 1), "MaxPoolGrad": ("MaxPool", 1)}
 PAIRED_WHAT = "channels first and a gradient"
 
 

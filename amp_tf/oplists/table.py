@@ -238,6 +238,8 @@ UPDATED_BY = Trait("AddV2 Sub")
 BEGINNINGS = Trait("Enter Switch")
 #: Ops that add to a value or take from it.
 ADDING = Trait("Add AddN AddV2 Sub")
+#: Ops whose nodes may sum nothing, whatever their op, and the op as which such nodes are judged.
+JUDGED_AS = {"Einsum": "Mul"}
 #: Ops that multiply or divide one value by another.
 SCALING = Trait("Div DivNoNan Mul MulNoNan RealDiv")
 #: Ops that give the difference of two values, or its square.

@@ -1,59 +1,45 @@
-"""Where 16-bit kernels are slow, or fast only together: what the kernels of a CPU ask of the paint."""
+"""What TensorFlow computes in one kernel with a product, or as one op, where all of it has one type.
+
+A Gelu is five nodes of ``tf.nn.gelu`` (with an Erf in TensorFlow 2.16, with an Erfc later), or nine where it
+approximates. Left in float32 behind a 16-bit product they cost casts and as many passes over its result; with the
+product's type they cost nothing, and oneDNN's kernel computes them in float32, before it rounds once. They have it
+where the products around them are 16 bit; without oneDNN, or with the remapper off, they round five or nine times.
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from amp_tf.graph.indices import Mask, Node
-from amp_tf.graph.sizes import Shape, Shapes
+from amp_tf.graph.constants import floats
+from amp_tf.graph.indices import Mask, Node, Unit
 from amp_tf.graph.view import Edges, GraphView
-from amp_tf.oplists import costs, fusions
-from amp_tf.oplists.table import BIASES, MATRIX_PRODUCT, SQUEEZING
+from amp_tf.oplists import fusions
+from amp_tf.oplists.kernels import PAIRED
+from amp_tf.oplists.table import BIASES, COMMUTATIVE, MATRIX_PRODUCT, SQUEEZING
 from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.gelus import find_gelus
-from amp_tf.painting.prices import input_shapes
 from amp_tf.painting.reasons import FORCED, Rule
-from amp_tf.painting.work import filter_shape
 
-_UNMATCHED = "a pooling or normalization and its gradient are slow in two types, and one of them stays in float32"
+_MOST_TERMS = 24  #: more than any Gelu has, counted as often as they are read
+_MOST_BEHIND = 4  #: as many nodes as come after the core of any at most
+_BIASED = frozenset(fusions.GELUS.values())
+_UNMATCHED = "a pooling and its gradient are slow in two types, and one of them stays in float32"
 
 
-def drop_slow_kernels(canvas: Canvas, shapes: Shapes) -> None:
-    """Leaves in float32 what has a 16-bit kernel that never pays."""
+def kernel_pairs(canvas: Canvas) -> Iterator[list[Unit]]:
+    """The units of gradients of maxima and of their forward ops, whose 16-bit kernels are fast only together."""
     view = canvas.view
-
-    def kernel(node: int) -> Shape | None:
-        return filter_shape(view.ops[node], input_shapes(view, node, shapes), shapes.output_shapes(view.names[node]))
-
-    for row in costs.SLOW_KERNELS:
-        of_op = [node for node, op in enumerate(view.ops) if op == row.op]
-        nodes = [node for node in of_op if row.applies(view.protos[node], kernel(node))]
-        units = [unit for node in nodes for unit in view.units(node) if canvas.allow[unit]]
-        units = [unit for unit in units if canvas.rule[unit] not in FORCED]
-        canvas.unpaint_allow(units, Rule.DOES_NOT_PAY)
-        canvas.weighed.update(dict.fromkeys(units, row.why))
-
-
-def kernel_pairs(canvas: Canvas) -> Iterator[list[int]]:
-    """The units of gradient ops and of their forward ops that are fast only if they have one type."""
-    view = canvas.view
-    edges = _edges_into(view, costs.KERNEL_PAIRS)
-    for source, node, position in edges.rows("src_node", "dst_node", "dst_position"):
-        pair = costs.KERNEL_PAIRS.get(view.ops[node])
-        if pair == (view.ops[source], position):
-            first, second = view.signatures[source].outputs[0], view.signatures[node].outputs[0]
-            yield [view.base[source] + first, view.base[node] + second]
+    for source, node, position in _edges_into(view, PAIRED).rows("src_node", "dst_node", "dst_position"):
+        if PAIRED[view.ops[node]] == (view.ops[source], position):
+            yield [view.base[each] + view.signatures[each].outputs[0] for each in (source, node)]
 
 
 def drop_unmatched_pairs(canvas: Canvas) -> None:
-    """Leaves a forward op or gradient op in float32 where the other of the two stays there.
-
-    Their 16-bit kernels are fast only together.
-    """
+    """Leaves one of a pair of kernels in float32 where the other stays there: mixed, they take fifty times as long."""
     for pair in kernel_pairs(canvas):
         painted = [unit for unit in pair if canvas.allow[unit] and canvas.rule[unit] not in FORCED]
         if len(painted) == 1 and not all(canvas.allow[unit] for unit in pair):
@@ -180,3 +166,86 @@ def _waits(view: GraphView, node: Node) -> bool:
 def _edges_into(view: GraphView, ops: Container[str]) -> Edges:
     """The edges that go to nodes of some ops."""
     return view.edges.at(view.mask_with(ops)[view.edges.dst_node])
+
+
+class Gelu(NamedTuple):
+    """One Gelu.
+
+    Attributes:
+        biased: the node that gives the biased value: a BiasAdd, or a product that adds the bias itself.
+        nodes: those that the Gelu consists of; the last gives its result.
+    """
+
+    biased: Node
+    nodes: Sequence[Node]
+
+
+def find_gelus(view: GraphView) -> Iterator[Gelu]:
+    """The Gelus of biased values where nothing else reads what is biased or what lies within; a gradient reads both.
+
+    Source of the patterns: ``FindMatMulBiasAddAndGelu`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
+    """
+    cores = view.nodes_with(fusions.GELU_CORES)
+    if not cores or _BIASED.isdisjoint(view.ops):
+        return
+    edges = view.edges
+    within = edges.at(view.mask_with(fusions.GELU_PARTS)[edges.dst_node])
+    readings = np.bincount(edges.src_node, minlength=view.node_count).tolist()
+    reads: dict[Node, list[Node]] = {}
+    reader_of: dict[Node, Node] = {}
+    for source, reader in within.rows("src_node", "dst_node"):
+        reads.setdefault(reader, []).append(source)
+        reader_of[source] = reader
+    for end in cores:
+        for _ in range(_MOST_BEHIND):
+            if readings[end] != 1 or end not in reader_of:
+                break
+            end = reader_of[end]
+            if gelu := _gelu(view, reads, end):
+                read = [source for node in gelu.nodes for source in reads[node]]
+                if all(read.count(node) == readings[node] for node in (gelu.biased, *gelu.nodes[:-1])):
+                    yield gelu
+
+
+def _gelu(view: GraphView, reads: Mapping[Node, Sequence[Node]], end: Node) -> Gelu | None:
+    """The Gelu that ends with a node."""
+    biased: list[Node] = []
+    nodes: list[Node] = []
+    terms_left = itertools.repeat(None, _MOST_TERMS)
+
+    def formula(node: Node) -> str:
+        op = view.ops[node]
+        if op in _BIASED:
+            biased.append(node)
+            return "x"
+        if op == "Const":
+            values = floats(view.protos[node])
+            return f"{values[0]:.3g}" if len(values) == 1 else "?"
+        if op not in fusions.GELU_PARTS or next(terms_left, 0) == 0:
+            return "?"
+        terms = [formula(source) for source in reads.get(node, ())]
+        nodes.append(node)
+        return f"{op}({', '.join(sorted(terms) if op in COMMUTATIVE else terms)})"
+
+    op = fusions.GELUS.get(formula(end))
+    is_one = len(set(biased)) == 1
+    return Gelu(biased[0], nodes) if is_one and view.ops[biased[0]] == op else None
+
+
+def joined(view: GraphView) -> Iterator[tuple[int, int]]:
+    """The nodes that TensorFlow's remapper will compute as one, inner and outer (:data:`amp_tf.oplists.fusions.SWISH`).
+
+    Source of the pattern: ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
+    """
+    if fusions.SWISH.inner not in view.ops:
+        return
+    ends = np.fromiter((op in (fusions.SWISH.inner, fusions.SWISH.outer) for op in view.ops), np.bool_, view.node_count)
+    reads: dict[int, list[tuple[int, int]]] = {}
+    for source, port, node in view.edges.at(ends[view.edges.dst_node]).rows("src_node", "src_port", "dst_node"):
+        reads.setdefault(node, []).append((source, port))
+    readers = np.bincount(view.edges.src_node, minlength=view.node_count)
+    for outer in (node for node in reads if view.ops[node] == fusions.SWISH.outer):
+        for inner, _ in reads[outer]:
+            has_one_reader = view.ops[inner] == fusions.SWISH.inner and readers[inner] == 1
+            if has_one_reader and sorted(reads[outer]) == sorted([*reads[inner], (inner, 0)]):
+                yield inner, outer

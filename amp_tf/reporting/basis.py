@@ -9,7 +9,7 @@ from amp_tf.graph.sizes import KnownShapes
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.changes import Change
-from amp_tf.painting.folded import NOTHING_FOLDED, Folded
+from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded
 from amp_tf.painting.outcome import Painting
 
 

@@ -21,7 +21,7 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, CPU, DENY, INFER, ROWS
 from amp_tf.painting.kernels import computed_with_products
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.prices import count_runs, joined, operations_of, price_of_product, row_of, rows_of_joined
+from amp_tf.painting.work import count_runs, operations_of
 from amp_tf.reporting.basis import Basis, InsertedCast
 from amp_tf.reporting.text import percent
 
@@ -146,24 +146,19 @@ NO_PRODUCTS = Products()
 
 def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
     """The time of all runs of each node in float32 and in 16 bit, in ns; zero where it is unknown."""
+    from amp_tf.cpu.prices import Prices  # where costs are asked for: a GPU's are not known
+
     in_float32, in_f16 = np.zeros((2, basis.view.node_count))
     measured = basis.resolution.costs.elements  # ops that only move values take time, too
     is_measured = basis.view.mask_with(measured)
     is_timed = is_measured & (np.nan_to_num(figures.elements) > 0) | (np.nan_to_num(figures.work) > 0)
-    joined_rows = rows_of_joined(joined(basis.view))
+    prices = Prices(basis.view, basis.shapes, basis.resolution.costs)
     for node in np.flatnonzero(is_timed).tolist():
         if figures.is_product[node]:
-            pair = price_of_product(
-                basis.resolution.costs,
-                basis.view,
-                node,
-                basis.shapes,
-                float(figures.operations[node]),
-                float(np.nan_to_num(figures.elements[node])),
-            )
+            operations, elements = figures.operations[node], np.nan_to_num(figures.elements[node])
+            pair = prices.product_of(node, float(operations), float(elements))
         else:
-            op, variant = row_of(basis.view, node, basis.shapes, joined_rows)
-            pair = basis.resolution.costs.of_op(op, float(figures.largest[node]), variant)
+            pair = prices.op(node, float(figures.largest[node]))
         in_float32[node], in_f16[node] = pair
     return in_float32 * figures.runs, in_f16 * figures.runs
 

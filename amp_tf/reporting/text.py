@@ -6,8 +6,8 @@ import collections
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from amp_tf.oplists import registered
 from amp_tf.oplists.fusions import SPLIT_PRODUCTS
+from amp_tf.oplists.op_names import find_registered
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 
@@ -89,7 +89,7 @@ def _left(nodes: Sequence[NodeReport]) -> list[str]:
 
 
 def _registered(nodes: Sequence[NodeReport]) -> list[str]:
-    rows = filter(None, map(registered.find, sorted({node.op for node in nodes})))
+    rows = filter(None, map(find_registered, sorted({node.op for node in nodes})))
     lines = [f"  {row.op}: {row.op_list} list, because it {row.why}" for row in rows]
     return ["registered by libraries:", *lines] if lines else []
 

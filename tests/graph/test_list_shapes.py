@@ -10,7 +10,7 @@ from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import AttributeShapes, KnownShapes
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.table import ALIKE, BROADCASTING, CONTROL_FLOW
-from amp_tf.painting.prices import operations_of
+from amp_tf.painting.work import operations_of
 from tests.small_graphs import graph
 
 KEPT = """

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from amp_tf.errors import ConfigError
-from amp_tf.oplists import hardware, machine
+from amp_tf.oplists import hardware
 from amp_tf.oplists.hardware import Hardware
 from tests.as_cpu import onednn
 
@@ -17,12 +17,12 @@ def cpu_with(monkeypatch, tmp_path):
     def detect(text):
         if text is not None:
             (tmp_path / "cpuinfo").write_text(text)
-        monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "cpuinfo")
-        machine.cpu_info.cache_clear()
+        monkeypatch.setattr(hardware, "_CPU_INFO", tmp_path / "cpuinfo")
+        hardware.cpu_info.cache_clear()
         return Hardware.detect_cpu().cpu_has_bf16
 
     yield detect
-    machine.cpu_info.cache_clear()
+    hardware.cpu_info.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_the_cpus_flags_decide(cpu_with, text, has_bf16):
 def test_this_machine_agrees_with_its_own_flags():
     path = pathlib.Path("/proc/cpuinfo")
     words = set(path.read_text(encoding="ascii", errors="replace").split()) if path.exists() else set()
-    machine.cpu_info.cache_clear()
+    hardware.cpu_info.cache_clear()
     assert Hardware.detect_cpu().cpu_has_bf16 == bool(words & hardware.BF16_CPU_FLAGS)
     assert Hardware.detect_cpu().gpu_capabilities == ()
 
@@ -71,7 +71,7 @@ def test_onednn_is_on_where_tensorflow_turns_it_on(flags, arm_part, setting, exp
 
 
 def test_onednn_is_on_where_this_tensorflow_says_so():
-    machine.cpu_info.cache_clear()
+    hardware.cpu_info.cache_clear()
     assert Hardware.detect_cpu().has_onednn == onednn.is_on()
 
 

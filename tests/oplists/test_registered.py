@@ -12,7 +12,7 @@ import amp_tf
 from amp_tf.errors import ConfigError, OpListError
 from amp_tf.hooks.all_reduce import agreement
 from amp_tf.offline.explain import explain
-from amp_tf.oplists import op_names, registered
+from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.reasons import Rule
@@ -32,9 +32,9 @@ WHY = "computes each color by itself"
 
 @pytest.fixture(autouse=True)
 def nothing_registered() -> Iterator[None]:
-    registered.forget()
+    op_names.forget_registered()
     yield
-    registered.forget()
+    op_names.forget_registered()
 
 
 def report(text: str = TEXT, **settings: Any) -> RewriteReport:
@@ -88,7 +88,7 @@ def test_tensorflow_need_not_know_the_op_yet() -> None:
 def test_registering_the_same_again_does_no_harm() -> None:
     amp_tf.register_op("RGBToHSV", list="infer", why=WHY)
     amp_tf.register_op("RGBToHSV", list="infer", why="is elementwise")
-    assert [row.why for row in registered.rows()] == ["is elementwise"] * 2
+    assert [row.why for row in op_names.registered_rows()] == ["is elementwise"] * 2
 
 
 STAYS = "Its row stays for all; a program moves it for itself by"
@@ -122,7 +122,7 @@ def test_what_is_wrong_is_told_with_what_to_do(op: Any, name: Any, why: str, mes
     with pytest.raises(OpListError if ": op " in message else ConfigError) as caught:
         amp_tf.register_op(op, list=name, why=why)
     assert str(caught.value) == f"amp_tf.register_op{message}"
-    assert {row.op for row in registered.rows()} == {"RGBToHSV"}
+    assert {row.op for row in op_names.registered_rows()} == {"RGBToHSV"}
 
 
 def test_explain_and_the_report_say_why() -> None:

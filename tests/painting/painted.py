@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from amp_tf.config import AmpConfig
+from amp_tf.cpu.economy import drop_unprofitable
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.hardware import Hardware
@@ -61,4 +62,4 @@ def painted(text, *library, preserve=(), hardware=BF16_CPU, **settings) -> Paint
     view = read_function(function(text), templates) if is_function else read_graph(graph(text), templates)
     resolution = resolve_target(config, hardware)
     obstacles = find_obstacles(view, resolution, config, preserve)
-    return Painted(paint(view, resolution, obstacles, is_function=templates.is_function))
+    return Painted(paint(view, resolution, obstacles, is_function=templates.is_function, cost_model=drop_unprofitable))

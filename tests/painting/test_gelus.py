@@ -8,7 +8,7 @@ import pytest
 
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.painting.gelus import find_gelus
+from amp_tf.painting.kernels import find_gelus
 from tests.small_graphs import graph
 
 PRODUCT = """

@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.painting.gelus import find_gelus
-from amp_tf.painting.kernels import computed_with_products
+from amp_tf.painting.kernels import computed_with_products, find_gelus
 from tests.as_cpu import onednn
 from tests.small_graphs import function as small_function
 from tests.small_graphs import graph

@@ -41,9 +41,9 @@ def process_facts() -> ProcessFacts:
 
 def _registered_ops() -> list[dict[str, Any]]:
     """What libraries registered, as settings, each op once."""
-    from amp_tf.oplists import registered
+    from amp_tf.oplists.op_names import registered_rows
 
-    whys = {row.op: f"{row.op_list} list, because it {row.why}" for row in registered.rows()}
+    whys = {row.op: f"{row.op_list} list, because it {row.why}" for row in registered_rows()}
     return [{"field": f"op {op}", "value": why, "from": "amp_tf.register_op"} for op, why in whys.items()]
 
 

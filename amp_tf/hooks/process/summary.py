@@ -43,7 +43,7 @@ _AT_EXIT = (
     *("amp_tf.graph.layers", "amp_tf.hooks.grappler.failures", "amp_tf.oplists.targets", "amp_tf.painting.locked"),
     *("amp_tf.reporting.process", "amp_tf.reporting.text"),
 )
-_FOR_REPORTS = ("amp_tf.oplists.registered", "amp_tf.reporting.document", "amp_tf.reporting.files")
+_FOR_REPORTS = ("amp_tf.oplists.op_names", "amp_tf.reporting.document", "amp_tf.reporting.files")
 
 _parts: list[Callable[[], str]] = []
 _has_ended = False  # whether the program has ended, and only the line is left

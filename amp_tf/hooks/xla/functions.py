@@ -8,7 +8,7 @@ alive, so clones live as long as their caller.
 
 XLA inlines calls, so a control edge from a call does not order what the call is given: whatever waits for the call must
 also wait for a read that was moved in front of it. TensorLists that functions share hold 16 bit where that rounds
-nothing (:mod:`amp_tf.rewriting.shared_lists`): of the ten accumulators of a Keras LSTM step, the four that products
+nothing (:mod:`amp_tf.rewriting.sharing`): of the ten accumulators of a Keras LSTM step, the four that products
 read, the weights among them once a time step. In the optimized HLO of a two-layer LSTM in float16 each loop body has as
 many fusions and products as under Keras' policy; extra casts are inside fusions. Tests count element types in XLA's
 dumps before optimization, which every way in has; for seven functions a test shows that StableHLO gives the same

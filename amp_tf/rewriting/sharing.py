@@ -1,11 +1,34 @@
-"""TensorLists that several functions share, as a loop and the loop of its gradient do: which of them hold 16 bit.
+"""What is shared: variables that are read many times, and TensorLists of which only some may hold 16 bit.
 
-Each function is painted by itself, and a list that leaves it stays in float32 there. What a list holds may be 16 bit
-all the same where that changes no value:
+*A variable is read once* where it is read many times with no write between, so that it is cast once. A layer that is
+shared, or a recurrent cell that is unrolled, reads its weights in each call, and each read would have its own cast.
 
-- *All that is read is rounded.* Where every value that comes out of a list goes into 16 bit alone, it may be rounded
+    before:  handle → read, read_1, read_2, each → Cast → MatMul
+    after:   handle → read → Cast → MatMul, MatMul_1, MatMul_2
+
+A read that waits for nothing, of a handle that the graph is given, comes before every write that it must not see: what
+TensorFlow orders behind a write waits for it, and in branches and loops the handle comes in by another node. So all
+such reads give the same value. The others stay where they are, for what waits for them. Functions for XLA are left
+alone: XLA makes one cast of equal ones. Difference "shared-reads": TensorFlow's pass casts each read.
+
+*Each TensorList gets an op that makes it*, so that lists of different types do not stand in each other's way. A list is
+a value: each op that adds to one gives a new one. TensorFlow's optimizers make one op of all that make empty lists
+alike, as those in which a recurrent layer keeps gates, states and inputs for its gradient. All these lists would have
+one type, float32 as soon as one of them must.
+
+    before:  empty → PushBack of gates, empty → PushBack of states
+    after:   empty → PushBack of gates, empty-0-AmpTfList → PushBack of states
+
+Lists that become 16 bit, although others of the same op do not, get an op of their own; all others stay as they are.
+Only in GraphDefs: functions, as they are traced, have an op for each list. Difference "shared-maker": TensorFlow's pass
+gives all these lists one type. Both are dropped where nothing becomes 16 bit, and a second rewrite finds nothing to do.
+
+*Functions share TensorLists*, as a loop and the loop of its gradient do. Each function is painted by itself, and a list
+that leaves it stays in float32 there. What it holds may be 16 bit all the same where that changes no value:
+
+- All that is read is rounded. Where every value that comes out of a list goes into 16 bit alone, it may be rounded
   before it goes in: the weights and states that the products of a recurrent layer's gradient read.
-- *All that is written was rounded.* Where every value is a 16-bit one before it goes in, as a gradient that a product
+- All that is written was rounded. Where every value is a 16-bit one before it goes in, as a gradient that a product
   gives, it comes out as it was.
 
 A value that goes from one list into another counts as rounded by the other. What some function keeps in float32 by the
@@ -15,6 +38,7 @@ or an op that hands it on in another way than calls, branches and loops do.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -25,15 +49,87 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import connected
 from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.calls import referenced
+from amp_tf.graph.edits import Edits, NewNode, Rewire
+from amp_tf.graph.frames import control_links
 from amp_tf.graph.indices import Indices, Mask, Node, Unit
+from amp_tf.graph.names import FreshNames
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import HANDING_OVER, IDENTITIES, UNCHANGED
+from amp_tf.oplists.table import (
+    BIASES,
+    HANDING_OVER,
+    IDENTITIES,
+    READ_OPS,
+    TENSOR_LIST_MAKERS,
+    UNCHANGED,
+    VARIABLE_HANDLES,
+)
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.tensor_lists import element_unit, handle_unit, handles_lists
+from amp_tf.rewriting.form import Form
 
+LIST_SUFFIX = "AmpTfList"  #: ends the names of new makers of lists
 _PASSING = frozenset({*UNCHANGED, *IDENTITIES, ARG_OP, RETVAL_OP})
 _NO_LIST = -1
+
+_Reader = tuple[Node, int]  # a node and the number of its data input
+
+
+def share_reads(form: Form) -> Form:
+    """Has what reads of one variable give read from the first of them.
+
+    Only of reads for products and biases: elsewhere there is no cast to share.
+    """
+    view, computing = form.view, form.job.products | BIASES
+    reads = view.nodes_with(READ_OPS)
+    waiting = {node for _, node in control_links(view)} if len(reads) > 1 else set()
+    alike: dict[tuple[Node, int, str], list[Node]] = {}
+    for node in reads:
+        source, port = view.inputs(node)[0]
+        is_given = view.ops[source] == ARG_OP or view.ops[source] in VARIABLE_HANDLES
+        if is_given and node not in waiting and any(view.ops[reader] in computing for reader, _ in view.readers(node)):
+            alike.setdefault((source, port, view.devices[node]), []).append(node)
+    return form.then(
+        Edits(
+            rewires=tuple(
+                Rewire(reader, position, first, 0)
+                for first, *others in alike.values()
+                for node in others
+                for reader, position in view.readers(node)
+            )
+        )
+    )
+
+
+def part_lists(form: Form) -> Form:
+    """Parts the TensorLists that become 16 bit by themselves from those that do not."""
+    view = form.view
+    shared = np.bincount(view.edges.src_node, minlength=view.node_count) > 1
+    makers = np.flatnonzero(shared & view.mask_with(TENSOR_LIST_MAKERS)).tolist()
+    if not makers:
+        return form
+    is_wide, kept = np.asarray(view.dtypes) == datatypes.FLOAT, form.obstacles.rule_of
+    is_wide[form.painting.converted] = False
+    makers = [node for node in makers if node not in kept and is_wide[view.units(node)].any()]
+    readers = list(view.edges.at(np.isin(view.edges.src_node, makers)).rows("dst_node", "dst_position"))
+
+    def narrow(after: Form, readers: list[_Reader]) -> list[_Reader]:
+        is_f16 = {*after.painting.converted_nodes()}
+        return [reader for maker, reader in enumerate(readers, view.node_count) if maker in is_f16]
+
+    return form.settled(readers, functools.partial(_with_own_makers, form), narrow)
+
+
+def _with_own_makers(form: Form, readers: Sequence[_Reader]) -> Form:
+    view, waits = form.view, control_links(form.view)
+    name = FreshNames(view.names, LIST_SUFFIX)
+    new: list[NewNode] = []
+    for reader, position in readers:
+        maker, _ = view.inputs(reader)[position]
+        after = tuple(source for source, node in waits if node == maker)
+        new.append(NewNode.like(name.make(view.names[maker]), view, maker, tuple(view.inputs(maker)), after))
+    rewires = (Rewire(*reader, maker, 0) for maker, reader in enumerate(readers, view.node_count))
+    return form.then(Edits(rewires=tuple(rewires), new=tuple(new)))
 
 
 def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str, list[Unit]]:

@@ -11,14 +11,15 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
+from amp_tf.cpu import hoisting
+from amp_tf.cpu.hoisting import find_loop_reads
+from amp_tf.graph.names import HOIST_SUFFIX as SUFFIX
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
-from amp_tf.rewriting import loop_reads
-from amp_tf.rewriting.form import Job
-from amp_tf.rewriting.hoisting import SUFFIX, find_loop_reads
+from amp_tf.rewriting.form import Form, Job
 from tests.small_graphs import function, graph
 from tests.small_graphs import node as node_of
 
@@ -140,8 +141,8 @@ def run(proto, times=1):
             return [session.run("fetch:0", values) for _ in range(times)]
 
 
-def test_the_example_of_loop_reads_is_what_happens():
-    blocks = re.findall(r"::\n\n((?:    .*\n)+)", loop_reads.__doc__)
+def test_the_example_of_hoisting_is_what_happens():
+    blocks = re.findall(r"::\n\n((?:    .*\n)+)", hoisting.__doc__)
     before, after = ([node_of(line.strip()) for line in block.splitlines()] for block in blocks)
     old = graph(LOOP)
     for lines, found in ((before, nodes(old)), (after, nodes(rewrite(old).graph))):
@@ -152,7 +153,7 @@ def test_the_example_of_loop_reads_is_what_happens():
 
 def check_same(proto, result, monkeypatch):
     """As without the move: the same values are cast in the same way, so no bit differs."""
-    monkeypatch.setattr("amp_tf.rewriting.loop_reads.READ_OPS", frozenset())
+    monkeypatch.setattr("amp_tf.cpu.hoisting.READ_OPS", frozenset())
     kept = rewrite(proto)
     assert not moved(kept.graph)
     np.testing.assert_array_equal(run(result.graph, times=3), run(kept.graph, times=3))
@@ -423,13 +424,13 @@ def test_casts_before_a_loop_count_once_and_those_in_it_in_each_turn(monkeypatch
     saved = in_float32 - in_f16
     assert SHIPPED.of_cast_to_f16(size * size) / 3 < saved < SHIPPED.of_cast_to_f16(size * size)
     assert moved(rewrite(proto).graph)
-    monkeypatch.setattr("amp_tf.rewriting.loop_reads.READ_OPS", frozenset())
+    monkeypatch.setattr("amp_tf.cpu.hoisting.READ_OPS", frozenset())
     assert not rewrite(proto).changed
 
 
 def test_without_a_handle_that_enters_a_loop_nothing_is_looked_at(monkeypatch):
     view = read_graph(graph("x = Placeholder()\n m = MatMul(x, x)"), Templates())
     job = Job(AUTO, resolve_target(AUTO, BF16_CPU), Templates())
-    assert "MatMul" in job.products()
-    monkeypatch.setattr(Job, "obstacles", lambda *arguments: pytest.fail("obstacles were looked for"))
-    assert find_loop_reads(job.form(view, None), job).reads == ()
+    assert "MatMul" in job.products
+    monkeypatch.setattr(Form, "obstacles", property(lambda form: pytest.fail("obstacles were looked for")))
+    assert find_loop_reads(job.form(view, None)).reads == ()

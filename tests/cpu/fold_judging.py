@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
+from amp_tf.cpu import fold
 from amp_tf.graph.editor import apply_to_graph
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.serialized import SerializedGraph, parse_graph
@@ -18,11 +19,10 @@ from amp_tf.graph.verify import find_violation
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.oplists.targets import resolve_target
-from amp_tf.rewriting.folding import fold
 from amp_tf.rewriting.form import Form, Job
+from tests.cpu.random_normalization import NormalizedGraph, normalized_graph
 from tests.graph_text import to_text
 from tests.rewriting.graph_shapes import GraphShapes
-from tests.rewriting.random_normalization import NormalizedGraph, normalized_graph
 
 FOLDED, NOTHING = "folded", "nothing to fold"
 # Of each value: all values are positive, and a sum of 16 products in another order differs by less than 16 × 2**-24,
@@ -74,7 +74,7 @@ def _fold(graph: NormalizedGraph) -> tuple[Form | None, GraphDef]:
     data = SerializedGraph(graph.graph_def.SerializeToString())
     job = Job(_CONFIG, _TARGET, Templates(None, SUCCESSORS), graph.preserve)
     view = read_graph(data, job.templates)
-    folded = fold(job.form(view, GraphShapes(graph.graph)), job)
+    folded = fold(job.form(view, GraphShapes(graph.graph)))
     if not folded.edits:
         return None, graph.graph_def
     result = parse_graph(apply_to_graph(data.node, view.names, folded.edits, data.rest_data))

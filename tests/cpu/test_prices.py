@@ -1,50 +1,22 @@
-"""How often nodes run, and by which row of the table products cost."""
+"""By which row of the table nodes cost."""
 
 import dataclasses
 
 import pytest
 import tensorflow as tf
 
+from amp_tf.cpu.prices import Prices
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import KnownShapes, NoShapes
 from amp_tf.graph.templates import Templates
-from amp_tf.oplists.cost_tables import BROADCAST, CHANNELS_FIRST, POINTWISE_FIRST, SHIPPED, TRANSPOSED
+from amp_tf.oplists.cost_tables import BROADCAST, CHANNELS_FIRST, POINTWISE_FIRST, SHIPPED, SLOW, SLOWNESS, TRANSPOSED
 from amp_tf.oplists.fusions import SWISH
-from amp_tf.painting.prices import Prices, count_runs, joined, variant_of
+from amp_tf.painting.kernels import joined
 from tests.small_graphs import graph
-from tests.strategies import lowered_control_flow
-
-
-def _runs(build):
-    """How often the products of a graph run, in order."""
-    with tf.Graph().as_default() as built, lowered_control_flow():
-        build()
-    view = read_graph(built.as_graph_def(), Templates())
-    runs = count_runs(view).of_nodes
-    return [runs[node] for node in view.nodes_with(("MatMul",))]
 
 
 def _placeholder(*shape):
     return tf.compat.v1.placeholder(tf.float32, shape)
-
-
-def test_a_loop_in_a_loop_runs_that_many_times_more():
-    def build():
-        def outer(i, y):
-            return i + 1, tf.while_loop(lambda j, _: j < 3, lambda j, z: (j + 1, tf.matmul(z, z)), (0, y))[1]
-
-        tf.while_loop(lambda i, _: i < 5, outer, (0, _placeholder(4, 4)))
-
-    assert _runs(build) == [15]
-
-
-def test_what_reads_a_loops_result_runs_once():
-    def build():
-        x = _placeholder(4, 4)
-        done = tf.while_loop(lambda i, _: i < 8, lambda i, y: (i + 1, tf.matmul(y, y)), (0, x))[1]
-        tf.matmul(done, x)
-
-    assert _runs(build) == [8, 1]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +31,7 @@ def test_what_reads_a_loops_result_runs_once():
 )
 def test_a_product_of_matrices_costs_by_whether_it_reads_the_second_turned(line, variant):
     view = read_graph(graph(f"x = Placeholder()\n y = {line}"), Templates())
-    assert variant_of(view, 1, NoShapes()) == variant
+    assert Prices(view, NoShapes(), SHIPPED).variant(1) == variant
 
 
 @pytest.mark.parametrize(
@@ -83,7 +55,7 @@ def test_a_convolution_costs_by_its_layout_and_in_some_by_whether_it_has_one_tap
     view = read_graph(built.as_graph_def(), Templates())
     kernel = None if taps is None else tuple(w.shape.as_list())
     shapes = KnownShapes({x.op.name: [(4,) * rank], w.op.name: [kernel], result.op.name: [None]})
-    assert [variant_of(view, node, shapes) for node in view.nodes_with((op,))] == [variant]
+    assert [Prices(view, shapes, SHIPPED).variant(node) for node in view.nodes_with((op,))] == [variant]
 
 
 @pytest.mark.parametrize(
@@ -147,3 +119,26 @@ def test_an_op_of_a_large_and_a_small_tensor_has_a_row_of_its_own(op, other, is_
     assert prices.op(2, 10.0) == ((20.0, 10.0) if is_broadcast else (40.0, 30.0))
     del rows[op + BROADCAST]
     assert prices.op(2, 10.0) == (40.0, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("op", "stride", "taps", "is_slow"),
+    [
+        ("BackpropInput", 1, 3, False),
+        ("BackpropInput", 1, 5, False),
+        ("BackpropInput", 2, 3, True),
+        ("BackpropFilter", 2, 3, False),
+        ("BackpropFilter", 1, 5, True),
+        ("BackpropFilter", 1, 7, True),
+    ],
+)
+def test_a_depthwise_gradient_is_slow_for_strides_or_for_many_taps(op, stride, taps, is_slow):
+    inputs = "sizes, x, x" if op == "BackpropInput" else "x, sizes, x"
+    line = f"y = DepthwiseConv2dNative{op}({inputs}) strides=[1, {stride}, {stride}, 1] padding='SAME'"
+    sizes = "sizes = Const() dtype=int32 value=int32[4]*1"
+    kernel = (taps, taps, 8, 1)
+    shapes = KnownShapes({"x": [kernel], "y": [kernel]})
+    prices = Prices(read_graph(graph(f"x = Placeholder()\n{sizes}\n{line}"), Templates()), shapes, SHIPPED)
+    assert prices.variant(2) == SLOW * is_slow
+    in_float32, in_f16 = prices.product_of(2, 1e6, 1e5)
+    assert (in_f16 == SLOWNESS * in_float32) == is_slow

@@ -313,7 +313,7 @@ def test_a_product_with_a_slow_kernel_stays_in_float32_inside_an_island_that_gai
     reasons = _full_reasons(build)
     assert reasons["before"].rule is reasons["after"].rule is Rule.ALLOW_LIST
     assert reasons["filter"].rule is Rule.DOES_NOT_PAY
-    assert "larger than 3 × 3" in str(reasons["filter"])
+    assert reasons["filter"].balance.in_f16 > 10 * reasons["filter"].balance.in_float32
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -391,25 +391,6 @@ def test_a_small_product_says_what_its_casts_would_take():
     in_float32, in_f16 = SHIPPED.of_product("MatMul", 2 * 8**3, 3 * 64)
     assert balance.in_float32 == pytest.approx(in_float32)
     assert balance.in_f16 == pytest.approx(in_f16 + 2 * SHIPPED.of_cast_to_f16(64))
-
-
-def test_a_slow_kernel_says_why_in_words():
-    def build():
-        tf.nn.conv2d(
-            tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
-                input_sizes=[8, 48, 48, 96],
-                filter=_placeholder(3, 3, 96, 1),
-                out_backprop=_placeholder(8, 24, 24, 96),
-                strides=[1, 2, 2, 1],
-                padding="SAME",
-                name="slow",
-            ),
-            _placeholder(3, 3, 96, 96),
-            1,
-            "SAME",
-        )
-
-    assert "25 times slower" in str(_full_reasons(build)["slow"])
 
 
 @pytest.mark.parametrize(

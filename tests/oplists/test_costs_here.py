@@ -1,11 +1,11 @@
-"""Which table of costs counts on this machine."""
+"""Which table of costs counts on this hardware."""
 
 import dataclasses
 import warnings
 
 import pytest
 
-from amp_tf.oplists import machine
+from amp_tf.oplists import hardware
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
 
@@ -20,13 +20,13 @@ def caches(monkeypatch, tmp_path):
 
 
 def forget():
-    machine.cpu_info.cache_clear()
-    machine.costs_here.cache_clear()
+    hardware.cpu_info.cache_clear()
+    hardware.costs_here.cache_clear()
 
 
 def cpu(monkeypatch, tmp_path, text):
     (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(hardware, "_CPU_INFO", tmp_path / "cpuinfo")
     forget()
 
 
@@ -35,7 +35,7 @@ ZEN5 = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel name\
 
 def test_a_kind_of_cpu_that_was_measured_has_its_shipped_table(monkeypatch, tmp_path):
     cpu(monkeypatch, tmp_path, ZEN5)
-    assert dataclasses.asdict(machine.costs_here()) == dataclasses.asdict(SHIPPED)
+    assert dataclasses.asdict(hardware.costs_here()) == dataclasses.asdict(SHIPPED)
 
 
 def test_without_amx_an_intel_cpu_does_not_gain_by_bfloat16(monkeypatch, tmp_path):
@@ -66,33 +66,33 @@ def test_of_another_kind_of_cpu_the_careful_choice_is_made_and_said(monkeypatch,
 
 
 def test_what_was_measured_here_counts_before_what_is_shipped():
-    path = machine.cache_file()
+    path = hardware.cache_file()
     path.parent.mkdir(parents=True)
     path.write_text(dataclasses.replace(SHIPPED, source="measured here").to_json(), encoding="utf-8")
     assert Hardware.detect_cpu().costs.source == "measured here"
 
 
 def test_a_broken_file_is_told_once_and_the_shipped_table_counts():
-    path = machine.cache_file()
+    path = hardware.cache_file()
     path.parent.mkdir(parents=True)
     path.write_text("{}", encoding="utf-8")
     with pytest.warns(UserWarning, match="no table of costs") as caught:
-        found = machine.costs_here()
+        found = hardware.costs_here()
     assert str(path) in str(caught[0].message)
-    assert found.source == machine.shipped_costs().source
+    assert found.source == hardware.shipped_costs().source
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        machine.costs_here()
+        hardware.costs_here()
 
 
 def test_a_measurement_counts_for_its_cpu_cores_tensorflow_and_onednn(monkeypatch, tmp_path):
-    files = {machine.cache_file()}
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: range(64))
-    files.add(machine.cache_file())
+    files = {hardware.cache_file()}
+    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: range(64))
+    files.add(hardware.cache_file())
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    files.add(machine.cache_file())
-    monkeypatch.setattr(machine, "_tensorflow", lambda: "2.99")
-    files.add(machine.cache_file())
+    files.add(hardware.cache_file())
+    monkeypatch.setattr(hardware, "_tensorflow", lambda: "2.99")
+    files.add(hardware.cache_file())
     cpu(monkeypatch, tmp_path, ZEN5.replace("EPYC", "another"))
-    files.add(machine.cache_file())
+    files.add(hardware.cache_file())
     assert len(files) == 5
