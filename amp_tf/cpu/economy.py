@@ -121,8 +121,8 @@ class Weighing:
         for unit in units_of(canvas.allow & canvas.on_allow):
             self.products.setdefault(canvas.node_of[unit], []).append(unit)
         computed_with = fused_with_products(canvas)
-        joined = ([unit for node in pair for unit in view.units(node)] for pair in self.prices.joined)
-        ties = [*ties, *computed_with.items(), *self.products.values(), *(u for u in joined if canvas.allow[u].all())]
+        swishes = ([unit for node in pair for unit in view.units(node)] for pair in self.prices.swishes)
+        ties = [*ties, *computed_with.items(), *self.products.values(), *(u for u in swishes if canvas.allow[u].all())]
         tied = connected(dict.fromkeys(itertools.chain.from_iterable(ties)), ties)
         self.ties = [sorted(units) for units in tied if any(unit in self.sizes for unit in units)]
         self.pinned = {unit for node in canvas.folded.fused for unit in view.units(node) if canvas.allow[unit]}

@@ -12,7 +12,7 @@ from amp_tf.oplists.cost_tables import (
     BROADCAST,
     CHANNELS_FIRST,
     CHANNELS_FIRST_LAYOUTS,
-    JOINED_AWAY,
+    FREE_OP,
     POINTWISE_FIRST,
     SLOW,
     SLOW_IF_LARGE,
@@ -26,7 +26,7 @@ from amp_tf.oplists.cost_tables import (
 )
 from amp_tf.oplists.fusions import SWISH
 from amp_tf.oplists.table import BROADCASTING
-from amp_tf.painting.kernels import joined
+from amp_tf.painting.kernels import find_swishes
 from amp_tf.painting.work import count_runs, filter_shape, input_shapes, operations_of
 
 _SMALL = 8  # times fewer elements: what reading them takes does not count
@@ -42,15 +42,15 @@ class Prices:
 
     Attributes:
         runs: how many times each node is taken to run.
-        joined: the nodes that TensorFlow's remapper will compute as one, if both have one type.
+        swishes: the nodes that TensorFlow's remapper will compute as one, if both have one type.
     """
 
     def __init__(self, view: GraphView, shapes: Shapes, table: CostTable) -> None:
         self.runs = count_runs(view)
-        self.joined = [*joined(view)]
+        self.swishes = find_swishes(view)
         self._table, self._view, self._shapes = table, view, shapes
         # Of two nodes that are computed as one, the second does the work of both.
-        self._op_of = {node: op for pair in self.joined for node, op in zip(pair, (JOINED_AWAY, SWISH.op), strict=True)}
+        self._op_of = {node: op for pair in self.swishes for node, op in zip(pair, (FREE_OP, SWISH), strict=True)}
         self.product = functools.cache(self._find_product)
         self._row = functools.cache(self._find_row)
 

@@ -41,7 +41,7 @@ FREE = Trait(
     ShapeN Snapshot Squeeze StatelessWhile StopGradient Switch TensorListGetItem TensorListPopBack
     TensorListPushBack TensorListPushBackBatch TensorListSetItem While"""
 )
-JOINED_AWAY = "Identity"  #: what the inner of two joined ops (:data:`amp_tf.oplists.fusions.SWISH`) costs as
+FREE_OP = "Identity"  #: one of them: as which costs what another op does as well
 
 #: Convolutions: op to where its filter is, as (is an input, number), and where the values of its output side are.
 CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {

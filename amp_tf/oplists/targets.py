@@ -47,7 +47,7 @@ class OpLists:
         """The same lists without some ops."""
         return dataclasses.replace(self, list_of={op: name for op, name in self.list_of.items() if op not in ops})
 
-    def joined(self, joins: Mapping[str, str], level: str) -> OpLists:
+    def moved(self, joins: Mapping[str, str], level: str) -> OpLists:
         """The same lists once the user had ops join others, op to list, under a level."""
         others = self.without(frozenset(joins)).list_of
         if level == "TREAT_INFER_AS_DENY":
@@ -224,6 +224,6 @@ def build_lists(table: str, config: AmpConfig, more: tuple[OpRow, ...] = ()) -> 
     }  # each joins one list only: AmpConfig sees to it
     rows = (row for row in (*ROWS, *more) if row.table == table)
     list_of = {row.op: row.op_list for row in rows if row.op not in getattr(config, f"{row.op_list}_remove")}
-    lists = OpLists(table, {}, force_all=config.level == "UNSAFE_FORCE_ALL").joined({**list_of, **joins}, config.level)
+    lists = OpLists(table, {}, force_all=config.level == "UNSAFE_FORCE_ALL").moved({**list_of, **joins}, config.level)
     in_order = sorted(lists.list_of, key=lambda op: (LIST_NAMES.index(lists.list_of[op]), op))
     return dataclasses.replace(lists, list_of={op: lists.list_of[op] for op in in_order})

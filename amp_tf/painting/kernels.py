@@ -232,20 +232,16 @@ def _gelu(view: GraphView, reads: Mapping[Node, Sequence[Node]], end: Node) -> G
     return Gelu(biased[0], nodes) if is_one and view.ops[biased[0]] == op else None
 
 
-def joined(view: GraphView) -> Iterator[tuple[int, int]]:
-    """The nodes that TensorFlow's remapper will compute as one, inner and outer (:data:`amp_tf.oplists.fusions.SWISH`).
+def find_swishes(view: GraphView) -> list[tuple[Node, Node]]:
+    """The nodes that TensorFlow's remapper will compute as one :data:`fusions.SWISH`: the Sigmoid and the product.
 
     Source of the pattern: ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
     """
-    if fusions.SWISH.inner not in view.ops:
-        return
-    ends = np.fromiter((op in (fusions.SWISH.inner, fusions.SWISH.outer) for op in view.ops), np.bool_, view.node_count)
-    reads: dict[int, list[tuple[int, int]]] = {}
-    for source, port, node in view.edges.at(ends[view.edges.dst_node]).rows("src_node", "src_port", "dst_node"):
-        reads.setdefault(node, []).append((source, port))
-    readers = np.bincount(view.edges.src_node, minlength=view.node_count)
-    for outer in (node for node in reads if view.ops[node] == fusions.SWISH.outer):
-        for inner, _ in reads[outer]:
-            has_one_reader = view.ops[inner] == fusions.SWISH.inner and readers[inner] == 1
-            if has_one_reader and sorted(reads[outer]) == sorted([*reads[inner], (inner, 0)]):
-                yield inner, outer
+    found = []
+    for inner in view.nodes_with((fusions.SIGMOID,)):
+        outer = view.only_reader(inner)
+        if outer is None or view.ops[outer] != fusions.GATING:
+            continue
+        if sorted(view.inputs(outer)) == sorted([*view.inputs(inner), (inner, 0)]):
+            found.append((inner, outer))
+    return sorted(found, key=lambda pair: pair[1])

@@ -56,7 +56,7 @@ def test_a_sigmoid_times_its_input_goes_as_the_one_op_that_tensorflow_makes_of_b
         tf.matmul(tf.multiply(h, tf.sigmoid(h, name="inner"), name="outer"), w)
 
     row = tuple((0.5, 0.5 / gain) for _ in SHIPPED.sizes)
-    costs = dataclasses.replace(SHIPPED, elements={**SHIPPED.elements, SWISH.op: row})
+    costs = dataclasses.replace(SHIPPED, elements={**SHIPPED.elements, SWISH: row})
     reasons = _full_reasons(build, hardware=Hardware(cpu_has_bf16=True, costs=costs))
     rules = {reasons[name].rule for name in ("inner", "outer")}
     assert (rules == {Rule.DOES_NOT_PAY}) == (not is_f16)

@@ -11,7 +11,7 @@ from amp_tf.graph.sizes import KnownShapes, NoShapes
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.cost_tables import BROADCAST, CHANNELS_FIRST, POINTWISE_FIRST, SHIPPED, SLOW, SLOWNESS, TRANSPOSED
 from amp_tf.oplists.fusions import SWISH
-from amp_tf.painting.kernels import joined
+from amp_tf.painting.kernels import find_swishes
 from tests.small_graphs import graph
 
 
@@ -93,9 +93,9 @@ def test_a_sigmoid_and_what_multiplies_it_with_its_input_cost_as_the_one_op_that
 ):
     view = read_graph(graph(f"x = Placeholder()\nz = Placeholder()\n{lines}"), Templates())
     first, second = 2, 3
-    assert list(joined(view)) == [(first, second)] * is_one
+    assert find_swishes(view) == [(first, second)] * is_one
     row = (7.0, 5.0)
-    table = dataclasses.replace(SHIPPED, elements={**SHIPPED.elements, SWISH.op: (row,) * len(SHIPPED.sizes)})
+    table = dataclasses.replace(SHIPPED, elements={**SHIPPED.elements, SWISH: (row,) * len(SHIPPED.sizes)})
     prices = Prices(view, NoShapes(), table)
     assert (prices.op(first, 10.0) == (0.0, 0.0)) == is_one
     assert (prices.op(second, 10.0) == (70.0, 50.0)) == is_one
