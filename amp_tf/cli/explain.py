@@ -11,8 +11,7 @@ from typing import Any
 from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config, tell_target
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, GraphError
-from amp_tf.graph.layers import matcher, tell_unmatched
-from amp_tf.graph.names import closest, missing_node
+from amp_tf.graph.names import closest, matcher, missing_node, tell_unmatched
 from amp_tf.offline.explain import explain
 from amp_tf.offline.graph_file import read_graphs
 from amp_tf.reporting.schema import GraphReport, RewriteReport

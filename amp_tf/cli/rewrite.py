@@ -12,7 +12,7 @@ from amp_tf.cli.options import add_config_options, check_preserved, hardware_for
 from amp_tf.cli.signatures import DEFAULT_SIGNATURE, answer, find_signature, load_model, tell_errors
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
-from amp_tf.graph.layers import tell_unmatched
+from amp_tf.graph.names import tell_unmatched
 from amp_tf.hooks.switch import disable
 from amp_tf.offline.graph_file import read_graph_file, write_graph_file
 from amp_tf.offline.live_model import is_keras_file, saved_model_of

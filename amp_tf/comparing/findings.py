@@ -16,7 +16,7 @@ from amp_tf.comparing.running import NodeMeasurement
 from amp_tf.comparing.suspects import SUSPICIOUS, Patterns, choices, is_suspicious, narrow, scope_of, suspects
 from amp_tf.comparing.trials import Trials
 from amp_tf.comparing.verdicts import Output, roundoff
-from amp_tf.graph.layers import matches, path_of
+from amp_tf.graph.names import matches, path_of
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import Followers
 from amp_tf.values import LAYER

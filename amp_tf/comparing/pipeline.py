@@ -20,7 +20,7 @@ from amp_tf.comparing.verdicts import LIMIT, Output, has_truth, roundoff
 from amp_tf.comparing.work import Work, Yardstick
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError, GraphError
-from amp_tf.graph.layers import tell_unmatched
+from amp_tf.graph.names import tell_unmatched
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import process

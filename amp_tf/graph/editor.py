@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from amp_tf.graph.datatypes import Node, Port
 from amp_tf.graph.edits import Edits, NewNode, Reop, Retype, Rewire, Wait
-from amp_tf.graph.indices import Node, Port
-from amp_tf.graph.serialized import Nodes, NodeTable, new_graph, parse_graph, pieces, read_table
 from amp_tf.graph.templates import Signature
+from amp_tf.graph.wire import Nodes, NodeTable, new_graph, parse_graph, pieces, read_table
 
 
 def apply_to_graph(nodes: NodeTable, names: Sequence[str], edits: Edits, rest: bytes = b"") -> bytes:

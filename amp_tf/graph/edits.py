@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.indices import Mask, Node, Port, Unit
+from amp_tf.graph.datatypes import Mask, Node, Port, Unit
 from amp_tf.graph.wire import TypePlaces
 
 if TYPE_CHECKING:

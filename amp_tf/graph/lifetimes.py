@@ -14,11 +14,9 @@ from collections.abc import Container, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.algorithms import heaviest_ends
-from amp_tf.graph.datatypes import SIZES
+from amp_tf.graph.algorithms import control_links, heaviest_ends
+from amp_tf.graph.datatypes import SIZES, Indices, Mask, Node, Unit
 from amp_tf.graph.edits import Tensor
-from amp_tf.graph.frames import control_links
-from amp_tf.graph.indices import Indices, Mask, Node, Unit
 from amp_tf.graph.sizes import Shapes, element_count
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.costs import FREE

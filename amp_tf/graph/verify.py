@@ -23,12 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.algorithms import is_sorted
+from amp_tf.graph.algorithms import Links, control_links, data_links, is_sorted
+from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode
-from amp_tf.graph.frames import Links, control_links, data_links
-from amp_tf.graph.indices import Indices
-from amp_tf.graph.serialized import NodeTable, table_of
 from amp_tf.graph.view import GraphView
+from amp_tf.graph.wire import NodeTable, table_of
 from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
 
 

@@ -18,8 +18,7 @@ from typing import Any
 
 from amp_tf.config import LIST_NAMES, AmpConfig, variable_of
 from amp_tf.errors import OpListError
-from amp_tf.graph.layers import matches
-from amp_tf.graph.names import missing_node
+from amp_tf.graph.names import matches, missing_node
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.oplists import registered
 from amp_tf.oplists.hardware import Hardware

@@ -23,9 +23,9 @@ from amp_tf.graph.editor import apply_to_function, apply_to_graph
 from amp_tf.graph.edits import Edits, NewNode, Reop, Retype, Rewire, attribute
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.reader import read_function, read_graph
-from amp_tf.graph.serialized import SerializedGraph, parse_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
+from amp_tf.graph.wire import SerializedGraph, parse_graph
 from amp_tf.offline.checkpoint import Checkpoint
 from amp_tf.offline.weights import Body, Change, find_weights
 from amp_tf.oplists.table import GRADIENT_GATE

@@ -23,9 +23,8 @@ from typing import Any, NamedTuple
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import connected
 from amp_tf.graph.attributes import ARG_OP
-from amp_tf.graph.calls import find_loop_bodies, referenced
 from amp_tf.graph.reader import RETVAL_OP, read_function, read_graph
-from amp_tf.graph.templates import Templates
+from amp_tf.graph.templates import Templates, find_loop_bodies, referenced
 from amp_tf.graph.view import GraphView
 from amp_tf.offline.checkpoint import Checkpoint
 from amp_tf.oplists import table

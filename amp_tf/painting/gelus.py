@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from amp_tf.graph.constants import floats
-from amp_tf.graph.indices import Node
+from amp_tf.graph.attributes import floats
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.fusions import GELU_CORES, GELU_PARTS, GELUS
 from amp_tf.oplists.table import COMMUTATIVE

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 
 import numpy as np
 
-from amp_tf.graph.indices import Mask, Node
+from amp_tf.graph.datatypes import Mask, Node
 from amp_tf.graph.sizes import Shape, Shapes
 from amp_tf.graph.view import Edges, GraphView
 from amp_tf.oplists import costs, fusions

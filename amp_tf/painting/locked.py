@@ -13,9 +13,8 @@ import dataclasses
 import enum
 from collections.abc import Iterable, Iterator, Sequence
 
-from amp_tf.graph.indices import Node
-from amp_tf.graph.layers import is_gradient, is_within, path_of, scope_of, without_calls
-from amp_tf.graph.names import whole_of
+from amp_tf.graph.datatypes import Node
+from amp_tf.graph.names import is_gradient, is_within, path_of, scope_of, whole_of, without_calls
 from amp_tf.graph.sizes import Shapes, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.lock import Decision, Layer, Lock

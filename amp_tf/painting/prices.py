@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from amp_tf.graph.frames import data_links, readers_of
+from amp_tf.graph.algorithms import data_links, readers_of
 from amp_tf.graph.sizes import Shape, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import BROADCAST, CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED, CostTable, Pair

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from amp_tf.graph.constants import whole_number
+from amp_tf.graph.attributes import whole_number
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import (
     BOUNDED,

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from amp_tf.config import variable_of
-from amp_tf.graph.layers import matches
+from amp_tf.graph.names import matches
 from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.painting.changes import NO_CHANGE, Change

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from amp_tf.graph.layers import path_of
+from amp_tf.graph.names import path_of
 from amp_tf.lock import Layer
 from amp_tf.precision import Precision
 from amp_tf.reporting import document_types as types

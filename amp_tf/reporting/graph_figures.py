@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from amp_tf.graph.indices import Unit
+from amp_tf.graph.datatypes import Unit
 from amp_tf.painting.changes import Change
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.basis import Basis

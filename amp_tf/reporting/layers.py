@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from amp_tf.graph.layers import path_of, scopes
+from amp_tf.graph.names import path_of, scopes
 from amp_tf.oplists.table import CONSTANTS, READ_OPS, WITHOUT_WAITING
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting.graph_figures import GraphFigures

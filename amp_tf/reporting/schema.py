@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amp_tf.errors import ConfigError
-from amp_tf.graph.layers import matcher
+from amp_tf.graph.names import matcher
 from amp_tf.painting.locked import describe, surest
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason, Rule

@@ -36,10 +36,10 @@ from typing import TypeGuard
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import control_links
 from amp_tf.graph.attributes import is_channels_last
+from amp_tf.graph.datatypes import Node, Port
 from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, attribute
-from amp_tf.graph.frames import control_links
-from amp_tf.graph.indices import Node, Port
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes, shape_of
 from amp_tf.graph.view import GraphView

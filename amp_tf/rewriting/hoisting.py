@@ -33,8 +33,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from amp_tf.graph.algorithms import control_links, data_links, find_frames
 from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait
-from amp_tf.graph.frames import control_links, data_links, find_frames
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import GraphView

@@ -20,9 +20,8 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from amp_tf.graph.datatypes import SIZES
+from amp_tf.graph.datatypes import SIZES, Indices, Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire
-from amp_tf.graph.indices import Indices, Node
 from amp_tf.graph.lifetimes import LONG, Lifetimes
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import element_count, shape_of

@@ -27,10 +27,10 @@ import dataclasses
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import control_links
 from amp_tf.graph.attributes import is_channels_last
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, Reop, Rewire, attribute
-from amp_tf.graph.frames import control_links
-from amp_tf.graph.indices import Node
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, Shapes, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import control_links
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire
-from amp_tf.graph.frames import control_links
-from amp_tf.graph.indices import Node
 from amp_tf.graph.names import FreshNames
 from amp_tf.oplists.table import TENSOR_LIST_MAKERS
 from amp_tf.rewriting.form import Form, Job

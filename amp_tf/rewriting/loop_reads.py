@@ -24,8 +24,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.frames import OUTSIDE, Frames, Links, readers_of
-from amp_tf.graph.indices import Node
+from amp_tf.graph.algorithms import OUTSIDE, Frames, Links, readers_of
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import CONTROL_FLOW, HARMLESS, LOOP_CONDITIONS, PYTHON, READ_OPS, WITHOUT_WAITING
 

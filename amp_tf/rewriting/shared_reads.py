@@ -17,10 +17,10 @@ Difference "shared-reads": TensorFlow's pass casts each read.
 
 from __future__ import annotations
 
+from amp_tf.graph.algorithms import control_links
 from amp_tf.graph.attributes import ARG_OP
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, Rewire
-from amp_tf.graph.frames import control_links
-from amp_tf.graph.indices import Node
 from amp_tf.oplists.table import ALLOW, BIASES, READ_OPS, VARIABLE_HANDLES
 from amp_tf.rewriting.form import Form, Job
 

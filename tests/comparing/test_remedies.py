@@ -12,7 +12,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.comparing.remedies import reduce
 from amp_tf.comparing.suspects import scope_of
-from amp_tf.graph.layers import recorded
+from amp_tf.graph.names import recorded
 from amp_tf.hooks import layer_paths
 
 CONFIG = amp_tf.AmpConfig(precision="float16", target="cpu")

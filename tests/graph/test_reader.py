@@ -4,8 +4,8 @@ import pytest
 
 from amp_tf.errors import GraphError
 from amp_tf.graph.reader import read_function, read_graph
-from amp_tf.graph.serialized import SerializedGraph
 from amp_tf.graph.templates import Templates
+from amp_tf.graph.wire import SerializedGraph
 from tests.small_graphs import function, graph
 
 BROKEN = ". The graph is broken; TensorFlow would refuse it too."

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.errors import ConfigError
-from amp_tf.graph.layers import Layer, recorded
+from amp_tf.graph.names import KerasLayer, recorded
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting.layers import LayerReason, LayerReport, Layers
 from amp_tf.reporting.page import html
@@ -42,7 +42,7 @@ loss             0        1  1: its op is on the deny list
 def layers_of_keras() -> Iterator[None]:
     recorded.forget()
     for number in (2, 12):
-        recorded.record(f"net_1/block_{number}_1", Layer(f"block_{number}", ("net", f"block_{number}")))
+        recorded.record(f"net_1/block_{number}_1", KerasLayer(f"block_{number}", ("net", f"block_{number}")))
     yield
     recorded.forget()
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.errors import ConfigError, GraphError, RewriteError
-from amp_tf.graph.serialized import parse_graph
+from amp_tf.graph.wire import parse_graph
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.rewriting import pipeline

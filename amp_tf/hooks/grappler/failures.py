@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from amp_tf.graph.calls import referenced
+from amp_tf.graph.templates import referenced
 from amp_tf.oplists.table import ALLOW, ROWS
 
 _PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)

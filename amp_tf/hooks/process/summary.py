@@ -40,7 +40,7 @@ _PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled b
 
 # What runs at exit imports these here and there: by then the package may have been upgraded or uninstalled.
 _AT_EXIT = (
-    *("amp_tf.graph.layers", "amp_tf.hooks.grappler.failures", "amp_tf.oplists.targets", "amp_tf.painting.locked"),
+    *("amp_tf.graph.names", "amp_tf.hooks.grappler.failures", "amp_tf.oplists.targets", "amp_tf.painting.locked"),
     *("amp_tf.reporting.process", "amp_tf.reporting.text"),
 )
 _FOR_REPORTS = ("amp_tf.oplists.registered", "amp_tf.reporting.document", "amp_tf.reporting.files")
@@ -89,7 +89,7 @@ def line() -> str:
     For example ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``, or
     ``0 graphs, 0 of 0 nodes converted, 0 casts: TensorFlow ran no graph …``.
     """
-    from amp_tf.graph.layers import tell_unmatched
+    from amp_tf.graph.names import tell_unmatched
     from amp_tf.reporting import process
     from amp_tf.reporting.text import headline, plural
 

@@ -22,7 +22,7 @@ from amp_tf.comparing.comparison import Comparison, why
 from amp_tf.comparing.pipeline import compare
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, FileError
-from amp_tf.graph.layers import is_within, path_of, scope_of
+from amp_tf.graph.names import is_within, path_of, scope_of
 from amp_tf.hooks.comparison.fit import as_step
 from amp_tf.hooks.process import devices, notices
 from amp_tf.lock import Decision, Layer, Lock

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.graph.calls import referenced
+from amp_tf.graph.templates import referenced
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.hooks.process import devices, op_names
 from amp_tf.hooks.process import state as process_state
