@@ -13,7 +13,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, GraphError
 from amp_tf.graph.names import closest, matcher, missing_node, tell_unmatched
 from amp_tf.offline.explain import explain
-from amp_tf.offline.graph_file import read_graphs
+from amp_tf.offline.reading import read_graphs
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 

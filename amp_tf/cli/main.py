@@ -11,11 +11,9 @@ import sys
 from typing import Any
 
 import amp_tf
+from amp_tf.cli import COMMANDS
 from amp_tf.config import USE_COMPARE
 from amp_tf.errors import AmpError, ConfigError
-
-COMMANDS = ("run", "rewrite", "explain", "compare", "tune", "report", "calibrate", "doctor")
-"""Modules of amp_tf.cli: each has ``add_parser(subparsers)`` and ``run(args) -> int``."""
 
 _KILLED = 128  # what a shell adds to the number of the signal that ended a command
 

@@ -136,12 +136,12 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page."""
-        from amp_tf.reporting.page import html
+        from amp_tf.reporting import files
 
         found = {**self.to_dict(), "text": str(self), "line": keep_call(self.patterns)}
         for row, finding in zip(found["findings"], self.findings, strict=True):
             row["line"] = keep_call(finding.patterns)
-        return html.fragment(found)
+        return files.fragment(found)
 
     def for_command(self) -> str:
         """What ``str`` gives, with variables to set instead of lines of Python: for who typed a command."""

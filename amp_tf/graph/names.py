@@ -30,6 +30,7 @@ _GRADIENTS = re.compile(r"(^|/)gradient(_tape|s)(_\d+)?/")
 _OF_GRADIENT = "_grad"  # TF1 has MatMul_grad/MatMul for what eager tapes call MatMul/MatMul
 _MOST = 50_000  # scopes that are recorded; a program that makes models without end must not fill the memory
 _CLOSE = 0.5
+_DEPTH = 2  # a model and a layer of it
 
 Matcher = Callable[[str], bool]
 
@@ -145,6 +146,14 @@ def path_of(name: str) -> str:
     """The path of the innermost layer in which a node was made, as it was recorded; empty where none was."""
     layers = recorded.around(name)
     return layers[0].path if layers else ""
+
+
+def layer_of(name: str) -> str:
+    """The layer of a node: its path in Keras where it was recorded, else guessed; empty where its name has none.
+
+    A guess is the outermost scopes, such as ``"functional_1/dense_1"``.
+    """
+    return path_of(name) or "/".join(scopes(name)[:_DEPTH])
 
 
 def matches(pattern: str, name: str) -> bool:

@@ -14,23 +14,19 @@ import time
 from collections.abc import Iterable, Sequence
 
 from amp_tf.config import variable_of
-from amp_tf.graph.names import matches
+from amp_tf.graph.names import layer_of, matches
 from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.painting.changes import NO_CHANGE, Change
 from amp_tf.painting.paint import RULES
 from amp_tf.painting.reasons import Rule
-from amp_tf.reporting.figures import PRODUCTS
-from amp_tf.reporting.graph_figures import GraphFigures
-from amp_tf.reporting.layers import layer_of
+from amp_tf.reporting.document_types import KINDS
+from amp_tf.reporting.figures import PRODUCTS, GraphFigures
 
 MOST = 12  #: roots that are tried
 TOGETHER = 3  #: how many of the best are tried together
 
-DENY, NO_LIST, KERNEL, NAME, LOCK = "deny list", "no list", "no kernel", "name rule", "lock file"
-SCOPE, DEVICE, FETCHED = "scope", "device", "fed or fetched"
-COST, SHAPE, ACCURACY, STRUCTURE = "not faster", "unknown shape", "accuracy", "structure"
-KINDS = (DENY, NO_LIST, KERNEL, NAME, LOCK, SCOPE, DEVICE, FETCHED, COST, SHAPE, ACCURACY, STRUCTURE)
+DENY, NO_LIST, KERNEL, NAME, LOCK, SCOPE, DEVICE, FETCHED, COST, SHAPE, ACCURACY, STRUCTURE = KINDS
 
 _KIND_OF = {
     Rule.DENY_LIST: DENY,

@@ -15,21 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from amp_tf.graph.names import path_of
+from amp_tf.graph.names import layer_of, path_of
 from amp_tf.lock import Layer
 from amp_tf.precision import Precision
 from amp_tf.reporting import document_types as types
 from amp_tf.reporting import figures
-from amp_tf.reporting.basis import InsertedCast
 from amp_tf.reporting.blockers import Blocker, Together, find_blockers
-from amp_tf.reporting.facts import ProcessFacts
-from amp_tf.reporting.graph_figures import GraphFigures
-from amp_tf.reporting.layers import layer_of
+from amp_tf.reporting.document_types import ProcessFacts
+from amp_tf.reporting.figures import GraphFigures, InsertedCast
 from amp_tf.reporting.text import why_no_node
 
 if TYPE_CHECKING:
-    from amp_tf.reporting.schema import RewriteReport
-    from amp_tf.reporting.weights import StoredVariable
+    from amp_tf.reporting.schema import RewriteReport, StoredVariable
 
 _NS_PER_MS = 1e6
 _UNREMARKABLE: dict[Literal["operations", "bytes", "runs"], float] = {"operations": 0.0, "bytes": 0.0, "runs": 1.0}

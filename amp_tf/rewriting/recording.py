@@ -16,8 +16,7 @@ from amp_tf.oplists.table import READ_OPS
 from amp_tf.painting.changes import Change
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason
-from amp_tf.reporting.basis import Basis, InsertedCast
-from amp_tf.reporting.figures import PRODUCTS, Products
+from amp_tf.reporting.figures import PRODUCTS, Basis, InsertedCast, Products
 from amp_tf.reporting.schema import GraphReport
 from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.hoisting import SUFFIX

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.cli.main import main
-from amp_tf.offline.graph_file import read_graph_file, write_graph_file
+from amp_tf.offline.reading import read_graph_file, write_graph_file
 from amp_tf.oplists.hardware import Hardware
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from amp_tf.cli.main import main
 from amp_tf.cli.options import add_config_options, read_config
 from amp_tf.offline import saved_model
-from amp_tf.offline.graph_file import write_graph_file
+from amp_tf.offline.reading import write_graph_file
 
 
 @pytest.fixture

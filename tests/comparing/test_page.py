@@ -10,13 +10,13 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.reporting.page import html
+from amp_tf.reporting import files
 from tests.reporting import browser
 from tests.reporting.rendering import shown
 
 
 def page(found):
-    return html.page([{**found.to_dict(), "text": str(found)}])
+    return files.page([{**found.to_dict(), "text": str(found)}])
 
 
 @pytest.fixture(scope="module")
@@ -81,4 +81,4 @@ def test_no_column_is_cut_on_a_narrow_screen(found, tmp_path):
 
 
 def test_without_javascript_the_page_shows_what_the_terminal_does(found):
-    assert f"<pre>{html.html.escape(str(found))}</pre></noscript>" in page(found)
+    assert f"<pre>{files.html.escape(str(found))}</pre></noscript>" in page(found)

@@ -9,7 +9,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from amp_tf.errors import GraphError
-from amp_tf.offline.graph_file import read_graph_file, read_graphs, write_graph_file
+from amp_tf.offline.reading import read_graph_file, read_graphs, write_graph_file
 
 
 @pytest.fixture(scope="module")

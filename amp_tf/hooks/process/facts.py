@@ -12,13 +12,13 @@ from amp_tf.config import sources
 from amp_tf.hooks.process import state as process_state
 
 if TYPE_CHECKING:
-    from amp_tf.reporting.facts import ProcessFacts
+    from amp_tf.reporting.document_types import ProcessFacts
 
 
 def process_facts() -> ProcessFacts:
     """Program, settings, devices, loss scales and times of this process, as a report shows them."""
     from amp_tf.reporting import process
-    from amp_tf.reporting.facts import ProcessFacts
+    from amp_tf.reporting.document_types import ProcessFacts
 
     state, totals = process_state.current(), process.totals()
     return ProcessFacts(
