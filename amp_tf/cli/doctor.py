@@ -23,7 +23,7 @@ import amp_tf
 from amp_tf.cli.trial import Trial, run_trials
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, GONE, AmpConfig, Switches, find_unknown_variables, is_disabled
 from amp_tf.errors import ConfigError
-from amp_tf.hooks.process.devices import uses_tf32
+from amp_tf.hooks.process.state import uses_tf32
 from amp_tf.hooks.process.summary import ON_GPU
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.machine import DISTRIBUTIONS, cpu_name
@@ -221,8 +221,8 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
     except Exception as error:  # a broken installation, or a bad ~/.keras/keras.json, may raise anything
         raise ImportError(f"{type(error).__name__}: {error}") from error
 
-    from amp_tf.hooks.grappler import conflicts
-    from amp_tf.hooks.process.devices import hardware
+    from amp_tf.hooks.grappler import plugin
+    from amp_tf.hooks.process.state import hardware
 
     for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)  # a training may be running beside us
@@ -235,7 +235,7 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
         keras=_keras_facts(),
         auto_clustering=bool(pywrap_tf_session.TF_GetXlaAutoJitEnabled()) or tf.config.optimizer.get_jit() != "",
         autostart=_autostarts(environ),
-        plugins=[path for path in conflicts.other_graph_plugins() if not os.path.basename(path).startswith("amp_tf_")],
+        plugins=[path for path in plugin.other_graph_plugins() if not os.path.basename(path).startswith("amp_tf_")],
         trials=run_trials([device["name"] for device in devices]) if with_trials and not _is_off(environ) else [],
         is_without_gpu=tf.test.is_built_with_cuda() and not tf.config.list_physical_devices("GPU"),
     )

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from amp_tf.comparing.running import NodeMeasurement
 from amp_tf.comparing.verdicts import has_truth, roundoff
-from amp_tf.oplists.table import HANDING_ON
+from amp_tf.oplists.table import HANDING_ON, PRODUCTS
 from amp_tf.precision import Precision
-from amp_tf.rewriting.fused_names import PRODUCTS, Followers, pattern
+from amp_tf.rewriting.fused_names import Followers, pattern
 
 SUSPICIOUS = 4.0  #: times the roundoff; a product in a healthy model adds about one
 _MOST = 8  # each costs at least a rewrite and a run of the batches

@@ -19,10 +19,9 @@ from amp_tf.graph.sizes import Shapes, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.lock import Decision, Layer, Lock
 from amp_tf.oplists.fusions import SPLIT_PRODUCTS
-from amp_tf.oplists.table import ADDING, ALLOW, BIASES, CLEAR, CONSTANTS, ROWS, SCALING, VARIABLE_READERS
+from amp_tf.oplists.table import ADDING, BIASES, CLEAR, CONSTANTS, PRODUCTS, ROWS, SCALING, VARIABLE_READERS
 
 _COMPUTING = frozenset(row.op for row in ROWS if row.op_list != CLEAR)
-_PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)
 # TensorFlow's optimizers make one of the other: a sum with a bias, and x / 10 that becomes x * 0.1.
 _ALIASES = {**dict.fromkeys((*ADDING, *BIASES), "sum"), **dict.fromkeys(SCALING, "scale")}
 _TOLD = 10  # decisions in one line
@@ -215,7 +214,7 @@ def _weights(view: GraphView, node: Node, shapes: Shapes | None) -> Iterator[str
     """The shape of what a product multiplies by, if that is a variable or a constant."""
     op = view.ops[node]
     inputs = view.inputs(node)
-    if shapes is None or op not in _PRODUCTS.union(SPLIT_PRODUCTS) or len(inputs) < 2:
+    if shapes is None or op not in PRODUCTS.union(SPLIT_PRODUCTS) or len(inputs) < 2:
         return
     source, port = inputs[1]
     shape = shape_of(shapes, view.names[source], port)

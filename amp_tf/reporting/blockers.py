@@ -15,13 +15,13 @@ from collections.abc import Iterable, Sequence
 
 from amp_tf.config import variable_of
 from amp_tf.graph.names import layer_of, matches
-from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, ROWS
+from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, PRODUCTS, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.painting.changes import NO_CHANGE, Change
 from amp_tf.painting.paint import RULES
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting.document_types import KINDS
-from amp_tf.reporting.figures import PRODUCTS, GraphFigures
+from amp_tf.reporting.figures import GraphFigures
 
 MOST = 12  #: roots that are tried
 TOGETHER = 3  #: how many of the best are tried together

@@ -20,7 +20,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Unit
 from amp_tf.graph.sizes import KnownShapes, Shapes, element_count
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, CPU, DENY, INFER, ROWS
+from amp_tf.oplists.table import CASTS, CLEAR, CPU, DENY, INFER, PRODUCTS, ROWS
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.changes import Change
 from amp_tf.painting.folded import NOTHING_FOLDED, Folded
@@ -77,8 +77,7 @@ class Basis:
     peaks: tuple[float, float] | None = None
 
 
-_LISTS = {name: frozenset(row.op for row in ROWS if row.op_list == name) for name in (ALLOW, INFER, DENY, CLEAR)}
-PRODUCTS = _LISTS[ALLOW]  #: ops that 16 bit is for
+_LISTS = {name: frozenset(row.op for row in ROWS if row.op_list == name) for name in (INFER, DENY, CLEAR)}
 _COMPUTES = _LISTS[INFER] | _LISTS[DENY]
 _MOVES = _LISTS[CLEAR] | CASTS
 _FLOAT_BYTES, _F16_BYTES = 4, 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amp_tf.hooks.xla import functions as xla
+from amp_tf.hooks import xla
 from amp_tf.oplists import costs, fusions
 from amp_tf.painting import economy, paint
 from amp_tf.rewriting import folding, lifting, loop_reads, planning

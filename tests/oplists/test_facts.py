@@ -25,7 +25,7 @@ STANDING = {
     "comparing/ranges.py": {"Const"},
     "comparing/regions.py": {"Enter", "Exit", "Merge", "NextIteration", "Switch"},
     "comparing/sessions.py": {"Placeholder"},
-    "hooks/grappler/failures.py": {"Placeholder"},
+    "hooks/process/summary.py": {"Placeholder"},
     "graph/attributes.py": {"Const", "_Arg"},
     "graph/edits.py": {"Cast", "Const", "Reshape"},
     "graph/reader.py": {"_Retval"},

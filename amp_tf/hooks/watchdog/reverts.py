@@ -24,7 +24,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, FileError
 from amp_tf.graph.names import is_within, path_of, scope_of
 from amp_tf.hooks.comparison.fit import as_step
-from amp_tf.hooks.process import devices, notices
+from amp_tf.hooks.process import notices, state
 from amp_tf.lock import Decision, Layer, Lock
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
@@ -65,7 +65,7 @@ def find_fault(
     """
     try:
         subject, batches, _ = as_step(model, [batch], owner)
-        comparison = compare(subject, batches, config, steps=1, hardware=devices.hardware())
+        comparison = compare(subject, batches, config, steps=1, hardware=state.hardware())
         fault = fault_of(comparison, layers, is_finite=is_finite)
     except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
         fault = Fault(why=f"the comparison failed ({type(error).__name__}: {error})")
@@ -170,7 +170,7 @@ def revert(fault: Fault, config: AmpConfig) -> None:
         before = config.read_lock()
         known = {one.name for one in before.decisions}
         added = tuple(one for one in fault.decisions if one.name not in known)
-        facts = resolve_target(config, devices.hardware()).facts()
+        facts = resolve_target(config, state.hardware()).facts()
         lock = Lock((*before.decisions, *added), {**facts, **before.made}, before.found)
         lock_file.held[path] = lock
         counts.reverts += 1

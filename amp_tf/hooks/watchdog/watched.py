@@ -25,9 +25,9 @@ import tensorflow as tf
 from amp_tf.comparing.randomness import by_python, keeping_state
 from amp_tf.comparing.train_functions import without_optionals
 from amp_tf.config import AmpConfig
+from amp_tf.hooks import xla
 from amp_tf.hooks.grappler import plugin
 from amp_tf.hooks.watchdog import reverts
-from amp_tf.hooks.xla import functions
 from amp_tf.loss_scaling.guard import HOLD, NO_LIMIT, Guard, Sight
 from amp_tf.loss_scaling.schedule import DynamicScale
 from amp_tf.reporting import process
@@ -360,12 +360,12 @@ def _in_float32(config: AmpConfig) -> Iterator[None]:
     which do not say any more in which scope they were made.
     """
     kept = dataclasses.replace(config, keep_float32=_ALL)
-    for hook in (plugin, functions):
+    for hook in (plugin, xla):
         hook.install(kept)
     try:
         yield
     finally:
-        for hook in (plugin, functions):
+        for hook in (plugin, xla):
             hook.install(config)
 
 

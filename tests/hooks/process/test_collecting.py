@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amp_tf.hooks.process import collecting
+from amp_tf.hooks.process import state
 from tests.hooks import running
 
 TF1 = """
@@ -66,18 +66,18 @@ def test_a_thread_knows_its_own_collections_alone() -> None:
             self.itself = self
 
         def __del__(self) -> None:
-            seen.append(collecting.is_running())
-            other = threading.Thread(target=lambda: seen.append(collecting.is_running()))
+            seen.append(state.is_collecting())
+            other = threading.Thread(target=lambda: seen.append(state.is_collecting()))
             other.start()
             other.join()
 
-    collecting.watch()
-    collecting.watch()
-    assert gc.callbacks.count(collecting._note) == 1
+    state.watch_collections()
+    state.watch_collections()
+    assert gc.callbacks.count(state._note_collection) == 1
     seen: list[bool] = []
     Asking()
     gc.collect()
-    assert (seen, collecting.is_running()) == ([True, False], False)
+    assert (seen, state.is_collecting()) == ([True, False], False)
     last = Asking()
     last.itself = None
     del last  # by its owner, without a collection

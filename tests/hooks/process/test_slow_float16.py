@@ -2,7 +2,7 @@
 
 import pytest
 
-from amp_tf.hooks.process import slow_float16
+from amp_tf.hooks.process import notices
 from amp_tf.oplists import hardware
 from tests.hooks import running
 
@@ -47,5 +47,5 @@ def test_cpus_with_float16_arithmetic_are_known_by_their_flags(flags, expected):
 
 
 def test_the_advice_names_what_this_cpu_is_good_at():
-    assert "AMP_TF_PRECISION=bfloat16, in which this CPU is fast" in slow_float16._advice(True)
-    assert slow_float16._advice(False) == "Set AMP_TF_PRECISION=auto, which leaves this CPU in float32"
+    assert "AMP_TF_PRECISION=bfloat16, in which this CPU is fast" in notices._advice(True)
+    assert notices._advice(False) == "Set AMP_TF_PRECISION=auto, which leaves this CPU in float32"

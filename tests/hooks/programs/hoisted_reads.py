@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.grappler import conversion, plugin
+from amp_tf.hooks.grappler import plugin
 from amp_tf.rewriting import hoisting
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[3]))
@@ -54,7 +54,7 @@ def main():
     moved = []
 
     def convert(serialized, preserve, shapes):
-        result = conversion.convert(serialized, preserve, shapes, AmpConfig())
+        result = plugin.convert(serialized, preserve, shapes, AmpConfig())
         moved.append(result is not None and hoisting.SUFFIX.encode() in result)
         return result
 

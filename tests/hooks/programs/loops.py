@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.grappler import conversion, plugin
+from amp_tf.hooks.grappler import plugin
 from amp_tf.rewriting import hoisting, loop_reads
 
 sys.path.append(str(pathlib.Path(__file__).parent))
@@ -199,7 +199,7 @@ PROGRAMS = {
 
 
 def convert(serialized, preserve, shapes):
-    result = conversion.convert(serialized, preserve, shapes, AmpConfig())
+    result = plugin.convert(serialized, preserve, shapes, AmpConfig())
     _moved.append(result is not None and hoisting.SUFFIX.encode() in result)
     return result
 
