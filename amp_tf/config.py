@@ -462,19 +462,9 @@ ENV_VARS: tuple[EnvVar, ...] = (
         ", ".join(GOALS),
         "what graphs are rewritten for; memory: the largest batch, whatever it costs in time",
     ),
+    EnvVar("AMP_TF_KEEP_FLOAT32", "keep_float32", read_patterns, _PATTERNS, "these nodes stay in float32"),
     EnvVar(
-        "AMP_TF_KEEP_FLOAT32",
-        "keep_float32",
-        read_patterns,
-        _PATTERNS,
-        "these nodes stay in float32",
-    ),
-    EnvVar(
-        "AMP_TF_FORCE_F16",
-        "force_f16",
-        read_patterns,
-        _PATTERNS,
-        "these nodes are converted wherever their op can be",
+        "AMP_TF_FORCE_F16", "force_f16", read_patterns, _PATTERNS, "these nodes are converted wherever their op can be"
     ),
     EnvVar(
         ALLREDUCE_VAR,
@@ -505,13 +495,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "1, 0",
         "convert also on devices where 16 bit is not fast, and what does not gain",
     ),
-    EnvVar(
-        "AMP_TF_LOCK",
-        "lock",
-        read_text,
-        "a file",
-        "the lock file of amp-tf tune: what it names stays in float32",
-    ),
+    EnvVar("AMP_TF_LOCK", "lock", read_text, "a file", "the lock file of amp-tf tune: what it names stays in float32"),
     EnvVar(
         WATCHDOG_VAR,
         "watchdog",

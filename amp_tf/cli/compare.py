@@ -64,10 +64,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--inputs", metavar="FILE", help="a .npz file with an array for each argument of the signature, under its name"
     )
     parser.add_argument(
-        "--signature",
-        default=DEFAULT_SIGNATURE,
-        metavar="NAME",
-        help=f"of a model; by default {DEFAULT_SIGNATURE}",
+        "--signature", default=DEFAULT_SIGNATURE, metavar="NAME", help=f"of a model; by default {DEFAULT_SIGNATURE}"
     )
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="rows of the arrays a batch; by default all at once"

@@ -54,20 +54,15 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name}: {error}", file=sys.stderr)
         return int(getattr(args, "error_status", 1))
     finally:
-        _leave_summary_out()
+        # No line at exit: in a command of ours it would say that nothing was converted.
+        if (switch := sys.modules.get("amp_tf.hooks.switch")) is not None:
+            switch.disable()
 
 
 def _drop_output() -> None:
     """Discards the output that could not be written, which Python would try again as it ends."""
     with contextlib.suppress(AttributeError, OSError):  # stdout is closed, or not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _leave_summary_out() -> None:
-    """Keeps the line at exit from being printed: in a command of ours it would say that nothing was converted."""
-    switch = sys.modules.get("amp_tf.hooks.switch")
-    if switch is not None:
-        switch.disable()
 
 
 def parser() -> argparse.ArgumentParser:

@@ -26,7 +26,7 @@ from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
 from amp_tf.tuning.goal import Goal, read_goal
 from amp_tf.tuning.journal import Journal, Outcome
-from amp_tf.tuning.result import Tuned, write_lock
+from amp_tf.tuning.result import write_lock
 from amp_tf.tuning.tuning import Tuning, Way
 
 NOT_FOUND, WRONG = 1, 2
@@ -106,10 +106,6 @@ def run(args: argparse.Namespace) -> int:
         kept = f"the runs so far are kept in {journal.folder}"
         print(f"amp-tf tune: {kept}; the same command goes on", file=sys.stderr)
         raise
-    return _end(tuned, path, journal)
-
-
-def _end(tuned: Tuned, path: Path, journal: Journal) -> int:
     print(tuned)
     if tuned.lock is None:
         return NOT_FOUND
@@ -195,7 +191,9 @@ class TunedScript:
         with output.open("wb") as log, started(self.command, self._environ(way, place), log) as program:
             program.wait()
         text, status = output.read_text(errors="replace"), program.returncode
-        answer = _read_answer(place)
+        answer: dict[str, Any] = {"values": {}, "history": (), "failure": ""}
+        with contextlib.suppress(FileNotFoundError):  # what amp_tf.hooks.metrics measured in the program
+            answer = dict(json.loads((place / metrics.ANSWER).read_text()))
         found = {**answer["values"], **dict(self._printed(text))}
         failure = ""
         if status:
@@ -209,7 +207,10 @@ class TunedScript:
             output.replace(kept)
             found = {}
             failure += f" ({kept} has its output)"
-        report = _read_report(place)
+        reports = [
+            json.loads(path.read_text()) for path in place.glob("amp_tf_*.json")
+        ]  # of the process and its children
+        report = max(reports, key=lambda report: (report["converted"], report["total"]), default=None)
         figures, steps = (report or {}).get("figures") or {}, (report or {}).get("steps") or [{}]
         return Outcome(found, figures.get("products_share_f16"), steps[0].get("median_ms"), failure, report)
 
@@ -255,19 +256,6 @@ def _as_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(int(value))
     return ",".join(value) if isinstance(value, tuple) else str(value)
-
-
-def _read_answer(place: Path) -> dict[str, Any]:
-    """What :mod:`amp_tf.hooks.metrics` measured in the program."""
-    with contextlib.suppress(FileNotFoundError):
-        return dict(json.loads((place / metrics.ANSWER).read_text()))
-    return {"values": {}, "history": (), "failure": ""}
-
-
-def _read_report(place: Path) -> Mapping[str, Any] | None:
-    """The report of the process that converted most."""
-    reports = [json.loads(path.read_text()) for path in place.glob("amp_tf_*.json")]
-    return max(reports, key=lambda report: (report["converted"], report["total"]), default=None)
 
 
 def _last_line(text: str) -> str:

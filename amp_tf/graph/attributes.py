@@ -38,14 +38,13 @@ def read_signatures(protos: Iterable[Any], templates: Templates, place: Place) -
     Raises:
         GraphError: an op is unknown, or an attribute that gives a number of ports is missing or negative.
     """
-    return [_read_signature(proto, templates, place) for proto in protos]
-
-
-def _read_signature(proto: Any, templates: Templates, place: Place) -> Signature:
-    try:
-        return templates.find(proto.op).signature(proto)
-    except GraphError as error:
-        raise GraphError(error.what, where=place(proto.name), fix=error.fix) from None
+    found = []
+    for proto in protos:
+        try:
+            found.append(templates.find(proto.op).signature(proto))
+        except GraphError as error:
+            raise GraphError(error.what, where=place(proto.name), fix=error.fix) from None
+    return found
 
 
 def nodes_with(protos: Sequence[Any], attr: str) -> Iterator[tuple[int, Any]]:

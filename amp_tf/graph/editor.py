@@ -11,14 +11,14 @@ import bisect
 import dataclasses
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from amp_tf.graph.datatypes import Node, Port
-from amp_tf.graph.edits import Edits, NewNode, Reop, Retype, Rewire, Wait
+from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Wait
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.wire import Nodes, NodeTable, new_graph, parse_graph, pieces, read_table
 
@@ -176,7 +176,8 @@ class _Changes:
 
     def __init__(self, edits: Edits, tensors: _Tensors) -> None:
         self._tensors = tensors
-        kinds: tuple[Iterable[_Edit], ...] = (edits.reops, _one_by_one(edits.retypes), edits.rewires, edits.waits)
+        types = (_OneType(*one, retype.data_type) for retype in edits.retypes for one in retype.each())
+        kinds: tuple[Iterable[_Edit], ...] = (edits.reops, types, edits.rewires, edits.waits)
         self._edits = sorted(itertools.chain.from_iterable(kinds), key=_get_node)  # a node's stay in their order
         self._nodes = array("i", map(_get_node, self._edits))
 
@@ -197,7 +198,12 @@ class _Changes:
             elif isinstance(edit, Wait):
                 proto.input.append(f"^{tensors.names[edit.after]}")
             elif isinstance(edit, Reop):
-                _reop(proto, edit)
+                proto.op = edit.op
+                for name, value in edit.attributes.items():
+                    if value is not None:
+                        proto.attr[name].CopyFrom(value)
+                    elif name in proto.attr:
+                        del proto.attr[name]
                 if edit.inputs is not None:
                     controls = [text for text in proto.input if text.startswith("^")]
                     proto.input[:] = [*(tensors.text(*source) for source in edit.inputs), *controls]
@@ -222,21 +228,6 @@ class _Changes:
         """What a node with a single input, which changes, reads then."""
         *_, last = (edit for edit in self.of(number) if isinstance(edit, Rewire))
         return self._tensors.text(last.src_node, last.src_port)
-
-
-def _one_by_one(retypes: Iterable[Retype]) -> Iterator[_OneType]:
-    for retype in retypes:
-        for node, attribute, place in retype.each():
-            yield _OneType(node, attribute, place, retype.data_type)
-
-
-def _reop(proto: Any, reop: Reop) -> None:
-    proto.op = reop.op
-    for name, value in reop.attributes.items():
-        if value is not None:
-            proto.attr[name].CopyFrom(value)
-        elif name in proto.attr:
-            del proto.attr[name]
 
 
 def _retype_in_place(nodes: NodeTable, edits: Edits) -> tuple[NodeTable, Edits]:

@@ -205,7 +205,7 @@ class FunctionTensors:
         if 0 <= node < self._argument_count:
             return (node if rest in ("", "0") else UNKNOWN), 0
         start = None if node < 0 else self._signatures[node].output_starts.get(argument)
-        if start is None or not _is_port(offset or "0"):
+        if start is None or not (offset or "0").isdecimal() or len(offset) > _MAX_DIGITS:
             return UNKNOWN, 0
         return node, start + int(offset or "0")
 
@@ -271,10 +271,6 @@ def _duplicate(name: str, place: Place) -> GraphError:
 
 def _place(function: str, node: str) -> str:
     return f"function {function!r}, node {node!r}" if function else f"node {node!r}"
-
-
-def _is_port(text: str) -> bool:
-    return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
 _get_op = attrgetter("op")

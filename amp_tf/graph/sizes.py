@@ -219,13 +219,10 @@ class _Search:
                 seen.add(source)
                 ready.append(source)
                 if view.ops[source] in TENSOR_LIST_PUSHES:
-                    pushed.add(self._pushed(source))
+                    inputs, position = self.inputs(source), TENSOR_LIST_PUSHES[view.ops[source]]
+                    pushed.add(inputs[position] if position < len(inputs) else None)
         shape = pushed.pop() if len(pushed) == 1 else None
         return None if _is_open(shape) else shape
-
-    def _pushed(self, node: int) -> Shape | None:
-        inputs, position = self.inputs(node), TENSOR_LIST_PUSHES[self._view.ops[node]]
-        return inputs[position] if position < len(inputs) else None
 
 
 def _is_open(shape: Shape | None) -> bool:

@@ -149,7 +149,7 @@ class Layout:
     def __init__(self, data: bytes, ends: array[int], *, is_tail_opaque: bool = False) -> None:
         self.data = data
         self.ends = ends
-        self._graph = _Graph(data=data, node_count=len(ends), ends=_address(ends), is_tail_opaque=is_tail_opaque)
+        self._graph = _Graph(data=data, node_count=len(ends), ends=ends.buffer_info()[0], is_tail_opaque=is_tail_opaque)
         self.is_usual = bool(_library().amp_tf_measure_nodes(ctypes.byref(self._graph)))
 
     @property
@@ -219,11 +219,6 @@ class Layout:
             sources=made["sources"],
             ports=made["ports"],
         )
-
-
-def _address(values: Sequence[int]) -> int:
-    assert isinstance(values, array)
-    return values.buffer_info()[0]
 
 
 @functools.cache

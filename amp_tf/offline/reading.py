@@ -63,18 +63,14 @@ def read_graph_file(path: str | Path) -> Any:
             return graph_pb2.GraphDef.FromString(data)
         return text_format.Parse(data.decode(), graph_pb2.GraphDef())
     except text_format.ParseError as error:
-        if _is_truncated(data.decode(), error.GetLine() or 0):
+        text = data.decode()  # the parser names the last word that it could read
+        is_at_the_end = (error.GetLine() or 0) >= len(text.rstrip().splitlines())
+        if _is_graph_text(data) and is_at_the_end and text.count("{") > text.count("}"):
             what, fix = f"the text ends too early ({error}): the file is truncated", "Write or copy it again"
             raise FileError(what, where=str(path), fix=fix) from None
         raise FileError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FileError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
-
-
-def _is_truncated(text: str, line: int) -> bool:
-    """Whether text that does not parse begins as a graph does and ends with open braces."""
-    is_at_the_end = line >= len(text.rstrip().splitlines())  # the parser names the last word that it could read
-    return _is_graph_text(text.encode()) and is_at_the_end and text.count("{") > text.count("}")
 
 
 def _is_graph_text(data: bytes) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from amp_tf.errors import GraphError, RewriteError
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import connected
-from amp_tf.graph.attributes import ARG_OP, read_signatures
+from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.editor import apply_to_function, apply_to_graph
 from amp_tf.graph.edits import Edits, NewNode, Reop, Retype, Rewire, attribute
 from amp_tf.graph.names import FreshNames
@@ -288,7 +288,9 @@ class _Search:
         view = body.view
         for reader, position in view.readers(node, port):
             op = view.ops[reader]
-            if op in table.CASTS and _rounds(view.protos[reader]):
+            cast = view.protos[reader]
+            truncates = cast.attr.get("Truncate") if op in table.CASTS else None  # an index would add what is not there
+            if op in table.CASTS and cast.attr["DstT"].type in _F16 and not (truncates and truncates.b):
                 self._change(handle, body, "cast", reader)
                 continue
             unit = body.input_unit(reader, position)
@@ -336,12 +338,6 @@ class _Search:
             self._keep(handle, Kept.WRITTEN, body, writer)
         else:
             self._change(handle, body, "initial", writer)
-
-
-def _rounds(cast: Any) -> bool:
-    """Whether a Cast gives 16-bit values, each the one that is nearest."""
-    truncates = cast.attr.get("Truncate")  # a look-up by index would add what is not there
-    return cast.attr["DstT"].type in _F16 and not (truncates and truncates.b)
 
 
 def _strings(constant: Any) -> Sequence[bytes]:
@@ -409,11 +405,12 @@ def _apply(graph: Any, bodies: dict[str, Body], changes: dict[Body, list[tuple[C
 def _function_after(function: Any, body: Body, changes: _Changes) -> Any:
     view = body.view
     edits = _edits(view, changes)
-    gates = read_signatures([_gate_proto()], Templates(), str)
+    gate = Templates().find(GRADIENT_GATE).fixed_signature
+    assert gate is not None
     gated = {reop.node for reop in edits.reops}
     # Results of functions are read by their names, and a gate's has another one than a cast's.
     rewires = [Rewire(reader, position, node, 0) for node in sorted(gated) for reader, position in view.readers(node)]
-    signatures = [gates[0] if node in gated else signature for node, signature in enumerate(view.signatures)]
+    signatures = [gate if node in gated else signature for node, signature in enumerate(view.signatures)]
     after = apply_to_function(function, view.names, signatures, Edits(edits.reops, edits.retypes, tuple(rewires)))
     for change, data_type in changes:
         if change.kind == "argument":
@@ -421,12 +418,6 @@ def _function_after(function: Any, body: Body, changes: _Changes) -> Any:
         elif change.kind == "result":
             after.signature.output_arg[change.number].type = data_type
     return after
-
-
-def _gate_proto() -> Any:
-    from tensorflow.core.framework import node_def_pb2
-
-    return node_def_pb2.NodeDef(op=GRADIENT_GATE)
 
 
 def _edits(view: GraphView, changes: _Changes) -> Edits:

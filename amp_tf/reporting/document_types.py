@@ -307,7 +307,6 @@ class Document(_Always, total=False):
     """A report as plain data."""
 
     steps: Annotated[
-        list[Steps],
-        "what the program's own steps took, that which took longest first; absent in older reports",
+        list[Steps], "what the program's own steps took, that which took longest first; absent in older reports"
     ]
     weights: Annotated[list[WeightRow], "of a SavedModel with 16-bit weights, the largest first; absent elsewhere"]

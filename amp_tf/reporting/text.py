@@ -59,33 +59,24 @@ def render(summary: str, nodes: Sequence[NodeReport]) -> str:
     Fused products count as their product. Nodes without float32 values, and those whose op is on no list, are counted
     only in the first line.
     """
-    return "\n".join([summary, *_converted(nodes), *_left(nodes), *_registered(nodes)])
-
-
-def _converted(nodes: Sequence[NodeReport]) -> list[str]:
     counts = collections.Counter(_kind(node) for node in nodes if node.precision.is_f16)
     totals = collections.Counter(map(_kind, nodes))
-    return [f"  {count:,} of {totals[op]:,} {op}" for op, count in counts.most_common()]
+    converted = [f"  {count:,} of {totals[op]:,} {op}" for op, count in counts.most_common()]
+    by_rule: dict[Rule, list[NodeReport]] = {}
+    for node in nodes:
+        if not node.precision.is_f16 and node.reason.rule not in _SILENT:
+            by_rule.setdefault(node.reason.rule, []).append(node)
+    left = [_group(group) for group in sorted(by_rule.values(), key=len, reverse=True)]
+    rows = filter(None, map(registered.find, sorted({node.op for node in nodes})))
+    ops = [f"  {row.op}: {row.op_list} list, because it {row.why}" for row in rows]
+    left = ["left in float32:", *left] if left else []
+    ops = ["registered by libraries:", *ops] if ops else []
+    return "\n".join([summary, *converted, *left, *ops])
 
 
 def _kind(node: NodeReport) -> str:
     """The op of a node; for a fused product that of its product, so that both are counted together."""
     return SPLIT_PRODUCTS[node.op].op if node.op in SPLIT_PRODUCTS else node.op
-
-
-def _left(nodes: Sequence[NodeReport]) -> list[str]:
-    by_rule: dict[Rule, list[NodeReport]] = {}
-    for node in nodes:
-        if not node.precision.is_f16 and node.reason.rule not in _SILENT:
-            by_rule.setdefault(node.reason.rule, []).append(node)
-    groups = sorted(by_rule.values(), key=len, reverse=True)
-    return ["left in float32:", *map(_group, groups)] if groups else []
-
-
-def _registered(nodes: Sequence[NodeReport]) -> list[str]:
-    rows = filter(None, map(registered.find, sorted({node.op for node in nodes})))
-    lines = [f"  {row.op}: {row.op_list} list, because it {row.why}" for row in rows]
-    return ["registered by libraries:", *lines] if lines else []
 
 
 def _group(nodes: Sequence[NodeReport]) -> str:

@@ -111,11 +111,7 @@ class _Buffer(ctypes.Structure):
     data: Any  # an address; None where the buffer is empty
     length: int
     data_deallocator: Callable[[Any, int], None]
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("length", ctypes.c_size_t),
-        ("data_deallocator", _Deallocator),
-    )
+    _fields_ = (("data", ctypes.c_void_p), ("length", ctypes.c_size_t), ("data_deallocator", _Deallocator))
 
     def take(self) -> bytes:
         """Takes the contents out of the buffer, which can then be filled again."""
@@ -205,16 +201,10 @@ class ItemShapes:
 
     def _parse(self, properties: bytes) -> Shape | None:
         if properties not in self._parsed:
-            self._parsed[properties] = read_shape(_properties_type().FromString(properties).shape)
+            from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
+
+            self._parsed[properties] = read_shape(OpInfo.TensorProperties.FromString(properties).shape)
         return self._parsed[properties]
-
-
-@functools.cache
-def _properties_type() -> Any:
-    """The protobuf class ``OpInfo.TensorProperties``."""
-    from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
-
-    return OpInfo.TensorProperties
 
 
 FOLDER = Path(__file__).resolve().parent

@@ -109,15 +109,11 @@ def warn_if_slow(config: AmpConfig) -> None:
         return
     flags = hardware.cpu_flags()
     if flags and not hardware.has_fast_float16(flags):
+        by_bf16 = "bfloat16, in which this CPU is fast, or auto, which converts what is faster"
+        instead = by_bf16 if state.hardware().cpu_gains else "auto, which leaves this CPU in float32"
         warn_once(
             SLOW_FLOAT16,
             "this CPU has no float16 arithmetic, so float16 is slower there than float32",
             where="precision float16",
-            fix=_advice(state.hardware().cpu_gains),
+            fix=f"Set AMP_TF_PRECISION={instead}",
         )
-
-
-def _advice(gains_by_bf16: bool) -> str:
-    if gains_by_bf16:
-        return "Set AMP_TF_PRECISION=bfloat16, in which this CPU is fast, or auto, which converts what is faster"
-    return "Set AMP_TF_PRECISION=auto, which leaves this CPU in float32"

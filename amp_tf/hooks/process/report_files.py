@@ -45,9 +45,13 @@ def install(config: AmpConfig) -> None:
     """Arranges for the report to be written as the process ends, if the configuration names a folder. Idempotent."""
     before = process_state.current().config
     process_state.note(config=config)
-    if config.report_path and (before is None or before.report_path != config.report_path):
-        _check_folder(config.report_path)
     if config.report_path:
+        if before is None or before.report_path != config.report_path:
+            try:  # so that an error shows before anything is trained
+                Path(config.report_path).mkdir(parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=config.report_path).close()
+            except OSError as error:
+                _tell(config.report_path, error)
         watch_sigterm(_end_by_sigterm)
 
 
@@ -107,14 +111,6 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _check_folder(folder: str) -> None:
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        _tell(folder, error)
 
 
 def _tell(folder: str, error: OSError) -> None:

@@ -83,7 +83,12 @@ def log() -> None:
         return
     _has_ended = True
     try:
-        if not _ended_by_error() or _has_acted():
+        from amp_tf.reporting import process
+
+        state = process_state.current()
+        has_acted = process.totals().converted or state.failures or state.not_installed
+        is_ended_by_error = hasattr(sys, "last_type") and not hasattr(sys, "ps1")  # at a prompt it only ends a line
+        if has_acted or not is_ended_by_error:
             notices.emit(logging.INFO, line())
     except Exception as error:  # must not disturb the end of the user's program
         print(f"amp_tf: no summary: {type(error).__name__}: {error}", file=sys.stderr)
@@ -122,7 +127,7 @@ def line() -> str:
     if state.not_installed:
         text += f"; not installed: {', '.join(f'{home} ({why})' for home, why in state.not_installed.items())}"
     parts = [text, *filter(None, (part() for part in _parts))]
-    if why and why == _why_no_target(report):
+    if why and report.why_nothing and report.why_nothing.rule.name == "NO_TARGET" and why == str(report.why_nothing):
         parts.append(f"how it would fare on a GPU: {ON_GPU}")
     return "; ".join(parts)
 
@@ -147,7 +152,8 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
     if state.idle:
         return state.idle
     if state.traced and not totals.graphs and not state.failures:
-        return TRACED_BEFORE.format(count=len(state.traced), example=_name_of(state.traced[0]))
+        example = re.sub(r"_\d+$", "", state.traced[0].removeprefix(_TRACED))  # its name in Python
+        return TRACED_BEFORE.format(count=len(state.traced), example=example)
     by_grappler = totals.graphs.get("grappler", 0)
     if not totals.graphs.get("xla") and by_grappler == state.xla_graphs and (by_grappler or _has_xla_functions()):
         return ONLY_XLA
@@ -190,12 +196,6 @@ def _failed_before() -> str:
     return f"TensorFlow's own graph optimizers fail before amp_tf is asked ({failure})" if failure else ""
 
 
-def _why_no_target(report: RewriteReport) -> str:
-    """Why no device of this machine is converted, if that is why nothing was; else empty."""
-    reason = report.why_nothing
-    return str(reason) if reason is not None and reason.rule.name == "NO_TARGET" else ""
-
-
 def _why_never_on() -> str:
     """Why amp_tf is off where nothing ever turned it on."""
     try:
@@ -213,27 +213,10 @@ def _why_never_on() -> str:
     )
 
 
-def _ended_by_error() -> bool:
-    """Whether an uncaught error ends the program; at an interactive prompt it only ends a line."""
-    return hasattr(sys, "last_type") and not hasattr(sys, "ps1")
-
-
-def _has_acted() -> bool:
-    from amp_tf.reporting import process
-
-    state = process_state.current()
-    return bool(process.totals().converted or state.failures or state.not_installed)
-
-
 def traced_functions() -> list[str]:
     """The live functions that TensorFlow has traced, without those of input pipelines."""
     names = running.list_function_names() if (running := _running()) else ()
     return sorted(name for name in names if name.startswith(_TRACED) and not name.startswith(f"{_TRACED}Dataset_"))
-
-
-def _name_of(function: str) -> str:
-    """A traced function's name in Python."""
-    return re.sub(r"_\d+$", "", function.removeprefix(_TRACED))
 
 
 def _has_xla_functions() -> bool:
@@ -251,14 +234,20 @@ def _running() -> Any:
 
 def process_facts() -> ProcessFacts:
     """Program, settings, devices, loss scales and times of this process, as a report shows them."""
+    from amp_tf.oplists import registered
     from amp_tf.reporting import process
     from amp_tf.reporting.document_types import ProcessFacts
 
     state, totals = process_state.current(), process.totals()
+    whys = {row.op: f"{row.op_list} list, because it {row.why}" for row in registered.rows()}  # each op once
+    times, ledger = (sys.modules.get(f"amp_tf.{name}") for name in ("hooks.step_times", "loss_scaling.ledger"))
     return ProcessFacts(
         process=_process(),
         totals={"graphs": totals.graphs, "nodes": totals.total, "converted": totals.converted, "casts": totals.casts},
-        settings=[*sources(process_state.settings()), *_registered_ops()],
+        settings=[
+            *sources(process_state.settings()),
+            *({"field": f"op {op}", "value": why, "from": "amp_tf.register_op"} for op, why in whys.items()),
+        ],
         devices=_devices(bool(totals.graphs)),
         hooks={
             "off": state.off,
@@ -268,17 +257,9 @@ def process_facts() -> ProcessFacts:
             "first_failure": state.first_failure,
             "not_installed": dict(state.not_installed),
         },
-        loss_scales=_curves(),
-        steps=_steps(),
+        loss_scales=ledger.curves() if ledger is not None else [],
+        steps=times.rows() if times is not None else [],
     )
-
-
-def _registered_ops() -> list[dict[str, Any]]:
-    """What libraries registered, as settings, each op once."""
-    from amp_tf.oplists import registered
-
-    whys = {row.op: f"{row.op_list} list, because it {row.why}" for row in registered.rows()}
-    return [{"field": f"op {op}", "value": why, "from": "amp_tf.register_op"} for op, why in whys.items()]
 
 
 def _process() -> dict[str, Any]:
@@ -310,16 +291,6 @@ def _devices(has_graphs: bool) -> list[dict[str, Any]]:
         {"compute_capability": list(pair), "tf32": process_state.uses_tf32(pair)} for pair in found.gpu_capabilities
     )
     return [cpu, *({"type": "GPU", **gpu} for gpu in gpus)]
-
-
-def _steps() -> list[dict[str, Any]]:
-    times = sys.modules.get("amp_tf.hooks.step_times")
-    return times.rows() if times is not None else []
-
-
-def _curves() -> list[Any]:
-    ledger = sys.modules.get("amp_tf.loss_scaling.ledger")
-    return ledger.curves() if ledger is not None else []
 
 
 _MOST_FUNCTIONS, _MOST_NODES, _MOST_SECONDS = 8, 5000, 2.0  # limits, because the user's program is about to end
