@@ -104,7 +104,7 @@ class Comparison:
 
     @property
     def line(self) -> str:
-        """The environment variable to set; empty where there is nothing to set, or where nothing mends all outputs."""
+        """The environment variable to set; empty where there is nothing to set, or where nothing fixes all outputs."""
         return keep_line(self.patterns)
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,9 +204,9 @@ class Comparison:
         if self.line:
             return [f"What to write ({self.worth}):", f"  {written(self.patterns)}"]
         if self.is_cut:
-            return ["What would mend it was not found out."]
+            return ["What would fix it was not found."]
         return [
-            f"No line mends it: with all nodes in float32 that become {self.precision.value}, some outputs stay wrong."
+            f"No line fixes it: with all nodes in float32 that become {self.precision.value}, some outputs stay wrong."
         ]
 
     @property
@@ -216,7 +216,7 @@ class Comparison:
             return ""
         price = f"{self.products_kept} of {self.products} products in float32"
         all_kept = ", so that 16 bit gains nothing" if self.products_kept == self.products else ""
-        return f"mends all outputs; {price}{all_kept}"
+        return f"fixes all outputs; {price}{all_kept}"
 
 
 def _describe(number: int, finding: Finding, precision: Precision, written: Callable[[Patterns], str]) -> list[str]:

@@ -147,7 +147,7 @@ def _search(
     scale: float,
     nodes: str | None,
 ) -> tuple[Sequence[NodeMeasurement], SearchResult]:
-    """Measures the nodes in the worst batch and, if an output is wrong, searches for what mends it."""
+    """Measures the nodes in the worst batch and, if an output is wrong, searches for what fixes it."""
     measurements: Sequence[NodeMeasurement] = ()
     try:
         measurements = work.measure_nodes(graph, yardstick.numbers[0], scale, nodes)

@@ -35,7 +35,7 @@ def suspects(nodes: Sequence[NodeMeasurement], precision: Precision, followers: 
     """
     local = [measured for measured in nodes if measured.local is not None and has_truth(measured.local, precision)]
     worst = [measured for measured in local if is_suspicious(measured, precision)] or local
-    # Stable. Ops that only pass values on come after their readers, because a reader in float32 mends both.
+    # Stable. Ops that only pass values on come after their readers, because a reader in float32 fixes both.
     order = sorted(filter(_added, worst), key=lambda measured: (-_added(measured), measured.probe.op in HANDING_ON))
     chosen: dict[Patterns, NodeMeasurement] = {}
     fused: set[str] = set()

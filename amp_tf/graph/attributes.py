@@ -73,7 +73,7 @@ def read_types(protos: Sequence[Any], signatures: Sequence[Signature], place: Pl
 
 
 def _read_rare_types(types: list[int], protos: Sequence[Any], signatures: Sequence[Signature], place: Place) -> None:
-    """Fills in defaults and entries of lists, and refuses what is no type."""
+    """Fills in defaults and entries of lists, and refuses what is not a type."""
     unit = 0
     for proto, signature in zip(protos, signatures, strict=True):
         for slot in signature.slots:
@@ -82,7 +82,7 @@ def _read_rare_types(types: list[int], protos: Sequence[Any], signatures: Sequen
                 raise GraphError(f"type attribute {slot} is missing", where=place(proto.name), fix=BROKEN)
             if found != datatypes.base_type(found):
                 raise GraphError(
-                    f"type attribute {slot} is {datatypes.type_name(found)}, expected a type that is no reference",
+                    f"type attribute {slot} is {datatypes.type_name(found)}, expected a type that is not a reference",
                     where=place(proto.name),
                     fix=BROKEN,
                 )

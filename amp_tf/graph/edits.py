@@ -93,7 +93,7 @@ class Rewire(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A node waits for another one besides."""
+    """A node waits for one more node."""
 
     node: Node
     after: int
@@ -145,7 +145,7 @@ class NewNode(NamedTuple):
 
     @classmethod
     def reshape(cls, name: str, source: Tensor, shape: int, device: str) -> NewNode:
-        """Gives a float32 tensor the shape that a node tells."""
+        """Gives a float32 tensor the shape that a node gives."""
         types = _having(T=attribute(type=datatypes.FLOAT), Tshape=attribute(type=datatypes.INT32))
         return cls(name, "Reshape", device, (source, (shape, 0)), (), types)
 

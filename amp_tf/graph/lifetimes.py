@@ -34,10 +34,11 @@ class Lifetimes:
         order: the edges between nodes, control edges included, but for those that close a loop.
         is_bound: the nodes that stay where they are, and that none may wait for: those of loops and branches, and all
             behind them, which may never run; all behind reference variables, which change in place.
-        owners: of tensors that are other ones, handed on without a copy, those.
+        owners: of tensors that are other ones, passed on without a copy, those.
         elements: of each tensor that has memory.
         units: the unit of each.
-        reads: who reads each, directly or handed on: the unit of the tensor read, the reader and the reader's unit.
+        reads: who reads each, directly or through ops that pass it on: the unit of the tensor read, the reader and the
+            reader's unit.
     """
 
     times: npt.NDArray[np.int64]

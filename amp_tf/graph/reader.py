@@ -257,7 +257,7 @@ def _split_names(found: WireNodes, nodes: NodeTable, before: Sequence[str]) -> l
         new = text.decode().split("\0")[:-1]
     except UnicodeDecodeError as error:
         name = text[text.rfind(b"\0", 0, error.start) + 1 :].partition(b"\0")[0]
-        raise GraphError("its name is no text in UTF-8", where=f"node {name!r}", fix=BROKEN) from None
+        raise GraphError("its name is not UTF-8 text", where=f"node {name!r}", fix=BROKEN) from None
     names = [*before, *new] if is_known else new
     if len(names) != len(found.kinds):
         name = next(node.name for node in nodes if "\0" in node.name)
@@ -336,7 +336,7 @@ class Inputs:
             text = texts(node)[position]
             if text[:1] == "^":
                 raise BrokenInputError(node, f"control input {text!r} names no node of this graph")
-            raise BrokenInputError(node, f"input {position} is {text!r}, which is no tensor of this graph")
+            raise BrokenInputError(node, f"input {position} is {text!r}, which is not a tensor of this graph")
         late = np.flatnonzero((sources[:-1] < 0) & (sources[1:] >= 0) & (readers[:-1] == readers[1:])) + 1
         if len(late):
             node = int(readers[late[0]])

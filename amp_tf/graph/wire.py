@@ -43,7 +43,7 @@ from amp_tf.errors import AmpError, GraphError
 from amp_tf.graph.datatypes import Indices, Mask, Node
 
 CONTROL = -1  #: among the sources of inputs: a control input
-UNKNOWN = -2  #: among them, a name that is no tensor of the graph; smaller numbers: a control input that names no node
+UNKNOWN = -2  #: among them, not a tensor of the graph; smaller numbers: a control input that names no node
 LIBRARY = Path(__file__).with_name("amp_tf_wire.so")
 
 
@@ -288,7 +288,7 @@ class NodeTable(Nodes):
         """The NodeDef of a number, or those of a slice without a step.
 
         Raises:
-            GraphError: the bytes are no NodeDef.
+            GraphError: the bytes are not a NodeDef.
         """
         if isinstance(key, int) and not 0 <= key < len(self):
             raise IndexError(key)
@@ -315,7 +315,7 @@ class NodeTable(Nodes):
         """The NodeDefs of some numbers.
 
         Raises:
-            GraphError: the bytes of one are no NodeDef.
+            GraphError: the bytes of one are not a NodeDef.
         """
         fields = b"".join([self._data[self._start(number) : self._ends[number]] for number in numbers])
         return parse_graph(fields).node  # type: ignore[no-any-return]
@@ -350,7 +350,7 @@ class SerializedGraph:
         rest_data: the same as bytes.
 
     Raises:
-        GraphError: the bytes are no GraphDef. Nodes are looked at later.
+        GraphError: the bytes are not a GraphDef. Nodes are looked at later.
     """
 
     rest_data: bytes
@@ -381,7 +381,7 @@ def read_table(data: bytes) -> NodeTable:
     """The nodes of a graph that protobuf, or the editor, serialized.
 
     Raises:
-        GraphError: these are no nodes.
+        GraphError: these are not nodes.
     """
     layout = _layout_of(data, is_tail_opaque=True)
     if layout is None:

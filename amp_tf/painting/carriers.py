@@ -1,4 +1,4 @@
-"""What rules leave of the painting behind them: values handed on, and parts that were picked."""
+"""Cleans up behind the rules: values that are only passed on, and parts that were picked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes the paint off what does not pay: the cost model of a CPU.
+"""Takes the paint off what is not faster in 16 bit: the cost model of a CPU.
 
 Two questions, in this order. *Which ops around the products should be 16 bit?* An op is faster in one of the types,
 and a cast is paid wherever the types of neighbours differ; the cheapest choice for all of them at once is a minimum
@@ -43,7 +43,7 @@ _DEFAULT_ELEMENTS = 65_536
 #: ns that a byte at the peak is worth where memory is weighed: for a value of two bytes less, more than any op loses.
 _NS_PER_BYTE = 16.0
 _BYTES_SAVED = 2  #: by an element in 16 bit
-_HALF = 2  #: of the peak: where less is alive in float32, the peak never comes to be once all is halved
+_HALF = 2  #: of the peak: where less is live in float32, the peak never comes to be once all is halved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,10 +203,10 @@ def _stored_reads(canvas: Canvas) -> Container[int]:
 
 
 def _memory_relief(canvas: Canvas, shapes: Shapes) -> dict[int, float]:
-    """What painted units save at the peak, in ns: those whose results are alive where at least half of it is."""
+    """What painted units save at the peak, in ns: those whose results are live where at least half of it is."""
     lifetimes = Lifetimes.of(canvas.view, shapes)
-    alive = lifetimes.bytes_over_time(canvas.view.dtypes)
-    crowded = np.flatnonzero(alive * _HALF >= alive.max(initial=0.0))
+    live = lifetimes.bytes_over_time(canvas.view.dtypes)
+    crowded = np.flatnonzero(live * _HALF >= live.max(initial=0.0))
     relief: dict[int, float] = {}
     for tensor, elements in lifetimes.elements.items():
         unit = lifetimes.units[tensor]

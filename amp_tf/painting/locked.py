@@ -3,7 +3,7 @@
 A layer is looked for by its path first. Where there is none of that path, or it is made in another way, it is the one
 layer that is made as the lock says; where several are, the one in the same place among them, if they are as many as
 they were. Where there is none, the layer of that path stays in float32 whatever it computes, or else the layer around
-it. What is not found as it was is told at exit (:attr:`Match.words`).
+it. Entries that no longer match are reported at exit (:attr:`Match.words`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Match:
 
     @property
     def words(self) -> str:
-        """What is to be told of it; empty where it is the same."""
+        """What changed, in words; empty where it is the same."""
         return {
             Certainty.SAME: "",
             Certainty.MOVED: f"{self.name} is {self.found} now",
@@ -115,7 +115,7 @@ def surest(matches: Iterable[Match]) -> dict[str, Match]:
 
 
 def describe(matches: Iterable[Match]) -> str:
-    """What is to be told of a lock file's decisions; empty where all were found as they were."""
+    """The entries of a lock file that no longer match, in words; empty for none."""
     words = sorted(match.words for match in matches if match.words)
     more = f"; and {len(words) - _TOLD:,} more" if len(words) > _TOLD else ""
     return "; ".join(words[:_TOLD]) + more

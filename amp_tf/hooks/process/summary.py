@@ -32,7 +32,7 @@ EAGER = (
 )
 TRACED_BEFORE = (
     "TensorFlow ran no new graph since amp_tf was turned on, and what it traced before stays as it is (functions: "
-    "{count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) again and make tf.functions anew"
+    "{count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) again and make tf.functions again"
 )
 ALL_FAILED = "amp_tf failed on every graph"
 NO_PLUGIN = "no graph of TensorFlow's reached amp_tf"

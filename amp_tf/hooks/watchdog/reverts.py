@@ -1,6 +1,6 @@
 """Which layers are at fault in a batch, and what the watchdog did in this process: reverts, and batches of bad data.
 
-A revert is a decision of the lock in force, which every rewrite reads: a function that is traced anew is converted by
+A revert is a decision of the lock in force, which every rewrite reads: a function that is traced again is converted by
 it, and what is in the lock never becomes 16 bit again, in this run or in the next one that is given its file. The lock
 is kept in memory (``lock.held``), so a file that cannot be written, or was damaged meanwhile, costs no step.
 
@@ -76,8 +76,9 @@ def find_fault(
 def fault_of(comparison: Comparison, layers: Sequence[Layer], *, is_finite: bool) -> Fault:
     """The layers at fault by a comparison of the batch.
 
-    A comparison mends all outputs, and what is not finite but a part of that: there it is the layer of the finding that
-    helps most. Where another one is at fault as well, the step goes wrong again, and is compared again.
+    A comparison looks for what fixes all outputs, and nonfinite values are only a part of these: there it is the layer
+    of the finding that helps most. Where another one is at fault as well, the step goes wrong again, and is compared
+    again.
 
     Args:
         comparison: of the batch at fault.
@@ -130,7 +131,7 @@ class Counts:
     not_watched: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def reset(self) -> None:
-        """Begins anew, for whoever trains several models that have nothing to do with each other."""
+        """Starts over, for whoever trains several models that have nothing to do with each other."""
         vars(self).update(vars(Counts()))
 
 
@@ -148,7 +149,7 @@ def begin(config: AmpConfig) -> None:
             "watchdog.lock",
             f"{path} is read, the lock file of an earlier run: {_named(found.decisions)} in float32 from the beginning",
             where=WHERE,
-            fix="Delete it to begin anew",
+            fix="Delete it to start over",
         )
 
 
@@ -163,7 +164,7 @@ def may_revert() -> bool:
 
 
 def revert(fault: Fault, config: AmpConfig) -> None:
-    """Adds a fault's decisions to the lock in force, and writes its file; one that cannot be written is told once."""
+    """Adds a fault's decisions to the lock in force and writes its file; failure to write is reported once."""
     path = config.lock_path
     assert path is not None
     with _lock:
