@@ -102,7 +102,6 @@ def _print_all(graphs: Iterable[tuple[Any, set[str]]], args: argparse.Namespace,
 
 
 def _names(graph: Any) -> Iterator[str]:
-    """The names of all nodes, including those of functions."""
     for body in (graph.node, *(function.node_def for function in graph.library.function)):
         yield from (item.name for item in body)
 

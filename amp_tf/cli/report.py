@@ -118,7 +118,6 @@ def _of_model(source: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _reporting(args: argparse.Namespace) -> AmpConfig:
-    """The settings with which a rewrite keeps what a report's figures are found from."""
     return dataclasses.replace(read_config(args), report_path=args.html or args.json or "-")
 
 

@@ -141,7 +141,6 @@ def _rewrite_file(args: argparse.Namespace, config: AmpConfig) -> RewriteReport:
 
 
 def _check_result(source: str, result: str | None, is_forced: bool) -> None:
-    """Checks that no file is overwritten without ``--force``."""
     if result is None:
         raise AmpError("there is no OUT", fix="Name a file or folder to write, or add --dry-run")
     if not is_forced and os.path.isfile(result):

@@ -68,7 +68,6 @@ class _Made:
     times: list[float] = dataclasses.field(default_factory=list)
 
     def time(self) -> None:
-        """Runs the function once more and records the time."""
         begin = time.perf_counter()
         self.run()
         self.times.append(1e3 * (time.perf_counter() - begin))

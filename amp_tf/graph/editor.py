@@ -116,8 +116,6 @@ class EditedNodes(Nodes):
 
 
 class _OneType(NamedTuple):
-    """One change of a :class:`~amp_tf.graph.edits.Retype`."""
-
     node: Node
     attribute: str
     place: int  #: in the attribute's list, -1 for a single type
@@ -182,15 +180,12 @@ class _Changes:
         self._nodes = array("i", map(_get_node, self._edits))
 
     def nodes(self) -> list[int]:
-        """The nodes that change, in order."""
         return np.unique(self._nodes).tolist()  # type: ignore[no-any-return]
 
     def of(self, number: int) -> Sequence[_Edit]:
-        """The edits of a node."""
         return self._edits[bisect.bisect_left(self._nodes, number) : bisect.bisect_right(self._nodes, number)]
 
     def make(self, number: int, proto: Any) -> None:
-        """Makes a node's changes in its NodeDef."""
         tensors = self._tensors
         for edit in self.of(number):
             if isinstance(edit, Rewire):
@@ -213,7 +208,6 @@ class _Changes:
                 proto.attr[edit.attribute].list.type[edit.place] = edit.data_type
 
     def add(self, protos: Any, number: int) -> None:
-        """Adds a new node to a field of NodeDefs, and makes its changes."""
         tensors = self._tensors
         node = tensors.new[number - tensors.first_new]
         inputs = [tensors.text(*source) for source in node.inputs]

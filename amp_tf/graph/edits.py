@@ -231,7 +231,6 @@ def attribute(**value: Any) -> Any:
 
 
 def _having(**attributes: Any) -> Any:
-    """A NodeDef with these attributes and nothing else."""
     from tensorflow.core.framework import node_def_pb2
 
     node = node_def_pb2.NodeDef()

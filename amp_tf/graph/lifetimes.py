@@ -118,7 +118,6 @@ class Lifetimes:
 
 
 def _behind(nodes: Mask, order: Adjacency) -> Mask:
-    """The nodes, and all behind them."""
     waiting = np.flatnonzero(nodes).tolist()
     while waiting:
         for reader in order.fanouts(waiting.pop()):

@@ -174,7 +174,6 @@ class _Search:
         return True
 
     def _follow(self, ready: list[int]) -> None:
-        """Notes the shapes of what is computed of these nodes, and of that in turn."""
         while ready:
             for reader, _ in self._view.readers(ready.pop()):
                 rule = _RULES.get(self._view.ops[reader])
@@ -186,11 +185,9 @@ class _Search:
                     ready.append(reader)
 
     def inputs(self, node: int) -> list[Shape | None]:
-        """The shapes of a node's data inputs."""
         return [self._of(source, port) for source, port in self._view.inputs(node)]
 
     def port_count(self, node: int) -> int:
-        """How many outputs a node has."""
         return len(self._view.signatures[node].outputs)
 
     def number(self, node: int, position: int) -> int | None:

@@ -116,7 +116,6 @@ def _no_new_cycle(case: Case) -> str:
 
 
 def _casts_wait(case: Case) -> bool:
-    """Whether a new cast waits for something."""
     protos, first = case.after.protos, case.before.node_count
     return isinstance(protos, NodeTable) and any(node >= first for node in protos.mentioning("^"))
 
@@ -223,7 +222,6 @@ def _without_new(before: GraphView, after: GraphView, values: Sequence[str]) -> 
 
 
 def _old_numbers(before: GraphView, after: GraphView) -> Indices:
-    """For each node the number that it had before, -1 for new ones."""
     results = _result_count(after)
     numbers = np.full(after.node_count, -1, np.int32)
     numbers[: before.node_count - results] = np.arange(before.node_count - results)

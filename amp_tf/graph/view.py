@@ -169,8 +169,6 @@ class Ports:
 
 
 class _Table:
-    """Rows of different lengths, one after the other."""
-
     def __init__(self, rows: Sequence[Sequence[int]]) -> None:
         self.counts = as_integers([len(row) for row in rows])
         self._values = as_integers(list(itertools.chain.from_iterable(rows)))

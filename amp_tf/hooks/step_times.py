@@ -179,7 +179,6 @@ def _name_of_function(function: Any, /, *_: Any, **__: Any) -> str:
 
 
 def _name_of_fetches(_: Any, /, fetches: Any = None, *__: Any, **___: Any) -> str:
-    """The names of what is fetched, the first few."""
     if isinstance(fetches, dict):
         fetches = list(fetches.values())
     chosen = fetches if isinstance(fetches, (list, tuple)) else [fetches]

@@ -194,7 +194,6 @@ def explain(
 
 
 def _weighing(balance: Balance) -> str:
-    """The two figures of a reason, with as many digits as tell them apart."""
     pair = (balance.in_f16 / 1e3, balance.in_float32 / 1e3)
     digits = next((digits for digits in range(1, 4) if len({f"{figure:.{digits}f}" for figure in pair}) == 2), 1)
     in_f16, in_float32 = (f"{figure:.{digits}f} µs" for figure in pair)

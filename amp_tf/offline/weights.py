@@ -158,7 +158,6 @@ class _Search:
         self._objects: dict[int, Any] = {}
 
     def follow_handles(self, body: Body) -> None:
-        """Looks at all that has a variable's handle."""
         view = body.view
         for node in view.nodes_with(table.VARIABLE_HANDLES):
             named = view.protos[node].attr.get("shared_name")
@@ -284,7 +283,6 @@ class _Search:
         return body.is_loop_body and body.view.ops[node] == RETVAL_OP and source == result
 
     def _follow_value(self, handle: int, body: Body, node: int, port: int = 0) -> None:
-        """Follows what a variable holds to the casts that read it."""
         view = body.view
         for reader, position in view.readers(node, port):
             op = view.ops[reader]
@@ -341,7 +339,6 @@ class _Search:
 
 
 def _strings(constant: Any) -> Sequence[bytes]:
-    """The values of a constant of strings; none of another node."""
     value = None if constant is None else constant.attr.get("value")
     return value.tensor.string_val if value else ()
 

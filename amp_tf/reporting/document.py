@@ -132,7 +132,6 @@ def _cast_time(graph: GraphFigures, cast: InsertedCast) -> float | None:
 
 
 def _ops(graphs: Iterable[GraphFigures]) -> list[types.OpRow]:
-    """Nodes and operations of each op, by precision."""
     counts: dict[str, tuple[types.Counts, types.Counts]] = {}
     for graph in graphs:
         has_basis = graph.report.basis is not None
@@ -195,7 +194,6 @@ def _layer(layer: Layer) -> types.LayerRow:
 
 
 def _nodes(graph: GraphFigures) -> Iterator[types.FullNodeRow]:
-    """The rows of a graph's nodes."""
     view, is_f16 = graph.view, graph.is_f16.tolist()
     precision = (graph.report.precision or Precision.FLOAT32).value
     columns: dict[str, list[float]] = {}

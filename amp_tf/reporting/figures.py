@@ -267,13 +267,11 @@ def cast_time(basis: Basis, cast: InsertedCast, elements: int) -> float:
 
 
 def _result_elements(basis: Basis, node: int) -> float:
-    """How many elements the first result of a node has; 0 if unknown."""
     shapes = basis.shapes.output_shapes(basis.view.names[node])
     return float((element_count(shapes[0]) if shapes else None) or 0)
 
 
 def _is_own(view: GraphView, node: int) -> bool:
-    """Whether the first result of a node is 16 bit before amp_tf."""
     outputs = view.signatures[node].outputs
     return bool(outputs) and view.dtypes[view.base[node] + outputs[0]] in (datatypes.HALF, datatypes.BFLOAT16)
 

@@ -114,7 +114,6 @@ class _Buffer(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("length", ctypes.c_size_t), ("data_deallocator", _Deallocator))
 
     def take(self) -> bytes:
-        """Takes the contents out of the buffer, which can then be filled again."""
         content = ctypes.string_at(self.data, self.length)
         self.data_deallocator(self.data, self.length)
         self.data = None
@@ -130,7 +129,6 @@ class _Buffers:
         self.addresses = (ctypes.POINTER(_Buffer) * count)(*map(ctypes.pointer, self._each))
 
     def take(self) -> list[bytes]:
-        """Takes the contents out of the buffers that were filled."""
         return [buffer.take() for buffer in itertools.takewhile(lambda buffer: buffer.data, self._each)]
 
 

@@ -197,7 +197,6 @@ def _failed_before() -> str:
 
 
 def _why_never_on() -> str:
-    """Why amp_tf is off where nothing ever turned it on."""
     try:
         if is_disabled():
             return f"amp_tf is off: {DISABLE_VAR} is set"
@@ -220,7 +219,6 @@ def traced_functions() -> list[str]:
 
 
 def _has_xla_functions() -> bool:
-    """Whether any live tf.function is to be compiled by XLA."""
     running = _running()
     names = running.list_function_names() if running else ()
     return any(running.get_function_def(name).attr["_XlaMustCompile"].b for name in names)
