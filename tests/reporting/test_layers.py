@@ -113,6 +113,6 @@ def test_the_document_keeps_the_paths_for_a_page_that_another_process_makes() ->
     assert rows["net_1/block_2_1/Exp"]["layer"] == "block_2"
     assert "layer" not in rows["loss/Exp"]
     recorded.forget()
-    shown = files._without_figures_of_nodes(document)["graphs"][0]["nodes"]
+    shown = list(map(files._short, document["graphs"][0]["nodes"]))
     assert {row[0]: row[-1] for row in shown}["net_1/block_2_1/Exp"] == "block_2"
     assert {row[0]: row[-1] for row in shown}["loss/Exp"] == "loss"
