@@ -35,7 +35,7 @@ def _stages() -> Iterator[str]:
     from amp_tf.config import AmpConfig
     from amp_tf.graph import editor, verify
     from amp_tf.graph.reader import read_graph, read_nodes
-    from amp_tf.graph.serialized import SerializedGraph, parse_graph, read_table
+    from amp_tf.graph.wire import SerializedGraph, parse_graph, read_table
     from amp_tf.oplists.hardware import Hardware
     from amp_tf.oplists.targets import resolve_target
     from amp_tf.rewriting.form import Job

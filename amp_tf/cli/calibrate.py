@@ -95,10 +95,7 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
     shipped = hardware.shipped_costs()
     try:
         measured = measure(
-            shipped,
-            source,
-            args.seconds,
-            lambda number, count, name: progress(f"{100 * number // count:3} %  {name}"),
+            shipped, source, args.seconds, lambda number, count, name: progress(f"{100 * number // count:3} %  {name}")
         )
     finally:
         progress("")

@@ -45,10 +45,10 @@ from typing import TYPE_CHECKING, TypeGuard
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import control_links
 from amp_tf.graph.attributes import is_channels_last
+from amp_tf.graph.datatypes import Node, Port
 from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Tensor, attribute
-from amp_tf.graph.frames import control_links
-from amp_tf.graph.indices import Node, Port
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.oplists.cost_tables import CostTable

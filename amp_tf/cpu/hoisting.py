@@ -46,9 +46,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import OUTSIDE, Frames, Links, control_links, data_links, find_frames, readers_of
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire, Tensor, Wait
-from amp_tf.graph.frames import OUTSIDE, Frames, Links, control_links, data_links, find_frames, readers_of
-from amp_tf.graph.indices import Node
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
 from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import GraphView

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
-from amp_tf.graph.indices import Node
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.sizes import Shapes, element_count
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import (

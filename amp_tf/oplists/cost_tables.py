@@ -144,7 +144,7 @@ class CostTable:
         return any(in_f16.rate > in_float32.rate for in_float32, in_f16 in plain)
 
     def of_op(self, op: str, elements: float, variant: str = "") -> Pair:
-        """What an op that is no product takes in float32 and in 16 bit, in ns.
+        """What an op that is not a product takes in float32 and in 16 bit, in ns.
 
         Args:
             op: the op.
@@ -251,7 +251,7 @@ def read_table(path: Path) -> CostTable:
 
     Raises:
         OSError: the file cannot be read.
-        ConfigError: it is no such table, or one of another version.
+        ConfigError: it is not such a table, or one of another version.
     """
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -259,7 +259,7 @@ def read_table(path: Path) -> CostTable:
             raise ValueError("it has another version")
         sizes = _times(fields.get("sizes", CACHED_AND_IN_MEMORY))
         if len(sizes) < 2 or any(size <= before for before, size in itertools.pairwise(sizes)):
-            raise ValueError(f"{sizes} are no sizes from small to large")
+            raise ValueError(f"{sizes} are not sizes from small to large")
         table = CostTable(
             source=str(fields["source"]),
             elements={op: _pairs(row, len(sizes)) for op, row in fields["elements"].items()},
@@ -273,7 +273,7 @@ def read_table(path: Path) -> CostTable:
             raise ValueError("it has no MatMul")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            f"this is no table of costs: {error}", where=str(path), fix="amp-tf calibrate writes it anew"
+            f"this is not a table of costs: {error}", where=str(path), fix="amp-tf calibrate writes it again"
         ) from error
     return table
 
@@ -291,7 +291,7 @@ def _pairs(row: Any, count: int) -> tuple[Pair, ...]:
 def _times(values: Any, count: int | None = None) -> tuple[float, ...]:
     times = tuple(map(float, values))
     if not all(math.isfinite(time) and time > 0 for time in times) or count not in (None, len(times)):
-        raise ValueError(f"{values} are no times")
+        raise ValueError(f"{values} are not times")
     return times
 
 
@@ -299,7 +299,7 @@ def _product(values: Any) -> ProductCost:
     cost = ProductCost(*map(float, values))
     rate, *others = dataclasses.astuple(cost)
     if not (math.isfinite(rate + sum(others)) and rate > 0 and min(others) >= 0):
-        raise ValueError(f"{values} are no figures of a product")
+        raise ValueError(f"{values} are not figures of a product")
     return cost
 
 

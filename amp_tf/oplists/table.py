@@ -176,6 +176,7 @@ def _rows() -> Iterator[OpRow]:
 
 
 ROWS: tuple[OpRow, ...] = tuple(_rows())
+PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)  #: ops that 16 bit is for
 
 #: Ops that are rewritten to a successor whose types can be split, and the types that the successor adds.
 SUCCESSORS: dict[str, tuple[str, str]] = {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph.attributes import ARG_OP
-from amp_tf.graph.indices import Flags, Indices, Mask, Node, Unit
+from amp_tf.graph.datatypes import Flags, Indices, Mask, Node, Unit
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import Adjacency, GraphView

@@ -1,11 +1,11 @@
-"""What rules leave of the painting behind them: values handed on, and parts that were picked."""
+"""Cleans up behind the rules: values that are only passed on, and parts that were picked."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.edits import Tensor
-from amp_tf.graph.indices import Node, Unit
 from amp_tf.graph.sizes import NoShapes, element_count, shape_of
 from amp_tf.oplists.table import HANDING_ON, PICKING, PINNED, VARIABLE_VALUES
 from amp_tf.painting.canvas import Canvas, units_of

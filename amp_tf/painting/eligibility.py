@@ -17,9 +17,8 @@ import numpy as np
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import nodes_with
-from amp_tf.graph.indices import Flags, Mask, Node
-from amp_tf.graph.layers import Matcher, matcher
-from amp_tf.graph.names import SPLIT_SUFFIX, whole_of
+from amp_tf.graph.datatypes import Flags, Mask, Node
+from amp_tf.graph.names import SPLIT_SUFFIX, Matcher, matcher, whole_of
 from amp_tf.graph.sizes import NoShapes, Shapes, shape_of
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView

@@ -22,7 +22,7 @@ from collections.abc import Collection
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.indices import Unit
+from amp_tf.graph.datatypes import Unit
 from amp_tf.oplists.table import (
     ABSOLUTE,
     CASTS,

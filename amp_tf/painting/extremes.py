@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.constants import floats, of_constants
+from amp_tf.graph.attributes import floats, of_constants
 from amp_tf.oplists.table import (
     CARRIERS,
     CONSTANTS,

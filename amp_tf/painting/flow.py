@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from amp_tf.graph.indices import Mask
+from amp_tf.graph.datatypes import Mask
 from amp_tf.oplists.table import STORING
 from amp_tf.painting.origins import Origins
 from amp_tf.painting.values import Values

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amp_tf.graph.constants import floats
-from amp_tf.graph.indices import Mask, Node, Unit
+from amp_tf.graph.attributes import floats
+from amp_tf.graph.datatypes import Mask, Node, Unit
 from amp_tf.graph.view import Edges, GraphView
 from amp_tf.oplists import fusions
 from amp_tf.oplists.kernels import PAIRED

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.indices import Flags, Mask
+from amp_tf.graph.datatypes import Flags, Mask
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, JUDGED_AS, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Resolution

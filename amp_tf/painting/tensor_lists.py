@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.indices import Node, Unit
+from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import TENSOR_LIST_BOUNDARIES, TENSOR_LIST_READERS, TENSOR_LIST_WRITERS

@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from amp_tf.graph.constants import whole_number
-from amp_tf.graph.frames import data_links, readers_of
-from amp_tf.graph.indices import Node
+from amp_tf.graph.algorithms import data_links, readers_of
+from amp_tf.graph.attributes import whole_number
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.sizes import NOMINAL_BATCH, Shape, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import BATCHED, CONVOLUTIONS, DEPTHWISE

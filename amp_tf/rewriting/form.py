@@ -8,13 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from amp_tf.config import AmpConfig
-from amp_tf.graph.calls import find_loop_bodies
+from amp_tf.graph.datatypes import Unit
 from amp_tf.graph.edits import NO_EDITS, Edits
-from amp_tf.graph.indices import Unit
-from amp_tf.graph.list_shapes import ListShapes
 from amp_tf.graph.names import missing_node
-from amp_tf.graph.sizes import AttributeShapes, NoShapes, Shape, Shapes
-from amp_tf.graph.templates import Templates
+from amp_tf.graph.sizes import AttributeShapes, ListShapes, NoShapes, Shape, Shapes
+from amp_tf.graph.templates import Templates, find_loop_bodies
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, SUCCESSORS
 from amp_tf.oplists.targets import Resolution

@@ -38,9 +38,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from amp_tf.graph.algorithms import connected
-from amp_tf.graph.datatypes import SIZES
+from amp_tf.graph.datatypes import SIZES, Indices, Mask, Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait
-from amp_tf.graph.indices import Indices, Mask, Node
 from amp_tf.graph.lifetimes import LONG, Lifetimes
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import element_count, shape_of

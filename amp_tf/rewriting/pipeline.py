@@ -14,12 +14,12 @@ from typing import Any
 from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import AmpError, ConfigError, GraphError, RewriteError
 from amp_tf.graph import editor, verify
+from amp_tf.graph.datatypes import Unit
 from amp_tf.graph.edits import NO_EDITS, Edits
-from amp_tf.graph.indices import Unit
 from amp_tf.graph.reader import read_function, read_graph, read_nodes
-from amp_tf.graph.serialized import SerializedGraph, parse_graph, read_table
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import GraphView
+from amp_tf.graph.wire import SerializedGraph, parse_graph, read_table
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import Resolution, resolve_target

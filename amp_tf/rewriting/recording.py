@@ -14,12 +14,11 @@ from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.names import HOIST_SUFFIX
 from amp_tf.graph.sizes import SHAPES_ATTR, AttributeShapes, KnownShapes, NoShapes, Shape, Shapes, read_shape, shape_of
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import READ_OPS
+from amp_tf.oplists.table import PRODUCTS, READ_OPS
 from amp_tf.painting.changes import Change
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason
-from amp_tf.reporting.basis import Basis, InsertedCast
-from amp_tf.reporting.figures import PRODUCTS, Products, has_costs
+from amp_tf.reporting.figures import Basis, InsertedCast, Products, has_costs
 from amp_tf.reporting.schema import GraphReport
 from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.planning import CAST_SUFFIX

@@ -46,14 +46,13 @@ from typing import NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import connected
+from amp_tf.graph.algorithms import connected, control_links
 from amp_tf.graph.attributes import ARG_OP
-from amp_tf.graph.calls import referenced
+from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
 from amp_tf.graph.edits import Edits, NewNode, Rewire
-from amp_tf.graph.frames import control_links
-from amp_tf.graph.indices import Indices, Mask, Node, Unit
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.reader import RETVAL_OP
+from amp_tf.graph.templates import referenced
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import (
     BIASES,

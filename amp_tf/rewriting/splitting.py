@@ -40,8 +40,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute
-from amp_tf.graph.indices import Node
 from amp_tf.graph.names import SPLIT_SUFFIX, FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.graph.view import GraphView

@@ -131,10 +131,10 @@ def _hoisted_reads() -> None:
 
 
 def _xla_cost_model() -> None:
-    from amp_tf.hooks.process import devices
-    from amp_tf.hooks.xla import functions as xla
+    from amp_tf.hooks import xla
+    from amp_tf.hooks.process import state
 
-    xla.hardware = lambda: devices.hardware()  # as Grappler sees it, at any time
+    xla.hardware = lambda: state.hardware()  # as Grappler sees it, at any time
 
 
 PARTS = {

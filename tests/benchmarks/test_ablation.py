@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.cpu import economy, folding, hoisting
-from amp_tf.hooks.xla import functions as xla
+from amp_tf.hooks import xla
 from amp_tf.oplists import fusions
 from amp_tf.painting import paint
 from amp_tf.rewriting import planning

@@ -13,9 +13,9 @@ import amp_tf
 from amp_tf.cpu import fold
 from amp_tf.graph.editor import apply_to_graph
 from amp_tf.graph.reader import read_graph
-from amp_tf.graph.serialized import SerializedGraph, parse_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.verify import find_violation
+from amp_tf.graph.wire import SerializedGraph, parse_graph
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.oplists.targets import resolve_target

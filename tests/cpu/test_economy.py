@@ -380,7 +380,7 @@ def test_a_reason_gives_the_two_figures_that_were_weighed():
     around = SHIPPED.of_cast_to_float32(elements) + SHIPPED.of_cast_to_f16(elements)
     assert reason.balance == Balance(pytest.approx(in_f16), pytest.approx(in_float32 + around))
     figures = f"{in_f16 / 1e3:.1f} µs with its casts, {(in_float32 + around) / 1e3:.1f} µs in float32"
-    assert str(reason) == f"16 bit does not pay for it ({figures})"
+    assert str(reason) == f"it would not be faster in 16 bit ({figures})"
 
 
 def test_a_small_product_says_what_its_casts_would_take():

@@ -165,7 +165,7 @@ def test_a_file_that_is_no_table_says_so(tmp_path, what, change):
     fields = json.loads(SHIPPED.to_json())
     change(fields)
     path.write_text(json.dumps(fields), encoding="utf-8")
-    with pytest.raises(ConfigError, match="no table of costs") as caught:
+    with pytest.raises(ConfigError, match="not a table of costs") as caught:
         read_table(path)
     assert what in str(caught.value)
     assert "amp-tf calibrate" in caught.value.fix

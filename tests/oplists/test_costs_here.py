@@ -76,7 +76,7 @@ def test_a_broken_file_is_told_once_and_the_shipped_table_counts():
     path = hardware.cache_file()
     path.parent.mkdir(parents=True)
     path.write_text("{}", encoding="utf-8")
-    with pytest.warns(UserWarning, match="no table of costs") as caught:
+    with pytest.warns(UserWarning, match="not a table of costs") as caught:
         found = hardware.costs_here()
     assert str(path) in str(caught[0].message)
     assert found.source == hardware.shipped_costs().source

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.errors import ConfigError, GraphError, RewriteError
-from amp_tf.graph.serialized import parse_graph
+from amp_tf.graph.wire import parse_graph
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.rewriting import pipeline
@@ -290,7 +290,7 @@ def test_a_broken_function_of_the_library_is_refused_with_its_name():
         (lambda after: after.node[-1].ClearField("input"), "Cast expects 1 data input"),
         (lambda after: setattr(after.node[0], "device", "/cpu:0"), "devices kept: the device of 'x' changed"),
         (lambda after: after.node.pop(6), "nodes kept"),
-        (lambda after: after.node.pop(), "which is no tensor of this graph"),
+        (lambda after: after.node.pop(), "which is not a tensor of this graph"),
         (
             lambda after: setattr(after.node[5], "op", "Cos"),
             "ops kept: the op of 'other1' changed from 'Asinh' to 'Cos'",

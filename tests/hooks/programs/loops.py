@@ -15,7 +15,7 @@ import tensorflow as tf
 from amp_tf.config import AmpConfig
 from amp_tf.cpu import hoisting
 from amp_tf.graph.names import HOIST_SUFFIX
-from amp_tf.hooks.grappler import conversion, plugin
+from amp_tf.hooks.grappler import plugin
 
 sys.path.append(str(pathlib.Path(__file__).parent))
 from hoisted_reads import pretend
@@ -200,7 +200,7 @@ PROGRAMS = {
 
 
 def convert(serialized, preserve, shapes):
-    result = conversion.convert(serialized, preserve, shapes, AmpConfig())
+    result = plugin.convert(serialized, preserve, shapes, AmpConfig())
     _moved.append(result is not None and HOIST_SUFFIX.encode() in result)
     return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -18,8 +19,9 @@ from typing import Any
 
 import pytest
 
-from amp_tf.hooks.grappler import library
-from amp_tf.hooks.grappler.library import Shim
+from amp_tf.hooks.grappler import native
+from amp_tf.hooks.grappler.native import Shim
+from tests.hooks import running
 
 
 class Buffer(ctypes.Structure):
@@ -92,32 +94,32 @@ class Registered:
 @pytest.fixture
 def shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shim]:
     """A copy of its own, so that nothing of another test is in it."""
-    shutil.copy(library.FOLDER / "amp_tf_cpu.so", tmp_path)
-    monkeypatch.setattr(library, "FOLDER", tmp_path)
+    shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path)
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
     shim = Shim("CPU")
     yield shim
     shim.clear_callback()
 
 
-def emits_new(shim: Shim) -> library.GraphCallback:
+def emits_new(shim: Shim) -> native.GraphCallback:
     def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
         shim.emit(output, b"new")
-        return library.DONE
+        return native.DONE
 
     return callback
 
 
-@pytest.mark.parametrize("device_type", library.DEVICE_TYPES)
+@pytest.mark.parametrize("device_type", native.DEVICE_TYPES)
 def test_registration_fills_what_tensorflow_checks(device_type: str, tmp_path: Path) -> None:
-    copy = Path(shutil.copy(library.FOLDER / f"amp_tf_{device_type.lower()}.so", tmp_path))
+    copy = Path(shutil.copy(native.FOLDER / f"amp_tf_{device_type.lower()}.so", tmp_path))
     registered = Registered(copy)
     assert registered.params.device_type == device_type.encode()
     assert registered.optimizer.optimize_func
 
 
-@pytest.mark.parametrize("device_type", library.DEVICE_TYPES)  # where they differ, TensorFlow warns at each graph
+@pytest.mark.parametrize("device_type", native.DEVICE_TYPES)  # where they differ, TensorFlow warns at each graph
 def test_registration_turns_the_layout_optimizer_off_and_nothing_else(device_type: str, tmp_path: Path) -> None:
-    registered = Registered(Path(shutil.copy(library.FOLDER / f"amp_tf_{device_type.lower()}.so", tmp_path)))
+    registered = Registered(Path(shutil.copy(native.FOLDER / f"amp_tf_{device_type.lower()}.so", tmp_path)))
     package = importlib.util.find_spec("tensorflow")
     assert package is not None
     assert package.origin is not None
@@ -153,7 +155,7 @@ def test_callback_gets_the_graph_and_gives_the_new_one(shim: Shim) -> None:
     def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
         seen.append(ctypes.string_at(data, length))
         shim.emit(output, b"new " + seen[-1])
-        return library.DONE
+        return native.DONE
 
     registered = Registered(shim.path)
     shim.set_callback(callback)
@@ -163,7 +165,7 @@ def test_callback_gets_the_graph_and_gives_the_new_one(shim: Shim) -> None:
 
 def test_graph_is_unchanged_when_the_callback_gives_nothing_or_is_removed(shim: Shim) -> None:
     registered = Registered(shim.path)
-    shim.set_callback(lambda *_: library.DONE)
+    shim.set_callback(lambda *_: native.DONE)
     assert registered.optimize(b"graph") == b"graph"
     shim.set_callback(emits_new(shim))
     shim.clear_callback()
@@ -185,7 +187,7 @@ def test_last_graph_that_is_emitted_counts(shim: Shim) -> None:
     def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
         shim.emit(output, b"first")
         shim.emit(output, b"second")
-        return library.DONE
+        return native.DONE
 
     registered = Registered(shim.path)
     shim.set_callback(callback)
@@ -244,7 +246,7 @@ def test_the_callback_is_told_which_thread_waits_for_it(shim: Shim) -> None:
 
     def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
         seen.append((thread, threading.get_native_id()))
-        return library.DONE
+        return native.DONE
 
     registered = Registered(shim.path)
     shim.set_callback(callback)
@@ -254,8 +256,8 @@ def test_the_callback_is_told_which_thread_waits_for_it(shim: Shim) -> None:
 
 
 def test_a_graph_does_not_wait_for_a_lock_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(library.FOLDER / "amp_tf_cpu.so", tmp_path)
-    monkeypatch.setattr(library, "FOLDER", tmp_path)
+    shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path)
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
     shim = Shim("CPU", wait_ms=50)
     registered = Registered(shim.path)
     shim.set_callback(emits_new(shim))
@@ -284,8 +286,8 @@ def test_a_graph_does_not_wait_for_a_lock_that_is_kept(tmp_path: Path, monkeypat
 def test_a_graph_waits_longer_for_a_lock_while_the_process_works(
     works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copy(library.FOLDER / "amp_tf_cpu.so", tmp_path)
-    monkeypatch.setattr(library, "FOLDER", tmp_path)
+    shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path)
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
     shim = Shim("CPU")
     registered = Registered(shim.path)
     shim.set_callback(emits_new(shim))
@@ -326,7 +328,7 @@ def test_an_interrupt_is_raised_again_after_the_callback(shim: Shim) -> None:
 
     def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
         log.append("callback ended")
-        return library.INTERRUPTED
+        return native.INTERRUPTED
 
     registered = Registered(shim.path)
     shim.set_callback(callback)
@@ -343,7 +345,7 @@ def test_removal_waits_for_the_call_that_is_under_way(shim: Shim) -> None:
         inside.set()
         time.sleep(0.2)
         log.append("callback ended")
-        return library.DONE
+        return native.DONE
 
     registered = Registered(shim.path)
     shim.set_callback(callback)
@@ -355,3 +357,46 @@ def test_removal_waits_for_the_call_that_is_under_way(shim: Shim) -> None:
     log.append("removed")
     thread.join()
     assert log == ["callback ended", "removed"]
+
+
+PROGRAM = """
+import json
+import tensorflow as tf
+from amp_tf.hooks.grappler import plugin
+
+told = {}
+def convert(data, preserve, shapes):
+    graph = tf.compat.v1.GraphDef.FromString(data)
+    for node in graph.node:
+        if node.op in ("MatMul", "Split", "Unpack", "ReadVariableOp"):
+            told[node.op] = shapes.output_shapes(node.name)
+    told["nothing"] = shapes.output_shapes("no such node")
+    kept.append(shapes)
+
+kept = []
+plugin.set_conversion(convert)
+weights = tf.Variable(tf.ones((4, 20)))
+
+@tf.function(input_signature=[tf.TensorSpec((None, 4))])
+def f(x):
+    product = tf.matmul(x, weights)
+    return tf.split(product, 2, axis=1), tf.unstack(product, axis=1)
+
+f(tf.ones((3, 4)))
+told["closed"] = kept[0].output_shapes("MatMul")
+print(json.dumps(told))
+"""
+
+
+def test_shapes_are_those_of_the_graph_and_unknown_dimensions_are_minus_one(site_folder: Path) -> None:
+    ended = running.run(["-c", PROGRAM], site_folder, running.switched_on())
+    assert ended.status == 0, ended.err
+    told = json.loads(ended.out.splitlines()[-1])
+    assert told == {
+        "MatMul": [[-1, 20]],
+        "Split": [[-1, 10], [-1, 10]],
+        "Unpack": [[-1]] * 20,
+        "ReadVariableOp": [[4, 20]],
+        "nothing": [],
+        "closed": [],
+    }

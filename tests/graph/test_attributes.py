@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from amp_tf.graph.constants import whole_number
+from amp_tf.graph.attributes import whole_number
 
 
 def _constant(tensor):

@@ -14,6 +14,9 @@ many fusions and products as under Keras' policy; extra casts are inside fusions
 dumps before optimization, which every way in has; for seven functions a test shows that StableHLO gives the same
 counts. Under ``auto`` on a CPU XLA is given exactly the programs of float32 (tested), so it cannot be slower there.
 TensorFlow has no way to register a definition with stack traces, so XLA's errors lose the source line.
+
+A SavedModel that is exported while amp_tf is on has the original float32 functions: TensorFlow copies the functions of
+a model out of its runtime, so the meta graph is corrected right after it was built.
 """
 
 from __future__ import annotations
@@ -25,22 +28,20 @@ from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.graph.calls import referenced
+from amp_tf.graph.templates import referenced
 from amp_tf.hooks.patches import Patches, calling
-from amp_tf.hooks.process import devices, op_names
+from amp_tf.hooks.process import notices
 from amp_tf.hooks.process import state as process_state
-from amp_tf.hooks.process.notices import warn_once
-from amp_tf.hooks.process.slow_float16 import warn_if_slow
-from amp_tf.hooks.xla import saving
+from amp_tf.hooks.process.notices import warn_if_slow, warn_once
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.rewriting.clones import Clone, RewrittenFunction, rewrite_with_callees
 
 XLA_COMPILE = "_XlaMustCompile"
 
 _config: AmpConfig | None = None
-_patches = Patches()
+_patches, _saving = Patches(), Patches()
 _numbers = itertools.count()
-_rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()
+_rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()  # AtomicFunctions, by name
 
 
 def install(config: AmpConfig) -> None:
@@ -50,11 +51,13 @@ def install(config: AmpConfig) -> None:
         config: the settings.
     """
     from tensorflow.python.eager.polymorphic_function import atomic_function
+    from tensorflow.python.saved_model import save
 
     global _config
     _config = config
     _patches.put(atomic_function, "from_func_graph", calling(_make_and_rewrite))
-    saving.install(_rewritten)
+    # This one stays: what was rewritten must be saved in its original form even after amp_tf was turned off.
+    _saving.put(save, "_build_meta_graph", calling(_build_and_restore))
 
 
 def uninstall() -> None:
@@ -66,7 +69,7 @@ def uninstall() -> None:
 
 def hardware() -> Hardware:
     """What XLA can do on the devices of this process."""
-    return dataclasses.replace(devices.hardware(), is_xla=True)
+    return dataclasses.replace(process_state.hardware(), is_xla=True)
 
 
 def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -117,7 +120,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
     # What becomes of the arguments depends on whether any called function computes products.
     library = FunctionDefLibrary(function=called(lambda name: True).values())
     callees = called(lambda name: name.encode() not in _rewritten)
-    settings = op_names.known_only(config)
+    settings = notices.known_only(config)
     results = rewrite_program(original, [*callees.values()], settings, hardware(), library, traced=function)
     bodies = dict(zip((original.signature.name, *callees), results, strict=True))
     result = rewrite_with_callees(
@@ -173,3 +176,36 @@ def _atomic_clone(function: Any, clone: Clone, made: dict[str, Any]) -> Any:
     return atomic_function.AtomicFunction(
         clone.definition.signature.name, context, function_type, list(made.values()), options, graph
     )
+
+
+def _build_and_restore(build: Any, /, *args: Any, **kwargs: Any) -> Any:
+    built = build(*args, **kwargs)
+    try:
+        restore(built[0].graph_def.library)
+    except Exception as error:
+        notices.warn_once(
+            "saving",
+            f"functions for XLA are saved as they were rewritten, in 16 bit ({type(error).__name__}: {error})",
+            where="tf.saved_model.save",
+            fix="Save in a process with AMP_TF_DISABLE=1, and please report this",
+        )
+    return built
+
+
+def restore(library: Any) -> None:
+    """Puts the original functions back into a FunctionDefLibrary, in place, and takes the clones out."""
+    present = {definition.signature.name: definition for definition in library.function}
+    clones: set[str] = set()
+    for name, function in list(_rewritten.items()):
+        if definition := present.get(name.decode()):
+            definition.ParseFromString(function._amp_tf_original)
+            clones |= function._amp_tf_clones
+    if clones.isdisjoint(present):
+        return
+    kept = [
+        type(definition).FromString(definition.SerializeToString())
+        for name, definition in present.items()
+        if name not in clones
+    ]
+    del library.function[:]
+    library.function.extend(kept)
