@@ -107,9 +107,9 @@ def find_obstacles(
     if foreign:
         rule_of.update((node, Rule.OTHER_DEVICE) for node, device in enumerate(view.devices) if device in foreign)
     parts = {node: whole_of(name) for node, name in enumerate(view.names) if name.endswith(SPLIT_SUFFIX)}
-    reading_scopes = _ScopeReader()
+    matched: dict[str, bool] = {}  # the patterns of scopes
     for node, scopes in _scopes_of(view, parts).items():
-        value = reading_scopes.precision_of(scopes, view.names[node])
+        value = _precision_in(scopes, view.names[node], matched)
         if value == SCOPE_FLOAT32:
             rule_of[node] = Rule.KEPT_BY_SCOPE
         elif value in (SCOPE_F16, resolution.target.precision.value.encode()):
@@ -142,7 +142,7 @@ def find_obstacles(
         if node not in rule_of and can_be_forced(view.of_kind[view.kinds[node]])
     }
     refused = _find_refused(view, shapes or NoShapes(), resolution.target)
-    return Obstacles(rule_of, forced, tuple(unmatched), locked, reading_scopes.matched, refused)
+    return Obstacles(rule_of, forced, tuple(unmatched), locked, matched, refused)
 
 
 def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node, str]:
@@ -199,33 +199,29 @@ def _fused_from(view: GraphView, parts: Mapping[int, str], is_for: Matcher) -> l
     return found
 
 
-class _ScopeReader:
-    """Reads what ``amp_tf.scope`` left on nodes; patterns are compiled once.
+def _precision_in(scopes: bytes, name: str, matched: dict[str, bool]) -> bytes:
+    """The precision of the innermost scope that is for a node; empty if none is.
 
-    Attributes:
-        matched: the patterns, each with whether it matched any node.
+    Args:
+        scopes: what ``amp_tf.scope`` left on it.
+        name: its name.
+        matched: the patterns, each with whether it matched any node; those that are tried are noted.
     """
+    if b"\t" not in scopes:
+        return scopes
+    for scope in scopes.decode().split("\n"):
+        precision, *patterns = scope.split("\t")
+        is_for = not patterns
+        while patterns and not is_for:
+            pattern = patterns.pop(0)
+            is_for = _matcher(pattern)(whole_of(name))
+            matched[pattern] = is_for or matched.get(pattern, False)
+        if is_for:
+            return precision.encode()
+    return b""
 
-    def __init__(self) -> None:
-        self._matchers: dict[str, Matcher] = {}
-        self.matched: dict[str, bool] = {}
 
-    def precision_of(self, value: bytes, name: str) -> bytes:
-        """The precision of the innermost scope that is for a node; empty if none is."""
-        if b"\t" not in value:
-            return value
-        for scope in value.decode().split("\n"):
-            precision, *patterns = scope.split("\t")
-            if not patterns or any(self._is_for(pattern, name) for pattern in patterns):
-                return precision.encode()
-        return b""
-
-    def _is_for(self, pattern: str, name: str) -> bool:
-        if pattern not in self._matchers:
-            self._matchers[pattern] = matcher(pattern)
-        is_for = self._matchers[pattern](whole_of(name))
-        self.matched[pattern] = is_for or self.matched.get(pattern, False)
-        return is_for
+_matcher = functools.lru_cache(maxsize=1024)(matcher)
 
 
 def can_be_forced(signature: Signature) -> bool:
