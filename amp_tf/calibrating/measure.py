@@ -15,8 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from amp_tf.calibrating import elements, products
-from amp_tf.oplists.cost_tables import DISPATCH, FEW_OPERATIONS, CostTable, Pair, ProductCost
-from amp_tf.oplists.costs import COSTS_AS
+from amp_tf.oplists.cost_tables import COSTS_AS, DISPATCH, FEW_OPERATIONS, CostTable, Pair, ProductCost
 
 SECONDS = 70.0
 _MOST_RUNS = 16  # in one call, because tracing takes time too

@@ -1,6 +1,6 @@
 """Finds where inf and nan arise that float32 does not have, and where they disappear again.
 
-A minimum, a mask or a division may hide them: outputs are then right by luck, or a part of the model no longer learns.
+A minimum, a mask or a division may hide them: outputs then only look right, or a part of the model no longer learns.
 Numerical debuggers (GPU-FPX, FPChecker) track such exceptions through a program; here they are tracked through the
 nodes of a graph.
 """
@@ -28,7 +28,7 @@ def describe(measured: Sequence[NodeMeasurement], graph: Any, precision: Precisi
     known = {one.probe.name: one for one in measured}
     reads = {node.name: [text.lstrip("^").partition(":")[0] for text in node.input] for node in graph.node}
     reached: set[str] = set()
-    born: list[NodeMeasurement] = []
+    first: list[NodeMeasurement] = []
     ends: list[NodeMeasurement] = []
     for name in nodes_run_once(graph) if any(one.accumulated.nonfinite for one in measured) else ():
         one, is_reached = known.get(name), not reached.isdisjoint(reads[name])
@@ -36,11 +36,11 @@ def describe(measured: Sequence[NodeMeasurement], graph: Any, precision: Precisi
         if is_bad:
             reached.add(name)
         if one is not None and is_bad != is_reached:
-            (born if is_bad else ends).append(one)
-    if born:
-        begins = _named([f"{_of(one)}, {100 * one.accumulated.nonfinite:.3g}% of its numbers" for one in born])
+            (first if is_bad else ends).append(one)
+    if first:
+        begins = _named([f"{_of(one)}, {100 * one.accumulated.nonfinite:.3g}% of its numbers" for one in first])
         hidden = f"; hidden again behind {_named([_of(one) for one in ends])}" if ends else ""
-        yield f"inf or nan that float32 does not have is born in {precision.value} at {begins}{hidden}"
+        yield f"inf or nan that float32 does not have first appears in {precision.value} at {begins}{hidden}"
 
 
 def _of(one: NodeMeasurement) -> str:

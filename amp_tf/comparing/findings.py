@@ -1,7 +1,7 @@
 """Ranks what went wrong by its effect on the outputs: each suspect is kept in float32 once, and the step run again.
 
 For each suspect, more and more is kept in float32 until an output gets better. Then a set of patterns is searched that
-mends all outputs together (``remedies``).
+fixes all outputs together (``remedies``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from amp_tf.comparing.running import NodeMeasurement
 from amp_tf.comparing.suspects import SUSPICIOUS, Patterns, choices, is_suspicious, narrow, scope_of, suspects
 from amp_tf.comparing.trials import Trials
 from amp_tf.comparing.verdicts import Output, roundoff
-from amp_tf.graph.layers import matches, path_of
+from amp_tf.graph.names import matches, path_of
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import Followers
 from amp_tf.values import LAYER
@@ -79,7 +79,7 @@ class Finding:
 def worth_alone(finding: Finding) -> str:
     """What a finding's line does without the others, as text."""
     if finding.mends:
-        return "alone, it mends all outputs of the batches that were judged"
+        return "alone, it fixes all outputs of the batches that were judged"
     return f"alone, some outputs stay wrong, worst ratio {finding.ratio:.2g}"
 
 
@@ -133,7 +133,7 @@ def find(
     followers: Followers,
     trials: Trials,
 ) -> SearchResult:
-    """Tries the suspects one by one, and searches for patterns that mend all outputs.
+    """Tries the suspects one by one, and searches for patterns that fix all outputs.
 
     Args:
         nodes: what was measured, sources before their readers.

@@ -20,7 +20,7 @@ from amp_tf.comparing.verdicts import LIMIT, Output, has_truth, roundoff
 from amp_tf.comparing.work import Work, Yardstick
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError, GraphError
-from amp_tf.graph.layers import tell_unmatched
+from amp_tf.graph.names import tell_unmatched
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import process
@@ -147,7 +147,7 @@ def _search(
     scale: float,
     nodes: str | None,
 ) -> tuple[Sequence[NodeMeasurement], SearchResult]:
-    """Measures the nodes in the worst batch and, if an output is wrong, searches for what mends it."""
+    """Measures the nodes in the worst batch and, if an output is wrong, searches for what fixes it."""
     measurements: Sequence[NodeMeasurement] = ()
     try:
         measurements = work.measure_nodes(graph, yardstick.numbers[0], scale, nodes)

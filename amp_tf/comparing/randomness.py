@@ -1,6 +1,6 @@
 """Makes random ops draw the same numbers in each run, so that all versions of a step have the same masks.
 
-Ops that have a stateless counterpart are replaced by it. A session keeps the state of the others, so it is made anew.
+Ops that have a stateless counterpart are replaced by it. A session keeps the state of the others, so it is made again.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from amp_tf.comparing.steps import OWN_SCOPE, Step, check_settings, name_of
 from amp_tf.comparing.subjects import flat_step
 from amp_tf.comparing.suspects import scope_of
 from amp_tf.config import AmpConfig
-from amp_tf.graph.layers import path_of
+from amp_tf.graph.names import path_of
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 

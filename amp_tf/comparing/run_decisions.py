@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from amp_tf.graph.names import whole_of
+from amp_tf.oplists.table import PRODUCTS
 from amp_tf.precision import Precision
 from amp_tf.reporting.schema import NodeReport, RewriteReport
-from amp_tf.rewriting.fused_names import PRODUCTS, find_followers
+from amp_tf.rewriting.fused_names import find_followers
 
 _SHOWN = 3
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from amp_tf.comparing.running import NodeMeasurement
 from amp_tf.comparing.verdicts import has_truth, roundoff
-from amp_tf.oplists.table import HANDING_ON
+from amp_tf.oplists.table import HANDING_ON, PRODUCTS
 from amp_tf.precision import Precision
-from amp_tf.rewriting.fused_names import PRODUCTS, Followers, pattern
+from amp_tf.rewriting.fused_names import Followers, pattern
 
 SUSPICIOUS = 4.0  #: times the roundoff; a product in a healthy model adds about one
 _MOST = 8  # each costs at least a rewrite and a run of the batches
@@ -35,7 +35,7 @@ def suspects(nodes: Sequence[NodeMeasurement], precision: Precision, followers: 
     """
     local = [measured for measured in nodes if measured.local is not None and has_truth(measured.local, precision)]
     worst = [measured for measured in local if is_suspicious(measured, precision)] or local
-    # Stable. Ops that only pass values on come after their readers, because a reader in float32 mends both.
+    # Stable. Ops that only pass values on come after their readers, because a reader in float32 fixes both.
     order = sorted(filter(_added, worst), key=lambda measured: (-_added(measured), measured.probe.op in HANDING_ON))
     chosen: dict[Patterns, NodeMeasurement] = {}
     fused: set[str] = set()

@@ -35,7 +35,7 @@ _SCALES = (
     2.0**-10,
 )  # as loss scaling searches, in larger steps
 _IDEAL = "products alone in 16 bit"
-_FEW = 8  # numbers of an output whose error is a matter of luck
+_FEW = 8  # numbers of an output whose error varies much between batches
 _JUDGED = 8  # one batch of so many is judged, because the yardstick costs about three more runs
 
 
@@ -168,9 +168,9 @@ class Work:
         return Yardstick(tuple(numbers[:done]), pooled(ideal), pooled(noise[:done]), is_cut=done < len(numbers))
 
     def in_any_batch(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
-        """The yardstick with the largest error of the ideal program in any batch: in one it may be right by luck.
+        """The yardstick with the largest error of the ideal program in any batch: one batch can flatter the reference.
 
-        A few numbers, such as a loss, are near the truth by luck in one batch, and far from it in another: of these it
+        A few numbers, such as a loss, may be near the truth in one batch, and far from it in another: of these it
         is the error over all batches.
 
         Args:

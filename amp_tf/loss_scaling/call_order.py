@@ -39,7 +39,7 @@ class _Open:
 
 
 class CallOrder:
-    """Checks the order of calls of one scaler in this process; a copy starts anew."""
+    """Checks the order of calls of one scaler in this process; a copy starts over."""
 
     def __init__(self) -> None:
         self._by_place: weakref.WeakKeyDictionary[Any, dict[int, _Open]] = weakref.WeakKeyDictionary()

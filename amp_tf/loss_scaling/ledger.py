@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from amp_tf.loss_scaling.diagnosis import Status
-from amp_tf.reporting.facts import Curve
+from amp_tf.reporting.document_types import Curve
 
 _MOST = 64
 _POINTS = 512  # of a curve; beyond that, every second one is dropped

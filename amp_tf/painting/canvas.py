@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph.attributes import ARG_OP
-from amp_tf.graph.indices import Flags, Indices, Mask, Node, Unit
+from amp_tf.graph.datatypes import Flags, Indices, Mask, Node, Unit
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.targets import Resolution, Target
-from amp_tf.painting.eligibility import Obstacles
+from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles
 from amp_tf.painting.flow import Flow, Values, flood
-from amp_tf.painting.folded import NOTHING_FOLDED, Folded
 from amp_tf.painting.reasons import Balance, Rule
 
 NO_CAUSE = -1
@@ -50,6 +49,7 @@ class Canvas:
         is_loop_body: whether the graph is the body of a functional loop: each result is the next argument in its place.
         shapes: the static shapes of the graph's tensors; ``None`` for those that its nodes carry.
         folded: the nodes that have another meaning since normalization was folded.
+        cost_model: takes the paint off units that are faster in float32; ``None`` where costs do not count.
         weighed: for units that the cost model took the paint off, what it weighed, or why in words.
         clusters: of the nodes that share a TensorList, each with the unit that is the type of the list's elements.
         to_split: fused products of whose bias or activation float32 is asked.
@@ -80,6 +80,7 @@ class Canvas:
     is_loop_body: bool = False
     shapes: Shapes | None = None
     folded: Folded = NOTHING_FOLDED
+    cost_model: Callable[[Canvas], None] | None = None
     weighed: dict[int, Balance | str] = dataclasses.field(default_factory=dict)
     clusters: list[dict[Node, Unit]] = dataclasses.field(default_factory=list)
     to_split: list[Node] = dataclasses.field(default_factory=list)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import heaviest_ends, is_sorted, strongly_connected
-from amp_tf.graph.indices import Indices, Mask, Node
+from amp_tf.graph.datatypes import Indices, Mask, Node
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.table import MASKED, STORING
 

@@ -19,15 +19,15 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from amp_tf.graph.constants import floats
-from amp_tf.graph.indices import Mask, Node, Unit
-from amp_tf.graph.sizes import Shape, Shapes
+from amp_tf.graph.attributes import floats
+from amp_tf.graph.datatypes import Mask, Node, Unit
 from amp_tf.graph.view import Edges, GraphView
-from amp_tf.oplists import costs, fusions
-from amp_tf.oplists.fusions import GELU_CORES, GELU_PARTS, GELUS
+from amp_tf.oplists import fusions
+from amp_tf.oplists.kernels import PAIRED
 from amp_tf.oplists.table import (
     BIASES,
     COMMUTATIVE,
@@ -40,14 +40,12 @@ from amp_tf.oplists.table import (
 )
 from amp_tf.oplists.targets import CPU_DEVICE, Target
 from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.prices import input_shapes
 from amp_tf.painting.reasons import FORCED, Rule
-from amp_tf.painting.work import filter_shape
 
 _MOST_TERMS = 24  #: more than any Gelu has, counted as often as they are read
 _MOST_BEHIND = 4  #: as many nodes as come after the core of any at most
-_BIASED = frozenset(GELUS.values())
-_UNMATCHED = "a pooling or normalization and its gradient are slow in two types, and one of them stays in float32"
+_BIASED = frozenset(fusions.GELUS.values())
+_UNMATCHED = "a pooling and its gradient are slow in two types, and one of them stays in float32"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,38 +115,16 @@ def take_inexact_off_lists(canvas: Canvas) -> None:
     canvas.on_deny[edges.dst_unit[bounded]] = 0
 
 
-def drop_slow_kernels(canvas: Canvas, shapes: Shapes) -> None:
-    """Leaves in float32 what has a 16-bit kernel that never pays."""
+def kernel_pairs(canvas: Canvas) -> Iterator[list[Unit]]:
+    """The units of gradients of maxima and of their forward ops, whose 16-bit kernels are fast only together."""
     view = canvas.view
-
-    def kernel(node: int) -> Shape | None:
-        return filter_shape(view.ops[node], input_shapes(view, node, shapes), shapes.output_shapes(view.names[node]))
-
-    for row in costs.SLOW_KERNELS:
-        of_op = [node for node, op in enumerate(view.ops) if op == row.op]
-        nodes = [node for node in of_op if row.applies(view.protos[node], kernel(node))]
-        units = [unit for node in nodes for unit in view.units(node) if canvas.allow[unit]]
-        units = [unit for unit in units if canvas.rule[unit] not in FORCED]
-        canvas.unpaint_allow(units, Rule.DOES_NOT_PAY)
-        canvas.weighed.update(dict.fromkeys(units, row.why))
-
-
-def kernel_pairs(canvas: Canvas) -> Iterator[list[int]]:
-    """The units of gradient ops and of their forward ops that are fast only if they have one type."""
-    view = canvas.view
-    edges = _edges_into(view, costs.KERNEL_PAIRS)
-    for source, node, position in edges.rows("src_node", "dst_node", "dst_position"):
-        pair = costs.KERNEL_PAIRS.get(view.ops[node])
-        if pair == (view.ops[source], position):
-            first, second = view.signatures[source].outputs[0], view.signatures[node].outputs[0]
-            yield [view.base[source] + first, view.base[node] + second]
+    for source, node, position in _edges_into(view, PAIRED).rows("src_node", "dst_node", "dst_position"):
+        if PAIRED[view.ops[node]] == (view.ops[source], position):
+            yield [view.base[each] + view.signatures[each].outputs[0] for each in (source, node)]
 
 
 def drop_unmatched_pairs(canvas: Canvas) -> None:
-    """Leaves a forward op or gradient op in float32 where the other of the two stays there.
-
-    Their 16-bit kernels are fast only together.
-    """
+    """Leaves one of a pair of kernels in float32 where the other stays there: mixed, they take fifty times as long."""
     for pair in kernel_pairs(canvas):
         painted = [unit for unit in pair if canvas.allow[unit] and canvas.rule[unit] not in FORCED]
         if len(painted) == 1 and not all(canvas.allow[unit] for unit in pair):
@@ -269,8 +245,7 @@ def _edges_into(view: GraphView, ops: Container[str]) -> Edges:
     return view.edges.at(view.mask_with(ops)[view.edges.dst_node])
 
 
-@dataclasses.dataclass(frozen=True)
-class Gelu:
+class Gelu(NamedTuple):
     """One Gelu.
 
     Attributes:
@@ -287,11 +262,11 @@ def find_gelus(view: GraphView) -> Iterator[Gelu]:
 
     Source of the patterns: ``FindMatMulBiasAddAndGelu`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
     """
-    cores = view.nodes_with(GELU_CORES)
+    cores = view.nodes_with(fusions.GELU_CORES)
     if not cores or _BIASED.isdisjoint(view.ops):
         return
     edges = view.edges
-    within = edges.at(view.mask_with(GELU_PARTS)[edges.dst_node])
+    within = edges.at(view.mask_with(fusions.GELU_PARTS)[edges.dst_node])
     readings = np.bincount(edges.src_node, minlength=view.node_count).tolist()
     reads: dict[Node, list[Node]] = {}
     reader_of: dict[Node, Node] = {}
@@ -323,12 +298,27 @@ def _gelu(view: GraphView, reads: Mapping[Node, Sequence[Node]], end: Node) -> G
         if op == "Const":
             values = floats(view.protos[node])
             return f"{values[0]:.3g}" if len(values) == 1 else "?"
-        if op not in GELU_PARTS or next(terms_left, 0) == 0:
+        if op not in fusions.GELU_PARTS or next(terms_left, 0) == 0:
             return "?"
         terms = [formula(source) for source in reads.get(node, ())]
         nodes.append(node)
         return f"{op}({', '.join(sorted(terms) if op in COMMUTATIVE else terms)})"
 
-    op = GELUS.get(formula(end))
+    op = fusions.GELUS.get(formula(end))
     is_one = len(set(biased)) == 1
     return Gelu(biased[0], nodes) if is_one and view.ops[biased[0]] == op else None
+
+
+def find_swishes(view: GraphView) -> list[tuple[Node, Node]]:
+    """The nodes that TensorFlow's remapper will compute as one :data:`fusions.SWISH`: the Sigmoid and the product.
+
+    Source of the pattern: ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
+    """
+    found = []
+    for inner in view.nodes_with((fusions.SIGMOID,)):
+        outer = view.only_reader(inner)
+        if outer is None or view.ops[outer] != fusions.GATING:
+            continue
+        if sorted(view.inputs(outer)) == sorted([*view.inputs(inner), (inner, 0)]):
+            found.append((inner, outer))
+    return sorted(found, key=lambda pair: pair[1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.indices import Node
+from amp_tf.graph.datatypes import Node
 from amp_tf.oplists.table import CASTS, REFERENCE_READERS, REFERENCE_VARIABLES
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.eligibility import is_quantized

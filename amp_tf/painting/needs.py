@@ -24,8 +24,8 @@ import dataclasses
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.constants import of_constants
-from amp_tf.graph.indices import Mask
+from amp_tf.graph.attributes import of_constants
+from amp_tf.graph.datatypes import Mask
 from amp_tf.oplists.table import (
     ABSOLUTE,
     CASTS,

@@ -27,9 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.attributes import ARG_OP
-from amp_tf.graph.constants import of_constants
-from amp_tf.graph.indices import Mask
+from amp_tf.graph.attributes import ARG_OP, of_constants
+from amp_tf.graph.datatypes import Mask
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import (

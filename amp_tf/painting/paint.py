@@ -17,10 +17,9 @@ from typing import Any
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.targets import Resolution
-from amp_tf.painting import economy, kernels, lists, needs, origins, placing, preparing, range, ties
+from amp_tf.painting import kernels, lists, needs, origins, placing, preparing, range, ties
 from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.eligibility import Obstacles
-from amp_tf.painting.folded import NOTHING_FOLDED, Folded
+from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Rule
 
@@ -37,6 +36,7 @@ def paint(
     folded: Folded = NOTHING_FOLDED,
     kernels: frozenset[str] = frozenset(),
     left_out: frozenset[str] = frozenset(),
+    cost_model: Callable[[Canvas], None] | None = None,
 ) -> Painting:
     """Decides the precision of every unit of a graph.
 
@@ -51,6 +51,7 @@ def paint(
         folded: the nodes that have another meaning since normalization was folded.
         kernels: ops that are taken to have 16-bit kernels, whatever TensorFlow has.
         left_out: rows of :data:`RULES` that do not run.
+        cost_model: takes the paint off units that are faster in float32; ``None`` where costs do not count.
 
     Raises:
         GraphError: a loop is broken.
@@ -62,13 +63,35 @@ def paint(
         obstacles = dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **moved})
     canvas = preparing.prepare(view, resolution, obstacles, kernels)
     canvas.is_function, canvas.calls_products = is_function, calls_products
-    canvas.is_loop_body, canvas.shapes, canvas.folded = is_loop_body, shapes, folded
+    canvas.is_loop_body, canvas.shapes, canvas.folded, canvas.cost_model = is_loop_body, shapes, folded, cost_model
     for row in RULES:
         if row.name not in left_out and row.when(resolution):
             row.apply(canvas)
             if row is ALLOW_LIST and not canvas.allow.any():
                 return Painting.of(canvas, nothing_to_convert=True)
     return Painting.of(canvas)
+
+
+def weigh(canvas: Canvas) -> None:
+    """Takes allow paint off units that are cheaper in float32.
+
+    Three kinds stay as they are in the first step. Products whose shapes nobody knows, and all where there are loops of
+    graph nodes; what was folded into a convolution, and that convolution; and the entries and exits of loops: a cast of
+    a value that does not change belongs outside. What TensorFlow computes together with another product is chosen with
+    it. What the user forces stays in any case, and where no op pays, what the user asks for.
+
+    Example (auto)::
+
+        x = Placeholder() shape=[512, 512]
+        allow1 = MatMul(x, x)               f16
+        infer1 = Sigmoid(allow1)            f16 → float32
+        infer2 = Sigmoid(infer1)            f16 → float32
+        allow2 = MatMul(infer2, x)          f16
+        small = Placeholder() shape=[8, 8]
+        allow3 = MatMul(small, small)       f16 → float32
+    """
+    if canvas.cost_model:
+        canvas.cost_model(canvas)
 
 
 def _always(resolution: Resolution) -> bool:
@@ -132,7 +155,7 @@ RULES: tuple[Row, ...] = (
     Row("6 types that cannot be 16 bit", lists.drop_unsupported),
     Row("tensor lists after pass 6", ties.match_clusters),
     Row("7 recurrent edges", ties.match_recurrent_edges),
-    Row("cost model", economy.drop_unprofitable, _where_amp_tf_chooses),
+    Row("cost model", weigh, _where_amp_tf_chooses),
     Row("picked values", placing.leave_picked_values, difference="picked-value"),
     Row("ties", ties.match_types, difference="tied-types", reasons=(Rule.COMPARED, Rule.SUMS)),
     Row("8 existing casts to float32", lists.retarget_casts),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.edits import Tensor
-from amp_tf.graph.indices import Node, Unit
 from amp_tf.graph.sizes import NoShapes, element_count, shape_of
 from amp_tf.oplists.table import CASTS, PICKING, PINNED, VARIABLE_VALUES
 from amp_tf.painting.canvas import Canvas

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from amp_tf.graph.constants import floats, of_constants
-from amp_tf.graph.indices import Mask
+from amp_tf.graph.attributes import floats, of_constants
+from amp_tf.graph.datatypes import Mask
 from amp_tf.oplists.table import (
     CARRIERS,
     CONSTANTS,

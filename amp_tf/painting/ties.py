@@ -25,7 +25,7 @@ import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
-from amp_tf.graph.indices import Node, Unit
+from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import (

@@ -16,7 +16,6 @@ from amp_tf.hooks.comparison.request import CompareRequest
 from amp_tf.hooks.comparison.training import Training
 from amp_tf.hooks.comparison.waiting import MODULES
 from amp_tf.hooks.patches import Patches
-from amp_tf.hooks.process import devices
 from amp_tf.hooks.process import state as process_state
 from amp_tf.lock import Lock, read
 from amp_tf.oplists.targets import resolve_target
@@ -80,7 +79,7 @@ def tune(
     with tempfile.TemporaryDirectory(prefix="amp_tf_tune_") as folder:
         program = _Function(train, config, Path(folder))
         journal = Journal(Path(folder) / "runs", {"function": getattr(train, "__name__", "train")})
-        made = resolve_target(config, devices.hardware()).facts()
+        made = resolve_target(config, process_state.hardware()).facts()
         tuning = Tuning(program, goal, journal, most_runs=max_runs, tell=tell, before=before, made=made)
         state = process_state.current().config
         try:

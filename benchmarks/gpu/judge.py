@@ -95,12 +95,15 @@ KNOWN: dict[str, float] = {
     "gru train amp_bfloat16 h100: temporary memory, as a multiple of the policy's": 1.257,
     "gru train amp_bfloat16 h100: bytes moved, as a multiple of the policy's": 1.233,
     "unet train amp_float16 h100: temporary memory, as a multiple of the policy's": 1.237,
-    "resnet50 float16: casts, as a multiple of those of Keras policy": 1.234,
+    "resnet50 float16: casts, as a multiple of those of Keras policy": 1.628,
     "gnmt float16: casts, as a multiple of those of Keras policy": 2.19,
-    "gru_cudnn float16: casts, as a multiple of those of Keras policy": 1.714,
     "unet float16: casts, as a multiple of those of Keras policy": 1.179,
 }
-"""What is missed at the tiny size, with its figure."""
+"""What is missed at the tiny size, with its figure.
+
+resnet50 had 1.234 before a normalization's scale and shift, and their gradients, were 16 bit: 26 % of the elements are
+written in 16 bit since, where 11 % were, for two casts more a block.
+"""
 
 
 def misses(rows: Sequence[Row]) -> dict[str, float]:

@@ -6,7 +6,7 @@ import math
 import tensorflow as tf
 
 from amp_tf.calibrating import elements
-from amp_tf.oplists.costs import FREE
+from amp_tf.oplists.cost_tables import FREE
 from amp_tf.oplists.table import CLEAR, CPU, INFER, ROWS, Trait
 
 SMALL = (8, 8, 8, 64)

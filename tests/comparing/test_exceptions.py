@@ -25,7 +25,7 @@ def test_an_infinity_that_a_minimum_hides_is_named_with_it_though_all_is_healthy
     found = compare(step, batches(), FLOAT16)
     assert found.is_healthy
     assert found.notes[0] == (
-        "inf or nan that float32 does not have is born in float16 at large (MatMul), 100% of its numbers; "
+        "inf or nan that float32 does not have first appears in float16 at large (MatMul), 100% of its numbers; "
         "hidden again behind bounded (Minimum)"
     )
 

@@ -54,7 +54,7 @@ ORDER = """
     m = MatMul(x, x) transpose_b=true _mark='a' _sizes=[1, 2] ^s ^x
     i = IdentityN(x, x) T=[float32, float32]
 """
-REST = "an attribute that is no type, or a control input,"
+REST = "an attribute that is not a type, or a control input,"
 
 
 def test_types_may_change_and_attributes_may_stand_in_another_order():

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.config import AmpConfig
+from amp_tf.cpu.economy import drop_unprofitable
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.hardware import Hardware
@@ -64,7 +65,7 @@ def painted(text, *library, preserve=(), hardware=BF16_CPU, **settings) -> Paint
     view = read_function(function(text), templates) if is_function else read_graph(graph(text), templates)
     resolution = resolve_target(config, hardware)
     obstacles = find_obstacles(view, resolution, config, preserve)
-    return Painted(paint(view, resolution, obstacles, is_function=templates.is_function))
+    return Painted(paint(view, resolution, obstacles, is_function=templates.is_function, cost_model=drop_unprofitable))
 
 
 def rewritten(build, hardware=BF16_CPU, **settings):

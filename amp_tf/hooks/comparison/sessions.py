@@ -18,7 +18,7 @@ from amp_tf.comparing.sessions import SessionRuns
 from amp_tf.errors import GraphError
 from amp_tf.hooks.comparison.training import Training
 from amp_tf.hooks.patches import Patch, calling
-from amp_tf.hooks.process import collecting
+from amp_tf.hooks.process import state
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
 
 
@@ -58,7 +58,7 @@ def patches(training: Training, library: str) -> list[Patch]:
     """
     from tensorflow.python.client import session
 
-    collecting.watch()
+    state.watch_collections()
     return [
         (session.BaseSession, "_do_run", calling(_run, training)),
         (session.BaseSession, "close", calling(_close, training)),
@@ -103,7 +103,7 @@ def _run(
     *rest: Any,
 ) -> Any:
     kind = None
-    if training.is_awaited and handle is None and not collecting.is_running() and _gradients.get(session.graph):
+    if training.is_awaited and handle is None and not state.is_collecting() and _gradients.get(session.graph):
         with training.surviving():
             kind = _kind_of(session, targets, fetches, feeds)
     if kind is None:
@@ -118,7 +118,7 @@ def _run(
 
 
 def _close(training: Training, original: Any, session: Any) -> None:
-    if training.is_awaited and not collecting.is_running():
+    if training.is_awaited and not state.is_collecting():
         with training.surviving():
             compare_what_is_there(training, session)
     original(session)

@@ -9,7 +9,7 @@ from typing import Any
 
 from amp_tf.errors import AmpError
 from amp_tf.hooks.comparison.request import CompareRequest
-from amp_tf.hooks.process import devices, notices
+from amp_tf.hooks.process import notices, state
 
 
 class Training:
@@ -65,7 +65,7 @@ def _found(subject: Any, batches: Sequence[Any], request: CompareRequest, notes:
     from amp_tf.comparing.progress import on_terminal
     from amp_tf.comparing.ranges import find_ranges
 
-    hardware, progress = devices.hardware(), on_terminal()
+    hardware, progress = state.hardware(), on_terminal()
     asked: dict[str, Any] = {"steps": request.steps, "hardware": hardware, "progress": progress, "notes": notes}
     if request.float32_only:
         return find_ranges(subject, batches, request.config, **asked)

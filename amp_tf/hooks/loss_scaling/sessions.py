@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from amp_tf.hooks.process import collecting
+from amp_tf.hooks.process import state
 from amp_tf.loss_scaling import ledger
 from amp_tf.loss_scaling.diagnosis import Status
 
@@ -35,14 +35,14 @@ class _Watched:
 
 def watch(graph: Any, wrapper: Any) -> None:
     """Records that a ``tf.Graph`` holds the variables of a wrapper."""
-    collecting.watch()
+    state.watch_collections()
     setattr(graph, _ATTRIBUTE, (*getattr(graph, _ATTRIBUTE, ()), _Watched(wrapper)))
 
 
 def look_and_close(close: Callable[[Any], None], session: Any) -> None:
     """Replaces a session's ``close``: reads the loss scales first."""
     # A remote server may be gone by now, and nobody would want to wait for it.
-    if not session.sess_str and not collecting.is_running():
+    if not session.sess_str and not state.is_collecting():
         for watched in getattr(session.graph, _ATTRIBUTE, ()):
             with contextlib.suppress(Exception):  # closed, broken or never initialized: there is nothing to report
                 _look(session, watched)

@@ -174,7 +174,7 @@ def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
 
 
 def restore_without_scale(saver: Any, session: Any, path: Any, missing: list[Any]) -> None:
-    """Restores a checkpoint of a run without loss scaling: all that it holds; the scale starts anew.
+    """Restores a checkpoint of a run without loss scaling: all that it holds; the scale starts over.
 
     Adds nothing to the graph, which a MonitoredSession has finalized.
     """

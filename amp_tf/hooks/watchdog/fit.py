@@ -14,7 +14,7 @@ from typing import Any
 from amp_tf.comparing.train_functions import owner_of, steps_a_call
 from amp_tf.config import AmpConfig
 from amp_tf.hooks.patches import Patches, calling
-from amp_tf.hooks.process import devices, notices, summary
+from amp_tf.hooks.process import notices, state, summary
 from amp_tf.oplists.targets import resolve_target
 
 _LIBRARIES = ("keras", "tf_keras")
@@ -89,7 +89,7 @@ def why_not(model: Any, owner: Any, config: AmpConfig) -> str:
     has_other_scale = is_loss_scaled(model.optimizer) and not has_loss_scale(model)
     steps = "varying" if getattr(model, "autotune_steps_per_execution", False) else steps_a_call(model)
     reasons = {
-        "nothing is 16 bit on this machine": resolve_target(config, devices.hardware()).target is None,
+        "nothing is 16 bit on this machine": resolve_target(config, state.hardware()).target is None,
         "it runs eagerly (run_eagerly=True)": model.run_eagerly,
         f"it trains under {type(model.distribute_strategy).__name__}": is_distributed,
         "it has a train_step or make_train_function of its own": not is_librarys,
