@@ -70,7 +70,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--batch-size", type=int, metavar="N", help="rows of the arrays a batch; by default all at once"
     )
     parser.add_argument("--steps", type=int, default=8, metavar="N", help="batches at most; by default 8")
-    parser.add_argument("--nodes", metavar="REGEX", help="further nodes to measure, in addition to those in 16 bit")
+    parser.add_argument("--nodes", metavar="REGEX", help="further nodes to measure besides those in 16 bit")
     parser.add_argument(
         "--float32-only", action="store_true", help="run float32 alone, and say which tensors leave float16's range"
     )

@@ -30,7 +30,7 @@ from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected
 from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.sizes import AttributeShapes, Shapes, element_count, shape_of
-from amp_tf.oplists.cost_tables import Pair
+from amp_tf.oplists.cost_tables import SLOW, Pair
 from amp_tf.oplists.table import PICKING, PINNED, VARIABLE_VALUES
 from amp_tf.oplists.targets import XLA_WIDENS
 from amp_tf.painting.canvas import Canvas, units_of
@@ -129,14 +129,14 @@ class Weighing:
         self.sizes.update(dict.fromkeys([*self.pinned, *computed_with], 0.0))
         self.relief = _memory_relief(canvas, shapes) if canvas.resolution.weighs_memory else {}
         may_choose = self.sizes_are_known and "Enter" not in view.ops and not canvas.resolution.weighs_memory
-        self.free = self._free_products() if may_choose else {}
+        self.free = self._free_products(may_choose)
 
-    def _free_products(self) -> dict[Unit, float]:
+    def _free_products(self, may_choose: bool) -> dict[Unit, float]:
         canvas, free = self.canvas, dict[Unit, float]()
         rows = canvas.view.edges.rows("src_node", "dst_unit") if self.pinned else ()
         folded = {source for source, reader in rows if reader in self.pinned}
         for node, units in self.products.items():
-            pair = self.prices.product(node)
+            pair = self.prices.product(node) if may_choose or self.prices.variant(node) == SLOW else None
             if node not in folded and pair is not None and not any(canvas.rule[unit] in FORCED for unit in units):
                 free.update(dict.fromkeys(units, 0.0))
                 free[units[0]] = pair[0] - pair[1]

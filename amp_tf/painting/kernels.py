@@ -314,11 +314,11 @@ def find_swishes(view: GraphView) -> list[tuple[Node, Node]]:
 
     Source of the pattern: ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
     """
-    found = []
-    for inner in view.nodes_with((fusions.SIGMOID,)):
-        outer = view.only_reader(inner)
-        if outer is None or view.ops[outer] != fusions.GATING:
-            continue
-        if sorted(view.inputs(outer)) == sorted([*view.inputs(inner), (inner, 0)]):
-            found.append((inner, outer))
-    return sorted(found, key=lambda pair: pair[1])
+    edges = view.edges
+    is_alone = view.mask_with((fusions.SIGMOID,)) & (np.bincount(edges.src_node, minlength=view.node_count) == 1)
+    read = edges.at(is_alone[edges.src_node] & view.mask_with((fusions.GATING,))[edges.dst_node])
+    return [
+        (inner, outer)
+        for inner, outer in read.rows("src_node", "dst_node")
+        if sorted(view.inputs(outer)) == sorted([*view.inputs(inner), (inner, 0)])
+    ]

@@ -38,7 +38,6 @@ or an op that hands it on in another way than calls, branches and loops do.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -112,11 +111,8 @@ def part_lists(form: Form) -> Form:
     makers = [node for node in makers if node not in kept and is_wide[view.units(node)].any()]
     readers = list(view.edges.at(np.isin(view.edges.src_node, makers)).rows("dst_node", "dst_position"))
 
-    def narrow(after: Form, readers: list[_Reader]) -> list[_Reader]:
-        is_f16 = {*after.painting.converted_nodes()}
-        return [reader for maker, reader in enumerate(readers, view.node_count) if maker in is_f16]
-
-    return form.settled(readers, functools.partial(_with_own_makers, form), narrow)
+    narrow = {*_with_own_makers(form, readers).painting.converted_nodes()} if readers else {}
+    return _with_own_makers(form, [reader for maker, reader in enumerate(readers, view.node_count) if maker in narrow])
 
 
 def _with_own_makers(form: Form, readers: Sequence[_Reader]) -> Form:

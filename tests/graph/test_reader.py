@@ -180,11 +180,14 @@ def test_a_result_may_be_named_with_and_without_its_number(tensor):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("r = Relu(z)\nreturn y = x", "function 'f', node 'r': input 0 is 'z', which is no tensor"),
-        ("r = Relu(x:1)\nreturn y = x", "function 'f', node 'r': input 0 is 'x:1', which is no tensor"),
-        ("r = Relu(x)\nreturn y = r", "function 'f', node 'f/y': input 0 is 'r', which is no tensor"),
-        ("r = Relu(x)\nreturn y = r:0", "function 'f', node 'f/y': input 0 is 'r:0', which is no tensor"),
-        ("r = Relu(x)\nreturn y = r:wrong:0", "function 'f', node 'f/y': input 0 is 'r:wrong:0', which is no tensor"),
+        ("r = Relu(z)\nreturn y = x", "function 'f', node 'r': input 0 is 'z', which is not a tensor"),
+        ("r = Relu(x:1)\nreturn y = x", "function 'f', node 'r': input 0 is 'x:1', which is not a tensor"),
+        ("r = Relu(x)\nreturn y = r", "function 'f', node 'f/y': input 0 is 'r', which is not a tensor"),
+        ("r = Relu(x)\nreturn y = r:0", "function 'f', node 'f/y': input 0 is 'r:0', which is not a tensor"),
+        (
+            "r = Relu(x)\nreturn y = r:wrong:0",
+            "function 'f', node 'f/y': input 0 is 'r:wrong:0', which is not a tensor",
+        ),
         (
             "r = Relu(x)\nreturn y = r:activations:1",
             "function 'f', node 'f/y': reads port 1 of 'r', which has 1 output(s)",
@@ -240,7 +243,7 @@ def test_an_argument_of_a_reference_type_or_of_none_is_refused():
 def test_a_name_that_is_no_text_is_told_with_its_bytes():
     made = graph("first = Placeholder()\nsecond = Placeholder()")
     proto, templates = made.SerializeToString(), Templates(made.library)
-    with pytest.raises(GraphError, match=r"node b'sec\\xffnd': its name is no text"):
+    with pytest.raises(GraphError, match=r"node b'sec\\xffnd': its name is not UTF-8 text"):
         read_graph(SerializedGraph(proto.replace(b"second", b"sec\xffnd")), templates)
     with pytest.raises(GraphError, match=r"node 'sec\\x00nd': its name has a NUL in it"):
         read_graph(SerializedGraph(proto.replace(b"second", b"sec\0nd")), templates)

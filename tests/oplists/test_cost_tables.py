@@ -150,14 +150,17 @@ def test_a_table_comes_back_from_its_file(tmp_path):
     ("what", "change"),
     [
         ("another version", lambda fields: fields.update(version=2)),
-        ("no times", lambda fields: fields["elements"].update(Mul=[[0.1, -0.1]] * 7)),
-        ("no figures of a product", lambda fields: fields["products"].update(Conv2D=[[0, 1, 1], [1, 1, 1]])),
+        ("not times", lambda fields: fields["elements"].update(Mul=[[0.1, -0.1]] * 7)),
+        ("not figures of a product", lambda fields: fields["products"].update(Conv2D=[[0, 1, 1], [1, 1, 1]])),
         ("no MatMul", lambda fields: fields["products"].pop("MatMul")),
         ("to_f16", lambda fields: fields.pop("to_f16")),
         ("does not hold 7 sizes", lambda fields: fields["elements"].update(Mul=[[0.1, 0.1]])),
-        ("no sizes from small to large", lambda fields: fields.update(sizes=[2e6, 1e6])),
-        ("no times", lambda fields: fields.update(to_f16=[0.1])),
-        ("no figures of a product", lambda fields: fields["products"].update(Conv2D=[[1, 1, float("nan")], [1, 1, 1]])),
+        ("not sizes from small to large", lambda fields: fields.update(sizes=[2e6, 1e6])),
+        ("not times", lambda fields: fields.update(to_f16=[0.1])),
+        (
+            "not figures of a product",
+            lambda fields: fields["products"].update(Conv2D=[[1, 1, float("nan")], [1, 1, 1]]),
+        ),
     ],
 )
 def test_a_file_that_is_no_table_says_so(tmp_path, what, change):

@@ -11,9 +11,6 @@ import threading
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks.process import state
-from amp_tf.oplists import hardware, op_names
-from amp_tf.oplists.targets import CPU_DEVICE, resolve_target
-from amp_tf.precision import Precision
 
 _lock = threading.Lock()
 _said: set[str] = set()
@@ -88,6 +85,8 @@ def known_only(config: AmpConfig) -> AmpConfig:
 
     Called for each graph, so that ops of a library that the program loads later count from then on.
     """
+    from amp_tf.oplists import op_names
+
     unknown = op_names.find_unknown(config)
     for entry in unknown:
         warn_once(
@@ -104,6 +103,10 @@ SLOW_FLOAT16 = "precision.slow_float16"  #: the key of the warning
 
 def warn_if_slow(config: AmpConfig) -> None:
     """Warns once if the graphs of this process are converted to float16 on a CPU without fast float16."""
+    from amp_tf.oplists import hardware
+    from amp_tf.oplists.targets import CPU_DEVICE, resolve_target
+    from amp_tf.precision import Precision
+
     target = resolve_target(config, state.hardware()).target
     if target is None or target.device_type != CPU_DEVICE or target.precision is not Precision.FLOAT16:
         return

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled, sources
 from amp_tf.errors import ConfigError
-from amp_tf.graph.templates import referenced
 from amp_tf.hooks.process import notices
 from amp_tf.hooks.process import state as process_state
-from amp_tf.oplists.table import PRODUCTS
 
 if TYPE_CHECKING:
     from amp_tf.reporting.document_types import ProcessFacts
@@ -46,8 +44,8 @@ _PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled b
 
 # What runs at exit imports these here and there: by then the package may have been upgraded or uninstalled.
 _AT_EXIT = (
-    *("amp_tf.graph.names", "amp_tf.oplists.targets", "amp_tf.painting.locked"),
-    *("amp_tf.reporting.process", "amp_tf.reporting.text"),
+    *("amp_tf.graph.names", "amp_tf.graph.templates", "amp_tf.oplists.table", "amp_tf.oplists.targets"),
+    *("amp_tf.painting.locked", "amp_tf.reporting.process", "amp_tf.reporting.text"),
 )
 _FOR_REPORTS = ("amp_tf.oplists.op_names", "amp_tf.reporting.document", "amp_tf.reporting.files")
 
@@ -304,6 +302,8 @@ def find_failure() -> str:
     """
     from tensorflow.python.eager import context
 
+    from amp_tf.oplists.table import PRODUCTS
+
     running = context.context_safe()
     if running is None or not running._initialized:
         return ""
@@ -347,6 +347,8 @@ def _failure(definition: Any, known: dict[str, Any]) -> str:
 
 def _missing(graph: Any, definition: Any, known: dict[str, Any]) -> Iterator[Any]:
     """The functions that a function calls and that its graph does not contain yet."""
+    from amp_tf.graph.templates import referenced
+
     seen = {function.signature.name for function in graph.library.function}
     waiting = [definition]
     while waiting:

@@ -54,7 +54,7 @@ def main():
     moved = []
 
     def convert(serialized, preserve, shapes):
-        result = plugin.convert(serialized, preserve, shapes, AmpConfig())
+        result = plugin.convert_graph(serialized, preserve, shapes, AmpConfig())
         moved.append(result is not None and HOIST_SUFFIX.encode() in result)
         return result
 

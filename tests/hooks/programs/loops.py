@@ -200,7 +200,7 @@ PROGRAMS = {
 
 
 def convert(serialized, preserve, shapes):
-    result = plugin.convert(serialized, preserve, shapes, AmpConfig())
+    result = plugin.convert_graph(serialized, preserve, shapes, AmpConfig())
     _moved.append(result is not None and HOIST_SUFFIX.encode() in result)
     return result
 
