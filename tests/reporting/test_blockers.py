@@ -185,7 +185,7 @@ def test_what_is_kept_because_it_joins_exact_values_is_kept_for_accuracy():
         return tf.matmul(tf.sigmoid(x + tf.matmul(x, w)), w)
 
     (row,) = reported(traced(moved, (64, 64), (64, 64))).to_dict()["blockers"]
-    assert (row["kind"], row["what"], row["gain"]) == ("accuracy", "joined values", 2 * 64**2)
+    assert (row["kind"], row["what"], row["gain"]) == ("accuracy", "origins", 2 * 64**2)
     assert row["remedy"].startswith("AMP_TF_FORCE_F16=<its name>")
 
 
