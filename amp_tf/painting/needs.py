@@ -156,14 +156,17 @@ def _asking(need: Need, values: Values, moving: Mask) -> tuple[Mask, Mask]:
     differences, totals = values.nodes_of(SUBTRACTING), values.nodes_of(TOTALS)
     means = totals | values.downstream(totals, through=moving)
     made, scaling = values.behind(moving), values.nodes_of(SCALING)
-    centred = np.zeros_like(asking)
+    centred, own = np.zeros_like(asking), np.zeros_like(asking)
     for node in np.flatnonzero(differences & values.readers_of(means)).tolist():
         ends = set(made[values.sources_at(node)].tolist())
-        terms = {term for end in ends if totals[end] for term in made[values.sources_at(end)].tolist()}
-        factors = {factor for term in terms if scaling[term] for factor in made[values.sources_at(term)].tolist()}
-        centred[node] = bool(ends & (terms | factors))
+        for end in ends:
+            terms = set(made[values.sources_at(end)].tolist()) if totals[end] else set()
+            factors = {factor for term in terms if scaling[term] for factor in made[values.sources_at(term)].tolist()}
+            if ends & (terms | factors):
+                centred[node] = own[end] = True
     asking &= ~(differences & (values.readers_of(single) | centred))
-    return asking, asking | centred | values.upstream(centred, through=means)
+    own |= values.downstream(own, through=moving)
+    return asking, asking | centred | values.upstream(centred, through=own)
 
 
 def _stored_maxima(flow: Flow) -> Mask:

@@ -156,6 +156,7 @@ RULES: tuple[Row, ...] = (
     Row("tensor lists after pass 6", ties.match_clusters),
     Row("7 recurrent edges", ties.match_recurrent_edges),
     Row("cost model", weigh, _where_amp_tf_chooses),
+    Row("carried values", placing.leave_carried_values, difference="carried-value", reasons=(Rule.CARRIED,)),
     Row("picked values", placing.leave_picked_values, difference="picked-value"),
     Row("ties", ties.match_types, difference="tied-types", reasons=(Rule.COMPARED, Rule.SUMS)),
     Row("8 existing casts to float32", lists.retarget_casts),

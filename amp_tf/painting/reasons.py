@@ -52,6 +52,7 @@ class Rule(enum.IntEnum):
     RUNNING_SUM = 126
     LEAVES_RANGE = 128
     INACCURATE = 129
+    CARRIED = 130
     NO_FUSED_KERNEL = 133
     JOINED = 134
     KEPT_BY_LOCK = 135
@@ -122,6 +123,7 @@ _WORDS = {
     Rule.JOINED: "it joins float32 data to what a product gave, at the size of the data",
     Rule.PICKED: "it picks a part of a larger float32 tensor, and what it picks is cast instead",
     Rule.NEEDED: "it is or is used by a difference, a root or a logarithm, which would show its rounding, by {cause}",
+    Rule.CARRIED: "it passes a float32 value through unchanged, also to nodes in float32",
 }
 
 

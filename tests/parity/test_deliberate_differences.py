@@ -303,6 +303,19 @@ def test_inexact_kernel__activations(mode: Mode, op: Callable[..., tf.Tensor]) -
 
 
 @pytest.mark.parametrize("mode", [FP16, BF16])
+def test_carried_value(mode: Mode) -> None:
+    def build() -> None:
+        x = tf.exp(constant("input"))
+        flat = tf.reshape(raw.Digamma(x=x), (32, 32), name="flat")
+        tf.identity(matmul(flat, "allow1"), name="fetch")
+        tf.identity(raw.Digamma(x=flat), name="exact")
+
+    original, ours = both(graph_of(build), mode, ("fetch", "exact"))
+    assert {"flat", "allow1"} <= original
+    assert ours & {"flat", "allow1"} == {"allow1"}
+
+
+@pytest.mark.parametrize("mode", [FP16, BF16])
 def test_picked_value(mode: Mode) -> None:
     def build() -> None:
         table = tf.compat.v1.get_variable("table", (5000, 32), use_resource=True)
