@@ -105,18 +105,19 @@ def keep_origins(canvas: Canvas) -> None:
 
 def _running_sums(canvas: Canvas, flow: Flow) -> Mask:
     view, values = canvas.view, flow.values
-    back: list[tuple[int, int]] = _stored_and_read(canvas)
+    back: list[tuple[int, int]] = []
     arguments, results = view.nodes_with((ARG_OP,)), view.nodes_with((RETVAL_OP,))
     if arguments and results and not canvas.is_loop_body:  # each result may become each: all through the first argument
         first, *others = arguments
-        back += [*((result, first) for result in results), *((first, other) for other in others)]
+        back = [*((result, first) for result in results), *((first, other) for other in others)]
+    # By way of a variable, a bias that a loss comes back to by a sum over all examples is no running sum. What a
+    # normalization keeps running, or its gradient sums, is float32 whatever the type of its input.
+    apart = values.nodes_of({*TOTALS, *SUMS_IN_BFLOAT16, *NORMALIZING, *NORMALIZING_GRADIENTS})
+    stored = _stored_and_read(canvas)
     circling = np.zeros(view.node_count, np.bool_)
-    if back or canvas.is_loop_body or "NextIteration" in view.ops:
-        # A bias that a loss comes back to by way of a sum over all examples is no running sum. What a normalization
-        # keeps running, or its gradient sums, is float32 whatever the type of its input.
-        apart = values.nodes_of({*TOTALS, *SUMS_IN_BFLOAT16, *NORMALIZING, *NORMALIZING_GRADIENTS})
-        for cycle in values.cycles(~flow.users & ~apart, back):
-            circling[cycle] = flow.computes[cycle].any()
+    cycles = values.cycles(~flow.users, back) if back or canvas.is_loop_body or "NextIteration" in view.ops else []
+    for cycle in [*cycles, *(values.cycles(~flow.users & ~apart, stored) if stored else [])]:
+        circling[cycle] |= flow.computes[cycle].any()
     found = circling | values.upstream(circling & values.nodes_of(SCALING), through=flow.is_open & ~circling)
     adding = values.nodes_of(ADDING) & flow.computes
     scaled = values.nodes_of(SCALING) & values.readers_of(values.nodes_of(("Const",)))

@@ -178,6 +178,22 @@ def test_a_result_that_may_be_the_next_argument_is_a_running_sum():
     assert result.f16 == "p t q u"
 
 
+def test_a_result_that_comes_back_by_way_of_a_sum_over_all_is_a_running_sum():
+    """As the Tversky loss, whose labels are an argument and whose sums are results."""
+    text = """
+        function body(x: float32, w: float32) -> (y: float32, z: float32)
+        axis = Const() dtype=int32 value=int32[]*0
+        p = MatMul(x, w)
+        t = Mul(p:product:0, x)
+        s = Sum(t:z:0, axis:output:0)
+        u = MatMul(s:output:0, w)
+        return y = s:output:0
+        return z = u:product:0
+    """
+    result = painted(text, **CPU)
+    assert result.rule("t") is result.rule("s") is Rule.RUNNING_SUM
+
+
 def chain(additions: int) -> str:
     lines = [GIVEN, "s0 = MatMul(x, y)"]
     for number in range(additions):
