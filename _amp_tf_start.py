@@ -158,9 +158,9 @@ def _start_if_asked_for(name: str) -> None:
 
 
 def _on_tensorflow(name: str) -> None:
-    from amp_tf.hooks import environment
+    from amp_tf.hooks import switch
 
-    environment.follow()
+    switch.follow()
 
 
 def _tell_unknown() -> None:

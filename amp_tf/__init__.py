@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from amp_tf.loss_scaling.loss_scaler import LossScaler
     from amp_tf.offline.saved_model import convert_saved_model
     from amp_tf.oplists.hardware import Hardware
-    from amp_tf.oplists.registered import register_op
+    from amp_tf.oplists.op_names import register_op
     from amp_tf.painting.reasons import Rule
     from amp_tf.precision import Precision
     from amp_tf.reporting.schema import RewriteReport
@@ -59,7 +59,7 @@ _HOMES = {
     "disable": "amp_tf.hooks.switch",
     "enable": "amp_tf.hooks.switch",
     "is_enabled": "amp_tf.hooks.switch",
-    "register_op": "amp_tf.oplists.registered",
+    "register_op": "amp_tf.oplists.op_names",
     "report": "amp_tf.hooks.process.summary",
     "rewrite": "amp_tf.rewriting.pipeline",
     "scope": "amp_tf.hooks.scope",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from amp_tf.cli.script import main
+from amp_tf.cli.run import run_script
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_script(sys.argv[1:]))

@@ -67,7 +67,7 @@ class LossScaleMonitor:
         min_seconds: float = 20.0,
         clock: Callable[[], float] = time.monotonic,
         log_dir: str | os.PathLike[str] | None = None,
-        ranges: None = None,  # a setting of before, as is the next one
+        ranges: None = None,  # a former setting, as is the next one
         ranges_every: None = None,
     ) -> None:
         check_choice(action, _ACTIONS, where="LossScaleMonitor.action")

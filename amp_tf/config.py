@@ -5,7 +5,7 @@ it sets, how its text is read, and the sentence that the table of docs/variables
 ``AMP_TF_`` are NGC's and TensorFlow's own and keep their meaning.
 
 Other code that looks at the environment: ``_amp_tf_start`` (too early for this module, and it wraps ``os.environ``),
-``conflicts`` (TensorFlow's own variable), and what builds the environment of a child (``cli/run``, ``cli/script``).
+``conflicts`` (TensorFlow's own variable), and what builds the environment of a child (``cli/run``).
 ``AMP_TF_DISABLE`` wins over ``amp_tf.enable()`` too, so that any program can be run without amp_tf from outside.
 """
 
@@ -16,6 +16,7 @@ import difflib
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
 from amp_tf import lock as lock_file
@@ -63,7 +64,7 @@ WATCHDOG_VAR = "AMP_TF_WATCHDOG"
 WATCHDOG_LOCK = "amp_tf.watchdog.lock"
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 USE_COMPARE = "Use amp-tf compare -- python train.py: each layer's distance from float32 in a step, and what overflows"
-GONE = dict.fromkeys(("AMP_TF_MONITOR", "AMP_TF_MONITOR_EVERY"), USE_COMPARE)  #: variables of before, and what to do
+GONE = dict.fromkeys(("AMP_TF_MONITOR", "AMP_TF_MONITOR_EVERY"), USE_COMPARE)  #: former variables: what to use
 _OF_THE_BUILD = ("AMP_TF_BANNER", "AMP_TF_IMAGE", "AMP_TF_WHEEL_ARCH")  # the images' and setup.py's
 
 
@@ -79,7 +80,7 @@ class AmpConfig:
             TensorFlow's own pass.
         target: ``"auto"``, ``"gpu"`` or ``"cpu"``: the device type of nodes that carry no device.
         goal: ``"speed"`` or ``"memory"``: what a graph is rewritten for. ``memory`` is for the largest batch: ``auto``
-            weighs what is live where the most is, and nothing is computed long before it is read.
+            weighs what is live where the most is, and nothing is computed long before it is used.
         allow_add, allow_remove, infer_add, infer_remove, deny_add, deny_remove, clear_add, clear_remove: op names that
             join or leave the list. An op that joins one list leaves the one that it was on.
         keep_float32: patterns; a node that one of them is for stays in float32. A pattern is a regular expression,
@@ -310,6 +311,21 @@ def is_disabled(environ: Mapping[str, str] | None = None) -> bool:
     return _switch(os.environ if environ is None else environ, DISABLE_VAR)
 
 
+def onednn_setting() -> str:
+    """What the user says of oneDNN to TensorFlow; empty for nothing."""
+    return os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
+
+
+def cache_folder() -> Path:
+    """Where the user's cache files are, amp_tf's among them.
+
+    Raises:
+        RuntimeError: there is no home.
+    """
+    folder = os.environ.get("XDG_CACHE_HOME")
+    return (Path(folder) if folder else Path.home() / ".cache") / "amp_tf"
+
+
 @dataclasses.dataclass(frozen=True)
 class EnvVar:
     """One environment variable.
@@ -462,19 +478,9 @@ ENV_VARS: tuple[EnvVar, ...] = (
         ", ".join(GOALS),
         "what graphs are rewritten for; memory: the largest batch, whatever it costs in time",
     ),
+    EnvVar("AMP_TF_KEEP_FLOAT32", "keep_float32", read_patterns, _PATTERNS, "these nodes stay in float32"),
     EnvVar(
-        "AMP_TF_KEEP_FLOAT32",
-        "keep_float32",
-        read_patterns,
-        _PATTERNS,
-        "these nodes stay in float32",
-    ),
-    EnvVar(
-        "AMP_TF_FORCE_F16",
-        "force_f16",
-        read_patterns,
-        _PATTERNS,
-        "these nodes are converted wherever their op can be",
+        "AMP_TF_FORCE_F16", "force_f16", read_patterns, _PATTERNS, "these nodes are converted wherever their op can be"
     ),
     EnvVar(
         ALLREDUCE_VAR,
@@ -505,13 +511,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "1, 0",
         "convert also on devices where 16 bit is not fast, and what does not gain",
     ),
-    EnvVar(
-        "AMP_TF_LOCK",
-        "lock",
-        read_text,
-        "a file",
-        "the lock file of amp-tf tune: what it names stays in float32",
-    ),
+    EnvVar("AMP_TF_LOCK", "lock", read_text, "a file", "the lock file of amp-tf tune: what it names stays in float32"),
     EnvVar(
         WATCHDOG_VAR,
         "watchdog",

@@ -59,7 +59,7 @@ class Layer:
         """
         place, alike = map(int, _text(row.get("place", "1/1")).split("/"))
         if not 1 <= place <= alike:
-            raise ValueError(f"{place} is no place among {alike}")
+            raise ValueError(f"{place} is not a place among {alike}")
         weights = tuple(map(_text, row.get("weights", ())))
         structure, keras = _text(row.get("structure", "")), _text(row.get("keras", ""))
         return cls(_text(row[LAYER]), structure, weights, place, alike, keras)
@@ -164,7 +164,7 @@ def read(path: str | None, *, may_be_missing: bool = False) -> Lock:
         may_be_missing: whether a file that does not exist is one without decisions, too.
 
     Raises:
-        ConfigError: the file cannot be read, is a link to nothing, or is no lock file.
+        ConfigError: the file cannot be read, is a link to nothing, or is not a lock file.
     """
     if path is None:
         return NO_LOCK
@@ -183,7 +183,7 @@ def read(path: str | None, *, may_be_missing: bool = False) -> Lock:
             return NO_LOCK
         raise ConfigError(f"it cannot be read ({error.strerror or error})", where=path, fix=_MAKE) from None
     if not stat.S_ISREG(facts.st_mode) or facts.st_size > _MOST_BYTES:  # a pipe would be waited for
-        raise ConfigError(f"it is no file of up to {_MOST_BYTES >> 20} MiB", where=path, fix=_MAKE)
+        raise ConfigError(f"it is not a file of up to {_MOST_BYTES >> 20} MiB", where=path, fix=_MAKE)
     return _read(path, facts.st_mtime_ns, facts.st_size)
 
 

@@ -150,7 +150,6 @@ def _is_delimited(body: Any) -> bool:
 
 
 def _may_be(letter: int, op: Any, argument: Any) -> bool:
-    """Whether a part of a set of letters may be a letter."""
     if op is _PARSER.LITERAL:
         return bool(letter == argument)
     if op is _PARSER.RANGE:
@@ -159,7 +158,6 @@ def _may_be(letter: int, op: Any, argument: Any) -> bool:
 
 
 def _inner(argument: Any) -> list[Any]:
-    """The parsed patterns inside of an item of one."""
     if isinstance(argument, _PARSER.SubPattern):
         return [argument]
     return [found for each in argument for found in _inner(each)] if isinstance(argument, (tuple, list)) else []

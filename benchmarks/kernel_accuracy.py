@@ -37,7 +37,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from amp_tf.oplists import table
-from amp_tf.oplists.machine import cpu_info, cpu_name
+from amp_tf.oplists.hardware import cpu_info, cpu_name
 
 WRITTEN = Path(__file__).with_suffix(".md")
 FORMS = {"oneDNN": "1", "Eigen": "0"}  #: kernels on CPUs, and the value of TF_ENABLE_ONEDNN_OPTS

@@ -35,12 +35,11 @@ def _stages() -> Iterator[str]:
     from amp_tf.config import AmpConfig
     from amp_tf.graph import editor, verify
     from amp_tf.graph.reader import read_graph, read_nodes
-    from amp_tf.graph.serialized import SerializedGraph, parse_graph, read_table
+    from amp_tf.graph.wire import SerializedGraph, parse_graph, read_table
     from amp_tf.oplists.hardware import Hardware
     from amp_tf.oplists.targets import resolve_target
     from amp_tf.rewriting.form import Job
-    from amp_tf.rewriting.hoisting import with_early_reads
-    from amp_tf.rewriting.pipeline import prepare
+    from amp_tf.rewriting.pipeline import CORRECTIONS, PREPARATIONS, run_passes
     from amp_tf.rewriting.planning import plan_edits
 
     graph_def = make_graph()
@@ -56,13 +55,12 @@ def _stages() -> Iterator[str]:
     edges = zip(view.edges.src_unit.tolist(), view.edges.dst_unit.tolist(), strict=True)
     yield f"    edges {' '.join(f'{source}→{reader}' for source, reader in edges)}"
 
-    yield "prepare: form = prepare(job.form(view, None), job)          the multiplication moves to the filter; nothing"
-    yield "                                                            is fused yet, and there is no list and no bias"
-    form = prepare(job.form(view, None), job)
+    yield "prepare: form = run_passes(job.form(view, None), PREPARATIONS)  the multiplication moves to the filter"
+    form = run_passes(job.form(view, None), PREPARATIONS)
     yield from _edits(form.edits, form.view)
 
-    yield "paint:   form, painting = with_early_reads(form, job)       no loop, so no early reads"
-    form, painting = with_early_reads(form, job)
+    yield "paint:   painting = run_passes(form, CORRECTIONS).painting  no loop, and nothing to split"
+    painting = run_passes(form, CORRECTIONS).painting
     converted = painting.converted_nodes()
     for node, name in enumerate(form.view.names):
         yield f"    {name:<6} {'bfloat16' if node in converted else 'float32':<8} {painting.reason(node)}"
@@ -80,7 +78,7 @@ def _stages() -> Iterator[str]:
     after = read_nodes(read_table(result), job.templates, form.view.names)
     yield f"    {verify.find_violation(view, after, form.edits, form.view) or 'nothing is wrong'}"
     yield "    and if the editor had forgotten the fold:"
-    forgotten = editor.apply_to_graph(graph.node, view.names, plan_edits(job.paint(job.form(view, None))), b"")
+    forgotten = editor.apply_to_graph(graph.node, view.names, plan_edits(job.form(view, None).painting), b"")
     after = read_nodes(read_table(forgotten), job.templates, form.view.names)
     yield f"    {verify.find_violation(view, after, form.edits, form.view)}"
 

@@ -27,9 +27,9 @@ CPU_DEPENDENT = (
         "hooks/test_hoisted_reads.py",
         "hooks/process/test_summary.py",
     ),
-    *("hooks/test_switch.py", "oplists/test_hardware.py", "painting/test_exact.py", "painting/test_kernels.py"),
+    *("hooks/test_switch.py", "oplists/test_hardware.py", "painting/test_kernels.py", "painting/test_ties.py"),
     *("parity/test_cpp_cases.py", "parity/test_deliberate_differences.py", "parity/test_forced_types.py"),
-    *("parity/test_functions.py", "parity/test_python_cases.py", "rewriting/test_hoisting.py"),
+    *("parity/test_functions.py", "parity/test_python_cases.py", "cpu/test_hoisting.py"),
     "truth/fuzzing/test_fuzzing.py",
 )
 
@@ -116,10 +116,8 @@ def no_cluster_left() -> Iterator[None]:
         oracle._cluster.cache_clear()
 
 
-FOLLOWING_VALUES = (
-    *("after-products", "running-sum", "need", "squares-and-quotients", "joined", "whole-number"),
-    *("inaccurate-kernel", "carried-value"),
-)
+#: The differences that are made by where values come from and where they go, and by what kernels lose of them.
+FOLLOWING_VALUES = ("need", "origin", "range", "inexact-kernel", "carried-value")
 
 
 @pytest.fixture

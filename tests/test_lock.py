@@ -73,7 +73,7 @@ def _of_layer(**row: str) -> str:
         ('{"schema": "amp_tf.lock", "schema": "amp_tf.lock"}', "the key 'schema' is there twice"),
         ("[" * 100_000, "it is not a lock file of amp_tf ("),
         (_of_layer(layer="a\x1b[2K\nINFO: all is well"), "expected text, got 'a\\x1b[2K\\nINFO"),
-        (_of_layer(layer="a", place="3/2"), "3 is no place among 2"),
+        (_of_layer(layer="a", place="3/2"), "3 is not a place among 2"),
     ],
 )
 def test_what_is_no_lock_file_is_an_error(tmp_path: Path, content: str, what: str) -> None:
@@ -91,7 +91,7 @@ def test_a_pipe_is_not_waited_for_and_a_link_to_nothing_is_not_followed(tmp_path
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for name, what in (
-        ("pipe", "it is no file of up to 64 MiB"),
+        ("pipe", "it is not a file of up to 64 MiB"),
         ("link", r"it is a link to \S+elsewhere, which does not exist\. Delete the link"),
     ):
         with pytest.raises(amp_tf.ConfigError, match=what):

@@ -172,7 +172,7 @@ def test_install_turns_the_switch_on_and_uninstall_leaves_nothing(
     code = (
         "import sys; print('AmpTfStart' in [type(finder).__name__ for finder in sys.meta_path])\n"
         "import _amp_tf_start; _amp_tf_start.load_package()\n"
-        "from amp_tf.hooks.grappler.library import Shim; print(Shim('CPU').is_registered, Shim('GPU').is_registered)"
+        "from amp_tf.hooks.grappler.native import Shim; print(Shim('CPU').is_registered, Shim('GPU').is_registered)"
     )
     (tmp_path / "amp_tf").mkdir()
     (tmp_path / "amp_tf" / "__init__.py").touch()

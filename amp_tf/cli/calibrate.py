@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amp_tf.errors import AmpError
-from amp_tf.oplists import machine
+from amp_tf.oplists import hardware
 from amp_tf.oplists.cost_tables import Pair
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
@@ -51,12 +51,12 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         AmpError: there is nothing to measure on this CPU, the time is too short, or a file cannot be written.
     """
-    kept = machine.cache_file()
+    kept = hardware.cache_file()
     if args.forget:
         was_there = kept.exists()
         with files.writing(kept):
             kept.unlink(missing_ok=True)
-        print(f"{kept}: {'removed' if was_there else 'there was none'}; {machine.shipped_costs().source}")
+        print(f"{kept}: {'removed' if was_there else 'there was none'}; {hardware.shipped_costs().source}")
         return 0
     if not args.seconds >= _LEAST_SECONDS:
         raise AmpError(
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if not Hardware.detect_cpu().cpu_has_bf16:
         raise AmpError(
             "this CPU does not multiply bfloat16 in hardware, so that auto leaves everything in float32 here",
-            where=machine.cpu_name(),
+            where=hardware.cpu_name(),
             fix="There is nothing to calibrate",
         )
     path = Path(args.output) if args.output else kept
@@ -91,14 +91,11 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
             f"note: the machine is busy (load {load:.1f} on {cores} cores): figures may be off; calibrate again later"
         )
     progress = on_terminal()
-    source = f"measured on {machine.identity()}, {datetime.date.today()}"
-    shipped = machine.shipped_costs()
+    source = f"measured on {hardware.identity()}, {datetime.date.today()}"
+    shipped = hardware.shipped_costs()
     try:
         measured = measure(
-            shipped,
-            source,
-            args.seconds,
-            lambda number, count, name: progress(f"{100 * number // count:3} %  {name}"),
+            shipped, source, args.seconds, lambda number, count, name: progress(f"{100 * number // count:3} %  {name}")
         )
     finally:
         progress("")

@@ -11,10 +11,9 @@ from typing import Any
 from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config, tell_target
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, GraphError
-from amp_tf.graph.layers import matcher, tell_unmatched
-from amp_tf.graph.names import closest, missing_node
+from amp_tf.graph.names import closest, matcher, missing_node, tell_unmatched
 from amp_tf.offline.explain import explain
-from amp_tf.offline.graph_file import read_graphs
+from amp_tf.offline.reading import read_graphs
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 
@@ -60,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
     home = args.function or _home_of(graph, args.node, args.graph)
     functions = {function.signature.name: function for function in graph.library.function}
     if home and home not in functions:
-        raise _missing_function(home, list(functions), args.graph)
+        some = closest(home, list(functions)) or list(functions)[:3]
+        fix = f"The closest names: {', '.join(some)}" if some else "It has no functions: leave --function out"
+        raise GraphError(f"the graph has no function {home!r}", where=args.graph, fix=fix)
     explanation = explain(
         functions[home] if home else graph,
         args.node,
@@ -71,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
         where=args.graph,
     )
     print(explanation)
-    if idle := _idle_patterns(config, (graph for graph, _ in graphs)):
+    names = [name for graph, _ in graphs for name in _names(graph)]
+    patterns = dict.fromkeys((*config.keep_float32, *config.force_f16))
+    if idle := tell_unmatched((each for each in patterns if not any(map(matcher(each), names))), names):
         print(f"No node's name matches: {idle}", file=sys.stderr)
     return 0
 
@@ -98,22 +101,9 @@ def _print_all(graphs: Iterable[tuple[Any, set[str]]], args: argparse.Namespace,
     return 0
 
 
-def _idle_patterns(config: AmpConfig, graphs: Iterable[Any]) -> str:
-    names = [name for graph in graphs for name in _names(graph)]
-    patterns = dict.fromkeys((*config.keep_float32, *config.force_f16))
-    return tell_unmatched((pattern for pattern in patterns if not any(map(matcher(pattern), names))), names)
-
-
 def _names(graph: Any) -> Iterator[str]:
-    """The names of all nodes, including those of functions."""
     for body in (graph.node, *(function.node_def for function in graph.library.function)):
         yield from (item.name for item in body)
-
-
-def _missing_function(wanted: str, names: list[str], where: str) -> GraphError:
-    some = closest(wanted, names) or names[:3]
-    fix = f"The closest names: {', '.join(some)}" if some else "It has no functions: leave --function out"
-    return GraphError(f"the graph has no function {wanted!r}", where=where, fix=fix)
 
 
 def _home_of(graph: Any, node: str, where: str) -> str:

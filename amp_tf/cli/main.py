@@ -11,11 +11,9 @@ import sys
 from typing import Any
 
 import amp_tf
+from amp_tf.cli import COMMANDS
 from amp_tf.config import USE_COMPARE
 from amp_tf.errors import AmpError, ConfigError
-
-COMMANDS = ("run", "rewrite", "explain", "compare", "tune", "report", "calibrate", "doctor")
-"""Modules of amp_tf.cli: each has ``add_parser(subparsers)`` and ``run(args) -> int``."""
 
 _KILLED = 128  # what a shell adds to the number of the signal that ended a command
 
@@ -56,20 +54,15 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name}: {error}", file=sys.stderr)
         return int(getattr(args, "error_status", 1))
     finally:
-        _leave_summary_out()
+        # No line at exit: in a command of ours it would say that nothing was converted.
+        if (switch := sys.modules.get("amp_tf.hooks.switch")) is not None:
+            switch.disable()
 
 
 def _drop_output() -> None:
     """Discards the output that could not be written, which Python would try again as it ends."""
     with contextlib.suppress(AttributeError, OSError):  # stdout is closed, or not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _leave_summary_out() -> None:
-    """Keeps the line at exit from being printed: in a command of ours it would say that nothing was converted."""
-    switch = sys.modules.get("amp_tf.hooks.switch")
-    if switch is not None:
-        switch.disable()
 
 
 def parser() -> argparse.ArgumentParser:

@@ -12,14 +12,12 @@ from typing import Any
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, FileError, printable
-from amp_tf.offline.graph_file import read_graph_file
-from amp_tf.offline.live_model import is_keras_file
-from amp_tf.offline.saved_model import is_saved_model, rewrite_saved_model
+from amp_tf.offline.reading import is_keras_file, is_saved_model, read_graph_file
+from amp_tf.offline.saved_model import rewrite_saved_model
 from amp_tf.reporting import files
-from amp_tf.reporting.facts import ProcessFacts
-from amp_tf.reporting.page import html
+from amp_tf.reporting.document_types import ProcessFacts
+from amp_tf.reporting.figures import percent
 from amp_tf.reporting.schema import RewriteReport
-from amp_tf.reporting.text import percent
 from amp_tf.rewriting.pipeline import rewrite
 
 _GRAPHS = (".pb", ".pbtxt")
@@ -79,7 +77,7 @@ def _line(document: dict[str, Any]) -> str:
     figures = document["figures"] or {}
     counts = f"{document['converted']:,} of {document['total']:,} nodes converted"
     share = percent(figures.get("products_share_f16"))
-    return f"{html.title(document)}: {share} of matmul and convolution work in 16 bit, {counts}"
+    return f"{files.title(document)}: {share} of matmul and convolution work in 16 bit, {counts}"
 
 
 def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -120,7 +118,6 @@ def _of_model(source: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _reporting(args: argparse.Namespace) -> AmpConfig:
-    """The settings with which a rewrite keeps what a report's figures are found from."""
     return dataclasses.replace(read_config(args), report_path=args.html or args.json or "-")
 
 

@@ -8,14 +8,23 @@ import os.path
 import sys
 from typing import Any
 
-from amp_tf.cli.options import add_config_options, check_preserved, hardware_for, read_config, tell_target
-from amp_tf.cli.signatures import DEFAULT_SIGNATURE, answer, find_signature, load_model, tell_errors
+from amp_tf.cli.options import (
+    DEFAULT_SIGNATURE,
+    add_config_options,
+    answer,
+    check_preserved,
+    find_signature,
+    hardware_for,
+    load_model,
+    read_config,
+    tell_errors,
+    tell_target,
+)
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
-from amp_tf.graph.layers import tell_unmatched
+from amp_tf.graph.names import tell_unmatched
 from amp_tf.hooks.switch import disable
-from amp_tf.offline.graph_file import read_graph_file, write_graph_file
-from amp_tf.offline.live_model import is_keras_file, saved_model_of
+from amp_tf.offline.reading import is_keras_file, read_graph_file, saved_model_of, write_graph_file
 from amp_tf.offline.saved_model import WEIGHTS, convert_saved_model, rewrite_saved_model
 from amp_tf.reporting import files
 from amp_tf.reporting.schema import RewriteReport
@@ -132,7 +141,6 @@ def _rewrite_file(args: argparse.Namespace, config: AmpConfig) -> RewriteReport:
 
 
 def _check_result(source: str, result: str | None, is_forced: bool) -> None:
-    """Checks that no file is overwritten without ``--force``."""
     if result is None:
         raise AmpError("there is no OUT", fix="Name a file or folder to write, or add --dry-run")
     if not is_forced and os.path.isfile(result):

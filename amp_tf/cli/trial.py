@@ -68,7 +68,6 @@ class _Made:
     times: list[float] = dataclasses.field(default_factory=list)
 
     def time(self) -> None:
-        """Runs the function once more and records the time."""
         begin = time.perf_counter()
         self.run()
         self.times.append(1e3 * (time.perf_counter() - begin))
@@ -133,7 +132,7 @@ def _make(device: str, way: str, precision: str) -> _Made:
 @contextlib.contextmanager
 def _amp(device: str, precision: str) -> Iterator[None]:
     from amp_tf.hooks import switch
-    from amp_tf.hooks.process import notices, slow_float16
+    from amp_tf.hooks.process import notices
 
     if precision == "float32":
         switch.disable()
@@ -143,7 +142,7 @@ def _amp(device: str, precision: str) -> Iterator[None]:
     wanted = with_settings(
         AmpConfig(), {"precision": precision, "target": target, "ignore_performance": True}, where="trial"
     )
-    notices.suppress(slow_float16.WARNING)  # the trial measures it
+    notices.suppress(notices.SLOW_FLOAT16)  # the trial measures it
     with switch.enable(wanted):
         yield
 

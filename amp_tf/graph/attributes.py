@@ -1,15 +1,21 @@
-"""Reads what the attributes of nodes say: the signature of each node, and the type of each of its slots."""
+"""Reads what the attributes of nodes say: signatures, the type of each slot, the values of constants."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
-from amp_tf.graph.serialized import Nodes
 from amp_tf.graph.templates import Signature, Slot, Templates
+from amp_tf.graph.wire import Nodes
+
+if TYPE_CHECKING:
+    from amp_tf.graph.view import GraphView
 
 ARG_OP = "_Arg"
 #: Holds the name of an argument that callers give. What a trace captured has none there, or a number, or, if it is a
@@ -32,14 +38,13 @@ def read_signatures(protos: Iterable[Any], templates: Templates, place: Place) -
     Raises:
         GraphError: an op is unknown, or an attribute that gives a number of ports is missing or negative.
     """
-    return [_read_signature(proto, templates, place) for proto in protos]
-
-
-def _read_signature(proto: Any, templates: Templates, place: Place) -> Signature:
-    try:
-        return templates.find(proto.op).signature(proto)
-    except GraphError as error:
-        raise GraphError(error.what, where=place(proto.name), fix=error.fix) from None
+    found = []
+    for proto in protos:
+        try:
+            found.append(templates.find(proto.op).signature(proto))
+        except GraphError as error:
+            raise GraphError(error.what, where=place(proto.name), fix=error.fix) from None
+    return found
 
 
 def nodes_with(protos: Sequence[Any], attr: str) -> Iterator[tuple[int, Any]]:
@@ -68,7 +73,7 @@ def read_types(protos: Sequence[Any], signatures: Sequence[Signature], place: Pl
 
 
 def _read_rare_types(types: list[int], protos: Sequence[Any], signatures: Sequence[Signature], place: Place) -> None:
-    """Fills in defaults and entries of lists, and refuses what is no type."""
+    """Fills in defaults and entries of lists, and refuses what is not a type."""
     unit = 0
     for proto, signature in zip(protos, signatures, strict=True):
         for slot in signature.slots:
@@ -77,7 +82,7 @@ def _read_rare_types(types: list[int], protos: Sequence[Any], signatures: Sequen
                 raise GraphError(f"type attribute {slot} is missing", where=place(proto.name), fix=BROKEN)
             if found != datatypes.base_type(found):
                 raise GraphError(
-                    f"type attribute {slot} is {datatypes.type_name(found)}, expected a type that is no reference",
+                    f"type attribute {slot} is {datatypes.type_name(found)}, expected a type that is not a reference",
                     where=place(proto.name),
                     fix=BROKEN,
                 )
@@ -103,3 +108,58 @@ def is_channels_last(node: Any) -> bool:
     """Whether a node that has a layout counts channels along the last dimension."""
     layout = node.attr.get("data_format")  # indexing would add it
     return layout is None or layout.s in (b"", b"NHWC")
+
+
+_BYTES = {datatypes.INT32: 4, datatypes.INT64: 8}
+
+
+def floats(constant: Any) -> npt.NDArray[np.float32]:
+    """The float32 values of a Const node, a repeated one once; none of any other node.
+
+    Args:
+        constant: its NodeDef.
+    """
+    value = constant.attr.get("value")  # a look-up by index would add what a broken graph lacks
+    if value is None or value.tensor.dtype != datatypes.FLOAT:
+        return np.zeros(0, np.float32)
+    content = value.tensor.tensor_content
+    if content:
+        return np.frombuffer(content, "<f4", count=len(content) // 4)
+    return np.asarray(value.tensor.float_val, np.float32)
+
+
+def of_constants(
+    view: GraphView, figure: Callable[[npt.NDArray[np.float32]], Any], dtype: npt.DTypeLike
+) -> npt.NDArray[Any]:
+    """What is to be known of each Const node: an array with one entry a node, zero for all that are none.
+
+    Args:
+        view: a graph.
+        figure: is asked with the float32 values, once for each kind.
+        dtype: of the array.
+    """
+    found = np.zeros(view.node_count, dtype)
+    constants = np.asarray(view.nodes_with(("Const",)), np.int32)
+    _, first, kinds = np.unique(view.kinds[constants], return_index=True, return_inverse=True)
+    of_kind = [figure(floats(view.protos[node])) for node in constants[first]]
+    found[constants] = np.asarray(of_kind, dtype)[kinds]
+    return found
+
+
+def whole_number(constant: Any) -> int | None:
+    """The value of a Const node that is one whole number, ``None`` for any other.
+
+    Args:
+        constant: its NodeDef.
+    """
+    value = constant.attr.get("value")  # a look-up by index would add what a broken graph lacks
+    if value is None or value.tensor.dtype not in _BYTES:
+        return None
+    tensor = value.tensor
+    if tensor.tensor_shape.unknown_rank or any(dim.size != 1 for dim in tensor.tensor_shape.dim):
+        return None
+    content = tensor.tensor_content
+    if content:
+        return int.from_bytes(content, "little", signed=True) if len(content) == _BYTES[tensor.dtype] else None
+    values = tensor.int_val or tensor.int64_val
+    return int(values[0]) if values else 0  # TensorFlow leaves zeros out

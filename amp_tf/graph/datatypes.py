@@ -1,6 +1,11 @@
-"""TensorFlow's ``DataType`` numbers that a rewrite has to tell apart (types.proto)."""
+"""What numbers mean: TensorFlow's ``DataType`` numbers (types.proto), and the indices of a graph in memory."""
 
 from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 INVALID = 0
 FLOAT = 1
@@ -64,3 +69,12 @@ def type_name(data_type: int) -> str:
     base = base_type(data_type)
     name = _NAMES.get(base, f"DataType {base}")
     return f"{name}_ref" if base != data_type else name
+
+
+Node: TypeAlias = int  #: a node, by its place in the graph
+Unit: TypeAlias = int  #: a slot of a node, by its place among the slots of all nodes
+Port: TypeAlias = int  #: an output of a node
+
+Indices: TypeAlias = npt.NDArray[np.int32]  #: nodes, units, ports, or kinds of nodes, or how many of them
+Mask: TypeAlias = npt.NDArray[np.bool_]  #: which of them
+Flags: TypeAlias = npt.NDArray[np.integer[Any]]  #: a mask as bytes (uint8), which Python's own loops read faster

@@ -11,16 +11,16 @@ import bisect
 import dataclasses
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from amp_tf.graph.edits import Edits, NewNode, Reop, Retype, Rewire, Wait
-from amp_tf.graph.indices import Node, Port
-from amp_tf.graph.serialized import Nodes, NodeTable, new_graph, parse_graph, pieces, read_table
+from amp_tf.graph.datatypes import Node, Port
+from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Wait
 from amp_tf.graph.templates import Signature
+from amp_tf.graph.wire import Nodes, NodeTable, new_graph, parse_graph, pieces, read_table
 
 
 def apply_to_graph(nodes: NodeTable, names: Sequence[str], edits: Edits, rest: bytes = b"") -> bytes:
@@ -75,7 +75,7 @@ def apply_to_function(function: Any, names: Sequence[str], signatures: Sequence[
 
 
 class EditedNodes(Nodes):
-    """The nodes of a graph as edits leave them, to be looked at only. Each access makes an edited node anew.
+    """The nodes of a graph as edits leave them, to be looked at only. Each access makes an edited node again.
 
     Args:
         original: the nodes before.
@@ -116,8 +116,6 @@ class EditedNodes(Nodes):
 
 
 class _OneType(NamedTuple):
-    """One change of a :class:`~amp_tf.graph.edits.Retype`."""
-
     node: Node
     attribute: str
     place: int  #: in the attribute's list, -1 for a single type
@@ -176,20 +174,18 @@ class _Changes:
 
     def __init__(self, edits: Edits, tensors: _Tensors) -> None:
         self._tensors = tensors
-        kinds: tuple[Iterable[_Edit], ...] = (edits.reops, _one_by_one(edits.retypes), edits.rewires, edits.waits)
+        types = (_OneType(*one, retype.data_type) for retype in edits.retypes for one in retype.each())
+        kinds: tuple[Iterable[_Edit], ...] = (edits.reops, types, edits.rewires, edits.waits)
         self._edits = sorted(itertools.chain.from_iterable(kinds), key=_get_node)  # a node's stay in their order
         self._nodes = array("i", map(_get_node, self._edits))
 
     def nodes(self) -> list[int]:
-        """The nodes that change, in order."""
         return np.unique(self._nodes).tolist()  # type: ignore[no-any-return]
 
     def of(self, number: int) -> Sequence[_Edit]:
-        """The edits of a node."""
         return self._edits[bisect.bisect_left(self._nodes, number) : bisect.bisect_right(self._nodes, number)]
 
     def make(self, number: int, proto: Any) -> None:
-        """Makes a node's changes in its NodeDef."""
         tensors = self._tensors
         for edit in self.of(number):
             if isinstance(edit, Rewire):
@@ -197,7 +193,12 @@ class _Changes:
             elif isinstance(edit, Wait):
                 proto.input.append(f"^{tensors.names[edit.after]}")
             elif isinstance(edit, Reop):
-                _reop(proto, edit)
+                proto.op = edit.op
+                for name, value in edit.attributes.items():
+                    if value is not None:
+                        proto.attr[name].CopyFrom(value)
+                    elif name in proto.attr:
+                        del proto.attr[name]
                 if edit.inputs is not None:
                     controls = [text for text in proto.input if text.startswith("^")]
                     proto.input[:] = [*(tensors.text(*source) for source in edit.inputs), *controls]
@@ -207,7 +208,6 @@ class _Changes:
                 proto.attr[edit.attribute].list.type[edit.place] = edit.data_type
 
     def add(self, protos: Any, number: int) -> None:
-        """Adds a new node to a field of NodeDefs, and makes its changes."""
         tensors = self._tensors
         node = tensors.new[number - tensors.first_new]
         inputs = [tensors.text(*source) for source in node.inputs]
@@ -222,21 +222,6 @@ class _Changes:
         """What a node with a single input, which changes, reads then."""
         *_, last = (edit for edit in self.of(number) if isinstance(edit, Rewire))
         return self._tensors.text(last.src_node, last.src_port)
-
-
-def _one_by_one(retypes: Iterable[Retype]) -> Iterator[_OneType]:
-    for retype in retypes:
-        for node, attribute, place in retype.each():
-            yield _OneType(node, attribute, place, retype.data_type)
-
-
-def _reop(proto: Any, reop: Reop) -> None:
-    proto.op = reop.op
-    for name, value in reop.attributes.items():
-        if value is not None:
-            proto.attr[name].CopyFrom(value)
-        elif name in proto.attr:
-            del proto.attr[name]
 
 
 def _retype_in_place(nodes: NodeTable, edits: Edits) -> tuple[NodeTable, Edits]:

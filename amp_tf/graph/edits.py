@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.indices import Mask, Node, Port, Unit
+from amp_tf.graph.datatypes import Mask, Node, Port, Unit
 from amp_tf.graph.wire import TypePlaces
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Rewire(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A node waits for another one besides."""
+    """A node waits for one more node."""
 
     node: Node
     after: int
@@ -145,7 +145,7 @@ class NewNode(NamedTuple):
 
     @classmethod
     def reshape(cls, name: str, source: Tensor, shape: int, device: str) -> NewNode:
-        """Gives a float32 tensor the shape that a node tells."""
+        """Gives a float32 tensor the shape that a node gives."""
         types = _having(T=attribute(type=datatypes.FLOAT), Tshape=attribute(type=datatypes.INT32))
         return cls(name, "Reshape", device, (source, (shape, 0)), (), types)
 
@@ -231,7 +231,6 @@ def attribute(**value: Any) -> Any:
 
 
 def _having(**attributes: Any) -> Any:
-    """A NodeDef with these attributes and nothing else."""
     from tensorflow.core.framework import node_def_pb2
 
     node = node_def_pb2.NodeDef()

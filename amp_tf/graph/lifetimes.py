@@ -14,14 +14,12 @@ from collections.abc import Container, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.algorithms import heaviest_ends
-from amp_tf.graph.datatypes import SIZES
+from amp_tf.graph.algorithms import control_links, heaviest_ends
+from amp_tf.graph.datatypes import SIZES, Indices, Mask, Node, Unit
 from amp_tf.graph.edits import Tensor
-from amp_tf.graph.frames import control_links
-from amp_tf.graph.indices import Indices, Mask, Node, Unit
 from amp_tf.graph.sizes import Shapes, element_count
 from amp_tf.graph.view import Adjacency, GraphView
-from amp_tf.oplists.costs import FREE
+from amp_tf.oplists.cost_tables import FREE
 from amp_tf.oplists.table import CONTROL_FLOW, LOOP_CLOSERS, READ_OPS, REFERENCE_VARIABLES, WITHOUT_WAITING
 
 LONG = 8  #: times: what is held for so long may count
@@ -36,10 +34,11 @@ class Lifetimes:
         order: the edges between nodes, control edges included, but for those that close a loop.
         is_bound: the nodes that stay where they are, and that none may wait for: those of loops and branches, and all
             behind them, which may never run; all behind reference variables, which change in place.
-        owners: of tensors that are other ones, handed on without a copy, those.
+        owners: of tensors that are other ones, passed on without a copy, those.
         elements: of each tensor that has memory.
         units: the unit of each.
-        reads: who reads each, directly or handed on: the unit of the tensor read, the reader and the reader's unit.
+        reads: who reads each, directly or through ops that pass it on: the unit of the tensor read, the reader and the
+            reader's unit.
     """
 
     times: npt.NDArray[np.int64]
@@ -119,7 +118,6 @@ class Lifetimes:
 
 
 def _behind(nodes: Mask, order: Adjacency) -> Mask:
-    """The nodes, and all behind them."""
     waiting = np.flatnonzero(nodes).tolist()
     while waiting:
         for reader in order.fanouts(waiting.pop()):

@@ -1,14 +1,243 @@
-"""Names of nodes: of new ones, of parts of others, and of those that a graph does not have."""
+"""Names of nodes: which layer a node belongs to, by its path in Keras; which names are new, close or parts of others.
+
+A node carries the name scopes in which it was made, and these only nearly say which layer that was. Keras 3 opens a
+scope twice for each call, so ``encoder/block_1`` is ``net_1/encoder_1/block_1_1`` in ``fit``, and where a model has
+layers ``dense`` and ``dense_1``, the scope ``dense_1`` is that of the first. So scopes are recorded while a program's
+graphs are traced (:mod:`amp_tf.hooks.layer_paths`), each with the layer that opened it. The record is the one thing
+that decides about a graph without being in it; the graphs of files, and those that were traced before amp_tf was on,
+have none, and there a number at the end of a scope may be TensorFlow's or the layer's.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import difflib
+import functools
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from amp_tf.errors import GraphError
+from amp_tf.values import is_layer_pattern, layer_components
 
+# What TensorFlow puts around the names of what it inlines, differentiates, optimizes or names by itself.
+_TENSORFLOWS = re.compile(
+    r"((Stateful|Stateless)?PartitionedCall|gradient_tape|gradients|cond|while|while_grad|body|then|else)?(_\d+)?"
+    r"|__inference_.*|Func|(Constant|Arithmetic|Layout)(Folding|Optimizer)"
+)
+_CALLS = re.compile(r"((Stateful|Stateless)?PartitionedCall(_\d+)?/)+")
+_GRADIENTS = re.compile(r"(^|/)gradient(_tape|s)(_\d+)?/")
+_OF_GRADIENT = "_grad"  # TF1 has MatMul_grad/MatMul for what eager tapes call MatMul/MatMul
+_MOST = 50_000  # scopes that are recorded; a program that makes models without end must not fill the memory
+_CLOSE = 0.5
+_DEPTH = 2  # a model and a layer of it
+
+Matcher = Callable[[str], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class KerasLayer:
+    """A layer that opened a name scope.
+
+    Attributes:
+        path: Keras' ``layer.path``; tf_keras has none, and there it is the names with slashes between them.
+        names: of the layers around it, the outermost first, and its own. Of a functional model, paths begin below it.
+    """
+
+    path: str
+    names: tuple[str, ...]
+
+
+class Scopes:
+    """The record of one process: which layers opened which name scopes. Several graphs may use one scope."""
+
+    def __init__(self) -> None:
+        self._layers: dict[str, tuple[KerasLayer, ...]] = {}
+        self._known: dict[str, tuple[KerasLayer, ...]] = {}  # answers by scope, until the record grows
+        self._inner: dict[tuple[str, ...], tuple[KerasLayer, ...]] = {}  # and by its parts
+
+    def record(self, scope: str, layer: KerasLayer) -> None:
+        """Notes that a layer opened a scope, given as TensorFlow has it, such as ``"net_1/lstm_1/while/lstm_cell_1"``.
+
+        A scope whose own name is one that TensorFlow gives, such as ``cond``, is left out.
+        """
+        parts = scopes(f"{scope}/")
+        key = "/".join(parts)
+        if not parts or scope.rpartition("/")[2] != parts[-1] or layer in self._layers.get(key, ()):
+            return
+        if key not in self._layers and len(self._layers) >= _MOST:
+            self._layers.pop(next(iter(self._layers)))
+        self._layers[key] = (*self._layers.get(key, ()), layer)
+        self._known, self._inner = {}, {}
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Knows nothing in the block: for graphs that were traced without a record, in a process that has one."""
+        kept, self._layers, self._known, self._inner = self._layers, {}, {}, {}
+        try:
+            yield
+        finally:
+            self._layers, self._known, self._inner = kept, {}, {}
+
+    def forget(self) -> None:
+        """Forgets everything."""
+        self._layers, self._known, self._inner = {}, {}, {}
+
+    def around(self, name: str) -> tuple[KerasLayer, ...]:
+        """The innermost layer in which a node was made; several where the scope is not one layer's alone."""
+        scope = name.rpartition("/")[0]
+        known = self._known
+        if scope not in known:
+            known[scope] = self._find(tuple(scopes(name))) if self._layers else ()
+        return known[scope]
+
+    def paths(self) -> list[str]:
+        """The paths of all layers, each once."""
+        return list(dict.fromkeys(layer.path for layers in self._layers.values() for layer in layers))
+
+    def _find(self, parts: tuple[str, ...]) -> tuple[KerasLayer, ...]:
+        """A loop repeats the scopes around it before its own, so a recorded scope may begin anywhere."""
+        known = self._inner
+        if parts not in known:
+            keys = ("/".join(parts[start:]) for start in range(len(parts)))
+            found = next((self._layers[key] for key in keys if key in self._layers), ())
+            known[parts] = found or (self._find(parts[:-1]) if parts else ())
+        return known[parts]
+
+
+recorded = Scopes()  #: of this process
+
+
+def scopes(name: str) -> list[str]:
+    """The name scopes around a node without those that TensorFlow adds, outermost first."""
+    return [part for part in name.split("/")[:-1] if not _is_tensorflows(part)]
+
+
+@functools.lru_cache(maxsize=65_536)
+def _is_tensorflows(part: str) -> bool:
+    return _TENSORFLOWS.fullmatch(part) is not None
+
+
+def scope_of(name: str) -> str:
+    """The scopes around a forward node, such as ``"functional_1/dense_1"``; the node's name where it has none."""
+    return "/".join(scopes(name)) or name.rpartition("/")[2]
+
+
+def without_calls(name: str) -> str:
+    """A node's name in the function that it was inlined from."""
+    found = _CALLS.match(name)
+    return name[found.end() :] if found else name
+
+
+def is_gradient(name: str) -> bool:
+    """Whether a node was made by TensorFlow to compute a gradient."""
+    return _GRADIENTS.search(name) is not None
+
+
+def is_within(name: str, scope: str) -> bool:
+    """Whether a node is in a scope: its own nodes, those of scopes in it, and the gradients of both.
+
+    Args:
+        name: the node's.
+        scope: without what TensorFlow adds; or the name of a node outside of scopes.
+    """
+    return f"/{scope}/" in f"/{_whole(name)}/"
+
+
+@functools.lru_cache(maxsize=65_536)
+def _whole(name: str) -> str:
+    """The scopes and the last part of a name; of a gradient, the parts of the forward node's name before its own."""
+    parts = [*scopes(name), name.rpartition("/")[2]]
+    return "/".join(part.removesuffix(_OF_GRADIENT) for part in parts) if is_gradient(name) else "/".join(parts)
+
+
+def path_of(name: str) -> str:
+    """The path of the innermost layer in which a node was made, as it was recorded; empty where none was."""
+    layers = recorded.around(name)
+    return layers[0].path if layers else ""
+
+
+def layer_of(name: str) -> str:
+    """The layer of a node: its path in Keras where it was recorded, else guessed; empty where its name has none.
+
+    A guess is the outermost scopes, such as ``"functional_1/dense_1"``.
+    """
+    return path_of(name) or "/".join(scopes(name)[:_DEPTH])
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a pattern is for a node.
+
+    Args:
+        pattern: ``layer:`` and a layer's path, of which each name is a regular expression and the outermost names may
+            be missing, for all nodes of the layer and its gradient; else a regular expression, searched in the name.
+        name: the node's.
+    """
+    return matcher(pattern)(name)
+
+
+def matcher(pattern: str) -> Matcher:
+    """Compiles a pattern to a predicate on the names of nodes."""
+    if not is_layer_pattern(pattern):
+        search = re.compile(pattern).search
+        return lambda name: search(name) is not None
+    components = layer_components(pattern)
+    layer_is = [re.compile(component).fullmatch for component in components]
+    scope_is = [re.compile(rf"(?:{component})(?:_\d+)?").fullmatch for component in components]
+    known: dict[str, bool] = {}
+
+    @functools.cache
+    def is_for(layers: tuple[KerasLayer, ...]) -> bool:
+        return any(_holds(names, layer_is) for layer in layers for names in (layer.names, layer.path.split("/")))
+
+    def is_in_layer(name: str) -> bool:
+        scope = name.rpartition("/")[0]
+        if scope not in known:
+            layers = recorded.around(name)
+            known[scope] = is_for(layers) if layers else _holds(scopes(name), scope_is)
+        return known[scope]
+
+    return is_in_layer
+
+
+def _holds(names: Sequence[str], tests: Sequence[Callable[[str], object]]) -> bool:
+    """Whether names, one directly inside the other, pass the tests in a row."""
+    return any(
+        all(test(name) for test, name in zip(tests, names[start:], strict=False))
+        for start in range(len(names) - len(tests) + 1)
+    )
+
+
+def tell_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
+    """Patterns that matched no node, in a row; one for a layer with the closest layer's path.
+
+    Args:
+        patterns: those that matched none.
+        names: of all nodes; asked for only where a pattern is for a layer.
+    """
+    found = list(patterns)
+    paths = list(_paths(names)) if any(map(is_layer_pattern, found)) else []
+    told = []
+    for pattern in found:
+        path = "/".join(layer_components(pattern)) if is_layer_pattern(pattern) else ""
+        close = difflib.get_close_matches(path, paths, n=1, cutoff=_CLOSE) if path else ()
+        told.append(f"{pattern} (the closest layer is {close[0]})" if close else pattern)
+    return ", ".join(told)
+
+
+def _paths(names: Iterable[str]) -> Iterator[str]:
+    """The layers' paths as far as they are known: what was recorded, else all scopes."""
+    if paths := recorded.paths():
+        yield from paths
+        return
+    for scope in dict.fromkeys(name.rpartition("/")[0] for name in names):
+        parts = scopes(f"{scope}/")
+        for end in range(1, len(parts) + 1):
+            yield "/".join(parts[:end])
+
+
+HOIST_SUFFIX = "AmpTfHoist"  #: ends the names of variables' reads before loops, and of what brings them in
 SPLIT_SUFFIX = "AmpTfSplit"  #: ends the names of the nodes that a fused product is split into
 _PART = re.compile(rf"(.+)-\w+-\d+-{SPLIT_SUFFIX}", re.DOTALL)
 _SHOWN = 3  #: of the closest names

@@ -5,7 +5,7 @@ expects, that control inputs come last and that types agree on every edge (:mod:
 compare the graph before and after.
 
 New types and casts are judged without their plan. What else was edited is not: the graph must be the one that was
-painted. Its edges come from :meth:`~amp_tf.graph.view.GraphView.after`, change by change, which reckons with numbers
+painted. Its edges come from :meth:`~amp_tf.graph.view.GraphView.after`, change by change, which works with numbers
 where the editor writes names and all changes at once, and its control inputs from the edits themselves; for ops and
 attributes both ask the editor.
 
@@ -23,12 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.algorithms import is_sorted
+from amp_tf.graph.algorithms import Links, control_links, data_links, is_sorted
+from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode
-from amp_tf.graph.frames import Links, control_links, data_links
-from amp_tf.graph.indices import Indices
-from amp_tf.graph.serialized import NodeTable, table_of
 from amp_tf.graph.view import GraphView
+from amp_tf.graph.wire import NodeTable, table_of
 from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
 
 
@@ -117,7 +116,6 @@ def _no_new_cycle(case: Case) -> str:
 
 
 def _casts_wait(case: Case) -> bool:
-    """Whether a new cast waits for something."""
     protos, first = case.after.protos, case.before.node_count
     return isinstance(protos, NodeTable) and any(node >= first for node in protos.mentioning("^"))
 
@@ -155,7 +153,7 @@ def _waits_kept(case: Case) -> str:
 
 
 def _rest_kept(case: Case) -> str:
-    """What is no type and no data input must be as it was: other attributes, control inputs."""
+    """What is neither a type nor a data input must be as it was: other attributes, control inputs."""
     before = case.before
     old, new = _table(case.original), _table(case.after)
     planned = before.protos if case.edits else old  # those of functions have more than the nodes of the body
@@ -169,16 +167,13 @@ def _rest_kept(case: Case) -> str:
         return ""
     if before.function:  # its arguments come first
         node += next(number for number, proto in enumerate(before.protos) if proto is not None)
-    return f"an attribute that is no type, or a control input, of {before.names[node]!r} changed"
+    return f"an attribute that is not a type, or a control input, of {before.names[node]!r} changed"
 
 
 def _rest(proto: Any) -> tuple[list[str], dict[str, bytes]]:
-    """The control inputs, and the attributes that are no types."""
+    """The control inputs, and the attributes that are not types."""
     attributes = {key: value for key, value in proto.attr.items() if not (value.type or value.list.type)}
-    return (
-        _controls(proto),
-        {key: value.SerializeToString(deterministic=True) for key, value in attributes.items()},
-    )
+    return (_controls(proto), {key: value.SerializeToString(deterministic=True) for key, value in attributes.items()})
 
 
 def _controls(proto: Any) -> list[str]:
@@ -229,7 +224,6 @@ def _without_new(before: GraphView, after: GraphView, values: Sequence[str]) -> 
 
 
 def _old_numbers(before: GraphView, after: GraphView) -> Indices:
-    """For each node the number that it had before, -1 for new ones."""
     results = _result_count(after)
     numbers = np.full(after.node_count, -1, np.int32)
     numbers[: before.node_count - results] = np.arange(before.node_count - results)
@@ -242,7 +236,7 @@ def _without_casts(after: GraphView, old_number: Indices) -> tuple[Indices, Indi
 
     Returns:
         Three arrays with one entry for each of their inputs, in order: the number that the reading node had before, the
-        number that the node it reads had before (-1 for a new one that is no cast, or stands in a ring of casts), and
+        number that the node it reads had before (-1 for a new one that is not a cast, or is in a ring of casts), and
         the port.
     """
     edges = after.edges

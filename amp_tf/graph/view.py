@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph.attributes import ARG_OP, CAPTURED, USER_NAME, read_signatures, read_types
+from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit
 from amp_tf.graph.editor import EditedNodes
 from amp_tf.graph.edits import Edits, Tensor
-from amp_tf.graph.indices import Indices, Mask, Node, Port, Unit
-from amp_tf.graph.serialized import Nodes
 from amp_tf.graph.templates import Signature, Slot, Templates
+from amp_tf.graph.wire import Nodes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,8 +169,6 @@ class Ports:
 
 
 class _Table:
-    """Rows of different lengths, one after the other."""
-
     def __init__(self, rows: Sequence[Sequence[int]]) -> None:
         self.counts = as_integers([len(row) for row in rows])
         self._values = as_integers(list(itertools.chain.from_iterable(rows)))

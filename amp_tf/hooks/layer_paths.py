@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.graph.layers import Layer, recorded, scopes
+from amp_tf.graph.names import KerasLayer, recorded, scopes
 from amp_tf.hooks.patches import Patches, calling
 
 _SCRATCH = "scratch_graph"  # what Keras 3 calls the graphs that it throws away once it knows the shapes of results
@@ -60,7 +60,7 @@ def _record_keras3() -> None:
 
     if here := _scope_here():
         names = tuple(entry.name for entry in global_state.get_global_attribute("name_scope_stack"))
-        recorded.record(here, Layer(name_scope.current_path(), names))
+        recorded.record(here, KerasLayer(name_scope.current_path(), names))
 
 
 def _name_scope(name_scope: Any, layer: Any, /) -> Any:
@@ -68,7 +68,7 @@ def _name_scope(name_scope: Any, layer: Any, /) -> Any:
     found = name_scope(layer)
     if isinstance(found, str) and found.endswith("/") and _scope_here() is not None:
         names = tuple(scopes(found))
-        recorded.record(found[:-1], Layer("/".join(names), names))
+        recorded.record(found[:-1], KerasLayer("/".join(names), names))
     return found
 
 

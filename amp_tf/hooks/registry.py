@@ -37,7 +37,7 @@ class Hook:
 HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.grappler.plugin", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.grappler.input_pipelines", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.xla.functions", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce.sums", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce.agreement", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.optimizer_state.creation", ("tensorflow", "keras", "tf_keras")),

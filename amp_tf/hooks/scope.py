@@ -83,7 +83,6 @@ def _marking(value: bytes) -> contextlib.AbstractContextManager[None]:
 
 
 def _install() -> None:
-    """Installs the patches once a process. They change nothing outside of scopes."""
     from tensorflow.python import pywrap_tfe
     from tensorflow.python.eager import backprop, execute
     from tensorflow.python.framework import func_graph

@@ -21,7 +21,7 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks.patches import Patches, calling
-from amp_tf.hooks.process import collecting
+from amp_tf.hooks.process import state
 
 KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
 _CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_keras.src.callbacks"}
@@ -82,7 +82,7 @@ def install(config: AmpConfig) -> None:
     """Measures from now on, in the libraries that are imported, if the configuration asks for reports. Idempotent."""
     if not config.report_path:
         return
-    collecting.watch()
+    state.watch_collections()
     for library, home in _CALLBACKS.items():
         if hasattr(sys.modules.get(library), "Model"):
             callbacks = importlib.import_module(home).CallbackList
@@ -148,7 +148,7 @@ def _going_on() -> contextlib.suppress:
 
 
 def _call(way: str, name_of: Callable[..., str], original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    if _here.is_inside or collecting.is_running() or (way == FUNCTION and not _is_a_step(self)):
+    if _here.is_inside or state.is_collecting() or (way == FUNCTION and not _is_a_step(self)):
         return original(self, *args, **kwargs)
     _here.is_inside = True
     begin = time.perf_counter()
@@ -179,7 +179,6 @@ def _name_of_function(function: Any, /, *_: Any, **__: Any) -> str:
 
 
 def _name_of_fetches(_: Any, /, fetches: Any = None, *__: Any, **___: Any) -> str:
-    """The names of what is fetched, the first few."""
     if isinstance(fetches, dict):
         fetches = list(fetches.values())
     chosen = fetches if isinstance(fetches, (list, tuple)) else [fetches]

@@ -4,6 +4,14 @@ Settings are on a stack. A handle removes its own settings, wherever they are, s
 The environment is at the bottom and is read again when it comes to the top; ``disable()`` and ``AMP_TF_DISABLE`` empty
 the stack. The reason for amp_tf being off is recorded where it is turned off (``ProcessState.off``), for the line at
 exit and ``report()``.
+
+NVIDIA's TensorFlow read ``TF_ENABLE_AUTO_MIXED_PRECISION`` each time it optimized a graph, so most scripts of that time
+set it themselves, by ``os.environ[…] = "1"`` at the top or where they read an ``--amp`` flag; notebooks have no other
+way. A value set before TensorFlow is imported is found in the environment; later changes are reported by
+``_amp_tf_start``, which wraps the methods of ``os.environ`` that change it. A change by ``os.putenv`` alone is not
+seen. For the same reason the finder of ``_amp_tf_start`` is installed even without the switch; if the package behind it
+is gone (an editable install whose checkout moved), TensorFlow is imported without amp_tf. With ``AMP_TF_DISABLE=1`` at
+the start nothing is installed.
 """
 
 from __future__ import annotations
@@ -12,12 +20,15 @@ import atexit
 import dataclasses
 import logging
 import os
+import sys
 import threading
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+import _amp_tf_start
 from amp_tf.config import (
     DISABLE_VAR,
+    ENV_VARS,
     GONE,
     GRAPH_REWRITE_VAR,
     LOSS_SCALING_VAR,
@@ -197,8 +208,6 @@ class _Switch:
 
     def _at_exit(self) -> None:
         """Prints the line and writes the report; no Python runs on TensorFlow's threads after that."""
-        import sys
-
         is_child = os.getpid() != self.exit_pid  # a forked child converts too, but its parent prints the line
         is_due = self.active is not None or self.is_off_by_program or bool(self.refused) or summary.is_due()
         plugin = sys.modules.get("amp_tf.hooks.grappler.plugin")
@@ -308,3 +317,24 @@ def _asked_by_environment() -> tuple[_Active | None, str]:
         f"amp_tf is off: the program itself {did}; to convert all the same, start it with "
         f"{GRAPH_REWRITE_VAR}=1 {LOSS_SCALING_VAR}=1"
     )
+
+
+_NAMES = frozenset(row.name for row in ENV_VARS)
+
+
+def follow() -> None:
+    """Applies what the environment says, now and whenever the program changes it. Idempotent.
+
+    What :func:`amp_tf.enable` turned on is left alone.
+    """
+    obey_environment()
+    _amp_tf_start.follow(_on_change)
+
+
+def _on_change(name: str) -> None:
+    """Applies a change of one variable. Never raises, because the variable is set in any case."""
+    if name in _NAMES:
+        try:
+            obey_environment(name)
+        except Exception as error:
+            print(f"amp_tf: {name} was not followed: {type(error).__name__}: {error}", file=sys.stderr)

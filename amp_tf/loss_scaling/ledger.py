@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from amp_tf.errors import AmpError
-from amp_tf.reporting.facts import Curve
+from amp_tf.reporting.document_types import Curve
 
 DEFAULT_MAX_SKIPS = 100
 _MOST_AT_FLOOR = 10  # skipped steps in a row, because a few bad batches can bring the scale to its floor

@@ -10,27 +10,25 @@ Grappler.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from amp_tf.config import LIST_NAMES, AmpConfig, variable_of
 from amp_tf.errors import OpListError
-from amp_tf.graph.layers import matches
-from amp_tf.graph.names import missing_node
+from amp_tf.graph.names import matches, missing_node
 from amp_tf.graph.reader import read_function, read_graph
-from amp_tf.oplists import registered
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.op_names import find_registered
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Balance, Reason, Rule
 from amp_tf.precision import Precision
-from amp_tf.rewriting.arguments import check_arguments
 from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.fused_names import find_followers, pattern
-from amp_tf.rewriting.garbage import pause_garbage_collector
-from amp_tf.rewriting.pipeline import decide, settle
+from amp_tf.rewriting.pipeline import check_arguments, decide, pause_garbage_collector, settle
 
 BIAS_OP = "BiasAdd"  #: the op that folding makes of the sum behind a convolution
 _PATTERN_FIELDS = {Rule.KEPT_BY_NAME: "keep_float32", Rule.FORCED_BY_NAME: "force_f16"}
@@ -146,7 +144,7 @@ def explain(
 
     def painted(changed: AmpConfig) -> Painting:
         trial = dataclasses.replace(job, config=changed, resolution=settle(changed, machine))
-        return decide(form, trial)[1]
+        return decide(dataclasses.replace(form, job=trial))[0].painting
 
     painting = painted(config)
     view = painting.view
@@ -154,54 +152,46 @@ def explain(
         place = f"function {view.function!r}" if view.function else where or "graph"
         raise missing_node(node_name, view.names, place)
     node = view.names.index(node_name)
-    is_f16 = _is_f16(painting, node)
-
-    def changes_it(change: Mapping[str, tuple[str, ...]]) -> bool:
-        fields: dict[str, Any] = {field: (*getattr(config, field), *names) for field, names in change.items()}
-        try:
-            return _is_named_f16(painted(dataclasses.replace(config, **fields)), node_name) != is_f16
-        except OpListError:
-            return False
+    is_f16 = node in painting.converted_nodes()
 
     target = job.resolution.target
-    can_change = changes_it if target else lambda change: False
+
+    def first(changes: Iterable[dict[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
+        """The first change of the configuration under which the node, looked up by name, has another precision."""
+        for change in changes if target else ():
+            fields: dict[str, Any] = {field: (*getattr(config, field), *names) for field, names in change.items()}
+            with contextlib.suppress(OpListError):
+                after = painted(dataclasses.replace(config, **fields))
+                names = after.view.names
+                if (node_name in names and names.index(node_name) in after.converted_nodes()) != is_f16:
+                    return change
+        return {}
+
     list_of: Mapping[str, str] = target.lists.list_of if target else {}
     trail, op, reason = painting.trail(node), view.ops[node], painting.reason(node)
     ops = dict.fromkeys([op, *(view.ops[view.names.index(name)] for name in reversed(trail))])
     own_pattern = pattern(node_name, find_followers(graph))
-    own = {"keep_float32" if is_f16 else "force_f16": (own_pattern,)}
+    own: dict[str, tuple[str, ...]] = {"keep_float32" if is_f16 else "force_f16": (own_pattern,)}
+    protos = graph.node_def if is_function else graph.node
+    patterns = getattr(config, _PATTERN_FIELDS[reason.rule]) if reason.rule in _PATTERN_FIELDS else ()
+    row = find_registered(op)
     return Explanation(
         name=node_name,
-        op=_op_of(graph, node_name) if op == BIAS_OP else op,
+        op=next(str(item.op) for item in protos if item.name == node_name) if op == BIAS_OP else op,
         new_op=op,
         op_list=list_of.get(op, ""),
         precision=painting.precision if is_f16 and painting.precision else Precision.FLOAT32,
         reason=reason,
         trail=tuple(trail),
-        patterns=_patterns(config, reason.rule, node_name),
-        own_change=_first(can_change, [own]),
-        change=_first(can_change, _candidates(list(ops), list_of, is_f16)),
-        registered=_why_registered(op, list_of),
+        patterns=tuple(each for each in patterns if matches(each, node_name)),
+        own_change=first([own]),
+        change=first(_candidates(list(ops), list_of, is_f16)),
+        registered=row.why if row and list_of.get(op) == row.op_list else "",
         matches=sum(re.search(own_pattern, name) is not None for name in view.names),
     )
 
 
-def _why_registered(op: str, list_of: Mapping[str, str]) -> str:
-    row = registered.find(op)
-    return row.why if row and list_of.get(op) == row.op_list else ""
-
-
-def _first(changes_it: Callable[[Mapping[str, tuple[str, ...]]], bool], candidates: Any) -> dict[str, tuple[str, ...]]:
-    return next((candidate for candidate in candidates if changes_it(candidate)), {})
-
-
-def _patterns(config: AmpConfig, rule: Rule, name: str) -> tuple[str, ...]:
-    patterns = getattr(config, _PATTERN_FIELDS[rule]) if rule in _PATTERN_FIELDS else ()
-    return tuple(pattern for pattern in patterns if matches(pattern, name))
-
-
 def _weighing(balance: Balance) -> str:
-    """The two figures of a reason, with as many digits as tell them apart."""
     pair = (balance.in_f16 / 1e3, balance.in_float32 / 1e3)
     digits = next((digits for digits in range(1, 4) if len({f"{figure:.{digits}f}" for figure in pair}) == 2), 1)
     in_f16, in_float32 = (f"{figure:.{digits}f} µs" for figure in pair)
@@ -216,20 +206,6 @@ def _setting(change: Mapping[str, tuple[str, ...]]) -> str:
     fields = ", ".join(f"{field}={names!r}" for field, names in change.items())
     variables = " ".join(f"{variable_of(field)}={shlex.quote(','.join(names))}" for field, names in change.items())
     return f"AmpConfig({fields}), or {variables}"
-
-
-def _op_of(graph: Any, name: str) -> str:
-    nodes = graph.node_def if hasattr(graph, "node_def") else graph.node
-    return next(str(item.op) for item in nodes if item.name == name)
-
-
-def _is_f16(painting: Painting, node: int) -> bool:
-    return node in painting.converted_nodes()
-
-
-def _is_named_f16(painting: Painting, name: str) -> bool:
-    """Whether a node is converted under another configuration, looked up by name."""
-    return name in painting.view.names and _is_f16(painting, painting.view.names.index(name))
 
 
 def _candidates(ops: list[str], list_of: Mapping[str, str], is_f16: bool) -> Iterator[dict[str, tuple[str, ...]]]:

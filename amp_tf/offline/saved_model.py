@@ -9,27 +9,31 @@ from __future__ import annotations
 import os.path
 import shutil
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import ConfigError, FileError
 from amp_tf.offline.checkpoint import VARIABLES_FOLDER, Checkpoint, is_checkpoint
-from amp_tf.offline.live_model import saved_model_of
-from amp_tf.offline.weight_types import store_weights
+from amp_tf.offline.reading import (
+    MODEL_FILE,
+    TEXT_MODEL_FILE,
+    is_saved_model,
+    no_model,
+    preserved_nodes,
+    read_saved_model,
+    saved_model_of,
+)
+from amp_tf.offline.weights import store_weights
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
-from amp_tf.reporting.schema import GraphReport, RewriteReport
-from amp_tf.reporting.weights import Weights
+from amp_tf.reporting.schema import GraphReport, RewriteReport, Weights
 from amp_tf.rewriting.pipeline import rewrite
 
 WEIGHTS = ("float32", "f16")  #: in what a copy's variables may be stored
-MODEL_FILE = "saved_model.pb"
-TEXT_MODEL_FILE = "saved_model.pbtxt"  # read where there is no binary one, as TensorFlow does
 _FINGERPRINT_FILE = "fingerprint.pb"  # contains a hash of the old graph
 _REWRITTEN = frozenset({MODEL_FILE, TEXT_MODEL_FILE, _FINGERPRINT_FILE})  # what is not copied
-_SPLIT_MODEL_FILE = "saved_model.cpb"  # what TensorFlow writes for models above protobuf's 2 GiB, on request
 
 
 def convert_saved_model(
@@ -82,7 +86,7 @@ def convert_saved_model(
     is_replaced = replace and is_saved_model(target)
     with saved_model_of(src) as source:
         if not is_saved_model(source):
-            raise _no_model(source)
+            raise no_model(source)
         _check_target(source, target, is_replaced)
         _check_links(source)
         model, report = rewrite_saved_model(source, config, hardware=hardware, weights=weights)
@@ -117,69 +121,6 @@ def rewrite_saved_model(
                 meta_graph.graph_def.CopyFrom(result.graph)
         stored = store_weights(model, Checkpoint(source), preserved) if stores_weights else None
     return model, RewriteReport(tuple(reports), weights=stored)
-
-
-def is_saved_model(folder: str | Path) -> bool:
-    """Whether a folder holds a SavedModel."""
-    return any(os.path.isfile(Path(folder) / name) for name in (MODEL_FILE, TEXT_MODEL_FILE))
-
-
-def read_saved_model(folder: Path) -> Any:
-    """Reads the ``SavedModel`` proto of a folder; it has at least one MetaGraph.
-
-    Raises:
-        FileError: the folder has no SavedModel, or a damaged one.
-    """
-    if not is_saved_model(folder):  # before TensorFlow is imported, which takes seconds
-        raise _no_model(folder)
-    from google.protobuf import text_format
-    from google.protobuf.message import DecodeError
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    file = folder / MODEL_FILE
-    try:
-        if os.path.isfile(file):
-            model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
-        else:
-            file = folder / TEXT_MODEL_FILE
-            model = text_format.Parse(file.read_text(encoding="utf-8"), saved_model_pb2.SavedModel())
-    except OSError as error:
-        raise FileError(
-            f"{file.name} cannot be read ({error.strerror})", where=str(folder), fix="Name a folder that you may read"
-        ) from None
-    except (DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-        raise FileError(f"{file.name} is damaged ({error})", where=str(folder), fix="Save the model again") from None
-    if not model.meta_graphs:
-        raise FileError(f"{file.name} holds no graph", where=str(folder), fix="Save the model again")
-    return model
-
-
-def preserved_nodes(meta_graph: Any) -> set[str]:
-    """The nodes that something outside the graph names: signatures, savers, collections of ops and tensors."""
-    tensors: list[str] = []
-    for signature in meta_graph.signature_def.values():
-        tensors += _tensor_names([*signature.inputs.values(), *signature.outputs.values()])
-    saver = meta_graph.saver_def
-    tensors += [saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name]
-    for collection in meta_graph.collection_def.values():
-        tensors += collection.node_list.value
-    named = {name.removeprefix("^").partition(":")[0] for name in tensors if name}
-    # Collections may name nodes that no longer exist.
-    return named.intersection(node.name for node in meta_graph.graph_def.node)
-
-
-def _no_model(folder: Path) -> FileError:
-    if os.path.isfile(folder / _SPLIT_MODEL_FILE):
-        return FileError(
-            f"the model is split ({_SPLIT_MODEL_FILE}), because it is larger than 2 GiB",
-            where=str(folder),
-            fix="Keep large constants in variables and save the model again",
-        )
-    return FileError(
-        f"there is no {MODEL_FILE}",
-        where=str(folder),
-        fix="Name the folder that tf.saved_model.save or model.export has written",
-    )
 
 
 def _check_target(source: Path, target: Path, is_replaced: bool) -> None:
@@ -305,16 +246,3 @@ def _clear(target: Path, was_there: bool) -> None:
             shutil.rmtree(item, ignore_errors=True)
         else:
             item.unlink(missing_ok=True)
-
-
-def _tensor_names(infos: Iterable[Any]) -> list[str]:
-    names = []
-    for info in infos:
-        if info.WhichOneof("encoding") == "coo_sparse":
-            sparse = info.coo_sparse
-            names += [sparse.values_tensor_name, sparse.indices_tensor_name, sparse.dense_shape_tensor_name]
-        elif info.WhichOneof("encoding") == "composite_tensor":
-            names += _tensor_names(info.composite_tensor.components)
-        else:
-            names.append(info.name)
-    return names

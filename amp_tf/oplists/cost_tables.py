@@ -4,7 +4,7 @@ Matrix products and convolutions gain by oneDNN's bfloat16 kernels. Most element
 value to float32 and back, so that a bfloat16 Sigmoid takes three times as long as a float32 one. Where many of them
 follow each other, it pays to cast once, compute in float32, and cast back.
 
-``amp-tf calibrate`` measures a table and keeps it for this machine (:mod:`amp_tf.oplists.machine`); those in the folder
+``amp-tf calibrate`` measures a table and keeps it for this machine (:mod:`amp_tf.oplists.hardware`); those in
 ``cpu_costs`` are shipped. Only the ratios between the figures of a table matter. What an element takes depends on how
 many there are: TensorFlow gives a small tensor to one thread, and a large one leaves the caches before it is read
 again. So figures are kept by size, and those of sizes between come from both neighbours.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import ConfigError
-from amp_tf.oplists.costs import COSTS_AS, FREE
+from amp_tf.oplists.table import Trait
 
 VERSION = 1  #: of the files
 CACHED_AND_IN_MEMORY = (2_097_152.0, 8_388_608.0)  #: elements of the tensors of tables that do not say
@@ -34,6 +34,57 @@ TRANSPOSED, CHANNELS_FIRST, POINTWISE_FIRST = ", second transposed", ", channels
 #: What stands after an op of which a tensor is much smaller than its result, as the scales of a normalization are.
 BROADCAST = ", broadcast"
 SHIPPED_FOLDER = Path(__file__).parent / "cpu_costs"
+
+#: Ops that move no data: they cost nothing in either type. Those of TensorLists and loops hand tensors on.
+FREE = Trait(
+    """EnsureShape Enter Exit ExpandDims Identity IdentityN Merge NextIteration PreventGradient Rank Reshape Shape
+    ShapeN Snapshot Squeeze StatelessWhile StopGradient Switch TensorListGetItem TensorListPopBack
+    TensorListPushBack TensorListPushBackBatch TensorListSetItem While"""
+)
+FREE_OP = "Identity"  #: one of them: as which costs what another op does as well
+
+#: Convolutions: op to where its filter is, as (is an input, number), and where the values of its output side are.
+CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {
+    **dict.fromkeys(
+        ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D", "_FusedConv3D", "_FusedDepthwiseConv2dNative"),
+        ((True, 1), (False, 0)),
+    ),
+    **dict.fromkeys(
+        ("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput"),
+        ((True, 1), (True, 2)),
+    ),
+    **dict.fromkeys(
+        ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"),
+        ((False, 0), (True, 2)),
+    ),
+}
+#: The attributes by which products of matrices read their second one transposed, and the layouts with channels first.
+TRANSPOSING = ("adj_y", "transpose_b")
+CHANNELS_FIRST_LAYOUTS = (b"NCHW", b"NCDHW")
+#: Products of many matrices at once.
+BATCHED = ("BatchMatMul", "BatchMatMulV2")
+#: Convolutions of which each output channel reads one input channel alone.
+DEPTHWISE = frozenset(op for op in CONVOLUTIONS if "Depthwise" in op)
+
+#: Depthwise gradients that oneDNN leaves to a kernel many times slower in 16 bit: for strides, or for more taps.
+SLOW_IF_STRIDED = Trait("DepthwiseConv2dNativeBackpropInput")
+SLOW_IF_LARGE = Trait("DepthwiseConv2dNativeBackpropFilter")
+VECTOR_TAPS = 9
+SLOW, SLOWNESS = ", slow", 25.0
+
+#: Gradients of a convolution's input, whose result has the channels that its filter reads.
+INPUT_GRADIENTS = frozenset(op for op in CONVOLUTIONS if "BackpropInput" in op)
+#: float32 values in a vector of AVX-512: oneDNN computes so many channels of a convolution's result at a time.
+LANES = 16
+
+#: Other products, each with the one whose kernel it runs.
+COSTS_AS = {
+    "BatchMatMul": "BatchMatMulV2",
+    "Einsum": "BatchMatMulV2",
+    "_FusedConv2D": "Conv2D",
+    "_FusedConv3D": "Conv3D",
+    "_FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",
+}
 
 Pair = tuple[float, float]  #: in float32 and in bfloat16
 Place = tuple[int, float, float]  #: the first of two sizes of a table, and the elements that count by each one's figure
@@ -93,7 +144,7 @@ class CostTable:
         return any(in_f16.rate > in_float32.rate for in_float32, in_f16 in plain)
 
     def of_op(self, op: str, elements: float, variant: str = "") -> Pair:
-        """What an op that is no product takes in float32 and in 16 bit, in ns.
+        """What an op that is not a product takes in float32 and in 16 bit, in ns.
 
         Args:
             op: the op.
@@ -118,6 +169,9 @@ class CostTable:
         """
         plain = next((name for name in (op, COSTS_AS.get(op, op)) if name in self.products), "MatMul")
         in_float32, in_f16 = self.products.get(plain + variant, self.products[plain])
+        if variant == SLOW:
+            time = in_float32.of(operations, elements)
+            return time, SLOWNESS * time
         if variant in (CHANNELS_FIRST, POINTWISE_FIRST) and plain + variant not in self.products:
             in_f16 = in_float32
         return in_float32.of(operations, elements), in_f16.of(operations, elements)
@@ -174,12 +228,30 @@ class CostTable:
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
+def padding_factor(op: str, kernel: Sequence[int] | None, variant: str = "") -> float:
+    """By how much the operations of a product grow because its kernel pads what it computes.
+
+    The channels of a convolution's result fill whole vectors. An input gradient of 3 channels counts 84 operations in a
+    ns, where others reach 500, because it computes 16. With channels first, in depthwise ones and in products of
+    matrices it is not so.
+
+    Args:
+        op: a product.
+        kernel: the shape of a convolution's filter: taps, channels in, channels out.
+        variant: what stands after its op in the name of its row.
+    """
+    if kernel is None or variant or op not in CONVOLUTIONS or op in DEPTHWISE:
+        return 1.0
+    channels = kernel[-2] if op in INPUT_GRADIENTS else kernel[-1]
+    return math.ceil(channels / LANES) * LANES / channels if channels > 0 else 1.0
+
+
 def read_table(path: Path) -> CostTable:
     """A table from its file.
 
     Raises:
         OSError: the file cannot be read.
-        ConfigError: it is no such table, or one of another version.
+        ConfigError: it is not such a table, or one of another version.
     """
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -187,7 +259,7 @@ def read_table(path: Path) -> CostTable:
             raise ValueError("it has another version")
         sizes = _times(fields.get("sizes", CACHED_AND_IN_MEMORY))
         if len(sizes) < 2 or any(size <= before for before, size in itertools.pairwise(sizes)):
-            raise ValueError(f"{sizes} are no sizes from small to large")
+            raise ValueError(f"{sizes} are not sizes from small to large")
         table = CostTable(
             source=str(fields["source"]),
             elements={op: _pairs(row, len(sizes)) for op, row in fields["elements"].items()},
@@ -201,7 +273,7 @@ def read_table(path: Path) -> CostTable:
             raise ValueError("it has no MatMul")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            f"this is no table of costs: {error}", where=str(path), fix="amp-tf calibrate writes it anew"
+            f"this is not a table of costs: {error}", where=str(path), fix="amp-tf calibrate writes it again"
         ) from error
     return table
 
@@ -219,7 +291,7 @@ def _pairs(row: Any, count: int) -> tuple[Pair, ...]:
 def _times(values: Any, count: int | None = None) -> tuple[float, ...]:
     times = tuple(map(float, values))
     if not all(math.isfinite(time) and time > 0 for time in times) or count not in (None, len(times)):
-        raise ValueError(f"{values} are no times")
+        raise ValueError(f"{values} are not times")
     return times
 
 
@@ -227,7 +299,7 @@ def _product(values: Any) -> ProductCost:
     cost = ProductCost(*map(float, values))
     rate, *others = dataclasses.astuple(cost)
     if not (math.isfinite(rate + sum(others)) and rate > 0 and min(others) >= 0):
-        raise ValueError(f"{values} are no figures of a product")
+        raise ValueError(f"{values} are not figures of a product")
     return cost
 
 

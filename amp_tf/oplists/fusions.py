@@ -131,20 +131,7 @@ GELU_CORES = frozenset({"Erf", "Erfc", "Tanh"})  #: of which each has one
 GELU_PARTS = GELU_CORES | {"AddV2", "Mul", "Neg", "RealDiv", "Square"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Joined:
-    """Two ops that TensorFlow's remapper, which runs after amp_tf, makes one of, if both have one type.
-
-    Attributes:
-        inner: the first, which nothing else may read.
-        outer: what multiplies its result with what it reads.
-        op: what becomes of both; what it takes is a row of the tables.
-    """
-
-    inner: str
-    outer: str
-    op: str
-
-
-#: A Sigmoid alone is slower in 16 bit; with its multiplication it is one kernel that takes the same in both types.
-SWISH = Joined("Sigmoid", "Mul", "_MklSwish")
+#: A Sigmoid that nothing else reads, the op that multiplies it with its input, and what TensorFlow's remapper, run
+#: after amp_tf, makes of both if they have one type. A Sigmoid alone is slower in 16 bit; the op, which is a row of the
+#: tables, takes the same in both types.
+SIGMOID, GATING, SWISH = "Sigmoid", "Mul", "_MklSwish"

@@ -23,13 +23,12 @@ they run: :data:`REFUSALS` says what. tests/oplists/test_refusals.py runs every 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS, KERNEL_PAIRS
-from amp_tf.oplists.table import CPU, CUDA, FUSED_PRODUCTS, MAXIMA_GRADIENTS, ROWS, Trait
+from amp_tf.oplists.cost_tables import CHANNELS_FIRST_LAYOUTS
+from amp_tf.oplists.table import CPU, CUDA, FUSED_PRODUCTS, ROWS, Trait
 
 Types = tuple[tuple[str, tuple[int, ...]], ...]  #: a node's type attributes, each with its ``DataType`` numbers
 Finder = Callable[[bytes], bytes]  #: takes a serialized NodeDef, gives its kernel's class, empty for none
@@ -55,8 +54,7 @@ SURE = frozenset((row.table, row.op) for row in ROWS if row.op not in DOUBTFUL[r
 PLACEHOLDERS = Trait("_FusedBatchNormEx _MklSwish", FUSED_PRODUCTS)
 
 
-@dataclasses.dataclass(frozen=True)
-class Refusal:
+class Refusal(NamedTuple):
     """What registered 16-bit kernels of a CPU do not compute, although those of float32 do.
 
     Attributes:
@@ -75,41 +73,32 @@ def has_channels_first(attributes: Attributes) -> bool:
     return "data_format" in attributes and attributes["data_format"].s in CHANNELS_FIRST_LAYOUTS
 
 
-def _has_fixed_statistics(attributes: Attributes) -> bool:
-    return "is_training" in attributes and not attributes["is_training"].b and has_channels_first(attributes)
-
-
-def _is_dilated(attributes: Attributes) -> bool:
+def _is_dilated(attributes: Attributes, _: Channels) -> bool:
     return "dilations" in attributes and any(rate != 1 for rate in attributes["dilations"].list.i)
 
 
-def _is_grouped(channels: Channels) -> bool:
+def _is_grouped(_: Attributes, channels: Channels) -> bool:
     of_image, of_filter = channels()
     return of_image != of_filter and min(of_image, of_filter) > 0
 
 
 _GRADIENTS_2D = Trait("Conv2DBackpropFilter Conv2DBackpropInput")
-_GRADIENTS_3D = Trait("Conv3DBackpropFilterV2 Conv3DBackpropInputV2")
+_GRADIENTS = Trait("Conv3DBackpropFilterV2 Conv3DBackpropInputV2", _GRADIENTS_2D)
 _CHANNELS_LAST_ALONE = Trait(
     """AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad Conv2D Conv3D DepthwiseConv2dNative
     DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput MaxPool MaxPool3D MaxPool3DGrad
     MaxPoolGrad""",
-    _GRADIENTS_2D,
-    _GRADIENTS_3D,
+    _GRADIENTS,
 )
 #: Where oneDNN does not compute the 16-bit type.
 REFUSALS: tuple[Refusal, ...] = (
-    Refusal("channels first", _CHANNELS_LAST_ALONE, lambda attributes, _: has_channels_first(attributes)),
-    Refusal(
-        "dilations",
-        Trait("Conv3D DepthwiseConv2dNative", _GRADIENTS_2D, _GRADIENTS_3D),
-        lambda attributes, _: _is_dilated(attributes),
-    ),
-    Refusal("groups", _GRADIENTS_2D, lambda _, channels: _is_grouped(channels)),
+    Refusal("channels first", _CHANNELS_LAST_ALONE, lambda given, _: has_channels_first(given)),
+    Refusal("dilations", Trait("Conv3D DepthwiseConv2dNative", _GRADIENTS), _is_dilated),
+    Refusal("groups", _GRADIENTS_2D, _is_grouped),
     Refusal(
         "channels first and fixed statistics",
         Trait("FusedBatchNormGradV2 FusedBatchNormGradV3"),
-        lambda attributes, _: _has_fixed_statistics(attributes),
+        lambda given, _: "is_training" in given and not given["is_training"].b and has_channels_first(given),
     ),
 )
 #: Where it does: this it leaves to TensorFlow's kernel, which is a placeholder in older ones (2.16, bfloat16).
@@ -117,13 +106,13 @@ ONEDNN_REFUSALS = (
     Refusal(
         "its first matrix transposed",
         Trait("_FusedMatMul"),
-        lambda attributes, _: "transpose_a" in attributes and attributes["transpose_a"].b,
+        lambda given, _: "transpose_a" in given and given["transpose_a"].b,
     ),
 )
 _PLACEHOLDER_CLASS = b"RaiseError"
 #: Gradients of maxima, each with its forward op and the input that reads this: channels first, oneDNN alone computes
 #: them, from what its own forward kernel left, and so in one type. (MaxPool3DGrad is float32 almost always.)
-PAIRED = {op: pair for op, pair in KERNEL_PAIRS.items() if op in MAXIMA_GRADIENTS}
+PAIRED = {"MaxPool3DGrad": ("MaxPool3D", 1), "MaxPoolGrad": ("MaxPool", 1)}
 PAIRED_WHAT = "channels first and a gradient"
 
 
@@ -145,8 +134,7 @@ def refusals(data_type: int, *, runs_eigen: bool) -> tuple[Refusal, ...]:
     return tuple(row for row in ONEDNN_REFUSALS if not all(map(is_real, row.ops)))
 
 
-@dataclasses.dataclass(frozen=True)
-class Kernel:
+class Kernel(NamedTuple):
     """One registered kernel: the types that it allows for each constrained attribute."""
 
     constraints: tuple[tuple[str, frozenset[int]], ...]
@@ -164,8 +152,12 @@ def kernels_of(op: str, device_type: str) -> tuple[Kernel, ...]:
     """The kernels of an op for a device type, unlabelled ones only (labelled ones are chosen by name, not by type)."""
     from tensorflow.python.framework import kernels
 
-    found = [kernel for kernel in kernels.get_registered_kernels_for_op(op).kernel if not kernel.label]
-    return tuple(_read(kernel) for kernel in found if kernel.device_type in (device_type, _EVERY_DEVICE))
+    found = kernels.get_registered_kernels_for_op(op).kernel
+    return tuple(
+        Kernel(tuple((c.name, frozenset(types)) for c in kernel.constraint if (types := c.allowed_values.list.type)))
+        for kernel in found
+        if not kernel.label and kernel.device_type in (device_type, _EVERY_DEVICE)
+    )
 
 
 def is_known(device_type: str) -> bool:
@@ -214,13 +206,3 @@ def question(op: str, device_type: str, types: Types) -> bytes:
     for attr, numbers in types:  # TensorFlow's match takes a list of one for a single type
         node.attr[attr].list.type.extend(numbers)
     return bytes(node.SerializeToString())
-
-
-def _read(kernel: Any) -> Kernel:
-    return Kernel(
-        tuple(
-            (constraint.name, frozenset(constraint.allowed_values.list.type))
-            for constraint in kernel.constraint
-            if constraint.allowed_values.list.type
-        )
-    )

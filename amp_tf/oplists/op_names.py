@@ -1,10 +1,15 @@
-"""Op names in the user's list changes that do nothing: TensorFlow knows no such op, or it is not on the list.
+"""Ops by the names that users give: those of custom libraries, and those in their list changes that do nothing.
 
-A name that TensorFlow does not know is an error of the API: what a rewrite is asked to convert must be loaded before
+*Ops of custom libraries* are registered, each in one line that says on which list it belongs. A registration is a row
+of the table for every device. It counts for all graphs that are rewritten afterwards, in whatever way, until the
+process ends; what the user's settings say of the op wins. TensorFlow need not know the op yet, and has the last word:
+without a 16-bit kernel on its device, the op stays float32 as any other does.
+
+*A name that TensorFlow does not know* is an error of the API: what a rewrite is asked to convert must be loaded before
 it, so the name is misspelt or its library was forgotten. In the hooks it is no failure, because a program may load its
 ops after its first graph: they say so once, leave the name out, and look again at each graph.
 
-A removal that changes nothing is never an error: the lists of GPUs and CPUs differ, and to leave all lists before
+*A removal that changes nothing* is never an error: the lists of GPUs and CPUs differ, and to leave all lists before
 joining one is the way to move an op wherever it is. It is reported once, where no other setting concerns the op.
 
 To join is enough: the op leaves the list that it was on. On two lists at once TensorFlow's pass stops, so nothing that
@@ -16,18 +21,82 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
-from absl import logging
-
-from amp_tf.config import LIST_NAMES, AmpConfig, setting_name
-from amp_tf.errors import OpListError
-from amp_tf.oplists import registered
-from amp_tf.oplists.table import ROWS
+from amp_tf.config import LIST_NAMES, AmpConfig, ListName, setting_name
+from amp_tf.errors import ConfigError, OpListError
+from amp_tf.oplists.table import ROWS, TABLES, OpRow
+from amp_tf.values import check_choice
 
 _CLOSE = 0.7
 _NAMED = 3
+REGISTERED = "registered"  #: the origin of the rows
+_NAME = re.compile(r"[A-Za-z_][\w>./]*")  # TensorFlow's own form, and the _ of its internal ops
+_WHERE = "amp_tf.register_op"
+
+_lock = threading.Lock()
+_rows: dict[str, tuple[OpRow, ...]] = {}
+
+
+def register_op(op: str, *, list: ListName, why: str) -> None:
+    """Puts an op of a custom library on a list, for this process; once more with the same list does no harm.
+
+    Example::
+
+        amp_tf.register_op("MyAttention", list="allow", why="is a matrix product and sums in float32")
+
+    Args:
+        op: its name, as in ``REGISTER_OP``; the library may be loaded later.
+        list: ``"allow"`` for products, which 16 bit makes faster; ``"infer"`` for what is safe in 16 bit beside them;
+            ``"clear"`` for what only moves, selects or compares values; ``"deny"`` for what needs float32.
+        why: the reason, as words that complete "because it …"; explain and the report show it.
+
+    Raises:
+        ConfigError: the name, the list or the reason is not valid.
+        OpListError: the op is one of amp_tf's own lists, or was registered for another list.
+    """
+    if not isinstance(op, str) or not _NAME.fullmatch(op):
+        raise ConfigError(f"{op!r} is not the name of an op", where=_WHERE, fix="Write it as REGISTER_OP has it")
+    name = check_choice(list, LIST_NAMES, where=f"{_WHERE}({op!r}, list)")
+    if not isinstance(why, str) or not why.strip():
+        fix = 'Write words that complete "because it …", such as "is a matrix product and sums in float32"'
+        raise ConfigError(f"{why!r} is no reason", where=f"{_WHERE}({op!r}, why)", fix=fix)
+    if own := dict.fromkeys(row.op_list for row in ROWS if row.op == op):
+        raise OpListError(
+            f"op {op!r} is on the {' and the '.join(own)} list of amp_tf itself",
+            where=_WHERE,
+            fix=f"Its row stays for all; a program moves it for itself by {setting_name(f'{name}_add')}",
+        )
+    with _lock:
+        before = _rows.get(op, ())
+        if before and before[0].op_list != name:
+            raise OpListError(
+                f"op {op!r} is registered for the {before[0].op_list} list (it {before[0].why})",
+                where=_WHERE,
+                fix=f"Register it once; a program moves it for itself by {setting_name(f'{name}_add')}",
+            )
+        _rows[op] = tuple(OpRow(op, table, name, why.strip(), REGISTERED) for table in TABLES)
+
+
+def registered_rows() -> tuple[OpRow, ...]:
+    """The rows of all registered ops, sorted by name."""
+    with _lock:
+        return tuple(row for op in sorted(_rows) for row in _rows[op])
+
+
+def find_registered(op: str) -> OpRow | None:
+    """The row of an op; ``None`` where it is not registered."""
+    found = _rows.get(op)
+    return found[0] if found else None
+
+
+def forget_registered() -> None:
+    """Takes all registrations back, for tests."""
+    with _lock:
+        _rows.clear()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +189,7 @@ def _is_registered(op: str) -> bool:
 
 def _lists_with(op: str) -> set[str]:
     """The lists that an op is on, registered ones included."""
-    row = registered.find(op)
+    row = find_registered(op)
     return _lists_of().get(op, set()) | ({row.op_list} if row else set())
 
 
@@ -142,6 +211,8 @@ def _known_names() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=256)
 def _tell_once(field: str, op: str) -> None:
+    from absl import logging  # TensorFlow's; where that is missing, doctor says so
+
     lists = " and the ".join(sorted(_lists_of().get(op, ())))
     logging.warning(
         "amp_tf: %s: op %r is not on the %s list, so removing it changes nothing. %s.",

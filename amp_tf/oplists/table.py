@@ -176,6 +176,7 @@ def _rows() -> Iterator[OpRow]:
 
 
 ROWS: tuple[OpRow, ...] = tuple(_rows())
+PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)  #: ops that 16 bit is for
 
 #: Ops that are rewritten to a successor whose types can be split, and the types that the successor adds.
 SUCCESSORS: dict[str, tuple[str, str]] = {
@@ -238,6 +239,8 @@ UPDATED_BY = Trait("AddV2 Sub")
 BEGINNINGS = Trait("Enter Switch")
 #: Ops that add to a value or take from it.
 ADDING = Trait("Add AddN AddV2 Sub")
+#: Ops whose nodes may sum nothing, whatever their op, and the op as which such nodes are judged.
+JUDGED_AS = {"Einsum": "Mul"}
 #: Ops that multiply or divide one value by another.
 SCALING = Trait("Div DivNoNan Mul MulNoNan RealDiv")
 #: Ops that give the difference of two values, or its square.

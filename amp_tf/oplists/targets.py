@@ -13,10 +13,10 @@ import hashlib
 from collections.abc import Mapping
 
 from amp_tf.config import LIST_NAMES, AmpConfig
-from amp_tf.oplists import registered
 from amp_tf.oplists.cost_tables import SHIPPED, CostTable
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.oplists.kernels import PLACEHOLDERS
+from amp_tf.oplists.op_names import registered_rows
 from amp_tf.oplists.table import ALLOW, CPU, CUDA, DENY, FLOAT32_ONLY_IN_XLA, INFER, ROWS, OpRow
 from amp_tf.precision import Precision
 
@@ -47,7 +47,7 @@ class OpLists:
         """The same lists without some ops."""
         return dataclasses.replace(self, list_of={op: name for op, name in self.list_of.items() if op not in ops})
 
-    def joined(self, joins: Mapping[str, str], level: str) -> OpLists:
+    def moved(self, joins: Mapping[str, str], level: str) -> OpLists:
         """The same lists once the user had ops join others, op to list, under a level."""
         others = self.without(frozenset(joins)).list_of
         if level == "TREAT_INFER_AS_DENY":
@@ -146,7 +146,7 @@ def device_type_of(device: str) -> str:
 
 def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
     """The target of a configuration on some hardware, with what libraries registered so far."""
-    return _resolve(config, hardware, registered.rows())
+    return _resolve(config, hardware, registered_rows())
 
 
 @functools.lru_cache(maxsize=64)
@@ -221,17 +221,9 @@ def build_lists(table: str, config: AmpConfig, more: tuple[OpRow, ...] = ()) -> 
         op: name
         for name in LIST_NAMES
         for op in {*getattr(config, f"{name}_add")}.difference(getattr(config, f"{name}_remove"))
-    }
-    members: dict[str, set[str]] = {name: set() for name in LIST_NAMES}
-    for row in (*ROWS, *more):
-        if row.table == table and row.op not in joins and row.op not in getattr(config, f"{row.op_list}_remove"):
-            members[row.op_list].add(row.op)
-    for op, name in joins.items():  # each joins one list only: AmpConfig sees to it
-        members[name].add(op)
-    if config.level == "TENSOR_CORES_ONLY" and table == CUDA:
-        members = {name: ops if name == ALLOW else set() for name, ops in members.items()}
-    if config.level == "TREAT_INFER_AS_DENY":
-        members[DENY] |= members[INFER]
-        members[INFER] = set()
-    list_of = {op: name for name in LIST_NAMES for op in sorted(members[name])}
-    return OpLists(table, list_of, force_all=config.level == "UNSAFE_FORCE_ALL")
+    }  # each joins one list only: AmpConfig sees to it
+    rows = (row for row in (*ROWS, *more) if row.table == table)
+    list_of = {row.op: row.op_list for row in rows if row.op not in getattr(config, f"{row.op_list}_remove")}
+    lists = OpLists(table, {}, force_all=config.level == "UNSAFE_FORCE_ALL").moved({**list_of, **joins}, config.level)
+    in_order = sorted(lists.list_of, key=lambda op: (LIST_NAMES.index(lists.list_of[op]), op))
+    return dataclasses.replace(lists, list_of={op: lists.list_of[op] for op in in_order})

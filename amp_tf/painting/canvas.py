@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph.attributes import ARG_OP
-from amp_tf.graph.indices import Flags, Indices, Mask, Node, Unit
+from amp_tf.graph.datatypes import Flags, Indices, Mask, Node, Unit
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.targets import Resolution, Target
-from amp_tf.painting.eligibility import Obstacles
-from amp_tf.painting.flow import Flow
-from amp_tf.painting.folded import NOTHING_FOLDED, Folded
+from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles
+from amp_tf.painting.flow import Flow, Values, flood
 from amp_tf.painting.reasons import Balance, Rule
-from amp_tf.painting.values import Values
 
 NO_CAUSE = -1
 
@@ -51,6 +49,7 @@ class Canvas:
         is_loop_body: whether the graph is the body of a functional loop: each result is the next argument in its place.
         shapes: the static shapes of the graph's tensors; ``None`` for those that its nodes carry.
         folded: the nodes that have another meaning since normalization was folded.
+        cost_model: takes the paint off units that are faster in float32; ``None`` where costs do not count.
         weighed: for units that the cost model took the paint off, what it weighed, or why in words.
         clusters: of the nodes that share a TensorList, each with the unit that is the type of the list's elements.
         to_split: fused products of whose bias or activation float32 is asked.
@@ -81,6 +80,7 @@ class Canvas:
     is_loop_body: bool = False
     shapes: Shapes | None = None
     folded: Folded = NOTHING_FOLDED
+    cost_model: Callable[[Canvas], None] | None = None
     weighed: dict[int, Balance | str] = dataclasses.field(default_factory=dict)
     clusters: list[dict[Node, Unit]] = dataclasses.field(default_factory=list)
     to_split: list[Node] = dataclasses.field(default_factory=list)
@@ -93,8 +93,8 @@ class Canvas:
 
     @functools.cached_property
     def flow(self) -> Flow:
-        """Where values go, once the allow list is painted."""
-        view, free = self.view, self.is_float32 & (self.deny ^ 1)
+        """Where values go, once the allow list is painted; what is denied since then makes no difference."""
+        view, listed = self.view, (self.on_infer | self.on_clear) & self.is_float32
         products = self.nodes_of(self.allow)
         calls = view.of_kinds((kind.holds_functions or self.is_function(kind.op) for kind in view.of_kind), np.bool_)
         for node in np.flatnonzero(calls).tolist():
@@ -107,9 +107,13 @@ class Canvas:
             unmasked=Values(view, self.src, self.dst, self.node_of, masks=False, links=links),
             products=products,
             users=products | calls,
-            is_open=self.nodes_of((self.on_infer | self.on_clear) & free) & ~products,
-            computes=self.nodes_of(self.on_infer & free) & ~products,
+            is_open=self.nodes_of(listed) & ~products,
+            computes=self.nodes_of(listed & self.on_infer) & ~products,
         )
+
+    def float32_units(self, nodes: Iterable[Node]) -> list[Unit]:
+        """The float32 units of some nodes."""
+        return [unit for node in nodes for unit in self.view.units(node) if self.is_float32[unit]]
 
     def nodes_of(self, flags: Flags | Mask) -> Mask:
         """The nodes that have a flagged unit."""
@@ -181,23 +185,10 @@ class Canvas:
             forward, backward: the ways that it goes.
             is_cause: whether the neighbour from which a unit is reached is recorded as its cause.
         """
-        open_units = bytearray(enterable.tobytes())
-        cause = self.cause if is_cause else self.cause[:]
-        directions = [(self.edges.fanout_start, self.edges.fanout)] if forward else []
+        ways = [(self.edges.fanout_start, self.edges.fanout)] if forward else []
         if backward:
-            directions.append((self.edges.fanin_start, self.edges.fanin))
-        stack = list(seeds)
-        reached = []
-        while stack:
-            unit = stack.pop()
-            for start, neighbours in directions:
-                for neighbour in neighbours[start[unit] : start[unit + 1]]:
-                    if open_units[neighbour]:
-                        open_units[neighbour] = 0
-                        cause[neighbour] = unit
-                        reached.append(neighbour)
-                        stack.append(neighbour)
-        return reached
+            ways.append((self.edges.fanin_start, self.edges.fanin))
+        return flood(seeds, bytearray(enterable.tobytes()), ways, self.cause if is_cause else None)
 
 
 def units_of(flags: Flags | Mask) -> list[Unit]:

@@ -48,7 +48,7 @@ class Change:
         """What is converted once the ops are on their new lists."""
         if not self.op_lists or resolution.target is None:
             return resolution
-        lists = resolution.target.lists.joined(dict(self.op_lists), config.level)
+        lists = resolution.target.lists.moved(dict(self.op_lists), config.level)
         return dataclasses.replace(resolution, target=dataclasses.replace(resolution.target, lists=lists))
 
     def config(self, config: AmpConfig) -> AmpConfig:

@@ -10,27 +10,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import nodes_with
-from amp_tf.graph.indices import Flags, Mask, Node
-from amp_tf.graph.layers import Matcher, matcher
-from amp_tf.graph.names import SPLIT_SUFFIX, whole_of
-from amp_tf.graph.sizes import NoShapes, Shapes
+from amp_tf.graph.datatypes import Flags, Mask, Node
+from amp_tf.graph.names import SPLIT_SUFFIX, Matcher, matcher, whole_of
+from amp_tf.graph.sizes import NoShapes, Shapes, shape_of
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import kernels
-from amp_tf.oplists.costs import INPUT_GRADIENTS
+from amp_tf.oplists.cost_tables import INPUT_GRADIENTS
 from amp_tf.oplists.table import CONSTANTS, FUSED_PRODUCTS, KERNELS_DECIDE, NEVER_FORCED
 from amp_tf.oplists.targets import CPU_DEVICE, Resolution, Target
 from amp_tf.painting.locked import NOTHING_LOCKED, Locked, find_locked
-from amp_tf.painting.prices import input_shapes
 from amp_tf.painting.reasons import Rule
-from amp_tf.painting.work import filter_shape
+from amp_tf.painting.work import filter_shape, input_shapes
 from amp_tf.values import is_layer_pattern
 
 #: Set on ops made inside ``amp_tf.scope``. Each line is a scope, the innermost first: its precision and, where it is
@@ -61,6 +59,26 @@ class Obstacles:
     refused: Mapping[Node, str] = dataclasses.field(default_factory=dict, hash=False)
 
 
+@dataclasses.dataclass(frozen=True)
+class Folded:
+    """Nodes that have another meaning or place since :mod:`amp_tf.cpu.folding` prepared the graph for the painting.
+
+    Attributes:
+        scales: multiplications that now scale a filter; they stay in float32, so that the filter is rounded once.
+        fused: biases, residual sums and activations that TensorFlow's remapper, which runs after amp_tf, computes
+            together with a convolution if both have one type. By themselves they cost nothing then.
+        lifted: biases and activations that now stand between a matrix product and its reshaping, and are computed with
+            it if they have its type.
+    """
+
+    scales: frozenset[Node] = frozenset()
+    fused: frozenset[Node] = frozenset()
+    lifted: frozenset[Node] = frozenset()
+
+
+NOTHING_FOLDED = Folded()
+
+
 def find_obstacles(
     view: GraphView,
     resolution: Resolution,
@@ -89,9 +107,9 @@ def find_obstacles(
     if foreign:
         rule_of.update((node, Rule.OTHER_DEVICE) for node, device in enumerate(view.devices) if device in foreign)
     parts = {node: whole_of(name) for node, name in enumerate(view.names) if name.endswith(SPLIT_SUFFIX)}
-    reading_scopes = _ScopeReader()
+    matched: dict[str, bool] = {}  # the patterns of scopes
     for node, scopes in _scopes_of(view, parts).items():
-        value = reading_scopes.precision_of(scopes, view.names[node])
+        value = _precision_in(scopes, view.names[node], matched)
         if value == SCOPE_FLOAT32:
             rule_of[node] = Rule.KEPT_BY_SCOPE
         elif value in (SCOPE_F16, resolution.target.precision.value.encode()):
@@ -124,7 +142,7 @@ def find_obstacles(
         if node not in rule_of and can_be_forced(view.of_kind[view.kinds[node]])
     }
     refused = _find_refused(view, shapes or NoShapes(), resolution.target)
-    return Obstacles(rule_of, forced, tuple(unmatched), locked, reading_scopes.matched, refused)
+    return Obstacles(rule_of, forced, tuple(unmatched), locked, matched, refused)
 
 
 def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node, str]:
@@ -146,9 +164,9 @@ def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node,
 
 def _channels(view: GraphView, node: Node, shapes: Shapes) -> tuple[int, int]:
     """Of a convolution's gradient, the channels that its image has and those that its filter reads."""
-    op, outputs, inputs = view.ops[node], shapes.output_shapes(view.names[node]), input_shapes(view, node, shapes)
-    image = (outputs or [None])[0] if op in INPUT_GRADIENTS else inputs[0]
-    kernel = filter_shape(op, inputs, outputs)
+    is_result = view.ops[node] in INPUT_GRADIENTS
+    image = shape_of(shapes, view.names[node]) if is_result else input_shapes(view, node, shapes)[0]
+    kernel = filter_shape(view, node, shapes)
     return (image[-1], kernel[-2]) if image and kernel and len(image) == len(kernel) else (-1, -1)
 
 
@@ -181,33 +199,29 @@ def _fused_from(view: GraphView, parts: Mapping[int, str], is_for: Matcher) -> l
     return found
 
 
-class _ScopeReader:
-    """Reads what ``amp_tf.scope`` left on nodes; patterns are compiled once.
+def _precision_in(scopes: bytes, name: str, matched: dict[str, bool]) -> bytes:
+    """The precision of the innermost scope that is for a node; empty if none is.
 
-    Attributes:
-        matched: the patterns, each with whether it matched any node.
+    Args:
+        scopes: what ``amp_tf.scope`` left on it.
+        name: its name.
+        matched: the patterns, each with whether it matched any node; those that are tried are noted.
     """
+    if b"\t" not in scopes:
+        return scopes
+    for scope in scopes.decode().split("\n"):
+        precision, *patterns = scope.split("\t")
+        is_for = not patterns
+        while patterns and not is_for:
+            pattern = patterns.pop(0)
+            is_for = _matcher(pattern)(whole_of(name))
+            matched[pattern] = is_for or matched.get(pattern, False)
+        if is_for:
+            return precision.encode()
+    return b""
 
-    def __init__(self) -> None:
-        self._matchers: dict[str, Matcher] = {}
-        self.matched: dict[str, bool] = {}
 
-    def precision_of(self, value: bytes, name: str) -> bytes:
-        """The precision of the innermost scope that is for a node; empty if none is."""
-        if b"\t" not in value:
-            return value
-        for scope in value.decode().split("\n"):
-            precision, *patterns = scope.split("\t")
-            if not patterns or any(self._is_for(pattern, name) for pattern in patterns):
-                return precision.encode()
-        return b""
-
-    def _is_for(self, pattern: str, name: str) -> bool:
-        if pattern not in self._matchers:
-            self._matchers[pattern] = matcher(pattern)
-        is_for = self._matchers[pattern](whole_of(name))
-        self.matched[pattern] = is_for or self.matched.get(pattern, False)
-        return is_for
+_matcher = functools.lru_cache(maxsize=1024)(matcher)
 
 
 def can_be_forced(signature: Signature) -> bool:
@@ -282,31 +296,20 @@ def _positions(
     for slot, data_type in zip(signature.slots, types, strict=True):
         types_of.setdefault(slot.attr, []).append(data_type)
 
-    def runs(converted: Mapping[str, list[int]]) -> bool:
+    def runs(choice: Iterable[str]) -> bool:
+        """Whether a kernel accepts all float32 entries of some attributes in 16 bit, or the first of each."""
+        converted = {attr: list(types_of[attr]) for attr in choice}
+        for entries in converted.values():
+            places = [place for place, data_type in enumerate(entries) if data_type == datatypes.FLOAT]
+            for place in places if together else places[:1]:
+                entries[place] = wanted
         return kernels.has_kernel(signature.op, device_type, {**types_of, **converted})
 
-    if together:
-        runnable = _largest_choice(attrs, lambda choice: runs({a: _with_all(types_of[a], wanted) for a in choice}))
-    else:
-        runnable = {attr for attr in attrs if runs({attr: _with_one(types_of[attr], wanted)})}
+    runnable: Iterable[str] = [attr for attr in attrs if not together and runs((attr,))]
+    if together:  # as many as some kernel accepts at once; the first such choice where there are several
+        choices = (choice for size in range(len(attrs), 0, -1) for choice in itertools.combinations(attrs, size))
+        runnable = next(filter(runs, choices), ())
     return tuple(allowed), tuple(position for position in allowed if signature.slots[position].attr in runnable)
-
-
-def _largest_choice(attrs: Sequence[str], runs: Callable[[Sequence[str]], bool]) -> set[str]:
-    """As many attributes as some kernel accepts in 16 bit at once; the first such choice where there are several."""
-    choices = (choice for size in range(len(attrs), 0, -1) for choice in itertools.combinations(attrs, size))
-    return set(next((choice for choice in choices if runs(choice)), ()))
-
-
-def _with_all(types: Sequence[int], wanted: int) -> list[int]:
-    """The types of an attribute once its float32 entries are converted."""
-    return [wanted if data_type == datatypes.FLOAT else data_type for data_type in types]
-
-
-def _with_one(types: list[int], wanted: int) -> list[int]:
-    """The types of an attribute once one of its float32 entries is converted."""
-    position = types.index(datatypes.FLOAT)
-    return [*types[:position], wanted, *types[position + 1 :]]
 
 
 def is_quantized(view: GraphView, node: Node) -> bool:

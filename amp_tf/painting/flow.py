@@ -1,14 +1,208 @@
-"""Where the values of a painted graph go: what the rules of the numerical contract ask."""
+"""Where values go: the graph at the level of nodes, for rules that follow a value further than paint spreads.
+
+Edges of whole numbers, truth values and resources are left out: what is compared or counted carries no rounding on.
+So may those be by which a gradient sees where its activation was zero, or which value its pooling chose.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from array import array
+from collections.abc import Iterable, MutableMapping, Sequence
 
-from amp_tf.graph.indices import Mask
-from amp_tf.oplists.table import STORING
-from amp_tf.painting.origins import Origins
-from amp_tf.painting.values import Values
+import numpy as np
+import numpy.typing as npt
+
+from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import heaviest_ends, is_sorted, strongly_connected
+from amp_tf.graph.datatypes import Indices, Mask, Node
+from amp_tf.graph.view import Adjacency, GraphView
+from amp_tf.oplists.table import MASKED, STORING
+
+_FARTHEST = 6  #: doublings: a value is followed through 64 nodes that move it
+
+
+def flood(
+    seeds: Iterable[int],
+    is_open: bytearray,
+    ways: Sequence[tuple[Sequence[int], Sequence[int]]],
+    cause: MutableMapping[int, int] | array[int] | None = None,
+) -> list[int]:
+    """What can be reached from the seeds through what is open, seeds not included.
+
+    Args:
+        seeds: where it begins.
+        is_open: what it may enter; what it entered is open no more.
+        ways: where it goes: the starts of each one's neighbours, and the neighbours.
+        cause: gets, for each that is reached, the one from which it was.
+    """
+    stack = list(seeds)
+    reached = []
+    while stack:
+        place = stack.pop()
+        for starts, neighbours in ways:
+            for neighbour in neighbours[starts[place] : starts[place + 1]]:
+                if is_open[neighbour]:
+                    is_open[neighbour] = 0
+                    reached.append(neighbour)
+                    stack.append(neighbour)
+                    if cause is not None:
+                        cause[neighbour] = place
+    return reached
+
+
+class Values:
+    """The values of a graph and who uses them.
+
+    Args:
+        view: the graph.
+        src, dst: the units that each edge connects, edges through TensorLists included.
+        node_of: the node of each unit.
+        masks: whether edges that only mask other values count.
+        links: further pairs of a node and one that gets its value, by other ways than an edge.
+
+    Attributes:
+        sources, readers: the nodes that each value connects.
+        positions: at which input the reader gets it.
+    """
+
+    def __init__(
+        self,
+        view: GraphView,
+        src: npt.NDArray[np.int32],
+        dst: npt.NDArray[np.int32],
+        node_of: Sequence[int],
+        masks: bool = True,
+        links: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self.view = view
+        nodes = np.asarray(node_of, np.int32)
+        dtypes = np.asarray(view.dtypes, np.int32)[src]
+        base_types = np.where(dtypes > datatypes.LAST_BASE, dtypes - datatypes.LAST_BASE, dtypes)
+        carries = np.isin(base_types, sorted(datatypes.CARRYING))
+        if not masks:
+            edges = view.edges
+            for position in sorted({position for positions in MASKED.values() for position in positions}):
+                masked = view.of_kinds(
+                    (position in MASKED.get(signature.op, ()) for signature in view.of_kind), np.bool_
+                )
+                carries[: len(edges)] &= ~(masked[edges.dst_node] & (edges.dst_position == position))
+        positions = np.zeros(len(src), np.int32)
+        positions[: len(view.edges)] = view.edges.dst_position
+        sources, readers = np.array(links, np.int32).reshape(-1, 2).T
+        self.sources = np.concatenate([nodes[src[carries]], sources])
+        self.readers = np.concatenate([nodes[dst[carries]], readers])
+        self.positions = np.concatenate([positions[carries], np.zeros(len(links), np.int32)])
+        self._links = Adjacency(self.sources, self.readers, view.node_count)
+
+    def nodes_of(self, ops: Iterable[str]) -> Mask:
+        """The nodes of some ops."""
+        return self.view.mask_with(frozenset(ops))
+
+    def count_inputs(self) -> npt.NDArray[np.int64]:
+        """How many values each node reads."""
+        return np.bincount(self.readers, minlength=self.view.node_count)
+
+    def upstream(self, seeds: Mask, through: Mask, causes: dict[int, int] | None = None) -> Mask:
+        """What the seeds read, and what that reads, through some nodes; only nodes of ``through`` are reached.
+
+        Args:
+            causes: gets each node that is reached with the one from which it was.
+        """
+        return _flooded(seeds, through, (self._links.fanin_start, self._links.fanin), causes)
+
+    def downstream(self, seeds: Mask, through: Mask) -> Mask:
+        """What reads the seeds, and what reads that, through some nodes; only nodes of ``through`` are reached."""
+        return _flooded(seeds, through, (self._links.fanout_start, self._links.fanout))
+
+    def asked(self, asking: Mask, position: int | None, through: Mask, causes: dict[int, int]) -> Mask:
+        """What some nodes read, at one of their inputs or all, and what that reads, through some nodes as upstream."""
+        edges = asking[self.readers] & through[self.sources]
+        if position is not None:
+            edges &= self.positions == position
+        causes.update(zip(self.sources[edges].tolist(), self.readers[edges].tolist(), strict=True))
+        first = np.zeros_like(through)
+        first[self.sources[edges]] = True
+        return first | self.upstream(first, through & ~first, causes)
+
+    def along(self, seeds: Mask, edges: Mask) -> Mask:
+        """What is reached from the seeds, reader by reader, by some of the edges alone.
+
+        Args:
+            seeds: where it begins; they are reached only by an edge.
+            edges: for each of :attr:`sources` and :attr:`readers`, whether it may be gone.
+        """
+        links = Adjacency(self.sources[edges], self.readers[edges], self.view.node_count)
+        return _flooded(seeds, np.ones(self.view.node_count, np.bool_), (links.fanout_start, links.fanout))
+
+    def sources_at(self, node: Node) -> Sequence[Node]:
+        """The nodes that a node reads, one for each value."""
+        return self._links.fanin[self._links.fanin_start[node] : self._links.fanin_start[node + 1]]
+
+    def behind(self, moving: Mask) -> Indices:
+        """For each node the one that made its value: itself, unless it moves one value that another made."""
+        made = np.arange(self.view.node_count, dtype=np.int32)
+        moved = (moving & (self.count_inputs() == 1))[self.readers]
+        made[self.readers[moved]] = self.sources[moved]
+        for _ in range(_FARTHEST):
+            made = made[made]
+        return made
+
+    def readers_of(self, nodes: Mask, position: int | None = None) -> Mask:
+        """The nodes that read one of some nodes, at any input or at one."""
+        edges = nodes[self.sources]
+        if position is not None:
+            edges &= self.positions == position
+        found = np.zeros(self.view.node_count, np.bool_)
+        found[self.readers[edges]] = True
+        return found
+
+    def sources_of(self, nodes: Mask) -> Mask:
+        """The nodes that some nodes read."""
+        found = np.zeros(self.view.node_count, np.bool_)
+        found[self.sources[nodes[self.readers]]] = True
+        return found
+
+    def heaviest_paths(self, through: Mask, weights: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Mask]:
+        """The weight of the heaviest path through each node; the nodes with a weight, or between two that have one.
+
+        Args:
+            through: the nodes that paths go through; those on cycles, and behind them, have none.
+            weights: of each node, zero or more.
+        """
+        inner = through[self.sources] & through[self.readers]
+        sources, readers = self.sources[inner], self.readers[inner]
+        before = heaviest_ends(through, sources, readers, weights)
+        after = heaviest_ends(through, readers, sources, weights)
+        return before + after - weights, through & ((weights > 0) | ((before > 0) & (after > 0)))
+
+    def cycles(self, through: Mask, more: Sequence[tuple[int, int]] = ()) -> list[list[int]]:
+        """The sets of nodes that lie on cycles together: strongly connected, with more than one node.
+
+        Args:
+            through: the nodes that may lie on one.
+            more: further links (source, reader) to close cycles with.
+
+        Most nodes of a graph are on no cycle, and are left out before.
+        """
+        added = np.array(more, np.int32).reshape(-1, 2).T
+        sources, readers = (np.concatenate(pair) for pair in zip((self.sources, self.readers), added, strict=True))
+        left = through
+        for ends in ((sources, readers), (readers, sources)):
+            inner = left[sources] & left[readers]
+            left = left & ~is_sorted(left, *(end[inner] for end in ends))
+        inner = left[sources] & left[readers]
+        links = Adjacency(sources[inner], readers[inner], self.view.node_count)
+        return strongly_connected(np.flatnonzero(left).tolist(), links.fanouts)
+
+
+def _flooded(
+    seeds: Mask, through: Mask, way: tuple[Sequence[int], Sequence[int]], causes: dict[int, int] | None = None
+) -> Mask:
+    reached: Mask = np.zeros_like(through)
+    reached[flood(np.flatnonzero(seeds).tolist(), bytearray(through.tobytes()), [way], causes)] = True
+    return reached
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +214,7 @@ class Flow:
         unmasked: the values without edges that only mask others.
         products: the nodes that are painted allow.
         users: products, and calls of functions that compute some.
-        is_open: the nodes that the lists may still convert: infer and clear ones of float32.
+        is_open: the nodes that the lists may convert besides: infer and clear ones of float32.
         computes: those of the infer list: each may round.
     """
 
@@ -36,8 +230,3 @@ class Flow:
         """The nodes that no product uses, not even by way of others."""
         values = self.values
         return ~values.upstream(self.users, through=~values.nodes_of(STORING)) & ~self.users
-
-    @functools.cached_property
-    def origins(self) -> Origins:
-        """Where values come from."""
-        return Origins.of(self.unmasked, self.users)

@@ -1,59 +1,130 @@
-"""Where 16-bit kernels are slow, or fast only together: what the kernels of a CPU ask of the paint."""
+"""What kernels do with a type: those that lose more than a rounding, and those that compute several nodes at once.
+
+*Inexact kernels.* A sum that is kept in the 16-bit type stops growing: 256 and 1 are 256 in bfloat16. Elu and Selu
+compute exp(x) - 1 in 16 bit, LogSoftmax the logarithm of a sum that is rounded to 1. ``python -m
+benchmarks.kernel_accuracy`` asks all elementwise kernels for every number: no other that may be 16 bit loses more than
+8 units on CPUs. AvgPoolGrad and ResizeNearestNeighborGrad add in their own type as well, up to 3 units off on average
+for windows of 16 × 16, and stay as they are.
+
+*Gelus.* ``tf.nn.gelu`` makes five nodes (with an Erf in TensorFlow 2.16, with an Erfc later), or nine where it
+approximates. Left in float32 behind a 16-bit product they cost casts and as many passes over its result; with the
+product's type they cost nothing, and oneDNN's kernel computes them in float32, before it rounds once. They have it
+where the products around them are 16 bit; without oneDNN, or with the remapper off, they round five or nine times
+instead.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from amp_tf.graph.indices import Mask, Node
-from amp_tf.graph.sizes import Shape, Shapes
+from amp_tf.graph.attributes import floats
+from amp_tf.graph.datatypes import Mask, Node, Unit
 from amp_tf.graph.view import Edges, GraphView
-from amp_tf.oplists import costs, fusions
-from amp_tf.oplists.table import BIASES, MATRIX_PRODUCT, SQUEEZING
+from amp_tf.oplists import fusions
+from amp_tf.oplists.kernels import PAIRED
+from amp_tf.oplists.table import (
+    BIASES,
+    COMMUTATIVE,
+    INACCURATE,
+    MATRIX_PRODUCT,
+    SQUEEZING,
+    SUMS_IN_EIGEN,
+    SUMS_IN_ITS_TYPE,
+    UNSIGNED,
+)
+from amp_tf.oplists.targets import CPU_DEVICE, Target
 from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.gelus import find_gelus
-from amp_tf.painting.prices import input_shapes
 from amp_tf.painting.reasons import FORCED, Rule
-from amp_tf.painting.work import filter_shape
 
-_UNMATCHED = "a pooling or normalization and its gradient are slow in two types, and one of them stays in float32"
+_MOST_TERMS = 24  #: more than any Gelu has, counted as often as they are read
+_MOST_BEHIND = 4  #: as many nodes as come after the core of any at most
+_BIASED = frozenset(fusions.GELUS.values())
+_UNMATCHED = "a pooling and its gradient are slow in two types, and one of them stays in float32"
 
 
-def drop_slow_kernels(canvas: Canvas, shapes: Shapes) -> None:
-    """Leaves in float32 what has a 16-bit kernel that never pays."""
+@dataclasses.dataclass(frozen=True)
+class Inexact:
+    """Ops whose 16-bit kernels lose more than a rounding.
+
+    Attributes:
+        ops: the ops.
+        reason: what they lose.
+        when: for which targets.
+    """
+
+    ops: frozenset[str]
+    reason: Rule
+    when: Callable[[Target], bool] = lambda target: True
+
+
+INEXACT = (
+    Inexact(SUMS_IN_ITS_TYPE, Rule.SUMS, lambda target: target.device_type == CPU_DEVICE),
+    # On CPUs the kernel of AvgPool has a sum of float32 where it is oneDNN's: for bfloat16, and on some CPUs alone.
+    Inexact(SUMS_IN_EIGEN, Rule.SUMS, lambda target: target.device_type == CPU_DEVICE and not target.adds_in_float32),
+    Inexact(INACCURATE, Rule.INACCURATE),
+)
+
+
+def take_inexact_off_lists(canvas: Canvas) -> None:
+    """Ops whose 16-bit kernels lose more than a rounding are on no list, and nor is an exponential that loses less.
+
+    That is one of what is never positive: it lies between zero and one, and may be rounded once. It is computed in
+    float32, and what uses it is judged without it. So the gradient of an exact Gelu, the sum of one by the error
+    function and one by the input, may be 16 bit as its products are.
+
+    Difference "inexact-kernel": TensorFlow has ScatterNd among the ops that move values, AvgPool, Elu, Selu and
+    LogSoftmax on its infer list, and all exponentials on its deny list, for the range. In bfloat16 the Elu of -1e-4 is
+    0, and so is the logarithm of a probability of 0.996.
+
+    Example (bfloat16)::
+
+        cells = Const() dtype=int32 value=int32[1, 1]
+        shape = Const() dtype=int32 value=int32[1]*4
+        allow1 = MatMul(x, x)                                  f16
+        sums = ScatterNd(cells, allow1, shape) Tindices=int32  f16 → float32
+        allow2 = MatMul(sums, x)                               f16
+        elu1 = Elu(allow2)                                     f16 → float32
+        allow3 = MatMul(elu1, x)                               f16
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)          f16
+        square = Square(x)
+        negative = Neg(square)
+        bounded = Exp(negative)
+        infer1 = Mul(allow1, bounded)  float32 → f16
+        infer2 = Mul(infer1, x)        float32 → f16
+        allow2 = MatMul(infer2, x)     f16
+    """
+    view, edges = canvas.view, canvas.view.edges
+    for row in INEXACT:
+        if row.when(canvas.target):
+            listed = canvas.on_clear | canvas.on_infer
+            units = [unit for unit in canvas.float32_units(view.nodes_with(row.ops)) if listed[unit]]
+            canvas.on_clear[units] = canvas.on_infer[units] = 0
+            canvas.rule[units] = row.reason
+    unsigned, negative = view.mask_with(UNSIGNED), view.mask_with(("Neg",))
+    negative[edges.dst_node[negative[edges.dst_node] & ~unsigned[edges.src_node]]] = False
+    bounded = view.mask_with(("Exp",))[edges.dst_node] & negative[edges.src_node]
+    canvas.on_deny[edges.dst_unit[bounded]] = 0
+
+
+def kernel_pairs(canvas: Canvas) -> Iterator[list[Unit]]:
+    """The units of gradients of maxima and of their forward ops, whose 16-bit kernels are fast only together."""
     view = canvas.view
-
-    def kernel(node: int) -> Shape | None:
-        return filter_shape(view.ops[node], input_shapes(view, node, shapes), shapes.output_shapes(view.names[node]))
-
-    for row in costs.SLOW_KERNELS:
-        of_op = [node for node, op in enumerate(view.ops) if op == row.op]
-        nodes = [node for node in of_op if row.applies(view.protos[node], kernel(node))]
-        units = [unit for node in nodes for unit in view.units(node) if canvas.allow[unit]]
-        units = [unit for unit in units if canvas.rule[unit] not in FORCED]
-        canvas.unpaint_allow(units, Rule.DOES_NOT_PAY)
-        canvas.weighed.update(dict.fromkeys(units, row.why))
-
-
-def kernel_pairs(canvas: Canvas) -> Iterator[list[int]]:
-    """The units of gradient ops and of their forward ops that are fast only if they have one type."""
-    view = canvas.view
-    edges = _edges_into(view, costs.KERNEL_PAIRS)
-    for source, node, position in edges.rows("src_node", "dst_node", "dst_position"):
-        pair = costs.KERNEL_PAIRS.get(view.ops[node])
-        if pair == (view.ops[source], position):
-            first, second = view.signatures[source].outputs[0], view.signatures[node].outputs[0]
-            yield [view.base[source] + first, view.base[node] + second]
+    for source, node, position in _edges_into(view, PAIRED).rows("src_node", "dst_node", "dst_position"):
+        if PAIRED[view.ops[node]] == (view.ops[source], position):
+            yield [view.base[each] + view.signatures[each].outputs[0] for each in (source, node)]
 
 
 def drop_unmatched_pairs(canvas: Canvas) -> None:
-    """Leaves a forward op or gradient op in float32 where the other of the two stays there.
-
-    Their 16-bit kernels are fast only together.
-    """
+    """Leaves one of a pair of kernels in float32 where the other stays there: mixed, they take fifty times as long."""
     for pair in kernel_pairs(canvas):
         painted = [unit for unit in pair if canvas.allow[unit] and canvas.rule[unit] not in FORCED]
         if len(painted) == 1 and not all(canvas.allow[unit] for unit in pair):
@@ -61,26 +132,18 @@ def drop_unmatched_pairs(canvas: Canvas) -> None:
             canvas.weighed.update(dict.fromkeys(painted, _UNMATCHED))
 
 
-def fused_with_products(canvas: Canvas) -> dict[int, int]:
+def fused_with_products(canvas: Canvas, *, gradients_only: bool = False) -> dict[Unit, Unit]:
     """The painted units of ops that TensorFlow computes together with a painted product, each with one of the product.
 
     They cost nothing of their own, if both have one type.
+
+    Args:
+        canvas: the canvas.
+        gradients_only: only those that are computed with the gradient of a filter.
     """
-    return _painted(canvas, computed_with_products)
-
-
-def fused_with_gradients(canvas: Canvas) -> dict[int, int]:
-    """Those of them that are computed with the gradient of a filter."""
-    return _painted(canvas, lambda view, is_f16: dict(_beside_products(view, is_f16)))
-
-
-def _painted(canvas: Canvas, find: Callable[[GraphView, Mask], Mapping[Node, Node]]) -> dict[int, int]:
-    view = canvas.view
-    is_f16 = np.zeros(view.node_count, np.bool_)
-    is_f16[np.asarray(canvas.node_of, np.int32)[np.flatnonzero(canvas.allow)]] = True
-    pairs = find(view, is_f16)
-    first = {node: next(iter(view.units(node))) for pair in pairs.items() for node in pair if is_f16[node]}
-    return {first[node]: first[product] for node, product in pairs.items() if node in first}
+    view, is_f16 = canvas.view, canvas.nodes_of(canvas.allow)
+    pairs = dict(_beside_products(view, is_f16)) if gradients_only else computed_with_products(view, is_f16)
+    return {view.base[node]: view.base[product] for node, product in pairs.items() if is_f16[node]}
 
 
 def computed_with_products(view: GraphView, is_f16: Mask) -> dict[Node, Node]:
@@ -180,3 +243,82 @@ def _waits(view: GraphView, node: Node) -> bool:
 def _edges_into(view: GraphView, ops: Container[str]) -> Edges:
     """The edges that go to nodes of some ops."""
     return view.edges.at(view.mask_with(ops)[view.edges.dst_node])
+
+
+class Gelu(NamedTuple):
+    """One Gelu.
+
+    Attributes:
+        biased: the node that gives the biased value: a BiasAdd, or a product that adds the bias itself.
+        nodes: those that the Gelu consists of; the last gives its result.
+    """
+
+    biased: Node
+    nodes: Sequence[Node]
+
+
+def find_gelus(view: GraphView) -> Iterator[Gelu]:
+    """The Gelus of biased values where nothing else reads what is biased or what lies within; a gradient reads both.
+
+    Source of the patterns: ``FindMatMulBiasAddAndGelu`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
+    """
+    cores = view.nodes_with(fusions.GELU_CORES)
+    if not cores or _BIASED.isdisjoint(view.ops):
+        return
+    edges = view.edges
+    within = edges.at(view.mask_with(fusions.GELU_PARTS)[edges.dst_node])
+    readings = np.bincount(edges.src_node, minlength=view.node_count).tolist()
+    reads: dict[Node, list[Node]] = {}
+    reader_of: dict[Node, Node] = {}
+    for source, reader in within.rows("src_node", "dst_node"):
+        reads.setdefault(reader, []).append(source)
+        reader_of[source] = reader
+    for end in cores:
+        for _ in range(_MOST_BEHIND):
+            if readings[end] != 1 or end not in reader_of:
+                break
+            end = reader_of[end]
+            if gelu := _gelu(view, reads, end):
+                read = [source for node in gelu.nodes for source in reads[node]]
+                if all(read.count(node) == readings[node] for node in (gelu.biased, *gelu.nodes[:-1])):
+                    yield gelu
+
+
+def _gelu(view: GraphView, reads: Mapping[Node, Sequence[Node]], end: Node) -> Gelu | None:
+    """The Gelu that ends with a node."""
+    biased: list[Node] = []
+    nodes: list[Node] = []
+    terms_left = itertools.repeat(None, _MOST_TERMS)
+
+    def formula(node: Node) -> str:
+        op = view.ops[node]
+        if op in _BIASED:
+            biased.append(node)
+            return "x"
+        if op == "Const":
+            values = floats(view.protos[node])
+            return f"{values[0]:.3g}" if len(values) == 1 else "?"
+        if op not in fusions.GELU_PARTS or next(terms_left, 0) == 0:
+            return "?"
+        terms = [formula(source) for source in reads.get(node, ())]
+        nodes.append(node)
+        return f"{op}({', '.join(sorted(terms) if op in COMMUTATIVE else terms)})"
+
+    op = fusions.GELUS.get(formula(end))
+    is_one = len(set(biased)) == 1
+    return Gelu(biased[0], nodes) if is_one and view.ops[biased[0]] == op else None
+
+
+def find_swishes(view: GraphView) -> list[tuple[Node, Node]]:
+    """The nodes that TensorFlow's remapper will compute as one :data:`fusions.SWISH`: the Sigmoid and the product.
+
+    Source of the pattern: ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
+    """
+    edges = view.edges
+    is_alone = view.mask_with((fusions.SIGMOID,)) & (np.bincount(edges.src_node, minlength=view.node_count) == 1)
+    read = edges.at(is_alone[edges.src_node] & view.mask_with((fusions.GATING,))[edges.dst_node])
+    return [
+        (inner, outer)
+        for inner, outer in read.rows("src_node", "dst_node")
+        if sorted(view.inputs(outer)) == sorted([*view.inputs(inner), (inner, 0)])
+    ]

@@ -3,7 +3,7 @@
 A layer is looked for by its path first. Where there is none of that path, or it is made in another way, it is the one
 layer that is made as the lock says; where several are, the one in the same place among them, if they are as many as
 they were. Where there is none, the layer of that path stays in float32 whatever it computes, or else the layer around
-it. What is not found as it was is told at exit (:attr:`Match.words`).
+it. Entries that no longer match are reported at exit (:attr:`Match.words`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ import dataclasses
 import enum
 from collections.abc import Iterable, Iterator, Sequence
 
-from amp_tf.graph.indices import Node
-from amp_tf.graph.layers import is_gradient, is_within, path_of, scope_of, without_calls
-from amp_tf.graph.names import whole_of
+from amp_tf.graph.datatypes import Node
+from amp_tf.graph.names import is_gradient, is_within, path_of, scope_of, whole_of, without_calls
 from amp_tf.graph.sizes import Shapes, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.lock import Decision, Layer, Lock
 from amp_tf.oplists.fusions import SPLIT_PRODUCTS
-from amp_tf.oplists.table import ADDING, ALLOW, BIASES, CLEAR, CONSTANTS, ROWS, SCALING, VARIABLE_READERS
+from amp_tf.oplists.table import ADDING, BIASES, CLEAR, CONSTANTS, PRODUCTS, ROWS, SCALING, VARIABLE_READERS
 
 _COMPUTING = frozenset(row.op for row in ROWS if row.op_list != CLEAR)
-_PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)
 # TensorFlow's optimizers make one of the other: a sum with a bias, and x / 10 that becomes x * 0.1.
 _ALIASES = {**dict.fromkeys((*ADDING, *BIASES), "sum"), **dict.fromkeys(SCALING, "scale")}
 _TOLD = 10  # decisions in one line
@@ -58,7 +56,7 @@ class Match:
 
     @property
     def words(self) -> str:
-        """What is to be told of it; empty where it is the same."""
+        """What changed, in words; empty where it is the same."""
         return {
             Certainty.SAME: "",
             Certainty.MOVED: f"{self.name} is {self.found} now",
@@ -117,7 +115,7 @@ def surest(matches: Iterable[Match]) -> dict[str, Match]:
 
 
 def describe(matches: Iterable[Match]) -> str:
-    """What is to be told of a lock file's decisions; empty where all were found as they were."""
+    """The entries of a lock file that no longer match, in words; empty for none."""
     words = sorted(match.words for match in matches if match.words)
     more = f"; and {len(words) - _TOLD:,} more" if len(words) > _TOLD else ""
     return "; ".join(words[:_TOLD]) + more
@@ -216,7 +214,7 @@ def _weights(view: GraphView, node: Node, shapes: Shapes | None) -> Iterator[str
     """The shape of what a product multiplies by, if that is a variable or a constant."""
     op = view.ops[node]
     inputs = view.inputs(node)
-    if shapes is None or op not in _PRODUCTS.union(SPLIT_PRODUCTS) or len(inputs) < 2:
+    if shapes is None or op not in PRODUCTS.union(SPLIT_PRODUCTS) or len(inputs) < 2:
         return
     source, port = inputs[1]
     shape = shape_of(shapes, view.names[source], port)

@@ -1,16 +1,20 @@
 """Needs, backwards: what a reader wants of a value that is lost once the value is rounded.
 
-x - y is exact, but where x and y are alike and rounded, it is made of their roundings; a root or a logarithm shows what
-is left of them at full size. So who subtracts, takes a root or a logarithm asks for its operands in float32, and the
-need passes back through what is linear, and through what only moves values, to the products that they come from. There
-it ends: a product is 16 bit, whoever reads it. Where TensorFlow has fused a bias into it, the bias is what was asked
-for, and is split from it (:mod:`amp_tf.rewriting.splitting`).
+Each row of :data:`NEEDS` says who asks, and through what the need passes back to what computed the value. It ends at a
+product: that is 16 bit, whoever reads it. Where TensorFlow has fused a bias into it, the bias is what was asked for,
+and is split from it (:mod:`amp_tf.rewriting.splitting`). And what no product needs at all is a gradient on its way to
+its variable, or a number that somebody reads: nothing is gained there, and much is lost. A gradient divided by its loss
+scale in float16 is infinite above 65,504 and zero below 6e-8 whatever the scale, a loss in bfloat16 has three digits.
 
-A need costs nothing in ordinary models, because it ends at sums and means, in which roundings of either sign cancel,
-because a sum of a value and of a negative one asks nothing (the gradients of a Gelu and of a gate are such), and
-because x - mean(x) asks nothing of x, but that the mean is not rounded: both sides have the rounding of x. What is lost
-there depends on sizes that only a run knows, and is for a comparison to find. Of two sums or means that are subtracted,
-neither is rounded.
+*Differences, roots, logarithms.* x - y is exact, but where x and y are alike and rounded, it is made of their
+roundings; a root or a logarithm shows what is left of them at full size. This costs nothing in ordinary models, because
+the need ends at sums and means, in which roundings of either sign cancel, because a sum of a value and of a negative
+one asks nothing (the gradients of a Gelu and of a gate are such), and because x - mean(x) asks nothing of x, but that
+the mean is not rounded: both sides have the rounding of x. What is lost there depends on sizes that only a run knows,
+and is for a comparison to find. Of two sums or means that are subtracted, neither is rounded.
+
+*Whole numbers, phases, places.* A rounding is relative, and their need is absolute: 1,001 is 1,000 in bfloat16, and of
+the fraction of 1,000.3 nothing is left.
 """
 
 from __future__ import annotations
@@ -19,24 +23,32 @@ import dataclasses
 
 import numpy as np
 
-from amp_tf.graph.constants import of_constants
-from amp_tf.graph.indices import Mask
+from amp_tf.graph import datatypes
+from amp_tf.graph.attributes import of_constants
+from amp_tf.graph.datatypes import Mask
 from amp_tf.oplists.table import (
+    ABSOLUTE,
+    CASTS,
+    COMPARING,
     DECOMPOSING,
+    FOLLOWING,
     FUSED_PRODUCTS,
+    KEEPING,
     LINEAR,
     LOGARITHMS,
     LONG_PRODUCTS,
+    MAXIMA,
+    PLACING,
     ROOTS,
     SCALING,
     SUBTRACTING,
+    SUMS_IN_BFLOAT16,
     TOTALS,
+    UNCHANGED,
 )
 from amp_tf.painting.canvas import Canvas
+from amp_tf.painting.flow import Flow, Values
 from amp_tf.painting.reasons import Rule
-from amp_tf.painting.values import Values
-
-FARTHEST = 64  #: nodes behind a difference among which the mean is looked for that it takes off
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,25 +56,46 @@ class Need:
     """A row of the table.
 
     Attributes:
-        asked_by: the ops that ask it of all that they read.
+        reason: of what stays in float32 for it.
+        asked_by: the ops that ask it of what they read.
+        position: at which input they ask; ``None`` for all.
         through: the ops of the infer list that pass it on to what they read; ``None`` for all. What only moves values
             always does.
     """
 
+    reason: Rule
     asked_by: frozenset[str]
-    through: frozenset[str] | None
+    position: int | None = None
+    through: frozenset[str] | None = None
 
 
+#: What no product uses asks for float32 by that; no op asks.
+RESULTS = Need(Rule.AFTER_PRODUCTS, frozenset())
+#: In the order in which they say why.
 NEEDS = (
-    Need(SUBTRACTING | ROOTS, LINEAR - TOTALS),
-    Need(LOGARITHMS | DECOMPOSING | LONG_PRODUCTS, None),
+    Need(Rule.WHOLE_NUMBERS, ABSOLUTE | CASTS),
+    Need(Rule.WHOLE_NUMBERS, PLACING, position=1),
+    RESULTS,
+    Need(Rule.NEEDED, SUBTRACTING | ROOTS, through=LINEAR - TOTALS),
+    Need(Rule.NEEDED, LOGARITHMS | DECOMPOSING | LONG_PRODUCTS),
 )
 
 
 def keep_needed(canvas: Canvas) -> None:
-    """What somebody subtracts, or takes a root or a logarithm of, is painted deny, back to the product.
+    """What a reader needs exactly, and what no product uses, is painted deny, back to the product.
 
-    Difference "need": TensorFlow converts it where it lies between or follows products.
+    A bias, an activation without arithmetic and what only moves values still have the type of the product before them,
+    so that kernels can be fused; so has a bias gradient (:func:`amp_tf.painting.ties.match_types`). What variables hold
+    is used by products only in the next step, through the variable.
+
+    Difference "need": TensorFlow converts what lies between or follows products, whoever reads it.
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)       f16
+        infer1 = Tanh(allow1)       f16
+        allow2 = MatMul(infer1, x)  f16
+        loss = Mul(allow2, x)       f16 → float32
 
     Example (bfloat16)::
 
@@ -71,23 +104,71 @@ def keep_needed(canvas: Canvas) -> None:
         difference = Sub(bias, given)  f16 → float32
         root = Sqrt(difference)        f16 → float32
         allow2 = MatMul(root, x)       f16
+
+    Example (bfloat16)::
+
+        axis = Const() dtype=int32 value=int32[]*1
+        allow1 = MatMul(x, x)                       f16
+        ids = Relu(x)                               f16 → float32
+        number = Cast(ids) SrcT=float32 DstT=int32
+        both = ConcatV2(allow1, ids, axis) N=2      f16
+        allow2 = MatMul(both, x)                    f16
+
+    Example (bfloat16)::
+
+        axis = Const() dtype=int32 value=int32[]*0
+        allow1 = MatMul(x, x)                                   f16
+        max1 = Max(allow1, axis) keep_dims=true                 f16 → float32
+        kept = OptionalFromValue(max1) Toutput_types=[float32]
+        allow2 = MatMul(max1, x)                                f16
     """
-    flow = canvas.flow
-    values, moving = flow.unmasked, flow.is_open & ~flow.computes
-    found = np.zeros(canvas.view.node_count, np.bool_)
-    causes: dict[int, int] = {}
+    flow, values = canvas.flow, canvas.flow.values
+    moving = flow.is_open & ~flow.computes
+    canvas.keep(_stored_maxima(flow), Rule.COMPARED)
     for need in NEEDS:
-        asking = values.nodes_of(need.asked_by)
-        if need.asked_by >= SUBTRACTING:
-            differences, centred = _differences(values, moving)
-            asking = (asking & ~values.nodes_of(SUBTRACTING)) | differences
-            found |= centred
-        passing = flow.is_open if need.through is None else flow.is_open & (moving | values.nodes_of(need.through))
-        found |= asking | values.upstream(asking, through=passing, causes=causes)
-    found |= _totals_apart(values, moving | (values.nodes_of(LINEAR - TOTALS) & ~flow.users))
-    canvas.keep(found, Rule.NEEDED, causes)
-    fused = flow.products & values.nodes_of(FUSED_PRODUCTS) & values.sources_of(found)
-    canvas.to_split += np.flatnonzero(fused).tolist()
+        causes: dict[int, int] = {}
+        if need is RESULTS:
+            follows = (moving & (values.count_inputs() == 1)) | values.nodes_of(FOLLOWING)
+            fused = values.downstream(flow.products, through=flow.results & follows)
+            found = flow.results & ~fused & ~values.nodes_of(SUMS_IN_BFLOAT16) & flow.is_open
+        else:
+            asking, found = _asking(need, flow.unmasked, moving)
+            passing = flow.is_open if need.through is None else flow.is_open & (moving | values.nodes_of(need.through))
+            found |= flow.unmasked.asked(asking, need.position, passing, causes)
+            if need.asked_by >= SUBTRACTING:
+                found |= _totals_apart(flow.unmasked, moving | (values.nodes_of(LINEAR - TOTALS) & ~flow.users))
+            split = flow.products & values.nodes_of(FUSED_PRODUCTS) & flow.unmasked.sources_of(found)
+            canvas.to_split += np.flatnonzero(split).tolist()
+        canvas.keep(found, need.reason, causes)
+
+
+def _asking(need: Need, values: Values, moving: Mask) -> tuple[Mask, Mask]:
+    """The nodes that ask, and those that stay in float32 whether or not they pass it on."""
+    asking = values.nodes_of(need.asked_by)
+    if need.asked_by >= CASTS:  # to integers
+        view = values.view
+        for node in view.nodes_with(CASTS):
+            result = view.signatures[node].slot_of("DstT")
+            asking[node] = result is not None and view.dtypes[view.base[node] + result] in datatypes.INTEGERS
+    if not need.asked_by >= SUBTRACTING:
+        return asking, asking if need.position is None else np.zeros_like(asking)
+    # Who takes a value from another that may be like it asks; not from a single number. A value and its own mean, or
+    # weighted mean, share their rounding: there the mean alone is needed, with what moves it.
+    single = of_constants(values.view, lambda number: number.size == 1, np.bool_)
+    differences, totals = values.nodes_of(SUBTRACTING), values.nodes_of(TOTALS)
+    means = totals | values.downstream(totals, through=moving)
+    made, scaling = values.behind(moving), values.nodes_of(SCALING)
+    centred, own = np.zeros_like(asking), np.zeros_like(asking)
+    for node in np.flatnonzero(differences & values.readers_of(means)).tolist():
+        ends = set(made[values.sources_at(node)].tolist())
+        for end in ends:
+            terms = set(made[values.sources_at(end)].tolist()) if totals[end] else set()
+            factors = {factor for term in terms if scaling[term] for factor in made[values.sources_at(term)].tolist()}
+            if ends & (terms | factors):
+                centred[node] = own[end] = True
+    asking &= ~(differences & (values.readers_of(single) | centred))
+    own |= values.downstream(own, through=moving)
+    return asking, asking | centred | values.upstream(centred, through=own)
 
 
 def _totals_apart(values: Values, passing: Mask) -> Mask:
@@ -97,34 +178,21 @@ def _totals_apart(values: Values, passing: Mask) -> Mask:
     """
     totals = values.nodes_of(TOTALS)
     near = totals | values.downstream(totals, through=passing)
-    apart = values.nodes_of(SUBTRACTING) & (values.count_readings(near) == 2)
+    readings = np.bincount(values.readers[near[values.sources]], minlength=len(near))
+    apart = values.nodes_of(SUBTRACTING) & (readings == 2)
     return totals & values.sources_of(apart | values.upstream(apart, through=passing))
 
 
-def _differences(values: Values, moving: Mask) -> tuple[Mask, Mask]:
-    """What takes a value from another that may be like it, not from a single number; and what takes off a mean.
+def _stored_maxima(flow: Flow) -> Mask:
+    """Maxima that a loop or a branch keeps for its gradient, with what keeps and moves them and their operands.
 
-    The second are differences of a value and its own sum or mean, weighted or not, with that mean and what moves it.
+    There the gradient, which compares the two, is in another part of the graph, and reads them from a list or an
+    optional; an operand from outside it may read by a way of its own.
     """
-    single = of_constants(values.view, lambda number: number.size == 1, np.bool_)
-    found = values.nodes_of(SUBTRACTING) & ~values.readers_of(single)
-    totals, factors = values.nodes_of(TOTALS), values.nodes_of(SCALING)
-    near = totals | values.downstream(totals, through=moving)
-    centred = np.zeros(values.view.node_count, np.bool_)
-
-    def way_back(node: int) -> list[int]:
-        """A node, and the nodes that only move its value to it, back to the one that computed it."""
-        way = [node]
-        while moving[way[-1]] and len(way) < FARTHEST and len(sources := values.sources_at(way[-1])) == 1:
-            way += sources
-        return way
-
-    for node in np.flatnonzero(found & values.readers_of(near)).tolist():
-        ways = [way_back(source) for source in values.sources_at(node)]
-        origins = {way[-1] for way in ways}
-        for way in ways:
-            terms = {way_back(term)[-1] for term in values.sources_at(way[-1])} if totals[way[-1]] else set()
-            weighted = {way_back(factor)[-1] for term in terms if factors[term] for factor in values.sources_at(term)}
-            if origins & (terms | weighted):
-                centred[[node, *way]] = True
-    return found & ~centred, centred
+    values = flow.values
+    moves, keeping = flow.is_open & values.nodes_of(UNCHANGED), values.nodes_of(KEEPING)
+    kept = keeping | values.upstream(keeping, through=moves)
+    maxima = values.nodes_of(MAXIMA) & values.sources_of(kept)
+    operands = values.sources_of(maxima) | values.upstream(maxima, through=moves)
+    compared = values.upstream(values.nodes_of(COMPARING), through=moves) & values.downstream(operands, through=moves)
+    return maxima | compared | values.downstream(maxima | operands, through=kept)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.indices import Flags, Indices, Mask, Node, Unit
+from amp_tf.graph.datatypes import Flags, Indices, Mask, Node, Unit
 from amp_tf.graph.view import GraphView, compact
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
 from amp_tf.painting.eligibility import Obstacles
@@ -163,7 +163,9 @@ class Painting:
         if rule is Rule.DOES_NOT_PAY and weighed is not None:
             return Reason(rule, detail=str(weighed), balance=weighed if isinstance(weighed, Balance) else None)
         detail = self._obstacles.refused.get(node, "") if rule is Rule.NO_KERNEL else ""
-        return Reason(rule, self._cause(unit), f"with {detail}" if detail else "")
+        cause = self._cause(unit)
+        name = self.view.names[self._node_of(cause)] if cause >= 0 else ""
+        return Reason(rule, name, f"with {detail}" if detail else "")
 
     def trail(self, node: Node) -> list[str]:
         """The names of the nodes along which the decision came, from this one to where it began."""
@@ -171,16 +173,11 @@ class Painting:
 
     def way(self, node: Node) -> list[Node]:
         """The nodes along which the decision came, from this one to where it began."""
-        marks = self._marks
-        nodes = [node]
-        if marks is None:
-            return nodes
-        unit = next((unit for unit in self.view.units(node) if self._is_painted(unit)), -1)
-        seen = set()
-        while unit >= 0 and marks.cause[unit] != NO_CAUSE and unit not in seen and self._cause(unit):
+        nodes, unit, seen = [node], self._painted_unit(node), set[Unit]()
+        while unit >= 0 and unit not in seen and (before := self._cause(unit)) >= 0:
             seen.add(unit)
-            unit = marks.cause[unit]
-            nodes.append(int(marks.node_of[unit]))
+            unit = before
+            nodes.append(self._node_of(unit))
         return nodes
 
     def origin(self, node: Node, known: dict[Unit, Unit]) -> Node:
@@ -190,22 +187,29 @@ class Painting:
             node: one of the graph.
             known: where the ways from units end, as found before; what is found now is added.
         """
-        marks = self._marks
-        unit = -1 if marks is None else next((unit for unit in self.view.units(node) if self._is_painted(unit)), -1)
-        if marks is None or unit < 0:
+        unit = self._painted_unit(node)
+        if unit < 0:
             return node
         passed = []
         while unit not in known:
             passed.append(unit)
             known[unit] = unit  # where it begins, or a circle closes
-            if marks.cause[unit] != NO_CAUSE and self._cause(unit):
-                unit = int(marks.cause[unit])
+            before = self._cause(unit)
+            unit = unit if before < 0 else before
         known.update(dict.fromkeys(passed, known[unit]))
-        return int(marks.node_of[known[unit]])
+        return self._node_of(known[unit])
 
-    def _is_painted(self, unit: Unit) -> bool:
+    def _node_of(self, unit: Unit) -> Node:
+        assert self._marks is not None
+        return int(self._marks.node_of[unit])
+
+    def _painted_unit(self, node: Node) -> Unit:
+        """The first float32 unit of a node that has paint; -1 for none."""
         marks = self._marks
-        return marks is not None and bool(marks.is_float32[unit] and (marks.allow[unit] or marks.deny[unit]))
+        if marks is None:
+            return -1
+        painted = (u for u in self.view.units(node) if marks.is_float32[u] and (marks.allow[u] or marks.deny[u]))
+        return next(painted, -1)
 
     def _rule(self, unit: Unit, node: Node) -> Rule:
         marks = self._marks
@@ -222,28 +226,21 @@ class Painting:
             return Rule.NO_KERNEL
         return Rule.NOTHING_TO_CONVERT if self.why_nothing else Rule.NO_ALLOW_NEIGHBOUR
 
-    def _cause(self, unit: Unit) -> str:
+    def _cause(self, unit: Unit) -> Unit:
+        """The unit that brought a unit's precision about; -1 where its rule needs none."""
         marks = self._marks
         assert marks is not None
         needs_cause = marks.rule[unit] and "{cause}" in Rule(int(marks.rule[unit])).words
-        if not needs_cause or marks.cause[unit] == NO_CAUSE:
-            return ""
-        node = int(marks.node_of[marks.cause[unit]])
-        return self.view.names[node]
+        return int(marks.cause[unit]) if needs_cause else NO_CAUSE
 
 
 def _why_nothing(canvas: Canvas) -> Rule:
     """The commonest reason among the nodes that the allow list would have converted."""
     blocked: dict[Rule, int] = {}
-    for unit in units_of((canvas.on_allow | _flagged(canvas)) & canvas.is_float32):
+    lost = np.isin(canvas.rule, list(IMPOSSIBLE))  # their place on the allow list, because they cannot be 16 bit
+    for unit in units_of((canvas.on_allow | lost) & canvas.is_float32):
         node = canvas.node_of[unit]
         rule: Any = canvas.obstacles.rule_of.get(node) or (canvas.rule[unit] and Rule(int(canvas.rule[unit])))
         if rule and not Rule(rule).converts:
             blocked[Rule(rule)] = blocked.get(Rule(rule), 0) + 1
     return max(blocked, key=lambda rule: blocked[rule]) if blocked else Rule.NOTHING_TO_CONVERT
-
-
-def _flagged(canvas: Canvas) -> Flags:
-    """Units that lost their place on the allow list because they cannot be 16 bit."""
-    flagged: Flags = np.isin(canvas.rule, list(IMPOSSIBLE)).astype(np.uint8)
-    return flagged

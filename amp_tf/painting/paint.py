@@ -17,21 +17,9 @@ from typing import Any
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.targets import Resolution
-from amp_tf.painting import (
-    carriers,
-    contract,
-    economy,
-    exact,
-    extremes,
-    loops,
-    needs,
-    preparing,
-    rules,
-    tensor_lists,
-)
+from amp_tf.painting import kernels, lists, needs, origins, placing, preparing, range, ties
 from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.eligibility import Obstacles
-from amp_tf.painting.folded import NOTHING_FOLDED, Folded
+from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Rule
 
@@ -48,6 +36,7 @@ def paint(
     folded: Folded = NOTHING_FOLDED,
     kernels: frozenset[str] = frozenset(),
     left_out: frozenset[str] = frozenset(),
+    cost_model: Callable[[Canvas], None] | None = None,
 ) -> Painting:
     """Decides the precision of every unit of a graph.
 
@@ -62,6 +51,7 @@ def paint(
         folded: the nodes that have another meaning since normalization was folded.
         kernels: ops that are taken to have 16-bit kernels, whatever TensorFlow has.
         left_out: rows of :data:`RULES` that do not run.
+        cost_model: takes the paint off units that are faster in float32; ``None`` where costs do not count.
 
     Raises:
         GraphError: a loop is broken.
@@ -73,13 +63,35 @@ def paint(
         obstacles = dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **moved})
     canvas = preparing.prepare(view, resolution, obstacles, kernels)
     canvas.is_function, canvas.calls_products = is_function, calls_products
-    canvas.is_loop_body, canvas.shapes, canvas.folded = is_loop_body, shapes, folded
+    canvas.is_loop_body, canvas.shapes, canvas.folded, canvas.cost_model = is_loop_body, shapes, folded, cost_model
     for row in RULES:
         if row.name not in left_out and row.when(resolution):
             row.apply(canvas)
             if row is ALLOW_LIST and not canvas.allow.any():
                 return Painting.of(canvas, nothing_to_convert=True)
     return Painting.of(canvas)
+
+
+def weigh(canvas: Canvas) -> None:
+    """Takes allow paint off units that are cheaper in float32.
+
+    Three kinds stay as they are in the first step. Products whose shapes nobody knows, and all where there are loops of
+    graph nodes; what was folded into a convolution, and that convolution; and the entries and exits of loops: a cast of
+    a value that does not change belongs outside. What TensorFlow computes together with another product is chosen with
+    it. What the user forces stays in any case, and where no op pays, what the user asks for.
+
+    Example (auto)::
+
+        x = Placeholder() shape=[512, 512]
+        allow1 = MatMul(x, x)               f16
+        infer1 = Sigmoid(allow1)            f16 → float32
+        infer2 = Sigmoid(infer1)            f16 → float32
+        allow2 = MatMul(infer2, x)          f16
+        small = Placeholder() shape=[8, 8]
+        allow3 = MatMul(small, small)       f16 → float32
+    """
+    if canvas.cost_model:
+        canvas.cost_model(canvas)
 
 
 def _always(resolution: Resolution) -> bool:
@@ -104,54 +116,49 @@ class Row:
         apply: paints the canvas.
         when: whether it applies to what is converted here.
         difference: the name of the difference from TensorFlow's pass that it makes; empty for what TensorFlow does too.
-        reason: that of the nodes that it keeps in float32 for accuracy's sake; ``None`` if it keeps none.
+        reasons: those of the nodes that it keeps in float32 for accuracy's sake.
     """
 
     name: str
     apply: Callable[[Canvas], None]
     when: Callable[[Resolution], bool] = _always
     difference: str = ""
-    reason: Rule | None = None
+    reasons: tuple[Rule, ...] = ()
 
 
-ALLOW_LIST = Row("1 allow list", rules.paint_allow_list)
+ALLOW_LIST = Row("1 allow list", lists.paint_allow_list)
 
 RULES: tuple[Row, ...] = (
-    Row("narrow sums", exact.take_sums_off_lists, difference="narrow-sum", reason=Rule.SUMS),
-    Row("bounded exponentials", rules.take_bounded_exponentials_off_lists, difference="bounded-exponential"),
-    Row("forced nodes", preparing.place_forced),
-    Row("tensor lists", tensor_lists.find_clusters),
-    ALLOW_LIST,
-    Row("extreme constants", extremes.keep_extremes, _unless_forced, "extreme-constant", reason=Rule.BEYOND_RANGE),
-    Row("stored maxima", exact.keep_stored_maxima, _unless_forced, "lost-maximum", reason=Rule.COMPARED),
-    Row("whole numbers", exact.keep_whole_numbers, _unless_forced, "whole-number", reason=Rule.WHOLE_NUMBERS),
-    Row("results", contract.keep_results, _unless_forced, "after-products", reason=Rule.AFTER_PRODUCTS),
-    Row("running sums", contract.keep_running_sums, _unless_forced, "running-sum", reason=Rule.RUNNING_SUM),
     Row(
-        "squares and quotients",
-        extremes.keep_in_range,
-        _unless_forced,
-        "squares-and-quotients",
-        reason=Rule.LEAVES_RANGE,
+        "kernels",
+        kernels.take_inexact_off_lists,
+        difference="inexact-kernel",
+        reasons=(Rule.SUMS, Rule.INACCURATE),
     ),
-    Row("joined values", contract.keep_joined, _unless_forced, "joined", reason=Rule.JOINED),
-    Row("needs", needs.keep_needed, _unless_forced, "need", reason=Rule.NEEDED),
-    Row("inaccurate kernels", exact.take_inaccurate_off_lists, difference="inaccurate-kernel", reason=Rule.INACCURATE),
-    Row("2 deny list and what uses it", rules.spread_deny),
-    Row("tensor lists after pass 2", tensor_lists.match_clusters),
-    Row("3 between products", rules.paint_between_allow),
-    Row("4 after products", rules.paint_after_allow),
-    Row("5 beside products", rules.spread_allow_through_clear),
-    Row("6 types that cannot be 16 bit", rules.drop_unsupported),
-    Row("tensor lists after pass 6", tensor_lists.match_clusters),
-    Row("7 recurrent edges", loops.match_recurrent_edges),
-    Row("cost model", economy.drop_unprofitable, _where_amp_tf_chooses),
-    Row("lone narrow sums", exact.drop_narrow_sums, difference="narrow-sum", reason=Rule.SUMS),
-    Row("carried values", carriers.leave_carried_values, difference="carried-value", reason=Rule.CARRIED),
-    Row("picked values", carriers.leave_picked_values, difference="picked-value"),
-    Row("maxima", exact.match_maxima, difference="lost-maximum", reason=Rule.COMPARED),
-    Row("loop entries", loops.match_entries, difference="loop-entry"),
-    Row("fused products", rules.match_fused_types),
-    Row("8 existing casts to float32", rules.retarget_casts),
-    Row("existing casts to 16 bit", rules.absorb_casts, _where_amp_tf_chooses),
+    Row("forced nodes", preparing.place_forced),
+    Row("tensor lists", ties.find_clusters),
+    ALLOW_LIST,
+    Row("range", range.keep_in_range, _unless_forced, "range", (Rule.BEYOND_RANGE, Rule.LEAVES_RANGE)),
+    Row(
+        "needs",
+        needs.keep_needed,
+        _unless_forced,
+        "need",
+        (Rule.COMPARED, *(need.reason for need in needs.NEEDS)),
+    ),
+    Row("origins", origins.keep_origins, _unless_forced, "origin", (Rule.RUNNING_SUM, Rule.JOINED)),
+    Row("2 deny list and what uses it", lists.spread_deny),
+    Row("tensor lists after pass 2", ties.match_clusters),
+    Row("3 between products", lists.paint_between_allow),
+    Row("4 after products", lists.paint_after_allow),
+    Row("5 beside products", lists.spread_allow_through_clear),
+    Row("6 types that cannot be 16 bit", lists.drop_unsupported),
+    Row("tensor lists after pass 6", ties.match_clusters),
+    Row("7 recurrent edges", ties.match_recurrent_edges),
+    Row("cost model", weigh, _where_amp_tf_chooses),
+    Row("carried values", placing.leave_carried_values, difference="carried-value", reasons=(Rule.CARRIED,)),
+    Row("picked values", placing.leave_picked_values, difference="picked-value"),
+    Row("ties", ties.match_types, difference="tied-types", reasons=(Rule.COMPARED, Rule.SUMS)),
+    Row("8 existing casts to float32", lists.retarget_casts),
+    Row("existing casts to 16 bit", placing.absorb_casts, _where_amp_tf_chooses),
 )

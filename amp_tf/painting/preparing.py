@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.indices import Flags, Mask
+from amp_tf.graph.datatypes import Flags, Mask
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.outer_products import JUDGED_AS, sums_nothing
-from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, SUCCESSOR_OPS
+from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, JUDGED_AS, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting import eligibility
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
@@ -92,10 +91,18 @@ def _units_that_may_change(view: GraphView, ops: frozenset[str]) -> npt.NDArray[
 def _judge_outer_products(view: GraphView, list_of: Mapping[str, str], node_codes: Flags) -> None:
     """Takes what is on the allow list as a product, but sums nothing, for what it is: a multiplication.
 
+    Rotary and sinusoidal embeddings write position times frequency as an Einsum, "bi,j->bij". The hardware is no faster
+    in 16 bit at what sums nothing, and the sine of such an angle means nothing once the position is rounded: of
+    integers, bfloat16 holds all up to 256, float16 up to 2,048. A MatMul with an inner dimension of 1 would be the
+    same, but XLA's functions carry no shapes.
+
     Difference "outer-product": TensorFlow looks at no equations.
     """
     for node in view.nodes_with(JUDGED_AS):
-        if node_codes[node] == _CODES[ALLOW] and sums_nothing(view.protos[node]):
+        equation = view.protos[node].attr.get("equation")  # a look-up by index would add what a broken graph lacks
+        inputs, arrow, result = (equation.s if equation else b"").replace(b" ", b"").partition(b"->")
+        sums_nothing = arrow and set(inputs.replace(b",", b"")) <= set(result)  # an ellipsis counts as one label
+        if node_codes[node] == _CODES[ALLOW] and sums_nothing:
             node_codes[node] = _CODES.get(list_of.get(JUDGED_AS[view.ops[node]], ""), 0)
 
 

@@ -110,7 +110,7 @@ _WORDS = {
     Rule.LOOP_DENIED: "the other end of its loop stays in float32",
     Rule.NO_TARGET: "no device of this machine is converted",
     Rule.NOTHING_TO_CONVERT: "the graph has no node that the allow list converts",
-    Rule.DOES_NOT_PAY: "16 bit does not pay for it",
+    Rule.DOES_NOT_PAY: "it would not be faster in 16 bit",
     Rule.SCALES_FILTER: "it normalizes: amp_tf moved it from the result of a convolution to its filter",
     Rule.BEYOND_RANGE: "it uses a constant that 16 bit would make infinite, zero or one, by {cause}",
     Rule.SUMS: "it adds up many values, and its 16-bit kernel would round after each",

@@ -1,12 +1,63 @@
-"""How many floating-point operations a product takes, from the shapes of its tensors."""
+"""How much work a graph is: the floating-point operations of its products, and how often each node runs.
+
+A loop iterates while its LoopCond holds, which mostly asks whether a counter, changed by one in each iteration, is on
+one side of a fixed bound. One of the counter's start and the bound is the number of iterations: a constant, such as the
+time steps of a recurrent layer, or what another loop has counted to. So the gradient of a loop iterates as often as the
+loop itself. A loop that something else may end earlier is expected to iterate no more often than is typical.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from amp_tf.graph.sizes import NOMINAL_BATCH, Shape, element_count
-from amp_tf.oplists.costs import BATCHED, CONVOLUTIONS, DEPTHWISE
+from amp_tf.graph.algorithms import data_links, readers_of
+from amp_tf.graph.attributes import whole_number
+from amp_tf.graph.datatypes import Node
+from amp_tf.graph.sizes import NOMINAL_BATCH, Shape, Shapes, element_count, shape_of
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists.cost_tables import BATCHED, CONVOLUTIONS, DEPTHWISE
+from amp_tf.oplists.table import (
+    BOUNDED,
+    CONJUNCTIONS,
+    CONSTANTS,
+    HANDING_ON,
+    LOOP_CONDITIONS,
+    LOOP_ENTRIES,
+    LOOP_EXITS,
+    LOOP_MERGES,
+)
+
+TYPICAL = 10.0  #: iterations of a loop that does not tell; most have several
+_MOST_LOOPS = 8  # in each other; in a broken graph there is no end to them
+
+Path = tuple[bytes, ...]  #: the loops that a node runs in, from the outermost on, by their frames' names
+
+
+def input_shapes(view: GraphView, node: Node, shapes: Shapes) -> list[Shape | None]:
+    """The shapes of a node's data inputs, in order."""
+    return [shape_of(shapes, view.names[source], port) for source, port in view.inputs(node)]
+
+
+def filter_shape(view: GraphView, node: Node, shapes: Shapes) -> Shape | None:
+    """The shape of a convolution's filter: taps, channels in, channels out (of a depthwise one: for each).
+
+    ``None`` for other ops and where nobody knows it.
+    """
+    if view.ops[node] not in CONVOLUTIONS:
+        return None
+    place, _ = CONVOLUTIONS[view.ops[node]]
+    return _at(place, input_shapes(view, node, shapes), shapes.output_shapes(view.names[node]))
+
+
+def operations_of(view: GraphView, node: Node, shapes: Shapes) -> float | None:
+    """The floating-point operations of one run of a product, ``None`` where the shapes that tell are not known."""
+    equation = view.protos[node].attr.get("equation") if view.ops[node] == "Einsum" else None
+    labels = equation.s.decode(errors="replace") if equation else ""
+    outputs = shapes.output_shapes(view.names[node])
+    return count_operations(view.ops[node], input_shapes(view, node, shapes), outputs, labels)
 
 
 def count_operations(
@@ -23,10 +74,21 @@ def count_operations(
         ``None`` where the shapes that it takes are not known.
     """
     if op in CONVOLUTIONS:
-        return _count_convolution(op, inputs, outputs)
+        kernel, values = (_at(place, inputs, outputs) for place in CONVOLUTIONS[op])
+        if kernel is None or values is None or len(kernel) < 3 or any(size < 0 for size in kernel):
+            return None
+        taps = math.prod(kernel[:-2] if op in DEPTHWISE else kernel[:-1])
+        count = element_count(values)
+        return None if count is None else 2.0 * count * taps
     if equation and "." not in equation:
         return _count_einsum(equation, inputs)
-    return _count_product(op, inputs, outputs)
+    if len(inputs) < 2 or not outputs or outputs[0] is None:
+        return None
+    if op in BATCHED:
+        return _count_batched(inputs[0], inputs[1], outputs[0])
+    # m·k, k·n and m·n elements make m·k·n multiplications: the root of the product of the three.
+    counts = [element_count(shape) for shape in (inputs[0], inputs[1], outputs[0])]
+    return None if None in counts else 2.0 * math.sqrt(math.prod(count or 0 for count in counts))
 
 
 def _count_einsum(equation: str, inputs: Sequence[Shape | None]) -> float | None:
@@ -42,18 +104,6 @@ def _count_einsum(equation: str, inputs: Sequence[Shape | None]) -> float | None
     return 2.0 * math.prod(size_of.get(label, NOMINAL_BATCH) for label in {*"".join(terms)})
 
 
-def _count_product(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> float | None:
-    """m·k, k·n and m·n elements make m·k·n multiplications: the root of the product of the three."""
-    if len(inputs) < 2 or not outputs or outputs[0] is None:
-        return None
-    if op in BATCHED:
-        return _count_batched(inputs[0], inputs[1], outputs[0])
-    counts = [element_count(shape) for shape in (inputs[0], inputs[1], outputs[0])]
-    if None in counts:
-        return None
-    return 2.0 * math.sqrt(math.prod(count or 0 for count in counts))
-
-
 def _count_batched(first: Shape | None, second: Shape | None, result: Shape) -> float | None:
     """Each element of the result sums over the inner dimension, of which a matrix tells that has the others' size.
 
@@ -67,21 +117,121 @@ def _count_batched(first: Shape | None, second: Shape | None, result: Shape) -> 
     return None
 
 
-def _count_convolution(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> float | None:
-    kernel, values = filter_shape(op, inputs, outputs), _at(CONVOLUTIONS[op][1], inputs, outputs)
-    if kernel is None or values is None or len(kernel) < 3 or any(size < 0 for size in kernel):
-        return None
-    taps = math.prod(kernel[:-2] if op in DEPTHWISE else kernel[:-1])
-    count = element_count(values)
-    return None if count is None else 2.0 * count * taps
-
-
-def filter_shape(op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> Shape | None:
-    """The shape of a convolution's filter: taps, channels in, channels out (of a depthwise one: for each)."""
-    return _at(CONVOLUTIONS[op][0], inputs, outputs)
-
-
 def _at(place: tuple[bool, int], inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> Shape | None:
     is_input, number = place
     shapes = inputs if is_input else outputs
     return shapes[number] if number < len(shapes) else None
+
+
+class Runs(NamedTuple):
+    """How many times each node, and each node's readers, are expected to run while the graph runs once."""
+
+    of_nodes: Sequence[float]
+    of_readers: Sequence[float]
+
+
+def count_runs(view: GraphView) -> Runs:
+    """How often each node is expected to run: more often in a loop of graph nodes, once elsewhere."""
+    if "Enter" not in view.ops:
+        once = [1.0] * view.node_count
+        return Runs(once, once)
+    paths: list[Path] = [()] * view.node_count
+
+    def behind(node: Node) -> Path:
+        """The loops in which a node's readers run."""
+        if view.ops[node] in LOOP_ENTRIES:
+            return (*paths[node], view.protos[node].attr["frame_name"].s)
+        return paths[node][:-1] if view.ops[node] in LOOP_EXITS else paths[node]
+
+    readers = readers_of(view.node_count, data_links(view))
+    ready = view.nodes_with(LOOP_ENTRIES)
+    while ready:
+        node = ready.pop()
+        after = behind(node)
+        for reader in readers[node]:
+            if len(paths[reader]) < len(after) <= _MOST_LOOPS:
+                paths[reader] = after
+                ready.append(reader)
+    trip_counts = _TripCounts(view, paths).all()
+
+    @functools.cache
+    def runs(path: Path) -> float:
+        return math.prod(trip_counts.get(name, TYPICAL) for name in path)
+
+    return Runs([runs(path) for path in paths], [runs(behind(node)) for node in range(view.node_count)])
+
+
+class _TripCounts:
+    """How often loops iterate each time that they are entered, as far as the graph tells."""
+
+    def __init__(self, view: GraphView, paths: Sequence[Path]) -> None:
+        self._view = view
+        self._paths = paths
+        self._condition_of = {paths[node][-1]: node for node in view.nodes_with(LOOP_CONDITIONS) if paths[node]}
+        self._found: dict[tuple[Callable[[Node], float | None], Node], float | None] = {}
+
+    def all(self) -> Mapping[bytes, float]:
+        """The counts by the names of the loops' frames; unknown ones are left out."""
+        counts = {name: self._once(self._while_true, node) for name, node in self._condition_of.items()}
+        return {name: count for name, count in counts.items() if count is not None}
+
+    def _once(self, find: Callable[[Node], float | None], node: Node) -> float | None:
+        """What is found of a node, or of the one whose value it passes through."""
+        node = self._origin(node)
+        if (find, node) not in self._found:
+            self._found[find, node] = None  # what is being looked for: in a broken graph it may lead back to itself
+            self._found[find, node] = find(node)
+        return self._found[find, node]
+
+    def _while_true(self, node: Node) -> float | None:
+        """How often a loop iterates that goes on while this holds; ``None`` if unknown."""
+        op, sources = self._view.ops[node], self._sources(node)
+        if op in CONJUNCTIONS or op in LOOP_CONDITIONS:
+            counts = [self._once(self._while_true, source) for source in sources]
+            known = [count for count in counts if count is not None]
+            return min(known if len(known) == len(counts) else [*known, TYPICAL]) if known else None
+        if op not in BOUNDED or len(sources) < 2:
+            return None
+        ends = [self._origin(source) for source in sources]
+        if not self._counts(ends[0]):
+            ends.reverse()
+        counter, bound = ends
+        if not self._counts(counter) or (limit := self._once(self._value, bound)) is None:
+            return None
+        start = self._entry_value(counter)
+        return None if start is None else float(max(1, abs(limit - start) + BOUNDED[op]))
+
+    def _value(self, node: Node) -> float | None:
+        """The number that a node gives, ``None`` if unknown; of another loop's counter, that loop's trip count."""
+        if self._view.ops[node] in CONSTANTS:
+            return whole_number(self._view.protos[node])
+        if self._view.ops[node] not in LOOP_MERGES:
+            return None
+        if self._counts(node):
+            condition = self._condition_of.get(self._paths[node][-1]) if self._paths[node] else None
+            return None if condition is None else self._once(self._while_true, condition)
+        return self._entry_value(node)
+
+    def _counts(self, node: Node) -> bool:
+        """Whether this merges the values of a loop's iterations, and they are not all the one that it was given."""
+        if self._view.ops[node] not in LOOP_MERGES:
+            return False
+        back = [source for source in self._sources(node) if self._view.ops[source] not in LOOP_ENTRIES]
+        return any(self._origin(end) != node for source in back for end in self._sources(source))
+
+    def _entry_value(self, merge: Node) -> float | None:
+        """The number that a loop began with."""
+        entries = [source for source in self._sources(merge) if self._view.ops[source] in LOOP_ENTRIES]
+        return self._once(self._value, entries[0]) if entries else None
+
+    def _origin(self, node: Node) -> Node:
+        """The node whose value this one passes through unchanged, or itself."""
+        seen = {node}
+        while self._view.ops[node] in HANDING_ON and (sources := self._sources(node)) and sources[0] not in seen:
+            node = sources[0]
+            seen.add(node)
+        return node
+
+    def _sources(self, node: Node) -> list[Node]:
+        """Where the data inputs of a node come from."""
+        return [source for source, _ in self._view.inputs(node)]

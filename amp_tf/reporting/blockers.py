@@ -14,23 +14,19 @@ import time
 from collections.abc import Iterable, Sequence
 
 from amp_tf.config import variable_of
-from amp_tf.graph.layers import matches
-from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, ROWS
+from amp_tf.graph.names import layer_of, matches
+from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, PRODUCTS, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.painting.changes import NO_CHANGE, Change
 from amp_tf.painting.paint import RULES
 from amp_tf.painting.reasons import Rule
-from amp_tf.reporting.figures import PRODUCTS
-from amp_tf.reporting.graph_figures import GraphFigures
-from amp_tf.reporting.layers import layer_of
+from amp_tf.reporting.document_types import KINDS
+from amp_tf.reporting.figures import GraphFigures
 
 MOST = 12  #: roots that are tried
 TOGETHER = 3  #: how many of the best are tried together
 
-DENY, NO_LIST, KERNEL, NAME, LOCK = "deny list", "no list", "no kernel", "name rule", "lock file"
-SCOPE, DEVICE, FETCHED = "scope", "device", "fed or fetched"
-COST, SHAPE, ACCURACY, STRUCTURE = "not faster", "unknown shape", "accuracy", "structure"
-KINDS = (DENY, NO_LIST, KERNEL, NAME, LOCK, SCOPE, DEVICE, FETCHED, COST, SHAPE, ACCURACY, STRUCTURE)
+DENY, NO_LIST, KERNEL, NAME, LOCK, SCOPE, DEVICE, FETCHED, COST, SHAPE, ACCURACY, STRUCTURE = KINDS
 
 _KIND_OF = {
     Rule.DENY_LIST: DENY,
@@ -73,8 +69,11 @@ class Root:
         if self.kind in (DENY, NO_LIST):
             danger = f", but it {_DANGER_OF[self.what]}" if self.what in _DANGER_OF else ""
             return f"{variable_of(f'{_home(self.what)}_add')}={shlex.quote(self.what)}{danger}"
+        no_kernel = f"TensorFlow has no 16-bit kernel of {self.what} on this device"
+        if self.what in FUSED_PRODUCTS:
+            no_kernel = f"TensorFlow fused products with what follows, and {self.what} has no 16-bit kernel on this CPU"
         return {
-            KERNEL: _why_no_kernel(self.what),
+            KERNEL: f"none here: {no_kernel}",
             LOCK: f"take {self.what or 'it'} out of the lock file ({variable_of('lock')})",
             NAME: f"drop {' and '.join(map(repr, self.rules))} from {variable_of('keep_float32')}",
             SCOPE: f'take {self.what or "it"} out of amp_tf.scope("float32") in the model',
@@ -155,8 +154,18 @@ def find_blockers(
         two or the time is up.
     """
     clock = _Clock(seconds)
-    roots = _find_roots(graphs)
-    named = sorted((_describe(root, places, graphs) for root, places in roots.items()), key=lambda b: -b.operations)
+    roots: dict[Root, Places] = {}
+    for number, graph in enumerate(graphs):
+        for node in range(graph.view.node_count):
+            if not graph.is_f16[node] and (root := _root_of(graph, node)) is not None:
+                roots.setdefault(root, {}).setdefault(number, []).append(node)
+    named = []
+    for root, places in roots.items():
+        if work := _work(root, places, graphs):
+            _, number, node = max(work)
+            name = graphs[number].view.names[node]
+            named.append(Blocker(root, len(work), sum(entry[0] for entry in work), name))
+    named.sort(key=lambda b: -b.operations)
     tried = [blocker for blocker in named if blocker.root.kind != STRUCTURE][:MOST]
     blockers = []
     for blocker in named:
@@ -199,15 +208,6 @@ def _gain(graphs: Sequence[GraphFigures], removed: Sequence[tuple[Root, Places]]
     return operations, products, nodes
 
 
-def _find_roots(graphs: Sequence[GraphFigures]) -> dict[Root, Places]:
-    roots: dict[Root, Places] = {}
-    for number, graph in enumerate(graphs):
-        for node in range(graph.view.node_count):
-            if not graph.is_f16[node] and (root := _root_of(graph, node)) is not None:
-                roots.setdefault(root, {}).setdefault(number, []).append(node)
-    return {root: places for root, places in roots.items() if root.kind == SHAPE or _work(root, places, graphs)}
-
-
 def _work(root: Root, places: Places, graphs: Sequence[GraphFigures]) -> list[tuple[float, int, int]]:
     """The computing nodes that name a root, as (operations, graph, node); for a shape, those of unknown size too."""
     return [
@@ -224,7 +224,7 @@ def _root_of(graph: GraphFigures, node: int) -> Root | None:
         return None
     origin = graph.report.painting.origin(node, graph.origins) if graph.reasons[node].cause else node
     rule = graph.reasons[origin].rule
-    if rows := tuple(row.name for row in RULES if row.reason is rule):
+    if rows := tuple(row.name for row in RULES if rule in row.reasons):
         return Root(ACCURACY, rows[0], rows, rule.words.partition(", by {cause}")[0])
     kind = _KIND_OF.get(rule, STRUCTURE)
     name, op = graph.view.names[origin], graph.view.ops[origin]
@@ -240,18 +240,6 @@ def _root_of(graph: GraphFigures, node: int) -> Root | None:
         STRUCTURE: rule.words.replace("{cause}", "it"),
     }
     return Root(kind, what.get(kind, ""))
-
-
-def _describe(root: Root, places: Places, graphs: Sequence[GraphFigures]) -> Blocker:
-    work = _work(root, places, graphs)
-    _, number, node = max(work)
-    return Blocker(root, len(work), sum(entry[0] for entry in work), graphs[number].view.names[node])
-
-
-def _why_no_kernel(op: str) -> str:
-    if op in FUSED_PRODUCTS:
-        return f"none here: TensorFlow fused products with what follows, and {op} has no 16-bit kernel on this CPU"
-    return f"none here: TensorFlow has no 16-bit kernel of {op} on this device"
 
 
 def _home(op: str) -> str:

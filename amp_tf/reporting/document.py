@@ -10,26 +10,23 @@ import collections
 import dataclasses
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from amp_tf.graph.layers import path_of
+from amp_tf.graph.names import layer_of, path_of
 from amp_tf.lock import Layer
 from amp_tf.precision import Precision
 from amp_tf.reporting import document_types as types
 from amp_tf.reporting import figures
-from amp_tf.reporting.basis import InsertedCast
-from amp_tf.reporting.blockers import Blocker, Together, find_blockers
-from amp_tf.reporting.facts import ProcessFacts
-from amp_tf.reporting.graph_figures import GraphFigures
-from amp_tf.reporting.layers import layer_of
+from amp_tf.reporting.blockers import Blocker, find_blockers
+from amp_tf.reporting.document_types import ProcessFacts
+from amp_tf.reporting.figures import GraphFigures, InsertedCast
 from amp_tf.reporting.text import why_no_node
 
 if TYPE_CHECKING:
-    from amp_tf.reporting.schema import RewriteReport
-    from amp_tf.reporting.weights import StoredVariable
+    from amp_tf.reporting.schema import RewriteReport, StoredVariable
 
 _NS_PER_MS = 1e6
 _UNREMARKABLE: dict[Literal["operations", "bytes", "runs"], float] = {"operations": 0.0, "bytes": 0.0, "runs": 1.0}
@@ -68,7 +65,8 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
         "figures": figures_found,
         "ops": ops,
         "blockers": [_blocker_row(blocker) for blocker in blockers],
-        "together": _together_row(together),
+        "together": together
+        and {"roots": [{"kind": r.kind, "what": r.what} for r in together.roots], "gain": together.gain},
         "graphs": rows,
         **({} if report.weights is None else {"weights": [_weight(each) for each in report.weights.variables]}),
     }
@@ -94,10 +92,15 @@ def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
             sums[f"{name}_float32"] += float(work[mask][~graph.is_narrow[mask]].sum())
         sums["own"] += float(work[found.is_product & found.is_own].sum())
         sums["products_unknown"] += int(np.isnan(found.operations[found.is_product]).sum())
-        for name, taken in _times(graph).items():
-            times[name] += taken
+        before, now = figures.times_before_and_now(graph.basis, found, graph.is_f16)  # of one run, in ns
+        casts = sum(taken for cast in graph.basis.casts if (taken := _cast_time(graph, cast)) is not None)
+        times["float32"] += float(before.sum())
+        times["now"] += float(now.sum()) + casts
+        times["casts"] += casts
     has_costs = times["float32"] > 0 and all(map(_has_costs, graphs))
     products = sums["products_f16"] + sums["products_float32"]
+    # The peak is that of the graph that takes the most in float32.
+    peak_before, peak_now = max((graph.basis.peaks for graph in graphs if graph.basis.peaks), default=(0.0, 0.0))
     return {
         "graphs": len(graphs),
         "products_share_f16": sums["products_f16"] / products if products else None,
@@ -112,21 +115,8 @@ def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
             "now": times["now"] / _NS_PER_MS,
             "casts": times["casts"] / _NS_PER_MS,
         },
-        "estimated_peak": _peak(graphs),
+        "estimated_peak": {"float32": peak_before, "now": peak_now} if peak_before else None,
     }
-
-
-def _peak(graphs: Sequence[GraphFigures]) -> types.Peak | None:
-    """Of the graph that takes the most in float32."""
-    before, now = max((graph.basis.peaks for graph in graphs if graph.basis.peaks), default=(0.0, 0.0))
-    return {"float32": before, "now": now} if before else None
-
-
-def _times(graph: GraphFigures) -> dict[str, float]:
-    """The times of one run, in ns: all in float32, as it is now, and of the casts alone."""
-    before, now = figures.times_before_and_now(graph.basis, graph.figures, graph.is_f16)
-    casts = sum(found for cast in graph.basis.casts if (found := _cast_time(graph, cast)) is not None)
-    return {"float32": float(before.sum()), "now": float(now.sum()) + casts, "casts": casts}
 
 
 def _has_costs(graph: GraphFigures) -> bool:
@@ -142,7 +132,6 @@ def _cast_time(graph: GraphFigures, cast: InsertedCast) -> float | None:
 
 
 def _ops(graphs: Iterable[GraphFigures]) -> list[types.OpRow]:
-    """Nodes and operations of each op, by precision."""
     counts: dict[str, tuple[types.Counts, types.Counts]] = {}
     for graph in graphs:
         has_basis = graph.report.basis is not None
@@ -154,11 +143,11 @@ def _ops(graphs: Iterable[GraphFigures]) -> list[types.OpRow]:
             nodes[kind] += 1
             work_of_op[kind] += operations
     rows: list[types.OpRow] = [{"op": op, "nodes": nodes, "operations": work} for op, (nodes, work) in counts.items()]
-    return sorted(rows, key=lambda row: (-_total(row["operations"]), -_total(row["nodes"])))
 
+    def total(counts: types.Counts) -> float:
+        return counts["f16"] + counts["float32"]
 
-def _total(counts: types.Counts) -> float:
-    return counts["f16"] + counts["float32"]
+    return sorted(rows, key=lambda row: (-total(row["operations"]), -total(row["nodes"])))
 
 
 def _blocker_row(blocker: Blocker) -> types.BlockerRow:
@@ -175,12 +164,6 @@ def _blocker_row(blocker: Blocker) -> types.BlockerRow:
     }
 
 
-def _together_row(together: Together | None) -> types.Together | None:
-    if together is None:
-        return None
-    return {"roots": [{"kind": root.kind, "what": root.what} for root in together.roots], "gain": together.gain}
-
-
 def _graph(graph: GraphFigures) -> types.GraphRow:
     report = graph.report
     return {
@@ -194,7 +177,7 @@ def _graph(graph: GraphFigures) -> types.GraphRow:
         "hoisted": report.basis.hoisted if report.basis else None,
         "why_nothing": why_no_node(report.why_nothing) if report.why_nothing else None,
         "layers": list(map(_layer, report.painting.locked.layers)),
-        "nodes": list(map(_Row(graph).of, range(graph.view.node_count))),
+        "nodes": list(_nodes(graph)),
         "inserted_casts": [_cast(graph, cast) for cast in report.basis.casts] if report.basis else [],
     }
 
@@ -210,27 +193,19 @@ def _layer(layer: Layer) -> types.LayerRow:
     }
 
 
-class _Row:
-    """Makes the rows of a graph's nodes."""
-
-    def __init__(self, graph: GraphFigures) -> None:
-        self._graph = graph
-        self._precision = (graph.report.precision or Precision.FLOAT32).value
-        self._is_f16 = graph.is_f16.tolist()
-        self._figures: Mapping[str, list[float]] = {}
-        if graph.report.basis is not None:
-            found = graph.figures
-            moved = found.bytes(graph.is_f16)
-            columns = {"operations": found.operations, "bytes": moved, "runs": found.runs}
-            self._figures = {name: column.tolist() for name, column in columns.items()}
-
-    def of(self, node: int) -> types.FullNodeRow:
-        """The row of a node."""
-        view, reason = self._graph.view, self._graph.reasons[node]
+def _nodes(graph: GraphFigures) -> Iterator[types.FullNodeRow]:
+    view, is_f16 = graph.view, graph.is_f16.tolist()
+    precision = (graph.report.precision or Precision.FLOAT32).value
+    columns: dict[str, list[float]] = {}
+    if graph.report.basis is not None:
+        found = graph.figures
+        arrays = {"operations": found.operations, "bytes": found.bytes(graph.is_f16), "runs": found.runs}
+        columns = {name: array.tolist() for name, array in arrays.items()}
+    for node, reason in enumerate(graph.reasons):
         row: types.FullNodeRow = {
             "name": view.names[node],
             "op": view.ops[node],
-            "precision": self._precision if self._is_f16[node] else Precision.FLOAT32.value,
+            "precision": precision if is_f16[node] else Precision.FLOAT32.value,
             "rule": reason.rule.name,
             "reason": str(reason),
         }
@@ -240,20 +215,15 @@ class _Row:
             row["layer"] = layer
         if view.devices[node]:
             row["device"] = view.devices[node]
-        if self._figures:
-            self._add_figures(row, node)
-        return row
-
-    def _add_figures(self, row: types.FullNodeRow, node: int) -> None:
-        shapes = self._graph.basis.shapes.output_shapes(row["name"])
-        if shapes:
+        if columns and (shapes := graph.basis.shapes.output_shapes(row["name"])):
             row["shapes"] = [None if shape is None else list(shape) for shape in shapes]
-        for name, unremarkable in _UNREMARKABLE.items():
-            value = self._figures[name][node]
+        for name, unremarkable in _UNREMARKABLE.items() if columns else ():
+            value = columns[name][node]
             if math.isnan(value):
                 row[name] = None
             elif value != unremarkable:
                 row[name] = value
+        yield row
 
 
 def _cast(graph: GraphFigures, cast: InsertedCast) -> types.CastRow:

@@ -5,15 +5,59 @@ In an annotation, a text describes the field, a tuple lists its valid values, an
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
-from amp_tf.reporting.blockers import KINDS
-from amp_tf.reporting.facts import Curve
-
+#: What keeps work in float32: the kinds of :mod:`amp_tf.reporting.blockers`.
+KINDS = (
+    *("deny list", "no list", "no kernel", "name rule", "lock file", "scope", "device", "fed or fetched"),
+    *("not faster", "unknown shape", "accuracy", "structure"),
+)
 KIND = "amp_tf.report"
 SCHEMA_VERSION = 1
 F16 = Annotated[str, ("float16", "bfloat16")]
 AnyPrecision = Annotated[str, ("float32", "float16", "bfloat16")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A loss scale over time.
+
+    Attributes:
+        label: of the model or optimizer.
+        scale, steps, skipped: at the end.
+        points: (step, scale, skipped steps so far), in order.
+    """
+
+    label: str
+    scale: float
+    steps: int
+    skipped: int
+    points: Sequence[tuple[int, float, int]] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessFacts:
+    """What a report says of the process it was made in.
+
+    Attributes:
+        process: program, process number, host, seconds since amp_tf began, versions.
+        totals: graphs by the way they came, nodes, nodes converted, casts: those included whose graphs are not kept.
+        settings: each setting in force: field, value, and where it came from.
+        devices: the type of each device, and what else is known of it.
+        hooks: those that failed, rewrites that failed, and why amp_tf is off.
+        loss_scales: one curve for each scaler.
+        steps: what steps of each kind took, as the program ran them.
+    """
+
+    process: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    totals: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Sequence[Mapping[str, Any]] = ()
+    devices: Sequence[Mapping[str, Any]] = ()
+    hooks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    loss_scales: Sequence[Curve] = ()
+    steps: Sequence[Mapping[str, Any]] = ()
 
 
 class Process(TypedDict, total=False):
@@ -263,7 +307,6 @@ class Document(_Always, total=False):
     """A report as plain data."""
 
     steps: Annotated[
-        list[Steps],
-        "what the program's own steps took, that which took longest first; absent in older reports",
+        list[Steps], "what the program's own steps took, that which took longest first; absent in older reports"
     ]
     weights: Annotated[list[WeightRow], "of a SavedModel with 16-bit weights, the largest first; absent elsewhere"]

@@ -11,22 +11,73 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.sizes import Shapes, element_count
+from amp_tf.graph.datatypes import Unit
+from amp_tf.graph.sizes import KnownShapes, Shapes, element_count
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, CPU, DENY, INFER, ROWS
+from amp_tf.oplists.table import CASTS, CLEAR, CPU, DENY, INFER, PRODUCTS, ROWS
+from amp_tf.oplists.targets import Resolution
+from amp_tf.painting.changes import Change
+from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded
 from amp_tf.painting.kernels import computed_with_products
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.prices import count_runs, joined, operations_of, price_of_product, row_of, rows_of_joined
-from amp_tf.reporting.basis import Basis, InsertedCast
-from amp_tf.reporting.text import percent
+from amp_tf.painting.reasons import Reason
+from amp_tf.painting.work import count_runs, operations_of
 
-_LISTS = {name: frozenset(row.op for row in ROWS if row.op_list == name) for name in (ALLOW, INFER, DENY, CLEAR)}
-PRODUCTS = _LISTS[ALLOW]  #: ops that 16 bit is for
+if TYPE_CHECKING:
+    from amp_tf.reporting.schema import GraphReport
+
+
+@dataclasses.dataclass(frozen=True)
+class InsertedCast:
+    """One cast that a rewrite inserted.
+
+    Attributes:
+        node, port: the output port whose value is cast; the number of the node in the view.
+        to_f16: whether it casts to 16 bit, and else to float32.
+        readers: how many inputs read its result.
+    """
+
+    node: int
+    port: int
+    to_f16: bool
+    readers: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Basis:
+    """A graph as it was painted, with what is needed to paint it again.
+
+    Attributes:
+        view: the graph, with its edges and nodes, once normalization was folded and reads were moved.
+        shapes: the static shapes of its tensors.
+        resolution: what was converted here.
+        casts: those that the rewrite inserted.
+        hoisted: reads of variables that were moved out of loops.
+        paint: paints it again under a change, which does not touch the graph that runs.
+        patterns: those of ``keep_float32``.
+        folded: the nodes that have another meaning since normalization was folded.
+        peaks: bytes of tensors at the estimated peak of one run, in float32 and now (:mod:`amp_tf.graph.lifetimes`);
+            ``None`` for functions.
+    """
+
+    view: GraphView
+    shapes: KnownShapes
+    resolution: Resolution
+    casts: tuple[InsertedCast, ...]
+    hoisted: int
+    paint: Callable[[Change], Painting]
+    patterns: tuple[str, ...] = ()
+    folded: Folded = NOTHING_FOLDED
+    peaks: tuple[float, float] | None = None
+
+
+_LISTS = {name: frozenset(row.op for row in ROWS if row.op_list == name) for name in (INFER, DENY, CLEAR)}
 _COMPUTES = _LISTS[INFER] | _LISTS[DENY]
 _MOVES = _LISTS[CLEAR] | CASTS
 _FLOAT_BYTES, _F16_BYTES = 4, 2
@@ -93,6 +144,17 @@ def has_costs(basis: Basis) -> bool:
     return target is not None and target.lists.table == CPU
 
 
+def percent(part: float | None) -> str:
+    """A share in percent; one that is not all, or not nothing, is not rounded to it."""
+    if part is None:
+        return "unknown"
+    if 0.999 <= part < 1:
+        return "99.9 %" if part < 0.9999 else ">99.9 %"
+    if 0 < part < 0.001:
+        return "<0.1 %"
+    return f"{100 * part:.3g} %" if part < 1 else "100 %"
+
+
 @dataclasses.dataclass(frozen=True)
 class Products:
     """How much of the matrix products, convolutions and recurrent kernels is 16 bit.
@@ -146,24 +208,19 @@ NO_PRODUCTS = Products()
 
 def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
     """The time of all runs of each node in float32 and in 16 bit, in ns; zero where it is unknown."""
+    from amp_tf.cpu.prices import Prices  # where costs are asked for: a GPU's are not known
+
     in_float32, in_f16 = np.zeros((2, basis.view.node_count))
     measured = basis.resolution.costs.elements  # ops that only move values take time, too
     is_measured = basis.view.mask_with(measured)
     is_timed = is_measured & (np.nan_to_num(figures.elements) > 0) | (np.nan_to_num(figures.work) > 0)
-    joined_rows = rows_of_joined(joined(basis.view))
+    prices = Prices(basis.view, basis.shapes, basis.resolution.costs)
     for node in np.flatnonzero(is_timed).tolist():
         if figures.is_product[node]:
-            pair = price_of_product(
-                basis.resolution.costs,
-                basis.view,
-                node,
-                basis.shapes,
-                float(figures.operations[node]),
-                float(np.nan_to_num(figures.elements[node])),
-            )
+            operations, elements = figures.operations[node], np.nan_to_num(figures.elements[node])
+            pair = prices.product_of(node, float(operations), float(elements))
         else:
-            op, variant = row_of(basis.view, node, basis.shapes, joined_rows)
-            pair = basis.resolution.costs.of_op(op, float(figures.largest[node]), variant)
+            pair = prices.op(node, float(figures.largest[node]))
         in_float32[node], in_f16[node] = pair
     return in_float32 * figures.runs, in_f16 * figures.runs
 
@@ -205,13 +262,11 @@ def cast_time(basis: Basis, cast: InsertedCast, elements: int) -> float:
 
 
 def _result_elements(basis: Basis, node: int) -> float:
-    """How many elements the first result of a node has; 0 if unknown."""
     shapes = basis.shapes.output_shapes(basis.view.names[node])
     return float((element_count(shapes[0]) if shapes else None) or 0)
 
 
 def _is_own(view: GraphView, node: int) -> bool:
-    """Whether the first result of a node is 16 bit before amp_tf."""
     outputs = view.signatures[node].outputs
     return bool(outputs) and view.dtypes[view.base[node] + outputs[0]] in (datatypes.HALF, datatypes.BFLOAT16)
 
@@ -254,3 +309,55 @@ def _count_elements(view: GraphView, shapes: Shapes) -> tuple[Any, Any]:
         if is_float32[unit]:
             add(node, counts[source], port)
     return total, largest
+
+
+class GraphFigures:
+    """The report of one graph, and its figures where a basis was kept.
+
+    Args:
+        report: of the graph.
+    """
+
+    def __init__(self, report: GraphReport) -> None:
+        self.report = report
+        self.view = report.painting.view
+        self.origins: dict[Unit, Unit] = {}  #: cache of where decisions came from
+
+    @functools.cached_property
+    def reasons(self) -> list[Reason]:
+        """The reason of each node."""
+        return [self.report.painting.reason(node) for node in range(self.view.node_count)]
+
+    @functools.cached_property
+    def is_f16(self) -> Any:
+        """For each node, whether amp_tf has it compute in 16 bit."""
+        return converted_mask(self.report.painting)
+
+    @functools.cached_property
+    def is_narrow(self) -> Any:
+        """For each node, whether it computes in 16 bit, or the program itself has its result in 16 bit."""
+        return self.is_f16 | self.figures.is_own
+
+    @property
+    def basis(self) -> Basis:
+        """What the figures are computed from; only for graphs that have one."""
+        assert self.report.basis is not None
+        return self.report.basis
+
+    @property
+    def list_of(self) -> Mapping[str, str]:
+        """The list of each op that is on a list."""
+        target = self.basis.resolution.target
+        return target.lists.list_of if target else {}
+
+    @functools.cached_property
+    def figures(self) -> Figures:
+        """Operations, elements and runs of each node."""
+        return Figures.of(self.basis.view, self.basis.shapes)
+
+    def gain(self, change: Change) -> tuple[float, float, int]:
+        """What becomes 16 bit under a change: operations of all nodes, those of products, and the number of nodes."""
+        after = converted_mask(self.basis.paint(change))
+        figures = Figures.of(self.basis.view, self.basis.shapes.filled()) if change.shapes else self.figures
+        gained = figures.work * (after.astype(float) - self.is_f16)
+        return float(gained.sum()), float(gained[figures.is_product].sum()), int(after.sum() - self.is_f16.sum())

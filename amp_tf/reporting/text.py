@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from amp_tf.oplists import registered
+from amp_tf.graph.names import layer_of
 from amp_tf.oplists.fusions import SPLIT_PRODUCTS
+from amp_tf.oplists.op_names import find_registered
+from amp_tf.oplists.table import CONSTANTS, READ_OPS, WITHOUT_WAITING
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
+from amp_tf.reporting.figures import GraphFigures
 
 if TYPE_CHECKING:
-    from amp_tf.reporting.schema import NodeReport
+    from amp_tf.reporting.schema import GraphReport, NodeReport
 
 # Reasons of nodes that nobody would convert, which are in every graph.
 _SILENT = (Rule.NO_FLOAT32, Rule.NOT_LISTED)
@@ -31,17 +36,6 @@ def headline(
     text = f"{plural(graphs, 'graph')}, {converted:,} of {plural(total, 'node')} converted"
     of_products = f" ({products})" if str(products) else ""
     return f"{text}{f' to {kinds}' if kinds else ''}{of_products}, {plural(casts, 'cast')}"
-
-
-def percent(part: float | None) -> str:
-    """A share in percent; one that is not all, or not nothing, is not rounded to it."""
-    if part is None:
-        return "unknown"
-    if 0.999 <= part < 1:
-        return "99.9 %" if part < 0.9999 else ">99.9 %"
-    if 0 < part < 0.001:
-        return "<0.1 %"
-    return f"{100 * part:.3g} %" if part < 1 else "100 %"
 
 
 def why_no_node(reason: Reason) -> str:
@@ -65,33 +59,24 @@ def render(summary: str, nodes: Sequence[NodeReport]) -> str:
     Fused products count as their product. Nodes without float32 values, and those whose op is on no list, are counted
     only in the first line.
     """
-    return "\n".join([summary, *_converted(nodes), *_left(nodes), *_registered(nodes)])
-
-
-def _converted(nodes: Sequence[NodeReport]) -> list[str]:
     counts = collections.Counter(_kind(node) for node in nodes if node.precision.is_f16)
     totals = collections.Counter(map(_kind, nodes))
-    return [f"  {count:,} of {totals[op]:,} {op}" for op, count in counts.most_common()]
+    converted = [f"  {count:,} of {totals[op]:,} {op}" for op, count in counts.most_common()]
+    by_rule: dict[Rule, list[NodeReport]] = {}
+    for node in nodes:
+        if not node.precision.is_f16 and node.reason.rule not in _SILENT:
+            by_rule.setdefault(node.reason.rule, []).append(node)
+    left = [_group(group) for group in sorted(by_rule.values(), key=len, reverse=True)]
+    rows = filter(None, map(find_registered, sorted({node.op for node in nodes})))
+    ops = [f"  {row.op}: {row.op_list} list, because it {row.why}" for row in rows]
+    left = ["left in float32:", *left] if left else []
+    ops = ["registered by libraries:", *ops] if ops else []
+    return "\n".join([summary, *converted, *left, *ops])
 
 
 def _kind(node: NodeReport) -> str:
     """The op of a node; for a fused product that of its product, so that both are counted together."""
     return SPLIT_PRODUCTS[node.op].op if node.op in SPLIT_PRODUCTS else node.op
-
-
-def _left(nodes: Sequence[NodeReport]) -> list[str]:
-    by_rule: dict[Rule, list[NodeReport]] = {}
-    for node in nodes:
-        if not node.precision.is_f16 and node.reason.rule not in _SILENT:
-            by_rule.setdefault(node.reason.rule, []).append(node)
-    groups = sorted(by_rule.values(), key=len, reverse=True)
-    return ["left in float32:", *map(_group, groups)] if groups else []
-
-
-def _registered(nodes: Sequence[NodeReport]) -> list[str]:
-    rows = filter(None, map(registered.find, sorted({node.op for node in nodes})))
-    lines = [f"  {row.op}: {row.op_list} list, because it {row.why}" for row in rows]
-    return ["registered by libraries:", *lines] if lines else []
 
 
 def _group(nodes: Sequence[NodeReport]) -> str:
@@ -100,3 +85,130 @@ def _group(nodes: Sequence[NodeReport]) -> str:
     ops = ", ".join(f"{count:,} {op}" for op, count in counts[:_OPS_SHOWN])
     more = ", …" if len(counts) > _OPS_SHOWN else ""
     return f"  {plural(len(nodes), 'node')} ({ops}{more}), such as {nodes[0].name!r}: {nodes[0].reason}"
+
+
+_HOLDS = CONSTANTS | READ_OPS | WITHOUT_WAITING  # ops that hand in what layers compute with
+_NO_LAYER = "(no layer)"
+_REASONS_SHOWN = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerReason:
+    """Why nodes of a layer stay in float32.
+
+    Attributes:
+        rule: the rule that decided.
+        count: how many of its nodes.
+        example: the reason of the first of them, in words.
+    """
+
+    rule: Rule
+    count: int
+    example: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerReport:
+    """What became of one layer, forward and backward, in all graphs.
+
+    Constants, reads of variables and what handles no float32 values do not count as nodes; a layer's nodes are those
+    that no layer inside it made.
+
+    Attributes:
+        layer: its path in Keras; where none was recorded, the outermost scopes; empty for what is in none.
+        f16, float32: how many of its nodes compute in 16 bit and in float32.
+        operations_f16, operations_float32: floating-point operations of one run of each graph; ``None`` where no report
+            was asked for before the graphs were rewritten (``AMP_TF_REPORT``).
+        reasons: why nodes stay in float32, the commonest first.
+    """
+
+    layer: str
+    f16: int
+    float32: int
+    operations_f16: float | None
+    operations_float32: float | None
+    reasons: tuple[LayerReason, ...]
+
+    @property
+    def share_f16(self) -> float | None:
+        """The share of its operations that is in 16 bit; ``None`` where it is unknown or there are none."""
+        if self.operations_f16 is None or self.operations_float32 is None:
+            return None
+        total = self.operations_f16 + self.operations_float32
+        return self.operations_f16 / total if total else None
+
+
+class Layers(list[LayerReport]):
+    """A list of layers that prints as a table."""
+
+    def __str__(self) -> str:
+        """A row for each layer, and a line for each reason beyond the first."""
+        rows = [("layer", "16 bit", "float32", "work in 16 bit", "why float32")]
+        for layer in self:
+            share = "" if layer.share_f16 is None else f"{100 * layer.share_f16:.0f} %"
+            why = [f"{reason.count:,}: {reason.example}" for reason in layer.reasons[:_REASONS_SHOWN]]
+            more = layer.reasons[_REASONS_SHOWN:]
+            why += [f"{sum(reason.count for reason in more):,}: other reasons"] if more else []
+            rows.append((layer.layer or _NO_LAYER, f"{layer.f16:,}", f"{layer.float32:,}", share, "".join(why[:1])))
+            rows += [("", "", "", "", reason) for reason in why[1:]]
+        shown = [0, 1, 2, *([3] if any(layer.share_f16 is not None for layer in self) else []), 4]
+        return "\n".join(_lines([[row[column] for column in shown] for row in rows]))
+
+
+def report_by_layer(graphs: Iterable[GraphReport]) -> Layers:
+    """What became of each layer in some graphs, sorted by path, numbers by size."""
+    tallies: dict[str, _Tally] = {}
+    for report in graphs:
+        graph = GraphFigures(report)
+        work = graph.figures.work.tolist() if report.basis is not None else None
+        is_f16 = graph.is_f16.tolist()
+        for node, (name, op) in enumerate(zip(graph.view.names, graph.view.ops, strict=True)):
+            rule = graph.reasons[node].rule
+            if op in _HOLDS or rule is Rule.NO_FLOAT32:
+                continue
+            tally = tallies.setdefault(layer_of(name), _Tally())
+            tally.nodes[is_f16[node]] += 1
+            if work is not None:
+                tally.has_work = True
+                tally.work[is_f16[node]] += work[node]
+            if not is_f16[node]:
+                tally.rules[rule] += 1
+                tally.examples.setdefault(rule, str(graph.reasons[node]))
+    return Layers(tally.report(layer) for layer, tally in sorted(tallies.items(), key=lambda item: _order(item[0])))
+
+
+class _Tally:
+    """Counts of one layer, by whether nodes are 16 bit."""
+
+    def __init__(self) -> None:
+        self.nodes = [0, 0]
+        self.work = [0.0, 0.0]
+        self.has_work = False
+        self.rules: collections.Counter[Rule] = collections.Counter()
+        self.examples: dict[Rule, str] = {}
+
+    def report(self, layer: str) -> LayerReport:
+        float32, f16 = self.work if self.has_work else (None, None)
+        reasons = tuple(LayerReason(rule, count, self.examples[rule]) for rule, count in self.rules.most_common())
+        return LayerReport(layer, self.nodes[True], self.nodes[False], f16, float32, reasons)
+
+
+def _order(layer: str) -> tuple[bool, list[tuple[int, str]]]:
+    """A sort key: block_2 comes before block_12, and what is in no layer last."""
+    parts = re.split(r"(\d+)", layer)
+    return not layer, [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
+def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows with their columns below each other: the first and the last to the left, the numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            (
+                row[0].ljust(widths[0]),
+                *(text.rjust(width) for text, width in zip(row[1:-1], widths[1:-1], strict=True)),
+                row[-1],
+            )
+        ).rstrip()
+        for row in rows
+    ]

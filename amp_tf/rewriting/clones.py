@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from amp_tf.graph.calls import referenced
+from amp_tf.graph.templates import referenced
 
 FunctionDef = Any
 NodeDef = Any

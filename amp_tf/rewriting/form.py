@@ -3,56 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from amp_tf.config import AmpConfig
-from amp_tf.graph.calls import find_loop_bodies
+from amp_tf.graph.datatypes import Unit
 from amp_tf.graph.edits import NO_EDITS, Edits
-from amp_tf.graph.indices import Unit
-from amp_tf.graph.list_shapes import ListShapes
 from amp_tf.graph.names import missing_node
-from amp_tf.graph.sizes import AttributeShapes, NoShapes, Shape, Shapes
-from amp_tf.graph.templates import Templates
+from amp_tf.graph.sizes import AttributeShapes, ListShapes, NoShapes, Shape, Shapes
+from amp_tf.graph.templates import Templates, find_loop_bodies
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, SUCCESSORS
 from amp_tf.oplists.targets import Resolution
+from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.changes import NO_CHANGE, Change
-from amp_tf.painting.eligibility import Obstacles, find_obstacles
-from amp_tf.painting.folded import NOTHING_FOLDED, Folded
+from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles, find_obstacles
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import paint
 from amp_tf.painting.reasons import Rule
 
+_ATTEMPTS = 3  # paintings, until what a pass changes is what becomes 16 bit
 
-@dataclasses.dataclass(frozen=True)
-class Form:
-    """A graph with edits that are decided, but not written yet.
-
-    Attributes:
-        view: the graph once the edits are made.
-        shapes: the static shapes of its tensors.
-        edits: all edits so far, but for types and casts.
-        folded: the nodes that have another meaning since normalization was folded.
-    """
-
-    view: GraphView
-    shapes: Shapes
-    edits: Edits = NO_EDITS
-    folded: Folded = NOTHING_FOLDED
-
-    def then(self, edits: Edits, templates: Templates, shapes: Mapping[str, Sequence[Shape | None]]) -> Form:
-        """The form with more edits.
-
-        Args:
-            edits: those of this form's view.
-            templates: the known ops.
-            shapes: of the new nodes, and of those with another shape now, by name.
-        """
-        view = self.view.after(edits, templates)
-        return dataclasses.replace(
-            self, view=view, shapes=_ShapesAfter(self.shapes, shapes), edits=self.edits.then(edits)
-        )
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +79,21 @@ class Job:
         bodies = find_loop_bodies([*(library.function if library else ()), *([root] if root else ())])
         return cls(config, resolution, Templates(library, SUCCESSORS), preserve, has_preserved, bodies, traced=traced)
 
+    @property
+    def converts(self) -> bool:
+        """Whether anything becomes 16 bit on this machine."""
+        return self.resolution.target is not None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether amp_tf chooses the precision, by what ops cost on this CPU: naming one means TensorFlow's own."""
+        return self.resolution.uses_cost_model
+
+    @property
+    def saves_memory(self) -> bool:
+        """Whether memory counts, not speed."""
+        return self.converts and self.config.goal == "memory"
+
     def under(self, change: Change) -> Job:
         """The same job once something is taken away."""
         resolution, config = change.lists(self.resolution, self.config), change.config(self.config)
@@ -124,40 +112,121 @@ class Job:
         if self.has_preserved and (missing := self.preserve.difference(view.names)):
             raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
         if shapes is None:
-            are_asked_for = self.resolution.uses_cost_model or self.config.goal == "memory"
+            are_asked_for = self.chooses or self.config.goal == "memory"
             shapes = AttributeShapes(view.protos) if are_asked_for else NoShapes()
-        return Form(view, ListShapes(view, shapes) if self.resolution.uses_cost_model else shapes)
+        return Form(self, view, ListShapes(view, shapes) if self.chooses else shapes)
 
+    @functools.cached_property
     def products(self) -> frozenset[str]:
-        """The ops that become 16 bit by themselves, if amp_tf chooses the precision; else none."""
+        """The ops that become 16 bit by themselves; none where nothing is converted."""
         target = self.resolution.target
-        return frozenset(target.lists.members(ALLOW)) if target and self.resolution.uses_cost_model else frozenset()
-
-    def obstacles(self, form: Form) -> Obstacles:
-        """The nodes that must stay as they are, or that the user has a wish for."""
-        found = find_obstacles(form.view, self.resolution, self.config, self.preserve, form.shapes)
-        return self.change.obstacles(found, form.view.names)
-
-    def paint(self, form: Form) -> Painting:
-        """Decides what becomes 16 bit."""
-        painting = paint(
-            form.view,
-            self.resolution,
-            self.obstacles(form),
-            is_function=self.templates.is_function,
-            calls_products=self._calls_products,
-            is_loop_body=form.view.function in self.loop_bodies,
-            shapes=form.shapes,
-            folded=form.folded,
-            kernels=self.change.kernels,
-            left_out=self.change.rules,
-        )
-        return painting.also(self.narrow, Rule.LIST_SHARED)
+        return frozenset(target.lists.members(ALLOW)) if target else frozenset()
 
     def _calls_products(self, node: Any) -> bool:
         """Whether functions that a node calls compute products, as far as one can tell."""
-        target = self.resolution.target
-        return target is None or self.templates.callees.reaches(node, frozenset(target.lists.members(ALLOW)))
+        return not self.converts or self.templates.callees.reaches(node, self.products)
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A graph with edits that are decided, but not written yet.
+
+    Attributes:
+        job: what is to be done with it.
+        view: the graph once the edits are made.
+        shapes: the static shapes of its tensors.
+        edits: all edits so far, but for types and casts.
+        folded: the nodes that have another meaning since normalization was folded.
+    """
+
+    job: Job
+    view: GraphView
+    shapes: Shapes
+    edits: Edits = NO_EDITS
+    folded: Folded = NOTHING_FOLDED
+
+    def then(
+        self, edits: Edits, shapes: Mapping[str, Sequence[Shape | None]] | None = None, folded: Folded | None = None
+    ) -> Form:
+        """The form with more edits.
+
+        Args:
+            edits: those of this form's view; the form itself comes back where there are none.
+            shapes: of the new nodes, and of those with another shape now, by name.
+            folded: the nodes that have another meaning now; as before by default.
+        """
+        if not edits:
+            return self
+        view = self.view.after(edits, self.job.templates)
+        return Form(
+            self.job, view, _ShapesAfter(self.shapes, shapes or {}), self.edits.then(edits), folded or self.folded
+        )
+
+    def settled(self, wanted: T, make: Callable[[T], Form], kept: Callable[[Form, T], T]) -> Form:
+        """A pass for those of its candidates that become 16 bit by it, which shows when the graph is painted.
+
+        Args:
+            wanted: the candidates.
+            make: the form with a change for some of them.
+            kept: those for which a form should have it, by its painting, and those for which it has.
+
+        Returns:
+            The form in which these are the same; this one where there is none within three paintings.
+        """
+        for _ in range(_ATTEMPTS):
+            if not wanted:
+                break
+            form = make(wanted)
+            found = kept(form, wanted)
+            if found == wanted:
+                return form
+            wanted = found
+        return self
+
+    @functools.cached_property
+    def obstacles(self) -> Obstacles:
+        """The nodes that must stay as they are, or that the user has a wish for."""
+        job = self.job
+        found = find_obstacles(self.view, job.resolution, job.config, job.preserve, self.shapes)
+        return job.change.obstacles(found, self.view.names)
+
+    @functools.cached_property
+    def painting(self) -> Painting:
+        """What becomes 16 bit."""
+        job = self.job
+        cost_model: Callable[[Canvas], None] | None = None
+        if job.chooses:
+            from amp_tf import cpu
+
+            cost_model = cpu.drop_unprofitable
+        painting = paint(
+            self.view,
+            job.resolution,
+            self.obstacles,
+            is_function=job.templates.is_function,
+            calls_products=job._calls_products,
+            is_loop_body=self.view.function in job.loop_bodies,
+            shapes=self.shapes,
+            folded=self.folded,
+            kernels=job.change.kernels,
+            left_out=job.change.rules,
+            cost_model=cost_model,
+        )
+        return painting.also(job.narrow, Rule.LIST_SHARED)
+
+
+class Pass(NamedTuple):
+    """Something that changes a graph before its types are decided.
+
+    Attributes:
+        name: for people.
+        is_needed: whether it has anything to do for a job.
+        run: the form as it makes it; the form itself where it finds nothing to do.
+    """
+
+    name: str
+    is_needed: Callable[[Job], bool]
+    run: Callable[[Form], Form]
 
 
 @dataclasses.dataclass(frozen=True)

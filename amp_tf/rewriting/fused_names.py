@@ -10,10 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from amp_tf.oplists.table import ALLOW, ROWS
+from amp_tf.oplists.table import PRODUCTS
 from amp_tf.reporting.schema import RewriteReport
 
-PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)
 _LONGEST = 3  # bias, normalization, activation
 
 Followers = Mapping[str, tuple[str, ...]]

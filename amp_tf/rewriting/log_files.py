@@ -24,8 +24,8 @@ from absl import logging
 
 from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import AmpError
-from amp_tf.graph.layers import scopes
-from amp_tf.graph.serialized import parse_graph
+from amp_tf.graph.names import scopes
+from amp_tf.graph.wire import parse_graph
 from amp_tf.oplists.targets import Resolution
 from amp_tf.reporting.schema import RewriteReport
 

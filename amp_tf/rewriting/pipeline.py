@@ -2,43 +2,111 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import gc
+import operator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from amp_tf.config import AmpConfig
-from amp_tf.errors import AmpError, GraphError, RewriteError
+from amp_tf.config import AmpConfig, check_config
+from amp_tf.errors import AmpError, ConfigError, GraphError, RewriteError
 from amp_tf.graph import editor, verify
+from amp_tf.graph.datatypes import Unit
 from amp_tf.graph.edits import NO_EDITS, Edits
-from amp_tf.graph.indices import Unit
 from amp_tf.graph.reader import read_function, read_graph, read_nodes
-from amp_tf.graph.serialized import SerializedGraph, parse_graph, read_table
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import GraphView
+from amp_tf.graph.wire import SerializedGraph, parse_graph, read_table
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import Resolution, resolve_target
-from amp_tf.painting.outcome import Painting
 from amp_tf.reporting.schema import GraphReport, RewriteReport
-from amp_tf.rewriting.arguments import check_arguments, graph_def_of, serialize
-from amp_tf.rewriting.delaying import delay
-from amp_tf.rewriting.folding import fold
-from amp_tf.rewriting.form import Form, Job
-from amp_tf.rewriting.garbage import pause_garbage_collector
-from amp_tf.rewriting.hoisting import with_early_reads
-from amp_tf.rewriting.late_casts import make_late
-from amp_tf.rewriting.lifting import lift
-from amp_tf.rewriting.list_makers import part_lists
+from amp_tf.rewriting.form import Form, Job, Pass
+from amp_tf.rewriting.holding import delay, make_late
 from amp_tf.rewriting.log_files import Log
 from amp_tf.rewriting.planning import plan_edits
 from amp_tf.rewriting.recording import report_of
-from amp_tf.rewriting.shared_lists import find_narrow_units
-from amp_tf.rewriting.shared_reads import share_reads
-from amp_tf.rewriting.splitting import split, with_split_products
+from amp_tf.rewriting.sharing import find_narrow_units, part_lists, share_reads
+from amp_tf.rewriting.splitting import split, split_in_float32
 
-#: What changes a graph before it is painted, in order; each gives the form itself where it finds nothing to do.
-PREPARATIONS: tuple[Callable[[Form, Job], Form], ...] = (split, part_lists, share_reads, fold, lift, delay)
+_NO_HARDWARE = 'To convert for a GPU, or for any CPU, write amp_tf.AmpConfig(target="gpu") or "cpu"'
+_NO_LIBRARY = "Of a GraphDef that is graph_def.library; leave it out where no functions are called"
+_NO_SHAPES = "Leave it out: the nodes of as_graph_def(add_shapes=True) carry theirs"
+
+
+def _of_cpu(name: str) -> Callable[[Form], Form]:
+    """A pass of :mod:`amp_tf.cpu`, which is imported where one runs."""
+
+    def run(form: Form) -> Form:
+        from amp_tf import cpu
+
+        found: Form = getattr(cpu, name)(form)
+        return found
+
+    return run
+
+
+_converts, _chooses, _saves_memory = map(operator.attrgetter, ("converts", "chooses", "saves_memory"))
+
+#: What changes a graph before its types are decided, in order. Fused or shared nodes come apart, and what can be
+#: computed together adjoins.
+PREPARATIONS = (
+    Pass("split", _converts, split),
+    Pass("part lists", _converts, part_lists),
+    Pass("share reads", _converts, share_reads),
+    Pass("fold", _chooses, _of_cpu("fold")),
+    Pass("lift", _chooses, _of_cpu("lift")),
+    Pass("delay", _saves_memory, delay),
+)
+#: What changes it by what becomes 16 bit.
+CORRECTIONS = (
+    Pass("hoist", _chooses, _of_cpu("hoist")),
+    Pass("split in float32", _converts, split_in_float32),
+)
+
+
+class _Pause:
+    """Keeps Python's cyclic garbage collector out of rewrites.
+
+    Reading a graph makes tens of thousands of small objects, none of them in a cycle. Each few thousand start a
+    collection, and in a process that holds TensorFlow and Keras a full one takes about 0.2 s, several times the rewrite
+    itself (measured with cProfile on ResNet-50's training graph). Concurrent rewrites resume it once, and only if it
+    was on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._was_enabled = False
+
+    def begin(self) -> None:
+        with self._lock:
+            if self._holders == 0:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._holders += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._holders -= 1
+            if self._holders == 0 and self._was_enabled:
+                gc.enable()
+
+
+_pause = _Pause()
+
+
+@contextlib.contextmanager
+def pause_garbage_collector() -> Iterator[None]:
+    """Pauses the collector for the length of a ``with`` block."""
+    _pause.begin()
+    try:
+        yield
+    finally:
+        _pause.end()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +205,7 @@ def rewrite_program(
     narrow: Mapping[str, Sequence[Unit]] = {}
     if any("TensorList" in node.op for function in functions for node in function.node_def):
         views = {name: read_function(function, job.templates) for name, function in program.items()}
-        paintings = {name: job.paint(job.form(view, None)) for name, view in views.items()}
+        paintings = {name: job.form(view, None).painting for name, view in views.items()}
         narrow = find_narrow_units(paintings, root.signature.name)
     results = []
     for name, function in program.items():
@@ -194,36 +262,34 @@ def _logged(graph: Any, work: Callable[[], tuple[Any, list[GraphReport]]], log: 
     return RewriteResult(result, report, result is not graph)
 
 
-def prepare(form: Form, job: Job) -> Form:
-    """The graph as it is painted: what fused or shared nodes hold is apart, what can be computed together adjoins."""
-    for change in PREPARATIONS:
-        form = change(form, job)
+def run_passes(form: Form, passes: Iterable[Pass]) -> Form:
+    """The form after some passes, as far as its job needs them."""
+    for change in passes:
+        if change.is_needed(form.job):
+            form = change.run(form)
     return form
 
 
-def decide(given: Form, job: Job) -> tuple[Form, Painting, Edits]:
-    """Prepare, paint, plan: the graph as it was painted, its painting, and the edits that this asks for.
+def decide(given: Form) -> tuple[Form, Edits]:
+    """Prepare, paint, plan: the graph as it was painted, and the edits that its painting asks for.
 
     In functions nothing is folded or moved.
     """
     if given.view.function:
-        painting = job.paint(given)
-        return given, painting, plan_edits(painting)
-    prepared = prepare(given, job)
+        return given, plan_edits(given.painting)
+    prepared = run_passes(given, PREPARATIONS)
     for candidate in (prepared, given) if prepared.edits else (given,):  # dropped where nothing becomes 16 bit
-        form, painting = with_split_products(*with_early_reads(candidate, job), job)
-        if casts := plan_edits(painting):
+        form = run_passes(candidate, CORRECTIONS)
+        if casts := plan_edits(form.painting):
             break
-    if job.config.goal == "memory":
-        casts = make_late(form, painting, casts)
-    return form, painting, casts
+    return form, make_late(form, casts) if casts and given.job.saves_memory else casts
 
 
 def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> tuple[Any, list[GraphReport]]:
     """Read, decide, apply, verify: the new FunctionDef; the function itself if no node changed."""
     view = read_function(function, job.templates)
-    form, painting, casts = decide(job.form(view, shapes), job)
-    report = report_of(form, painting, casts, job, function)
+    form, casts = decide(job.form(view, shapes))
+    report = report_of(form, casts, function)
     result = function
     if casts:
         result = editor.apply_to_function(function, view.names, view.signatures, casts)
@@ -235,14 +301,13 @@ def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest
     """Read, decide, apply, verify: the new nodes and what follows; nothing if none changed."""
     view = read_graph(graph, job.templates)
     given = job.form(view, shapes)
-    form, painting, casts = decide(given, job)
-    report = report_of(form, painting, casts, job, given=given)
+    form, casts = decide(given)
+    report = report_of(form, casts, given=given)
     if not casts:
         return b"", report
     result = editor.apply_to_graph(graph.node, view.names, form.edits.then(casts), rest)
     del casts  # verification takes the most memory
-    names = painting.view.names
-    _verify(view, lambda: read_nodes(read_table(result), job.templates, names), form)
+    _verify(view, lambda: read_nodes(read_table(result), job.templates, form.view.names), form)
     return result, report
 
 
@@ -287,3 +352,83 @@ def _verify(before: GraphView, read: Callable[[], GraphView], form: Form | None 
             f"the rewritten graph did not pass verification: {violation}",
             fix="This is a bug of amp_tf; please report it with the graph. The original graph is untouched",
         ) from cause
+
+
+def graph_def_of(graph: Any, preserve: Iterable[str]) -> tuple[Any, Iterable[str]]:
+    """The GraphDef of a ``tf.Graph`` or a concrete function, with its shapes, and the nodes to preserve.
+
+    Args:
+        graph: one of these, or anything else, which is given back.
+        preserve: names of nodes; those of a concrete function's inputs and outputs come on top.
+    """
+    if hasattr(graph, "as_graph_def"):
+        return graph.as_graph_def(add_shapes=True), preserve
+    if all(hasattr(graph, name) for name in ("graph", "inputs", "outputs", "structured_outputs")):
+        ends = [tensor.op.name for tensor in (*graph.inputs, *graph.outputs)]
+        given = [preserve] if isinstance(preserve, str) else preserve
+        return graph.graph.as_graph_def(add_shapes=True), [*given, *ends]
+    return graph, preserve
+
+
+def check_arguments(
+    graph: Any, config: Any, preserve: Iterable[str], hardware: Any, library: Any, shapes: Any
+) -> frozenset[str]:
+    """Returns the nodes to preserve.
+
+    Raises:
+        GraphError: it is not a graph.
+        ConfigError: an argument is of another kind, or what is to be preserved are no names of nodes.
+    """
+    if not hasattr(graph, "node_def") and not hasattr(graph, "library"):
+        raise GraphError(
+            f"expected a GraphDef, FunctionDef, tf.Graph or concrete function, got {type(graph).__name__}",
+            where="rewrite(graph)",
+            fix="A tf.function gives one with get_concrete_function(…); convert_saved_model converts models",
+        )
+    if config is not None:
+        check_config(config, where="rewrite(config)", fix='Write for instance amp_tf.AmpConfig(precision="bfloat16")')
+    others = (
+        ("hardware", hardware, isinstance(hardware, Hardware), "an amp_tf.Hardware", _NO_HARDWARE),
+        ("library", library, hasattr(library, "function"), "a FunctionDefLibrary", _NO_LIBRARY),
+        ("shapes", shapes, hasattr(shapes, "output_shapes"), "something that tells shapes", _NO_SHAPES),
+    )
+    for name, value, is_one, wanted, fix in others:
+        if value is not None and not is_one:
+            raise ConfigError(f"expected {wanted}, got {value!r}", where=f"rewrite({name}=…)", fix=fix)
+    if not isinstance(preserve, Iterable):
+        raise ConfigError(
+            f"{preserve!r} is not a list of node names", where="rewrite(preserve=…)", fix="Write preserve=['A', 'B']"
+        )
+    if isinstance(preserve, str):
+        raise ConfigError(
+            f"{preserve!r} is one string, not several node names",
+            where="rewrite(preserve=…)",
+            fix=f"Write preserve=[{preserve!r}]",
+        )
+    names = list(preserve)
+    for name in names:
+        if not isinstance(name, str) or ":" in name or name.startswith("^"):
+            raise ConfigError(
+                f"{name!r} is not a node name, so it would preserve nothing",
+                where="rewrite(preserve=…)",
+                fix="Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name",
+            )
+    return frozenset(names)
+
+
+def serialize(graph: Any) -> bytes:
+    """The bytes of a GraphDef.
+
+    Raises:
+        GraphError: they are too many.
+    """
+    from google.protobuf.message import EncodeError
+
+    try:
+        return graph.SerializeToString()  # type: ignore[no-any-return]
+    except EncodeError as error:
+        raise GraphError(
+            f"the graph cannot be serialized ({error})",
+            where="rewrite(graph)",
+            fix="A GraphDef holds at most 2 GiB; keep large constants in variables",
+        ) from error

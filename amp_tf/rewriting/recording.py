@@ -5,56 +5,52 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
 from amp_tf.graph.edits import Edits
 from amp_tf.graph.lifetimes import Lifetimes
+from amp_tf.graph.names import HOIST_SUFFIX
 from amp_tf.graph.sizes import SHAPES_ATTR, AttributeShapes, KnownShapes, NoShapes, Shape, Shapes, read_shape, shape_of
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import READ_OPS
+from amp_tf.oplists.table import PRODUCTS, READ_OPS
 from amp_tf.painting.changes import Change
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason
-from amp_tf.reporting.basis import Basis, InsertedCast
-from amp_tf.reporting.figures import PRODUCTS, Products
+from amp_tf.reporting.figures import Basis, InsertedCast, Products, has_costs
 from amp_tf.reporting.schema import GraphReport
 from amp_tf.rewriting.form import Form, Job
-from amp_tf.rewriting.hoisting import SUFFIX
 from amp_tf.rewriting.planning import CAST_SUFFIX
 
 
-def report_of(
-    form: Form, painting: Painting, casts: Edits, job: Job, function: Any = None, given: Form | None = None
-) -> GraphReport:
+def report_of(form: Form, casts: Edits, function: Any = None, given: Form | None = None) -> GraphReport:
     """The report of a graph.
 
     Args:
         form: the graph as it was painted.
-        painting: what was decided.
-        casts: the edits that it asks for.
-        job: how it was painted.
+        casts: the edits that its painting asks for.
         function: the FunctionDef, of one.
         given: the graph before all edits, of a graph.
     """
+    painting, has_report = form.painting, form.job.config.report_path
     rule = painting.why_nothing
-    wanted = painting.view.names if job.config.report_path else _around_products(painting.view)
-    shapes = _shapes(form, wanted, job, function)
+    shapes = _shapes(form, form.view.names if has_report else _around_products(form.view), function)
     return GraphReport(
-        function=painting.view.function,
+        function=form.view.function,
         way="offline",
         precision=painting.precision,
-        total=painting.view.node_count,
+        total=form.view.node_count,
         converted=len(painting.converted_nodes()),
         casts=len(casts.new),
         folded=len(form.folded.scales),
         why_nothing=None if rule is None else Reason(rule, detail=painting.detail),
         unmatched=painting.unmatched,
         of_scopes=painting.of_scopes,
-        is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*painting.view.names, ""]),
+        is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*form.view.names, ""]),
         painting=painting.detached(),
         products=Products.of(painting, shapes),
-        basis=_basis(form, painting, casts, job, shapes, given) if job.config.report_path else None,
+        basis=_basis(form, casts, shapes, given) if has_report else None,
     )
 
 
@@ -64,45 +60,56 @@ def _around_products(view: GraphView) -> list[str]:
     return list(dict.fromkeys(view.names[node] for each in products for node in (each, *dict(view.inputs(each)))))
 
 
-def _shapes(form: Form, names: Sequence[str], job: Job, function: Any) -> KnownShapes:
+def _shapes(form: Form, names: Sequence[str], function: Any) -> KnownShapes:
     """The shapes of some nodes of a graph or function."""
     asked = AttributeShapes(form.view.protos) if isinstance(form.shapes, NoShapes) else form.shapes
     shapes = KnownShapes.of(asked, names)
     if function is None:
         return shapes
-    return (shapes or _inferred(function, names, job)).and_also(_of_arguments(function))
+    return (shapes or _inferred(function, names, form.job)).and_also(_of_arguments(function))
 
 
-def _basis(form: Form, painting: Painting, casts: Edits, job: Job, shapes: KnownShapes, given: Form | None) -> Basis:
+def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) -> Basis:
     """What the figures of a graph are found from."""
-    view = _lasting(painting.view)
+    view, job, painting = form.view, form.job, form.painting
+    if view.function:  # of a library, whose function is overwritten by what it becomes
+        view = dataclasses.replace(view, protos=[copy.deepcopy(proto) for proto in view.protos])
+    readers = collections.Counter(rewire.src_node for rewire in casts.rewires)
+    to_f16 = painting.precision.data_type if painting.precision else None
+    inserted = (
+        InsertedCast(*cast.inputs[0], cast.attributes.attr["DstT"].type == to_f16, readers[number])
+        for number, cast in enumerate(casts.new, view.node_count)
+    )
 
     def paint(change: Change) -> Painting:
         known = shapes.filled() if change.shapes else shapes
-        return job.under(change).paint(dataclasses.replace(form, view=view, shapes=known))
+        return Form(job.under(change), view, known, form.edits, form.folded).painting
 
-    return Basis(
+    peaks = None
+    if given:
+        names = view.names
+        of_casts = {new.name: [shape_of(shapes, names[node], port)] for new in casts.new for node, port in new.inputs}
+        after = _peak(view.after(casts, job.templates), shapes.and_also(of_casts))
+        peaks = _peak(given.view, shapes), after
+    basis = Basis(
         view=view,
         shapes=shapes,
         resolution=job.resolution,
-        casts=_inserted(casts, painting),
-        hoisted=sum(node.op in READ_OPS and SUFFIX in node.name for node in form.edits.new),
+        casts=tuple(inserted),
+        hoisted=sum(node.op in READ_OPS and node.name.endswith(HOIST_SUFFIX) for node in form.edits.new),
         paint=paint,
         patterns=tuple(job.config.keep_float32),
         folded=form.folded,
-        peaks=(_peak(given.view, shapes), _peak_after(form, shapes, casts, job)) if given else None,
+        peaks=peaks,
     )
+    if has_costs(basis):  # for its figures, which may be asked for at exit: by then the package may be another one
+        importlib.import_module("amp_tf.cpu")
+    return basis
 
 
 def _peak(view: GraphView, shapes: Shapes) -> float:
     """The most bytes of tensors that are live at once, estimated."""
     return float(Lifetimes.of(view, shapes).bytes_over_time(view.dtypes).max(initial=0.0))
-
-
-def _peak_after(form: Form, shapes: KnownShapes, casts: Edits, job: Job) -> float:
-    names = form.view.names
-    of_casts = {cast.name: [shape_of(shapes, names[node], port)] for cast in casts.new for node, port in cast.inputs}
-    return _peak(form.view.after(casts, job.templates), shapes.and_also(of_casts))
 
 
 def _inferred(function: Any, names: Sequence[str], job: Job) -> KnownShapes:
@@ -148,20 +155,3 @@ def _graph_of(function: Any, name: str) -> Any:
 
 def _shape(shape: Any) -> Shape | None:
     return None if shape.rank is None else tuple(-1 if size is None else size for size in shape.as_list())
-
-
-def _lasting(view: GraphView) -> GraphView:
-    """The view with nodes of its own: a function of a library is overwritten by what it becomes."""
-    if not view.function:
-        return view
-    return dataclasses.replace(view, protos=[copy.deepcopy(proto) for proto in view.protos])
-
-
-def _inserted(casts: Edits, painting: Painting) -> tuple[InsertedCast, ...]:
-    first = painting.view.node_count
-    readers = collections.Counter(rewire.src_node for rewire in casts.rewires)
-    to_f16 = painting.precision.data_type if painting.precision else None
-    return tuple(
-        InsertedCast(*cast.inputs[0], cast.attributes.attr["DstT"].type == to_f16, readers[number])
-        for number, cast in enumerate(casts.new, first)
-    )

@@ -35,19 +35,18 @@ and what else oneDNN alone computes on CPUs, because without it the product woul
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from amp_tf.graph import datatypes
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute
-from amp_tf.graph.indices import Node
-from amp_tf.graph.names import SPLIT_SUFFIX, FreshNames, whole_of
+from amp_tf.graph.names import SPLIT_SUFFIX, FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.costs import CHANNELS_FIRST_LAYOUTS
+from amp_tf.oplists.cost_tables import CHANNELS_FIRST_LAYOUTS
 from amp_tf.oplists.fusions import (
     COMPOSITIONS,
     FILTER_LAYOUT,
@@ -58,32 +57,44 @@ from amp_tf.oplists.fusions import (
     Step,
 )
 from amp_tf.oplists.table import ABSOLUTE, ALLOW, BIASES, CONSTANTS, FUSED_PRODUCTS, MAGNIFYING, NORMALIZING
-from amp_tf.oplists.targets import CPU_DEVICE, Target
+from amp_tf.oplists.targets import CPU_DEVICE
 from amp_tf.painting.eligibility import SCOPE_ATTR
-from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import RULES
 from amp_tf.painting.reasons import Rule
-from amp_tf.rewriting.form import Form, Job
+from amp_tf.rewriting.form import Form
 
 _OF_PRODUCTS = 2  # inputs
-_ATTEMPTS = 3  # paintings, until what is split is what becomes 16 bit
 _KERNEL_LABEL = "_kernel"
 _TO_BE_MADE = (SHAPES_ATTR, "_input_shapes")  # a node with other inputs or results has others
 
 
-def split(form: Form, job: Job) -> Form:
-    """Splits chains of functions, and all fused products whose product can be 16 bit where they cannot.
+def split(form: Form) -> Form:
+    """Splits chains of functions, and all fused products whose product can be 16 bit where they cannot."""
+    return _with_parts(form, {**_compositions(form.view), **_stuck_products(form)})
 
-    The form itself where there is none.
-    """
-    target = job.resolution.target
-    if target is None:
+
+def split_in_float32(form: Form) -> Form:
+    """Splits fused products whose result is float32 for accuracy or for the caller, and whose product can be 16 bit."""
+    target = form.job.resolution.target
+    if target is None or target.device_type != CPU_DEVICE:
         return form
-    chains = {**_compositions(form.view), **_products(form, job, target)}
-    if not chains:
-        return form
-    edits = _edits(form.view, chains)
-    return form.then(edits, job.templates, _sizes(form, edits))
+    painting, reasons = form.painting, {Rule.PRESERVED, *(reason for row in RULES for reason in row.reasons)}
+    stays = (node for node in form.view.nodes_with(FUSED_PRODUCTS) if painting.reason(node).rule in reasons)
+    wanted = dict.fromkeys([*painting.to_split, *stays])
+    chains = {node: parts for node in wanted if (parts := _parts(form, node))}
+    was_f16 = {*painting.converted_nodes()}
+
+    def gained(after: Form, chains: dict[Node, list[_Part]]) -> dict[Node, list[_Part]]:
+        first = itertools.accumulate((len(parts) - 1 for parts in chains.values()), initial=form.view.node_count)
+        ends = zip(chains.items(), itertools.pairwise(first), strict=True)
+        is_f16 = {*after.painting.converted_nodes()}
+        return {
+            node: parts
+            for (node, parts), (product, end) in ends
+            if product in is_f16 and not (node in was_f16 and is_f16.issuperset([*range(product, end), node]))
+        }
+
+    return form.settled(chains, functools.partial(_with_parts, form), gained)
 
 
 def _compositions(view: GraphView) -> dict[Node, Sequence[_Part]]:
@@ -98,58 +109,24 @@ def _compositions(view: GraphView) -> dict[Node, Sequence[_Part]]:
     return found
 
 
-def _products(form: Form, job: Job, target: Target) -> dict[Node, Sequence[_Part]]:
-    """The parts of the fused products that are split."""
-    candidates = form.view.nodes_with(SPLIT_PRODUCTS)
-    if target.device_type != CPU_DEVICE or not candidates:
+def _stuck_products(form: Form) -> dict[Node, Sequence[_Part]]:
+    """The parts of the fused products that cannot be 16 bit although their products can, by the lists as they are."""
+    target, candidates = form.job.resolution.target, form.view.nodes_with(SPLIT_PRODUCTS)
+    if target is None or target.device_type != CPU_DEVICE or not candidates:
         return {}
-    obstacles = job.obstacles(form)
-    nodes = [node for node in candidates if obstacles.rule_of.get(node) in (None, Rule.PRESERVED)]
-    if job.resolution.uses_cost_model:
-        nodes = [node for node in nodes if node in obstacles.forced]
-    nodes = [node for node in nodes if _is_stuck(form.view.ops[node], target, node in obstacles.forced)]
-    return {node: parts for node in nodes if (parts := _parts(form, node))}
-
-
-def with_split_products(form: Form, painting: Painting, job: Job) -> tuple[Form, Painting]:
-    """Splits the fused products whose result is float32 for accuracy's sake or for the caller, and that can be 16 bit.
-
-    Args:
-        form: a graph.
-        painting: what becomes 16 bit in it.
-        job: the job.
-
-    Returns:
-        The form and its painting; those that were given where nothing is split.
-    """
-    target = job.resolution.target
-    if target is None or target.device_type != CPU_DEVICE:
-        return form, painting
-    reasons = {Rule.PRESERVED, *(row.reason for row in RULES if row.reason)}
-    stays = (node for node in form.view.nodes_with(FUSED_PRODUCTS) if painting.reason(node).rule in reasons)
-    wanted = dict.fromkeys([*painting.to_split, *stays])
-    chains = {node: parts for node in wanted if (parts := _parts(form, node))}
-    was_converted = np.zeros(form.view.node_count, np.bool_)
-    was_converted[painting.converted_nodes()] = True
-    for _ in range(_ATTEMPTS):
-        if not chains:
-            break
-        edits = _edits(form.view, chains)
-        after = form.then(edits, job.templates, _sizes(form, edits))
-        repainted = job.paint(after)
-        is_converted = np.zeros(after.view.node_count, np.bool_)
-        is_converted[repainted.converted_nodes()] = True
-        first = itertools.accumulate((len(parts) - 1 for parts in chains.values()), initial=form.view.node_count)
-        ends = zip(chains.items(), itertools.pairwise(first), strict=True)
-        gained = {
-            node: parts
-            for (node, parts), (product, end) in ends
-            if is_converted[product] and not (was_converted[node] and is_converted[[*range(product, end), node]].all())
-        }
-        if len(gained) == len(chains):
-            return after, repainted
-        chains = gained
-    return form, painting
+    list_of = target.lists.list_of
+    found: dict[Node, Sequence[_Part]] = {}
+    for node in candidates:
+        op, is_forced = form.view.ops[node], node in form.obstacles.forced
+        if form.obstacles.rule_of.get(node) not in (None, Rule.PRESERVED) or (form.job.chooses and not is_forced):
+            continue
+        if op in FUSED_PRODUCTS and op not in target.without_kernel:
+            continue
+        own_list = ALLOW if op in FUSED_PRODUCTS else None
+        is_listed = list_of.get(SPLIT_PRODUCTS[op].op) == ALLOW and list_of.get(op) == own_list
+        if (is_forced or is_listed) and (parts := _parts(form, node)):
+            found[node] = parts
+    return found
 
 
 class _Part(NamedTuple):
@@ -162,14 +139,6 @@ class _Part(NamedTuple):
 
     step: Step
     inputs: Sequence[Tensor]
-
-
-def _is_stuck(op: str, target: Target, is_forced: bool) -> bool:
-    """Whether a fused product cannot be 16 bit although its product can, by lists that the user may have changed."""
-    if op in FUSED_PRODUCTS and op not in target.without_kernel:
-        return False
-    list_of, own_list = target.lists.list_of, ALLOW if op in FUSED_PRODUCTS else None
-    return is_forced or (list_of.get(SPLIT_PRODUCTS[op].op) == ALLOW and list_of.get(op) == own_list)
 
 
 def _parts(form: Form, node: Node) -> list[_Part]:
@@ -223,11 +192,14 @@ def _is_wide_bias(form: Form, part: _Part) -> bool:
     return shape is None or len(shape) != 1
 
 
-def _edits(view: GraphView, chains: Mapping[Node, Sequence[_Part]]) -> Edits:
-    fresh = FreshNames(view.names, SPLIT_SUFFIX)
-    number_of = {name: number for number, name in enumerate(view.names)}
+def _with_parts(form: Form, chains: Mapping[Node, Sequence[_Part]]) -> Form:
+    """The form with fused nodes split into their parts; each of these has the shape of the product."""
+    view = form.view
+    fresh = FreshNames(view.names if chains else (), SPLIT_SUFFIX)
+    number_of = {name: number for number, name in enumerate(view.names)} if chains else {}
     reops: list[Reop] = []
     new: list[NewNode] = []
+    shapes: dict[str, Sequence[Shape | None]] = {}
     for node, parts in chains.items():
         proto = view.protos[node]
         waits = tuple(number_of[text[1:]] for text in proto.input if text.startswith("^"))
@@ -241,7 +213,8 @@ def _edits(view: GraphView, chains: Mapping[Node, Sequence[_Part]]) -> Edits:
             before = ((view.node_count + len(new), 0),)
             name = fresh.make(f"{view.names[node]}-{op}")
             new.append(NewNode.having(name, op, view.devices[node], inputs, waits, attributes))
-    return Edits(tuple(reops), new=tuple(new))
+            shapes[name] = form.shapes.output_shapes(view.names[node])
+    return form.then(Edits(tuple(reops), new=tuple(new)), shapes)
 
 
 def _attributes(step: Step, proto: Any) -> dict[str, Any]:
@@ -253,8 +226,3 @@ def _attributes(step: Step, proto: Any) -> dict[str, Any]:
         found[SHAPES_ATTR] = proto.attr[SHAPES_ATTR]
     fixed = {name: attribute(**value) for name, value in step.fixed.items()}
     return {**found, **fixed, "T": attribute(type=datatypes.FLOAT)}
-
-
-def _sizes(form: Form, edits: Edits) -> dict[str, Sequence[Shape | None]]:
-    """The shapes of the new nodes: each step keeps that of the product."""
-    return {node.name: form.shapes.output_shapes(whole_of(node.name)) for node in edits.new}

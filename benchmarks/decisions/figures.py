@@ -73,15 +73,14 @@ class _Graph:
     @classmethod
     def of(cls, trace: Trace, data: bytes, table: Path | None) -> _Graph:
         from amp_tf.graph.reader import read_graph
-        from amp_tf.graph.serialized import parse_graph
         from amp_tf.graph.sizes import KnownShapes, element_count
         from amp_tf.graph.templates import Templates
+        from amp_tf.graph.wire import parse_graph
         from amp_tf.oplists.cost_tables import SHIPPED, read_table
         from amp_tf.oplists.table import SUCCESSORS
         from amp_tf.oplists.targets import Resolution
-        from amp_tf.reporting.basis import Basis
+        from amp_tf.reporting.figures import Basis, times_before_and_now
         from amp_tf.reporting.figures import Figures as NodeFigures
-        from amp_tf.reporting.figures import times_before_and_now
 
         graph = parse_graph(data)
         shapes = KnownShapes(trace.shapes if data == trace.graph else _shapes(graph, trace))

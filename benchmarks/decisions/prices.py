@@ -88,7 +88,7 @@ def contract() -> list[str]:
     """The names of the rules that keep something in float32 for accuracy's sake."""
     from amp_tf.painting.paint import RULES
 
-    return [row.name for row in RULES if row.reason is not None]
+    return [row.name for row in RULES if row.reasons]
 
 
 def measure(

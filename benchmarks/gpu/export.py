@@ -74,7 +74,7 @@ def prepare(variant: Variant) -> None:
     keras.mixed_precision.set_global_policy(variant.policy)
     if variant.amp:
         from amp_tf.config import AmpConfig
-        from amp_tf.hooks.xla import functions as xla
+        from amp_tf.hooks import xla
 
         virtual.pretend("9.0")
         xla.install(AmpConfig(precision=variant.amp, target="gpu"))

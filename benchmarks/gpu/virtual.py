@@ -82,12 +82,12 @@ def count(graph: Any) -> Counted:
 
 def pretend(capability: str) -> None:
     """Makes amp_tf see a GPU of this compute capability, as it would on a machine with one."""
-    from amp_tf.hooks.process import devices
+    from amp_tf.hooks.process import state
     from amp_tf.oplists.hardware import Hardware
 
     major, minor = map(int, capability.split("."))
     seen = dataclasses.replace(Hardware.detect_cpu(), gpu_capabilities=((major, minor),))
-    devices.hardware = lambda: seen
+    state.hardware = lambda: seen
 
 
 def every_node(graph: Any) -> Iterator[Any]:

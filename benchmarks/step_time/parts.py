@@ -43,12 +43,11 @@ def _rules(*names: str) -> Callable[[], None]:
 
 
 CONTRACT = {
-    "inaccurate kernels": "keeps kernels in float32 that are less accurate than their type",
-    "results": "keeps in float32 what no product uses any more",
-    "running sums": "keeps sums in float32 that come back to be added to",
-    "needs": "keeps in float32 what is subtracted, and what roots and logarithms are taken of",
+    "kernels": "keeps kernels in float32 that lose more than a rounding",
+    "needs": "keeps in float32 what no product uses, what is subtracted, and what roots and logarithms are taken of",
+    "origins": "keeps in float32 what adds exact data to a product, and sums that come back to be added to",
     "carried values": "casts behind what hands a float32 value on to 16 bit and to float32",
-    "squares and quotients": "keeps these in float32 beside float16",
+    "range": "keeps in float32 what uses constants beyond 16 bit's range, and squares and quotients beside float16",
 }
 _CONTRACT_SHOWN_BY = tuple(
     (model, way)
@@ -58,27 +57,15 @@ _CONTRACT_SHOWN_BY = tuple(
 
 
 def _placement() -> None:
-    from amp_tf.painting import economy
+    from amp_tf.cpu import economy
 
     economy.find_cheaper_in_float32 = lambda *arguments: []
 
 
 def _islands() -> None:
-    from amp_tf.painting import economy
+    from amp_tf.cpu import economy
 
     economy.find_islands = lambda *arguments: []
-
-
-def _slow_kernels() -> None:
-    from amp_tf.oplists import costs
-
-    costs.SLOW_KERNELS = ()
-
-
-def _kernel_pairs() -> None:
-    from amp_tf.oplists import costs
-
-    costs.KERNEL_PAIRS = {}
 
 
 def _fused_gradients() -> None:
@@ -102,21 +89,22 @@ def _shared_casts() -> None:
 
 
 def _folding() -> None:
-    from amp_tf.rewriting import folding
+    from amp_tf.cpu import folding
 
     folding.SCALABLE = {}
 
 
 def _lifting() -> None:
-    from amp_tf.rewriting import lifting
+    from amp_tf.cpu import folding
 
-    lifting.BIASES = frozenset()
+    folding.BIASES = frozenset()
 
 
 def _fused_followers() -> None:
+    from amp_tf.cpu import economy
     from amp_tf.oplists import fusions
-    from amp_tf.painting import economy, paint
-    from amp_tf.painting.folded import NOTHING_FOLDED
+    from amp_tf.painting import paint
+    from amp_tf.painting.eligibility import NOTHING_FOLDED
 
     fusions.FUSIONS = ()
 
@@ -130,22 +118,22 @@ def _fused_followers() -> None:
 
 
 def _loop_entries() -> None:
-    from amp_tf.painting import economy
+    from amp_tf.cpu import economy
 
     economy.PINNED = frozenset()
 
 
 def _hoisted_reads() -> None:
-    from amp_tf.rewriting import loop_reads
+    from amp_tf.cpu import hoisting
 
-    loop_reads.READ_OPS = frozenset()
+    hoisting.READ_OPS = frozenset()
 
 
 def _xla_cost_model() -> None:
-    from amp_tf.hooks.process import devices
-    from amp_tf.hooks.xla import functions as xla
+    from amp_tf.hooks import xla
+    from amp_tf.hooks.process import state
 
-    xla.hardware = lambda: devices.hardware()  # as Grappler sees it, at any time
+    xla.hardware = lambda: state.hardware()  # as Grappler sees it, at any time
 
 
 PARTS = {
@@ -176,13 +164,6 @@ PARTS = {
             _islands,
             (("bert", "fit"), ("gnmt", "fit"), ("small_mlp", "fit")),
         ),
-        Part(
-            "slow kernels",
-            "keeps products in float32 whose 16-bit kernel is slow",
-            _slow_kernels,
-            (("mobilenetv2", "fit"),),
-        ),
-        Part("kernel pairs", "gives a pooling and its gradient one type", _kernel_pairs, (("unet", "fit"),)),
         Part(
             "fused gradients",
             "keeps bias gradients with the convolution they are fused into",

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from amp_tf.cli.tuned_script import TunedScript
+from amp_tf.cli.tune import TunedScript
 from amp_tf.config import AmpConfig
 from amp_tf.lock import Lock
 from amp_tf.tools.search import Item

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from amp_tf.hooks.xla import functions as xla
-from amp_tf.oplists import costs, fusions
-from amp_tf.painting import economy, paint
-from amp_tf.rewriting import folding, lifting, loop_reads, planning
+from amp_tf.cpu import economy, folding, hoisting
+from amp_tf.hooks import xla
+from amp_tf.oplists import fusions
+from amp_tf.painting import paint
+from amp_tf.rewriting import planning
 from benchmarks.step_time import ablation, parts
 from benchmarks.step_time.parts import PARTS
 
-MODULES = (costs, economy, folding, fusions, lifting, loop_reads, paint, planning, xla)
+MODULES = (economy, folding, fusions, hoisting, paint, planning, xla)
 
 
 @pytest.mark.parametrize("part", PARTS)

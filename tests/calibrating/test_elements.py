@@ -5,7 +5,7 @@ import math
 
 import tensorflow as tf
 
-from amp_tf.oplists.costs import FREE
+from amp_tf.oplists.cost_tables import FREE
 from amp_tf.oplists.table import CLEAR, CPU, INFER, ROWS, Trait
 from amp_tf.tools.calibrating import elements
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from amp_tf.oplists import machine
+from amp_tf.oplists import hardware
 from amp_tf.oplists.cost_tables import SHIPPED, read_table
 from amp_tf.oplists.hardware import Hardware
 from tests import processes
@@ -38,7 +38,7 @@ def test_what_is_measured_counts_until_it_is_forgotten(tmp_path):
     table = read_table(path)
     assert table.products.keys() >= SHIPPED.products.keys()
     assert table.elements.keys() >= SHIPPED.elements.keys()
-    assert f"{path}: measured on {machine.cpu_name()}" in ended.stdout
+    assert f"{path}: measured on {hardware.cpu_name()}" in ended.stdout
     assert "256×2048×2048, b transposed" in ended.stdout
     (row,) = (line for line in ended.stdout.splitlines() if line.startswith("MatMul  ") and " - " in line)
     assert all(0 <= int(percent) < 100 for percent in row.split()[-3:]), row  # how far the table is off
@@ -48,7 +48,7 @@ def test_what_is_measured_counts_until_it_is_forgotten(tmp_path):
     ended = amp_tf(tmp_path, "calibrate", "--forget")
     assert (ended.returncode, "removed" in ended.stdout) == (0, True)
     assert not path.exists()
-    assert run(tmp_path, "-c", SOURCE).stdout.strip() == machine.shipped_costs().source
+    assert run(tmp_path, "-c", SOURCE).stdout.strip() == hardware.shipped_costs().source
     assert "there was none" in amp_tf(tmp_path, "calibrate", "--forget").stdout
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import amp_tf
-from amp_tf.cli import checks, doctor, trial
-from amp_tf.cli.checks import DoctorReport, MachineFacts
+from amp_tf.cli import doctor, trial
+from amp_tf.cli.doctor import DoctorReport, MachineFacts
 from amp_tf.oplists.hardware import Hardware
 from tests import processes
 
@@ -46,7 +46,7 @@ def test_this_machine_is_well_and_every_trial_converts() -> None:
     assert answer.returncode == 0, answer.stdout + answer.stderr
     found = json.loads(answer.stdout)
     assert "amp_tf" not in answer.stderr  # the line at exit is about programs, not about these trials
-    assert found["schema_version"] == checks.SCHEMA_VERSION
+    assert found["schema_version"] == doctor.SCHEMA_VERSION
     assert found["ways"]["amp_tf.pth"] == "read"
     assert found["ways"]["grappler plugin"] == found["ways"]["xla hook"] == "works"
     kinds = {(item["way"], item["precision"]) for item in found["trials"]}
@@ -160,9 +160,9 @@ def facts() -> MachineFacts:
 
 
 def test_says_that_a_gpu_computes_float32_products_in_tf32(facts: MachineFacts) -> None:
-    def finding(**tf32: bool | None) -> checks.Issue | None:
+    def finding(**tf32: bool | None) -> doctor.Issue | None:
         gpus = [{"name": name, "description": "a GPU", "fast_in": [], "tf32": on} for name, on in tf32.items()]
-        return checks._check_tf32(dataclasses.replace(facts, devices=[*facts.devices, *gpus]))
+        return doctor._check_tf32(dataclasses.replace(facts, devices=[*facts.devices, *gpus]))
 
     assert finding() is None
     assert finding(V100=None, A100=False) is None
@@ -173,11 +173,11 @@ def test_says_that_a_gpu_computes_float32_products_in_tf32(facts: MachineFacts) 
     assert "enable_tensor_float_32_execution(False)" in found.fix
 
 
-@pytest.mark.parametrize("name", checks.MATH_MODE_VARS)
+@pytest.mark.parametrize("name", doctor.MATH_MODE_VARS)
 def test_names_a_math_mode_that_rounds_what_stays_in_float32(facts: MachineFacts, name: str) -> None:
-    assert checks._check_math_mode(facts) is None
-    assert checks._check_math_mode(dataclasses.replace(facts, environ={name: "strict"})) is None
-    found = checks._check_math_mode(dataclasses.replace(facts, environ={name: "BF16"}))
+    assert doctor._check_math_mode(facts) is None
+    assert doctor._check_math_mode(dataclasses.replace(facts, environ={name: "strict"})) is None
+    found = doctor._check_math_mode(dataclasses.replace(facts, environ={name: "BF16"}))
     assert found is not None
     assert not found.is_problem
     assert found.what.startswith(f"{name}: where the CPU has AMX")
@@ -185,32 +185,32 @@ def test_names_a_math_mode_that_rounds_what_stays_in_float32(facts: MachineFacts
 
 def test_names_an_op_of_a_list_change_that_tensorflow_does_not_know(facts: MachineFacts) -> None:
     setting = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD"
-    assert checks._check_op_names(dataclasses.replace(facts, environ={setting: "MatMul"})) is None
-    finding = checks._check_op_names(dataclasses.replace(facts, environ={setting: "MatMull"}))
+    assert doctor._check_op_names(dataclasses.replace(facts, environ={setting: "MatMul"})) is None
+    finding = doctor._check_op_names(dataclasses.replace(facts, environ={setting: "MatMull"}))
     assert finding is not None
     assert not finding.is_problem
     assert f"({setting}): TensorFlow knows no op 'MatMull'" in finding.what
     assert finding.fix.startswith("Did you mean 'MatMul'")
-    assert checks._check_op_names(dataclasses.replace(facts, environ={"AMP_TF_PRECISION": "float8"})) is None
+    assert doctor._check_op_names(dataclasses.replace(facts, environ={"AMP_TF_PRECISION": "float8"})) is None
 
 
 def test_names_another_keras_backend(facts: MachineFacts) -> None:
     keras = {"backend": "jax", "policy": "float32", "error": ""}
-    finding = checks._check_keras(dataclasses.replace(facts, keras=keras))
+    finding = doctor._check_keras(dataclasses.replace(facts, keras=keras))
     assert finding is not None
     assert "KERAS_BACKEND=tensorflow" in finding.fix
 
 
 @pytest.mark.parametrize("version", ["2.15.1", "2.22.0-rc1", "3.0.0"])
 def test_names_a_tensorflow_that_is_not_supported(facts: MachineFacts, version: str) -> None:
-    finding = checks._check_tensorflow(dataclasses.replace(facts, versions={"tensorflow": version}))
+    finding = doctor._check_tensorflow(dataclasses.replace(facts, versions={"tensorflow": version}))
     assert finding is not None
     assert version in finding.what
 
 
 @pytest.mark.parametrize("version", ["2.16.2", "2.21.0"])
 def test_takes_the_oldest_and_the_newest_tensorflow(facts: MachineFacts, version: str) -> None:
-    assert checks._check_tensorflow(dataclasses.replace(facts, versions={"tensorflow": version})) is None
+    assert doctor._check_tensorflow(dataclasses.replace(facts, versions={"tensorflow": version})) is None
 
 
 @pytest.mark.parametrize(
@@ -221,21 +221,21 @@ def test_names_a_protobuf_that_tensorflow_does_not_work_with(
     facts: MachineFacts, tensorflow: str, protobuf: str, is_told: bool
 ) -> None:
     versions = {"tensorflow": tensorflow, "protobuf": protobuf}
-    finding = checks._check_protobuf(dataclasses.replace(facts, versions=versions))
+    finding = doctor._check_protobuf(dataclasses.replace(facts, versions=versions))
     assert (finding is not None) is is_told
     assert finding is None or finding.fix == "pip install 'protobuf<7'"
 
 
 def test_says_that_auto_converts_nothing_on_this_hardware(facts: MachineFacts) -> None:
-    finding = checks._check_hardware(dataclasses.replace(facts, hardware=Hardware()))
+    finding = doctor._check_hardware(dataclasses.replace(facts, hardware=Hardware()))
     assert finding is not None
     assert not finding.is_problem
     assert "neither avx512_bf16 nor amx_bf16" in finding.what
 
 
 def test_says_that_a_tensorflow_for_gpus_sees_none_but_takes_it_for_no_problem(facts: MachineFacts) -> None:
-    assert checks._check_gpu(facts) is None
-    finding = checks._check_gpu(dataclasses.replace(facts, is_without_gpu=True))
+    assert doctor._check_gpu(facts) is None
+    finding = doctor._check_gpu(dataclasses.replace(facts, is_without_gpu=True))
     assert finding is not None
     assert not finding.is_problem
     assert "--gpus all" in finding.fix
@@ -259,8 +259,8 @@ def test_judges_a_trial(precision: str, converted: int, error: float, words: str
 
 def test_text_for_people_has_every_finding_with_its_fix(facts: MachineFacts) -> None:
     found = (
-        checks.Issue("a", True, "something is wrong", "Do this"),
-        checks.Issue("b", False, "something is odd", "Do that"),
+        doctor.Issue("a", True, "something is wrong", "Do this"),
+        doctor.Issue("b", False, "something is odd", "Do that"),
     )
     text = doctor.render(DoctorReport(facts, found))
     assert text.index("Problems\n  - something is wrong.\n    Do this.") < text.index("Notes\n  - something is odd.")
@@ -290,18 +290,18 @@ def test_a_run_that_fails_later_is_a_finding(monkeypatch: pytest.MonkeyPatch) ->
 def test_settings_that_contradict_each_other_and_misspelt_variables_are_found() -> None:
     prefix = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
     environ = {f"{prefix}ALLOWLIST_ADD": "Relu", f"{prefix}DENYLIST_ADD": "Relu", "AMP_TF_PRECISON": "bfloat16"}
-    facts = checks.MachineFacts(environ, {}, [], Hardware(), {}, False, True, [], [])
-    setting = checks._check_settings(facts)
+    facts = doctor.MachineFacts(environ, {}, [], Hardware(), {}, False, True, [], [])
+    setting = doctor._check_settings(facts)
     assert setting is not None
     assert setting.is_problem
     assert (
         f"({prefix}ALLOWLIST_ADD) and AmpConfig.deny_add ({prefix}DENYLIST_ADD): op 'Relu' is to join" in setting.what
     )
-    variable = checks._check_variables(facts)
+    variable = doctor._check_variables(facts)
     assert variable is not None
     assert (variable.is_problem, variable.fix) == (False, "Write AMP_TF_PRECISION")
     assert "AMP_TF_PRECISON" in variable.what
-    gone = checks._check_variables(dataclasses.replace(facts, environ={"AMP_TF_MONITOR": "runs"}))
+    gone = doctor._check_variables(dataclasses.replace(facts, environ={"AMP_TF_MONITOR": "runs"}))
     assert gone is not None
     assert gone.fix.startswith("Use amp-tf compare")
-    assert checks._check_op_names(facts) is None  # the first one tells it
+    assert doctor._check_op_names(facts) is None  # the first one tells it

@@ -9,7 +9,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from amp_tf.cli.main import main
-from amp_tf.offline.graph_file import write_graph_file
+from amp_tf.offline.reading import write_graph_file
 from amp_tf.oplists.hardware import Hardware
 
 

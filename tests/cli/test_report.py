@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.cli.main import main
-from amp_tf.offline.graph_file import write_graph_file
+from amp_tf.offline.reading import write_graph_file
 from amp_tf.reporting import files
 from tests.reporting.rendering import shown
 from tests.reporting.reported_graphs import BF16_CPU, traced

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from amp_tf.cli.main import main
-from amp_tf.cli.tuned_script import TunedScript, variables_of
+from amp_tf.cli.tune import TunedScript, variables_of
 from amp_tf.config import AmpConfig
 from amp_tf.lock import NO_LOCK, read
 from amp_tf.tools.tuning.tuning import Journal, Way

@@ -1,4 +1,4 @@
-"""compare says where inf or nan is born and where it is hidden again."""
+"""compare says where inf or nan first appears and where it is hidden again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_an_infinity_that_a_minimum_hides_is_named_with_it_though_all_is_healthy
     )
 
 
-def test_a_birth_that_reaches_an_output_has_no_end():
+def test_a_first_one_that_reaches_an_output_has_no_end():
     weights = tf.fill((8, 4), 100.0)
     found = compare(lambda x: tf.reshape(tf.matmul(x, weights, name="large"), (16,)), batches(), FLOAT16)
     assert not found.is_healthy
@@ -40,4 +40,4 @@ def test_a_birth_that_reaches_an_output_has_no_end():
 def test_nothing_is_said_where_float32_has_the_same_infinities():
     weights = tf.fill((8, 4), 1e38)
     found = compare(lambda x: tf.minimum(tf.matmul(x, weights), 1.0) * 0.5, batches(), AmpConfig(precision="bfloat16"))
-    assert not any("born" in note for note in found.notes)
+    assert not any("first appears" in note for note in found.notes)

@@ -49,7 +49,7 @@ def test_interrupted_between_batches_it_judges_those_that_ran():
     found, _ = _compare("float32 and float16: batch 3")
     assert (found.is_cut, found.batches, found.is_healthy, found.nodes) == (True, 2, False, ())
     assert str(found).splitlines()[-2:] == [
-        "What would mend it was not found out.",
+        "What would fix it was not found.",
         "Note: it was interrupted: not all batches, nodes or remedies were tried",
     ]
 

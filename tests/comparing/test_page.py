@@ -10,13 +10,13 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.reporting.page import html
+from amp_tf.reporting import files
 from tests.reporting import browser
 from tests.reporting.rendering import shown
 
 
 def page(found):
-    return html.page([{**found.to_dict(), "text": str(found)}])
+    return files.page([{**found.to_dict(), "text": str(found)}])
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +37,14 @@ def test_the_page_has_the_verdicts_the_first_divergence_and_what_the_line_is_wor
     assert "16 bit gains nothing" in found.worth
     assert f"First divergence</h2><p>{found.first_divergence.name} (MatMul), error inf in the run</p>" in plain
     assert "float16 ends at 65504" in plain
-    assert "alone, it mends all outputs of the batches that were judged</td>" in plain
+    assert "alone, it fixes all outputs of the batches that were judged</td>" in plain
     assert '<td data-head="output">result</td>' in plain
 
 
 def test_where_nothing_mends_it_the_page_says_so(found):
     without = dataclasses.replace(found, patterns=(), mends=False)
     text = shown(page(without))
-    assert "<h2>What to write</h2><p>No line mends it: " in text
+    assert "<h2>What to write</h2><p>No line fixes it: " in text
     assert "<pre>" not in text
 
 
@@ -81,4 +81,4 @@ def test_no_column_is_cut_on_a_narrow_screen(found, tmp_path):
 
 
 def test_without_javascript_the_page_shows_what_the_terminal_does(found):
-    assert f"<pre>{html.html.escape(str(found))}</pre></noscript>" in page(found)
+    assert f"<pre>{files.html.escape(str(found))}</pre></noscript>" in page(found)

@@ -1,4 +1,4 @@
-"""Planted errors are ranked first, and the line that is written mends them."""
+"""Planted errors are ranked first, and the line that is written fixes them."""
 
 import dataclasses
 

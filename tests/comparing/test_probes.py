@@ -6,9 +6,9 @@ import tensorflow as tf
 from amp_tf.tools.comparing.flattening import FlatStep
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, join
 from amp_tf.tools.comparing.nodes import probe
+from tests.cpu.test_folding import BLOCK
+from tests.cpu.test_lifting import DENSE
 from tests.rewriting.rewritten import rewrite
-from tests.rewriting.test_folding import BLOCK
-from tests.rewriting.test_lifting import DENSE
 from tests.small_graphs import graph
 
 BEHIND = """

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp_tf.graph.layers import Layer, recorded
+from amp_tf.graph.names import KerasLayer, recorded
 from amp_tf.tools.comparing.ranges import find_ranges
 from tests.comparing.planted import PLANTED
 
@@ -45,7 +45,7 @@ def test_what_underflows_and_what_stays_in_float32():
 
 
 def test_a_layer_has_its_path_of_keras_where_one_was_recorded():
-    recorded.record("net_1/dense_2", Layer("net/dense_1", ("net", "dense_1")))
+    recorded.record("net_1/dense_2", KerasLayer("net/dense_1", ("net", "dense_1")))
 
     def large(x):
         with tf.name_scope("net_1"), tf.name_scope("dense_2"):

@@ -1,4 +1,4 @@
-"""The line mends all outputs on all batches, and is no longer than that takes."""
+"""The line fixes all outputs on all batches, and is no longer than that takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.graph.layers import recorded
+from amp_tf.graph.names import recorded
 from amp_tf.hooks import layer_paths
 from amp_tf.tools.comparing.findings import scope_of
 from amp_tf.tools.search import reduce
@@ -99,13 +99,13 @@ def test_nodes_of_few_layers_are_kept_by_the_names_of_these_where_that_is_health
 
 def test_that_no_line_mends_it_is_said_and_none_is_written():
     found = amp_tf.compare(_two_products, [(1e5 * X, X)], CONFIG)
-    head = "What to write (mends all outputs; 1 of 3 products in float32):\n  "
+    head = "What to write (fixes all outputs; 1 of 3 products in float32):\n  "
     assert f"{head}{found.line}" in found.for_command()
     assert f"{head}amp_tf.enable(keep_float32={list(found.patterns)})" in str(found)
     assert "AMP_TF_KEEP_FLOAT32" not in str(found)
     without = dataclasses.replace(found, patterns=(), mends=False)
     assert without.line == without.worth == ""
-    assert "No line mends it: with all nodes in float32 that become float16, some outputs stay wrong." in str(without)
+    assert "No line fixes it: with all nodes in float32 that become float16, some outputs stay wrong." in str(without)
     assert "What to write" not in str(without)
 
 
@@ -113,7 +113,7 @@ def test_where_everything_is_kept_it_says_that_16_bit_gains_nothing():
     found = amp_tf.compare(_two_products, [(1e5 * X, X)], CONFIG)
     assert "so that 16 bit gains nothing" not in found.worth
     all_kept = dataclasses.replace(found, products_kept=found.products)
-    assert all_kept.worth == "mends all outputs; 3 of 3 products in float32, so that 16 bit gains nothing"
+    assert all_kept.worth == "fixes all outputs; 3 of 3 products in float32, so that 16 bit gains nothing"
 
 
 @pytest.mark.parametrize(

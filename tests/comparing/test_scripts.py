@@ -57,7 +57,7 @@ def test_the_planted_error_comes_first(script, precision, node, kind, force, tmp
     assert first["kind"] == kind
     assert first["node"].endswith(node)
     assert found["mends"]
-    assert f"What to write (mends all outputs; {found['products_kept']} of" in ended.out
+    assert f"What to write (fixes all outputs; {found['products_kept']} of" in ended.out
     assert found["line"] in ended.out
 
 

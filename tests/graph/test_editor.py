@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from amp_tf.errors import GraphError
-from amp_tf.graph import editor, serialized
+from amp_tf.graph import editor, wire
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, Wait, attribute
 from amp_tf.graph.reader import read_function, read_graph
-from amp_tf.graph.serialized import SerializedGraph, parse_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.graph.wire import TypePlaces
+from amp_tf.graph.wire import SerializedGraph, TypePlaces, parse_graph
 from amp_tf.oplists.table import SUCCESSORS
 from tests.graph_text import to_text
 from tests.small_graphs import function, graph
@@ -106,7 +105,7 @@ def test_a_list_in_which_a_type_takes_two_bytes_is_left_for_protobuf():
     found = SerializedGraph(made.SerializeToString()).node
     places = TypePlaces([2, 2], [0, 0], [0, 2], ["T"])
     changed, is_changed = found.layout.with_types(places, HALF)
-    assert list(serialized.NodeTable(changed)) == list(made.node)
+    assert list(wire.NodeTable(changed)) == list(made.node)
     assert is_changed.tolist() == [False, False]
 
 
@@ -190,7 +189,7 @@ def test_new_nodes_may_be_edited_too():
 
 @pytest.mark.parametrize("piece", [1024, 2], ids=["one piece", "many pieces"])
 def test_edited_nodes_stand_beside_the_bytes_of_the_others(monkeypatch, piece):
-    monkeypatch.setattr(serialized, "PIECE", piece)
+    monkeypatch.setattr(wire, "PIECE", piece)
     made = graph("x = Placeholder()\n" + "\n".join(f"r{number} = Relu(x)" for number in range(9)))
     before = SerializedGraph(made.SerializeToString()).node
     names = [node.name for node in made.node]

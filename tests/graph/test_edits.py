@@ -6,9 +6,9 @@ import pytest
 from amp_tf.graph import editor
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, Wait, attribute
 from amp_tf.graph.reader import read_graph
-from amp_tf.graph.serialized import SerializedGraph, parse_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.verify import find_violation
+from amp_tf.graph.wire import SerializedGraph, parse_graph
 from tests.small_graphs import graph
 
 FLOAT, HALF = 1, 19

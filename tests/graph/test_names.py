@@ -2,9 +2,200 @@
 
 from __future__ import annotations
 
-from amp_tf.graph.names import FreshNames
+from collections.abc import Iterator
+
+import pytest
+
+from amp_tf.graph import names as layers
+from amp_tf.graph.names import (
+    FreshNames,
+    KerasLayer,
+    is_gradient,
+    is_within,
+    matches,
+    path_of,
+    recorded,
+    scope_of,
+    tell_unmatched,
+)
 
 
 def test_a_name_is_made_once_and_is_nobodys() -> None:
     names = FreshNames(["x-0-Fold", "y"], "Fold")
     assert [names.make("x"), names.make("x"), names.make("y")] == ["x-1-Fold", "x-2-Fold", "y-0-Fold"]
+
+
+# Scopes as Keras 3.15 opens them in fit, each with the layer that opens it.
+KERAS_3 = {
+    "net_1": ("net", "net"),
+    "net_1/encoder_1": ("encoder", "net encoder"),
+    "net_1/encoder_1/block_1_1": ("encoder/block_1", "net encoder block_1"),
+    "net_1/encoder_1/block_1_1/attention_1": ("encoder/block_1/attention", "net encoder block_1 attention"),
+    "net_1/encoder_1/block_12_1": ("encoder/block_12", "net encoder block_12"),
+    "net_1/dense_1": ("dense", "net dense"),
+    "net_1/dense_1_2": ("dense_1", "net dense_1"),
+    "net_1/shared_1": ("shared", "net shared"),
+    "net_1/shared_3": ("shared", "net shared"),
+    "net_1/lstm_1": ("lstm", "net lstm"),
+    "net_1/lstm_1/while/lstm_cell_1": ("lstm/lstm_cell", "net lstm lstm_cell"),
+}
+FORWARD = "StatefulPartitionedCall/net_1"
+BACKWARD = "StatefulPartitionedCall/gradient_tape/net_1"
+BODY = f"{FORWARD}/lstm_1/while/body/_41/net_1/lstm_1/while"
+LOOP_BACK = (
+    f"{BACKWARD}/lstm_1/while/net_1/lstm_1/while_grad/body/_82/gradient_tape/net_1/lstm_1/while/gradients/net_1"
+    "/lstm_1/while/lstm_cell_1/MatMul_grad/MatMul"
+)
+
+
+@pytest.fixture(autouse=True)
+def empty() -> Iterator[None]:
+    recorded.forget()
+    yield
+    recorded.forget()
+
+
+def record(known: dict[str, tuple[str, str]] = KERAS_3) -> None:
+    for scope, (path, names) in known.items():
+        recorded.record(scope, KerasLayer(path, tuple(names.split())))
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        (f"{FORWARD}/encoder_1/block_1_1/attention_1/MatMul", "encoder/block_1/attention"),
+        (f"{FORWARD}/encoder_1/block_1_1/attention_1/Gelu/mul", "encoder/block_1/attention"),
+        (f"{BACKWARD}/encoder_1/block_1_1/attention_1/MatMul/MatMul_1", "encoder/block_1/attention"),
+        ("net_1/encoder_1/block_1_1/ArithmeticOptimizer/AddOpsRewrite_add", "encoder/block_1"),
+        (f"ConstantFolding/{BACKWARD}/encoder_1/block_12_1/mul/BroadcastGradientArgs-0", "encoder/block_12"),
+        (f"{FORWARD}/dense_1/MatMul", "dense"),
+        (f"{FORWARD}/dense_1_2/MatMul", "dense_1"),
+        (f"{FORWARD}/shared_3/Relu", "shared"),
+        (f"{BODY}/TensorArrayV2Read/TensorListGetItem", "lstm"),
+        (f"{BODY}/lstm_cell_1/MatMul", "lstm/lstm_cell"),
+        (LOOP_BACK, "lstm/lstm_cell"),
+        ("StatefulPartitionedCall/adam/Add_2", ""),
+        ("IteratorGetNext", ""),
+    ],
+)
+def test_a_node_belongs_to_the_innermost_layer_whose_scope_it_was_made_in(name: str, path: str) -> None:
+    record()
+    assert path_of(name) == path
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("layer:encoder/block_1/attention", "attention"),
+        ("layer:net/encoder/block_1/attention", "attention"),
+        ("layer:encoder/block_1", "attention block"),
+        ("layer:block_1", "attention block"),
+        (r"layer:encoder/block_\d+", "attention block twelfth"),
+        ("layer:encoder", "attention block twelfth"),
+        ("layer:dense", "dense"),
+        ("layer:dense_1", "second"),
+        ("layer:block_", ""),
+        ("layer:encoder/attention", ""),
+        ("layer:MatMul", ""),
+        ("dense_1", "dense second"),
+    ],
+)
+def test_a_layers_pattern_finds_its_nodes_and_no_others(pattern: str, found: str) -> None:
+    record()
+    nodes = {
+        "attention": [f"{FORWARD}/encoder_1/block_1_1/attention_1/MatMul"],
+        "block": [f"{FORWARD}/encoder_1/block_1_1/add"],
+        "twelfth": [f"{FORWARD}/encoder_1/block_12_1/add"],
+        "dense": [f"{FORWARD}/dense_1/MatMul", f"{BACKWARD}/dense_1/MatMul/MatMul_1"],
+        "second": [f"{FORWARD}/dense_1_2/MatMul", f"{BACKWARD}/dense_1_2/BiasAdd/BiasAddGrad"],
+    }
+    for key, names in nodes.items():
+        assert {matches(pattern, name) for name in names} == {key in found.split()}, key
+
+
+def test_a_layer_that_another_model_made_is_found_by_its_own_path_too() -> None:
+    recorded.record("student_1/teacher_1", KerasLayer("big/teacher", ("student", "teacher")))
+    assert matches("layer:big/teacher", "student_1/teacher_1/MatMul")
+    assert matches("layer:student/teacher", "student_1/teacher_1/MatMul")
+
+
+@pytest.mark.parametrize(
+    "name", ["net/dense/MatMul", "net_1/dense_1/MatMul", "gradients/net/dense_7/MatMul_grad/MatMul"]
+)
+def test_without_a_record_a_number_at_the_end_of_a_scope_may_be_tensorflows(name: str) -> None:
+    assert matches("layer:dense", name)
+    assert matches("layer:net/dense", name)
+    assert not matches("layer:den", name)
+    assert not matches("layer:net/MatMul/dense", name)
+    assert not matches("layer:dense/dense", name)
+
+
+def test_a_scope_that_two_graphs_give_to_two_layers_is_found_by_both() -> None:
+    record()
+    recorded.record("net_1/dense_1", KerasLayer("dense_1", ("net", "dense_1")))
+    assert matches("layer:dense", "net_1/dense_1/MatMul")
+    assert matches("layer:dense_1", "net_1/dense_1/MatMul")
+
+
+def test_what_is_recorded_later_counts_from_then_on() -> None:
+    assert path_of("net_1/dense_1/MatMul") == ""
+    record()
+    assert path_of("net_1/dense_1/MatMul") == "dense"
+
+
+def test_the_record_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "_MOST", 3)
+    record()
+    assert recorded.paths() == ["shared", "lstm", "lstm/lstm_cell"]
+
+
+def test_a_scope_whose_name_is_tensorflows_is_not_recorded() -> None:
+    record()
+    recorded.record("net_1/cond", KerasLayer("cond", ("net", "cond")))
+    assert "cond" not in recorded.paths()
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_what_matched_nothing_is_told_with_the_closest_layer(is_recorded: bool) -> None:
+    if is_recorded:
+        record()
+    told = tell_unmatched(("^loss$", "layer:encoder/blok_12", "layer:qqqq"), ["net_1/encoder_1/block_12_1/add"])
+    close = "encoder/block_12" if is_recorded else "net_1/encoder_1/block_12_1"
+    assert told == f"^loss$, layer:encoder/blok_12 (the closest layer is {close}), layer:qqqq"
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("StatefulPartitionedCall/functional_1/block/dense_1/MatMul", "functional_1/block/dense_1"),
+        ("functional_1/rnn/while/body/_12/cell/MatMul", "functional_1/rnn/cell"),
+        ("StatefulPartitionedCall/MatMul_1", "MatMul_1"),
+    ],
+)
+def test_the_innermost_layer_of_a_forward_node(name: str, path: str) -> None:
+    assert scope_of(name) == path
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "belongs"),
+    [
+        ("m/dense_1/MatMul", "m/dense_1", True),
+        ("m/dense_12/MatMul", "m/dense_1", False),
+        ("StatefulPartitionedCall/m/dense_1/MatMul", "m/dense_1", True),
+        ("gradient_tape/m/dense_1/MatMul/MatMul_1", "m/dense_1", True),
+        ("gradient_tape/m/dense_12/MatMul/MatMul_1", "m/dense_1", False),
+        ("gradients/dense_1/MatMul_grad/MatMul", "dense_1/MatMul", True),
+        ("gradients/MatMul_grad/MatMul", "MatMul", True),
+        ("m/encoder/dense/MatMul", "dense", True),
+        ("m/encoder/dense/MatMul", "m/dense", False),
+        ("m/rnn/while/body/_3/m/rnn/cell/MatMul", "m/rnn/cell", True),
+    ],
+)
+def test_a_layer_has_its_own_nodes_and_their_gradients(name: str, path: str, belongs: bool) -> None:
+    assert is_within(name, path) is belongs
+
+
+def test_gradients_are_known_by_their_scope() -> None:
+    assert is_gradient("StatefulPartitionedCall/gradient_tape/m/dense/MatMul/MatMul")
+    assert is_gradient("gradients_1/m/dense/MatMul_grad/MatMul")
+    assert not is_gradient("m/gradient_penalty/MatMul")

@@ -4,8 +4,8 @@ import pytest
 
 from amp_tf.errors import GraphError
 from amp_tf.graph.reader import read_function, read_graph
-from amp_tf.graph.serialized import SerializedGraph
 from amp_tf.graph.templates import Templates
+from amp_tf.graph.wire import SerializedGraph
 from tests.small_graphs import function, graph
 
 BROKEN = ". The graph is broken; TensorFlow would refuse it too."
@@ -63,14 +63,14 @@ def test_a_reference_may_be_read_as_a_value():
     ("text", "message"),
     [
         ("x = Placeholder()\nx = Placeholder()", "node 'x': two nodes have this name" + BROKEN),
-        ("r = Relu(x)", "node 'r': input 0 is 'x', which is no tensor of this graph" + BROKEN),
+        ("r = Relu(x)", "node 'r': input 0 is 'x', which is not a tensor of this graph" + BROKEN),
         (
             "x = Placeholder()\nm = MatMul(x, x:)",
-            "node 'm': input 1 is 'x:', which is no tensor of this graph" + BROKEN,
+            "node 'm': input 1 is 'x:', which is not a tensor of this graph" + BROKEN,
         ),
         (
             "x = Placeholder()\nr = Relu(x:one)",
-            "node 'r': input 0 is 'x:one', which is no tensor of this graph" + BROKEN,
+            "node 'r': input 0 is 'x:one', which is not a tensor of this graph" + BROKEN,
         ),
         ("x = Placeholder()\nr = Relu(x:1)", "node 'r': reads port 1 of 'x', which has 1 output(s)" + BROKEN),
         (
@@ -127,7 +127,7 @@ def test_a_reference_type_as_an_attribute_is_refused():
     with pytest.raises(GraphError) as caught:
         read("a = _Arg() T=float32_ref index=0")
     assert str(caught.value) == (
-        "node 'a': type attribute T is float32_ref, expected a type that is no reference" + BROKEN
+        "node 'a': type attribute T is float32_ref, expected a type that is not a reference" + BROKEN
     )
 
 
@@ -180,11 +180,14 @@ def test_a_result_may_be_named_with_and_without_its_number(tensor):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("r = Relu(z)\nreturn y = x", "function 'f', node 'r': input 0 is 'z', which is no tensor"),
-        ("r = Relu(x:1)\nreturn y = x", "function 'f', node 'r': input 0 is 'x:1', which is no tensor"),
-        ("r = Relu(x)\nreturn y = r", "function 'f', node 'f/y': input 0 is 'r', which is no tensor"),
-        ("r = Relu(x)\nreturn y = r:0", "function 'f', node 'f/y': input 0 is 'r:0', which is no tensor"),
-        ("r = Relu(x)\nreturn y = r:wrong:0", "function 'f', node 'f/y': input 0 is 'r:wrong:0', which is no tensor"),
+        ("r = Relu(z)\nreturn y = x", "function 'f', node 'r': input 0 is 'z', which is not a tensor"),
+        ("r = Relu(x:1)\nreturn y = x", "function 'f', node 'r': input 0 is 'x:1', which is not a tensor"),
+        ("r = Relu(x)\nreturn y = r", "function 'f', node 'f/y': input 0 is 'r', which is not a tensor"),
+        ("r = Relu(x)\nreturn y = r:0", "function 'f', node 'f/y': input 0 is 'r:0', which is not a tensor"),
+        (
+            "r = Relu(x)\nreturn y = r:wrong:0",
+            "function 'f', node 'f/y': input 0 is 'r:wrong:0', which is not a tensor",
+        ),
         (
             "r = Relu(x)\nreturn y = r:activations:1",
             "function 'f', node 'f/y': reads port 1 of 'r', which has 1 output(s)",
@@ -240,7 +243,7 @@ def test_an_argument_of_a_reference_type_or_of_none_is_refused():
 def test_a_name_that_is_no_text_is_told_with_its_bytes():
     made = graph("first = Placeholder()\nsecond = Placeholder()")
     proto, templates = made.SerializeToString(), Templates(made.library)
-    with pytest.raises(GraphError, match=r"node b'sec\\xffnd': its name is no text"):
+    with pytest.raises(GraphError, match=r"node b'sec\\xffnd': its name is not UTF-8 text"):
         read_graph(SerializedGraph(proto.replace(b"second", b"sec\xffnd")), templates)
     with pytest.raises(GraphError, match=r"node 'sec\\x00nd': its name has a NUL in it"):
         read_graph(SerializedGraph(proto.replace(b"second", b"sec\0nd")), templates)

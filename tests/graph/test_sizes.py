@@ -1,8 +1,24 @@
 """Static shapes, as far as they are known."""
 
+import pytest
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from amp_tf.graph.sizes import NOMINAL_BATCH, AttributeShapes, NoShapes, element_count, read_shape
+from amp_tf.graph.reader import read_graph
+from amp_tf.graph.sizes import (
+    NOMINAL_BATCH,
+    AttributeShapes,
+    KnownShapes,
+    ListShapes,
+    NoShapes,
+    element_count,
+    read_shape,
+)
+from amp_tf.graph.templates import Templates
+from amp_tf.oplists.table import ALIKE, BROADCASTING, CONTROL_FLOW
+from amp_tf.painting.work import operations_of
+from tests.small_graphs import graph
 
 
 def test_an_unknown_first_dimension_counts_as_a_nominal_batch():
@@ -32,3 +48,125 @@ def test_nothing_is_known_without_a_source():
 def test_an_unknown_rank_is_none():
     assert read_shape(tf.TensorShape(None).as_proto()) is None
     assert read_shape(tf.TensorShape((2, None)).as_proto()) == (2, -1)
+
+
+KEPT = """
+    first = Placeholder()
+    x = Enter(first) frame_name='f'
+    anything = Const() dtype=int32 value=int32[]*-1
+    size = Const() dtype=int32 value=int32[]*5
+    list = EmptyTensorList(anything, size) element_dtype=float32 shape_type=int32
+    more = TensorListPushBack(list, x) element_dtype=float32
+    kept = TensorListPopBack(more, anything) element_dtype=float32
+"""
+AXIS = "axis = Const() dtype=int32 value=int32[]"
+
+
+def _shapes(lines, shape=(4, 8)):
+    view = read_graph(graph(KEPT + lines), Templates())
+    return ListShapes(view, KnownShapes({"x": [shape], "kept": [(), None]})).output_shapes
+
+
+def test_an_element_has_the_shape_that_was_pushed():
+    assert _shapes("")("kept") == [(), (4, 8)]
+    assert _shapes("", shape=(-1, 8))("kept") == [(), (-1, 8)]
+    assert _shapes("", shape=(4, -1))("kept") == [(), None]
+
+
+def test_elements_of_different_shapes_say_nothing():
+    lines = """
+        y = Reshape(x, size) T=float32
+        both = TensorListPushBack(more, y) element_dtype=float32
+        other = TensorListPopBack(both, anything) element_dtype=float32
+    """
+    view = read_graph(graph(KEPT + lines), Templates())
+    shapes = ListShapes(view, KnownShapes({"x": [(4, 8)], "y": [(32,)], "kept": [(), None], "other": [(), None]}))
+    assert shapes.output_shapes("other") == [(), None]
+    assert shapes.output_shapes("kept") == [(), (4, 8)]
+
+
+def test_an_element_that_is_set_by_number_has_the_shape_of_the_one_that_was_set():
+    lines = """
+        set = TensorListSetItem(list, size, x) element_dtype=float32
+        got = TensorListGetItem(set, size, anything) element_dtype=float32
+    """
+    view = read_graph(graph(KEPT + lines), Templates())
+    assert ListShapes(view, KnownShapes({"x": [(4, 8)], "got": [None]})).output_shapes("got") == [(4, 8)]
+
+
+@pytest.mark.parametrize("op", sorted((ALIKE | BROADCASTING) - CONTROL_FLOW))
+def test_what_is_computed_of_it_has_the_shape_that_tensorflow_gives_it(op):
+    names = [argument.name for argument in op_def_registry.get(op).input_arg]
+    kept = tf.ones((4, 8))
+    if op == "AddN":
+        expected = tf.raw_ops.AddN(inputs=[kept, kept])
+        line = "y = AddN(kept:1, kept:1)"
+    elif op == "SelectV2":
+        expected = tf.raw_ops.SelectV2(condition=True, t=kept, e=kept)
+        line = "no = Const() dtype=bool value=bool[]*0\n y = SelectV2(no, kept:1, kept:1)"
+    else:
+        expected = getattr(tf.raw_ops, op)(**dict.fromkeys(names, kept))
+        line = f"y = {op}({', '.join(['kept:1'] * len(names))})"
+    shapes = {"no": [()]} if op == "SelectV2" else {}
+    view = read_graph(graph(KEPT + line), Templates())
+    found = ListShapes(view, KnownShapes({"x": [(4, 8)], **shapes})).output_shapes("y")
+    assert [tuple(expected.shape)] == found
+
+
+@pytest.mark.parametrize(
+    ("line", "compute"),
+    [
+        ("y = MatMul(kept:1, kept:1) transpose_a=true", lambda kept: tf.matmul(kept, kept, transpose_a=True)),
+        ("y = MatMul(kept:1, kept:1) transpose_b=true", lambda kept: tf.matmul(kept, kept, transpose_b=True)),
+        (f"{AXIS}*1\n y = ConcatV2(kept:1, kept:1, axis) N=2", lambda kept: tf.concat([kept, kept], 1)),
+        (f"{AXIS}*-2\n y = ConcatV2(kept:1, kept:1, axis) N=2", lambda kept: tf.concat([kept, kept], 0)),
+        (f"{AXIS}*1\n y = Split(axis, kept:1) num_split=4", lambda kept: tf.split(kept, 4, 1)),
+        ("z = AddV2(kept:1, x)\n y = TanhGrad(z, kept:1)", lambda kept: kept),
+        ("row = Const() value=float32[8]\n y = Mul(kept:1, row)", lambda kept: kept * tf.ones(8)),
+    ],
+    ids=["first turned", "second turned", "joined", "joined from behind", "parted", "in a chain", "broadcast"],
+)
+def test_shapes_that_follow_are_those_of_tensorflow(line, compute):
+    view = read_graph(graph(KEPT + line), Templates())
+    found = ListShapes(view, KnownShapes({"x": [(4, 8)], "row": [(8,)]})).output_shapes("y")
+    computed = compute(tf.ones((4, 8)))
+    assert found == [tuple(one.shape) for one in (computed if isinstance(computed, list) else [computed])]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "axis = Placeholder() dtype=int32\n y = ConcatV2(kept:1, kept:1, axis) N=2",
+        "axis = Const() dtype=int32 value=int32[]*2\n y = ConcatV2(kept:1, kept:1, axis) N=2",
+        "axis = Placeholder() dtype=int32\n y = Split(axis, kept:1) num_split=2",
+        "y = Reshape(kept:1, size)",
+        "z = Placeholder()\n y = Mul(kept:1, z)",
+        "z = Placeholder()\n y = MatMul(kept:1, z)",
+    ],
+)
+def test_what_does_not_follow_stays_unknown(line):
+    assert _shapes(line)("y") == ()
+
+
+def test_the_products_of_a_loops_gradient_are_known():
+    """As TensorFlow itself lowers a loop and its gradient, and infers shapes."""
+
+    @tf.function(input_signature=[tf.TensorSpec((4, 16)), tf.TensorSpec((16, 16))])
+    def step(x, w):
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            y = tf.while_loop(lambda i, _: i < 9, lambda i, y: (i + 1, tf.tanh(y @ w)), (0, x))[1]
+            loss = tf.reduce_sum(y)
+        return tape.gradient(loss, w)
+
+    frozen = convert_variables_to_constants_v2(step.get_concrete_function(), lower_control_flow=True)
+    with tf.Graph().as_default() as lowered:
+        tf.import_graph_def(frozen.graph.as_graph_def(), name="")
+    graph_def = lowered.as_graph_def(add_shapes=True)
+    view = read_graph(graph_def, Templates(graph_def.library))
+    before = AttributeShapes(view.protos)
+    after = ListShapes(view, before)
+    products = view.nodes_with(("MatMul",))
+    assert len(products) == 3
+    assert None in [operations_of(view, node, before) for node in products]
+    assert [operations_of(view, node, after) for node in products] == [2.0 * 4 * 16 * 16] * 3

@@ -54,7 +54,7 @@ ORDER = """
     m = MatMul(x, x) transpose_b=true _mark='a' _sizes=[1, 2] ^s ^x
     i = IdentityN(x, x) T=[float32, float32]
 """
-REST = "an attribute that is no type, or a control input,"
+REST = "an attribute that is not a type, or a control input,"
 
 
 def test_types_may_change_and_attributes_may_stand_in_another_order():
@@ -172,7 +172,7 @@ def test_each_row_finds_its_violation(before, after, sentence):
         (lambda nodes: setattr(nodes[SCALED], "op", "Sub"), "ops kept: the op of 'scaled' changed"),
         (lambda nodes: setattr(nodes[X], "device", "/cpu:0"), "devices kept: the device of 'x' changed"),
         (lambda nodes: setattr(nodes[7], "device", "/cpu:0"), "devices kept: the device of 'vector' changed"),
-        (lambda nodes: setattr(nodes[6], "name", "other"), "input 1 is 'shape', which is no tensor"),
+        (lambda nodes: setattr(nodes[6], "name", "other"), "input 1 is 'shape', which is not a tensor"),
         (
             lambda nodes: nodes[SHIFTED].attr["data_format"].CopyFrom(nodes[CONV].attr["padding"]),
             "of 'shifted' changed",

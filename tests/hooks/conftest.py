@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
+from amp_tf.hooks import xla
 from amp_tf.hooks.process import notices
-from amp_tf.hooks.xla import functions as xla
 from amp_tf.reporting import process
 from tests import absl_log
 

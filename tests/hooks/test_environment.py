@@ -64,9 +64,9 @@ def test_a_script_that_turns_the_switch_off_before_its_imports_is_told_so_too(si
 STEPS = """
 import os
 import _amp_tf_start
-from amp_tf.hooks import environment, switch
-environment.follow()
-environment.follow()
+from amp_tf.hooks import switch
+switch.follow()
+switch.follow()
 def say(): print(switch._switch.active and switch._switch.active.config.precision)
 """
 
@@ -189,8 +189,8 @@ def test_a_dict_in_the_place_of_the_environment_disturbs_nothing(site_folder: Pa
     code = """
 import os
 real, os.environ = os.environ, dict(os.environ)
-from amp_tf.hooks import environment, switch
-environment.follow()
+from amp_tf.hooks import switch
+switch.follow()
 os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"
 print(switch.is_enabled())
 os.environ = real

@@ -23,18 +23,18 @@ pipeline.rewrite_serialized = rewrite
 """,
     "the graph cannot be parsed": """
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.grappler import conversion, plugin
-plugin.set_conversion(lambda data, *told: conversion.convert(b"\\xff" + data, *told, AmpConfig()))
+from amp_tf.hooks.grappler import plugin
+plugin.set_conversion(lambda data, *told: plugin.convert_graph(b"\\xff" + data, *told, AmpConfig()))
 """,
     "the result cannot be handed over": """
-from amp_tf.hooks.grappler import library
+from amp_tf.hooks.grappler import native
 def emit(self, output, graph): raise MemoryError("made to")
-library.Shim.emit = emit
+native.Shim.emit = emit
 """,
     "TensorFlow does not list the nodes to preserve": """
-from amp_tf.hooks.grappler import item
+from amp_tf.hooks.grappler import native
 def nodes_to_preserve(address): raise OSError("made to")
-item.nodes_to_preserve = nodes_to_preserve
+native.nodes_to_preserve = nodes_to_preserve
 """,
 }
 
@@ -158,9 +158,9 @@ def test_another_graph_plugin_is_stepped_around_with_one_warning(site_folder: Pa
     """The other plugin is a copy of the shim: to TensorFlow, a library that takes the device type CPU."""
     import shutil
 
-    from amp_tf.hooks.grappler import library
+    from amp_tf.hooks.grappler import native
 
-    other = shutil.copy(library.FOLDER / "amp_tf_cpu.so", tmp_path / "libother.so")
+    other = shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path / "libother.so")
     program = str(running.PROGRAMS / "custom_loop.py")
     ended = running.run(
         [program], site_folder, {**running.switched_on(), "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(other)}

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.graph.layers import matches, path_of, recorded
+from amp_tf.graph.names import matches, path_of, recorded
 from amp_tf.hooks import layer_paths
 from tests.hooks import running
 

@@ -12,9 +12,9 @@ import tf_keras
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import step_times
+from amp_tf.reporting import files
 from amp_tf.reporting.document import make_document
-from amp_tf.reporting.facts import ProcessFacts
-from amp_tf.reporting.page import html
+from amp_tf.reporting.document_types import ProcessFacts
 from amp_tf.reporting.schema import RewriteReport
 from tests.reporting.rendering import shown
 
@@ -139,12 +139,12 @@ def test_the_page_tells_what_was_measured_of_one_run_and_of_several_side_by_side
         facts = ProcessFacts(steps=[{**row, "median_ms": median, "fastest_ms": 1.0}])
         return make_document(RewriteReport(facts=facts))
 
-    page = shown(html.page([document(12.0)]))
+    page = shown(files.page([document(12.0)]))
     assert "measured, fit" in page
     assert "<dd>12 ms<small>a step, the median of 100</small></dd>" in page
-    both = shown(html.page([document(12.0), document(7.0)]))
+    both = shown(files.page([document(12.0), document(7.0)]))
     assert '<th scope="row">measured, a step of fit</th><td>12 ms</td><td>7 ms</td>' in both
-    assert "measured, fit" not in shown(html.page([document(12.0, steps=1)]))  # which traced
+    assert "measured, fit" not in shown(files.page([document(12.0, steps=1)]))  # which traced
 
 
 def test_arguments_of_any_name_reach_the_function(measured):

@@ -1,4 +1,4 @@
-"""Case 33: copies. A pickled or deep-copied optimizer goes on as the original would; a clone starts anew."""
+"""Case 33: copies. A pickled or deep-copied optimizer goes on as the original would; a clone starts over."""
 
 import copy
 import dataclasses

@@ -6,17 +6,19 @@ import json
 import pytest
 
 from amp_tf.errors import ConfigError
-from amp_tf.oplists import costs
 from amp_tf.oplists.cost_tables import (
     CACHED_AND_IN_MEMORY,
     CHANNELS_FIRST,
+    COSTS_AS,
     DISPATCH,
     FEW_OPERATIONS,
+    FREE,
     POINTWISE_FIRST,
     SHIPPED,
     SHIPPED_FOLDER,
     TRANSPOSED,
     ProductCost,
+    padding_factor,
     read_table,
 )
 from amp_tf.oplists.table import ALLOW, CLEAR, CPU, INFER, ROWS
@@ -29,16 +31,16 @@ FILES = sorted(SHIPPED_FOLDER.glob("*.json"))
 def test_every_row_of_a_shipped_table_is_an_op_that_the_cpu_lists_leave_open(path):
     open_ops = {row.op for row in ROWS if row.table == CPU and row.op_list in (INFER, CLEAR)}
     assert {row.partition(",")[0] for row in read_table(path).elements} <= open_ops
-    assert open_ops >= costs.FREE
+    assert open_ops >= FREE
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_product_of_the_cpu_lists_costs_as_one_that_was_measured(path):
     measured = {row.partition(",")[0] for row in read_table(path).products}
     products = {row.op for row in ROWS if row.table == CPU and row.op_list == ALLOW}
-    assert products - (measured | costs.COSTS_AS.keys()) == {"FusedPadConv2D", "_FusedMatMul"}  # as a MatMul
-    assert costs.COSTS_AS.keys() <= products
-    assert set(costs.COSTS_AS.values()) <= measured <= products
+    assert products - (measured | COSTS_AS.keys()) == {"FusedPadConv2D", "_FusedMatMul"}  # as a MatMul
+    assert COSTS_AS.keys() <= products
+    assert set(COSTS_AS.values()) <= measured <= products
 
 
 def test_a_product_that_reads_its_second_matrix_turned_costs_as_its_own_row_says_where_there_is_one():
@@ -148,14 +150,17 @@ def test_a_table_comes_back_from_its_file(tmp_path):
     ("what", "change"),
     [
         ("another version", lambda fields: fields.update(version=2)),
-        ("no times", lambda fields: fields["elements"].update(Mul=[[0.1, -0.1]] * 7)),
-        ("no figures of a product", lambda fields: fields["products"].update(Conv2D=[[0, 1, 1], [1, 1, 1]])),
+        ("not times", lambda fields: fields["elements"].update(Mul=[[0.1, -0.1]] * 7)),
+        ("not figures of a product", lambda fields: fields["products"].update(Conv2D=[[0, 1, 1], [1, 1, 1]])),
         ("no MatMul", lambda fields: fields["products"].pop("MatMul")),
         ("to_f16", lambda fields: fields.pop("to_f16")),
         ("does not hold 7 sizes", lambda fields: fields["elements"].update(Mul=[[0.1, 0.1]])),
-        ("no sizes from small to large", lambda fields: fields.update(sizes=[2e6, 1e6])),
-        ("no times", lambda fields: fields.update(to_f16=[0.1])),
-        ("no figures of a product", lambda fields: fields["products"].update(Conv2D=[[1, 1, float("nan")], [1, 1, 1]])),
+        ("not sizes from small to large", lambda fields: fields.update(sizes=[2e6, 1e6])),
+        ("not times", lambda fields: fields.update(to_f16=[0.1])),
+        (
+            "not figures of a product",
+            lambda fields: fields["products"].update(Conv2D=[[1, 1, float("nan")], [1, 1, 1]]),
+        ),
     ],
 )
 def test_a_file_that_is_no_table_says_so(tmp_path, what, change):
@@ -163,7 +168,7 @@ def test_a_file_that_is_no_table_says_so(tmp_path, what, change):
     fields = json.loads(SHIPPED.to_json())
     change(fields)
     path.write_text(json.dumps(fields), encoding="utf-8")
-    with pytest.raises(ConfigError, match="no table of costs") as caught:
+    with pytest.raises(ConfigError, match="not a table of costs") as caught:
         read_table(path)
     assert what in str(caught.value)
     assert "amp-tf calibrate" in caught.value.fix
@@ -194,4 +199,4 @@ def test_a_careful_table_halves_the_gain_of_products_and_leaves_the_rest():
     ],
 )
 def test_a_convolution_computes_whole_vectors_of_its_results_channels(op, kernel, times):
-    assert costs.padding_factor(op, kernel) == pytest.approx(times)
+    assert padding_factor(op, kernel) == pytest.approx(times)

@@ -1,11 +1,16 @@
+"""What the hardware can do, and which table of costs counts on it."""
+
 from __future__ import annotations
 
+import dataclasses
 import pathlib
+import warnings
 
 import pytest
 
 from amp_tf.errors import ConfigError
-from amp_tf.oplists import hardware, machine
+from amp_tf.oplists import hardware
+from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
 from tests.as_cpu import onednn
 
@@ -17,12 +22,12 @@ def cpu_with(monkeypatch, tmp_path):
     def detect(text):
         if text is not None:
             (tmp_path / "cpuinfo").write_text(text)
-        monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "cpuinfo")
-        machine.cpu_info.cache_clear()
+        monkeypatch.setattr(hardware, "_CPU_INFO", tmp_path / "cpuinfo")
+        hardware.cpu_info.cache_clear()
         return Hardware.detect_cpu().cpu_has_bf16
 
     yield detect
-    machine.cpu_info.cache_clear()
+    hardware.cpu_info.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -45,7 +50,7 @@ def test_the_cpus_flags_decide(cpu_with, text, has_bf16):
 def test_this_machine_agrees_with_its_own_flags():
     path = pathlib.Path("/proc/cpuinfo")
     words = set(path.read_text(encoding="ascii", errors="replace").split()) if path.exists() else set()
-    machine.cpu_info.cache_clear()
+    hardware.cpu_info.cache_clear()
     assert Hardware.detect_cpu().cpu_has_bf16 == bool(words & hardware.BF16_CPU_FLAGS)
     assert Hardware.detect_cpu().gpu_capabilities == ()
 
@@ -71,7 +76,7 @@ def test_onednn_is_on_where_tensorflow_turns_it_on(flags, arm_part, setting, exp
 
 
 def test_onednn_is_on_where_this_tensorflow_says_so():
-    machine.cpu_info.cache_clear()
+    hardware.cpu_info.cache_clear()
     assert Hardware.detect_cpu().has_onednn == onednn.is_on()
 
 
@@ -101,3 +106,91 @@ def test_what_is_no_row_of_pairs_is_refused(wrong):
 
 def test_a_list_of_lists_is_kept_as_pairs():
     assert Hardware(gpu_capabilities=[[8, 0]]) == Hardware(gpu_capabilities=((8, 0),))
+
+
+@pytest.fixture(autouse=True)
+def caches(monkeypatch, tmp_path):
+    """An empty cache folder; what was found before does not count."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    forget()
+    yield tmp_path
+    forget()
+
+
+def forget():
+    hardware.cpu_info.cache_clear()
+    hardware.costs_here.cache_clear()
+
+
+def cpu(monkeypatch, tmp_path, text):
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(hardware, "_CPU_INFO", tmp_path / "cpuinfo")
+    forget()
+
+
+ZEN5 = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel name\t: AMD EPYC\nflags\t: avx512_bf16\n\n"
+
+
+def test_a_kind_of_cpu_that_was_measured_has_its_shipped_table(monkeypatch, tmp_path):
+    cpu(monkeypatch, tmp_path, ZEN5)
+    assert dataclasses.asdict(hardware.costs_here()) == dataclasses.asdict(SHIPPED)
+
+
+def test_without_amx_an_intel_cpu_does_not_gain_by_bfloat16(monkeypatch, tmp_path):
+    cpu(monkeypatch, tmp_path, "vendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t: avx512f avx512_bf16\n")
+    found = Hardware.detect_cpu()
+    assert found.cpu_has_bf16
+    assert not found.cpu_gains
+    in_float32, in_f16 = found.costs.of_product("MatMul", 1e12, 1)
+    assert in_float32 < in_f16
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel name\t: Xeon\nflags\t: amx_bf16 avx512_bf16\n",
+        "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel name\t: Core\nflags\t: avx2\n",
+        "CPU implementer\t: 0x41\nFeatures\t: bf16 asimdhp\n",
+    ],
+    ids=["AMX", "AVX2", "Arm"],
+)
+def test_of_another_kind_of_cpu_the_careful_choice_is_made_and_said(monkeypatch, tmp_path, text):
+    cpu(monkeypatch, tmp_path, text)
+    found = Hardware.detect_cpu()
+    assert found.cpu_gains == found.cpu_has_bf16
+    in_float32, in_f16 = found.costs.of_product("MatMul", 1e12, 1)
+    assert 1.2 < in_float32 / in_f16 < 1.6  # 2.1 in the table
+    assert "amp-tf calibrate measures this one" in found.costs.source
+
+
+def test_what_was_measured_here_counts_before_what_is_shipped():
+    path = hardware.cache_file()
+    path.parent.mkdir(parents=True)
+    path.write_text(dataclasses.replace(SHIPPED, source="measured here").to_json(), encoding="utf-8")
+    assert Hardware.detect_cpu().costs.source == "measured here"
+
+
+def test_a_broken_file_is_told_once_and_the_shipped_table_counts():
+    path = hardware.cache_file()
+    path.parent.mkdir(parents=True)
+    path.write_text("{}", encoding="utf-8")
+    with pytest.warns(UserWarning, match="not a table of costs") as caught:
+        found = hardware.costs_here()
+    assert str(path) in str(caught[0].message)
+    assert found.source == hardware.shipped_costs().source
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hardware.costs_here()
+
+
+def test_a_measurement_counts_for_its_cpu_cores_tensorflow_and_onednn(monkeypatch, tmp_path):
+    files = {hardware.cache_file()}
+    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: range(64))
+    files.add(hardware.cache_file())
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    files.add(hardware.cache_file())
+    monkeypatch.setattr(hardware, "_tensorflow", lambda: "2.99")
+    files.add(hardware.cache_file())
+    cpu(monkeypatch, tmp_path, ZEN5.replace("EPYC", "another"))
+    files.add(hardware.cache_file())
+    assert len(files) == 5

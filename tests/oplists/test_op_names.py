@@ -1,16 +1,24 @@
-"""Names in list changes that do nothing: misspelt ones, ones of ops that load later, and removals without effect."""
+"""Ops by the names that users give: those of list changes, and those of custom libraries."""
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import amp_tf
 from amp_tf.config import LIST_NAMES, AmpConfig
-from amp_tf.errors import OpListError
+from amp_tf.errors import ConfigError, OpListError
+from amp_tf.hooks.all_reduce import agreement
 from amp_tf.offline.explain import explain
 from amp_tf.oplists import op_names
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.targets import resolve_target
+from amp_tf.painting.reasons import Rule
+from amp_tf.reporting.schema import RewriteReport
 from tests.oplists.late_op import register_op
 from tests.small_graphs import graph
 
@@ -98,3 +106,140 @@ def test_a_removal_that_changes_nothing_is_told_once_and_is_no_error(caplog):
         f"amp_tf: AmpConfig.deny_remove ({PREFIX}DENYLIST_REMOVE): op 'Conv3D' is not on the deny list, so removing it "
         "changes nothing. It is on the allow list.",
     ]
+
+
+BF16_CPU = Hardware(cpu_has_bf16=True)
+TEXT = """
+    x = Placeholder()
+    allow1 = MatMul(x, x)
+    own = RGBToHSV(allow1)
+    allow2 = MatMul(own, x)
+    deny1 = Exp(allow2)
+"""
+WHY = "computes each color by itself"
+
+
+@pytest.fixture(autouse=True)
+def nothing_registered() -> Iterator[None]:
+    op_names.forget_registered()
+    yield
+    op_names.forget_registered()
+
+
+def report(text: str = TEXT, **settings: Any) -> RewriteReport:
+    settings.setdefault("precision", "bfloat16")
+    return amp_tf.rewrite(graph(text), amp_tf.AmpConfig(**settings), hardware=BF16_CPU).report
+
+
+def rule_of(name: str, **settings: Any) -> Rule:
+    return next(node.reason.rule for node in report(**settings).nodes if node.name == name)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("allow", Rule.ALLOW_LIST),
+        ("infer", Rule.BETWEEN_ALLOW),
+        ("clear", Rule.BETWEEN_ALLOW),
+        ("deny", Rule.DENY_LIST),
+    ],
+)
+def test_a_registered_op_is_on_its_list_from_then_on(name: Any, rule: Rule) -> None:
+    assert rule_of("own") is Rule.NOT_LISTED
+    amp_tf.register_op("RGBToHSV", list=name, why=WHY)
+    assert rule_of("own") is rule
+    for hardware in (BF16_CPU, Hardware(gpu_capabilities=((8, 0),))):
+        target = resolve_target(amp_tf.AmpConfig(), hardware).target
+        assert target is not None
+        assert target.lists.list_of["RGBToHSV"] == name
+
+
+def test_settings_of_the_user_win() -> None:
+    amp_tf.register_op("RGBToHSV", list="infer", why=WHY)
+    assert rule_of("own", deny_add=("RGBToHSV",)) is Rule.DENY_LIST
+    assert rule_of("own", infer_remove=("RGBToHSV",)) is Rule.NOT_LISTED
+    assert op_names.find_idle_removals(amp_tf.AmpConfig(infer_remove=("RGBToHSV",))) == ()
+    assert op_names.find_idle_removals(amp_tf.AmpConfig(deny_remove=("RGBToHSV",))) == (("deny_remove", "RGBToHSV"),)
+    assert rule_of("own", level="TREAT_INFER_AS_DENY") is Rule.DENY_LIST
+
+
+def test_an_op_without_a_16_bit_kernel_stays_float32() -> None:
+    amp_tf.register_op("Betainc", list="allow", why=WHY)
+    nodes = report("x = Placeholder()\nown = Betainc(x, x, x)\nallow1 = MatMul(own, x)").nodes
+    assert nodes[1].reason.rule in (Rule.NO_KERNEL, Rule.TYPE_NOT_ALLOWED)
+
+
+def test_tensorflow_need_not_know_the_op_yet() -> None:
+    amp_tf.register_op("Qqxxzz", list="allow", why=WHY)
+    assert report().converted > 0
+
+
+def test_registering_the_same_again_does_no_harm() -> None:
+    amp_tf.register_op("RGBToHSV", list="infer", why=WHY)
+    amp_tf.register_op("RGBToHSV", list="infer", why="is elementwise")
+    assert [row.why for row in op_names.registered_rows()] == ["is elementwise"] * 2
+
+
+STAYS = "Its row stays for all; a program moves it for itself by"
+INFER, CLEAR, ALLOW = (
+    f"AmpConfig.{name}_add (TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{name.upper()}LIST_ADD)"
+    for name in ("infer", "clear", "allow")
+)
+REASON = 'Write words that complete "because it …", such as "is a matrix product and sums in float32"'
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "why", "message"),
+    [
+        ("Own", "grey", WHY, "('Own', list): 'grey' is not a valid value. Valid values: allow, infer, deny, clear."),
+        ("Own", "infer", " ", f"('Own', why): ' ' is no reason. {REASON}."),
+        ("my op", "infer", WHY, ": 'my op' is not the name of an op. Write it as REGISTER_OP has it."),
+        (None, "infer", WHY, ": None is not the name of an op. Write it as REGISTER_OP has it."),
+        ("MatMul", "infer", WHY, f": op 'MatMul' is on the allow list of amp_tf itself. {STAYS} {INFER}."),
+        ("Sum", "clear", WHY, f": op 'Sum' is on the infer and the deny list of amp_tf itself. {STAYS} {CLEAR}."),
+        (
+            "RGBToHSV",
+            "allow",
+            WHY,
+            ": op 'RGBToHSV' is registered for the infer list (it computes each color by itself). Register it once; a "
+            f"program moves it for itself by {ALLOW}.",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_what_to_do(op: Any, name: Any, why: str, message: str) -> None:
+    amp_tf.register_op("RGBToHSV", list="infer", why=WHY)
+    with pytest.raises(OpListError if ": op " in message else ConfigError) as caught:
+        amp_tf.register_op(op, list=name, why=why)
+    assert str(caught.value) == f"amp_tf.register_op{message}"
+    assert {row.op for row in op_names.registered_rows()} == {"RGBToHSV"}
+
+
+def test_explain_and_the_report_say_why() -> None:
+    amp_tf.register_op("RGBToHSV", list="deny", why=WHY)
+    config = amp_tf.AmpConfig(precision="bfloat16")
+    explanation = explain(graph(TEXT), "own", config, hardware=BF16_CPU)
+    assert str(explanation).splitlines()[:2] == [
+        "own (RGBToHSV, on the deny list) computes in float32: its op is on the deny list.",
+        "The op was registered for that list because it computes each color by itself.",
+    ]
+    moved = amp_tf.AmpConfig(precision="bfloat16", infer_add=("RGBToHSV",))
+    assert explain(graph(TEXT), "own", moved, hardware=BF16_CPU).registered == ""
+    assert str(report()).splitlines()[-2:] == [
+        "registered by libraries:",
+        "  RGBToHSV: deny list, because it computes each color by itself",
+    ]
+    assert "registered" not in str(report("x = Placeholder()\nallow1 = MatMul(x, x)"))
+    settings = amp_tf.report().to_dict()["settings"]
+    assert settings[-1] == {
+        "field": "op RGBToHSV",
+        "value": "deny list, because it computes each color by itself",
+        "from": "amp_tf.register_op",
+    }
+
+
+def test_workers_differ_by_their_registrations() -> None:
+    amp_tf.register_op("RGBToHSV", list="deny", why=WHY)
+    here = json.dumps(agreement._registered_ops())
+    assert agreement._difference("{}", here) == (
+        "and this one differ in amp_tf's settings: the list of op RGBToHSV is None there and 'deny' here"
+    )

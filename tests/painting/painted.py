@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import tensorflow as tf
+
+import amp_tf
 from amp_tf.config import AmpConfig
+from amp_tf.cpu.economy import drop_unprofitable
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.hardware import Hardware
@@ -61,4 +65,21 @@ def painted(text, *library, preserve=(), hardware=BF16_CPU, **settings) -> Paint
     view = read_function(function(text), templates) if is_function else read_graph(graph(text), templates)
     resolution = resolve_target(config, hardware)
     obstacles = find_obstacles(view, resolution, config, preserve)
-    return Painted(paint(view, resolution, obstacles, is_function=templates.is_function))
+    return Painted(paint(view, resolution, obstacles, is_function=templates.is_function, cost_model=drop_unprofitable))
+
+
+def rewritten(build, hardware=BF16_CPU, **settings):
+    """Builds a graph and rewrites it; the graph, what it became, and the decisions by name."""
+    settings.setdefault("precision", "bfloat16")
+    with tf.Graph().as_default() as built:
+        build()
+    graph_def = built.as_graph_def(add_shapes=True)
+    result = amp_tf.rewrite(graph_def, AmpConfig(**settings), preserve=["fetch"], hardware=hardware)
+    return graph_def, result.graph, {node.name: node for node in result.report.nodes}
+
+
+def run(graph_def, *fetches):
+    """The values of some nodes."""
+    with tf.Graph().as_default() as built, tf.compat.v1.Session(graph=built) as session:
+        tf.import_graph_def(graph_def, name="")
+        return session.run([f"{name}:0" for name in fetches])

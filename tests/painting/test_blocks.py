@@ -11,8 +11,8 @@ from tensorflow.core.framework import function_pb2
 
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.table import PRODUCTS
 from amp_tf.painting.reasons import Rule
-from amp_tf.reporting.figures import PRODUCTS
 from amp_tf.rewriting import pipeline
 from benchmarks.decisions import traces
 from benchmarks.decisions.rewriting import rewrite, targets

@@ -1,4 +1,6 @@
-"""Which ops are computed together with a product: as TensorFlow does it with oneDNN, which is on where 16 bit pays.
+"""Which ops are computed together with a product, and which lose more than a rounding.
+
+The first as TensorFlow does it with oneDNN, which is on where 16 bit pays.
 
 On other CPUs TensorFlow is told that it is, and has bfloat16; what it would compute then is not computed, because it
 lies in a branch that is not taken.
@@ -7,6 +9,8 @@ lies in a branch that is not taken.
 from __future__ import annotations
 
 import collections
+import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -14,12 +18,19 @@ import tensorflow as tf
 
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.painting.gelus import find_gelus
-from amp_tf.painting.kernels import computed_with_products
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.table import INACCURATE
+from amp_tf.painting.kernels import computed_with_products, find_gelus
+from amp_tf.painting.reasons import Rule
 from tests.as_cpu import onednn
+from tests.painting.painted import BF16_CPU, painted, rewritten, run
 from tests.small_graphs import function as small_function
 from tests.small_graphs import graph
 
+v1 = tf.compat.v1
+PLAIN_CPU = Hardware(has_onednn=False)
+HERE = Hardware.detect_cpu()  # for tests that look at values: they are those of the kernels that this machine has
+rng = np.random.default_rng(0)
 TYPES = pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=["float32", "bfloat16"])
 CHANNELS = 16
 ACTIVATIONS = {
@@ -197,3 +208,202 @@ def test_a_bias_gradient_is_computed_with_the_filter_gradient_of_its_type():
     )
     for converted, expected in (([3, 5], {5: 3}), ([4, 5], {5: 4}), ([3, 4], {})):
         assert computed_with_products(view, np.isin(np.arange(view.node_count), converted)) == expected
+
+
+# ---------------------------------------------------------------- Gelus
+
+GELU_INPUT = """
+    x = Placeholder() shape=[64, 32]
+    w = Placeholder() shape=[32, 16]
+    b = Placeholder() shape=[16]
+    half = Const() value=float32[]*0.5
+"""
+EXACT = """
+    product = MatMul(x, w)
+    biased = BiasAdd(product, b)
+    root = Const() value=float32[]*0.70710678
+    minus = Neg(biased)
+    scaled = Mul(root, minus)
+    core = Erfc(scaled)
+    halved = Mul(core, half)
+    out = Mul(halved, biased)
+"""
+APPROXIMATE = """
+    biased = _FusedMatMul(x, w, b) num_args=1 fused_ops=['BiasAdd']
+    third = Const() value=float32[]*0.044715
+    root = Const() value=float32[]*0.79788456
+    one = Const() value=float32[]*1
+    square = Square(biased)
+    cube = Mul(square, biased)
+    part = Mul(third, cube)
+    sum = AddV2(part, biased)
+    scaled = Mul(sum, root)
+    core = Tanh(scaled)
+    above = AddV2(core, one)
+    halved = Mul(above, half)
+    out = Mul(halved, biased)
+"""
+READER = "\n    fetch = Softmax(out)\n"
+KINDS = pytest.mark.parametrize("text", [EXACT, APPROXIMATE], ids=["exact", "approximate"])
+
+
+def gelus(text):
+    view = read_graph(graph(GELU_INPUT + text + READER), Templates())
+    return [(view.names[gelu.biased], [view.names[node] for node in gelu.nodes]) for gelu in find_gelus(view)]
+
+
+def parts(text):
+    names = [line.split()[0] for line in text.splitlines() if line.strip() and "Const()" not in line]
+    return set(names) - {"product", "biased"}
+
+
+@KINDS
+def test_a_gelu_is_found_with_all_of_its_nodes(text):
+    [(biased, nodes)] = gelus(text)
+    assert biased == "biased"
+    assert set(nodes) == parts(text)
+    assert nodes[-1] == "out"
+
+
+@KINDS
+def test_the_order_of_the_terms_of_sums_and_products_does_not_matter(text):
+    turned = re.sub(r"(Mul|AddV2)\((\w+), (\w+)\)", r"\1(\3, \2)", text)
+    assert turned != text
+    assert len(gelus(turned)) == 1
+
+
+@KINDS
+@pytest.mark.parametrize("read", ["biased", "scaled", "core", "halved"])
+def test_what_something_else_reads_makes_no_gelu(text, read):
+    assert gelus(f"{text}    other = Softmax({read})") == []
+    assert gelus(f"{text}    other = Mul({read}, {read})") == []
+
+
+@KINDS
+def test_what_reads_the_gelu_itself_does_not_matter(text):
+    assert len(gelus(f"{text}    other = Mul(out, out)")) == 1
+
+
+@KINDS
+@pytest.mark.parametrize("change", [(r"\*0\.7", "*0.6"), (r"core = \w+", "core = Sin")], ids=["constant", "op"])
+def test_other_constants_and_ops_make_no_gelu(text, change):
+    assert gelus(re.sub(*change, text)) == []
+
+
+def test_what_is_not_biased_makes_no_gelu():
+    assert gelus(EXACT.replace("BiasAdd(product, b)", "AddV2(product, b)")) == []
+
+
+def test_a_long_chain_of_arithmetic_ends_the_search():
+    before = "    a0 = Neg(x)\n" + "".join(f"    a{i + 1} = Mul(a{i}, x)\n" for i in range(2000))
+    behind = "    b0 = Tanh(a2000)\n" + "".join(f"    b{i + 1} = Mul(b{i}, x)\n" for i in range(2000))
+    assert len(gelus(EXACT + before + behind)) == 1
+
+
+# ---------------------------------------------------------------- sums
+
+
+def dense_gradients():
+    x = tf.constant(rng.normal(size=(16384, 32)).astype("float32"))
+    y = tf.nn.bias_add(tf.matmul(x, tf.zeros((32, 16)), name="product"), tf.zeros(16))
+    loss = tf.reduce_sum(tf.matmul(y, tf.fill((16, 4), 0.25), name="loss"))
+    tf.identity(tf.raw_ops.BiasAddGrad(out_backprop=tf.gradients(loss, y)[0], name="bias_gradient"), name="fetch")
+
+
+def test_the_bias_gradient_of_a_dense_layer_is_summed_in_float32():
+    _, new, nodes = rewritten(dense_gradients)
+    assert nodes["bias_gradient"].reason.rule is Rule.SUMS
+    np.testing.assert_allclose(run(new, "fetch")[0], 16384)
+
+
+def convolution_gradients(with_filter=True):
+    x = tf.constant(rng.normal(size=(8, 64, 64, 8)).astype("float32"))
+    w = tf.constant(rng.uniform(0.5, 1.5, (1, 1, 4, 16)).astype("float32"))
+    y = tf.ones((8, 64, 64, 4))
+    back = tf.nn.conv2d(y, w, 1, "SAME", name="back")
+    if with_filter:
+        v1.nn.conv2d_backprop_filter(x, (3, 3, 8, 16), back, (1, 1, 1, 1), "SAME", name="filter_gradient")
+    tf.identity(tf.raw_ops.BiasAddGrad(out_backprop=back, name="bias_gradient"), name="fetch")
+
+
+def test_onednn_computes_the_bias_gradient_of_a_convolution_with_the_filters():
+    assert rewritten(convolution_gradients)[2]["bias_gradient"].precision.is_f16
+    for hardware in (PLAIN_CPU, Hardware(), dataclasses.replace(BF16_CPU, has_onednn=False)):
+        nodes = rewritten(convolution_gradients, hardware)[2]
+        assert nodes["bias_gradient"].reason.rule is Rule.SUMS
+        assert nodes["filter_gradient"].precision.is_f16
+
+
+def test_the_bias_gradient_of_a_convolution_is_that_of_float32():
+    old, new, _ = rewritten(convolution_gradients, HERE)
+    # the filter gradient must run for oneDNN to compute both; eight bits of each value
+    expected, got = run(old, "fetch", "filter_gradient"), run(new, "fetch", "filter_gradient")
+    np.testing.assert_allclose(got[0], expected[0], rtol=2e-2)
+
+
+def test_it_is_summed_in_float32_where_no_filter_gradient_reads_the_same():
+    old, new, nodes = rewritten(lambda: convolution_gradients(with_filter=False))
+    assert nodes["bias_gradient"].reason.rule is Rule.SUMS
+    np.testing.assert_allclose(run(new, "fetch")[0], run(old, "fetch")[0], rtol=2e-2)
+
+
+def test_who_forces_a_sum_to_16_bit_gets_it():
+    for settings in ({"force_f16": ("bias_gradient",)}, {"level": "UNSAFE_FORCE_ALL"}):
+        assert rewritten(dense_gradients, **settings)[2]["bias_gradient"].precision.is_f16
+
+
+def test_float16_keeps_its_bias_gradients():
+    """On GPUs, whose kernels sum in float32."""
+    nodes = rewritten(dense_gradients, precision="float16", target="gpu")[2]
+    assert nodes["bias_gradient"].precision.is_f16
+
+
+def scattered():
+    messages = tf.matmul(tf.ones((1000, 8)), tf.fill((8, 4), 0.125), name="product")
+    nodes = tf.scatter_nd(tf.zeros((1000, 1), tf.int32), messages, (2, 4), name="sums")
+    tf.identity(tf.matmul(nodes, tf.ones((4, 4))), name="fetch")
+
+
+def test_pools_of_large_averages_are_summed_in_float32_where_float16_would_be_infinite():
+    def build():
+        x = tf.fill((1, 4, 4, 8), 300.0)
+        y = tf.nn.conv2d(x, tf.fill((1, 1, 8, 8), 12.5), 1, "SAME")  # 30,000 each
+        pooled = tf.nn.avg_pool2d(y, 2, 2, "SAME", name="pool")
+        tf.identity(tf.nn.conv2d(pooled, tf.fill((1, 1, 8, 4), 2.0**-18), 1, "SAME"), name="fetch")
+
+    for precision, rule in (("float16", Rule.SUMS), ("bfloat16", Rule.BETWEEN_ALLOW)):
+        _, new, nodes = rewritten(build, precision=precision)
+        assert nodes["pool"].reason.rule is rule
+        np.testing.assert_allclose(run(new, "fetch")[0], 30000 * 2.0**-15, rtol=2**-7)
+
+
+def test_pools_are_summed_in_float32_unless_onednn_computes_them():
+    """Eigen's kernel counts what it adds in bfloat16, too, up to 256: the mean of more numbers below 1 is 1."""
+
+    def build():
+        x = tf.random.uniform((1, 32, 32, 8), seed=1)  # a constant would be folded, by Eigen's kernels everywhere
+        y = tf.nn.conv2d(x, tf.fill((1, 1, 8, 8), 0.125), 1, "SAME")
+        pooled = tf.nn.avg_pool2d(y, 32, 1, "VALID", name="pool")
+        tf.identity(tf.nn.conv2d(pooled, tf.fill((1, 1, 8, 4), 0.125), 1, "SAME"), name="fetch")
+
+    for hardware, rule in ((BF16_CPU, Rule.BETWEEN_ALLOW), (PLAIN_CPU, Rule.SUMS)):
+        assert rewritten(build, hardware)[2]["pool"].reason.rule is rule
+    old, new, _ = rewritten(build, HERE)
+    np.testing.assert_allclose(run(new, "fetch")[0], run(old, "fetch")[0], rtol=2**-6)
+
+
+def test_scattered_values_are_summed_in_float32():
+    _, new, nodes = rewritten(scattered)
+    assert nodes["sums"].reason.rule is Rule.SUMS
+    np.testing.assert_allclose(run(new, "fetch")[0][0], 4000, rtol=1e-2)
+
+
+@pytest.mark.parametrize("op", sorted(INACCURATE))
+def test_a_kernel_that_loses_small_results_is_not_used(op):
+    result = painted(
+        f"x = Placeholder()\ny = Placeholder()\na = MatMul(x, y)\ne = {op}(a)\nb = MatMul(e, y)",
+        precision="bfloat16",
+        target="cpu",
+    )
+    assert result.f16 == "a b"
+    assert result.rule("e") is Rule.INACCURATE

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
+import amp_tf
 from amp_tf.painting.reasons import Rule
-from tests.painting.painted import painted
+from tests.painting.painted import BF16_CPU, painted, rewritten, run
 
-INPUT = """
-x = Placeholder()
-y = Placeholder()
-z_of = VarHandleOp() dtype=float32 shape=[4, 4]
-z = ReadVariableOp(z_of) dtype=float32
+v1 = tf.compat.v1
+
+GIVEN = (
+    "x = Placeholder()\ny = Placeholder()\n"
+    "z_of = VarHandleOp() dtype=float32 shape=[4, 4]\nz = ReadVariableOp(z_of) dtype=float32\n"
+)
+INPUT = f"""
+{GIVEN}
 axis = Const() dtype=int32 value=int32[]*1
 half = Const() value=float32[]*0.5
 a = MatMul(x, y)
@@ -94,3 +100,246 @@ def test_of_two_sums_that_are_subtracted_neither_is_rounded_and_what_they_add_ma
     assert result.rule("total") is result.rule("mean") is Rule.NEEDED
     beside_a_value = painted(INPUT + text.replace("Sub(scaled, square)", "Sub(z, square)"), **CPU)
     assert "mean" in beside_a_value.f16.split()
+
+
+# ---------------------------------------------------------------- after the last product
+
+
+@both
+def test_a_gradient_is_unscaled_in_float32(settings):
+    result = painted(
+        GIVEN
+        + """
+        handle = VarHandleOp() dtype=float32 shape=[4, 4]
+        gradient = MatMul(x, y) transpose_a=true
+        unscaled = RealDiv(gradient, x)
+        clipped = Mul(unscaled, y)
+        step = AssignSubVariableOp(handle, clipped)
+        """,
+        **settings,
+    )
+    assert result.f16 == "gradient"
+    assert result.rule("clipped") is Rule.AFTER_PRODUCTS
+
+
+@both
+def test_what_the_next_layer_uses_as_well_is_converted(settings):
+    result = painted(
+        GIVEN + "a = MatMul(x, y)\nh = Tanh(a)\nb = MatMul(h, y)\nread = Mul(h, h)\nlogged = Mul(read, x)", **settings
+    )
+    assert result.f16 == "a h b"
+
+
+@both
+def test_what_only_moves_a_gradient_has_its_type(settings):
+    result = painted(
+        GIVEN + "axes = Const() dtype=int32 value=int32[2]*1\ng = MatMul(x, y)\nt = Transpose(g, axes)\nr = Relu(t)"
+        "\ns = Mul(r, x)",
+        **settings,
+    )
+    assert result.f16 == "g t r"
+
+
+@both
+def test_a_bias_can_be_fused_with_the_last_product(settings):
+    result = painted(GIVEN + "a = MatMul(x, y)\nb = BiasAdd(a, z)\nc = Relu(b)\nd = Softmax(c)", **settings)
+    assert result.f16 == "a b c"
+    assert result.rule("d") is Rule.AFTER_PRODUCTS
+
+
+def test_a_mean_that_somebody_reads_is_float32():
+    result = painted(
+        GIVEN + "axis = Const() dtype=int32 value=int32[]*0\na = MatMul(x, y)\nloss = Mean(a, axis)", **CPU
+    )
+    assert result.f16 == "a"
+
+
+def test_a_normalization_that_keeps_its_own_running_average_is_converted():
+    """As in tf_keras, where it reads the averages as well and gives the new ones: they are float32 on every list."""
+    text = """
+        handle = VarHandleOp() dtype=float32 shape=[4]
+        average = ReadVariableOp(handle)
+        a = Conv2D(x, y) padding='SAME' strides=[1, 1, 1, 1]
+        n = FusedBatchNormV3(a, z, z, average, z) exponential_avg_factor=0.01 is_training=true
+        stored = AssignVariableOp(handle, n:1)
+        b = Conv2D(n, y) padding='SAME' strides=[1, 1, 1, 1]
+    """
+    assert painted(GIVEN + text, **CPU).f16 == "a n b"
+
+
+def test_the_gradient_of_a_normalization_whose_scale_it_trains_is_converted():
+    """Its scale reads the variable that its result goes to, and is float32 on every list."""
+    text = """
+        handle = VarHandleOp() dtype=float32 shape=[4]
+        scale = ReadVariableOp(handle)
+        a = Conv2D(x, y) padding='SAME' strides=[1, 1, 1, 1]
+        n = FusedBatchNormGradV3(a, a, scale, z, z, z) is_training=true
+        stepped = Mul(n:1, z)
+        stored = AssignSubVariableOp(handle, stepped)
+        b = Conv2D(n, y) padding='SAME' strides=[1, 1, 1, 1]
+    """
+    assert painted(GIVEN + text, **CPU).f16 == "a n b"
+
+
+@both
+def test_what_is_stored_serves_no_product_of_this_step(settings):
+    """The gradient of a training loop's next step reads the variable, not what was stored in it."""
+    result = painted(
+        """
+        v = VariableV2() shape=[4, 4]
+        x = Placeholder()
+        a = MatMul(x, x)
+        change = Mul(a, x)
+        stored = AssignAdd(v, change)
+        again = MatMul(stored, x)
+        """,
+        **settings,
+    )
+    assert result.f16 == "a again"
+    assert result.rule("change") is Rule.AFTER_PRODUCTS
+
+
+CALLED = """
+    function callee(x: float32) -> (y: float32)
+    t = {op}(x, x)
+    return y = t:{result}:0
+"""
+
+
+@pytest.mark.parametrize(("op", "result", "f16"), [("MatMul", "product", "a m"), ("Mul", "z", "a")])
+def test_what_a_call_gets_is_used_by_a_product_if_its_function_has_one(op, result, f16):
+    from amp_tf import AmpConfig, rewrite
+    from tests.small_graphs import function, graph
+
+    text = GIVEN + "a = MatMul(x, y)\nm = Mul(a, y)\nc = callee(m)"
+    config = AmpConfig(precision="bfloat16", target="cpu")
+    done = rewrite(graph(text, function(CALLED.format(op=op, result=result))), config, preserve=["c"])
+    assert " ".join(node.name for node in done.report.graphs[0].nodes if node.precision.is_f16) == f16
+
+
+def test_who_forces_a_node_gets_it():
+    result = painted(GIVEN + "a = MatMul(x, y)\nm = Mul(a, y)\nn = Mul(m, y)", force_f16=("^m$",), **CPU)
+    assert result.f16 == "a m"
+
+
+# ---------------------------------------------------------------- variables
+
+
+def trained(build, precision, steps, **settings):
+    """What a graph's variable and the decisions on its nodes are, after steps of ``update`` in a rewritten graph."""
+    with tf.Graph().as_default() as graph:
+        build()
+        initialize = v1.global_variables_initializer().name
+    config = amp_tf.AmpConfig(precision=precision, **settings)
+    kept = [initialize, "update", "fetch", "variable/Read/ReadVariableOp"]
+    result = amp_tf.rewrite(graph.as_graph_def(add_shapes=True), config, preserve=kept, hardware=BF16_CPU)
+    with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
+        tf.import_graph_def(result.graph, name="")
+        session.run(initialize)
+        for _ in range(steps):
+            session.run(["update", "fetch:0"])
+        return session.run("variable/Read/ReadVariableOp:0"), {node.name: node for node in result.report.nodes}
+
+
+def batch_normalization():
+    moving = v1.get_variable("variable", initializer=np.full(16, 3.0, "float32"), use_resource=True)
+    x = tf.matmul(tf.ones((64, 8)), tf.fill((8, 16), 0.125), name="product")
+    mean = tf.reduce_mean(x, 0, name="mean")
+    new = tf.add(tf.multiply(moving.read_value(), 0.99, name="old"), tf.multiply(mean, 0.01, name="change"), name="new")
+    tf.group(moving.assign(new), name="update")
+    tf.identity(tf.matmul(tf.multiply(x, mean, name="weighted"), tf.ones((16, 4))), name="fetch")
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_moving_average_reaches_what_it_averages(precision):
+    value, nodes = trained(batch_normalization, precision, 600)
+    assert {nodes[name].reason.rule for name in ("old", "change", "new")} == {Rule.AFTER_PRODUCTS}
+    np.testing.assert_allclose(
+        value, 1 + 2 * 0.99**600, rtol=1e-3
+    )  # stands still at 2.3 where it is stored in bfloat16
+
+
+def test_what_the_rest_of_the_step_reads_as_well_is_converted():
+    _, nodes = trained(batch_normalization, "bfloat16", 0)
+    assert nodes["mean"].precision.is_f16
+    assert nodes["product"].precision.is_f16
+
+
+def plain_optimizer():
+    weights = v1.get_variable("variable", initializer=np.zeros((8, 4), "float32"), use_resource=True)
+    square = v1.get_variable("square", initializer=np.zeros((8, 4), "float32"), use_resource=True)
+    gradient = tf.matmul(
+        tf.fill((8, 16), 1e-5), tf.ones((16, 4)), name="gradient"
+    )  # its square is below float16's least
+    new = tf.add(0.9 * square.read_value(), 0.1 * tf.math.multiply(gradient, gradient, name="squared"), name="new")
+    with tf.control_dependencies([square.assign(new)]):
+        step = tf.math.divide(gradient, tf.sqrt(square.read_value()) + 1e-6, name="step")
+        tf.group(weights.assign_sub(0.01 * step), name="update")
+    tf.identity(tf.matmul(tf.ones((4, 8)), weights.read_value()), name="fetch")
+
+
+def test_an_optimizer_in_plain_operations_computes_in_float32():
+    value, nodes = trained(plain_optimizer, "float16", 1)
+    assert nodes["gradient"].precision.is_f16
+    assert not any(nodes[name].precision.is_f16 for name in ("squared", "step"))  # nor would float16 hold them
+    assert nodes["new"].reason.rule is Rule.AFTER_PRODUCTS
+    expected = -0.01 * 1.6e-4 / (np.sqrt(0.1) * 1.6e-4 + 1e-6)
+    np.testing.assert_allclose(value, expected, rtol=1e-2)  # 160 times as far where the square is zero
+
+
+def loop_of_averages():
+    """A cycle of Merge and NextIteration beside an assignment: it must end."""
+    variable = v1.get_variable("variable", initializer=np.zeros((4, 4), "float32"), use_resource=True)
+    total = tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, tf.matmul(x, x) + x), [0, tf.ones((4, 4))])[1]
+    tf.group(variable.assign(total * 0.5), name="update")
+    tf.identity(total, name="fetch")
+
+
+def test_loops_end():
+    v1.disable_control_flow_v2()
+    try:
+        value, _ = trained(loop_of_averages, "bfloat16", 1)
+    finally:
+        v1.enable_control_flow_v2()
+    assert np.isfinite(value).all()
+
+
+# ---------------------------------------------------------------- whole numbers
+
+
+def feature_columns():
+    """Ids and numbers in one array of floats, as tables have them."""
+    table = np.stack([np.arange(1000, 1064), np.ones(64), np.ones(64)], 1).astype("float32")
+    ids, numbers = tf.split(tf.constant(table), [1, 2], 1, name="columns")
+    rows = tf.gather(tf.range(2048.0)[:, None], tf.cast(ids[:, 0], tf.int32), name="rows")
+    tf.identity(rows, name="fetch")
+    tf.matmul(tf.concat([ids, numbers], 1, name="all"), tf.ones((3, 4)), name="product")
+
+
+def test_ids_that_come_as_floats_stay_whole():
+    old, new, nodes = rewritten(feature_columns)
+    assert nodes["columns"].reason.rule is Rule.WHOLE_NUMBERS
+    assert nodes["product"].precision.is_f16
+    np.testing.assert_array_equal(run(new, "fetch")[0], run(old, "fetch")[0])
+
+
+def test_positions_are_rounded_once_only():
+    def build():
+        flow = tf.matmul(tf.ones((64, 8)), tf.zeros((8, 64)), name="flow")
+        positions = tf.floor(tf.add(flow, tf.range(513.0, 577.0), name="positions"), name="floor")
+        tf.identity(tf.cast(positions, tf.int32), name="fetch")
+        tf.matmul(flow, tf.ones((64, 4)), name="next")
+
+    old, new, nodes = rewritten(build)
+    assert {nodes[name].reason.rule for name in ("positions", "floor")} == {Rule.WHOLE_NUMBERS}
+    assert nodes["flow"].precision.is_f16
+    np.testing.assert_array_equal(run(new, "fetch")[0], run(old, "fetch")[0])
+
+
+def test_a_cast_to_bool_keeps_nothing():
+    def build():
+        x = tf.nn.relu(tf.matmul(tf.ones((8, 8)), tf.ones((8, 8))), name="relu")
+        tf.identity(tf.cast(x, tf.bool), name="fetch")
+        tf.matmul(x, tf.ones((8, 8)), name="product")
+
+    assert rewritten(build)[2]["relu"].precision.is_f16

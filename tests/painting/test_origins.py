@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from amp_tf.painting.origins import GREAT, NEVER
+from amp_tf.painting.origins import GREAT, LONGEST_SUM, NEVER
 from amp_tf.painting.reasons import Rule
+from tests.left_out import without
 from tests.painting.painted import painted
 
 CPU = {"precision": "bfloat16", "target": "cpu"}
+GPU = {"precision": "float16", "target": "gpu"}
+both = pytest.mark.parametrize("settings", [CPU, GPU], ids=["bfloat16", "float16"])
+GIVEN = "x = Placeholder()\ny = Placeholder()\n"
 START = """
     x = Placeholder()
     handle = VarHandleOp() dtype=float32 shape=[4]
@@ -19,6 +23,14 @@ START = """
 END = "\nb = MatMul(s, x)"
 
 
+@pytest.fixture
+def without_needs():
+    """What is subtracted is needed, which says so first."""
+    with without(["needs"]):
+        yield
+
+
+@pytest.mark.usefixtures("without_needs")
 @pytest.mark.parametrize(
     "joined",
     [
@@ -54,6 +66,7 @@ def test_what_multiplies_or_adds_parameters_and_what_products_alone_read_may_be_
     assert "s" in painted(START + free + END, **CPU).f16.split()
 
 
+@pytest.mark.usefixtures("without_needs")
 def test_what_moves_a_joined_value_to_a_sum_is_float32():
     result = painted(START + "m = ConcatV2(a, x, axis) N=2\nr = Relu(m)\ns = Sub(r, a)" + END, **CPU)
     assert result.f16 == "a b"
@@ -89,3 +102,130 @@ def test_an_argument_that_a_trace_captured_is_a_parameter():
     f16 = {node.name: node.precision.is_f16 for node in done.report.graphs[0].nodes}
     assert f16["captured"]
     assert not f16["given"]
+
+
+# ---------------------------------------------------------------- running sums
+
+LOOP = """
+    x = Placeholder()
+    start = Enter(x) frame_name='f'
+    w = Enter(x) frame_name='f' is_constant=true
+    state = Merge(start, next)
+    go = Placeholder() dtype=bool shape=[]
+    on = Enter(go) T=bool frame_name='f' is_constant=true
+    cond = LoopCond(on)
+    switch = Switch(state, cond)
+    {body}
+    next = NextIteration(new)
+    done = Exit(switch)
+    result = MatMul(done, x)
+"""
+
+
+@both
+def test_a_state_that_is_itself_and_something_is_float32(settings):
+    result = painted(
+        LOOP.format(body="p = MatMul(switch:1, w)\nh = Tanh(p)\nq = MatMul(h, w)\nnew = AddV2(switch:1, q)"), **settings
+    )
+    assert result.f16 == "w p h q done result"
+    assert result.rule("new") is result.rule("state") is Rule.RUNNING_SUM
+
+
+@both
+def test_a_state_that_each_turn_makes_anew_is_converted(settings):
+    result = painted(LOOP.format(body="p = MatMul(switch:1, w)\nnew = Tanh(p)"), **settings)
+    assert {"state", "switch", "p", "new", "next"} <= set(result.f16.split())
+
+
+@both
+def test_a_state_that_only_passes_is_converted(settings):
+    result = painted(LOOP.format(body="p = MatMul(switch:1, w)\nnew = Identity(switch:1)"), **settings)
+    assert "new" in result.f16.split()
+
+
+@both
+def test_what_a_state_is_multiplied_by_is_float32_from_its_product_on(settings):
+    result = painted(
+        LOOP.format(
+            body="""
+            p = MatMul(switch:1, w)
+            keep = Sigmoid(p)
+            kept = Mul(keep, switch:1)
+            q = MatMul(switch:1, w)
+            step = Tanh(q)
+            new = AddV2(kept, step)
+            """
+        ),
+        **settings,
+    )
+    assert not {"keep", "kept", "new", "state"} & set(result.f16.split())
+    assert {"p", "q"} <= set(result.f16.split())
+
+
+def test_a_result_that_may_be_the_next_argument_is_a_running_sum():
+    text = """
+        function body(x: float32, w: float32) -> (y: float32, z: float32)
+        p = MatMul(x, w)
+        t = Tanh(p:product:0)
+        q = MatMul(t:y:0, w)
+        s = AddV2(x, q:product:0)
+        u = MatMul(s:z:0, w)
+        return y = s:z:0
+        return z = u:product:0
+    """
+    result = painted(text, **CPU)
+    assert result.rule("s") is Rule.RUNNING_SUM
+    assert result.f16 == "p t q u"
+
+
+def test_a_result_that_comes_back_by_way_of_a_sum_over_all_is_a_running_sum():
+    """As the Tversky loss, whose labels are an argument and whose sums are results."""
+    text = """
+        function body(x: float32, w: float32) -> (y: float32, z: float32)
+        axis = Const() dtype=int32 value=int32[]*0
+        p = MatMul(x, w)
+        t = Mul(p:product:0, x)
+        s = Sum(t:z:0, axis:output:0)
+        u = MatMul(s:output:0, w)
+        return y = s:output:0
+        return z = u:product:0
+    """
+    result = painted(text, **CPU)
+    assert result.rule("t") is result.rule("s") is Rule.RUNNING_SUM
+
+
+def chain(additions: int) -> str:
+    lines = [GIVEN, "s0 = MatMul(x, y)"]
+    for number in range(additions):
+        lines += [f"p{number} = MatMul(s{number}, y)", f"s{number + 1} = AddV2(s{number}, p{number})"]
+    return "\n".join([*lines, f"end = MatMul(s{additions}, y)"])
+
+
+@both
+def test_a_sum_that_is_normalized_on_its_way_begins_anew(settings):
+    lines = [GIVEN, "s0 = MatMul(x, y)", "g = MatMul(y, y)"]
+    for n in range(12):
+        lines += [f"f{n} = MatMul(s{n}, y)", f"a{n} = AddV2(s{n}, f{n})", f"s{n + 1} = Mul(a{n}, g)"]
+    result = painted("\n".join([*lines, "end = MatMul(s12, y)"]), **settings)
+    assert {"a0", "a6", "a11"} <= set(result.f16.split())
+
+
+@both
+def test_a_long_chain_of_additions_is_float32_and_a_short_one_is_not(settings):
+    assert "s1" in painted(chain(LONGEST_SUM), **settings).f16.split()
+    long = painted(chain(LONGEST_SUM + 1), **settings)
+    assert {long.rule(f"s{number}") for number in range(1, LONGEST_SUM + 2)} == {Rule.RUNNING_SUM}
+    assert {f"p{number}" for number in range(LONGEST_SUM + 1)} <= set(long.f16.split())
+
+
+@both
+def test_the_constant_factor_of_what_a_running_sum_adds_is_float32(settings):
+    body = """
+    step = MatMul(switch:1, w)
+    rate = Const() value=float32[]*0.01
+    scaled = Mul(step, rate)
+    new = AddV2(switch:1, scaled)
+    """
+    result = painted(LOOP.format(body=body), **settings)
+    assert result.rule("scaled") is Rule.RUNNING_SUM
+    assert "step" in result.f16.split()

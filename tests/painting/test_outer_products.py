@@ -9,6 +9,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
+from tests.painting.painted import painted
 
 HEADS, POSITIONS, WIDTH = 2, 1000, 16
 FREQUENCIES = (1 / 100.0 ** (np.arange(WIDTH // 2) / (WIDTH // 2))).astype("float32")
@@ -39,6 +40,18 @@ def rewritten(**settings):
 def names(nodes, prefix):
     """The Einsum of a name: tf.einsum puts it into a scope."""
     return next(node for name, node in nodes.items() if name.startswith(prefix) and node.op == "Einsum")
+
+
+@pytest.mark.parametrize(
+    ("equation", "sums"),
+    [
+        *((text, False) for text in ("bi,j->bij", " i , j -> i j ", "bsd,d->bsd", "...n,d->...nd", "ab->ba", ",->")),
+        *((text, True) for text in ("ij,jk->ik", "aecd,abcd->acbe", "bij,j->bi", "i,i->", "...i,i->...", "...i,i->i")),
+    ],
+)
+def test_an_equation_sums_where_a_label_is_not_in_the_result(equation, sums):
+    found = painted(f"x = Placeholder()\n product = Einsum(x, x) N=2 equation={equation!r}")
+    assert (found.rule("product") is Rule.ALLOW_LIST) == sums
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])

@@ -17,6 +17,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
+from amp_tf.cpu.economy import drop_unprofitable
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.table import SUCCESSORS
@@ -67,7 +68,8 @@ def converted_types(example: Example) -> dict[str, list[str]]:
     view = read_graph(made, Templates(made.library, SUCCESSORS))
     config = AmpConfig(**example.settings)
     resolution = resolve_target(config, BF16_CPU)
-    painting = paint(view, resolution, find_obstacles(view, resolution, config, ()))
+    obstacles = find_obstacles(view, resolution, config, ())
+    painting = paint(view, resolution, obstacles, cost_model=drop_unprofitable)
     node_of = view.unit_nodes()
     types: dict[str, list[str]] = {}
     for unit in painting.converted:

@@ -10,7 +10,7 @@ from typing import Any
 from tensorflow.core.framework import graph_pb2
 
 import amp_tf
-from amp_tf.rewriting.list_makers import SUFFIX
+from amp_tf.rewriting.sharing import LIST_SUFFIX
 from tests.oracle import DT_FLOAT, Knobs, Mode, Outcome, outcome, run_original
 
 # A CPU on which oneDNN has bfloat16 kernels: the one for which the oracle decides, whatever this one is.
@@ -104,7 +104,9 @@ def rewired(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> list[str]:
     """
     old = {node.name: node for node in before.node}
     added = {node.name: node for node in after.node if node.name not in old}
-    twins = {name: name.removesuffix(f"-{SUFFIX}").rpartition("-")[0] for name in added if name.endswith(SUFFIX)}
+    twins = {
+        name: name.removesuffix(f"-{LIST_SUFFIX}").rpartition("-")[0] for name in added if name.endswith(LIST_SUFFIX)
+    }
     found = []
     for name, node in added.items():
         if name in twins:

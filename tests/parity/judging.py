@@ -36,7 +36,7 @@ def judge(graph: RandomGraph, mode: Mode) -> Verdict:
         return Verdict(f"left out: force-all-fixed ({str(error)[:40]})")
     # Grappler counts every Placeholder among the feeds, which are preserved.
     feeds = tuple(node.name for node in graph.graph_def.node if node.op == "Placeholder")
-    with undone(original):
+    with undone():
         ours = run_ours(graph.graph_def, mode, (*graph.preserve, *feeds), graph.knobs)
     left_out = reason_to_leave_out(graph, mode, original)
     if left_out:

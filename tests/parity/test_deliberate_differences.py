@@ -40,7 +40,8 @@ def both(graph_def, mode: Mode, preserve=("fetch",), knobs: Knobs | None = None)
 
 
 def test_every_difference_has_a_test() -> None:
-    shown = {name.removeprefix("test_").replace("_", "-") for name in globals() if name.startswith("test_")}
+    tests = (name.removeprefix("test_").partition("__")[0] for name in globals() if name.startswith("test_"))
+    shown = {name.replace("_", "-") for name in tests}
     assert {row.name for row in DELIBERATE_DIFFERENCES} == shown - {
         "every-difference-has-a-test",
         "the-differences-that-rules-name-are-in-the-table",
@@ -188,7 +189,7 @@ def test_preserved_loop() -> None:
     assert {"allow1", "allow2"} <= ours
 
 
-def test_loop_entry() -> None:
+def test_tied_types__loop_entries() -> None:
     def build() -> None:
         enter = raw.Enter(data=matmul(constant("input"), "allow1"), frame_name="loop", name="enter")
         body = raw.Exp(x=raw.Merge(inputs=[enter, enter], name="merge").output, name="deny1")
@@ -203,7 +204,7 @@ def test_loop_entry() -> None:
 
 
 @pytest.mark.parametrize(("mode", "lowest"), [(FP16, -1e9), (BF16, tf.float32.min)])
-def test_extreme_constant(mode: Mode, lowest: float) -> None:
+def test_range__constants(mode: Mode, lowest: float) -> None:
     def build() -> None:
         scores = tf.where(np.tri(32, dtype=bool), matmul(constant("input"), "allow1"), lowest, name="masked")
         weights = tf.nn.softmax(scores, name="infer1")
@@ -233,7 +234,7 @@ def test_outer_product(mode: Mode) -> None:
     assert ours & {"angles", "allow1"} == {"allow1"}
 
 
-def test_narrow_sum() -> None:
+def test_inexact_kernel__sums() -> None:
     def build() -> None:
         x = matmul(constant("input"), "allow1")
         raw.BiasAddGrad(out_backprop=x, name="lost")
@@ -246,7 +247,7 @@ def test_narrow_sum() -> None:
 
 
 @pytest.mark.parametrize("mode", [FP16, BF16])
-def test_after_products(mode: Mode) -> None:
+def test_need__results(mode: Mode) -> None:
     def build() -> None:
         average = tf.compat.v1.get_variable("average", (32, 32), use_resource=True)
         x = matmul(constant("input"), "allow1")
@@ -261,7 +262,7 @@ def test_after_products(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", [FP16, BF16])
-def test_running_sum(mode: Mode) -> None:
+def test_origin__running_sums(mode: Mode) -> None:
     def build() -> None:
         x = constant("input")
         for number in range(10):
@@ -277,7 +278,7 @@ def test_running_sum(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", [FP16, BF16])
-def test_need(mode: Mode) -> None:
+def test_need__differences(mode: Mode) -> None:
     def build() -> None:
         product = matmul(constant("input"), "allow1")
         far = raw.Mul(x=product, y=constant("two", 2.0), name="infer1")
@@ -291,7 +292,7 @@ def test_need(mode: Mode) -> None:
 
 @pytest.mark.parametrize("op", [tf.nn.elu, tf.nn.log_softmax])
 @pytest.mark.parametrize("mode", [FP16, BF16])
-def test_inaccurate_kernel(mode: Mode, op: Callable[..., tf.Tensor]) -> None:
+def test_inexact_kernel__activations(mode: Mode, op: Callable[..., tf.Tensor]) -> None:
     def build() -> None:
         x = op(matmul(constant("input"), "allow1"), name="infer1")
         tf.identity(matmul(x, "allow2"), name="fetch")
@@ -326,7 +327,7 @@ def test_picked_value(mode: Mode) -> None:
     assert ours & {"found", "allow1"} == {"allow1"}
 
 
-def test_joined() -> None:
+def test_origin__joined_values() -> None:
     def build() -> None:
         place = tf.compat.v1.placeholder(tf.float32, (32, 32), name="place")
         moved = tf.add(place, matmul(place, "allow1"), name="moved")
@@ -338,7 +339,7 @@ def test_joined() -> None:
     assert ours & {"allow1", "moved", "gaps", "allow2"} == {"allow1", "allow2"}
 
 
-def test_squares_and_quotients() -> None:
+def test_range__squares_and_quotients() -> None:
     def build() -> None:
         x = matmul(constant("input"), "allow1")
         square, tame = raw.Mul(x=x, y=x, name="square"), raw.RealDiv(x=x, y=constant("eight", 8.0), name="tame")
@@ -353,7 +354,7 @@ def test_squares_and_quotients() -> None:
 
 
 @pytest.mark.parametrize("mode", [FP16, BF16])
-def test_whole_number(mode: Mode) -> None:
+def test_need__whole_numbers(mode: Mode) -> None:
     def build() -> None:
         ids = tf.slice(constant("input"), [0, 0], [32, 32], name="clr1")
         tf.cast(ids, tf.int32, name="cast")
@@ -364,7 +365,7 @@ def test_whole_number(mode: Mode) -> None:
     assert ours & {"clr1", "allow1"} == {"allow1"}
 
 
-def test_lost_maximum() -> None:
+def test_tied_types__maxima() -> None:
     window = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "VALID"}
     values = np.random.default_rng(0).normal(size=(1, 8, 8, 8, 4)).astype("float32")
 
@@ -413,7 +414,7 @@ def test_list_of_lists() -> None:
 
 
 @pytest.mark.parametrize("mode", [FP16, BF16])
-def test_bounded_exponential(mode: Mode) -> None:
+def test_inexact_kernel__bounded_exponentials(mode: Mode) -> None:
     def build() -> None:
         x = constant("input")
         bounded = tf.exp(-tf.square(x), name="deny1")

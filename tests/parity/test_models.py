@@ -19,7 +19,7 @@ def test_a_training_graph_gets_the_types_that_tensorflow_gives_it(name: str) -> 
     assert any(node.op == "Enter" for node in graph.graph_def.node) == recurrent, "the loops are not in lowered form"
     for mode in MODES:
         original = run_original(graph.graph_def, mode, graph.preserve)
-        with undone(original):
+        with undone():
             ours = run_ours(graph.graph_def, mode, graph.preserve)
         assert original.nodes_in(mode.f16), "TensorFlow converted nothing: the graph shows nothing"
         assert differences(ours, original) == []

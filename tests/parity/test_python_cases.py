@@ -38,7 +38,7 @@ def test_what_the_original_demands(case: PythonCase, mode: Mode) -> None:
         if case.casts:
             assert _casts(result, graph_def) == case.casts
     assert {difference.op for difference in differences(ours, original)} <= {"BiasAddGrad"}  # difference "narrow-sum"
-    with undone(original):
+    with undone():
         assert differences(run_ours(graph_def, mode, preserve), original) == []
     assert rewired(graph_def, ours.graph) == []
     if can_run(mode):
@@ -56,7 +56,7 @@ def test_propagation_through_simple_loop(number: int, mode: Mode) -> None:
         f16 = result.nodes_in(mode.f16)
         assert case.letters(f16.__contains__) == case
     assert {difference.op for difference in differences(ours, original)} <= {"Enter"}  # difference "loop-entry"
-    with undone(original):
+    with undone():
         assert differences(run_ours(graph_def, mode, preserve), original) == []
     if can_run(mode):
         _assert_close(ours.graph, graph_def, fetch, 1.6e-2 if mode is Mode.BFLOAT16 else 2e-3)

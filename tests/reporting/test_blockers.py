@@ -185,7 +185,7 @@ def test_what_is_kept_because_it_joins_exact_values_is_kept_for_accuracy():
         return tf.matmul(tf.sigmoid(x + tf.matmul(x, w)), w)
 
     (row,) = reported(traced(moved, (64, 64), (64, 64))).to_dict()["blockers"]
-    assert (row["kind"], row["what"], row["gain"]) == ("accuracy", "joined values", 2 * 64**2)
+    assert (row["kind"], row["what"], row["gain"]) == ("accuracy", "origins", 2 * 64**2)
     assert row["remedy"].startswith("AMP_TF_FORCE_F16=<its name>")
 
 
@@ -209,7 +209,7 @@ def test_an_unknown_shape_is_a_blocker_and_gains_what_a_known_one_converts():
 
 def test_what_is_not_tried_has_no_gain():
     from amp_tf.reporting.blockers import find_blockers
-    from amp_tf.reporting.graph_figures import GraphFigures
+    from amp_tf.reporting.figures import GraphFigures
 
     report = found_in()
     blockers, together = find_blockers([GraphFigures(graph) for graph in report.graphs], seconds=-1)

@@ -13,8 +13,7 @@ import tensorflow as tf
 from amp_tf.errors import GraphError
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.reporting import files
-from amp_tf.reporting.facts import Curve, ProcessFacts
-from amp_tf.reporting.page import html
+from amp_tf.reporting.document_types import Curve, ProcessFacts
 from amp_tf.reporting.schema import RewriteReport
 from tests.reporting.rendering import shown
 from tests.reporting.reported_graphs import reported, traced
@@ -132,7 +131,7 @@ def test_the_page_says_whose_16_bit_it_is_under_a_policy_of_keras():
     check(found)
     assert found["converted"] == 0
     assert (found["figures"]["products_share_f16"], found["figures"]["products_own"]) == (1, 2 * 64**3)
-    text = shown(html.page([found]))
+    text = shown(files.page([found]))
     assert "The program itself has 100 % in 16 bit (Keras policy mixed_bfloat16); amp_tf converted 0 %." in text
 
 

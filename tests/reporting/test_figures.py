@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.reporting.figures import NO_PRODUCTS, Products, times_before_and_now
-from amp_tf.reporting.graph_figures import GraphFigures
+from amp_tf.reporting.figures import NO_PRODUCTS, GraphFigures, Products, times_before_and_now
 from tests.reporting.reported_graphs import BF16_CPU, reported, traced
 
 

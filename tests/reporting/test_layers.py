@@ -9,11 +9,11 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.errors import ConfigError
-from amp_tf.graph.layers import Layer, recorded
+from amp_tf.graph.names import KerasLayer, recorded
 from amp_tf.painting.reasons import Rule
-from amp_tf.reporting.layers import LayerReason, LayerReport, Layers
-from amp_tf.reporting.page import html
+from amp_tf.reporting import files
 from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.text import LayerReason, LayerReport, Layers
 from tests.reporting.reported_graphs import reported, traced
 from tests.small_graphs import graph
 
@@ -42,7 +42,7 @@ loss             0        1  1: its op is on the deny list
 def layers_of_keras() -> Iterator[None]:
     recorded.forget()
     for number in (2, 12):
-        recorded.record(f"net_1/block_{number}_1", Layer(f"block_{number}", ("net", f"block_{number}")))
+        recorded.record(f"net_1/block_{number}_1", KerasLayer(f"block_{number}", ("net", f"block_{number}")))
     yield
     recorded.forget()
 
@@ -113,6 +113,6 @@ def test_the_document_keeps_the_paths_for_a_page_that_another_process_makes() ->
     assert rows["net_1/block_2_1/Exp"]["layer"] == "block_2"
     assert "layer" not in rows["loss/Exp"]
     recorded.forget()
-    shown = html._without_figures_of_nodes(document)["graphs"][0]["nodes"]
+    shown = list(map(files._short, document["graphs"][0]["nodes"]))
     assert {row[0]: row[-1] for row in shown}["net_1/block_2_1/Exp"] == "block_2"
     assert {row[0]: row[-1] for row in shown}["loss/Exp"] == "loss"

@@ -12,9 +12,8 @@ from tensorflow.core.framework import graph_pb2
 
 from amp_tf.reporting import files
 from amp_tf.reporting.document import make_document
-from amp_tf.reporting.page import html
+from amp_tf.reporting.figures import percent
 from amp_tf.reporting.schema import RewriteReport
-from amp_tf.reporting.text import percent
 from tests.reporting import browser
 from tests.reporting.rendering import evaluated, shown
 from tests.reporting.reported_graphs import reported
@@ -55,14 +54,14 @@ def test_names_cannot_break_the_page(document):
     evil = "</script><script>alert(1)</script>'\"&"
     graph = document["graphs"][0]
     nodes = [{**graph["nodes"][0], "name": evil, "device": evil, "reason": evil}]
-    text = html.page([{**document, "summary": evil, "graphs": [{**graph, "function": evil, "nodes": nodes}]}])
+    text = files.page([{**document, "summary": evil, "graphs": [{**graph, "function": evil, "nodes": nodes}]}])
     assert "<script>alert" not in text
     assert "<script>alert" not in shown(text)
-    assert "<title>amp_tf: &lt;script&gt;</title>" in html.page([{**document, "process": {"program": "<script>"}}])
+    assert "<title>amp_tf: &lt;script&gt;</title>" in files.page([{**document, "process": {"program": "<script>"}}])
 
 
 def test_several_runs_stand_side_by_side(document):
-    text = shown(html.page([document, files.read(FIRST)[0]]))
+    text = shown(files.page([document, files.read(FIRST)[0]]))
     assert "2 runs side by side" in text
     assert text.count("<article") == 2
     ids = re.findall(r' id="(.*?)"', text)
@@ -74,14 +73,14 @@ def test_estimated_times_say_whose_measurements_they_are(document):
     figures = {**document["figures"], "estimated_ms": {"float32": 312.0, "now": 237.0, "casts": 13.0}}
     for source in ("measured on this machine", "shipped for AMD Zen 4"):
         devices = [{"type": "CPU", "costs": source}]
-        text = shown(html.page([{**document, "figures": figures, "devices": devices}]))
+        text = shown(files.page([{**document, "figures": figures, "devices": devices}]))
         assert f"312 ms in float32, by costs {source}" in text
 
 
 def test_without_figures_the_page_says_why(document):
-    assert "There are no figures" in shown(html.page([{**document, "figures": None}]))
+    assert "There are no figures" in shown(files.page([{**document, "figures": None}]))
     empty = {**RewriteReport(summary="0 graphs: TensorFlow ran no graph").to_dict()}
-    text = shown(html.page([empty]))
+    text = shown(files.page([empty]))
     assert "No graph came to amp_tf" in text
     assert "0 graphs: TensorFlow ran no graph" in text
 
@@ -99,7 +98,7 @@ def test_a_graph_of_50_000_nodes_makes_less_than_two_megabytes():
         source = f"{scope}/residual/AddV2"
     document = make_document(reported(graph), seconds=0)
     assert document["total"] == 50_001
-    assert len(html.page([document])) < 2_000_000
+    assert len(files.page([document])) < 2_000_000
 
 
 @pytest.mark.parametrize(
@@ -116,12 +115,12 @@ def test_a_graph_of_50_000_nodes_makes_less_than_two_megabytes():
 )
 def test_a_share_is_never_rounded_to_all_or_nothing(value, expected, document):
     assert percent(value) == expected
-    assert evaluated(html.page([document]), f"share({json.dumps(value)})") == expected
+    assert evaluated(files.page([document]), f"share({json.dumps(value)})") == expected
 
 
 def test_a_curve_of_one_scale_has_room_above_and_below(document):
     call = "curve({ points: [[1, 8, 0], [9, 8, 0]], label: 'model' }).text"
-    found = evaluated(html.page([document]), call)
+    found = evaluated(files.page([document]), call)
     assert "2<sup>4</sup>" in found
     assert "2<sup>2</sup>" in found
     assert 'class="skip"' not in found
@@ -205,7 +204,7 @@ def test_the_ranking_on_the_page_is_that_of_the_document(page, file, document):
 
 @needs_browser
 def test_in_a_notebook_the_figures_stand_in_a_frame_of_their_own(page, document, tmp_path):
-    (tmp_path / "notebook.html").write_text(f"<h1>Cell</h1>{html.fragment(document)}", encoding="utf-8")
+    (tmp_path / "notebook.html").write_text(f"<h1>Cell</h1>{files.fragment(document)}", encoding="utf-8")
     page.open(tmp_path / "notebook.html")
     shown = page.wait("document.querySelector('iframe').contentDocument.querySelector('.big')?.textContent")
     assert shown == percent(document["figures"]["products_share_f16"])
@@ -216,18 +215,18 @@ def test_in_a_notebook_the_figures_stand_in_a_frame_of_their_own(page, document,
     ("value", "expected"), [(999.4e6, "999 MFLOP"), (999.6e6, "1 GFLOP"), (1e18, "1e+03 PFLOP"), (0.0, "0 FLOP")]
 )
 def test_what_is_rounded_to_a_thousand_has_the_next_prefix(value, expected, document):
-    assert evaluated(html.page([document]), f"operations({value})") == expected
+    assert evaluated(files.page([document]), f"operations({value})") == expected
 
 
 def test_milliseconds_have_all_digits_of_a_whole_number(document):
-    found = evaluated(html.page([document]), "[0.0123, 12.34, 999.7].map(milliseconds)")
+    found = evaluated(files.page([document]), "[0.0123, 12.34, 999.7].map(milliseconds)")
     assert found == ["0.0123 ms", "12.3 ms", "1,000 ms"]
 
 
 def test_a_function_without_a_name_cannot_break_the_page_of_several_runs(document):
     step = {"way": "tf.function", "what": "<lambda>", "steps": 3, "seconds": 1.0}
     times = {"first_ms": 5.0, "median_ms": 1.0, "fastest_ms": 1.0}
-    text = shown(html.page([{**document, "steps": [{**step, **times}]}] * 2))
+    text = shown(files.page([{**document, "steps": [{**step, **times}]}] * 2))
     assert "<lambda>" not in text
     assert "measured, a step of <lambda>" in unescape(text)
 
@@ -243,5 +242,5 @@ def test_a_function_without_a_name_cannot_break_the_page_of_several_runs(documen
 def test_that_a_blocker_alone_gains_nothing_is_said_of_those_that_were_tried(document, gains, said):
     first = document["blockers"][0]
     document = {**document, "blockers": [{**first, "gain": gain} for gain in gains]}
-    text = shown(html.page([document]))
+    text = shown(files.page([document]))
     assert (said in text) if said else ("Nothing becomes" not in text)

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from unittest import mock
 
 import amp_tf
-from amp_tf.rewriting import delaying, late_casts
+from amp_tf.rewriting import holding
 from tests.truth.fuzzing.graphs import GraphDef, ProgramGraph
 from tests.truth.fuzzing.programs import random_program
 
 PRECISIONS = ("bfloat16", "float16")
 _LONG = 3  # of these programs few have more than ten nodes in a row
-_PATCHES = ((delaying, "LONG", _LONG), (late_casts, "LONG", _LONG), (late_casts, "_SMALL", 0))
+_PATCHES = {"LONG": _LONG, "_SMALL": 0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +54,7 @@ def judge(seeds: Sequence[int], is_lowered: bool) -> Iterator[Held]:
 @contextlib.contextmanager
 def _little_counts() -> Iterator[None]:
     """Small tensors and short times count as large ones and long ones do in a user's model."""
-    with contextlib.ExitStack() as stack:
-        for module, name, value in _PATCHES:
-            stack.enter_context(mock.patch.object(module, name, value))
+    with mock.patch.multiple(holding, **_PATCHES):
         yield
 
 

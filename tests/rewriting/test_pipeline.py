@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.errors import ConfigError, GraphError, RewriteError
-from amp_tf.graph.serialized import parse_graph
+from amp_tf.graph.wire import parse_graph
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.rewriting import pipeline
@@ -289,7 +290,7 @@ def test_a_broken_function_of_the_library_is_refused_with_its_name():
         (lambda after: after.node[-1].ClearField("input"), "Cast expects 1 data input"),
         (lambda after: setattr(after.node[0], "device", "/cpu:0"), "devices kept: the device of 'x' changed"),
         (lambda after: after.node.pop(6), "nodes kept"),
-        (lambda after: after.node.pop(), "which is no tensor of this graph"),
+        (lambda after: after.node.pop(), "which is not a tensor of this graph"),
         (
             lambda after: setattr(after.node[5], "op", "Cos"),
             "ops kept: the op of 'other1' changed from 'Asinh' to 'Cos'",
@@ -398,3 +399,48 @@ def test_a_function_may_be_all_that_is_converted():
     result = rewrite(before)
     assert list(result.graph.node) == list(before.node)
     assert types_of_function(result.graph.library.function[0], "m") == "bfloat16"
+
+
+@pytest.fixture
+def collector_is_on():
+    gc.enable()
+    yield
+    gc.enable()
+
+
+def test_the_collector_pauses_and_goes_on(collector_is_on):
+    with pipeline.pause_garbage_collector():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_the_collector_goes_on_after_an_error(collector_is_on):
+    with pytest.raises(KeyError), pipeline.pause_garbage_collector():
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_a_collector_that_was_off_stays_off(collector_is_on):
+    gc.disable()
+    with pipeline.pause_garbage_collector():
+        pass
+    assert not gc.isenabled()
+
+
+def test_the_last_of_several_rewrites_at_once_turns_it_on_again(collector_is_on):
+    first_is_in, second_is_done = threading.Event(), threading.Event()
+
+    def first():
+        with pipeline.pause_garbage_collector():
+            first_is_in.set()
+            second_is_done.wait(30)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert first_is_in.wait(30)
+    with pipeline.pause_garbage_collector():
+        pass
+    assert not gc.isenabled(), "the first rewrite still runs"
+    second_is_done.set()
+    thread.join(30)
+    assert gc.isenabled()

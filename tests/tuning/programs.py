@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from amp_tf.graph.layers import is_within
+from amp_tf.graph.names import is_within
 from amp_tf.lock import Layer, Lock
 from amp_tf.tools.tuning.result import Outcome
 from amp_tf.tools.tuning.tuning import Way

@@ -20,7 +20,7 @@ from amp_tf.errors import ConfigError
 from amp_tf.hooks.loss_scaling import automatic
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.hooks.process import notices
-from amp_tf.oplists import registered
+from amp_tf.oplists.op_names import registered_rows
 
 _OF_ONE_WORKER = frozenset({"log_path", "report_path"})
 _PRESENCE_SECONDS = 60.0  # the others connected together with this one, and published at once
@@ -124,7 +124,7 @@ def _compare() -> str:
 
 def _registered_ops() -> dict[str, str]:
     """The lists of the ops that libraries registered here, by what :func:`_difference` calls them."""
-    return {f"the list of op {row.op}": row.op_list for row in registered.rows()}
+    return {f"the list of op {row.op}": row.op_list for row in registered_rows()}
 
 
 def _read(keys: list[str], seconds: float) -> dict[str, str]:

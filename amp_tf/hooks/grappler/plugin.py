@@ -23,24 +23,135 @@ Python's lock, and half a second where the process computes nothing meanwhile: s
 them, hold the lock while they wait for graphs that TensorFlow optimizes on its own threads, and would otherwise wait
 for ever. CPython does not say who holds the lock and waits for what. Also, Python runs signal handlers on the main
 thread only: an exception of theirs would end in a rewrite that ran there, and not in the program.
+
+TensorFlow runs its optimizers over each graph twice, one visit right after the other on the same thread, and does not
+say which visit it is. In between, its other optimizers change the graph a little, but never the nodes to preserve. No
+model of the suite changed at the second visit, which took half of a first step's extra time. So a graph that was just
+rewritten is recognized, once, by the name of one of our casts and the same nodes to preserve. Graphs in which nothing
+changed are painted twice: nothing distinguishes such a graph from a retrace with other shapes.
+
+TensorFlow aborts the process when two plugins register for the same device type (``RegisterPluginOptimizerOrDie`` in
+custom_graph_optimizer_registry.cc), and does not say which device types are taken. So amp_tf looks where TensorFlow
+itself looks for plugins, and does not register if it finds one with a graph optimizer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
+import itertools
+import os
+import re
+import site
+import string
+import sys
+import sysconfig
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import ConfigError
 from amp_tf.graph.sizes import Shapes
-from amp_tf.hooks.grappler import conflicts, item, visits
-from amp_tf.hooks.grappler.library import DEVICE_TYPES, DONE, INTERRUPTED, Shim
-from amp_tf.hooks.grappler.shapes import ItemShapes
+from amp_tf.hooks.grappler import input_pipelines, native
+from amp_tf.hooks.grappler.native import DEVICE_TYPES, DONE, INTERRUPTED, ItemShapes, Shim
 from amp_tf.hooks.process import notices, summary
 from amp_tf.hooks.process import state as process_state
+from amp_tf.reporting import process
+from amp_tf.rewriting import pipeline
+from amp_tf.rewriting.planning import CAST_SUFFIX
+
+_LANDMARKS = 16
+_SUFFIX = re.compile(re.escape(CAST_SUFFIX.encode()))
+_IN_NAMES = f"{string.ascii_letters}{string.digits}_./>\\-".encode()
+_THREADS = 1024  #: how many threads' first visits are remembered: far more than visit at once
+_LONGEST = 512  #: bytes; of a longer name its end is enough
+
+
+@dataclasses.dataclass(frozen=True)
+class _First:
+    """A first visit that no second visit has followed yet.
+
+    Attributes:
+        preserve: the nodes to preserve.
+        nodes: how many nodes the graph had.
+        casts: names of some casts that the rewrite inserted; empty where nothing changed.
+    """
+
+    preserve: frozenset[str]
+    nodes: int
+    casts: tuple[bytes, ...]
+
+
+class Waiting(threading.local):
+    """The thread of TensorFlow's that this thread works for.
+
+    Attributes:
+        thread: the ``threading.get_native_id()`` of TensorFlow's thread that waits for it; its own where none does. The
+            kernel counts on and uses a number again only when all were used, Python's own ``get_ident()`` at once.
+    """
+
+    def __init__(self) -> None:
+        self.thread = threading.get_native_id()
+
+
+waiting = Waiting()
+
+
+class Visits:
+    """The last first visits, by TensorFlow's threads."""
+
+    def __init__(self) -> None:
+        self._firsts: dict[int, _First] = {}
+
+    def is_rewritten(self, serialized: bytes, preserve: frozenset[str]) -> bool:
+        """Whether this is the graph that this thread rewrote last, so that nothing is left to do.
+
+        The names of the casts show it: a graph that has one of them and the same nodes to preserve went through the
+        same rewrite.
+        """
+        first = self._firsts.get(waiting.thread)
+        if first is None or preserve != first.preserve or not any(cast in serialized for cast in first.casts):
+            return False
+        self._forget_first()
+        return True
+
+    def is_second(self, preserve: frozenset[str], nodes: int) -> bool:
+        """Whether a graph that stays as it is was most likely visited before; only counts depend on it."""
+        first = self._firsts.get(waiting.thread)
+        if first is None or preserve != first.preserve or abs(nodes - first.nodes) > first.nodes // 2:
+            return False
+        self._forget_first()
+        return True
+
+    def note_first(self, preserve: frozenset[str], nodes: int, rewritten: bytes | None) -> None:
+        """Remembers a first visit.
+
+        Args:
+            preserve: the nodes to preserve.
+            nodes: how many nodes the graph had.
+            rewritten: the serialized result, ``None`` where nothing changed.
+        """
+        self._forget_first()  # so that the last one stands at the end
+        while len(self._firsts) >= _THREADS:  # threads that ended never come again
+            self._firsts.pop(next(iter(self._firsts)), None)
+        self._firsts[waiting.thread] = _First(preserve, nodes, () if rewritten is None else _some_casts(rewritten))
+
+    def _forget_first(self) -> None:
+        """Forgets the first visit: a third one would be the first of another graph."""
+        self._firsts.pop(waiting.thread, None)
+
+
+def _some_casts(serialized: bytes) -> tuple[bytes, ...]:
+    """The names of the first casts in a serialized graph; bytes in front of a name may be included."""
+    found = []
+    for match in itertools.islice(_SUFFIX.finditer(serialized), _LANDMARKS):
+        before = serialized[max(0, match.start() - _LONGEST) : match.start()]
+        found.append(before[len(before.rstrip(_IN_NAMES)) :] + match[0])
+    return tuple(dict.fromkeys(found))
+
 
 Convert = Callable[[bytes, frozenset[str], Shapes], bytes | None]
 
@@ -59,9 +170,8 @@ def install(config: AmpConfig) -> None:
     Args:
         config: what to convert.
     """
-    from amp_tf.hooks.grappler.conversion import convert
 
-    set_conversion(functools.partial(convert, config=config))
+    set_conversion(functools.partial(convert_graph, config=config))
 
 
 def set_conversion(convert: Convert) -> bool:
@@ -119,7 +229,7 @@ def _register() -> bool:
     from tensorflow.python.client import pywrap_tf_session
 
     try:
-        item.tensorflow_library()  # so that an error shows before the first graph
+        native.tensorflow_library()  # so that an error shows before the first graph
         shims = {device_type: Shim(device_type) for device_type in DEVICE_TYPES}
     except (OSError, AttributeError) as error:
         return _step_back(
@@ -127,7 +237,7 @@ def _register() -> bool:
             fix="Install amp-tf again with pip, for this machine and with TensorFlow 2.16 to 2.21",
         )
     if not all(shim.is_registered for shim in shims.values()):
-        if others := conflicts.other_graph_plugins():
+        if others := other_graph_plugins():
             return _step_back(
                 f"another graph optimizer plugin is loaded, and TensorFlow takes only one, so amp_tf converts nothing "
                 f"({', '.join(others)})",
@@ -156,10 +266,10 @@ def _step_back(what: str, *, fix: str) -> bool:
 
 def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address: int, output: int, thread: int) -> int:
     """Converts one graph, on a thread for which one of TensorFlow's waits. No exception may leave it."""
-    visits.waiting.thread = thread
+    waiting.thread = thread
     try:
         with contextlib.closing(ItemShapes(item_address)) as shapes:
-            new = convert(ctypes.string_at(data, length), item.nodes_to_preserve(item_address), shapes)
+            new = convert(ctypes.string_at(data, length), native.nodes_to_preserve(item_address), shapes)
         if new is not None:
             shim.emit(output, new)
     except KeyboardInterrupt:
@@ -181,3 +291,80 @@ def _tell(error: Exception) -> None:
         fix=f"Training goes on; please report it, with the files that {LOG_PATH_VAR}=<folder> makes amp_tf write. "
         f"{DISABLE_VAR}=1 turns amp_tf off",
     )
+
+
+_FOLDER = "tensorflow-plugins"
+_PATH_VAR = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"  # TensorFlow's own variable, not a setting of amp_tf
+
+
+def other_graph_plugins() -> list[str]:
+    """Paths of the libraries that TensorFlow loaded as plugins and that export ``TF_InitGraph``.
+
+    Source of the places: the end of tensorflow/__init__.py.
+    """
+    return [str(path) for path in _candidates() if _has_graph_optimizer(path)]
+
+
+def _candidates() -> list[Path]:
+    folders = [*sys.path, *site.getsitepackages(), *map(sysconfig.get_path, ("purelib", "platlib"))]
+    if site.ENABLE_USER_SITE and site.USER_SITE:
+        folders.append(site.USER_SITE)
+    places = [Path(folder) / _FOLDER for folder in dict.fromkeys(folders) if folder]
+    if named := os.environ.get(_PATH_VAR):
+        places.append(Path(named))
+    found: dict[Path, None] = {}
+    for place in places:
+        for path in sorted(place.iterdir()) if place.is_dir() else [place] if place.is_file() else []:
+            if path.suffix == ".so" or ".so." in path.name:
+                found[path.resolve()] = None
+    return list(found)
+
+
+def _has_graph_optimizer(path: Path) -> bool:
+    try:
+        library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:  # TensorFlow did not load it, so it registered nothing
+        return False
+    return hasattr(library, "TF_InitGraph")
+
+
+# Attributes by which TensorFlow marks calls of XLA-compiled functions (tensorflow/compiler/jit/defs.h).
+_XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
+
+
+def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config: AmpConfig) -> bytes | None:
+    """Rewrites one graph that TensorFlow is about to run.
+
+    Library functions stay as they are: TensorFlow passes the body of each one that it runs separately.
+
+    Args:
+        serialized: a serialized GraphDef.
+        preserve: names of nodes that stay as they are.
+        shapes: the static shapes of its tensors.
+        config: what to convert.
+
+    Returns:
+        The new serialized GraphDef, or ``None`` if nothing changed; so for the functions of input pipelines.
+
+    Raises:
+        GraphError: the bytes are not a GraphDef, or the graph is broken.
+        RewriteError: the rewrite made a graph that its own verification refuses.
+    """
+    if input_pipelines.is_marked(serialized) or _visits.is_rewritten(serialized, preserve):
+        return None
+    known = notices.known_only(config)
+    result = pipeline.rewrite_serialized(
+        serialized, known, hardware=process_state.hardware(), preserve=preserve, functions=False, shapes=shapes
+    )
+    new, nodes = (result.graph if result.changed else None), result.report.total
+    if new is not None:
+        notices.warn_if_slow(known)
+    if new is not None or not _visits.is_second(preserve, nodes):
+        _visits.note_first(preserve, nodes, new)
+        if new is None and any(mark in serialized for mark in _XLA_MARKS):
+            process_state.count_xla_graph()
+        process.record(result.report, way="grappler")
+    return new
+
+
+_visits = Visits()

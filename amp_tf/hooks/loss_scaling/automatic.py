@@ -20,7 +20,7 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks.patches import Patches
-from amp_tf.hooks.process import devices, notices, summary
+from amp_tf.hooks.process import notices, summary
 from amp_tf.hooks.process import state as process_state
 from amp_tf.loss_scaling import is_loss_scaled, ledger
 from amp_tf.oplists.targets import resolve_target
@@ -116,7 +116,7 @@ def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None
 
 def resolves_to_float16(config: AmpConfig) -> bool:
     """Whether the graphs of this process run in float16. Asks for the GPUs, so not before a script may choose them."""
-    target = resolve_target(config, devices.hardware()).target
+    target = resolve_target(config, process_state.hardware()).target
     return target is not None and target.precision is Precision.FLOAT16
 
 

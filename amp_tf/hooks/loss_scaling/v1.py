@@ -21,7 +21,7 @@ from typing import Any
 
 from amp_tf.hooks.loss_scaling.automatic import Context, replace, survive
 from amp_tf.hooks.patches import Patch, calling
-from amp_tf.hooks.process import collecting, notices
+from amp_tf.hooks.process import notices, state
 from amp_tf.loss_scaling import is_loss_scaled, ledger
 
 # The attribute of an optimizer that holds its wrappers by graph (or "eager"): the variables belong to one graph.
@@ -78,7 +78,7 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
         if graph not in by_graph and (reaches_base or is_of_base):
             by_graph[graph] = v1.LossScaleOptimizer(optimizer)
             if graph != "eager":
-                collecting.watch()
+                state.watch_collections()
                 setattr(graph, _WATCHED, (*getattr(graph, _WATCHED, ()), _Watched(by_graph[graph])))
             _wrapped_by_hand.discard(optimizer)
     return by_graph.get(graph)
@@ -174,7 +174,7 @@ def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
 
 
 def restore_without_scale(saver: Any, session: Any, path: Any, missing: list[Any]) -> None:
-    """Restores a checkpoint of a run without loss scaling: all that it holds; the scale starts anew.
+    """Restores a checkpoint of a run without loss scaling: all that it holds; the scale starts over.
 
     Adds nothing to the graph, which a MonitoredSession has finalized.
     """
@@ -215,7 +215,7 @@ def is_scale(variable: Any) -> bool:
 def look_and_close(close: Callable[[Any], None], session: Any) -> None:
     """Replaces a session's ``close``: reads the loss scales first."""
     # A remote server may be gone by now, and nobody would want to wait for it.
-    if not session.sess_str and not collecting.is_running():
+    if not session.sess_str and not state.is_collecting():
         for watched in getattr(session.graph, _WATCHED, ()):
             with contextlib.suppress(Exception):  # closed, broken or never initialized: there is nothing to report
                 status = watched.wrapper.status(session)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 
+from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
+from amp_tf.hooks.process import state
 
 _lock = threading.Lock()
 _said: set[str] = set()
@@ -83,3 +85,45 @@ def forget() -> None:
     """Lets every warning be printed again. Tests need it."""
     with _lock:
         _said.clear()
+
+
+def known_only(config: AmpConfig) -> AmpConfig:
+    """The configuration without the op names that TensorFlow does not know now; each gets one warning.
+
+    Called for each graph, so that ops of a library that the program loads later count from then on.
+    """
+    from amp_tf.oplists import op_names
+
+    unknown = op_names.find_unknown(config)
+    for entry in unknown:
+        warn_once(
+            f"op_name.{entry.field}.{entry.op}",
+            f"{entry.what}, so the name is left out",
+            where=entry.where,
+            fix=f"{entry.guess}An op of a library of your own counts from the first graph after it was loaded",
+        )
+    return op_names.without(config, unknown)
+
+
+SLOW_FLOAT16 = "precision.slow_float16"  #: the key of the warning
+
+
+def warn_if_slow(config: AmpConfig) -> None:
+    """Warns once if the graphs of this process are converted to float16 on a CPU without fast float16."""
+    from amp_tf.oplists import hardware
+    from amp_tf.oplists.targets import CPU_DEVICE, resolve_target
+    from amp_tf.precision import Precision
+
+    target = resolve_target(config, state.hardware()).target
+    if target is None or target.device_type != CPU_DEVICE or target.precision is not Precision.FLOAT16:
+        return
+    flags = hardware.cpu_flags()
+    if flags and not hardware.has_fast_float16(flags):
+        by_bf16 = "bfloat16, in which this CPU is fast, or auto, which converts what is faster"
+        instead = by_bf16 if state.hardware().cpu_gains else "auto, which leaves this CPU in float32"
+        warn_once(
+            SLOW_FLOAT16,
+            "this CPU has no float16 arithmetic, so float16 is slower there than float32",
+            where="precision float16",
+            fix=f"Set AMP_TF_PRECISION={instead}",
+        )

@@ -3,25 +3,35 @@
 If TensorBoard's files are in that folder, its scalars are written beside them, as a run with the report's name.
 
 Python's own exit also covers an uncaught error. SIGTERM by default ends a process without it, so where the program has
-no handler of its own the report is written first, wherever the program is at that moment. Nothing can be written after
-a crash of the interpreter or a SIGKILL.
+no handler of its own the report is written first, wherever the program is at that moment, even inside C++. Nothing can
+be written after a crash of the interpreter or a SIGKILL.
+
+For SIGTERM the obvious ways do not work. A Python handler runs on the main thread between two bytecodes, and
+``Server.join()`` never returns to them. There is only one wakeup descriptor in a process: event loops need it, and
+Twisted gives up where it finds another. A signal blocked for ``sigwait`` stays blocked in the processes that the
+program starts. So the handler is that of :mod:`faulthandler`, which is C: it writes the stack into a pipe, and a thread
+waits at the other end. ``signal.getsignal`` still says that SIGTERM has its default, and a handler that the program
+sets at any time replaces this one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import functools
 import gc
 import os
+import signal
 import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.process import notices, sigterm
+from amp_tf.hooks.process import notices
 from amp_tf.hooks.process import state as process_state
 
 VARIABLE = "AMP_TF_REPORT"
@@ -35,15 +45,19 @@ def install(config: AmpConfig) -> None:
     """Arranges for the report to be written as the process ends, if the configuration names a folder. Idempotent."""
     before = process_state.current().config
     process_state.note(config=config)
-    if config.report_path and (before is None or before.report_path != config.report_path):
-        _check_folder(config.report_path)
     if config.report_path:
-        sigterm.watch(_end_by_sigterm)
+        if before is None or before.report_path != config.report_path:
+            try:  # so that an error shows before anything is trained
+                Path(config.report_path).mkdir(parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=config.report_path).close()
+            except OSError as error:
+                _tell(config.report_path, error)
+        watch_sigterm(_end_by_sigterm)
 
 
 def uninstall() -> None:
     """Restores SIGTERM's default; what was rewritten so far is still reported. Idempotent."""
-    sigterm.unwatch()
+    unwatch_sigterm()
 
 
 def write(most_seconds: float = float("inf")) -> None:
@@ -99,14 +113,6 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _check_folder(folder: str) -> None:
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        _tell(folder, error)
-
-
 def _tell(folder: str, error: OSError) -> None:
     notices.warn_once(
         "report.folder",
@@ -122,3 +128,76 @@ def _end_by_sigterm() -> None:
     writer = threading.Thread(target=write, args=(_SIGTERM_FIGURES,), name="amp_tf report", daemon=True)
     writer.start()
     writer.join(_SIGTERM_WAIT)
+
+
+_sigterm_lock = threading.RLock()
+_pipe: tuple[int, int] | None = None  # of this process, to read from and to write to
+_forking = threading.local()  # the signals that a thread had blocked before its fork
+
+
+def watch_sigterm(ending: Callable[[], None]) -> None:
+    """Arranges for SIGTERM to call a function before it ends the process, unless the program handles it. Idempotent.
+
+    Args:
+        ending: called once, on a thread of its own; the process ends by the signal when it returns.
+    """
+    with _sigterm_lock:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            faulthandler.unregister(signal.SIGTERM)  # the program may have had a handler and removed it
+            # Of all threads: for a thread that Python does not know, such as a server's, nothing would be written.
+            faulthandler.register(signal.SIGTERM, file=_writing_end(ending), all_threads=True)
+
+
+def unwatch_sigterm() -> None:
+    """Restores SIGTERM's default, unless the program handles it. Idempotent."""
+    with _sigterm_lock:
+        if _pipe is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            faulthandler.unregister(signal.SIGTERM)
+
+
+def _writing_end(ending: Callable[[], None]) -> int:
+    global _pipe
+    if _pipe is None:
+        _pipe = os.pipe()
+        os.set_blocking(_pipe[1], False)  # nobody reads a second time
+        threading.Thread(target=_wait, args=(_pipe[0], ending), name="amp_tf SIGTERM", daemon=True).start()
+        _watch_forks()
+    return _pipe[1]
+
+
+def _wait(pipe: int, ending: Callable[[], None]) -> None:
+    os.read(pipe, 1)
+    try:
+        ending()
+    finally:
+        with _sigterm_lock:  # or a rewrite in progress would install the handler again
+            unwatch_sigterm()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """Restores SIGTERM's default in forked children, such as workers of a pool.
+
+    The signal is blocked while a thread forks: a child that received it too early would write into its parent's pipe.
+    """
+    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_leave_parent)
+
+
+def _hold() -> None:
+    _forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _release() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
+
+
+def _leave_parent() -> None:
+    global _sigterm_lock, _pipe
+    _sigterm_lock = threading.RLock()  # a thread that the child does not have may have held the old one
+    unwatch_sigterm()
+    if _pipe is not None:
+        for end in _pipe:
+            os.close(end)
+        _pipe = None
+    _release()

@@ -1,14 +1,24 @@
-"""What the hooks know of this process beside its graphs: settings in force, counts, and why nothing is converted."""
+"""What the hooks know of this process beside its graphs: settings in force, counts, devices, garbage collections.
+
+Inside a garbage collection amp_tf must not take locks or run graphs. A collection may begin anywhere, also while this
+thread holds a lock of ours or of TensorFlow's, and it runs other people's finalizers: that of a session closes it,
+which is patched. Waiting there for a lock, or for a graph that another thread rewrites under one, may take for ever.
+An object also ends when its last reference goes, which is a safe place; only the collector's callbacks tell one from
+the other.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import gc
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig
+from amp_tf.oplists.hardware import Hardware
 
 _began = time.monotonic()
 _lock = threading.Lock()
@@ -89,3 +99,58 @@ def note_install(home: str, failure: str = "") -> None:
     with _lock:
         others = {module: why for module, why in _state.not_installed.items() if module != home}
         _state = dataclasses.replace(_state, not_installed={**others, home: failure} if failure else others)
+
+
+HAS_TF32 = (8, 0)  #: the compute capability from which GPUs have it, Ampere's
+
+
+@functools.cache
+def hardware() -> Hardware:
+    """What the GPUs that TensorFlow sees and this CPU can do.
+
+    Must be called when TensorFlow runs a graph, not before: asking for the GPUs fixes which ones are visible, and a
+    script may not have chosen them yet.
+
+    Source of the compute capabilities: ``tf.config.experimental.get_device_details``.
+    """
+    return dataclasses.replace(Hardware.detect_cpu(), gpu_capabilities=_gpu_capabilities())
+
+
+def uses_tf32(capability: tuple[int, ...]) -> bool | None:
+    """Whether TensorFlow lets a GPU compute float32 products in TF32; ``None`` where it cannot.
+
+    Args:
+        capability: its compute capability.
+    """
+    import tensorflow as tf
+
+    return tf.config.experimental.tensor_float_32_execution_enabled() if capability >= HAS_TF32 else None
+
+
+def _gpu_capabilities() -> tuple[tuple[int, int], ...]:
+    import tensorflow as tf
+
+    details = (tf.config.experimental.get_device_details(gpu) for gpu in tf.config.get_visible_devices("GPU"))
+    return tuple(tuple(known["compute_capability"]) for known in details if known.get("compute_capability"))
+
+
+class _Here(threading.local):
+    is_collecting = False
+
+
+_here = _Here()
+
+
+def watch_collections() -> None:
+    """Records from now on, permanently, when this process collects garbage. Idempotent."""
+    if _note_collection not in gc.callbacks:
+        gc.callbacks.append(_note_collection)
+
+
+def is_collecting() -> bool:
+    """Whether this thread is inside a garbage collection; always false before :func:`watch_collections`."""
+    return _here.is_collecting
+
+
+def _note_collection(phase: str, info: Mapping[str, int]) -> None:
+    _here.is_collecting = phase == "start"

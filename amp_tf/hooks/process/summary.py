@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import logging
+import os
 import re
+import socket
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled
+from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled, sources
 from amp_tf.errors import ConfigError
-from amp_tf.hooks.process import devices, notices
+from amp_tf.hooks.process import notices
 from amp_tf.hooks.process import state as process_state
-from amp_tf.hooks.process.facts import process_facts
 
 if TYPE_CHECKING:
+    from amp_tf.reporting.document_types import ProcessFacts
     from amp_tf.reporting.process import Totals
     from amp_tf.reporting.schema import RewriteReport
 
@@ -26,7 +30,7 @@ EAGER = (
 )
 TRACED_BEFORE = (
     "TensorFlow ran no new graph since amp_tf was turned on, and what it traced before stays as it is (functions: "
-    "{count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) again and make tf.functions anew"
+    "{count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) again and make tf.functions again"
 )
 ALL_FAILED = "amp_tf failed on every graph"
 NO_PLUGIN = "no graph of TensorFlow's reached amp_tf"
@@ -40,10 +44,10 @@ _PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled b
 
 # What runs at exit imports these here and there: by then the package may have been upgraded or uninstalled.
 _AT_EXIT = (
-    *("amp_tf.graph.layers", "amp_tf.hooks.grappler.failures", "amp_tf.oplists.targets", "amp_tf.painting.locked"),
-    *("amp_tf.reporting.process", "amp_tf.reporting.text"),
+    *("amp_tf.graph.names", "amp_tf.graph.templates", "amp_tf.oplists.table", "amp_tf.oplists.targets"),
+    *("amp_tf.painting.locked", "amp_tf.reporting.process", "amp_tf.reporting.text"),
 )
-_FOR_REPORTS = ("amp_tf.oplists.registered", "amp_tf.reporting.document", "amp_tf.reporting.files")
+_FOR_REPORTS = ("amp_tf.oplists.op_names", "amp_tf.reporting.document", "amp_tf.reporting.files")
 
 _parts: list[Callable[[], str]] = []
 _has_ended = False  # whether the program has ended, and only the line is left
@@ -77,7 +81,12 @@ def log() -> None:
         return
     _has_ended = True
     try:
-        if not _ended_by_error() or _has_acted():
+        from amp_tf.reporting import process
+
+        state = process_state.current()
+        has_acted = process.totals().converted or state.failures or state.not_installed
+        is_ended_by_error = hasattr(sys, "last_type") and not hasattr(sys, "ps1")  # at a prompt it only ends a line
+        if has_acted or not is_ended_by_error:
             notices.emit(logging.INFO, line())
     except Exception as error:  # must not disturb the end of the user's program
         print(f"amp_tf: no summary: {type(error).__name__}: {error}", file=sys.stderr)
@@ -89,7 +98,7 @@ def line() -> str:
     For example ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``, or
     ``0 graphs, 0 of 0 nodes converted, 0 casts: TensorFlow ran no graph …``.
     """
-    from amp_tf.graph.layers import tell_unmatched
+    from amp_tf.graph.names import tell_unmatched
     from amp_tf.reporting import process
     from amp_tf.reporting.text import headline, plural
 
@@ -116,7 +125,7 @@ def line() -> str:
     if state.not_installed:
         text += f"; not installed: {', '.join(f'{home} ({why})' for home, why in state.not_installed.items())}"
     parts = [text, *filter(None, (part() for part in _parts))]
-    if why and why == _why_no_target(report):
+    if why and report.why_nothing and report.why_nothing.rule.name == "NO_TARGET" and why == str(report.why_nothing):
         parts.append(f"how it would fare on a GPU: {ON_GPU}")
     return "; ".join(parts)
 
@@ -141,7 +150,8 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
     if state.idle:
         return state.idle
     if state.traced and not totals.graphs and not state.failures:
-        return TRACED_BEFORE.format(count=len(state.traced), example=_name_of(state.traced[0]))
+        example = re.sub(r"_\d+$", "", state.traced[0].removeprefix(_TRACED))  # its name in Python
+        return TRACED_BEFORE.format(count=len(state.traced), example=example)
     by_grappler = totals.graphs.get("grappler", 0)
     if not totals.graphs.get("xla") and by_grappler == state.xla_graphs and (by_grappler or _has_xla_functions()):
         return ONLY_XLA
@@ -169,7 +179,7 @@ def _lock_changes(totals: Totals) -> str:
         lock = config.read_lock()
     except ConfigError as error:  # it was damaged meanwhile
         return str(error).rstrip(".")
-    other = lock.differences(resolve_target(config, devices.hardware()).facts())
+    other = lock.differences(resolve_target(config, process_state.hardware()).facts())
     return "; ".join(filter(None, (other, describe(totals.locked))))
 
 
@@ -177,23 +187,14 @@ def _failed_before() -> str:
     """The error of TensorFlow's own optimizers; asked only at the end, because it takes a second session."""
     if not _has_ended or "tensorflow" not in sys.modules:
         return ""
-    from amp_tf.hooks.grappler import failures
-
     try:
-        failure = failures.find()
+        failure = find_failure()
     except Exception:  # functions may come and go meanwhile; the line is printed all the same
         return ""
     return f"TensorFlow's own graph optimizers fail before amp_tf is asked ({failure})" if failure else ""
 
 
-def _why_no_target(report: RewriteReport) -> str:
-    """Why no device of this machine is converted, if that is why nothing was; else empty."""
-    reason = report.why_nothing
-    return str(reason) if reason is not None and reason.rule.name == "NO_TARGET" else ""
-
-
 def _why_never_on() -> str:
-    """Why amp_tf is off where nothing ever turned it on."""
     try:
         if is_disabled():
             return f"amp_tf is off: {DISABLE_VAR} is set"
@@ -209,31 +210,13 @@ def _why_never_on() -> str:
     )
 
 
-def _ended_by_error() -> bool:
-    """Whether an uncaught error ends the program; at an interactive prompt it only ends a line."""
-    return hasattr(sys, "last_type") and not hasattr(sys, "ps1")
-
-
-def _has_acted() -> bool:
-    from amp_tf.reporting import process
-
-    state = process_state.current()
-    return bool(process.totals().converted or state.failures or state.not_installed)
-
-
 def traced_functions() -> list[str]:
     """The live functions that TensorFlow has traced, without those of input pipelines."""
     names = running.list_function_names() if (running := _running()) else ()
     return sorted(name for name in names if name.startswith(_TRACED) and not name.startswith(f"{_TRACED}Dataset_"))
 
 
-def _name_of(function: str) -> str:
-    """A traced function's name in Python."""
-    return re.sub(r"_\d+$", "", function.removeprefix(_TRACED))
-
-
 def _has_xla_functions() -> bool:
-    """Whether any live tf.function is to be compiled by XLA."""
     running = _running()
     names = running.list_function_names() if running else ()
     return any(running.get_function_def(name).attr["_XlaMustCompile"].b for name in names)
@@ -243,3 +226,135 @@ def _running() -> Any:
     """TensorFlow's eager context once it has begun; ``None`` before, and where it is not wholly imported."""
     found = getattr(sys.modules.get("tensorflow.python.eager.context"), "context_safe", lambda: None)()
     return found if found is not None and found._initialized else None
+
+
+def process_facts() -> ProcessFacts:
+    """Program, settings, devices, loss scales and times of this process, as a report shows them."""
+    from amp_tf.oplists.op_names import registered_rows
+    from amp_tf.reporting import process
+    from amp_tf.reporting.document_types import ProcessFacts
+
+    state, totals = process_state.current(), process.totals()
+    whys = {row.op: f"{row.op_list} list, because it {row.why}" for row in registered_rows()}  # each op once
+    times, ledger = (sys.modules.get(f"amp_tf.{name}") for name in ("hooks.step_times", "loss_scaling.ledger"))
+    return ProcessFacts(
+        process=_process(),
+        totals={"graphs": totals.graphs, "nodes": totals.total, "converted": totals.converted, "casts": totals.casts},
+        settings=[
+            *sources(process_state.settings()),
+            *({"field": f"op {op}", "value": why, "from": "amp_tf.register_op"} for op, why in whys.items()),
+        ],
+        devices=_devices(bool(totals.graphs)),
+        hooks={
+            "off": state.off,
+            "idle": state.idle,
+            "policy": state.policy,
+            "failures": state.failures,
+            "first_failure": state.first_failure,
+            "not_installed": dict(state.not_installed),
+        },
+        loss_scales=ledger.curves() if ledger is not None else [],
+        steps=times.rows() if times is not None else [],
+    )
+
+
+def _process() -> dict[str, Any]:
+    import amp_tf
+
+    error = getattr(sys, "last_type", None)
+    tensorflow, keras = sys.modules.get("tensorflow"), sys.modules.get("keras")
+    return {
+        "program": " ".join(sys.argv) or sys.executable,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "seconds": round(process_state.seconds(), 3),
+        "ended": process_state.current().ended or (f"by {error.__name__}" if error is not None else ""),
+        "amp_tf": amp_tf.__version__,
+        "python": sys.version.split()[0],
+        "tensorflow": getattr(tensorflow, "__version__", None),
+        "keras": getattr(keras, "__version__", None),
+    }
+
+
+def _devices(has_graphs: bool) -> list[dict[str, Any]]:
+    """The devices of this process; a process without graphs is not made to look for GPUs."""
+    from amp_tf.oplists.hardware import Hardware
+
+    found = process_state.hardware() if has_graphs else Hardware.detect_cpu()
+    cpu = {"type": "CPU", "bfloat16": found.cpu_has_bf16, "avx512": found.cpu_has_avx512, "costs": found.costs.source}
+    gpus = (
+        {"compute_capability": list(pair), "tf32": process_state.uses_tf32(pair)} for pair in found.gpu_capabilities
+    )
+    return [cpu, *({"type": "GPU", **gpu} for gpu in gpus)]
+
+
+_MOST_FUNCTIONS, _MOST_NODES, _MOST_SECONDS = 8, 5000, 2.0  # limits, because the user's program is about to end
+
+
+@functools.cache
+def find_failure() -> str:
+    """The error of TensorFlow's own optimizers on a function of this program; empty where they fail on none. Cached.
+
+    Where one of them fails, TensorFlow runs the function unchanged and asks no plugin, so it never reaches amp_tf; only
+    TensorFlow's own log says so. So if amp_tf has seen no products, functions that hold some are given to the same
+    optimizers once more, without plugins.
+    """
+    from tensorflow.python.eager import context
+
+    from amp_tf.oplists.table import PRODUCTS
+
+    running = context.context_safe()
+    if running is None or not running._initialized:
+        return ""
+    known = {name: running.get_function_def(name) for name in running.list_function_names()}
+    small = [d for d in known.values() if len(d.node_def) <= _MOST_NODES]
+    with_products = [d for d in small if any(node.op in PRODUCTS for node in d.node_def)]
+    until = time.monotonic() + _MOST_SECONDS
+    for definition in sorted(with_products, key=lambda d: len(d.node_def), reverse=True)[:_MOST_FUNCTIONS]:
+        if (failure := _failure(definition, known)) or time.monotonic() > until:
+            return failure
+    return ""
+
+
+def _failure(definition: Any, known: dict[str, Any]) -> str:
+    from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
+    from tensorflow.python.framework import errors_impl, function_def_to_graph
+    from tensorflow.python.grappler import tf_optimizer
+
+    meta_graph = meta_graph_pb2.MetaGraphDef()
+    try:
+        graph = function_def_to_graph.function_def_to_graph_def(definition)[0]
+    except Exception:  # some functions sent to a server cannot be read back
+        return ""
+    graph.library.function.extend(_missing(graph, definition, known))
+    for node in graph.node:
+        if node.op == "Placeholder":  # a placeholder of a resource has no shape, and could not be read
+            node.attr["shape"].shape.unknown_rank = True
+    meta_graph.graph_def.CopyFrom(graph)
+    ends = [tensor.partition(":")[0] for tensor in definition.ret.values()] or [graph.node[-1].name]
+    meta_graph.collection_def["train_op"].node_list.value.extend(ends)
+    config = config_pb2.ConfigProto()
+    config.graph_options.rewrite_options.use_plugin_optimizers = rewriter_config_pb2.RewriterConfig.OFF
+    try:
+        tf_optimizer.OptimizeGraph(config, meta_graph)
+    except errors_impl.OpError as error:
+        return str(error.message).partition("\n")[0]
+    except Exception:  # it cannot be read, or there is no device to optimize for: that says nothing
+        pass
+    return ""
+
+
+def _missing(graph: Any, definition: Any, known: dict[str, Any]) -> Iterator[Any]:
+    """The functions that a function calls and that its graph does not contain yet."""
+    from amp_tf.graph.templates import referenced
+
+    seen = {function.signature.name for function in graph.library.function}
+    waiting = [definition]
+    while waiting:
+        for node in waiting.pop().node_def:
+            for name in referenced(node):
+                if name in known and name not in seen:
+                    seen.add(name)
+                    waiting.append(known[name])
+                    yield known[name]

@@ -187,8 +187,8 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
             shape=shape, begin=[0, 1, 0, 0], end=[0] * 4, strides=[1] * 4, dy=x, begin_mask=13, end_mask=15
         )
     }
-    if op_def_registry.get(SWISH.op) is not None:
-        unary[SWISH.op] = lambda x: op_def_library.apply_op(SWISH.op, features=x, name="swish")
+    if op_def_registry.get(SWISH) is not None:
+        unary[SWISH] = lambda x: op_def_library.apply_op(SWISH, features=x, name="swish")
     groups = (
         (unary, [data]),
         (binary, [data, data]),

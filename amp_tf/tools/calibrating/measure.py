@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from amp_tf.oplists.cost_tables import DISPATCH, FEW_OPERATIONS, CostTable, Pair, ProductCost
-from amp_tf.oplists.costs import COSTS_AS
+from amp_tf.oplists.cost_tables import COSTS_AS, DISPATCH, FEW_OPERATIONS, CostTable, Pair, ProductCost
 from amp_tf.tools.calibrating import elements, products
 
 SECONDS = 70.0

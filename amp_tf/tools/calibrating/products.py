@@ -12,8 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED
-from amp_tf.oplists.costs import VECTOR_TAPS, padding_factor
+from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED, VECTOR_TAPS, padding_factor
 
 Shape = tuple[int, ...]
 
@@ -23,7 +22,7 @@ class Product:
     """One product: ``run`` takes tensors of these shapes; ``operations`` counts an addition as one.
 
     ``op`` is the name of its row in the table. The kernel computes ``padding_factor`` times the operations
-    (:func:`amp_tf.oplists.costs.padding_factor`).
+    (:func:`amp_tf.oplists.cost_tables.padding_factor`).
     """
 
     op: str
@@ -162,7 +161,7 @@ _DEPTHWISE_OPS = ("DepthwiseConv2dNative", "BackpropInput", "BackpropFilter")
 
 
 def _of_convolution(case: Convolution) -> Iterator[Product]:
-    """A convolution and its gradients, except those that are never computed in 16 bit (``costs.SLOW_KERNELS``)."""
+    """A convolution and its gradients, except depthwise ones with slow 16-bit kernels."""
     forward, *endings = _CONVOLUTION_OPS[len(case.sides)] if case.out else _DEPTHWISE_OPS
     strides = [1, *(case.stride if side > 1 else 1 for side in case.sides), 1]
     dilations = [1, *(case.dilation if side > 1 else 1 for side in case.sides), 1]

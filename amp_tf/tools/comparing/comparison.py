@@ -111,7 +111,7 @@ class Comparison:
 
     @property
     def line(self) -> str:
-        """The environment variable to set; empty where there is nothing to set, or where nothing mends all outputs."""
+        """The environment variable to set; empty where there is nothing to set, or where nothing fixes all outputs."""
         return keep_line(self.patterns)
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,12 +143,12 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page."""
-        from amp_tf.reporting.page import html
+        from amp_tf.reporting import files
 
         found = {**self.to_dict(), "text": str(self), "line": keep_call(self.patterns)}
         for row, finding in zip(found["findings"], self.findings, strict=True):
             row["line"] = keep_call(finding.patterns)
-        return html.fragment(found)
+        return files.fragment(found)
 
     def for_command(self) -> str:
         """What ``str`` gives, with variables to set instead of lines of Python: for who typed a command."""
@@ -205,9 +205,9 @@ class Comparison:
         if self.line:
             return [*lines, "", f"What to write ({self.worth}):", f"  {written(self.patterns)}"]
         if self.is_cut:
-            return [*lines, "", "What would mend it was not found out."]
+            return [*lines, "", "What would fix it was not found."]
         name = self.precision.value
-        return [*lines, "", f"No line mends it: with all nodes in float32 that become {name}, some outputs stay wrong."]
+        return [*lines, "", f"No line fixes it: with all nodes in float32 that become {name}, some outputs stay wrong."]
 
     @property
     def worth(self) -> str:
@@ -216,7 +216,7 @@ class Comparison:
             return ""
         price = f"{self.products_kept} of {self.products} products in float32"
         all_kept = ", so that 16 bit gains nothing" if self.products_kept == self.products else ""
-        return f"mends all outputs; {price}{all_kept}"
+        return f"fixes all outputs; {price}{all_kept}"
 
 
 def _describe(number: int, finding: Finding, precision: Precision, written: Callable[[Patterns], str]) -> list[str]:

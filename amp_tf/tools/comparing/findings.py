@@ -18,10 +18,10 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
-from amp_tf.graph.layers import matches, path_of
-from amp_tf.oplists.table import HANDING_ON
+from amp_tf.graph.names import matches, path_of
+from amp_tf.oplists.table import HANDING_ON, PRODUCTS
 from amp_tf.precision import Precision
-from amp_tf.rewriting.fused_names import PRODUCTS, Followers
+from amp_tf.rewriting.fused_names import Followers
 from amp_tf.rewriting.fused_names import pattern as pattern_for
 from amp_tf.tools.comparing.nodes import NodeMeasurement
 from amp_tf.tools.comparing.verdicts import Output, Patterns, has_truth, roundoff
@@ -83,7 +83,7 @@ class Finding:
 def worth_alone(finding: Finding) -> str:
     """What a finding's line does without the others, as text."""
     if finding.mends:
-        return "alone, it mends all outputs of the batches that were judged"
+        return "alone, it fixes all outputs of the batches that were judged"
     return f"alone, some outputs stay wrong, worst ratio {finding.ratio:.2g}"
 
 

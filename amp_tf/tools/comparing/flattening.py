@@ -12,7 +12,7 @@ session holds one, not one for each version. The layout optimizer is off whereve
 to 16 bit would do amp_tf's work.
 
 Random ops draw the same numbers in each run, so that all versions of a step have the same masks: those that have a
-stateless counterpart are replaced by it; a session keeps the state of the others, so it is made anew.
+stateless counterpart are replaced by it; a session keeps the state of the others, so it is made again.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from amp_tf.errors import GraphError
 from amp_tf.hooks.patches import Patch, calling
 from amp_tf.tools import train_functions
 from amp_tf.tools.comparing import sessions
-from amp_tf.tools.comparing.start import TENSORFLOW
 from amp_tf.tools.comparing.training import Training
 from amp_tf.tools.train_functions import Call, Repeated, as_function, as_step, iterate, kept, steps_a_call
 
@@ -39,8 +38,11 @@ def install(training: Training, library: str) -> None:
         training: the state shared by the patches.
         library: ``"tensorflow"``, ``"keras"`` or ``"tf_keras"``.
     """
-    patches = [train_functions.patch(library, functools.partial(_watch, training))] if library != TENSORFLOW else None
-    for patch in patches or [*_patches(training), *sessions.patches(training)]:
+    if library == "tensorflow":
+        patches = [*_patches(training), *sessions.patches(training)]
+    else:
+        patches = [train_functions.patch(library, functools.partial(_watch, training))]
+    for patch in patches:
         training.patches.put(*patch)
 
 

@@ -404,7 +404,7 @@ def import_compiled(graph: Any, inputs: Sequence[str], results: Sequence[str], e
         graph: the GraphDef.
         inputs: names of its placeholders and variables' handles, which keep their names.
         results: names of the tensors that are wanted.
-        effects: names of the nodes that must run besides.
+        effects: names of further nodes that must run.
 
     Returns:
         The tensors that are wanted. XLA compiles the call as it runs; what it cannot compile is an error then.

@@ -8,14 +8,14 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError, GraphError
-from amp_tf.graph.layers import tell_unmatched
-from amp_tf.graph.names import whole_of
+from amp_tf.graph.names import tell_unmatched, whole_of
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
+from amp_tf.oplists.table import PRODUCTS
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 from amp_tf.reporting import process
 from amp_tf.reporting.schema import NodeReport, RewriteReport
-from amp_tf.rewriting.fused_names import PRODUCTS, count_products, find_followers
+from amp_tf.rewriting.fused_names import count_products, find_followers
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools.comparing.comparison import Comparison, NodeError
 from amp_tf.tools.comparing.findings import Search, SearchResult

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.config import AmpConfig
-from amp_tf.graph.layers import path_of
+from amp_tf.graph.names import path_of
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.tools.comparing import verdicts

@@ -11,16 +11,18 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.hooks.patches import Patch, calling
-from amp_tf.hooks.process import collecting
+from amp_tf.hooks.process import state
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
 from amp_tf.tools.comparing.flattening import RESULT, FlatStep, Step, Variable, aligned, flatten_graph
-from amp_tf.tools.comparing.training import Training
+
+if TYPE_CHECKING:
+    from amp_tf.tools.comparing.training import Training  # which compares what is found here
 
 
 @dataclasses.dataclass
@@ -162,7 +164,7 @@ def patches(training: Training) -> list[Patch]:
     """The patches, which share the state of a training."""
     from tensorflow.python.client import session
 
-    collecting.watch()
+    state.watch_collections()
     return [
         (session.BaseSession, "_do_run", calling(_run, training)),
         (session.BaseSession, "close", calling(_close, training)),
@@ -191,7 +193,7 @@ def _run(
     training: Training, original: Any, session: Any, handle: Any, targets: Any, fetches: Any, feeds: Any, *rest: Any
 ) -> Any:
     runs = None
-    if training.is_awaited and handle is None and not collecting.is_running() and _gradients.get(session.graph):
+    if training.is_awaited and handle is None and not state.is_collecting() and _gradients.get(session.graph):
         with training.surviving():
             runs = _runs_of(session, targets, fetches, [ref.deref() for ref in feeds])
     if runs is None:
@@ -206,7 +208,7 @@ def _run(
 
 
 def _close(training: Training, original: Any, session: Any) -> None:
-    if training.is_awaited and not collecting.is_running():
+    if training.is_awaited and not state.is_collecting():
         with training.surviving():
             compare_what_is_there(training, session)
     original(session)

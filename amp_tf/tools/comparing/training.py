@@ -16,7 +16,7 @@ from typing import Any
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.hooks.patches import Patches
-from amp_tf.hooks.process import devices, notices
+from amp_tf.hooks.process import notices, state
 from amp_tf.reporting import files
 
 _CLAIM, _ORDER, _ANSWER = "claim", "order.json", "answer.json"
@@ -127,7 +127,7 @@ class Training:
             is_first, self.is_awaited = self.is_awaited, False
         if not is_first or not self.request.claim():
             return
-        asked: dict[str, Any] = {"steps": self.request.steps, "hardware": devices.hardware(), "notes": notes}
+        asked: dict[str, Any] = {"steps": self.request.steps, "hardware": state.hardware(), "notes": notes}
         asked["progress"] = on_terminal()
         found: Any
         if self.request.float32_only:

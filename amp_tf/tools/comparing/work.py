@@ -31,7 +31,7 @@ from amp_tf.tools.progress import Progress
 _UNSCALED = 1.0
 _SCALES = tuple(2.0**power for power in (15, 11, 7, 3, 0, -5, -10))  # as loss scaling searches, in larger steps
 _IDEAL = "products alone in 16 bit"
-_FEW = 8  # numbers of an output whose error is a matter of luck
+_FEW = 8  # numbers of an output whose error varies much between batches
 _JUDGED = 8  # one batch of so many is judged, because the yardstick costs about three more runs
 
 

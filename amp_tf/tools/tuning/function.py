@@ -12,7 +12,6 @@ from typing import Any
 from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import ConfigError
 from amp_tf.hooks import step_times, switch
-from amp_tf.hooks.process import devices
 from amp_tf.hooks.process import state as process_state
 from amp_tf.lock import Lock, read
 from amp_tf.oplists.targets import resolve_target
@@ -77,7 +76,7 @@ def tune(
     with tempfile.TemporaryDirectory(prefix="amp_tf_tune_") as folder:
         program = _Function(train, config, Path(folder))
         journal = Journal(Path(folder) / "runs", {"function": getattr(train, "__name__", "train")})
-        made = resolve_target(config, devices.hardware()).facts()
+        made = resolve_target(config, process_state.hardware()).facts()
         tuning = Tuning(program, goal, journal, most_runs=max_runs, tell=tell, before=before, made=made)
         state = process_state.current().config
         try:

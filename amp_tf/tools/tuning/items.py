@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from amp_tf.graph.layers import is_gradient, is_within, scope_of, without_calls
-from amp_tf.graph.names import whole_of
+from amp_tf.graph.names import is_gradient, is_within, scope_of, whole_of, without_calls
 from amp_tf.lock import Decision, Layer
 from amp_tf.tools.search import Item
 

@@ -6,14 +6,14 @@ A step, one batch at a time (:mod:`watched`)::
     fine                         go on; the loss moves the limit
     the loss scale was too high  go on as without the watchdog: loss scaling has lowered it, and drops the batch
     the batch in float32, from the same variables, held so that none is written:
-        not finite there too     bad data: said with the batch's number; what the step wrote besides is put back
+        not finite there too     bad data: said with the batch's number; what else the step wrote is put back
         no smaller loss there    a hard batch: the step is made, without the limit
-        fine there               precision: the layer at fault joins the lock (:mod:`reverts`), the step is traced anew
+        fine there               precision: the layer at fault joins the lock (:mod:`reverts`), the step is traced again
                                  and made again with the same batch, from the same state; it counts once
 
 The flags are the loss, which a forward pass that is not finite makes so or whose gradients it does, and whether the
 gradients are finite, which loss scaling asks in any case: reductions over every tensor would cost a pass over each of
-them in every step, and find besides only what neither loss nor gradients see. Where a value first is not finite, and in
+them in every step, and find only what neither loss nor gradients see. Where a value first is not finite, and in
 which layer, is found on the batch at fault by :mod:`amp_tf.tools.comparing`.
 
 A step is watched only where it is known how to do it again exactly (:func:`why_not`, :meth:`Watched.why_not`).
@@ -32,7 +32,7 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks.patches import Patches
-from amp_tf.hooks.process import devices, notices, summary
+from amp_tf.hooks.process import notices, state, summary
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.tools import train_functions
 from amp_tf.tools.train_functions import owner_of, steps_a_call
@@ -110,7 +110,7 @@ def why_not(model: Any, owner: Any, config: AmpConfig) -> str:
     has_other_scale = is_loss_scaled(model.optimizer) and not has_loss_scale(model)
     steps = "varying" if getattr(model, "autotune_steps_per_execution", False) else steps_a_call(model)
     reasons = {
-        "nothing is 16 bit on this machine": resolve_target(config, devices.hardware()).target is None,
+        "nothing is 16 bit on this machine": resolve_target(config, state.hardware()).target is None,
         "it runs eagerly (run_eagerly=True)": model.run_eagerly,
         f"it trains under {type(model.distribute_strategy).__name__}": is_distributed,
         "it has a train_step or make_train_function of its own": not is_librarys,

@@ -1,6 +1,6 @@
 """Which layers are at fault in a batch, and what the watchdog did in this process: reverts, and batches of bad data.
 
-A revert is a decision of the lock in force, which every rewrite reads: a function that is traced anew is converted by
+A revert is a decision of the lock in force, which every rewrite reads: a function that is traced again is converted by
 it, and what is in the lock never becomes 16 bit again, in this run or in the next one that is given its file. The lock
 is kept in memory (``lock.held``), so a file that cannot be written, or was damaged meanwhile, costs no step.
 
@@ -20,8 +20,8 @@ from typing import Any
 from amp_tf import lock as lock_file
 from amp_tf.config import AmpConfig
 from amp_tf.errors import FileError
-from amp_tf.graph.layers import is_within, path_of, scope_of
-from amp_tf.hooks.process import devices, notices
+from amp_tf.graph.names import is_within, path_of, scope_of
+from amp_tf.hooks.process import notices, state
 from amp_tf.lock import Decision, Layer, Lock
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
@@ -59,7 +59,7 @@ def find_fault(
     """
     try:
         subject, batches, _ = as_step(model, [batch], owner)
-        comparison = compare(subject, batches, config, steps=1, hardware=devices.hardware())
+        comparison = compare(subject, batches, config, steps=1, hardware=state.hardware())
         fault = fault_of(comparison, layers, is_finite=is_finite)
     except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
         fault = Fault(why=f"the comparison failed ({type(error).__name__}: {error})")
@@ -75,8 +75,9 @@ def find_fault(
 def fault_of(comparison: Comparison, layers: Sequence[Layer], *, is_finite: bool) -> Fault:
     """The layers at fault by a comparison of the batch.
 
-    The patterns of a comparison make all outputs good. Where something is not finite, only that is at fault, which is
-    the layer of the finding that helps most; another one that is as well goes wrong again, and is compared again.
+    The patterns of a comparison make all outputs good, and nonfinite values are only a part of these: there it is the
+    layer of the finding that helps most. Where another one is at fault as well, the step goes wrong again, and is
+    compared again.
 
     Args:
         comparison: of the batch at fault.
@@ -122,7 +123,7 @@ class Counts:
     not_watched: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def reset(self) -> None:
-        """Begins anew, for whoever trains several models that have nothing to do with each other."""
+        """Starts over, for whoever trains several models that have nothing to do with each other."""
         vars(self).update(vars(Counts()))
 
 
@@ -140,7 +141,7 @@ def begin(config: AmpConfig) -> None:
             "watchdog.lock",
             f"{path} is read, the lock file of an earlier run: {_named(found.decisions)} in float32 from the beginning",
             where=WHERE,
-            fix="Delete it to begin anew",
+            fix="Delete it to start over",
         )
 
 
@@ -155,14 +156,14 @@ def may_revert() -> bool:
 
 
 def revert(fault: Fault, config: AmpConfig) -> None:
-    """Adds a fault's decisions to the lock in force, and writes its file; warns once of one that cannot be written."""
+    """Adds a fault's decisions to the lock in force and writes its file; failure to write is reported once."""
     path = config.lock_path
     assert path is not None
     with _lock:
         before = config.read_lock()
         known = {one.name for one in before.decisions}
         added = tuple(one for one in fault.decisions if one.name not in known)
-        facts = resolve_target(config, devices.hardware()).facts()
+        facts = resolve_target(config, state.hardware()).facts()
         lock = Lock((*before.decisions, *added), {**facts, **before.made}, before.found)
         lock_file.held[path] = lock
         counts.reverts += 1

@@ -1,6 +1,6 @@
 """A train function that looks at each step before the next one, and does a step again that went wrong in 16 bit.
 
-It runs the library's own function inside of a function that also returns the batch, what the step wrote besides and
+It runs the library's own function inside of a function that also returns the batch, what else the step wrote and
 what the guard saw. The batch is taken from the iterator in there, as the library itself does, so that the graph is the
 one without the watchdog: of a batch that is an argument, more is known to be exact, and less is 16 bit.
 
@@ -23,8 +23,8 @@ import numpy as np
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
+from amp_tf.hooks import xla
 from amp_tf.hooks.grappler import plugin
-from amp_tf.hooks.xla import functions
 from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, StepObservation
 from amp_tf.loss_scaling.schedule import DynamicScale
 from amp_tf.reporting import process
@@ -48,7 +48,7 @@ class LossBand:
         no_limit: what the limit is as long as too few losses are known.
 
     Attributes:
-        limit: the largest loss that is no jump.
+        limit: the largest loss that is not a jump.
     """
 
     _KEPT = 64  # losses
@@ -73,7 +73,7 @@ class LossBand:
         return self._move()
 
     def widen(self, loss: float) -> None:
-        """Adds a loss above the limit that is right, so that losses like it are no jump."""
+        """Adds a loss above the limit that is right, so that losses like it are not jumps."""
         self._losses.append(loss)
         self._move()
 
@@ -107,7 +107,7 @@ class Watched:
     """A train function that is watched.
 
     Args:
-        make: makes the library's train function anew.
+        make: makes the library's train function again.
         model: whose it is.
         optimizer: the model's, or its wrapper, with a scaler.
         owner: the class that has the library's own ``train_step``.
@@ -173,7 +173,7 @@ class Watched:
         ours = {id(handle) for handle in (*known, *self._scaling, *self._others)}
         found = [outer for outer, _ in graph.captures if outer.dtype == tf.resource and id(outer) not in ours]
         if strange := [handle for handle in found if _type_of(handle) is None]:
-            return f"it uses {strange[0].dtype.name}s that are no variables, such as lookup tables"
+            return f"it uses {strange[0].dtype.name}s that are not variables, such as lookup tables"
         self._late = found
         return ""
 
@@ -300,7 +300,7 @@ class Watched:
             if not fault.decisions:
                 break
             reverts.revert(fault, config)
-            self._trace_anew()
+            self._trace_again()
             logs, loss = self._make_again(bad, limit)
             reverts.tell_revert(self._number, fault, loss, truth.loss)
             if loss is not None:
@@ -310,7 +310,7 @@ class Watched:
         reverts.tell_lost(self._number)
         return self._skipped(bad)
 
-    def _trace_anew(self) -> None:
+    def _trace_again(self) -> None:
         """Makes functions whose graphs are converted by the lock as it is now."""
         self._others, self._late = [*self._others, *self._late], []
         self._step = self._make_step()
@@ -345,12 +345,12 @@ def _in_float32(config: AmpConfig) -> Iterator[None]:
     which do not say any more in which scope they were made.
     """
     kept = dataclasses.replace(config, keep_float32=_ALL)
-    for hook in (plugin, functions):
+    for hook in (plugin, xla):
         hook.install(kept)
     try:
         yield
     finally:
-        for hook in (plugin, functions):
+        for hook in (plugin, xla):
             hook.install(config)
 
 

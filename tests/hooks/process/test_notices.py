@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from amp_tf.hooks.process import notices
+from amp_tf.config import AmpConfig
+from amp_tf.hooks.process import notices, state
+from amp_tf.oplists import hardware
+from amp_tf.oplists.hardware import Hardware
 from tests.hooks import running
+from tests.oplists.late_op import register_op
+from tests.pretending import WHERE_PRODUCTS_PAY
 
 BAD_VALUE = {running.SWITCH: "maybe"}
 LINE = (
@@ -57,3 +62,93 @@ def test_a_warning_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
         (logging.WARNING, "amp_tf: here: it broke. Mend it.")
     ]
     notices.forget()
+
+
+PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+
+
+def test_program_with_misspelt_op_names_is_converted_and_told_each_once(site_folder: Path) -> None:
+    names = {f"{PREFIX}ALLOWLIST_ADD": "MatMull", f"{PREFIX}CLEARLIST_REMOVE": "Relu,rellu"}
+    ended = running.run(
+        [str(running.PROGRAMS / "custom_loop.py")],
+        site_folder,
+        {**running.switched_on(), "AMP_TF_PRECISION": "bfloat16", **names},
+    )
+    assert ended.status == 0, ended.err
+    assert ended.converted > 0
+    assert len(ended.warnings) == 2
+    added, removed = sorted(ended.warnings)
+    assert f"AmpConfig.allow_add ({PREFIX}ALLOWLIST_ADD): TensorFlow knows no op 'MatMull'" in added
+    assert "so the name is left out. Did you mean 'MatMul'?" in added
+    assert f"AmpConfig.clear_remove ({PREFIX}CLEARLIST_REMOVE): TensorFlow knows no op 'rellu'" in removed
+    assert "Did you mean 'Relu'" in removed
+
+
+def test_op_that_the_program_loads_later_counts_from_then_on(caplog: pytest.LogCaptureFixture) -> None:
+    config = AmpConfig(precision="bfloat16", infer_add=("AmpTfOwnOp", "Sin"))
+    notices.forget()
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        for _ in range(2):
+            assert notices.known_only(config).infer_add == ("Sin",)
+        register_op("AmpTfOwnOp")
+        assert notices.known_only(config) is config
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "counts from the first graph after it was loaded" in message
+    notices.forget()
+
+
+PROGRAM = """
+import tensorflow as tf
+
+@tf.function(jit_compile=JIT)
+def step(x):
+    return tf.nn.relu(tf.matmul(tf.nn.relu(tf.matmul(x, x)), x))
+
+for size in (16, 32):
+    step(tf.ones((size, size)))
+"""
+WARNING = "this CPU has no float16 arithmetic, so float16 is slower there than float32"
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize(("precision", "warned"), [("float16", 1), ("bfloat16", 0), ("auto", 0)])
+def test_a_program_that_asks_for_float16_is_told_once(jit, precision, warned, site_folder):
+    if precision == "float16" and hardware.has_fast_float16(hardware.cpu_flags()):
+        warned = 0
+    program = PROGRAM.replace("JIT", str(jit))
+    ended = running.run(["-c", program], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": precision})
+    assert ended.status == 0, ended.err
+    told = [line for line in ended.err.splitlines() if WARNING in line]
+    assert len(told) == warned, ended.err
+    assert all("Set AMP_TF_PRECISION=" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"avx512f", "avx512_bf16", "f16c"}, False),  # f16c converts, it does not compute
+        ({"avx512f", "avx512_fp16"}, True),
+        ({"amx_tile", "amx_fp16"}, True),
+        ({"fp", "asimd", "fphp", "asimdhp"}, True),
+        ({"fp", "asimd"}, False),
+    ],
+)
+def test_cpus_with_float16_arithmetic_are_known_by_their_flags(flags, expected):
+    assert hardware.has_fast_float16(flags) is expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "advice"),
+    [
+        (WHERE_PRODUCTS_PAY, "Set AMP_TF_PRECISION=bfloat16, in which this CPU is fast, or auto, which"),
+        (Hardware(), "Set AMP_TF_PRECISION=auto, which leaves this CPU in float32."),
+    ],
+)
+def test_the_advice_names_what_this_cpu_is_good_at(
+    machine: Hardware, advice: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    notices.forget()
+    monkeypatch.setattr(state, "hardware", lambda: machine)
+    monkeypatch.setattr(hardware, "cpu_flags", lambda: frozenset({"avx2"}))
+    notices.warn_if_slow(AmpConfig(precision="float16", target="cpu"))
+    assert [advice in record.getMessage() for record in caplog.records] == [True]

@@ -22,7 +22,7 @@ from tests.reporting.reported_graphs import traced, use_own_ledger
 from tests.small_graphs import graph
 
 PRODUCT = "f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((32, 32)))"
-PLUGIN, XLA = "amp_tf.hooks.grappler.plugin", "amp_tf.hooks.xla.functions"
+PLUGIN, XLA = "amp_tf.hooks.grappler.plugin", "amp_tf.hooks.xla"
 PROGRAMS = {
     "eager": ("tf.ones((32, 32)) @ tf.ones((32, 32))", {}, "TensorFlow ran no graph of four nodes or more"),
     "no op for 16 bit": ("tf.function(lambda x: tf.sin(tf.exp(x) + x) * x)(tf.ones((32, 32)))", {}, "allow list"),

@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.grappler import conversion, plugin
-from amp_tf.rewriting import hoisting
+from amp_tf.graph.names import HOIST_SUFFIX
+from amp_tf.hooks.grappler import plugin
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[3]))
 from tests.hooks.program_values import Matrices
@@ -54,8 +54,8 @@ def main():
     moved = []
 
     def convert(serialized, preserve, shapes):
-        result = conversion.convert(serialized, preserve, shapes, AmpConfig())
-        moved.append(result is not None and hoisting.SUFFIX.encode() in result)
+        result = plugin.convert_graph(serialized, preserve, shapes, AmpConfig())
+        moved.append(result is not None and HOIST_SUFFIX.encode() in result)
         return result
 
     assert plugin.set_conversion(convert)

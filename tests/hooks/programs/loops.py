@@ -13,8 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.grappler import conversion, plugin
-from amp_tf.rewriting import hoisting, loop_reads
+from amp_tf.cpu import hoisting
+from amp_tf.graph.names import HOIST_SUFFIX
+from amp_tf.hooks.grappler import plugin
 
 sys.path.append(str(pathlib.Path(__file__).parent))
 from hoisted_reads import pretend
@@ -199,8 +200,8 @@ PROGRAMS = {
 
 
 def convert(serialized, preserve, shapes):
-    result = conversion.convert(serialized, preserve, shapes, AmpConfig())
-    _moved.append(result is not None and hoisting.SUFFIX.encode() in result)
+    result = plugin.convert_graph(serialized, preserve, shapes, AmpConfig())
+    _moved.append(result is not None and HOIST_SUFFIX.encode() in result)
     return result
 
 
@@ -211,10 +212,10 @@ def judged(run):
     assert plugin.set_conversion(convert)
     _moved.clear()
     found = run()
-    moved, kept_ops = any(_moved), loop_reads.READ_OPS
-    loop_reads.READ_OPS = frozenset()
+    moved, kept_ops = any(_moved), hoisting.READ_OPS
+    hoisting.READ_OPS = frozenset()
     kept = run()
-    loop_reads.READ_OPS = kept_ops
+    hoisting.READ_OPS = kept_ops
     off = max(np.abs(a - b).max() / max(1.0, np.abs(a).max()) for a, b in zip(exact, found, strict=True))
     return {"moved": moved, "same": all(map(np.array_equal, found, kept)), "off": float(off)}
 

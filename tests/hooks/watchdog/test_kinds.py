@@ -238,7 +238,7 @@ NOT_WATCHED: dict[str, tuple[Callable[[], Any], str]] = {
         "net/drop/dropout/random_uniform/RandomUniform draws random numbers whose state is in the graph",
     ),
     "`tf.numpy_function` and `tf.py_function`": (lambda: made(InPython()), "calls Python"),
-    "lookup tables in the model": (lambda: made(Lookup()), "it uses resources that are no variables"),
+    "lookup tables in the model": (lambda: made(Lookup()), "it uses resources that are not variables"),
 }
 
 

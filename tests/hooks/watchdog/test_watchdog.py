@@ -291,7 +291,7 @@ def test_the_lock_file_of_an_earlier_run_is_mentioned(
             pass
     assert said(caplog) == [
         f"{path} is read, the lock file of an earlier run: net/a, net/b in float32 from the beginning. Delete it to "
-        "begin anew."
+        "start over."
     ]
 
 

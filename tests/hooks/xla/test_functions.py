@@ -15,7 +15,7 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 
 import amp_tf
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.xla import functions as xla
+from amp_tf.hooks import xla
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import process

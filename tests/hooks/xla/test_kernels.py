@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import kernels, op_def_registry
 
-from amp_tf.hooks.xla import functions as xla
+from amp_tf.hooks import xla
 from amp_tf.oplists.table import DENY, FLOAT32_ONLY_IN_XLA, ROWS
 from tests.hooks.xla.small_functions import BF16, BFLOAT16, assert_rounded, definition, jitted, tensor
 

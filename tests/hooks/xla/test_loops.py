@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.xla import functions as xla
+from amp_tf.hooks import xla
 from amp_tf.rewriting import pipeline
 from tests.hooks.xla.small_functions import (
     BFLOAT16,

@@ -1,0 +1,282 @@
+"""Takes the paint off what does not pay: the cost model of a CPU.
+
+Two questions, in this order. *Which ops around the products should be 16 bit?* An op is faster in one of the types,
+and a cast is paid wherever the types of neighbours differ; the cheapest choice for all of them at once is a minimum
+cut (:class:`amp_tf.graph.algorithms.Network`). *Does each island pay?* An island is a set of connected 16-bit nodes; if
+what it saves is less than the casts at its border, all of it stays in float32. So does an island without a product:
+what is left to win there is not worth the rounding. What runs in a loop is weighed as often as the loop is expected to
+iterate, so that a cast before a loop costs little beside what it saves in there.
+
+Both need static shapes. What is not known is taken to be as large as the median of what is; where nothing is known,
+only the first question is asked.
+
+It runs only where amp_tf chooses the precision: naming one means all that the lists convert. The exact cut of
+ResNet-50's training graph takes 70 ms in plain Python. A bias gradient goes with the filter gradient that reads the
+same tensor, and a bias and its activation with the product before them, because TensorFlow computes them in one kernel.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Container, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from amp_tf.cpu.prices import Prices
+from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected
+from amp_tf.graph.datatypes import Node, Unit
+from amp_tf.graph.lifetimes import Lifetimes
+from amp_tf.graph.sizes import AttributeShapes, Shapes, element_count, shape_of
+from amp_tf.oplists.cost_tables import SLOW, Pair
+from amp_tf.oplists.table import PICKING, PINNED, VARIABLE_VALUES
+from amp_tf.oplists.targets import XLA_WIDENS
+from amp_tf.painting.canvas import Canvas, units_of
+from amp_tf.painting.kernels import drop_unmatched_pairs, fused_with_products, kernel_pairs
+from amp_tf.painting.reasons import FORCED, Balance, Rule
+from amp_tf.painting.ties import recurrent_units
+
+_UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
+_DEFAULT_ELEMENTS = 65_536
+#: ns that a byte at the peak is worth where memory is weighed: for a value of two bytes less, more than any op loses.
+_NS_PER_BYTE = 16.0
+_BYTES_SAVED = 2  #: by an element in 16 bit
+_HALF = 2  #: of the peak: where less is live in float32, the peak never comes to be once all is halved
+
+
+class _Port(NamedTuple):
+    """An output port at which a cast to float32, or one to 16 bit, may be needed, which would run so many times."""
+
+    node: Node
+    source: Unit
+    readers: Sequence[Unit]
+    elements: float
+    casts: Pair
+    runs: float
+
+
+def drop_unprofitable(canvas: Canvas) -> None:
+    """Takes allow paint off units that are cheaper in float32, as :func:`amp_tf.painting.paint.weigh` says."""
+    ties: list[Sequence[Unit]] = [*(list(cluster.values()) for cluster in canvas.clusters), *recurrent_units(canvas)]
+    if canvas.resolution.asked is not None:
+        _drop_unasked(canvas, canvas.resolution.asked, ties)
+        return
+    drop_unmatched_pairs(canvas)
+    weighing = Weighing(canvas, [*ties, *kernel_pairs(canvas)])
+    left = find_cheaper_in_float32(weighing)
+    canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
+    groups = connected(left, [(port.source, *port.readers) for port in weighing.ports])
+    for group, balance in zip(groups, weighing.balances(groups), strict=True):
+        canvas.weighed.update(dict.fromkeys(group, balance))
+    islands = find_islands(weighing) if weighing.sizes_are_known else []
+    for island, balance in zip(islands, weighing.balances(islands), strict=True):
+        relieves = sum(weighing.relief.get(unit, 0.0) for unit in island)
+        pays = balance.in_f16 < balance.in_float32 + relieves
+        if not (pays and (relieves or any(canvas.on_allow[unit] for unit in island))):
+            unforced = [unit for unit in island if canvas.rule[unit] not in FORCED]
+            canvas.unpaint_allow(unforced, Rule.DOES_NOT_PAY)
+            canvas.weighed.update(dict.fromkeys(unforced, balance))
+
+
+def _drop_unasked(canvas: Canvas, asked: Container[str], ties: Iterable[Sequence[Unit]]) -> None:
+    """Takes allow paint off all but forced nodes and some ops, where no op pays."""
+    ops, node_of = canvas.view.ops, canvas.node_of
+    painted = np.flatnonzero(canvas.allow).tolist()
+    kept = {unit for unit in painted if canvas.rule[unit] in FORCED or ops[node_of[unit]] in asked}
+    kept.update(*(tie for tie in ties if not kept.isdisjoint(tie)))
+    left = [unit for unit in painted if unit not in kept]
+    canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
+    canvas.weighed.update(dict.fromkeys(left, XLA_WIDENS))
+
+
+class Weighing:
+    """What is weighed of a painted graph.
+
+    Attributes:
+        ports: the float32 ports that touch paint.
+        sizes_are_known: whether the sizes of most of them are.
+        sizes: for each painted unit, the size of the largest tensor that it writes or reads as a whole.
+        products: the painted products, each with its painted units. A product has one precision: the types of a fused
+            one, T and TArgs, must change together or it aborts the process.
+        ties: units that must agree, by each other.
+        pinned: painted units of what was folded into a convolution.
+        free: units of products that may have either type, with what each saves in 16 bit, in ns, at its first unit.
+        relief: what painted units save in memory, in ns: those whose results are live where at least half the peak is.
+    """
+
+    def __init__(self, canvas: Canvas, ties: Iterable[Sequence[Unit]]) -> None:
+        view = canvas.view
+        shapes = AttributeShapes(view.protos) if canvas.shapes is None else canvas.shapes
+        self.canvas, self.prices = canvas, Prices(view, shapes, canvas.resolution.costs)
+        self.ports, self.sizes_are_known = _find_ports(canvas, shapes, self.prices)
+        self.sizes: dict[Unit, float] = {}
+        for port in self.ports:
+            whole = [unit for unit in port.readers if view.ops[canvas.node_of[unit]] not in PICKING]
+            for unit in (port.source, *whole):
+                if canvas.allow[unit]:
+                    self.sizes[unit] = max(self.sizes.get(unit, 0.0), port.elements)
+        self.products: dict[Node, list[Unit]] = {}
+        for unit in units_of(canvas.allow & canvas.on_allow):
+            self.products.setdefault(canvas.node_of[unit], []).append(unit)
+        computed_with = fused_with_products(canvas)
+        swishes = ([unit for node in pair for unit in view.units(node)] for pair in self.prices.swishes)
+        ties = [*ties, *computed_with.items(), *self.products.values(), *(u for u in swishes if canvas.allow[u].all())]
+        tied = connected(dict.fromkeys(itertools.chain.from_iterable(ties)), ties)
+        self.ties = [sorted(units) for units in tied if any(unit in self.sizes for unit in units)]
+        self.pinned = {unit for node in canvas.folded.fused for unit in view.units(node) if canvas.allow[unit]}
+        self.sizes.update(dict.fromkeys([*self.pinned, *computed_with], 0.0))
+        self.relief = _memory_relief(canvas, shapes) if canvas.resolution.weighs_memory else {}
+        may_choose = self.sizes_are_known and "Enter" not in view.ops and not canvas.resolution.weighs_memory
+        self.free = self._free_products(may_choose)
+
+    def _free_products(self, may_choose: bool) -> dict[Unit, float]:
+        canvas, free = self.canvas, dict[Unit, float]()
+        rows = canvas.view.edges.rows("src_node", "dst_unit") if self.pinned else ()
+        folded = {source for source, reader in rows if reader in self.pinned}
+        for node, units in self.products.items():
+            pair = self.prices.product(node) if may_choose or self.prices.variant(node) == SLOW else None
+            if node not in folded and pair is not None and not any(canvas.rule[unit] in FORCED for unit in units):
+                free.update(dict.fromkeys(units, 0.0))
+                free[units[0]] = pair[0] - pair[1]
+        return free
+
+    def may_be_either(self, unit: Unit) -> bool:
+        """Whether a unit may have either type: no product that may not, no entry or exit of a loop."""
+        canvas, op = self.canvas, self.canvas.view.ops[self.canvas.node_of[unit]]
+        is_flexible = canvas.allow[unit] and not canvas.on_allow[unit] and op not in PINNED
+        return unit not in self.pinned and (unit in self.free or bool(is_flexible))
+
+    def saved(self, unit: Unit) -> float:
+        """What a unit saves in 16 bit, in ns."""
+        if unit in self.free:
+            saved = self.free[unit]
+        else:
+            in_float32, in_f16 = self.prices.op(self.canvas.node_of[unit], self.sizes.get(unit, 0.0))
+            saved = in_float32 - in_f16
+        return saved + self.relief.get(unit, 0.0)
+
+    def balances(self, groups: Sequence[Sequence[Unit]]) -> list[Balance]:
+        """For each group what it takes in 16 bit and in float32, the rest of the graph as it is painted.
+
+        In 16 bit a product of unknown size takes no time at all. Groups that read one cast share it.
+        """
+        canvas, prices = self.canvas, self.prices
+        group_of = {unit: number for number, group in enumerate(groups) for unit in group}
+        in_float32, in_f16 = [0.0] * len(groups), [0.0] * len(groups)
+        for number, group in enumerate(groups):
+            first: dict[Node, Unit] = {}
+            for unit in group:
+                first.setdefault(canvas.node_of[unit], unit)
+            for node, unit in first.items():
+                if canvas.on_allow[unit]:
+                    once = prices.product(node) or (math.inf, 0.0)
+                else:
+                    once = prices.op(node, self.sizes.get(unit, 0.0))
+                in_float32[number] += prices.runs.of_nodes[node] * once[0]
+                in_f16[number] += prices.runs.of_nodes[node] * once[1]
+        for port in self.ports:
+            home = group_of.get(port.source)
+            up, down = (port.runs * cast for cast in port.casts)
+            outside = [bool(canvas.allow[reader]) for reader in port.readers if group_of.get(reader, -1) != home]
+            if home is not None:
+                in_f16[home] += up * (not all(outside))
+                in_float32[home] += down * any(outside)
+                continue
+            served = {group_of[reader] for reader in port.readers if reader in group_of}
+            for number in served:
+                if canvas.allow[port.source]:
+                    in_float32[number] += up / len(served)
+                else:
+                    in_f16[number] += down / len(served)
+        return [Balance(*pair) for pair in zip(in_f16, in_float32, strict=True)]
+
+
+def _find_ports(canvas: Canvas, shapes: Shapes, prices: Prices) -> tuple[list[_Port], bool]:
+    """The float32 ports that touch paint, and whether the sizes of most of them are known."""
+    view, allow, edges = canvas.view, canvas.allow, canvas.view.edges
+    touched = canvas.is_float32[edges.src_unit] & (allow[edges.src_unit] | allow[edges.dst_unit])
+    edges = edges.at(touched.astype(np.bool_))
+    readers: dict[tuple[Node, int, Unit], list[Unit]] = {}
+    for node, port, source, reader in edges.rows("src_node", "src_port", "src_unit", "dst_unit"):
+        readers.setdefault((node, port, source), []).append(reader)
+    counts = [element_count(shape_of(shapes, view.names[node], port)) for node, port, _ in readers]
+    sizes = [count for count in counts if count is not None]
+    typical = statistics.median(sizes) if sizes else _DEFAULT_ELEMENTS
+    stored: Container[Node] = ()  # the reads of variables that will be stored in 16 bit, for nodes that may be 16 bit
+    if canvas.resolution.stores_weights:
+        in_float32 = view.edges.src_node[allow[view.edges.dst_unit] == 0]
+        stored = set(view.nodes_with(VARIABLE_VALUES)).difference(in_float32.tolist())
+    ports = []
+    for ((node, _, source), ends), count in zip(readers.items(), counts, strict=True):
+        elements = typical if count is None else count
+        casts = (0.0, 0.0) if node in stored else prices.casts(elements)
+        ports.append(_Port(node, source, ends, elements, casts, prices.runs.of_readers[node]))
+    return ports, 2 * len(sizes) > len(ports)
+
+
+def _memory_relief(canvas: Canvas, shapes: Shapes) -> dict[Unit, float]:
+    lifetimes = Lifetimes.of(canvas.view, shapes)
+    live = lifetimes.bytes_over_time(canvas.view.dtypes)
+    crowded = np.flatnonzero(live * _HALF >= live.max(initial=0.0))
+    relief: dict[Unit, float] = {}
+    for tensor, elements in lifetimes.elements.items():
+        unit = lifetimes.units[tensor]
+        first, last = lifetimes.span(tensor)
+        if canvas.allow[unit] and np.searchsorted(crowded, first) < np.searchsorted(crowded, last, side="right"):
+            relief[unit] = relief.get(unit, 0.0) + elements * _BYTES_SAVED * _NS_PER_BYTE
+    return relief
+
+
+def find_cheaper_in_float32(weighing: Weighing) -> list[Unit]:
+    """The units that are cheaper in float32, all choices taken together."""
+    network, allow = Network(), weighing.canvas.allow
+    vertex_of: dict[Unit, int] = {}
+    for tied in weighing.ties:  # units that must agree are one vertex
+        if all(map(weighing.may_be_either, tied)):
+            vertex_of.update(dict.fromkeys(tied, network.add_vertex()))
+    fixed = {unit for tied in weighing.ties for unit in tied if unit not in vertex_of}
+    for unit in weighing.sizes:
+        if unit not in vertex_of and unit not in fixed and weighing.may_be_either(unit):
+            vertex_of[unit] = network.add_vertex()
+    for unit, vertex in vertex_of.items():
+        saved = weighing.saved(unit)
+        network.add_edge(*((SOURCE, vertex) if saved > 0 else (vertex, SINK)), round(abs(saved) * _UNITS_PER_NS))
+    for port in weighing.ports:
+        ends = [port.source, *port.readers]
+        vertices = [vertex_of.get(unit, SOURCE if allow[unit] else SINK) for unit in ends]
+        if any(vertex > SINK for vertex in vertices):
+            _add_port(network, vertices[0], vertices[1:], port.casts)
+    is_f16 = network.source_side()
+    return [unit for unit, vertex in vertex_of.items() if not is_f16[vertex]]
+
+
+def _add_port(network: Network, source: int, readers: list[int], casts: Pair) -> None:
+    """Charges one cast if the source and any reader differ; all readers of one kind share it."""
+    up, down = (round(ns * _UNITS_PER_NS) for ns in casts)
+    if SINK in readers:  # a float32 reader: a 16-bit source pays, whatever the other readers are
+        network.add_edge(source, SINK, up)
+    elif len(readers) == 1:
+        network.add_edge(source, readers[0], up)
+    else:
+        shared = network.add_vertex()
+        network.add_edge(source, shared, up)
+        for reader in readers:
+            network.add_edge(shared, reader, UNBOUNDED)
+    if SOURCE in readers:
+        network.add_edge(SOURCE, source, down)
+    elif len(readers) == 1:
+        network.add_edge(readers[0], source, down)
+    else:
+        shared = network.add_vertex()
+        network.add_edge(shared, source, down)
+        for reader in readers:
+            network.add_edge(reader, shared, UNBOUNDED)
+
+
+def find_islands(weighing: Weighing) -> list[list[Unit]]:
+    """The sets of painted units that are connected by 16-bit edges, by belonging to one product, or by ties."""
+    allow, ports = weighing.canvas.allow, weighing.ports
+    by_edges = [(port.source, *port.readers) for port in ports if allow[port.source]]
+    return connected(units_of(allow), [*by_edges, *weighing.products.values(), *weighing.ties])

@@ -1,0 +1,317 @@
+"""Moves what follows products to where TensorFlow computes it with them: normalization into filters, biases up.
+
+TensorFlow's remapper, which runs after amp_tf once more, computes convolution, bias, a residual sum and the activation
+in one kernel, and a matrix product with a bias and an activation directly behind it.
+
+*Folding*, for inference. Keras normalizes in inference as ``y * s + b`` with vectors of one value a channel, two passes
+over the activations in float32. Where ``y`` is the result of a convolution that nobody else reads, the scale is
+multiplied into the filter instead, ``conv(x, w) * s = conv(x, w * s)``, and the sum becomes a BiasAdd. The
+multiplication node itself moves: it scaled the result, now it scales the filter, in float32 and once a step. What it
+read is read by others no more, so a training graph in which the scale is learned is not touched: there the gradient
+reads the convolution's result too. Where a residual sum stands between scale and bias, ``(y * s + z) + b``, which
+TensorFlow's arithmetic optimizer makes of ``(y * s + b) + z``, the two sums change places again.
+
+A filter is scaled once: it must come from a variable, constant, argument, placeholder or Identity. It pays where two
+float32 passes over the result cost more than one over the filter; an unknown batch counts as one example, so that
+serving single examples never loses. Refused: a vector that comes from a product as a scale, because that product's
+result may be scaled and move itself; a depthwise convolution with two sums behind its scale, of which TensorFlow's
+remapper makes a node without an op; NCHW. FusedBatchNormV3 of older Keras is left to the remapper. All biases are found
+before what follows them, so the order of nodes does not matter.
+
+*Lifting*. Keras 3 multiplies sequences as one large matrix and adds the bias to what was shaped back, which takes 3 to
+7 % of the kernels' time in the inference of transformers and mixers (``python -m benchmarks.step_time.profile mlp_mixer
+--way predict``). A reshaping that keeps the last dimension and a bias along that dimension may change places: each
+value gets what it got. An exact Gelu, five nodes that all keep the shape, goes with its bias as an activation does.
+
+    before:  MatMul → Reshape → BiasAdd → Relu → …
+    after:   MatMul → BiasAdd → Relu → Reshape → …
+
+Refused: a bias along another dimension; a last dimension that is unknown. A bias that others read too is lifted without
+its activation.
+
+Names and counts stay; only depthwise filters get a Const and a Reshape. Both are done only where amp_tf chooses the
+precision, only in GraphDefs (XLA fuses by itself), and dropped where nothing becomes 16 bit; a second rewrite finds
+nothing to do. What is fused so is free in the cost model and has the product's type, or the remapper cannot fuse.
+Nothing is done without shapes, nor with another reader of a product or a reshaping, control edges, preserved nodes,
+wishes of the user.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, TypeGuard
+
+import numpy as np
+
+from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import control_links
+from amp_tf.graph.attributes import is_channels_last
+from amp_tf.graph.datatypes import Node, Port
+from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Tensor, attribute
+from amp_tf.graph.names import FreshNames
+from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
+from amp_tf.oplists.cost_tables import CostTable
+from amp_tf.oplists.fusions import FUSED_ACTIVATIONS, MATRIX_ACTIVATIONS
+from amp_tf.oplists.table import (
+    BIAS_SUMS,
+    BIASES,
+    FILTER_SOURCES,
+    FOLDED_AWAY,
+    LOOP_ENTRIES,
+    MATRIX_PRODUCT,
+    RESHAPING,
+    SCALABLE,
+)
+from amp_tf.painting.eligibility import Folded
+from amp_tf.painting.kernels import find_gelus
+
+if TYPE_CHECKING:
+    from amp_tf.rewriting.form import Form
+
+SUFFIX = "AmpTfFold"  #: ends the names of new nodes
+
+
+def fold(form: Form) -> Form:
+    """Folds all batch normalization for which it is right and pays."""
+    view = form.view
+    readers = view.edges.dst_node[view.mask_with(SCALABLE)[view.edges.src_node]]
+    if not view.mask_with(("Mul",))[readers].any():
+        return form
+    search = _Search(form)
+    search.run()
+    return search.folded()
+
+
+def _kept(form: Form) -> set[Node]:
+    """The nodes that must stay where they are; who waits, and who is waited for, are among them."""
+    return {*form.obstacles.rule_of, *form.obstacles.forced}.union(*control_links(form.view))
+
+
+def _then(form: Form, edits: Edits, models: Mapping[Node, Node], folded: Folded) -> Form:
+    """The form with more edits, after which the results of some nodes have the shapes of others' results."""
+    view, names = form.view, form.view.names
+    reops = [
+        Reop(node, view.ops[node], {SHAPES_ATTR: view.protos[model].attr.get(SHAPES_ATTR) or attribute()})
+        for node, model in models.items()
+        if SHAPES_ATTR in view.protos[node].attr
+    ]
+    shapes = {names[node]: form.shapes.output_shapes(names[model]) for node, model in models.items()}
+    return form.then(dataclasses.replace(edits, reops=(*edits.reops, *reops)), shapes, folded)
+
+
+class _Search:
+    """Goes over the graph and collects the moves. Methods return nothing and do nothing where something is amiss."""
+
+    def __init__(self, form: Form) -> None:
+        self._form, self._view = form, form.view
+        self._untouchable = _kept(form)
+        self._inputs: dict[tuple[Node, int], Tensor] = {}  # after the moves
+        self._biased: list[Node] = []  # sums that become BiasAdd
+        self._new: list[NewNode] = []
+        self._names = FreshNames(form.view.names, SUFFIX)
+        self._fused: set[Node] = set()
+        self._biases: list[Node] = []  # the sums that add them, of those behind which the kernel may go on
+        self._scales: dict[Node, Node] = {}  # product to the node that scales its filter
+
+    def run(self) -> None:
+        """Finds all moves: of scales, then of biases, then what follows these."""
+        for product, op in enumerate(self._view.ops):
+            if op in SCALABLE:
+                self._fold_scale(product)
+        for product in self._scales:
+            self._fold_bias(product)
+        for node in self._biases:  # once it is known which sums are biases
+            self._follow(node)
+
+    def folded(self) -> Form:
+        """The form with what was found. A scale has the shape of the filter afterwards."""
+        rewires = tuple(Rewire(*place, *source) for place, source in sorted(self._inputs.items()))
+        biases = (Reop(node, "BiasAdd", {"data_format": attribute(s=b"NHWC"), "N": None}) for node in self._biased)
+        filters = {scale: self._view.inputs(product)[1][0] for product, scale in self._scales.items()}
+        folded = Folded(frozenset(filters), frozenset(self._fused))
+        return _then(self._form, Edits(tuple(biases), rewires=rewires, new=tuple(self._new)), filters, folded)
+
+    def _fold_scale(self, product: Node) -> None:
+        """Moves the multiplication of a convolution's result to its filter."""
+        scale = self._only_reader(product)
+        if scale is None or self._view.ops[scale] != "Mul" or not self._may_change(product, scale):
+            return
+        if scale in self._scales.values():
+            return  # it multiplies the results of two convolutions, and scales the other one's filter
+        is_depthwise = SCALABLE[self._view.ops[product]]
+        if is_depthwise and self._has_two_sums_behind(scale):
+            return
+        kernel = self._view.inputs(product)[1]
+        position = [source for source, _ in self._view.inputs(scale)].index(product)
+        vector = self._view.inputs(scale)[1 - position]
+        result, filter_shape = self._shape(product, 0), self._shape(*kernel)
+        if not _is_known(result, 4) or not _is_known(filter_shape, 4):
+            return
+        if not _is_channel_vector(self._shape(*vector), result):
+            return
+        if self._view.ops[kernel[0]] not in FILTER_SOURCES or not is_channels_last(self._view.protos[product]):
+            return
+        if not _pays(result, filter_shape, self._form.job.resolution.costs):
+            return
+        if any(self._view.ops[source] in SCALABLE for source, _ in self._view.inputs(vector[0])):
+            return  # perhaps a scaled result too, which moves away
+        if is_depthwise:
+            vector = self._reshaped(vector, filter_shape[2:], scale)
+        for reader, place in self._view.readers(scale):
+            self._inputs[reader, place] = (product, 0)
+        self._inputs[scale, position] = kernel
+        self._inputs[scale, 1 - position] = vector
+        self._inputs[product, 1] = (scale, 0)
+        self._scales[product] = scale
+
+    def _fold_bias(self, product: Node) -> None:
+        """Makes the sum behind a convolution that was scaled a BiasAdd directly behind it."""
+        scale = self._scales[product]
+        first = self._only_reader(scale)
+        if first is None or not self._is_sum(first) or first in self._fused:
+            return
+        other = self._other_input(first, scale)
+        if _is_channel_vector(self._shape(*other), self._shape(product, 0), rank=1):
+            self._make_bias(first, product, other)
+            self._biases.append(first)
+            return
+        product_of = {node: number for number, node in self._scales.items()}
+        moved = (product_of[other[0]], 0) if other[0] in product_of else other
+        second = self._only_reader(first)
+        if second is None or not self._is_sum(second) or self._shape(first, 0) != self._shape(product, 0):
+            return
+        bias = self._other_input(second, first)
+        if self._shape(*other) == self._shape(first, 0) and _is_channel_vector(
+            self._shape(*bias), self._shape(product, 0), rank=1
+        ):
+            place = self._view.inputs(second).index(bias)
+            self._make_bias(first, product, bias)
+            self._inputs[second, place] = moved
+            self._fused.add(second)
+            self._follow_activation(second)
+
+    def _make_bias(self, node: Node, product: Node, bias: tuple[int, int]) -> None:
+        self._inputs[node, 0] = (product, 0)
+        self._inputs[node, 1] = bias
+        self._biased.append(node)
+        self._fused.add(node)
+
+    def _follow(self, node: Node) -> None:
+        """Notes a residual sum and an activation behind a bias."""
+        after = self._only_reader(node)
+        if after is not None and self._is_sum(after) and after not in self._fused:
+            other = self._other_input(after, node)
+            if self._shape(*other) == self._shape(node, 0):
+                self._fused.add(after)
+                node = after
+        self._follow_activation(node)
+
+    def _follow_activation(self, node: Node) -> None:
+        after = self._only_reader(node)
+        if after is not None and self._view.ops[after] in FUSED_ACTIVATIONS:
+            self._fused.add(after)
+
+    def _reshaped(self, tensor: tuple[int, int], shape: tuple[int, ...], beside: int) -> tuple[int, int]:
+        view = self._view
+        stem, device = view.names[beside], view.devices[beside]
+        # Without a control input a constant stands outside the loop that the tensor may be in.
+        after = () if LOOP_ENTRIES.isdisjoint(view.ops) else (tensor[0],)
+        number = view.node_count + len(self._new)
+        self._new.append(NewNode.shape(self._names.make(f"{stem}-Shape"), shape, device, after))
+        self._new.append(NewNode.reshape(self._names.make(stem), tensor, number, device))
+        return number + 1, 0
+
+    def _may_change(self, *nodes: int) -> bool:
+        view = self._view
+        types = {view.dtypes[unit] for node in nodes for unit in view.units(node)}
+        devices = {view.devices[node] for node in nodes}
+        return types == {datatypes.FLOAT} and len(devices) == 1 and self._untouchable.isdisjoint(nodes)
+
+    def _has_two_sums_behind(self, node: Node) -> bool:
+        """Whether a bias and a residual sum may follow.
+
+        For a depthwise convolution with both, TensorFlow's remapper makes a node without an op, and the graph then runs
+        as it was before all optimizers.
+        """
+        sums = [reader for reader, _ in self._view.readers(node) if self._view.ops[reader] in BIAS_SUMS]
+        return any(self._view.ops[reader] in BIAS_SUMS for first in sums for reader, _ in self._view.readers(first))
+
+    def _is_sum(self, node: Node) -> bool:
+        return self._view.ops[node] in BIAS_SUMS and len(self._view.inputs(node)) == 2 and self._may_change(node)
+
+    def _other_input(self, node: Node, known: int) -> tuple[int, int]:
+        first, second = self._view.inputs(node)
+        return second if first[0] == known else first
+
+    def _only_reader(self, node: Node) -> int | None:
+        return None if node in self._untouchable else self._view.only_reader(node)
+
+    def _shape(self, node: Node, port: Port) -> Shape | None:
+        return shape_of(self._form.shapes, self._view.names[node], port)
+
+
+def _is_known(shape: Shape | None, rank: int) -> TypeGuard[Shape]:
+    """Whether a shape has this rank and all its sizes are known, but perhaps the first."""
+    return shape is not None and len(shape) == rank and all(size >= 0 for size in shape[1:])
+
+
+def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0) -> bool:
+    """Whether a shape is that of one value for each channel of a convolution's result, channels last."""
+    if shape is None or not _is_known(result, 4) or not 1 <= len(shape) <= 4:
+        return False
+    return shape[-1] == result[-1] and set(shape[:-1]) <= {1} and rank in (0, len(shape))
+
+
+def _pays(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
+    """Whether two passes over the result take longer than one over the filter.
+
+    A batch that is not known counts as one example: then it pays for every batch.
+    """
+    if filter_shape[0] < 0:
+        return False
+    elements = float(np.prod([max(result[0], 1), *result[1:]]))
+    saved = sum(costs.of_op(op, elements)[0] for op in FOLDED_AWAY)
+    return saved > costs.of_op("Mul", float(np.prod(filter_shape)))[0]
+
+
+def lift(form: Form) -> Form:
+    """Lifts all biases for which it is right."""
+    view, edges = form.view, form.view.edges
+    is_product, is_reshaping, is_bias = map(view.mask_with, (MATRIX_PRODUCT, RESHAPING, BIASES))
+    first = edges.dst_position == 0
+    behind = edges.at(first & is_product[edges.src_node] & is_reshaping[edges.dst_node])
+    product_of = {reshaping: product for product, reshaping in behind.rows("src_node", "dst_node")}
+    added = edges.at(first & is_reshaping[edges.src_node] & is_bias[edges.dst_node])
+    pairs = [pair for pair in added.rows("src_node", "dst_node") if pair[0] in product_of]
+    if not pairs:
+        return form
+    kept, gelus = _kept(form), {gelu.biased: gelu.nodes for gelu in find_gelus(view)}
+    rewires: list[Rewire] = []
+    models: dict[Node, Node] = {}
+    for reshaping, bias in pairs:
+        product = product_of[reshaping]
+        if not _may_lift(form, kept, product, reshaping, bias):
+            continue
+        readers = view.readers(bias)
+        is_activation = len(readers) == 1 and view.ops[readers[0][0]] in MATRIX_ACTIVATIONS
+        activation = [readers[0][0]] if is_activation else gelus.get(bias, [])
+        followers = [bias, *(() if any(node in kept for node in activation) else activation)]
+        rewires += [Rewire(bias, 0, product, 0), Rewire(reshaping, 0, followers[-1], 0)]
+        rewires += [Rewire(node, position, reshaping, 0) for node, position in view.readers(followers[-1])]
+        models.update(dict.fromkeys(followers, product))
+    folded = dataclasses.replace(form.folded, lifted=frozenset(models))
+    return _then(form, Edits(rewires=tuple(rewires)), models, folded)
+
+
+def _may_lift(form: Form, kept: Collection[Node], product: Node, reshaping: Node, bias: Node) -> bool:
+    view, nodes = form.view, (product, reshaping, bias)
+    before, after = (shape_of(form.shapes, view.names[node]) for node in (product, reshaping))
+    if any(node in kept for node in nodes) or any(view.only_reader(node) is None for node in (product, reshaping)):
+        return False
+    types = {view.dtypes[view.base[node] + slot] for node in nodes for slot in view.signatures[node].outputs}
+    if types != {datatypes.FLOAT} or len({view.devices[node] for node in nodes}) != 1:
+        return False
+    if not before or not after or before[-1] != after[-1] or before[-1] <= 0:
+        return False
+    return is_channels_last(view.protos[bias])

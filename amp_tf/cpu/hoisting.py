@@ -1,0 +1,343 @@
+"""Reads variables once, before a loop that only reads them.
+
+In a loop of graph nodes a weight is read in each iteration: the variable's handle enters the loop, and a ReadVariableOp
+stands inside. The cast to 16 bit behind it then runs in each iteration too. Here the variable is read before the loop,
+and its value enters the loop as one that never changes; Enter is painted like the products that read it, so that the
+cast comes to stand before the loop by itself::
+
+    w_in = Enter(w) T=resource frame_name='loop' is_constant=true
+    read = ReadVariableOp(w_in) ^pivot
+    product = MatMul(y_switch:1, read)
+
+becomes, before the casts::
+
+    w_in-Read-0-AmpTfHoist = ReadVariableOp(w)
+    w_in-0-AmpTfHoist = Enter(w_in-Read-0-AmpTfHoist) frame_name='loop' is_constant=true
+    read = ReadVariableOp(w_in) ^pivot ^w_in-0-AmpTfHoist
+    product = MatMul(y_switch:1, w_in-0-AmpTfHoist)
+
+The early read gives what the late ones gave:
+
+- *Nobody writes meanwhile.* One variable may come in by two handles, so nothing that runs in the loop, or in one inside
+  it, may be able to write any variable.
+- *What was written before is read.* A loop is reached through its Enters alone, so what a late read came after, some
+  Enter of the loop came after. The early read waits for all that any of them reads or waits for.
+- *What is written afterwards is not read.* The late reads stay and wait for the early one's value, so what waits for
+  them, or for the loop by way of them, waits for it too. In a loop without iterations no late read runs. Then the early
+  one may race with a later write, but nobody looks at its value. It is the one thing that differs: of a variable that
+  was never initialized it is an error, although no late read would have run.
+- *The loop still ends.* A late read runs in iterations that take place; a value that enters a loop is there in all,
+  even in the one after the last. So only such readers get it as run in proper iterations because of something else that
+  they read or wait for. A late read in a branch keeps its readers, because there it may be what decides.
+
+Which readers get the value: those that become 16 bit, no others, or they would read rounded weights. That shows when
+the graph is painted, and where the casts stand has a part in it. So it is painted with all readers of what products
+read moved, and once more if not just these become 16 bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import OUTSIDE, Frames, Links, control_links, data_links, find_frames, readers_of
+from amp_tf.graph.datatypes import Node
+from amp_tf.graph.edits import Edits, NewNode, Rewire, Tensor, Wait
+from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
+from amp_tf.graph.verify import find_ring
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists.table import CONTROL_FLOW, HARMLESS, LOOP_CONDITIONS, PYTHON, READ_OPS, WITHOUT_WAITING
+
+if TYPE_CHECKING:
+    from amp_tf.rewriting.form import Form
+
+Reader = tuple[Node, int]  #: a node and the number of its data input
+
+
+def hoist(form: Form) -> Form:
+    """Moves the reads for those of their readers that become 16 bit."""
+    view, loop_reads, products = form.view, find_loop_reads(form), form.job.products
+    readers = loop_reads.readers()
+    wanted = frozenset(
+        reader
+        for read in loop_reads.reads
+        if any(view.ops[node] in products for node, _ in read.readers)
+        for reader in read.readers
+    )
+
+    def without_casts(after: Form, _: frozenset[Reader]) -> frozenset[Reader]:
+        """Which readers become 16 bit, and what they read too, unless it is a read that was there before."""
+        edges, painting = after.view.edges, after.painting
+        is_converted = np.zeros(after.view.unit_count, np.bool_)
+        is_converted[painting.converted] = True
+        is_right = is_converted[edges.dst_unit] & (is_converted[edges.src_unit] | (edges.src_node < view.node_count))
+        return frozenset(edges.at(is_right).rows("dst_node", "dst_position")).intersection(readers)
+
+    return form.settled(wanted, functools.partial(_hoisted, form, loop_reads), without_casts)
+
+
+def find_loop_reads(form: Form) -> LoopReads:
+    """The reads that may be done before their loops; none where no product reads what is read in a loop."""
+    view = form.view
+    candidates = _reads_behind_enters(view)
+    behind = view.edges.dst_node[np.isin(view.edges.src_node, list(candidates))]
+    if not any(view.ops[reader] in form.job.products for reader in behind.tolist()):
+        return NO_READS
+    controls = control_links(view)
+    links = [*data_links(view), *controls]
+    frames = find_frames(view, links)
+    if frames is None:
+        return NO_READS
+    reads = _Search(form, candidates, controls, frames).movable()
+    # The new edges must not close a ring, whatever else is wrong with a graph.
+    edits, _ = _plan(view, reads, reads.readers())
+    ring = find_ring(view.ops, [*links, *edits.links(view.node_count)], view.node_count + len(edits.new))
+    return reads if ring is None else NO_READS
+
+
+def _hoisted(form: Form, loop_reads: LoopReads, wanted: Collection[Reader]) -> Form:
+    edits, models = _plan(form.view, loop_reads, wanted)
+    return form.then(edits, {name: form.shapes.output_shapes(form.view.names[node]) for name, node in models.items()})
+
+
+def _plan(view: GraphView, loop_reads: LoopReads, wanted: Collection[Reader]) -> tuple[Edits, Mapping[str, Node]]:
+    """How some readers get the values of early reads, and for each new node the node whose results its results are."""
+    reads = [read for read in loop_reads.reads if any(reader in wanted for reader in read.readers)]
+    first_read = {read.entries[-1]: read.node for read in reversed(reads)}  # behind each Enter that is an outermost one
+    outer = {inner: enter for read in reads for inner, enter in itertools.pairwise(read.entries)}
+    entries = list(dict.fromkeys(enter for read in reads for enter in reversed(read.entries)))
+    name = FreshNames(view.names, HOIST_SUFFIX)
+    new: list[NewNode] = []
+    models: list[int] = []
+    early, carried = dict[int, int](), dict[int, int]()  # Enter to the new read before it, and to its new counterpart
+    for enter, read in first_read.items():
+        early[enter] = view.node_count + len(new)
+        handle, after = loop_reads.handles[enter], loop_reads.after[enter]
+        new.append(NewNode.like(name.make(f"{view.names[enter]}-Read"), view, read, (handle,), after))
+        models.append(read)
+    for enter in entries:
+        source = early[enter] if enter in early else carried[outer[enter]]
+        carried[enter] = view.node_count + len(new)
+        after = () if enter in early else loop_reads.after[enter]
+        new.append(NewNode.enter(name.make(view.names[enter]), view, enter, (source, 0), after))
+        models.append(models[source - view.node_count])
+    edits = Edits(
+        rewires=tuple(
+            Rewire(*reader, carried[read.entries[0]], 0)
+            for read in reads
+            for reader in read.readers
+            if reader in wanted
+        ),
+        waits=tuple(Wait(read.node, carried[read.entries[0]]) for read in reads),
+        new=tuple(new),
+    )
+    return edits, {node.name: model for node, model in zip(new, models, strict=True)}
+
+
+class LoopRead(NamedTuple):
+    """A read in a loop that may be done before it.
+
+    Attributes:
+        node: the ReadVariableOp.
+        entries: the Enters through which the handle comes, from the read outwards, as far as the read may move.
+        readers: who may get the early read's value.
+    """
+
+    node: Node
+    entries: tuple[Node, ...]
+    readers: tuple[Reader, ...]
+
+
+class LoopReads(NamedTuple):
+    """The reads of a graph that may be done before their loops.
+
+    Attributes:
+        reads: one entry for each.
+        handles: for the last of each read's entries, before which the early read will stand, the handle that it hands
+            on: (node, port).
+        after: for each entry, which nodes its new counterpart waits for. For the last entry of a read these are all
+            that any Enter of its loop reads or waits for: the late read came after one of them. For the others they
+            are those that the Enter waits for.
+    """
+
+    reads: Sequence[LoopRead] = ()
+    handles: Mapping[Node, Tensor] = MappingProxyType({})
+    after: Mapping[Node, tuple[Node, ...]] = MappingProxyType({})
+
+    def readers(self) -> frozenset[Reader]:
+        """Who may get an early read's value."""
+        return frozenset(reader for read in self.reads for reader in read.readers)
+
+
+NO_READS = LoopReads()
+
+
+def _reads_behind_enters(view: GraphView) -> set[Node]:
+    """The reads of float32 variables in loops whose handle comes through an Enter."""
+    if "Enter" not in view.ops:
+        return set()
+    return {
+        node
+        for node in view.nodes_with(READ_OPS)
+        if view.dtypes[view.base[node] + view.signatures[node].outputs[0]] == datatypes.FLOAT
+        and view.ops[_handle_path(view, node)[-1]] == "Enter"
+    }
+
+
+class _Search:
+    """What the nodes of a graph with loops read, wait for, and run after.
+
+    Args:
+        form: the graph.
+        reads: the reads in its loops.
+        controls: its control edges.
+        frames: its frames.
+    """
+
+    def __init__(self, form: Form, reads: Collection[Node], controls: Links, frames: Frames) -> None:
+        view = self._view = form.view
+        self._reads, self._frames, self._controls = reads, frames, controls
+        self._kept = form.obstacles.rule_of
+        self._waiting = readers_of(view.node_count, controls)
+        self._loop_switches = {
+            node
+            for condition in view.nodes_with(LOOP_CONDITIONS)
+            for node, position in view.readers(condition)
+            if position == 1 and view.ops[node] == "Switch"
+        }
+        self._written: set[int] = set()  # the frames in which something runs, or in a loop inside, that may write
+        for node, frame in enumerate(frames.of):
+            if frame not in (OUTSIDE, *self._written) and _may_write(view, node, form.job.templates.is_function):
+                self._written.update(frames.with_those_around(frame))
+
+    def movable(self) -> LoopReads:
+        """Which reads may be done before their loops."""
+        gated, in_branches, found = self._gated(), self._in_branches(), []
+        for read in sorted({*self._reads}.difference(self._kept, in_branches)):
+            entries, enter = [], _handle_path(self._view, read)[-1]
+            while self._view.ops[enter] == "Enter" and enter not in self._kept and self._lets_pass(enter, read):
+                entries.append(enter)
+                enter = _handle_path(self._view, enter)[-1]
+            readers = tuple(
+                (reader, position)
+                for reader, position in self._view.readers(read)
+                if self._view.ops[reader] not in CONTROL_FLOW and reader in gated and reader not in self._kept
+            )
+            if entries and readers:
+                found.append(LoopRead(read, tuple(entries), readers))
+        handles = {read.entries[-1]: self._view.inputs(read.entries[-1])[0] for read in found}
+        return LoopReads(found, handles, self._order(found))
+
+    def _order(self, reads: Iterable[LoopRead]) -> dict[int, tuple[Node, ...]]:
+        """The nodes that the counterparts of some reads' entries wait for, as :attr:`LoopReads.after`."""
+        awaited: dict[int, list[int]] = {}
+        for source, node in self._controls:
+            awaited.setdefault(node, []).append(source)
+        idle = {node for node, op in enumerate(self._view.ops) if op in WITHOUT_WAITING and node not in awaited}
+        members: dict[int, list[int]] = {}
+        for enter, frame in self._frames.entered.items():
+            members.setdefault(frame, []).append(enter)
+        after: dict[int, tuple[Node, ...]] = {}
+        for read in reads:
+            *inner, outermost = read.entries
+            for enter in inner:
+                path = [enter, *_handle_path(self._view, enter)[:-1]]
+                after[enter] = self._sorted({source for node in path for source in awaited.get(node, ())})
+            loop = members[self._frames.entered[outermost]]
+            sources = {self._view.inputs(enter)[0][0] for enter in loop}
+            sources.update(source for enter in loop for source in awaited.get(enter, ()))
+            after[outermost] = self._sorted(sources - idle - {self._view.inputs(outermost)[0][0]})
+        return after
+
+    def _gated(self) -> set[int]:
+        """The nodes that run in proper iterations of their loop alone, even if all reads had their values always.
+
+        The loop's own Switch lets values through in proper iterations alone; so whatever reads or waits for one of
+        these, or for what reads it, runs in proper iterations alone::
+
+            y_switch = Switch(y, cond)            cond is the loop's LoopCond
+            product = MatMul(y_switch:1, read)    gated
+            scaled = Mul(read, two)               not gated: an early value would be there after the last iteration
+        """
+        view, found = self._view, set[int]()
+        missing = {node: len(view.inputs(node)) for node, op in enumerate(view.ops) if op == "Merge"}
+        ready = [
+            node
+            for switch in self._loop_switches
+            for node, _ in self._view.readers(switch, port=1)
+            if self._lets_through(node, missing)
+        ]
+        while ready:
+            node = ready.pop()
+            if node in found:
+                continue
+            found.add(node)
+            if node in self._reads:
+                continue
+            data = [reader for reader, _ in self._view.readers(node)]
+            ready += [reader for reader in data if self._lets_through(reader, missing)]
+            ready += [reader for reader in self._waiting[node] if view.ops[reader] not in CONTROL_FLOW]
+        return found
+
+    def _in_branches(self) -> set[int]:
+        """The nodes of loops that may not run in an iteration that takes place."""
+        found = set[int]()
+        ready = []
+        for switch, op in enumerate(self._view.ops):
+            if op == "Switch":
+                port = 0 if switch in self._loop_switches else None
+                ready += [node for node, _ in self._view.readers(switch, port)]
+        while ready:
+            node = ready.pop()
+            if node in found or self._view.ops[node] in CONTROL_FLOW - {"Switch"}:
+                continue
+            found.add(node)
+            ready += [reader for reader, _ in self._view.readers(node)]
+            ready += self._waiting[node]
+        return found
+
+    def _sorted(self, nodes: Iterable[Node]) -> tuple[int, ...]:
+        """By name, so that the order of the nodes does not matter."""
+        return tuple(sorted(nodes, key=self._view.names.__getitem__))
+
+    def _lets_pass(self, enter: Node, read: Node) -> bool:
+        """Whether a read may move out of the loop that an Enter leads into."""
+        view = self._view
+        is_constant = view.protos[enter].attr.get("is_constant")  # indexing would add it
+        is_written = self._frames.entered[enter] in self._written
+        return bool(
+            not is_written and view.devices[enter] == view.devices[read] and is_constant is not None and is_constant.b
+        )
+
+    def _lets_through(self, node: Node, missing: dict[int, int]) -> bool:
+        """Whether a node runs in proper iterations alone if one more of its inputs does; a Merge needs that of all."""
+        op = self._view.ops[node]
+        if op == "Merge":
+            missing[node] -= 1
+            return not missing[node]
+        return op == "Switch" or op not in CONTROL_FLOW
+
+
+def _handle_path(view: GraphView, reader: Node) -> list[Node]:
+    """The nodes that give a node its first input, back to the first that is no Identity."""
+    path = [view.inputs(reader)[0][0]]
+    while view.ops[path[-1]] == "Identity" and path[-1] not in path[:-1]:
+        path.append(view.inputs(path[-1])[0][0])
+    return path
+
+
+def _may_write(view: GraphView, node: Node, is_function: Callable[[str], bool]) -> bool:
+    signature = view.signatures[node]
+    if signature.op in HARMLESS:
+        return False
+    if signature.holds_functions or signature.op in PYTHON or is_function(signature.op):
+        return True
+    types = {view.dtypes[view.base[node] + slot] for slot in signature.inputs}
+    # A dataset is a variant, and runs functions.
+    return datatypes.RESOURCE in types or (datatypes.VARIANT in types and signature.is_stateful)

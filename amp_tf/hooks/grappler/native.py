@@ -1,0 +1,296 @@
+"""TensorFlow's C API and the shim, by ctypes: nodes to preserve and static shapes of a graph, and the callback for it.
+
+A session's feeds and fetches are not marked in the GraphDef. TensorFlow's C API lists them, and the shapes that it
+infers (grappler.h); it is called in the library that TensorFlow has loaded already. Shapes are read into buffers of our
+own, which are reused for each tensor: TensorFlow's interface would need a call to create and to destroy each.
+
+The shim (shim.c) is a library of a few kilobytes that uses no Python and no TensorFlow, so one file serves every
+version of both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from amp_tf.errors import GraphError
+from amp_tf.graph.sizes import Shape, read_shape
+
+TF_OK = 0
+_POINTER, _TEXT, _INT, _SIZE, _BOOL = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_ubyte
+# Of tf_status.h and tensorflow/c/experimental/grappler/grappler.h: the result, then the arguments.
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "TF_NewStatus": (_POINTER,),
+    "TF_DeleteStatus": (None, _POINTER),
+    "TF_GetCode": (_INT, _POINTER),
+    "TF_GetNodesToPreserveListSize": (None, *[_POINTER] * 4),
+    "TF_GetNodesToPreserveList": (None, *[_POINTER] * 3, _INT, _POINTER, _SIZE, _POINTER),
+    "TF_NewGraphProperties": (_POINTER, _POINTER),
+    "TF_DeleteGraphProperties": (None, _POINTER),
+    "TF_InferStatically": (None, _POINTER, *[_BOOL] * 4, _POINTER),
+    "TF_GetOutputPropertiesListSize": (None, _POINTER, _TEXT, _POINTER, _POINTER),
+    "TF_GetOutputPropertiesList": (None, _POINTER, _TEXT, _POINTER, _INT, _POINTER),
+}
+
+
+@functools.cache
+def tensorflow_library() -> ctypes.CDLL:
+    """TensorFlow's C API in this process, with the types of the functions that are called here.
+
+    Raises:
+        OSError: the running TensorFlow has no libtensorflow_cc.so.2 loaded.
+        AttributeError: it lacks one of the functions.
+    """
+    folder = os.path.dirname(str(sys.modules["tensorflow"].__file__))
+    path = os.path.join(folder, "libtensorflow_cc.so.2")
+    # RTLD_NOLOAD: a second copy of TensorFlow in the process would be worse than none.
+    library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    for name, (result, *arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def nodes_to_preserve(item: int) -> frozenset[str]:
+    """The names of feeds, fetches, init and keep nodes of the graph that is being optimized.
+
+    Args:
+        item: the address of the ``TF_GrapplerItem`` that the optimizer was called with; valid during the call only.
+
+    Raises:
+        GraphError: TensorFlow does not answer. The graph must then stay as it is: a fetch could change its type.
+    """
+    library = tensorflow_library()
+    status = library.TF_NewStatus()
+    try:
+        count, size = ctypes.c_int(), ctypes.c_size_t()
+        library.TF_GetNodesToPreserveListSize(item, ctypes.byref(count), ctypes.byref(size), status)
+        _check(library, status)
+        if count.value == 0:
+            return frozenset()
+        starts = (ctypes.c_void_p * count.value)()
+        lengths = (ctypes.c_size_t * count.value)()
+        storage = ctypes.create_string_buffer(max(size.value, 1))
+        library.TF_GetNodesToPreserveList(item, starts, lengths, count, storage, size, status)
+        _check(library, status)
+        base = ctypes.addressof(storage)
+        text = storage.raw
+        return frozenset(
+            text[start - base : start - base + length].decode()
+            for start, length in zip(starts, lengths, strict=True)
+            if start is not None
+        )
+    finally:
+        library.TF_DeleteStatus(status)
+
+
+def _check(library: ctypes.CDLL, status: int) -> None:
+    code = library.TF_GetCode(status)
+    if code != TF_OK:
+        raise GraphError(
+            f"TensorFlow does not list the nodes to preserve (status code {code})",
+            where="Grappler item",
+            fix="Please report this with your TensorFlow version",
+        )
+
+
+_USUAL_PORTS = 8  #: more output ports than almost every node has
+
+_Deallocator = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class _Buffer(ctypes.Structure):
+    """``TF_Buffer`` of tensorflow/c/tf_buffer.h."""
+
+    data: Any  # an address; None where the buffer is empty
+    length: int
+    data_deallocator: Callable[[Any, int], None]
+    _fields_ = (("data", ctypes.c_void_p), ("length", ctypes.c_size_t), ("data_deallocator", _Deallocator))
+
+    def take(self) -> bytes:
+        content = ctypes.string_at(self.data, self.length)
+        self.data_deallocator(self.data, self.length)
+        self.data = None
+        return content
+
+
+class _Buffers:
+    """Empty buffers, as many as TensorFlow needs to fill."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._each = list((_Buffer * count)())
+        self.addresses = (ctypes.POINTER(_Buffer) * count)(*map(ctypes.pointer, self._each))
+
+    def take(self) -> list[bytes]:
+        return [buffer.take() for buffer in itertools.takewhile(lambda buffer: buffer.data, self._each)]
+
+
+class ItemShapes:
+    """Asks TensorFlow for shapes; they are inferred at the first request.
+
+    Args:
+        item: the address of the ``TF_GrapplerItem`` that the optimizer was called with; valid during the call only.
+    """
+
+    def __init__(self, item: int) -> None:
+        self._item = item
+        self._properties: int | None = None
+        self._infer_failed = False
+        self._status = 0
+        self._known: dict[str, Sequence[Shape | None]] = {}
+        self._parsed: dict[bytes, Shape | None] = {}  # most tensors of a graph have one of a few shapes
+        self._buffers = _Buffers(_USUAL_PORTS)
+
+    def output_shapes(self, node: str) -> Sequence[Shape | None]:
+        """The shapes of a node's output ports; empty where TensorFlow does not know them."""
+        if self._properties is None:
+            if self._infer_failed:
+                return ()
+            self._infer()
+        shapes = self._known.get(node)
+        if shapes is None:
+            shapes = self._known[node] = self._read(node.encode()) if self._properties is not None else ()
+        return shapes
+
+    def close(self) -> None:
+        """Frees the inferred shapes."""
+        if self._properties is not None:
+            tensorflow_library().TF_DeleteGraphProperties(self._properties)
+            self._properties = None
+        if self._status:
+            tensorflow_library().TF_DeleteStatus(self._status)
+            self._status = 0
+        self._infer_failed = True
+
+    def _infer(self) -> None:
+        library = tensorflow_library()
+        self._status = library.TF_NewStatus()
+        properties = library.TF_NewGraphProperties(self._item)
+        library.TF_InferStatically(properties, 0, 0, 0, 0, self._status)
+        if library.TF_GetCode(self._status) == TF_OK:
+            self._properties = properties
+        else:
+            library.TF_DeleteGraphProperties(properties)
+            self._infer_failed = True
+
+    def _read(self, node: bytes) -> Sequence[Shape | None]:
+        found = self._fill(node, self._buffers)
+        if len(found) == _USUAL_PORTS:
+            count = ctypes.c_int()
+            ask = tensorflow_library().TF_GetOutputPropertiesListSize
+            ask(self._properties, node, ctypes.byref(count), self._status)
+            if count.value > _USUAL_PORTS:
+                found = self._fill(node, _Buffers(count.value))
+        return [self._parse(port) for port in found]
+
+    def _fill(self, node: bytes, buffers: _Buffers) -> list[bytes]:
+        """The serialized properties of a node's output ports, of at most as many as there are buffers."""
+        library = tensorflow_library()
+        library.TF_GetOutputPropertiesList(self._properties, node, buffers.addresses, buffers.count, self._status)
+        found = buffers.take()
+        return found if library.TF_GetCode(self._status) == TF_OK else []
+
+    def _parse(self, properties: bytes) -> Shape | None:
+        if properties not in self._parsed:
+            from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
+
+            self._parsed[properties] = read_shape(OpInfo.TensorProperties.FromString(properties).shape)
+        return self._parsed[properties]
+
+
+FOLDER = Path(__file__).resolve().parent
+DEVICE_TYPES = ("CPU", "GPU")
+
+GraphCallback = Callable[[int, int, int, int, int], int]
+"""Called with the address and length of a serialized GraphDef, the TF_GrapplerItem, the TF_Buffer for the result, and
+the ``threading.get_native_id()`` of the thread that waits for it. Returns :data:`DONE` or :data:`INTERRUPTED`."""
+
+DONE, INTERRUPTED = 0, 1  # what shim.c expects
+
+_CALLBACK = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+)
+_NO_CALLBACK = _CALLBACK()  # a null pointer
+
+
+class _Gil(ctypes.Structure):
+    """How the shim takes the interpreter lock: addresses of CPython's own functions."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("check", "ensure", "release")]
+
+
+class Shim:
+    """The library that is registered for one device type.
+
+    Args:
+        device_type: ``"CPU"`` or ``"GPU"``.
+        wait_ms: how long a graph waits for the interpreter, in milliseconds; 0 for the shim's own 5 seconds.
+
+    Raises:
+        OSError: the library is missing or does not load.
+    """
+
+    def __init__(self, device_type: str, wait_ms: int = 0) -> None:
+        self.path = FOLDER / f"amp_tf_{device_type.lower()}.so"
+        self._library = ctypes.CDLL(str(self.path))
+        self._emit = self._library.amp_tf_emit
+        self._emit.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+        self._emit.restype = ctypes.c_int
+        self._set_callback = self._library.amp_tf_set_callback
+        self._set_callback.argtypes = [_CALLBACK, ctypes.c_int]
+        self._set_callback.restype = ctypes.c_int
+        names = ("PyGILState_Check", "PyGILState_Ensure", "PyGILState_Release")
+        addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
+        self._library.amp_tf_set_gil.argtypes = [_Gil, ctypes.c_int]
+        self._library.amp_tf_set_gil(_Gil(*addresses), wait_ms)
+        self._callback: GraphCallback | None = None
+        self._native = _CALLBACK(self._on_graph)  # kept for ever: a thread of TensorFlow's may be about to call it
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether TensorFlow has this library's optimizer; true also if an earlier import of amp_tf registered it."""
+        return bool(self._library.amp_tf_registered())
+
+    @property
+    def skipped(self) -> int:
+        """How many visits of graphs were skipped because a call that waits for them held the interpreter."""
+        return int(self._library.amp_tf_skipped())
+
+    def set_callback(self, callback: GraphCallback) -> None:
+        """Passes every graph from now on to a function, which runs with the GIL on threads of the shim's own."""
+        self._callback = callback
+        self._set_callback(self._native, 0)
+
+    def _on_graph(self, *visit: int) -> int:
+        return DONE if self._callback is None else self._callback(*visit)
+
+    def clear_callback(self, wait_ms: int = 0) -> int:
+        """Makes the optimizer the identity.
+
+        Args:
+            wait_ms: how long to wait for calls that are inside the callback, in milliseconds.
+
+        Returns:
+            How many calls are still inside it.
+        """
+        return int(self._set_callback(_NO_CALLBACK, wait_ms))
+
+    def emit(self, output: int, graph: bytes) -> None:
+        """Makes a serialized GraphDef the result of the current call.
+
+        Args:
+            output: the callback's ``TF_Buffer``.
+            graph: a serialized GraphDef.
+
+        Raises:
+            MemoryError: there is no memory for the copy; TensorFlow keeps the original graph.
+        """
+        if not self._emit(output, graph, len(graph)):
+            raise MemoryError(f"no memory for a graph of {len(graph)} bytes")

@@ -1,0 +1,211 @@
+"""Rewrites functions that XLA compiles when TensorFlow creates them.
+
+``jit_compile=True`` functions never reach Grappler, so a graph optimizer cannot see them. All of them pass through
+``atomic_function.from_func_graph``, which is wrapped here: the new function's definition is rewritten and registered
+again under the same name, so that every way to call it (eagerly, from another function, from a v1 graph) runs the
+rewritten one. Functions that it calls are cloned under new names; the function's list of children keeps the clones
+alive, so clones live as long as their caller.
+
+XLA inlines calls, so a control edge from a call does not order what the call is given: whatever waits for the call must
+also wait for a read that was moved in front of it. TensorLists that functions share hold 16 bit where that rounds
+nothing (:mod:`amp_tf.rewriting.sharing`): of the ten accumulators of a Keras LSTM step, the four that products
+read, the weights among them once a time step. In the optimized HLO of a two-layer LSTM in float16 each loop body has as
+many fusions and products as under Keras' policy; extra casts are inside fusions. Tests count element types in XLA's
+dumps before optimization, which every way in has; for seven functions a test shows that StableHLO gives the same
+counts. Under ``auto`` on a CPU XLA is given exactly the programs of float32 (tested), so it cannot be slower there.
+TensorFlow has no way to register a definition with stack traces, so XLA's errors lose the source line.
+
+A SavedModel that is exported while amp_tf is on has the original float32 functions: TensorFlow copies the functions of
+a model out of its runtime, so the meta graph is corrected right after it was built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from amp_tf.config import AmpConfig
+from amp_tf.graph.templates import referenced
+from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.process import notices
+from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks.process.notices import warn_if_slow, warn_once
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.rewriting.clones import Clone, RewrittenFunction, rewrite_with_callees
+
+XLA_COMPILE = "_XlaMustCompile"
+
+_config: AmpConfig | None = None
+_patches, _saving = Patches(), Patches()
+_numbers = itertools.count()
+_rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()  # AtomicFunctions, by name
+
+
+def install(config: AmpConfig) -> None:
+    """Rewrites each function that XLA will compile from now on. A second call only changes the configuration.
+
+    Args:
+        config: the settings.
+    """
+    from tensorflow.python.eager.polymorphic_function import atomic_function
+    from tensorflow.python.saved_model import save
+
+    global _config
+    _config = config
+    _patches.put(atomic_function, "from_func_graph", calling(_make_and_rewrite))
+    # This one stays: what was rewritten must be saved in its original form even after amp_tf was turned off.
+    _saving.put(save, "_build_meta_graph", calling(_build_and_restore))
+
+
+def uninstall() -> None:
+    """Stops rewriting functions; those that were rewritten stay so. Idempotent."""
+    global _config
+    _config = None
+    _patches.restore()
+
+
+def hardware() -> Hardware:
+    """What XLA can do on the devices of this process."""
+    return dataclasses.replace(process_state.hardware(), is_xla=True)
+
+
+def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
+    function = from_func_graph(name, graph, attrs, *args, **kwargs)
+    config = _config
+    if config is not None and _is_compiled(attrs):
+        try:
+            _convert(function, config)
+        except Exception as error:  # the program goes on with the original function
+            process_state.count_failure(error)
+            warn_once(
+                "xla.failed",
+                f"stays in float32, {type(error).__name__}: {error}",
+                where=f"function {function.name.decode()!r} for XLA",
+                fix="Please report this; AMP_TF_DISABLE=1 turns amp_tf off",
+            )
+    return function
+
+
+def _is_compiled(attrs: Any) -> bool:
+    value = (attrs or {}).get(XLA_COMPILE, False)
+    return bool(getattr(value, "b", value))
+
+
+def _convert(function: Any, config: AmpConfig) -> None:
+    """Rewrites a function that was just registered, and registers the clones of functions that it needs."""
+    from tensorflow.core.framework.function_pb2 import FunctionDefLibrary
+
+    from amp_tf.reporting import process
+    from amp_tf.reporting.schema import RewriteReport
+    from amp_tf.rewriting.pipeline import rewrite_program
+
+    context = function._bound_context
+    original = context.get_function_def(function.name)
+    known = context.list_function_names()  # str, although functions are looked up by bytes
+
+    def called(is_wanted: Callable[[str], bool]) -> dict[str, Any]:
+        """All functions that this one calls, directly or not, filtered."""
+        found: dict[str, Any] = {}
+        waiting = [original]
+        while waiting:
+            for name in dict.fromkeys(name for node in waiting.pop().node_def for name in referenced(node)):
+                if name in known and name not in found and name != original.signature.name and is_wanted(name):
+                    found[name] = context.get_function_def(name.encode())
+                    waiting.append(found[name])
+        return found
+
+    # What becomes of the arguments depends on whether any called function computes products.
+    library = FunctionDefLibrary(function=called(lambda name: True).values())
+    callees = called(lambda name: name.encode() not in _rewritten)
+    settings = notices.known_only(config)
+    results = rewrite_program(original, [*callees.values()], settings, hardware(), library, traced=function)
+    bodies = dict(zip((original.signature.name, *callees), results, strict=True))
+    result = rewrite_with_callees(
+        original,
+        rewrite_body=lambda definition: bodies[definition.signature.name].graph,
+        lookup=callees.get,
+        new_name=lambda name: f"{name}_amp_tf_{next(_numbers)}",
+    )
+    if result.definition is not original:
+        _register(function, original, result)
+        warn_if_slow(config)
+    reports = [graph for result in results for graph in result.report.graphs]
+    process.record(RewriteReport(tuple(reports)), way="xla")
+
+
+def _register(function: Any, original: Any, result: RewrittenFunction) -> None:
+    context = function._bound_context
+    clones: dict[str, Any] = {}
+    for clone in result.clones:
+        clones[clone.definition.signature.name] = _atomic_clone(function, clone, clones)
+    context.remove_function(function.name)
+    try:
+        context.add_function_def(result.definition)
+    except Exception:
+        context.add_function_def(original)
+        raise
+    function._cached_definition = None
+    function._children = [*function._children, *clones.values()]
+    function._amp_tf_original = original.SerializeToString()
+    function._amp_tf_clones = frozenset(clones)
+    _rewritten[function.name] = function
+
+
+def _atomic_clone(function: Any, clone: Clone, made: dict[str, Any]) -> Any:
+    """Registers a clone; it stays registered as long as the returned object lives.
+
+    The object has the graph of its original: TensorFlow asks functions for their graph when it saves a model or
+    explains an error, and the original is what the user wrote.
+    """
+    from tensorflow.python.eager.polymorphic_function import atomic_function, function_type_utils
+    from tensorflow.python.framework import function_def_to_graph
+
+    name = clone.original.encode()
+    source = next((child for child in function._children if getattr(child, "name", None) == name), None)
+    if isinstance(source, atomic_function.AtomicFunction):
+        function_type, graph, options = source.function_type, source._cached_graph, source.call_options
+    else:
+        graph = function_def_to_graph.function_def_to_graph(clone.definition)
+        function_type = function_type_utils.derive_from_graph(graph)
+        options = atomic_function.CallOptions(is_stateful=clone.definition.signature.is_stateful)
+    context = function._bound_context
+    context.add_function_def(clone.definition)
+    return atomic_function.AtomicFunction(
+        clone.definition.signature.name, context, function_type, list(made.values()), options, graph
+    )
+
+
+def _build_and_restore(build: Any, /, *args: Any, **kwargs: Any) -> Any:
+    built = build(*args, **kwargs)
+    try:
+        restore(built[0].graph_def.library)
+    except Exception as error:
+        notices.warn_once(
+            "saving",
+            f"functions for XLA are saved as they were rewritten, in 16 bit ({type(error).__name__}: {error})",
+            where="tf.saved_model.save",
+            fix="Save in a process with AMP_TF_DISABLE=1, and please report this",
+        )
+    return built
+
+
+def restore(library: Any) -> None:
+    """Puts the original functions back into a FunctionDefLibrary, in place, and takes the clones out."""
+    present = {definition.signature.name: definition for definition in library.function}
+    clones: set[str] = set()
+    for name, function in list(_rewritten.items()):
+        if definition := present.get(name.decode()):
+            definition.ParseFromString(function._amp_tf_original)
+            clones |= function._amp_tf_clones
+    if clones.isdisjoint(present):
+        return
+    kept = [
+        type(definition).FromString(definition.SerializeToString())
+        for name, definition in present.items()
+        if name not in clones
+    ]
+    del library.function[:]
+    library.function.extend(kept)

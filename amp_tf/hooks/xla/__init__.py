@@ -1,1 +1,0 @@
-"""Functions that XLA compiles, which graph optimizers do not see."""

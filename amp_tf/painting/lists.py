@@ -1,0 +1,170 @@
+"""The passes of TensorFlow, by which the lists paint; :mod:`amp_tf.painting.ties` has pass 7 and those of TensorLists.
+
+Order and meaning are those of ``AutoMixedPrecisionImpl::Optimize`` (core/grappler/optimizers/auto_mixed_precision.cc,
+2.21); where a pass differs on purpose its docstring says so with the name of the difference, which tests/parity lists.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from amp_tf.graph import datatypes
+from amp_tf.graph.datatypes import Node
+from amp_tf.oplists.table import CASTS, REFERENCE_READERS, REFERENCE_VARIABLES
+from amp_tf.painting.canvas import Canvas, units_of
+from amp_tf.painting.eligibility import is_quantized
+from amp_tf.painting.reasons import Rule
+
+
+def paint_allow_list(canvas: Canvas) -> None:
+    """Every type of a processable allow-list node is painted allow, before all rules that ask what a product uses.
+
+    Example (float16)::
+
+        allow1 = MatMul(x, x)       f16
+        infer1 = Tanh(allow1)       float32 → f16
+        allow2 = MatMul(infer1, x)  f16
+    """
+    canvas.paint_allow(units_of(canvas.on_allow & canvas.processable), Rule.ALLOW_LIST)
+
+
+def spread_deny(canvas: Canvas) -> None:
+    """Deny runs forward from deny-list nodes through infer and clear nodes, as far as another infer or deny node.
+
+    deny → infer → clear → infer → clear → allow → infer becomes deny, deny, deny, deny, clear, allow, infer.
+
+    Example (float16)::
+
+        allow1 = MatMul(x, x)           f16
+        deny1 = Exp(bias)
+        clear1 = Relu(deny1)            f16 → float32
+        infer1 = AddV2(allow1, clear1)  f16 → float32
+        clear2 = Relu(infer1)           f16
+        allow2 = MatMul(clear2, x)      f16
+    """
+    if canvas.target.lists.force_all:
+        return
+    sinks = canvas.on_deny | canvas.on_infer
+    upstream = sinks.copy()
+    upstream[canvas.flood(units_of(sinks), canvas.on_clear, backward=True, is_cause=False)] = 1
+    roots = units_of(canvas.on_deny & (canvas.deny ^ 1))
+    canvas.paint_deny(roots, Rule.DENY_LIST)
+    reached = canvas.flood(roots, upstream & (canvas.deny ^ 1), forward=True)
+    canvas.paint_deny(reached, Rule.AFTER_DENY)
+
+
+def paint_between_allow(canvas: Canvas) -> None:
+    """Infer and clear nodes that lie on a path from an allow-list node to an allow-list node are painted allow.
+
+    Example (float16)::
+
+        allow1 = MatMul(x, x)       f16
+        clear1 = Relu(allow1)       f16
+        infer1 = Tanh(clear1)       float32 → f16
+        allow2 = MatMul(infer1, x)  f16
+    """
+    roots = units_of(canvas.on_allow & canvas.processable)
+    passable = (canvas.on_infer | canvas.on_clear) & canvas.convertible & (canvas.deny ^ 1)
+    downstream = np.zeros_like(passable)
+    downstream[canvas.flood(roots, passable, forward=True, is_cause=False)] = 1
+    canvas.paint_allow(canvas.flood(roots, downstream, backward=True), Rule.BETWEEN_ALLOW)
+    # As in TensorFlow, allow-list nodes that lost their paint to a TensorList attract their neighbours all the same.
+    canvas.paint_allow(roots, Rule.ALLOW_LIST)
+
+
+def paint_after_allow(canvas: Canvas) -> None:
+    """Infer nodes that read an allow node and no deny node are painted allow.
+
+    Difference "infer-follow-order": TensorFlow sweeps once in the order of the nodes, so that a chain converts only as
+    far as its nodes happen to be sorted; here the rule runs until nothing changes. Difference "kernel-missing":
+    TensorFlow does not ask for a kernel here.
+
+    Example (float16)::
+
+        allow1 = MatMul(x, x)         f16
+        infer1 = Tanh(allow1)         float32 → f16
+        infer2 = Tanh(infer1)         float32 → f16
+        digamma1 = Digamma(infer2)
+        allow2 = MatMul(digamma1, x)  f16
+    """
+    reads_deny = np.zeros_like(canvas.deny)
+    reads_deny[canvas.dst[canvas.deny[canvas.src] == 1]] = 1
+    free = (canvas.deny ^ 1) & (canvas.allow ^ 1) & (reads_deny ^ 1)
+    reached = canvas.flood(units_of(canvas.allow), canvas.on_infer & canvas.convertible & free, forward=True)
+    canvas.paint_allow(reached, Rule.AFTER_ALLOW)
+
+
+def spread_allow_through_clear(canvas: Canvas) -> None:
+    """Allow runs both ways through clear nodes, but not through readers of reference variables.
+
+    Example (float16)::
+
+        clear1 = Neg(x)             float32 → f16
+        clear2 = Neg(clear1)        float32 → f16
+        allow1 = MatMul(clear2, x)  f16
+    """
+    open_units = canvas.on_clear & canvas.convertible & (canvas.deny ^ 1) & (canvas.allow ^ 1)
+    for node in _reference_readers(canvas):
+        blocked = [unit for unit in canvas.view.units(node) if open_units[unit]]
+        open_units[blocked] = 0
+        canvas.rule[blocked] = Rule.REFERENCE_VARIABLE
+    roots = units_of(canvas.allow & canvas.processable)
+    canvas.paint_allow(canvas.flood(roots, open_units, forward=True, backward=True), Rule.BESIDE_ALLOW)
+
+
+def drop_unsupported(canvas: Canvas) -> None:
+    """Types that cannot be 16 bit lose their paint: fixed ones, attributes such as FusedBatchNorm's U, quantized nodes.
+
+    Difference "force-all-fixed": TensorFlow does so for allow-list nodes alone and fails under UNSAFE_FORCE_ALL.
+
+    Example (bfloat16, allow_add=SparseMatMul)::
+
+        allow1 = SparseMatMul(x, x) Ta=float32 Tb=float32  f16 (Ta, Tb, float32) → f16 (Ta, Tb)
+    """
+    unsupported = units_of(canvas.allow & (canvas.type_allowed ^ 1))
+    canvas.unpaint_allow(unsupported, Rule.TYPE_NOT_ALLOWED)
+    if not datatypes.QUANTIZED.isdisjoint(canvas.view.dtypes):
+        quantized = [unit for unit in units_of(canvas.allow) if is_quantized(canvas.view, canvas.node_of[unit])]
+        canvas.unpaint_allow(quantized, Rule.QUANTIZED)
+
+
+def retarget_casts(canvas: Canvas) -> None:
+    """An existing Cast to float32 whose readers are all allow casts to 16 bit instead.
+
+    Difference "preserved-cast": TensorFlow does so for a preserved (fetched) Cast too, which changes the type that the
+    caller gets.
+
+    Example (float16)::
+
+        n = Placeholder() dtype=int32
+        cast1 = Cast(n) SrcT=int32 DstT=float32  float32 → f16
+        allow1 = MatMul(cast1, x)                f16
+    """
+    view = canvas.view
+    for node in view.nodes_with(CASTS):
+        slot = view.signatures[node].slot_of("DstT")
+        unit = view.base[node] + (slot or 0)
+        readers = canvas.edges.fanouts(unit)
+        free = canvas.is_float32[unit] and not canvas.locked[unit]
+        if readers and free and all(canvas.allow[reader] for reader in readers):
+            canvas.paint_allow([unit], Rule.CAST_FOLLOWS)
+
+
+def _reference_readers(canvas: Canvas) -> list[Node]:
+    """Identity nodes that read a reference variable, and Enter nodes that read such a node, also through other Enters.
+
+    An Enter that reads the variable itself is none of them, as in TensorFlow.
+    """
+    view = canvas.view
+    if not view.nodes_with(REFERENCE_VARIABLES):
+        return []
+    first_source = {node: source for node, (source, _) in view.first_inputs(view.mask_with(REFERENCE_READERS)).items()}
+    found = []
+    for reader in first_source:
+        seen, node = set(), reader
+        while view.ops[node] != "Identity" and first_source.get(node, node) not in seen:
+            seen.add(node)
+            node = first_source.get(node, node)
+        if view.ops[node] == "Identity" and view.ops[first_source.get(node, node)] in REFERENCE_VARIABLES:
+            found.append(reader)
+    return found

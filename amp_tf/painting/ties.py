@@ -1,0 +1,385 @@
+"""Ties: what must have one type, and what is done where the paint says otherwise.
+
+*TensorLists.* The graph shows a list only as a handle of type variant that runs from op to op. Ops connected by handles
+form a cluster, and agree on the type of its elements; values flow inside it from writers to readers, along edges that
+the graph does not show. A list that leaves the graph is denied as in TensorFlow: nodes that may be touched become deny
+before deny spreads, the others afterwards. To spread danger through the list would be safer, but differs from
+TensorFlow.
+
+*Loops.* The NextIteration, the Merge and the Enter of a loop's value have one precision.
+
+*Maxima.* The gradient of a maximum looks for the maximum among the values that it was taken from, where it is not found
+once it is rounded and they are not.
+
+*Fused products* have one type, and a bias gradient that of the filter gradient beside it. TensorFlow's CPU kernel of
+BiasAddGrad adds row after row in bfloat16; oneDNN's fused one does not, so which bias gradients become 16 bit is
+decided last, and none does where oneDNN does not run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from amp_tf.errors import GraphError
+from amp_tf.graph import datatypes
+from amp_tf.graph.datatypes import Node, Unit
+from amp_tf.graph.templates import Signature
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists.table import (
+    CHOOSING,
+    CLOSING,
+    COMPARING,
+    CPU,
+    FUSED_PRODUCTS,
+    LOOP_MERGES,
+    MAXIMA_GRADIENTS,
+    SUMS_IN_BFLOAT16,
+    TENSOR_LIST_BOUNDARIES,
+    TENSOR_LIST_READERS,
+    TENSOR_LIST_WRITERS,
+)
+from amp_tf.painting.canvas import NO_CAUSE, Canvas
+from amp_tf.painting.kernels import fused_with_products
+from amp_tf.painting.reasons import FORCED, Rule
+from amp_tf.precision import Precision
+
+FARTHEST = 64  #: units behind a comparison among which the values are looked for that a maximum was chosen from
+
+
+def find_clusters(canvas: Canvas) -> None:
+    """The clusters of float32 TensorList nodes; of those that are not safe, the nodes that may be touched become deny.
+
+    A cluster is unsafe if a node of it may not be touched, or if its handle passes through a call, an argument or
+    another place behind which unseen ops may use the list. The nodes that may not be touched follow in
+    :func:`match_clusters`: as in TensorFlow, deny spreads from those of them that a setting puts on the deny list.
+
+    Example (bfloat16)::
+
+        shape = Const() dtype=int32 value=int32[2]*4
+        size = Const() dtype=int32 value=int32[]*2
+        index = Const() dtype=int32 value=int32[]*0
+        list1 = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32  float32 → f16
+        allow1 = MatMul(x, x)                                                          f16
+        write1 = TensorListSetItem(list1, index, allow1) element_dtype=float32         f16
+        read1 = TensorListGetItem(write1, index, shape) element_dtype=float32          f16
+        allow2 = MatMul(read1, x)                                                      f16
+    """
+    view = canvas.view
+    element = {node: unit for node in view.nodes_where(handles_lists) if (unit := element_unit(view, node)) is not None}
+    everywhere = np.ones(view.unit_count, np.uint8)
+    seen: set[int] = set()
+    for root in element:
+        if root in seen or not canvas.processable[element[root]]:
+            continue
+        handle = handle_unit(view, root)
+        if handle is None:
+            continue
+        reached = canvas.flood([handle], everywhere, forward=True, backward=True)
+        touched = {canvas.node_of[unit] for unit in reached}
+        cluster = {node: element[node] for node in sorted(touched | {root}) if node in element}
+        seen.update(cluster)
+        escapes = any(_is_boundary(canvas, node) for node in touched - element.keys())
+        escapes = escapes or any(_is_element(canvas, unit) for unit in reached)
+        if escapes or not all(canvas.processable[unit] for unit in cluster.values()):
+            touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
+            canvas.paint_deny(touchable, Rule.LIST_ESCAPES)
+        canvas.clusters.append(cluster)
+    canvas.add_edges(_implicit_edges(canvas))
+
+
+def _implicit_edges(canvas: Canvas) -> list[tuple[int, int]]:
+    """For each reader of a list, an edge to it from every writer upstream: (writer's unit, reader's unit)."""
+    view = canvas.view
+    pairs = []
+    for cluster in canvas.clusters:
+        for node, unit in cluster.items():
+            handle = handle_unit(view, node)
+            if view.ops[node] not in TENSOR_LIST_READERS or handle is None or not canvas.processable[handle]:
+                continue
+            writers = {
+                canvas.node_of[reached]
+                for reached in canvas.flood([handle], canvas.processable, backward=True)
+                if view.ops[canvas.node_of[reached]] in TENSOR_LIST_WRITERS
+            }
+            pairs += [(cluster[writer], unit) for writer in sorted(writers) if writer in cluster]
+    return pairs
+
+
+def match_clusters(canvas: Canvas) -> None:
+    """All nodes of a cluster get one paint: deny if any is deny, else allow if any is allow.
+
+    Example (bfloat16, tensor lists after pass 2)::
+
+        shape = Const() dtype=int32 value=int32[2]*4
+        size = Const() dtype=int32 value=int32[]*2
+        index = Const() dtype=int32 value=int32[]*0
+        list1 = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32
+        allow1 = MatMul(x, x)                                                          f16
+        write1 = TensorListSetItem(list1, index, allow1) element_dtype=float32
+        read1 = TensorListGetItem(write1, index, shape) element_dtype=float32
+        infer1 = Tanh(read1)                                                           f16 → float32
+        allow2 = MatMul(infer1, x)                                                     f16
+        deny1 = Exp(x)
+        write2 = TensorListSetItem(write1, index, deny1) element_dtype=float32
+        read2 = TensorListGetItem(write2, index, shape) element_dtype=float32
+        infer2 = Tanh(read2)
+        allow3 = MatMul(infer2, x)                                                     f16
+
+    Example (bfloat16, tensor lists after pass 6)::
+
+        shape = Const() dtype=int32 value=int32[2]*4
+        size = Const() dtype=int32 value=int32[]*2
+        index = Const() dtype=int32 value=int32[]*0
+        list1 = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32  float32 → f16
+        allow1 = MatMul(x, x)                                                          f16
+        write1 = TensorListSetItem(list1, index, allow1) element_dtype=float32         f16
+        read1 = TensorListGetItem(write1, index, shape) element_dtype=float32          f16
+        allow2 = MatMul(read1, x)                                                      f16
+    """
+    for cluster in canvas.clusters:
+        units = list(cluster.values())
+        denied = [unit for unit in units if canvas.deny[unit]]
+        allowed = [unit for unit in units if canvas.allow[unit]]
+        if denied:
+            others = [unit for unit in units if not canvas.deny[unit]]
+            escapes = any(canvas.rule[unit] == Rule.LIST_ESCAPES for unit in denied)
+            rule = Rule.LIST_ESCAPES if escapes else Rule.LIST_DENIED
+            canvas.unpaint_allow(units, rule)
+            canvas.paint_deny(others, rule)
+            cause = denied[0]
+        elif allowed:
+            others = [unit for unit in units if not canvas.allow[unit]]
+            canvas.paint_allow(others, Rule.LIST_FOLLOWS)
+            cause = allowed[0]
+        else:
+            continue
+        for unit in others:
+            canvas.cause[unit] = cause
+
+
+def recurrent_units(canvas: Canvas) -> Iterator[list[int]]:
+    """For each NextIteration, the units that must have one type: its own, and those of the Merges that read it."""
+    view = canvas.view
+    for node in view.nodes_with(("NextIteration",)):
+        slot = view.signatures[node].slot_of("T")
+        assert slot is not None
+        unit = view.base[node] + slot
+        yield [unit, *canvas.edges.fanouts(unit)]
+
+
+def match_recurrent_edges(canvas: Canvas) -> None:
+    """For each NextIteration: if a Merge that reads it is not allow, neither it nor its Merges are; else it is allow.
+
+    Difference "preserved-loop": TensorFlow paints a preserved NextIteration too.
+
+    Raises:
+        GraphError: something other than a Merge reads a NextIteration.
+
+    Example (bfloat16, keep_float32=^next$)::
+
+        start = Enter(x) frame_name='f'                           f16 → float32
+        state = Merge(start, next)                                f16 → float32
+        go = Placeholder() dtype=bool
+        turns = Enter(go) T=bool frame_name='f' is_constant=true
+        again = LoopCond(turns)
+        switch = Switch(state, again)                             f16
+        allow1 = MatMul(switch:1, switch:1)                       f16
+        next = NextIteration(allow1)
+        done = Exit(switch)                                       f16
+        allow2 = MatMul(done, x)                                  f16
+    """
+    view = canvas.view
+    for unit, *merges in recurrent_units(canvas):
+        for merge in merges:
+            reader = canvas.node_of[merge]
+            if view.ops[reader] != "Merge":
+                raise GraphError(
+                    f"reads a NextIteration, which only a Merge may do, and is a {view.ops[reader]}",
+                    where=view.where(reader),
+                    fix="The loop is broken; export the graph again",
+                )
+        if not canvas.locked[unit] and all(canvas.allow[merge] for merge in merges):
+            canvas.paint_allow([unit], Rule.LOOP_FOLLOWS)
+        else:
+            canvas.unpaint_allow([*merges, unit], Rule.LOOP_DENIED)
+
+
+def match_types(canvas: Canvas) -> None:
+    """Types that are tied are 16 bit together or not at all: of maxima, loop entries, fused products, bias gradients.
+
+    Where a maximum is compared with the values that it was taken from, both are rounded, or neither. The gradient of a
+    maximum compares so, and so do masks of the largest values, ``x >= tf.math.top_k(x, 2).values[:, -1:]``. For XLA
+    neither is 16 bit: it leaves roundings out (``xla_allow_excess_precision``) where one op reads a value and not where
+    another does, so that a maximum equals none of the values, and its gradient is 0 / 0.
+
+    An Enter gets the type of the Merge that reads it, so that the cast stands before the loop. TensorFlow knows that a
+    loop in a branch that is not taken does not run by the Enter that a Merge reads. With a cast in between, what waits
+    for the loop's end waits for ever, or is lost.
+
+    ``_FusedConv2D`` carries T and TArgs; where they differ oneDNN aborts the process. And oneDNN computes the bias
+    gradient of a convolution with its filter's, in float32, if both have one type; another is float32.
+
+    Difference "tied-types": in TensorFlow's pass a MaxPool3D is converted but its gradient, which has two types and
+    kernels for both alike only, is not, and gives zeros; a cast stands between a loop's Enter and its Merge; and the
+    bias gradient of a dense layer over 16,384 rows of ones is 512.
+
+    Example (bfloat16)::
+
+        max1 = MaxPool3D(x)                         f16 → float32
+        allow1 = Conv3D(max1, w)                    f16
+        gradient1 = MaxPool3DGrad(x, max1, allow1)
+        allow2 = Conv3D(gradient1, w)               f16
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)                                     f16
+        start = Enter(allow1) frame_name='f'                      f16 → float32
+        state = Merge(start, next)
+        go = Placeholder() dtype=bool
+        turns = Enter(go) T=bool frame_name='f' is_constant=true
+        again = LoopCond(turns)
+        switch = Switch(state, again)
+        deny1 = Exp(switch:1)
+        next = NextIteration(deny1)
+        done = Exit(switch)                                       f16
+        allow2 = MatMul(done, x)                                  f16
+
+    Example (bfloat16, infer_add=_FusedConv2D)::
+
+        allow1 = MatMul(x, x)                                                 f16
+        infer1 = _FusedConv2D(allow1, bias, bias) num_args=1 TArgs=[float32]  f16 → float32
+        allow2 = MatMul(infer1, x)                                            f16
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)                f16
+        bias_gradient = BiasAddGrad(allow1)  f16 → float32
+    """
+    view, edges = canvas.view, canvas.view.edges
+    if canvas.target.lists.table == CPU and canvas.target.precision is Precision.BFLOAT16:
+        units = [unit for unit in canvas.float32_units(view.nodes_with(SUMS_IN_BFLOAT16)) if canvas.allow[unit]]
+        fused = fused_with_products(canvas, gradients_only=True) if units and canvas.target.adds_in_float32 else {}
+        lone = [unit for unit in units if unit not in fused and canvas.rule[unit] not in FORCED]
+        canvas.unpaint_allow(lone, Rule.SUMS)
+    for node in view.nodes_with(COMPARING):
+        _match_maximum(canvas, node)
+    entering = edges.at(view.mask_with(LOOP_MERGES)[edges.dst_node] & view.mask_with(("Enter",))[edges.src_node])
+    for enter, merge in entering.rows("src_unit", "dst_unit"):
+        if canvas.allow[enter] and not canvas.allow[merge]:
+            canvas.unpaint_allow([enter], Rule.LOOP_DENIED)
+        elif canvas.allow[merge] and canvas.convertible[enter] and not canvas.locked[enter]:
+            canvas.paint_allow([enter], Rule.LOOP_FOLLOWS)
+    for node in view.nodes_with(FUSED_PRODUCTS):
+        units = [unit for unit in view.units(node) if canvas.is_float32[unit] and not view.slot(node, unit).is_fixed]
+        if not all(canvas.allow[unit] for unit in units):
+            canvas.unpaint_allow(units, Rule.TYPE_NOT_ALLOWED)
+
+
+def _match_maximum(canvas: Canvas, node: Node) -> None:
+    """Makes a comparison of a value with what was chosen from it 16 bit, or what is rounded of one alone float32."""
+    view = canvas.view
+    inputs = view.edges.into(node)
+    inputs = inputs.at(inputs.dst_position < 2)  # the values and the maximum, in one type
+    unit = int(inputs.dst_unit[0]) if len(inputs) == 2 else NO_CAUSE  # a broken graph may lack one
+    if unit == NO_CAUSE or (canvas.allow[unit] and not canvas.target.is_xla):
+        return
+    first, second = (_Chosen.at(canvas, int(source)) for source in inputs.src_unit)
+    is_gradient = view.ops[node] in MAXIMA_GRADIENTS
+    if not is_gradient and not first.origins & second.origins:
+        return
+    if canvas.target.is_xla and not is_gradient:
+        rounded, may_convert = [*first.converted, *second.converted, unit], False
+    else:
+        here, there = first.rounded_beside(second), second.rounded_beside(first)
+        if bool(here) == bool(there):
+            return
+        rounded, may_convert = here or there, bool(canvas.convertible[unit] and not canvas.locked[unit])
+    closes_loop = any(view.ops[canvas.node_of[unit]] in CLOSING for unit in rounded)
+    if may_convert and (not canvas.deny[unit] or (closes_loop and canvas.rule[unit] == Rule.AFTER_PRODUCTS)):
+        canvas.paint_allow([unit], Rule.COMPARES)
+    elif not closes_loop:
+        canvas.unpaint_allow([unit for unit in rounded if canvas.rule[unit] not in FORCED], Rule.COMPARED)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chosen:
+    """Where a value was chosen from.
+
+    Attributes:
+        origins: the units that gave the values to choose from; those of :data:`FARTHEST` at most are known.
+        converted: the converted units on the way from there.
+        roundings: those of them that read float32.
+    """
+
+    origins: set[Unit]
+    converted: list[Unit]
+    roundings: set[Unit]
+
+    def rounded_beside(self, other: _Chosen) -> list[Unit]:
+        """The converted units that are on the way to this value alone; none if they round nothing."""
+        is_rounded = self.roundings - other.roundings
+        return [unit for unit in self.converted if unit not in other.converted] if is_rounded else []
+
+    @classmethod
+    def at(cls, canvas: Canvas, unit: Unit) -> _Chosen:
+        seen, waiting = {unit}, [unit]
+        origins: set[Unit] = set()
+        converted: list[Unit] = []
+        roundings: set[Unit] = set()
+        while waiting and len(seen) < FARTHEST:
+            unit = waiting.pop()
+            sources = canvas.edges.fanins(unit) if canvas.view.ops[canvas.node_of[unit]] in CHOOSING else ()
+            if not sources:
+                origins.add(unit)
+            elif canvas.allow[unit]:
+                converted.append(unit)
+                if not all(canvas.allow[source] for source in sources):
+                    roundings.add(unit)
+            waiting += set(sources) - seen
+            seen.update(sources)
+        return cls(origins, converted, roundings)
+
+
+def handles_lists(signature: Signature) -> bool:
+    """Whether an op makes, writes, reads or passes on a TensorList."""
+    return "TensorList" in signature.op
+
+
+def _is_boundary(canvas: Canvas, node: Node) -> bool:
+    """Whether unseen ops may use a list that passes through this node.
+
+    Difference "call-boundary": loops and branches in functional form (While, If, Case) hand the list to functions, and
+    TensorFlow's pass, which meets them in lowered form, does not know them as boundaries.
+    """
+    op = canvas.view.ops[node]
+    return op in TENSOR_LIST_BOUNDARIES or canvas.is_function(op) or canvas.view.signatures[node].holds_functions
+
+
+def _is_element(canvas: Canvas, unit: Unit) -> bool:
+    """Whether a list is stored there in another one, as a loop in a loop stores what its gradient needs.
+
+    Difference "list-of-lists": TensorFlow does not follow a list into another and out again, and the readers of one
+    list may get another type than its writers.
+    """
+    node = canvas.node_of[unit]
+    return handles_lists(canvas.view.signatures[node]) and not canvas.view.slot(node, unit).is_fixed
+
+
+def element_unit(view: GraphView, node: Node) -> int | None:
+    """The unit of a TensorList node that is the float32 type of the list's elements."""
+    for unit in view.units(node):
+        slot = view.slot(node, unit)
+        if not slot.is_fixed and slot.index < 0 and view.dtypes[unit] == datatypes.FLOAT:
+            return unit
+    return None
+
+
+def handle_unit(view: GraphView, node: Node) -> int | None:
+    """The unit of a TensorList node that is the list's handle."""
+    for unit in view.units(node):
+        if view.slot(node, unit).is_fixed and view.dtypes[unit] == datatypes.VARIANT:
+            return unit
+    return None

@@ -1,1 +1,0 @@
-"""Reports and comparisons as an HTML file that needs no network."""

@@ -1,0 +1,266 @@
+"""What is shared: variables that are read many times, and TensorLists of which only some may hold 16 bit.
+
+*A variable is read once* where it is read many times with no write between, so that it is cast once. A layer that is
+shared, or a recurrent cell that is unrolled, reads its weights in each call, and each read would have its own cast.
+
+    before:  handle → read, read_1, read_2, each → Cast → MatMul
+    after:   handle → read → Cast → MatMul, MatMul_1, MatMul_2
+
+A read that waits for nothing, of a handle that the graph is given, comes before every write that it must not see: what
+TensorFlow orders behind a write waits for it, and in branches and loops the handle comes in by another node. So all
+such reads give the same value. The others stay where they are, for what waits for them. Functions for XLA are left
+alone: XLA makes one cast of equal ones. Difference "shared-reads": TensorFlow's pass casts each read.
+
+*Each TensorList gets an op that makes it*, so that lists of different types do not stand in each other's way. A list is
+a value: each op that adds to one gives a new one. TensorFlow's optimizers make one op of all that make empty lists
+alike, as those in which a recurrent layer keeps gates, states and inputs for its gradient. All these lists would have
+one type, float32 as soon as one of them must.
+
+    before:  empty → PushBack of gates, empty → PushBack of states
+    after:   empty → PushBack of gates, empty-0-AmpTfList → PushBack of states
+
+Lists that become 16 bit, although others of the same op do not, get an op of their own; all others stay as they are.
+Only in GraphDefs: functions, as they are traced, have an op for each list. Difference "shared-maker": TensorFlow's pass
+gives all these lists one type. Both are dropped where nothing becomes 16 bit, and a second rewrite finds nothing to do.
+
+*Functions share TensorLists*, as a loop and the loop of its gradient do. Each function is painted by itself, and a list
+that leaves it stays in float32 there. What it holds may be 16 bit all the same where that changes no value:
+
+- All that is read is rounded. Where every value that comes out of a list goes into 16 bit alone, it may be rounded
+  before it goes in: the weights and states that the products of a recurrent layer's gradient read.
+- All that is written was rounded. Where every value is a 16-bit one before it goes in, as a gradient that a product
+  gives, it comes out as it was.
+
+A value that goes from one list into another counts as rounded by the other. What some function keeps in float32 by the
+user's wish keeps its list there, and so does a list of which not all users are known: the functions' own caller has it,
+or an op that hands it on in another way than calls, branches and loops do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import connected, control_links
+from amp_tf.graph.attributes import ARG_OP
+from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
+from amp_tf.graph.edits import Edits, NewNode, Rewire
+from amp_tf.graph.names import FreshNames
+from amp_tf.graph.reader import RETVAL_OP
+from amp_tf.graph.templates import referenced
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists.table import (
+    BIASES,
+    HANDING_OVER,
+    IDENTITIES,
+    READ_OPS,
+    TENSOR_LIST_MAKERS,
+    UNCHANGED,
+    VARIABLE_HANDLES,
+)
+from amp_tf.painting.outcome import Painting
+from amp_tf.painting.ties import element_unit, handle_unit, handles_lists
+from amp_tf.rewriting.form import Form
+
+LIST_SUFFIX = "AmpTfList"  #: ends the names of new makers of lists
+_PASSING = frozenset({*UNCHANGED, *IDENTITIES, ARG_OP, RETVAL_OP})
+_NO_LIST = -1
+
+_Reader = tuple[Node, int]  # a node and the number of its data input
+
+
+def share_reads(form: Form) -> Form:
+    """Has what reads of one variable give read from the first of them.
+
+    Only of reads for products and biases: elsewhere there is no cast to share.
+    """
+    view, computing = form.view, form.job.products | BIASES
+    reads = view.nodes_with(READ_OPS)
+    waiting = {node for _, node in control_links(view)} if len(reads) > 1 else set()
+    alike: dict[tuple[Node, int, str], list[Node]] = {}
+    for node in reads:
+        source, port = view.inputs(node)[0]
+        is_given = view.ops[source] == ARG_OP or view.ops[source] in VARIABLE_HANDLES
+        if is_given and node not in waiting and any(view.ops[reader] in computing for reader, _ in view.readers(node)):
+            alike.setdefault((source, port, view.devices[node]), []).append(node)
+    return form.then(
+        Edits(
+            rewires=tuple(
+                Rewire(reader, position, first, 0)
+                for first, *others in alike.values()
+                for node in others
+                for reader, position in view.readers(node)
+            )
+        )
+    )
+
+
+def part_lists(form: Form) -> Form:
+    """Parts the TensorLists that become 16 bit by themselves from those that do not."""
+    view = form.view
+    shared = np.bincount(view.edges.src_node, minlength=view.node_count) > 1
+    makers = np.flatnonzero(shared & view.mask_with(TENSOR_LIST_MAKERS)).tolist()
+    if not makers:
+        return form
+    is_wide, kept = np.asarray(view.dtypes) == datatypes.FLOAT, form.obstacles.rule_of
+    is_wide[form.painting.converted] = False
+    makers = [node for node in makers if node not in kept and is_wide[view.units(node)].any()]
+    readers = list(view.edges.at(np.isin(view.edges.src_node, makers)).rows("dst_node", "dst_position"))
+
+    narrow = {*_with_own_makers(form, readers).painting.converted_nodes()} if readers else {}
+    return _with_own_makers(form, [reader for maker, reader in enumerate(readers, view.node_count) if maker in narrow])
+
+
+def _with_own_makers(form: Form, readers: Sequence[_Reader]) -> Form:
+    view, waits = form.view, control_links(form.view)
+    name = FreshNames(view.names, LIST_SUFFIX)
+    new: list[NewNode] = []
+    for reader, position in readers:
+        maker, _ = view.inputs(reader)[position]
+        after = tuple(source for source, node in waits if node == maker)
+        new.append(NewNode.like(name.make(view.names[maker]), view, maker, tuple(view.inputs(maker)), after))
+    rewires = (Rewire(*reader, maker, 0) for maker, reader in enumerate(readers, view.node_count))
+    return form.then(Edits(rewires=tuple(rewires), new=tuple(new)))
+
+
+def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str, list[Unit]]:
+    """The units that are the element types of lists which may hold 16 bit, by function.
+
+    Args:
+        paintings: of functions that call each other, by their names.
+        root: the function that others call, too.
+    """
+    bodies = _bodies({name: painting.view for name, painting in paintings.items()})
+    list_of, is_shown = _find_lists(bodies, root)
+    is_f16 = np.concatenate([painting.is_f16() for painting in paintings.values()])
+    may_be_f16 = np.concatenate([painting.may_be_f16() for painting in paintings.values()])
+    candidates = ~is_shown
+    candidates[list_of[(list_of != _NO_LIST) & ~may_be_f16]] = False
+    sides = ("src_unit", "dst_unit")
+    columns = ([getattr(body.view.edges, side) + body.start for body in bodies.values()] for side in sides)
+    sources, readers = map(np.concatenate, columns)
+    came_from, goes_to = list_of[sources], list_of[readers]
+    written = (goes_to != _NO_LIST) & ~is_f16[sources]
+    read = (came_from != _NO_LIST) & ~is_f16[readers]
+    exact = _largest(candidates, goes_to[written], came_from[written])
+    narrow = exact | _largest(candidates, came_from[read], goes_to[read], exact)
+    is_narrow = np.append(narrow, False)[list_of]  # the last is for units of no list
+    return {
+        name: np.flatnonzero(is_narrow[body.start : body.start + body.view.unit_count]).tolist()
+        for name, body in bodies.items()
+    }
+
+
+def _largest(candidates: Mask, lists: Indices, needed: Indices, given: Mask | None = None) -> Mask:
+    """The largest set of candidates each of which needs lists of the set, or given ones, alone.
+
+    Args:
+        candidates: of each list, whether it may be in the set.
+        lists, needed: pairs of a list and the one that it needs, which may be none that there is.
+        given: of each list, whether it is there anyway.
+    """
+    found: Mask = candidates.copy()
+    while True:
+        there = np.append(found if given is None else found | given, False)
+        fallen = lists[found[lists] & ~there[needed]]
+        if not len(fallen):
+            return found
+        found[fallen] = False
+
+
+class _Body(NamedTuple):
+    """A function: its view, and the number of its first unit among those of all functions."""
+
+    view: GraphView
+    start: int
+
+    def ends(self, op: str) -> list[int]:
+        """Its arguments or results, in order: the numbers of their units among those of all functions."""
+        return [self.start + self.view.base[node] for node in self.view.nodes_with((op,))]
+
+    def ports(self, node: Node) -> Iterator[list[int]]:
+        """The inputs of a node, and its outputs, likewise."""
+        first, signature = self.start + self.view.base[node], self.view.signatures[node]
+        for slots in (signature.inputs, signature.outputs):
+            yield [first + slot for slot in slots]
+
+
+def _bodies(views: Mapping[str, GraphView]) -> dict[str, _Body]:
+    found, start = {}, 0
+    for name, view in views.items():
+        found[name] = _Body(view, start)
+        start += view.unit_count
+    return found
+
+
+def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
+    """For each unit the list whose elements' type it is, and for each list whether others may use it."""
+    count = sum(body.view.unit_count for body in bodies.values())
+    handles: list[int] = []
+    links: list[Sequence[int]] = []
+    known_to_others = [root, *_that_reach_recursion(bodies)]  # of which a recursive call takes the original
+    shown = [end for name in known_to_others for op in (ARG_OP, RETVAL_OP) for end in bodies[name].ends(op)]
+    elements: list[tuple[int, int]] = []
+    for view, start in bodies.values():
+        is_handle = np.asarray(view.dtypes) == datatypes.VARIANT
+        handles += (np.flatnonzero(is_handle) + start).tolist()
+        edges = view.edges.at(is_handle[view.edges.src_unit])
+        links += ((source + start, reader + start) for source, reader in edges.rows("src_unit", "dst_unit"))
+        for node in range(view.node_count):
+            units = [unit for unit in view.units(node) if is_handle[unit]]
+            called = _called(bodies, view, node)
+            callees = [bodies[name] for name in called if name in bodies]
+            if handles_lists(view.signatures[node]):
+                shown += (unit + start for unit in units if not view.slot(node, unit).is_fixed)  # in another list
+                element, handle = element_unit(view, node), handle_unit(view, node)
+                if element is not None and handle is not None:
+                    elements.append((element + start, handle + start))
+            elif (view.ops[node] in HANDING_OVER or view.ops[node] in bodies) and len(callees) == len(called):
+                given, taken = _Body(view, start).ports(node)
+                for callee in callees:
+                    links += zip(given[HANDING_OVER.get(view.ops[node], 0) :], callee.ends(ARG_OP), strict=False)
+                    links += zip(taken, callee.ends(RETVAL_OP), strict=False)
+            elif view.ops[node] not in _PASSING:
+                shown += (unit + start for unit in units)
+                shown += (end for callee in callees for op in (ARG_OP, RETVAL_OP) for end in callee.ends(op))
+    groups = connected(handles, links)
+    number_of = {unit: number for number, group in enumerate(groups) for unit in group}
+    list_of = np.full(count, _NO_LIST, np.int32)
+    for element, handle in elements:
+        list_of[element] = number_of[handle]
+    is_shown = np.zeros(len(groups), np.bool_)
+    is_shown[[number_of[unit] for unit in shown if unit in number_of]] = True
+    return list_of, is_shown
+
+
+def _that_reach_recursion(bodies: Mapping[str, _Body]) -> set[str]:
+    """The functions that call themselves, by way of others too, and those that call one of them."""
+    calls = {
+        name: {*itertools.chain.from_iterable(_called(bodies, body.view, node) for node in range(body.view.node_count))}
+        & bodies.keys()
+        for name, body in bodies.items()
+    }
+    callers: dict[str, list[str]] = {name: [] for name in bodies}
+    for name, called in calls.items():
+        for callee in called:
+            callers[callee].append(name)
+    ends = [name for name, called in calls.items() if not called]
+    for name in ends:  # grows: what calls nothing but ends is one
+        for caller in callers[name]:
+            calls[caller].discard(name)
+            if not calls[caller]:
+                ends.append(caller)
+    return bodies.keys() - ends
+
+
+def _called(bodies: Mapping[str, _Body], view: GraphView, node: Node) -> list[str]:
+    """The functions that a node names; its op is one if it is among those that are known."""
+    proto = view.protos[node]
+    if proto is None:
+        return []
+    op, *named = referenced(proto)
+    return [op, *named] if op in bodies else named

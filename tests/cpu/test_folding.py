@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.oplists.cost_tables import SHIPPED
+from amp_tf.painting.reasons import Rule
+from tests.cpu.fold_judging import FOLDED, judge_seed
+from tests.cpu.random_normalization import normalized_graph
+from tests.rewriting.graph_shapes import GraphShapes
+from tests.rewriting.rewritten import (
+    AUTO,
+    BF16_CPU,
+    TOLERANCE,
+    check_agreement,
+    feeds,
+    ops,
+    rewrite,
+    run,
+    without_casts,
+)
+from tests.small_graphs import graph
+
+# Keras' batch normalization in inference: (y * s) + b. Shapes are small, so the products are not worth 16 bit by
+# themselves; what is folded does not depend on it.
+BLOCK = """
+    x = Placeholder() shape=[8, 32, 32, 16]
+    w = Placeholder() shape=[3, 3, 16, 16]
+    s = Placeholder() shape=[16]
+    b = Placeholder() shape=[16]
+    conv = Conv2D(x, w) padding='SAME' strides=[1, 1, 1, 1]
+    scaled = Mul(conv, s)
+    shifted = AddV2(scaled, b)
+    act = Relu(shifted)
+    fetch = Identity(act)
+"""
+RESIDUAL = BLOCK.replace(
+    "shifted = AddV2(scaled, b)",
+    """summed = AddN(scaled, x)
+    shifted = AddV2(b, summed)""",
+)
+TWO_BRANCHES = BLOCK.replace(
+    "shifted = AddV2(scaled, b)",
+    """w2 = Placeholder() shape=[1, 1, 16, 16]
+    conv2 = Conv2D(x, w2) padding='SAME' strides=[1, 1, 1, 1]
+    scaled2 = Mul(s, conv2)
+    summed = AddN(scaled, scaled2)
+    shifted = AddV2(summed, b)""",
+)
+SUM_BEHIND = BLOCK.replace("act = Relu(shifted)", "sum = AddV2(x, shifted)\n    act = Relu(sum)")
+DEPTHWISE = BLOCK.replace("shape=[3, 3, 16, 16]", "shape=[3, 3, 16, 1]").replace("Conv2D", "DepthwiseConv2dNative")
+DEPTHWISE = DEPTHWISE.replace(
+    "act = Relu(shifted)",
+    """relu6 = Relu6(shifted)
+    w2 = Placeholder() shape=[3, 3, 16, 64]
+    act = Conv2D(relu6, w2) padding='SAME' strides=[1, 1, 1, 1]""",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "folded"),
+    [
+        (BLOCK, {"Conv2D": 1, "Mul": 1, "BiasAdd": 1, "Relu": 1}, 1),
+        (RESIDUAL, {"Conv2D": 1, "Mul": 1, "BiasAdd": 1, "AddV2": 1, "Relu": 1}, 1),
+        (TWO_BRANCHES, {"Conv2D": 2, "Mul": 2, "BiasAdd": 1, "AddV2": 1, "Relu": 1}, 2),
+        (SUM_BEHIND, {"Conv2D": 1, "Mul": 1, "BiasAdd": 1, "AddV2": 1, "Relu": 1}, 1),
+        (
+            DEPTHWISE,
+            {"DepthwiseConv2dNative": 1, "Const": 1, "Reshape": 1, "Mul": 1, "BiasAdd": 1, "Relu6": 1, "Conv2D": 1},
+            1,
+        ),
+    ],
+    ids=["block", "residual", "two_branches", "sum_behind", "depthwise"],
+)
+def test_normalization_is_folded_and_the_result_is_that_of_float32(text, expected, folded):
+    proto = graph(text)
+    result = rewrite(proto)
+    assert ops(result.graph) == expected
+    assert result.report.folded == folded
+    values = feeds(proto)
+    exact, found = run(proto, values), run(result.graph, values)
+    assert np.abs(found - exact).max() < TOLERANCE * np.abs(exact).max()
+
+
+def test_the_multiplication_moves_to_the_filter_and_stays_in_float32():
+    result = rewrite(graph(BLOCK))
+    read = without_casts(result.graph)
+    assert read["scaled"] == ["w", "s"]
+    assert read["conv"] == ["x", "scaled"]
+    assert read["shifted"] == ["conv", "b"]
+    nodes = {node.name: node for node in result.report.nodes}
+    assert nodes["scaled"].reason.rule is Rule.SCALES_FILTER
+    assert not nodes["scaled"].precision.is_f16
+    assert all(nodes[name].precision.is_f16 for name in ("conv", "shifted", "act"))
+
+
+def test_a_residual_sum_comes_after_the_bias_again():
+    read = without_casts(rewrite(graph(RESIDUAL)).graph)
+    assert read["summed"] == ["conv", "b"]
+    assert read["shifted"] == ["x", "summed"]
+
+
+@pytest.mark.parametrize("text", [BLOCK, RESIDUAL, TWO_BRANCHES, DEPTHWISE])
+def test_a_second_rewrite_changes_nothing(text):
+    assert not rewrite(rewrite(graph(text)).graph).changed
+
+
+REFUSED = {
+    "the convolution has another reader": BLOCK + "    again = Sin(conv)\n",
+    "the vector is not one value a channel": BLOCK.replace(
+        "s = Placeholder() shape=[16]", "s = Placeholder() shape=[]"
+    ),
+    "the filter is computed": BLOCK.replace("conv = Conv2D(x, w)", "t = Tanh(w)\n    conv = Conv2D(x, t)"),
+    "the multiplication waits for a node": BLOCK.replace("Mul(conv, s)", "Mul(conv, s) ^b"),
+    "a node waits for the convolution": BLOCK.replace("act = Relu(shifted)", "act = Relu(shifted) ^conv"),
+    "channels first": BLOCK.replace("strides", "data_format='NCHW' strides").replace(
+        "[8, 32, 32, 16]", "[8, 16, 32, 16]"
+    ),
+    "the filter is larger than the result": BLOCK.replace("[8, 32, 32, 16]", "[1, 2, 2, 16]"),
+    "another device": BLOCK.replace("scaled = Mul(conv, s)", "scaled = Mul(conv, s) @/device:GPU:0"),
+    "scope": BLOCK.replace("scaled = Mul(conv, s)", "scaled = Mul(conv, s) _amp_tf_scope='float32'"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_it_is_left_alone_where(why):
+    proto = graph(REFUSED[why])
+    result = rewrite(proto)
+    assert result.report.folded == 0
+    assert without_casts(result.graph)["scaled"][:2] == ["conv", "s"]
+
+
+@pytest.mark.parametrize(
+    ("config", "preserve"),
+    [
+        (amp_tf.AmpConfig(precision="bfloat16"), ()),
+        (amp_tf.AmpConfig(ignore_performance=True), ()),
+        (amp_tf.AmpConfig(level="UNSAFE_FORCE_ALL"), ()),
+        (amp_tf.AmpConfig(keep_float32=("scaled",)), ()),
+        (amp_tf.AmpConfig(force_f16=("conv",)), ()),
+        (AUTO, ("conv",)),
+        (AUTO, ("scaled",)),
+    ],
+)
+def test_it_is_left_alone_where_the_user_wishes_otherwise(config, preserve):
+    result = rewrite(graph(BLOCK), config, preserve)
+    assert result.report.folded == 0
+    assert without_casts(result.graph)["scaled"] == ["conv", "s"]
+
+
+def test_without_shapes_nothing_is_folded():
+    assert amp_tf.rewrite(graph(BLOCK), AUTO, hardware=BF16_CPU).report.folded == 0
+
+
+def test_a_kept_bias_leaves_the_scale_folded():
+    result = rewrite(graph(BLOCK), amp_tf.AmpConfig(keep_float32=("shifted",)))
+    assert result.report.folded == 1
+    assert ops(result.graph) == {"Conv2D": 1, "Mul": 1, "AddV2": 1, "Relu": 1}
+
+
+class ShapesWithoutBatch(GraphShapes):
+    def output_shapes(self, node):
+        is_filter = node in ("w", "w2")
+        return [
+            (-1, *shape[1:]) if len(shape) == 4 and not is_filter else shape for shape in super().output_shapes(node)
+        ]
+
+
+def test_a_pass_over_the_filter_costs_what_the_table_of_this_cpu_says():
+    slow_where_small = ((1e3, 1e3), *SHIPPED.elements["Mul"][1:])
+    costs = dataclasses.replace(SHIPPED, elements={**SHIPPED.elements, "Mul": slow_where_small})
+    assert rewrite(graph(BLOCK), hardware=dataclasses.replace(BF16_CPU, costs=costs)).report.folded == 0
+
+
+@pytest.mark.parametrize(("pixels", "folded"), [(32, 1), (6, 0)])  # a filter of 2,304 values, one example of 576
+def test_an_unknown_batch_counts_as_one_example(pixels, folded):
+    proto = graph(BLOCK.replace("[8, 32, 32,", f"[8, {pixels}, {pixels},"))
+    shapes = ShapesWithoutBatch(proto)
+    assert amp_tf.rewrite(proto, AUTO, hardware=BF16_CPU, preserve=["fetch"], shapes=shapes).report.folded == folded
+
+
+def test_a_graph_where_nothing_becomes_16_bit_stays_as_it_is():
+    proto = graph(BLOCK)
+    result = rewrite(proto, amp_tf.AmpConfig(allow_remove=("Conv2D",)))
+    assert result.graph is proto
+    assert result.report.folded == 0
+
+
+def loop(conv):
+    """A graph whose loop runs a product twice, normalized by what changes from turn to turn."""
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as made:
+            x = tf.compat.v1.placeholder(tf.float32, [8, 32, 32, 16], name="x")
+            is_depthwise = conv is tf.nn.depthwise_conv2d
+            w = tf.compat.v1.placeholder(tf.float32, [3, 3, 16, 1 if is_depthwise else 16], name="w")
+            w2 = tf.compat.v1.placeholder(tf.float32, [3, 3, 16, 16], name="w2")
+            s = tf.compat.v1.placeholder(tf.float32, [16], name="s")
+
+            def turn(i, x):
+                scaled = conv(x, tf.identity(w), strides=[1] * 4, padding="SAME") * (s + tf.cast(i, tf.float32))
+                return i + 1, tf.nn.conv2d(tf.nn.relu(scaled + s), w2, strides=[1] * 4, padding="SAME") / 100.0
+
+            shapes = [tf.TensorShape([]), x.shape]
+            _, y = tf.compat.v1.while_loop(lambda i, _: i < 2, turn, [tf.constant(0), x], shape_invariants=shapes)
+            tf.identity(y, name="fetch")
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+    return made
+
+
+@pytest.mark.parametrize("conv", [tf.nn.conv2d, tf.nn.depthwise_conv2d])
+def test_inside_a_loop_new_nodes_are_in_its_frame(conv):
+    made = loop(conv)
+    proto, shapes = made.as_graph_def(), GraphShapes(made)  # imported again, the loop would hide the shapes
+    result = amp_tf.rewrite(proto, AUTO, hardware=BF16_CPU, preserve=("fetch",), shapes=shapes)
+    assert result.report.folded == 1
+    check_agreement(proto, result)
+
+
+GATE = "gate = DepthwiseConv2dNative(v, w2) padding='SAME' strides=[1, 1, 1, 1]"
+CONV = "conv = DepthwiseConv2dNative(x, w) padding='SAME' strides=[1, 1, 1, 1]"
+
+
+@pytest.mark.parametrize("products", [(GATE, CONV), (CONV, GATE)], ids=["gate first", "gate last"])
+def test_a_scale_that_is_itself_a_scaled_product_stays_where_it_is(products):
+    proto = graph(
+        f"""
+        x = Placeholder() shape=[1, 32, 32, 16]
+        w = Placeholder() shape=[3, 3, 16, 1]
+        v = Placeholder() shape=[1, 1, 1, 16]
+        w2 = Placeholder() shape=[1, 1, 16, 1]
+        s2 = Placeholder() shape=[16]
+        w3 = Placeholder() shape=[3, 3, 16, 64]
+        {products[0]}
+        scaled2 = Mul(gate, s2)
+        {products[1]}
+        scaled = Mul(conv, scaled2)
+        act = Conv2D(scaled, w3) padding='SAME' strides=[1, 1, 1, 1]
+        fetch = Identity(act)
+        """
+    )
+    check_agreement(proto, rewrite(proto))
+
+
+FIRST = "conv = Conv2D(x, w) padding='SAME' strides=[1, 1, 1, 1]"
+SECOND = "conv2 = Conv2D(x, w) padding='SAME' strides=[1, 1, 1, 1]"
+
+
+@pytest.mark.parametrize("products", [(FIRST, SECOND), (SECOND, FIRST)], ids=["first", "last"])
+def test_a_residual_sum_of_two_biased_branches_takes_both_biases_in_any_order(products):
+    proto = graph(
+        f"""
+        x = Placeholder() shape=[8, 32, 32, 16]
+        w = Placeholder() shape=[3, 3, 16, 16]
+        s = Placeholder() shape=[16]
+        b = Placeholder() shape=[16]
+        {products[0]}
+        {products[1]}
+        scaled = Mul(conv, s)
+        shifted = AddV2(scaled, b)
+        scaled2 = Mul(conv2, s)
+        summed = AddN(shifted, scaled2)
+        shifted2 = AddV2(summed, b)
+        act = Relu(shifted2)
+        fetch = Identity(act)
+        """
+    )
+    result = rewrite(proto)
+    assert [node.name for node in result.graph.node if node.op == "BiasAdd"] == ["shifted", "summed"]
+    check_agreement(proto, result)
+
+
+DEPTHWISE_RESIDUAL = DEPTHWISE.replace(
+    "relu6 = Relu6(shifted)",
+    """summed = AddV2(shifted, x)
+    relu6 = Relu6(summed)""",
+)
+
+
+def test_a_depthwise_product_with_bias_and_residual_sum_stays_as_it_is():
+    # TensorFlow's remapper would make a node without an op of them, and the graph would run as it was at first.
+    assert rewrite(graph(DEPTHWISE)).report.folded == 1
+    assert rewrite(graph(DEPTHWISE_RESIDUAL)).report.folded == 0
+
+
+def test_a_product_of_two_results_scales_one_filter_only():
+    proto = graph(
+        """
+        x = Placeholder() shape=[1, 1, 1, 16]
+        w = Placeholder() shape=[1, 1, 16, 1]
+        w2 = Placeholder() shape=[1, 1, 16, 1]
+        w3 = Placeholder() shape=[1, 1, 16, 512]
+        conv = DepthwiseConv2dNative(x, w) padding='SAME' strides=[1, 1, 1, 1]
+        conv2 = DepthwiseConv2dNative(x, w2) padding='SAME' strides=[1, 1, 1, 1]
+        scaled = Mul(conv, conv2)
+        act = Conv2D(scaled, w3) padding='SAME' strides=[1, 1, 1, 1]
+        fetch = Identity(act)
+        """
+    )
+    result = rewrite(proto)
+    check_agreement(proto, result)
+
+
+# The seeds are the same in every run; ``scripts/fuzz_parity folding`` rolls new ones.
+SEEDS = range(80)
+
+
+def test_folded_graphs_compute_the_same_values_in_float32() -> None:
+    verdicts = {seed: judge_seed(seed) for seed in SEEDS}
+    problems = [f"seed {seed}: {verdict.problem}" for seed, verdict in verdicts.items() if verdict.problem]
+    assert not problems, "\n".join(problems)
+    assert sum(verdict.kind == FOLDED for verdict in verdicts.values()) > 0.6 * len(SEEDS)
+
+
+def test_fewer_steps_make_the_beginning_of_the_same_graph() -> None:
+    whole, part = (normalized_graph(7, steps).graph.get_operations() for steps in (14, 2))
+    begun = [op.node_def for op in part if not op.name.startswith("fetch")]
+    assert len(begun) < len(whole)
+    assert begun == [op.node_def for op in whole[: len(begun)]]

@@ -1,0 +1,436 @@
+"""Reads of variables in loops: which move out, what they wait for there, and that all values stay what they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+
+import amp_tf
+from amp_tf.cpu import hoisting
+from amp_tf.cpu.hoisting import find_loop_reads
+from amp_tf.graph.names import HOIST_SUFFIX as SUFFIX
+from amp_tf.graph.reader import read_graph
+from amp_tf.graph.templates import Templates
+from amp_tf.oplists.cost_tables import SHIPPED
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.targets import resolve_target
+from amp_tf.rewriting.form import Form, Job
+from tests.small_graphs import function, graph
+from tests.small_graphs import node as node_of
+
+BF16_CPU = Hardware(cpu_has_bf16=True)
+AUTO = amp_tf.AmpConfig()
+
+# Three turns of y = y @ w. The limit enters like the handle; the counter decides.
+LOOP = """
+    w = VarHandleOp() dtype=float32 shape=[4, 4] shared_name='w'
+    start = Const() value=float32[4, 4]*0.125
+    init = AssignVariableOp(w, start) dtype=float32
+    x = Placeholder() shape=[4, 4]
+    zero = Const() dtype=int32 value=int32[]*0
+    three = Const() dtype=int32 value=int32[]*3
+    i_in = Enter(zero) T=int32 frame_name='loop'
+    y_in = Enter(x) frame_name='loop'
+    w_in = Enter(w) T=resource frame_name='loop' is_constant=true
+    limit = Enter(three) T=int32 frame_name='loop' is_constant=true
+    i = Merge(i_in, i_next) T=int32
+    y = Merge(y_in, y_next)
+    less = Less(i, limit) T=int32
+    cond = LoopCond(less)
+    i_switch = Switch(i, cond) T=int32
+    y_switch = Switch(y, cond)
+    pivot = Identity(i_switch:1) T=int32
+    read = ReadVariableOp(w_in) dtype=float32 ^pivot
+    product = MatMul(y_switch:1, read)
+    one = Const() dtype=int32 value=int32[]*1 ^pivot
+    more = AddV2(i_switch:1, one) T=int32
+    i_next = NextIteration(more) T=int32 ^read
+    y_next = NextIteration(product)
+    i_out = Exit(i_switch) T=int32
+    y_out = Exit(y_switch)
+    fetch = Identity(y_out)
+"""
+EARLY, ENTER = f"w_in-Read-0-{SUFFIX}", f"w_in-0-{SUFFIX}"
+
+# Twice two turns, one loop in the other.
+NESTED = """
+    w = VarHandleOp() dtype=float32 shape=[4, 4] shared_name='w'
+    start = Const() value=float32[4, 4]*0.125
+    init = AssignVariableOp(w, start) dtype=float32
+    x = Placeholder() shape=[4, 4]
+    zero = Const() dtype=int32 value=int32[]*0
+    two = Const() dtype=int32 value=int32[]*2
+    j_in = Enter(zero) T=int32 frame_name='outer'
+    z_in = Enter(x) frame_name='outer'
+    w_in = Enter(w) T=resource frame_name='outer' is_constant=true
+    limit = Enter(two) T=int32 frame_name='outer' is_constant=true
+    j = Merge(j_in, j_next) T=int32
+    z = Merge(z_in, z_next)
+    j_less = Less(j, limit) T=int32
+    j_cond = LoopCond(j_less)
+    j_switch = Switch(j, j_cond) T=int32
+    z_switch = Switch(z, j_cond)
+    j_pivot = Identity(j_switch:1) T=int32
+    nil = Const() dtype=int32 value=int32[]*0 ^j_pivot
+    handed = Identity(w_in) T=resource ^j_pivot
+    i_in = Enter(nil) T=int32 frame_name='inner'
+    y_in = Enter(z_switch:1) frame_name='inner'
+    v_in = Enter(handed) T=resource frame_name='inner' is_constant=true
+    i_limit = Enter(limit) T=int32 frame_name='inner' is_constant=true
+    i = Merge(i_in, i_next) T=int32
+    y = Merge(y_in, y_next)
+    less = Less(i, i_limit) T=int32
+    cond = LoopCond(less)
+    i_switch = Switch(i, cond) T=int32
+    y_switch = Switch(y, cond)
+    pivot = Identity(i_switch:1) T=int32
+    read = ReadVariableOp(v_in) dtype=float32 ^pivot
+    product = MatMul(y_switch:1, read)
+    one = Const() dtype=int32 value=int32[]*1 ^pivot
+    more = AddV2(i_switch:1, one) T=int32
+    i_next = NextIteration(more) T=int32 ^read
+    y_next = NextIteration(product)
+    i_out = Exit(i_switch) T=int32
+    y_out = Exit(y_switch)
+    j_one = Const() dtype=int32 value=int32[]*1 ^j_pivot
+    j_more = AddV2(j_switch:1, j_one) T=int32
+    j_next = NextIteration(j_more) T=int32 ^i_out
+    z_next = NextIteration(y_out)
+    z_out = Exit(z_switch)
+    fetch = Identity(z_out)
+"""
+DOUBLED = "doubled = AddV2(read, read)\n    assigned = AssignVariableOp(w_in, doubled) dtype=float32 ^product"
+OUTER_DOUBLED = (
+    "two_w = Const() value=float32[4, 4]*0.25 ^y_out\n    written = AssignVariableOp(w_in, two_w) dtype=float32"
+)
+
+
+def rewrite(proto, config=AUTO, preserve=("fetch",), hardware=BF16_CPU):
+    return amp_tf.rewrite(proto, config, hardware=hardware, preserve=preserve)
+
+
+def edited(text, *changes):
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return graph(text)
+
+
+def nodes(proto):
+    return {node.name: node for node in proto.node}
+
+
+def moved(proto):
+    return sorted(node.name for node in proto.node if node.name.endswith(SUFFIX))
+
+
+def run(proto, times=1):
+    """The fetched values of several runs, one after the other, of a variable that was initialized before the first."""
+    off = config_pb2.ConfigProto(operation_timeout_in_ms=20_000)
+    off.graph_options.rewrite_options.disable_meta_optimizer = True
+    values = {"x:0": np.linspace(0.5, 1.0, 16, dtype=np.float32).reshape(4, 4)}
+    with tf.Graph().as_default() as imported:
+        tf.import_graph_def(proto, name="")
+        with tf.compat.v1.Session(graph=imported, config=off) as session:
+            session.run("init")
+            return [session.run("fetch:0", values) for _ in range(times)]
+
+
+def test_the_example_of_hoisting_is_what_happens():
+    blocks = re.findall(r"::\n\n((?:    .*\n)+)", hoisting.__doc__)
+    before, after = ([node_of(line.strip()) for line in block.splitlines()] for block in blocks)
+    old = graph(LOOP)
+    for lines, found in ((before, nodes(old)), (after, nodes(rewrite(old).graph))):
+        for line in lines:
+            sources = [source.partition("-0-CastTo")[0] for source in found[line.name].input]
+            assert (found[line.name].op, sources) == (line.op, line.input)
+
+
+def check_same(proto, result, monkeypatch):
+    """As without the move: the same values are cast in the same way, so no bit differs."""
+    monkeypatch.setattr("amp_tf.cpu.hoisting.READ_OPS", frozenset())
+    kept = rewrite(proto)
+    assert not moved(kept.graph)
+    np.testing.assert_array_equal(run(result.graph, times=3), run(kept.graph, times=3))
+
+
+def casts(proto):
+    """What new casts to bfloat16 read."""
+    wanted = tf.bfloat16.as_datatype_enum
+    return [node.input[0] for node in proto.node if node.op == "Cast" and node.attr["DstT"].type == wanted]
+
+
+def test_a_weight_is_read_and_cast_before_the_loop(monkeypatch):
+    proto = graph(LOOP)
+    result = rewrite(proto)
+    after = nodes(result.graph)
+    assert moved(result.graph) == [ENTER, EARLY]
+    assert list(after[EARLY].input) == ["w"]
+    assert casts(result.graph) == ["x", EARLY]
+    assert after[ENTER].input[0].startswith(f"{EARLY}-0-CastToBf16")
+    assert list(after["product"].input) == ["y_switch:1", ENTER]
+    assert after[ENTER].attr["T"].type == after["product"].attr["T"].type == tf.bfloat16.as_datatype_enum
+    for key in ("frame_name", "is_constant", "parallel_iterations"):
+        assert after[ENTER].attr[key] == nodes(proto)["w_in"].attr[key]
+    assert after[EARLY].attr == nodes(proto)["read"].attr
+    check_same(proto, result, monkeypatch)
+
+
+def test_it_moves_out_of_loops_in_loops(monkeypatch):
+    proto = graph(NESTED)
+    result = rewrite(proto)
+    after = nodes(result.graph)
+    assert moved(result.graph) == [f"v_in-0-{SUFFIX}", ENTER, EARLY]
+    assert list(after[EARLY].input) == ["w"]
+    # What decided whether the handle enters the inner loop decides it for the value.
+    assert list(after[f"v_in-0-{SUFFIX}"].input) == [ENTER, "^j_pivot"]
+    assert casts(result.graph) == ["x", EARLY]
+    check_same(proto, result, monkeypatch)
+
+
+def test_it_moves_no_further_than_out_of_the_loops_that_only_read(monkeypatch):
+    written = """
+    two_w = Const() value=float32[4, 4]*0.25 ^y_out
+    written = AssignVariableOp(handed, two_w) dtype=float32"""
+    proto = edited(NESTED + written, ("NextIteration(j_more) T=int32 ^i_out", "NextIteration(j_more) T=int32 ^written"))
+    result = rewrite(proto)
+    after = nodes(result.graph)
+    early = f"v_in-Read-0-{SUFFIX}"
+    assert moved(result.graph) == [f"v_in-0-{SUFFIX}", early]
+    assert list(after[early].input) == ["handed", "^limit", "^nil", "^z_switch"]
+    # Twice by 0.125, the second time by 0.25: a read that moved too far would not see the write.
+    np.testing.assert_allclose(run(result.graph, 1), run(proto, 1), rtol=2**-6)
+    check_same(proto, result, monkeypatch)
+
+
+def test_it_stays_where_a_loop_inside_writes():
+    written = """
+    outer_read = ReadVariableOp(handed) dtype=float32 ^j_pivot
+    outer_product = MatMul(z_switch:1, outer_read)
+    doubled = AddV2(read, read)
+    written = AssignVariableOp(v_in, doubled) dtype=float32 ^product"""
+    assert not moved(rewrite(graph(NESTED + written)).graph)
+
+
+def test_it_comes_after_all_that_the_loop_comes_after():
+    slow = """
+    big = Fill(size, tiny) T=float32 index_type=int32
+    size = Const() dtype=int32 value=int32[2]*1500
+    tiny = Const() value=float32[]*0.001
+    much = MatMul(big, big)
+    again = MatMul(much, big)
+    axes = Const() dtype=int32 value=int32[2]*0
+    corner = Slice(again, axes, few) Index=int32
+    few = Const() dtype=int32 value=int32[2]*4
+    written = AssignVariableOp(w, corner) dtype=float32
+    """
+    proto = edited(
+        LOOP + slow,
+        ("i_in = Enter(zero) T=int32 frame_name='loop'", "i_in = Enter(zero) T=int32 frame_name='loop' ^written"),
+    )
+    result = rewrite(proto, amp_tf.AmpConfig(keep_float32=("much", "again")))
+    assert list(nodes(result.graph)[EARLY].input) == ["w", "^written"]
+    # Three products: two roundings to 8 bits each, and those of their sums where Eigen computes them. An old value of w
+    # would be off by far more.
+    np.testing.assert_allclose(run(result.graph), run(proto), rtol=2**-5)
+
+
+def test_who_waits_for_the_late_read_waits_for_the_early_one():
+    """The counter runs ahead; what is written after its last turn must not be read by the turns that lag behind."""
+    after = nodes(rewrite(graph(LOOP)).graph)
+    assert list(after["read"].input) == ["w_in", "^pivot", f"^{ENTER}"]
+    assert "^read" in after["i_next"].input
+
+
+def test_a_loop_without_turns_is_left_at_once():
+    proto = edited(LOOP, ("int32[]*3", "int32[]*0"))
+    result = rewrite(proto)
+    assert moved(result.graph)
+    # x itself comes out, rounded to the 8 bits of bfloat16 as the loop hands it on.
+    np.testing.assert_allclose(run(result.graph), run(proto), rtol=2**-8)
+
+
+def test_two_reads_of_one_handle_share_an_entry():
+    second = "second = ReadVariableOp(w_in) dtype=float32 ^pivot\n    squared = MatMul(product, second)"
+    proto = edited(
+        LOOP, ("one = Const()", f"{second}\n    one = Const()"), ("NextIteration(product)", "NextIteration(squared)")
+    )
+    result = rewrite(proto)
+    after = nodes(result.graph)
+    assert moved(result.graph) == [ENTER, EARLY]
+    assert after["product"].input[1] == after["squared"].input[1] == ENTER
+    np.testing.assert_allclose(run(result.graph), run(proto), rtol=2**-5)  # six products by weights that are exact
+
+
+def test_readers_that_stay_in_float32_keep_the_exact_weight():
+    proto = edited(
+        LOOP,
+        (
+            "y_next = NextIteration(product)",
+            "sum = AddV2(product, sine)\n    sine = Sin(read)\n    y_next = NextIteration(sum)",
+        ),
+    )
+    after = nodes(rewrite(proto).graph)
+    assert after["product"].input[1] == ENTER
+    assert list(after["sine"].input) == ["read"]
+
+
+def test_a_reader_besides_the_product_that_becomes_16_bit_goes_along():
+    biased = """
+    b = VarHandleOp() dtype=float32 shape=[4] shared_name='b'
+    b_in = Enter(b) T=resource frame_name='loop' is_constant=true
+    bias = ReadVariableOp(b_in) dtype=float32 ^pivot
+    sum = BiasAdd(product, bias)
+    squared = MatMul(sum, read)"""
+    proto = edited(LOOP + biased, ("NextIteration(product)", "NextIteration(squared)"))
+    costs = dataclasses.replace(SHIPPED, elements={**SHIPPED.elements, "BiasAdd": SHIPPED.other})  # the same in 16 bit
+    after = nodes(rewrite(proto, hardware=dataclasses.replace(BF16_CPU, costs=costs)).graph)
+    assert after["sum"].input[1] == f"b_in-0-{SUFFIX}"
+    assert after[f"b_in-0-{SUFFIX}"].attr["T"].type == tf.bfloat16.as_datatype_enum
+
+
+WRITE = "doubled = AddV2(read, read)\n    written = AssignVariableOp(w_in, doubled) dtype=float32 ^product\n    one ="
+BY_ANOTHER_HANDLE = WRITE.replace("(w_in,", "(v_in,")
+ENTER_TWICE = "w_in = Enter(w) T=resource frame_name='loop' is_constant=true"
+#: A function that is given no handle, but could make one.
+SETTER = function(
+    """
+    function setter(x: float32) -> (y: float32)
+      s = Sin(x)
+      return y = s:y:0
+    """
+)
+REFUSED = {
+    "the loop writes the variable": [("one =", WRITE)],
+    "the loop may write it by another handle": [
+        ("one =", BY_ANOTHER_HANDLE),
+        (ENTER_TWICE, f"{ENTER_TWICE}\n    v_in = {ENTER_TWICE[7:]}"),
+    ],
+    "the loop makes a handle itself": [
+        (
+            "one =",
+            BY_ANOTHER_HANDLE.replace("written =", "v_in = VarHandleOp() dtype=float32 shape=[4, 4]\n    written ="),
+        )
+    ],
+    "the loop calls a function": [
+        ("one =", "called = PartitionedCall(product) Tin=[float32] Tout=[float32] f=setter()\n    one =")
+    ],
+    "the loop calls a function as an op": [("one =", "called = setter(product)\n    one =")],
+    "the loop runs Python": [("one =", "run = PyFunc(product) token='f' Tin=[float32] Tout=[float32]\n    one =")],
+    "the handle may change from turn to turn": [(ENTER_TWICE, ENTER_TWICE.replace("true", "false"))],
+    "the handle comes through a branch": [
+        (
+            "read = ReadVariableOp(w_in) dtype=float32",
+            "w_switch = Switch(w_in, less) T=resource\n    read = ReadVariableOp(w_switch:1) dtype=float32",
+        )
+    ],
+    "the read is in a branch": [
+        (
+            "pivot = Identity(i_switch:1) T=int32",
+            "branch = Switch(i_switch:1, less) T=int32\n    pivot = Identity(branch:1) T=int32",
+        ),
+    ],
+    "nothing else keeps the product in the turns": [
+        ("MatMul(y_switch:1, read)", "MatMul(x_in, read)"),
+        (ENTER_TWICE, f"{ENTER_TWICE}\n    x_in = Enter(x) frame_name='loop' is_constant=true"),
+    ],
+    "the read is on another device": [("dtype=float32 ^pivot", "dtype=float32 @/device:GPU:0 ^pivot")],
+    "the Enter is on another device": [(ENTER_TWICE, f"{ENTER_TWICE} @/device:CPU:1")],
+    "the read was made to stay in float32": [("dtype=float32 ^pivot", "dtype=float32 _amp_tf_scope='float32' ^pivot")],
+    "its entry was made to stay in float32": [(ENTER_TWICE, f"{ENTER_TWICE} _amp_tf_scope='float32'")],
+    "the variable is no float32": [
+        (
+            "read = ReadVariableOp(w_in) dtype=float32 ^pivot",
+            "wide = ReadVariableOp(w_in) dtype=float64 ^pivot\n    read = Cast(wide) SrcT=float64 DstT=float32",
+        ),
+    ],
+    "no product reads it": [("MatMul(y_switch:1, read)", "AddV2(y_switch:1, read)")],
+    "two loops have one name": [
+        ("fetch =", "k_in = Enter(one) T=int32 frame_name='loop'\n    k_out = Exit(k_in) T=int32\n    fetch =")
+    ],
+    "the loop is broken": [("fetch = Identity(y_out)", "fetch = AddV2(y_out, y)")],
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_it_stays_in_the_loop_where(why):
+    proto = edited(LOOP, *REFUSED[why])
+    proto.library.function.append(SETTER)
+    result = rewrite(proto)
+    assert not moved(result.graph)
+    assert nodes(result.graph)["read"].input == nodes(proto)["read"].input
+
+
+@pytest.mark.parametrize(
+    ("config", "preserve"),
+    [
+        (amp_tf.AmpConfig(precision="bfloat16"), ()),
+        (amp_tf.AmpConfig(ignore_performance=True), ()),
+        (amp_tf.AmpConfig(level="UNSAFE_FORCE_ALL"), ()),
+        (amp_tf.AmpConfig(keep_float32=("read",)), ()),
+        (amp_tf.AmpConfig(keep_float32=("w_in",)), ()),
+        (amp_tf.AmpConfig(keep_float32=("product",)), ()),
+        (amp_tf.AmpConfig(allow_remove=("MatMul",)), ()),
+        (amp_tf.AmpConfig(clear_remove=("Enter",)), ()),
+        (AUTO, ("read",)),
+    ],
+)
+def test_it_stays_in_the_loop_where_the_user_wishes_otherwise(config, preserve):
+    assert not moved(rewrite(graph(LOOP), config, preserve).graph)
+
+
+@pytest.mark.parametrize("text", [LOOP, NESTED])
+def test_a_second_rewrite_changes_nothing(text):
+    assert not rewrite(rewrite(graph(text)).graph).changed
+
+
+@pytest.mark.parametrize("text", [LOOP, NESTED])
+def test_the_order_of_nodes_does_not_matter(text):
+    proto, turned = graph(text), graph("\n".join(reversed(text.splitlines())))
+    first, second = (nodes(rewrite(each).graph) for each in (proto, turned))
+    assert first == second
+
+
+def test_names_that_are_taken_are_not_used_again():
+    taken = f"\n    {ENTER} = Placeholder()\n    {EARLY} = Placeholder()\n"
+    result = rewrite(graph(LOOP + taken))
+    assert moved(result.graph) == sorted([ENTER, EARLY, ENTER.replace("-0-", "-1-"), EARLY.replace("-0-", "-1-")])
+
+
+def test_a_product_too_small_for_its_casts_stays_in_float32_and_its_weight_in_the_loop():
+    proto = edited(LOOP)
+    for node in proto.node:
+        is_matrix = node.op not in ("Const", "VarHandleOp") and "32" not in node.name
+        for _ in range(2):
+            shape = tf.TensorShape([4, 4]) if is_matrix else tf.TensorShape([])
+            node.attr["_output_shapes"].list.shape.add().CopyFrom(shape.as_proto())
+    assert not rewrite(proto).changed
+
+
+def test_casts_before_a_loop_count_once_and_those_in_it_in_each_turn(monkeypatch):
+    """A product that would not pay for a cast of its weight in each turn pays for one before the loop."""
+    size, rows_of_x = 1024, 32
+    proto = graph(LOOP)
+    for node in proto.node:
+        rows = rows_of_x if node.name not in ("w", "read", "start") else size
+        for _ in range(2):
+            node.attr["_output_shapes"].list.shape.add().CopyFrom(tf.TensorShape([rows, size]).as_proto())
+    in_float32, in_f16 = SHIPPED.of_product("MatMul", 2 * rows_of_x * size**2, size * (size + 2 * rows_of_x))
+    saved = in_float32 - in_f16
+    assert SHIPPED.of_cast_to_f16(size * size) / 3 < saved < SHIPPED.of_cast_to_f16(size * size)
+    assert moved(rewrite(proto).graph)
+    monkeypatch.setattr("amp_tf.cpu.hoisting.READ_OPS", frozenset())
+    assert not rewrite(proto).changed
+
+
+def test_without_a_handle_that_enters_a_loop_nothing_is_looked_at(monkeypatch):
+    view = read_graph(graph("x = Placeholder()\n m = MatMul(x, x)"), Templates())
+    job = Job(AUTO, resolve_target(AUTO, BF16_CPU), Templates())
+    assert "MatMul" in job.products
+    monkeypatch.setattr(Form, "obstacles", property(lambda form: pytest.fail("obstacles were looked for")))
+    assert find_loop_reads(job.form(view, None)).reads == ()

@@ -1,0 +1,402 @@
+"""The shim, called as TensorFlow calls it: through the structs of grappler.h, without TensorFlow."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amp_tf.hooks.grappler import native
+from amp_tf.hooks.grappler.native import Shim
+from tests.hooks import running
+
+
+class Buffer(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("length", ctypes.c_size_t),
+        ("data_deallocator", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)),
+    ]
+
+
+_ARGUMENTS = (ctypes.c_void_p, ctypes.POINTER(Buffer), ctypes.c_void_p, ctypes.POINTER(Buffer), ctypes.c_void_p)
+OPTIMIZE = ctypes.CFUNCTYPE(None, *_ARGUMENTS)
+OPTIMIZE_WITH_THE_LOCK = ctypes.PYFUNCTYPE(None, *_ARGUMENTS)
+
+
+class Configs(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("ext", ctypes.c_void_p), ("toggles", ctypes.c_int * 19)]
+
+
+class Optimizer(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("ext", ctypes.c_void_p),
+        ("create_func", ctypes.c_void_p),
+        ("optimize_func", OPTIMIZE),
+        ("destroy_func", ctypes.c_void_p),
+    ]
+
+
+class Params(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("ext", ctypes.c_void_p),
+        ("version", ctypes.c_int32 * 3),
+        ("device_type", ctypes.c_char_p),
+        ("configs", ctypes.POINTER(Configs)),
+        ("optimizer", ctypes.POINTER(Optimizer)),
+    ]
+
+
+class Registered:
+    """What TensorFlow holds after it has loaded the shim."""
+
+    def __init__(self, path: Path, *, version: tuple[int, int, int] = (0, 0, 1), params_size: int = 56) -> None:
+        # TF_OFFSET_OF_END of the last toggle, without the padding behind it
+        self.configs = Configs(struct_size=Configs.toggles.offset + 19 * ctypes.sizeof(ctypes.c_int))
+        self.optimizer = Optimizer(struct_size=ctypes.sizeof(Optimizer))
+        self.params = Params(
+            struct_size=params_size,
+            version=version,
+            configs=ctypes.pointer(self.configs),
+            optimizer=ctypes.pointer(self.optimizer),
+        )
+        ctypes.CDLL(str(path)).TF_InitGraph(ctypes.byref(self.params), None)
+
+    def optimize(self, graph: bytes, *, with_lock: bool = False) -> bytes:
+        """Calls as TensorFlow does, without Python's lock, or as the few calls do that keep it."""
+        kept = ctypes.create_string_buffer(graph, len(graph))
+        source, result = Buffer(ctypes.addressof(kept), len(graph)), Buffer()
+        call = self.optimizer.optimize_func
+        if with_lock:
+            call = ctypes.cast(call, OPTIMIZE_WITH_THE_LOCK)
+        call(None, source, None, result, None)
+        new = ctypes.string_at(result.data, result.length)
+        if result.data_deallocator:
+            result.data_deallocator(result.data, result.length)
+        return new
+
+
+@pytest.fixture
+def shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shim]:
+    """A copy of its own, so that nothing of another test is in it."""
+    shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path)
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    shim = Shim("CPU")
+    yield shim
+    shim.clear_callback()
+
+
+def emits_new(shim: Shim) -> native.GraphCallback:
+    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
+        shim.emit(output, b"new")
+        return native.DONE
+
+    return callback
+
+
+@pytest.mark.parametrize("device_type", native.DEVICE_TYPES)
+def test_registration_fills_what_tensorflow_checks(device_type: str, tmp_path: Path) -> None:
+    copy = Path(shutil.copy(native.FOLDER / f"amp_tf_{device_type.lower()}.so", tmp_path))
+    registered = Registered(copy)
+    assert registered.params.device_type == device_type.encode()
+    assert registered.optimizer.optimize_func
+
+
+@pytest.mark.parametrize("device_type", native.DEVICE_TYPES)  # where they differ, TensorFlow warns at each graph
+def test_registration_turns_the_layout_optimizer_off_and_nothing_else(device_type: str, tmp_path: Path) -> None:
+    registered = Registered(Path(shutil.copy(native.FOLDER / f"amp_tf_{device_type.lower()}.so", tmp_path)))
+    package = importlib.util.find_spec("tensorflow")
+    assert package is not None
+    assert package.origin is not None
+    header = Path(package.origin).parent / "include" / "tensorflow" / "c" / "experimental" / "grappler" / "grappler.h"
+    text = header.read_text()
+    names = re.findall(r"^ *TF_TriState (\w+);", text, re.MULTILINE)
+    off = re.findall(r"TF_TriState_\w+", text[text.index("typedef enum TF_TriState") :]).index("TF_TriState_Off")
+    found = dict(zip(names, registered.configs.toggles, strict=True))
+    assert {name: value for name, value in found.items() if value} == {"layout_optimizer": off}
+
+
+@pytest.mark.parametrize("change", [{"version": (0, 1, 0)}, {"params_size": 64}])
+def test_an_interface_of_another_version_is_refused(change: dict[str, Any], shim: Shim) -> None:
+    registered = Registered(shim.path, **change)
+    assert registered.params.device_type is None  # "'device_type' field … must be set", says TensorFlow then
+    assert not registered.optimizer.optimize_func
+    assert not shim.is_registered
+
+
+def test_shim_knows_that_it_is_registered(shim: Shim) -> None:
+    assert not shim.is_registered
+    Registered(shim.path)
+    assert shim.is_registered
+
+
+def test_graph_is_unchanged_without_callback(shim: Shim) -> None:
+    assert Registered(shim.path).optimize(b"graph") == b"graph"
+
+
+def test_callback_gets_the_graph_and_gives_the_new_one(shim: Shim) -> None:
+    seen = []
+
+    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
+        seen.append(ctypes.string_at(data, length))
+        shim.emit(output, b"new " + seen[-1])
+        return native.DONE
+
+    registered = Registered(shim.path)
+    shim.set_callback(callback)
+    assert registered.optimize(b"gra\0ph") == b"new gra\0ph"
+    assert seen == [b"gra\0ph"]
+
+
+def test_graph_is_unchanged_when_the_callback_gives_nothing_or_is_removed(shim: Shim) -> None:
+    registered = Registered(shim.path)
+    shim.set_callback(lambda *_: native.DONE)
+    assert registered.optimize(b"graph") == b"graph"
+    shim.set_callback(emits_new(shim))
+    shim.clear_callback()
+    assert registered.optimize(b"graph") == b"graph"
+
+
+def test_a_callback_that_was_replaced_is_let_go(shim: Shim) -> None:
+    first = emits_new(shim)
+    gone = weakref.ref(first)
+    shim.set_callback(first)
+    del first
+    shim.clear_callback()
+    shim.set_callback(emits_new(shim))
+    assert gone() is None
+    assert Registered(shim.path).optimize(b"graph") == b"new"
+
+
+def test_last_graph_that_is_emitted_counts(shim: Shim) -> None:
+    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
+        shim.emit(output, b"first")
+        shim.emit(output, b"second")
+        return native.DONE
+
+    registered = Registered(shim.path)
+    shim.set_callback(callback)
+    assert registered.optimize(b"graph") == b"second"
+
+
+def optimized_in_a_child(registered: Registered, shim: Shim) -> bytes:
+    """What a forked child makes of a graph; its callback is then removed, without waiting for the parent's threads."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, registered.optimize(b"graph"))
+        os._exit(shim.clear_callback(60_000))
+    os.close(writer)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with os.fdopen(reader, "rb") as answer:
+        return answer.read()
+
+
+def test_a_child_forked_before_the_first_graph_has_its_own_changed(shim: Shim) -> None:
+    registered = Registered(shim.path)
+    shim.set_callback(emits_new(shim))
+    assert optimized_in_a_child(registered, shim) == b"new"
+    assert registered.optimize(b"graph") == b"new"
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_graph_is_unchanged_in_a_child_forked_after_the_first_graph(was_on: bool, shim: Shim) -> None:
+    registered = Registered(shim.path)
+    if was_on:
+        shim.set_callback(emits_new(shim))
+    registered.optimize(b"graph")
+    shim.set_callback(emits_new(shim))
+    assert optimized_in_a_child(registered, shim) == b"graph"
+    assert registered.optimize(b"graph") == b"new"
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own handler: a background job of a shell starts with SIGINT ignored."""
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, old)
+
+
+@pytest.mark.parametrize("with_lock", [True, False])
+def test_the_callback_runs_whether_the_caller_has_the_lock_or_not(with_lock: bool, shim: Shim) -> None:
+    registered = Registered(shim.path)
+    shim.set_callback(emits_new(shim))
+    assert registered.optimize(b"graph", with_lock=with_lock) == b"new"
+    assert shim.skipped == 0
+
+
+def test_the_callback_is_told_which_thread_waits_for_it(shim: Shim) -> None:
+    seen = []
+
+    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
+        seen.append((thread, threading.get_native_id()))
+        return native.DONE
+
+    registered = Registered(shim.path)
+    shim.set_callback(callback)
+    registered.optimize(b"graph")
+    ((waits, runs),) = seen
+    assert waits == threading.get_native_id() != runs
+
+
+def test_a_graph_does_not_wait_for_a_lock_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path)
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    shim = Shim("CPU", wait_ms=50)
+    registered = Registered(shim.path)
+    shim.set_callback(emits_new(shim))
+    got: list[bytes] = []
+    deadline = time.monotonic() + 60
+
+    def visit_until_one_gives_up() -> None:
+        while not shim.skipped and time.monotonic() < deadline:
+            got.append(registered.optimize(b"graph"))
+
+    # Of several there is nearly always one that asks for the lock at the moment when it is taken for long.
+    threads = [threading.Thread(target=visit_until_one_gives_up) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        ctypes.PyDLL(None).usleep(200_000)  # keeps Python's lock
+        time.sleep(0.002)
+    assert shim.skipped == got.count(b"graph") > 0
+    while registered.optimize(b"graph") != b"new":  # soon after the lock is free again
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    shim.clear_callback()
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_a_graph_waits_longer_for_a_lock_while_the_process_works(
+    works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path)
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    shim = Shim("CPU")
+    registered = Registered(shim.path)
+    shim.set_callback(emits_new(shim))
+    visits: list[float] = []
+    ends = threading.Event()
+
+    def visit() -> None:
+        while not ends.is_set():
+            begin = time.monotonic()
+            registered.optimize(b"graph")
+            visits.append(time.monotonic() - begin)
+
+    threads = [threading.Thread(target=visit) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    begin = time.monotonic()
+    while time.monotonic() - begin < 60 and not (max(visits, default=0) > 0.7 if works else shim.skipped):
+        worker = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 4_000_000))  # without the lock
+        if works:
+            worker.start()
+        ctypes.PyDLL(None).usleep(1_500_000)  # keeps the lock
+        if works:
+            worker.join()
+        time.sleep(0.002)
+    ends.set()
+    for thread in threads:
+        thread.join()
+    shim.clear_callback()
+    if works and shim.skipped and os.getloadavg()[0] > (os.cpu_count() or 1):
+        pytest.skip("other programs take the processor, so this one cannot be seen to work")
+    assert (shim.skipped == 0) is works
+    assert max(visits) > 0.5
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_is_raised_again_after_the_callback(shim: Shim) -> None:
+    log = []
+
+    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
+        log.append("callback ended")
+        return native.INTERRUPTED
+
+    registered = Registered(shim.path)
+    shim.set_callback(callback)
+    with pytest.raises(KeyboardInterrupt):
+        registered.optimize(b"graph", with_lock=True)
+    assert registered.optimize(b"graph") == b"graph"  # the next visit of the same graph must not catch the signal
+    assert log == ["callback ended"]
+
+
+def test_removal_waits_for_the_call_that_is_under_way(shim: Shim) -> None:
+    inside, log = threading.Event(), []
+
+    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
+        inside.set()
+        time.sleep(0.2)
+        log.append("callback ended")
+        return native.DONE
+
+    registered = Registered(shim.path)
+    shim.set_callback(callback)
+    thread = threading.Thread(target=registered.optimize, args=(b"graph",))
+    thread.start()
+    assert inside.wait(10)
+    assert shim.clear_callback(wait_ms=0) == 1
+    assert shim.clear_callback(wait_ms=10_000) == 0
+    log.append("removed")
+    thread.join()
+    assert log == ["callback ended", "removed"]
+
+
+PROGRAM = """
+import json
+import tensorflow as tf
+from amp_tf.hooks.grappler import plugin
+
+told = {}
+def convert(data, preserve, shapes):
+    graph = tf.compat.v1.GraphDef.FromString(data)
+    for node in graph.node:
+        if node.op in ("MatMul", "Split", "Unpack", "ReadVariableOp"):
+            told[node.op] = shapes.output_shapes(node.name)
+    told["nothing"] = shapes.output_shapes("no such node")
+    kept.append(shapes)
+
+kept = []
+plugin.set_conversion(convert)
+weights = tf.Variable(tf.ones((4, 20)))
+
+@tf.function(input_signature=[tf.TensorSpec((None, 4))])
+def f(x):
+    product = tf.matmul(x, weights)
+    return tf.split(product, 2, axis=1), tf.unstack(product, axis=1)
+
+f(tf.ones((3, 4)))
+told["closed"] = kept[0].output_shapes("MatMul")
+print(json.dumps(told))
+"""
+
+
+def test_shapes_are_those_of_the_graph_and_unknown_dimensions_are_minus_one(site_folder: Path) -> None:
+    ended = running.run(["-c", PROGRAM], site_folder, running.switched_on())
+    assert ended.status == 0, ended.err
+    told = json.loads(ended.out.splitlines()[-1])
+    assert told == {
+        "MatMul": [[-1, 20]],
+        "Split": [[-1, 10], [-1, 10]],
+        "Unpack": [[-1]] * 20,
+        "ReadVariableOp": [[4, 20]],
+        "nothing": [],
+        "closed": [],
+    }

@@ -1,0 +1,106 @@
+"""A garbage collection begins anywhere: no lock that its thread holds may stop what it runs."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from amp_tf.hooks.process import state, summary
+from amp_tf.oplists.hardware import Hardware
+from tests.hooks import running
+
+TF1 = """
+import faulthandler, gc, importlib, threading
+import tensorflow as tf
+v1 = tf.compat.v1
+
+def forget_a_session():
+    with tf.Graph().as_default():
+        x = v1.placeholder(tf.float32, (8, 8))
+        w = v1.get_variable("w", (8, 8))
+        step = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(tf.nn.relu(x @ w) @ w))
+        session = v1.Session()
+        session.itself = session
+        session.run(v1.global_variables_initializer())
+        session.run(step, {x: [[1.0] * 8] * 8})
+
+module = importlib.import_module("MODULE")
+lock = LOCK
+gc.disable()
+forget_a_session()
+
+def collect():
+    with lock:
+        gc.collect()
+
+thread = threading.Thread(target=collect, daemon=True)
+thread.start()
+thread.join(60)
+if thread.is_alive():
+    faulthandler.dump_traceback()
+    import os; os._exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "lock"),
+    [
+        ("amp_tf.hooks.step_times", "module._lock"),
+        ("amp_tf.reporting.process", "module._ledger._lock"),
+    ],
+)
+def test_a_session_that_is_collected_waits_for_no_lock_of_ours(
+    module: str, lock: str, site_folder: Path, tmp_path: Path
+) -> None:
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_REPORT": str(tmp_path)}
+    code = TF1.replace("MODULE", module).replace("LOCK", lock)
+    ended = running.run(["-c", code], site_folder, variables)
+    assert ended.status == 0, ended.err
+
+
+def test_a_thread_knows_its_own_collections_alone() -> None:
+    class Asking:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            seen.append(state.is_collecting())
+            other = threading.Thread(target=lambda: seen.append(state.is_collecting()))
+            other.start()
+            other.join()
+
+    state.watch_collections()
+    state.watch_collections()
+    assert gc.callbacks.count(state._note_collection) == 1
+    seen: list[bool] = []
+    Asking()
+    gc.collect()
+    assert (seen, state.is_collecting()) == ([True, False], False)
+    last = Asking()
+    last.itself = None
+    del last  # by its owner, without a collection
+    assert seen[2:] == [False, False]
+
+
+def test_everything_that_is_known_of_the_cpu_is_known_in_the_hooks(monkeypatch):
+    cpu = Hardware(cpu_has_bf16=True, cpu_has_avx512=True)
+    monkeypatch.setattr(Hardware, "detect_cpu", lambda: cpu)
+    monkeypatch.setattr(state, "_gpu_capabilities", lambda: ((8, 0),))
+    assert state.hardware.__wrapped__() == Hardware(((8, 0),), cpu_has_bf16=True, cpu_has_avx512=True)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_report_says_of_gpus_that_have_it_whether_tf32_is_on(monkeypatch, is_on):
+    switch = tf.config.experimental.enable_tensor_float_32_execution
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    monkeypatch.setattr(state, "hardware", lambda: Hardware(((7, 0), (8, 0), (9, 0))))
+    try:
+        switch(is_on)
+        _, *gpus = summary._devices(has_graphs=True)
+    finally:
+        switch(before)
+    assert [gpu["tf32"] for gpu in gpus] == [None, is_on, is_on]

@@ -1,0 +1,205 @@
+"""Graphs on disk: both forms round-trip, and what is no graph is named."""
+
+from __future__ import annotations
+
+import resource
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+import amp_tf
+from amp_tf.cli.main import main
+from amp_tf.errors import GraphError
+from amp_tf.offline.reading import read_graph_file, read_graphs, write_graph_file
+
+
+@pytest.fixture(scope="module")
+def graph():
+    with tf.Graph().as_default() as graph:
+        tf.constant(1.5, name="c")
+    return graph.as_graph_def()
+
+
+@pytest.mark.parametrize("name", ["graph.pb", "graph.pbtxt"])
+def test_what_is_written_is_read_back(graph, tmp_path, name):
+    write_graph_file(graph, tmp_path / name)
+    assert read_graph_file(tmp_path / name) == graph
+
+
+@pytest.mark.parametrize(("name", "content"), [("bad.pb", b"\xff\xff"), ("bad.pbtxt", b"node }"), ("b.txt", b"\xff")])
+def test_a_file_that_holds_no_graph_is_named(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(GraphError, match=rf"{name}: holds no graph"):
+        read_graph_file(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["graph.pbtxt", "saved_model.pbtxt"])
+def test_text_that_is_nested_without_end_is_one_error(name, tmp_path):
+    depth = 3000
+    node = 'node { attr { key: "f" value ' + '{ func { attr { key: "f" value ' * depth
+    text = node + "{ i: 1 }" + "} } }" * depth + " } }"
+    (tmp_path / name).write_text(text if name.startswith("graph") else f"meta_graphs {{ graph_def {{ {text} }} }}")
+    with pytest.raises(GraphError, match=r"recursion"):
+        read_graphs(tmp_path / name if name.startswith("graph") else tmp_path)
+
+
+@pytest.mark.parametrize("name", ["empty.pb", "empty.pbtxt"])
+def test_an_empty_file_is_refused(tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(
+        GraphError, match=rf"{name}: the file is empty\. Name a SavedModel's folder, a Keras file, or a "
+    ):
+        read_graph_file(tmp_path / name)
+
+
+def test_truncated_text_is_called_truncated(graph, tmp_path):
+    text = str(graph)
+    ends = [end for end in range(4, len(text)) if text[:end].count("{") > text[:end].count("}")]
+    assert len(ends) > 100
+    for end in ends:
+        (tmp_path / "g.pbtxt").write_text(text[:end])
+        with pytest.raises(GraphError, match=r"g.pbtxt: the text ends too early \(.*\): the file is truncated\. Write"):
+            read_graph_file(tmp_path / "g.pbtxt")
+    (tmp_path / "g.pbtxt").write_text(text.replace("name:", "nome:", 1))
+    with pytest.raises(GraphError, match=r"g.pbtxt: holds no graph \(.*\)\. Name a SavedModel's folder"):
+        read_graph_file(tmp_path / "g.pbtxt")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(GraphError, match=r"none.pb: cannot be read \(No such file or directory\)"):
+        read_graph_file(tmp_path / "none.pb")
+
+
+def test_a_folder_that_cannot_be_written_is_named(graph, tmp_path):
+    with pytest.raises(GraphError, match=r"g.pb: cannot be written"):
+        write_graph_file(graph, tmp_path / "missing" / "g.pb")
+
+
+def test_a_full_disk_leaves_what_was_there(graph, tmp_path):
+    file = tmp_path / "g.pb"
+    write_graph_file(graph, file)
+    file.chmod(0o640)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, before[1]))  # no file may be longer: stands for the disk's end
+    try:
+        with pytest.raises(GraphError, match=r"g.pb: cannot be written \(File too large\)"):
+            write_graph_file(graph, file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert read_graph_file(file) == graph
+    assert list(tmp_path.iterdir()) == [file]
+    write_graph_file(graph, file)
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_of_another_kind_is_told_from_a_damaged_one(graph, tmp_path):
+    (tmp_path / "text.pb").write_text(str(graph))
+    with zipfile.ZipFile(tmp_path / "model.keras", "w") as archive:
+        archive.writestr("config.json", "{}")
+    (tmp_path / "saved_model.pb").write_bytes(
+        SavedModel(meta_graphs=[MetaGraphDef(graph_def=graph)]).SerializeToString()
+    )
+    info = MetaGraphDef.MetaInfoDef(meta_graph_version="v", any_info={"type_url": "u"})
+    (tmp_path / "g.meta").write_bytes(MetaGraphDef(meta_info_def=info, graph_def=graph).SerializeToString())
+    for name, fix in (
+        ("model.keras", "It looks like a Keras model: write it as a SavedModel with model.export(folder)"),
+        ("text.pb", "It is text: give it a name that ends in .pbtxt"),
+        ("saved_model.pb", f"It is a SavedModel's: name its folder, '{tmp_path}'"),
+        ("g.meta", "It holds a MetaGraphDef: write its graph_def to a file of its own"),
+    ):
+        with pytest.raises(GraphError) as refused:
+            read_graph_file(tmp_path / name)
+        assert refused.value.fix == fix
+
+
+def test_a_folder_without_a_model_is_named(tmp_path):
+    with pytest.raises(GraphError, match=rf"^{tmp_path}: there is no saved_model.pb"):
+        read_graphs(tmp_path)
+
+
+tf_keras = pytest.importorskip("tf_keras")
+CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
+X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 12)
+RTOL = 2e-2  # bfloat16 keeps 8 bits: 2**-8 an operation, over two layers
+
+
+def made(library: Any) -> Any:
+    layers = library.layers
+    return library.Sequential([layers.Input((12,)), layers.Dense(16, activation="relu"), layers.Dense(4)])
+
+
+def check(folder: Path, report: amp_tf.RewriteReport, expected: Any) -> None:
+    assert report.counts_by_op()["MatMul"][0] >= 2
+    (got,) = tf.saved_model.load(str(folder)).signatures["serving_default"](tf.constant(X)).values()
+    assert got.dtype == tf.float32
+    assert np.any(got != expected)
+    np.testing.assert_allclose(got, expected, rtol=RTOL, atol=RTOL)
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_a_model_in_memory_and_its_file_are_converted(library: Any, tmp_path: Path) -> None:
+    model = made(library)
+    expected = model(X).numpy()
+    check(tmp_path / "live", amp_tf.convert_saved_model(model, tmp_path / "live", CONFIG), expected)
+    model.save(tmp_path / "model.keras")
+    check(tmp_path / "file", amp_tf.convert_saved_model(tmp_path / "model.keras", tmp_path / "file", CONFIG), expected)
+
+
+def test_the_command_takes_a_file_of_keras(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(keras).save(tmp_path / "model.keras")
+    file = str(tmp_path / "model.keras")
+    assert main(["rewrite", file, "--dry-run", "--precision", "bfloat16"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert " nodes converted to bfloat16 (" in first
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["model.keras"]
+    assert main(["rewrite", file, str(tmp_path / "out"), "--precision", "bfloat16"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == first
+    assert (tmp_path / "out" / "saved_model.pb").exists()
+
+
+def test_a_module_is_converted(tmp_path: Path) -> None:
+    class Product(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec((4, 4))])
+        def __call__(self, x: Any) -> Any:
+            return tf.matmul(x, x)
+
+    assert amp_tf.convert_saved_model(Product(), tmp_path / "out", CONFIG).counts_by_op()["MatMul"] == (1, 1)
+
+
+def test_what_cannot_be_exported_is_one_error_with_what_to_do(tmp_path: Path) -> None:
+    unbuilt = keras.Sequential([keras.layers.Dense(2)])
+    with pytest.raises(
+        amp_tf.GraphError, match=r"^Sequential: the model cannot be exported \(.*built.*\)\. Call the model"
+    ):
+        amp_tf.convert_saved_model(unbuilt, tmp_path / "out", CONFIG)
+    (tmp_path / "bad.keras").write_text("no zip")
+    with pytest.raises(amp_tf.GraphError, match=r"bad\.keras: the model cannot be exported \("):
+        amp_tf.convert_saved_model(tmp_path / "bad.keras", tmp_path / "out", CONFIG)
+    with pytest.raises(amp_tf.GraphError, match=r"^int: the model cannot be exported \("):
+        amp_tf.convert_saved_model(3, tmp_path / "out", CONFIG)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_grows_beyond_measure_is_not_loaded(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("metadata.json", bytes(300 << 20))
+    with pytest.raises(amp_tf.GraphError, match=r"bomb\.keras: its [\d,]+ bytes would become"):
+        amp_tf.convert_saved_model(tmp_path / "bomb.keras", tmp_path / "out", CONFIG)
+    assert main(["rewrite", str(tmp_path / "bomb.keras"), str(tmp_path / "out")]) == 1
+
+
+def test_arguments_of_another_kind_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    wrong: Any = "bfloat16"
+    with pytest.raises(
+        amp_tf.ConfigError, match=r"^convert_saved_model\(config\): expected an AmpConfig, got 'bfloat16'"
+    ):
+        amp_tf.convert_saved_model("nowhere", tmp_path / "out", wrong)
+    with pytest.raises(amp_tf.ConfigError, match=r"^convert_saved_model\(dst\): None is not a path\. Name the folder"):
+        amp_tf.convert_saved_model("nowhere", None, CONFIG)

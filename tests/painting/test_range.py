@@ -1,0 +1,392 @@
+"""Constants that are infinite or zero in 16 bit; in float16 squares, quotients and gradients of roots."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Rule
+from amp_tf.precision import Precision
+from tests.left_out import differing, without
+from tests.painting.painted import painted
+
+
+@pytest.fixture(autouse=True)
+def only_range():
+    """Without what else decides by where values come from and where they go."""
+    with without(differing("need", "origin")):
+        yield
+
+
+BF16_CPU = Hardware(cpu_has_bf16=True)
+LOWEST = float(tf.float32.min)
+
+
+def attention(masked) -> tf.compat.v1.GraphDef:
+    """Products of 512 rows, with a mask over the scores; ``masked`` takes the scores and what is allowed."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (8, 512, 64), name="x")
+        allowed = tf.compat.v1.placeholder(tf.bool, (512, 512), name="allowed")
+        scores = tf.matmul(x, x, transpose_b=True, name="scores")
+        weights = tf.nn.softmax(tf.identity(masked(scores, allowed), name="masked"), name="softmax")
+        tf.matmul(weights, x, name="result")
+    return graph.as_graph_def(add_shapes=True)
+
+
+def nodes(graph_def, **settings):
+    result = amp_tf.rewrite(graph_def, amp_tf.AmpConfig(**settings), hardware=BF16_CPU)
+    return result, {node.name: node for node in result.report.nodes}
+
+
+def where(lowest):
+    return lambda scores, allowed: tf.where(allowed, scores, lowest)
+
+
+CELLS = np.array([[1, 2], [3, 4]], np.int64)
+MASKS = {
+    "where": where(LOWEST),
+    "a sum": lambda scores, allowed: scores + tf.where(allowed, 0.0, LOWEST),
+    "a fill": lambda scores, allowed: tf.where(allowed, scores, tf.fill([512, 512], LOWEST)),
+    "a sparse sum": lambda scores, allowed: (
+        scores + tf.sparse.to_dense(tf.SparseTensor(CELLS, tf.fill([2], LOWEST), (512, 512)))
+    ),
+    "a scattered sum": lambda scores, allowed: scores + tf.scatter_nd(CELLS, tf.fill([2], LOWEST), (512, 512)),
+    "an update": lambda scores, allowed: (
+        scores + tf.tensor_scatter_nd_update(tf.zeros((512, 512)), CELLS, tf.fill([2], LOWEST))
+    ),
+    "a diagonal": lambda scores, allowed: scores + tf.linalg.diag(tf.fill([512], LOWEST)),
+    "a triangle": lambda scores, allowed: scores + tf.linalg.band_part(tf.fill([512, 512], LOWEST), -1, 0),
+    "an empty segment": lambda scores, allowed: (
+        scores + tf.math.unsorted_segment_max(tf.ones((2,)), tf.constant([3, 4]), 512)
+    ),
+    "many values": lambda scores, allowed: scores + np.where(np.eye(512), 0.0, LOWEST).astype("float32"),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_a_mask_of_the_lowest_float32_stays_in_float32_with_its_softmax(mask):
+    _, found = nodes(attention(mask))
+    assert found["softmax"].reason.rule is Rule.BEYOND_RANGE
+    assert found["softmax"].reason.cause == "masked"
+    assert found["scores"].reason.rule is found["result"].reason.rule is Rule.ALLOW_LIST
+
+
+@pytest.mark.parametrize("lowest", [-1e9, -np.inf, Precision.BFLOAT16.max_finite])
+def test_a_mask_that_bfloat16_can_hold_is_converted(lowest):
+    _, found = nodes(attention(where(lowest)))
+    assert found["softmax"].reason.rule.converts
+
+
+@pytest.mark.parametrize(("precision", "lowest"), [("bfloat16", LOWEST), ("float16", -1e9), ("float16", 1e5)])
+def test_a_named_precision_keeps_it_too(precision, lowest):
+    _, found = nodes(attention(where(lowest)), precision=precision, ignore_performance=True)
+    assert found["softmax"].reason.rule is Rule.BEYOND_RANGE
+    assert found["scores"].reason.rule is found["result"].reason.rule is Rule.ALLOW_LIST
+
+
+@pytest.mark.parametrize("settings", [{"level": "UNSAFE_FORCE_ALL"}, {"force_f16": ("softmax",)}])
+def test_who_forces_16_bit_gets_it(settings):
+    _, found = nodes(attention(where(LOWEST)), precision="bfloat16", **settings)
+    assert found["softmax"].precision.is_f16
+
+
+def test_a_carrier_that_is_forced_says_so_and_carries_no_further():
+    text = "never = Const() value=float32[]*-1e9\nx = Placeholder()\ni = Const() dtype=int32 value=int32[1]*0\n"
+    text += "d = MatrixSetDiagV3(x, never, i)\na = MatMul(x, x)\ns = AddV2(a, d)\nb = MatMul(s, x)"
+    assert painted(text).f16 == "a b"
+    forced = painted(text, force_f16=("^d$",))
+    assert forced.f16 == "d a s b"
+    assert forced.rule("d") is Rule.FORCED_BY_NAME
+
+
+def guarded(guard):
+    """A logarithm of a product, kept from zero by ``guard``."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (512, 512), name="x")
+        odds = tf.sigmoid(tf.matmul(x, x, name="product"), name="odds")
+        tf.matmul(tf.math.log(odds + guard, name="log"), x, name="result")
+    return graph.as_graph_def(add_shapes=True)
+
+
+TABLE = np.full(512, 1e-9, "float32")
+GUARDS = {
+    "one": 1e-8,
+    "rounded to zero": 2.0**-25,
+    "a row": TABLE,
+    "different ones": TABLE * np.linspace(0, 9, 512, dtype="float32"),
+}
+
+
+@pytest.mark.parametrize("guard", GUARDS.values(), ids=GUARDS)
+def test_a_guard_that_float16_makes_zero_stays(guard):
+    _, found = nodes(guarded(guard), precision="float16", ignore_performance=True)
+    assert found["log"].reason.rule is Rule.BEYOND_RANGE
+    assert found["odds"].reason.rule.converts
+
+
+@pytest.mark.parametrize("guard", [0.0, 1e-7, 2.0**-24, np.where(np.arange(512) == 7, 1.0, TABLE).astype("float32")])
+def test_a_guard_that_float16_holds_is_converted(guard):
+    _, found = nodes(guarded(guard), precision="float16", ignore_performance=True)
+    assert found["log"].reason.rule.converts
+    _, found = nodes(guarded(1e-30), precision="bfloat16")
+    assert found["log"].reason.rule.converts
+
+
+def test_a_logarithm_of_nothing_is_no_infinity():
+    graph_def = guarded(1e-8)
+    x = 6 * (np.eye(512, k=1) - np.eye(512, k=-1)).astype("float32")  # its square has -72 on the diagonal
+
+    def run(graph):
+        with tf.Graph().as_default():
+            tf.import_graph_def(graph, name="")
+            with tf.compat.v1.Session() as session:
+                return session.run("log:0", {"x:0": x})
+
+    converted, _ = nodes(graph_def, precision="float16", ignore_performance=True)
+    values = run(converted.graph)
+    assert np.isfinite(values).all()
+    # A probability is lost up to 2^-25, half of float16's smallest number: log((2^-25 + 1e-8) / 1e-8) is 1.4.
+    np.testing.assert_allclose(values, run(graph_def), rtol=0, atol=1.4)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_a_bound_that_is_rounded_to_one_stays(precision):
+    """The cross entropy of a probability that is clipped to 0.9999999, for a logit of 20."""
+    with tf.Graph().as_default() as graph:
+        logits = tf.matmul(tf.ones((64, 16)), tf.fill((16, 8), 1.25), name="product")
+        odds = tf.clip_by_value(tf.sigmoid(logits), 1e-7, 1 - 1e-7)
+        rest = tf.math.log(1 - odds, name="log")
+        tf.matmul(rest, tf.ones((8, 4)), name="result")
+    graph_def = graph.as_graph_def(add_shapes=True)
+    converted, found = nodes(graph_def, precision=precision)
+    assert found["log"].reason.rule is Rule.BEYOND_RANGE
+    assert found["product"].reason.rule is found["result"].reason.rule is Rule.ALLOW_LIST
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.import_graph_def(converted.graph, name="")
+        values = session.run("log:0")
+    np.testing.assert_allclose(values, np.log(1 - np.float32(1 - 1e-7)))  # minus infinity where the bound is 1
+
+
+@pytest.mark.parametrize(
+    ("precision", "bound", "is_held"),
+    [("float16", 0.999, True), ("bfloat16", 0.999, False), ("bfloat16", 0.99, True), ("bfloat16", 1.0, True)],
+)
+def test_a_factor_close_to_one(precision, bound, is_held):
+    with tf.Graph().as_default() as graph:
+        scaled = tf.multiply(tf.matmul(tf.ones((64, 64)), tf.ones((64, 64))), bound, name="scaled")
+        tf.matmul(scaled, tf.ones((64, 64)))
+    _, found = nodes(graph.as_graph_def(add_shapes=True), precision=precision)
+    assert found["scaled"].reason.rule.converts is is_held
+
+
+def test_a_row_of_zeros_can_be_normalized():
+    """1 / sqrt(1e-12) is infinite in float16, and infinity times zero is NaN; on GPUs Rsqrt is on no list."""
+    with tf.Graph().as_default() as graph:
+        x = tf.matmul(tf.compat.v1.placeholder(tf.float32, (64, 64)), tf.ones((64, 64)), name="product")
+        tf.matmul(tf.identity(tf.math.l2_normalize(x, -1), name="normal"), tf.ones((64, 64)), name="result")
+    _, found = nodes(graph.as_graph_def(add_shapes=True), precision="float16", target="gpu")
+    assert found["normal"].reason.rule is Rule.BEYOND_RANGE
+    assert found["product"].reason.rule is found["result"].reason.rule is Rule.ALLOW_LIST
+
+
+def test_float16_holds_what_it_can_hold():
+    _, found = nodes(attention(where(-3e4)), precision="float16", ignore_performance=True)
+    assert found["softmax"].reason.rule.converts
+
+
+def test_a_row_that_allows_nothing_is_no_nan():
+    graph_def = attention(where(LOWEST))
+    x = np.random.default_rng(1).normal(size=(8, 512, 64), scale=0.3).astype("float32")
+    allowed = np.tri(512, dtype=bool)
+    allowed[7] = False
+
+    def run(graph):
+        with tf.Graph().as_default():
+            tf.import_graph_def(graph, name="")
+            with tf.compat.v1.Session() as session:
+                return session.run("result:0", {"x:0": x, "allowed:0": allowed})
+
+    converted, _ = nodes(graph_def)
+    # Weights and values are rounded to 8 significant bits, sums of scores of up to 20 likewise.
+    np.testing.assert_allclose(run(converted.graph), run(graph_def), rtol=0, atol=0.05)
+
+
+def test_a_broken_constant_is_no_extreme_one_and_stays_as_it_is():
+    graph_def = attention(where(LOWEST))
+    constant = next(node for node in graph_def.node if node.op == "Const" and node.attr["dtype"].type == 1)
+    for break_it in (lambda: setattr(constant.attr["value"].tensor, "tensor_content", b"odd"), constant.attr.clear):
+        break_it()
+        constant.attr["dtype"].type = 1
+        before = graph_def.SerializeToString(deterministic=True)
+        _, found = nodes(graph_def)
+        assert found["softmax"].reason.rule.converts
+        assert graph_def.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_sampled_softmax_with_accidental_hits_is_no_nan(precision):
+    """Its op gives float32's least number to sampled classes that are among the true ones."""
+    generator = np.random.default_rng(1)
+    weights, inputs = (generator.normal(size=(32, 16), scale=0.3).astype("float32") for _ in range(2))
+    with tf.Graph().as_default() as graph:
+        tf.compat.v1.placeholder(tf.float32, (32, 16), name="x")
+        loss = tf.nn.sampled_softmax_loss(
+            weights,
+            np.zeros(32, "float32"),
+            np.arange(32)[:, None] % 4,
+            graph.get_tensor_by_name("x:0"),
+            30,
+            32,
+            seed=1,
+        )
+        tf.identity(loss, name="loss")
+
+    def run(graph_def):
+        with tf.Graph().as_default():
+            tf.import_graph_def(graph_def, name="")
+            with tf.compat.v1.Session() as session:
+                return session.run("loss:0", {"x:0": inputs})
+
+    result, _ = nodes(graph.as_graph_def(add_shapes=True), precision=precision, ignore_performance=True)
+    assert result.report.converted > 0
+    # Logits of this size are rounded to 2^-9 (bfloat16) of themselves.
+    np.testing.assert_allclose(run(result.graph), run(graph.as_graph_def()), rtol=0.02, atol=0.02)
+
+
+def into_a_product(make):
+    """A product of what a constant makes, and one behind an addition."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (64, 64), name="x")
+        first = tf.matmul(*make(x), name="first")
+        tf.matmul(tf.nn.relu(first) + 1.0, tf.fill((64, 64), 0.5), name="second")
+        tf.identity(first, name="result")
+    return graph.as_graph_def(add_shapes=True)
+
+
+INTO_PRODUCTS = {
+    "a constant": lambda x: (x, np.full((64, 64), -1e9, "float32")),
+    "a fill": lambda x: (tf.fill(tf.shape(x), -1e9), x),
+    "ones times it": lambda x: (tf.ones_like(x) * -1e9, x),
+    "a broadcast": lambda x: (tf.broadcast_to(-1e9, (64, 64)), tf.transpose(x)),
+    "data times it": lambda x: (x, tf.reshape(x * 1e-8, (64, 64))),
+    "one of two": lambda x: (tf.where(x > 0.5, 0.0, 1e9), x),
+    "a part": lambda x: (x, tf.concat([x[:32], tf.fill((32, 64), -1e9)], axis=0)),
+}
+
+
+def run_with(graph, x):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.import_graph_def(graph, name="")
+        return session.run("result:0", {"x:0": x})
+
+
+@pytest.mark.parametrize("make", INTO_PRODUCTS.values(), ids=INTO_PRODUCTS)
+def test_a_constant_beyond_the_range_that_goes_straight_into_a_product_keeps_it(make):
+    graph_def = into_a_product(make)
+    converted, found = nodes(graph_def, precision="float16", ignore_performance=True)
+    assert found["first"].reason.rule is Rule.BEYOND_RANGE
+    assert found["second"].reason.rule is Rule.ALLOW_LIST
+    x = np.random.default_rng(0).uniform(size=(64, 64)).astype("float32")
+    expected = run_with(graph_def, x)
+    assert expected.any()
+    np.testing.assert_array_equal(run_with(converted.graph, x), expected)
+
+
+def test_what_a_product_makes_of_such_a_constant_keeps_its_readers():
+    """An attention bias by a product: float16 makes the softmax of a row that allows nothing NaN."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (64, 64), name="x")
+        bias = tf.matmul(tf.ones((64, 64)) * -1e9, x, name="bias")
+        scores = tf.add(tf.matmul(x, x, name="scores"), bias, name="masked")
+        tf.matmul(tf.nn.softmax(scores, name="softmax"), x, name="values")
+    _, found = nodes(graph.as_graph_def(add_shapes=True), precision="float16", ignore_performance=True)
+    rules = {name: found[name].reason.rule for name in ("bias", "scores", "masked", "softmax", "values")}
+    assert rules["scores"] is rules["values"] is Rule.ALLOW_LIST
+    assert {rules["bias"], rules["masked"], rules["softmax"]} == {Rule.BEYOND_RANGE}
+
+
+def test_a_guard_that_is_added_or_a_bound_keeps_no_product():
+    def guarded_by(x):
+        return tf.maximum(x, 1e-8) + 1e-8, x * (1 - 1e-7)
+
+    _, found = nodes(into_a_product(guarded_by), precision="float16", ignore_performance=True)
+    assert found["first"].reason.rule is Rule.ALLOW_LIST
+
+
+def test_a_product_that_the_user_forces_is_converted_all_the_same():
+    graph_def = into_a_product(INTO_PRODUCTS["a constant"])
+    _, found = nodes(graph_def, precision="float16", ignore_performance=True, force_f16=("first",))
+    assert found["first"].reason.rule is Rule.FORCED_BY_NAME
+
+
+def test_such_a_product_in_a_loop_is_kept():
+    @tf.function
+    def step(x):
+        for _ in tf.range(3):
+            x = tf.nn.sigmoid(tf.matmul(tf.ones((64, 64)) * -1e9, x, name="bias") + tf.matmul(x, x, name="scores"))
+        return x
+
+    graph_def = step.get_concrete_function(tf.TensorSpec((64, 64))).graph.as_graph_def(add_shapes=True)
+    _, found = nodes(graph_def, precision="float16", ignore_performance=True)
+    products = [node for node in found.values() if node.op == "MatMul"]
+    assert {node.name.rpartition("/")[2]: node.reason.rule.converts for node in products} == {
+        "bias": False,
+        "scores": True,
+    }
+
+
+# ---------------------------------------------------------------- squares and quotients
+
+INPUT = "x = Placeholder()\ny = Placeholder()\n"
+CPU = {"precision": "bfloat16", "target": "cpu"}
+GPU = {"precision": "float16", "target": "gpu"}
+
+
+def test_a_square_is_float32_in_float16_and_a_product_of_two_is_not():
+    text = INPUT + "a = MatMul(x, y)\ns = Mul(a, {other})\nb = MatMul(s, y)"
+    assert painted(text.format(other="a"), **GPU).rule("s") is Rule.LEAVES_RANGE
+    assert painted(text.format(other="y"), **GPU).f16 == "a s b"
+    assert painted(text.format(other="a"), **CPU).f16 == "a s b"
+
+
+def test_a_quotient_is_float32_in_float16_unless_its_divisor_is_a_constant():
+    text = INPUT + "eight = Const() value=float32[]*8\na = MatMul(x, y)\nq = RealDiv(a, {divisor})\nb = MatMul(q, y)"
+    assert painted(text.format(divisor="y"), **GPU).rule("q") is Rule.LEAVES_RANGE
+    assert painted(text.format(divisor="eight"), **GPU).f16 == "a q b"
+
+
+def test_what_reads_the_gradient_of_a_root_is_float32_in_float16():
+    """The gradient of a root of 1e-3 is 16 times as large; times 1e-3 it is in range again, but not if it was cast."""
+    text = INPUT + "a = MatMul(x, y)\ng = SqrtGrad(x, a)\nm = Mul(g, a)\nb = MatMul(m, y)"
+    assert painted(text, **GPU).rule("m") is Rule.LEAVES_RANGE
+    assert painted(text, **CPU).f16 == "a m b"
+
+
+def test_so_is_what_reads_it_once_it_was_moved_and_multiplied_by_a_constant():
+    """As in the gradient of RMSNorm: the gradient of a mean tiles it and divides it by a count."""
+    text = INPUT + (
+        "multiples = Const() dtype=int32 value=int32[2]*4\ncount = Const() value=float32[]*8\na = MatMul(x, y)\n"
+        "g = RsqrtGrad(x, a)\nmoved = Tile(g, multiples)\nscaled = RealDiv(moved, count)\nm = Mul(scaled, {value})\n"
+        "b = MatMul(m, y)"
+    )
+    for value in ("a", "y"):
+        found = painted(text.format(value=value), **GPU)
+        assert found.rule("scaled") is found.rule("m") is Rule.LEAVES_RANGE
+    assert painted(text.format(value="a"), **CPU).f16 == "a m b"
+
+
+def test_a_decision_keeps_the_cause_that_it_came_from():
+    result = painted(
+        """
+        x = Placeholder()
+        never = Const() value=float32[]*-1e9
+        r = Neg(never)
+        allow1 = MatMul(x, x)
+        sum = AddV2(r, allow1)
+        """,
+        precision="float16",
+    )
+    assert result.why("r") == (Rule.BEYOND_RANGE, "never")

@@ -1,0 +1,398 @@
+"""What must have one type: TensorLists, loops, maxima and what they are compared with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from amp_tf.errors import GraphError
+from amp_tf.painting.reasons import Rule
+from tests.painting.painted import painted, rewritten, run
+from tests.small_graphs import function
+
+rng = np.random.default_rng(0)
+local = pytest.mark.usefixtures("local_rules")
+
+
+def loop(body: str, last: str) -> str:
+    """A loop as Grappler sees it; ``m:0`` is the value that goes round, and ``last`` what becomes of it."""
+    return f"""
+        x = Placeholder()
+        c = Placeholder() dtype=bool
+        in0 = MatMul(x, x)
+        e = Enter(in0) frame_name='f'
+        m = Merge(e, n)
+        l = LoopCond(c)
+        s = Switch(m, l)
+        {body}
+        n = NextIteration({last})
+        exit = Exit(s)
+        out0 = MatMul(exit, exit)
+    """
+
+
+def test_a_loop_of_converted_ops_is_converted_as_a_whole():
+    result = painted(loop("clr1 = Relu(s:1)", "clr1"))
+    assert result.f16 == "in0 e m s clr1 n exit out0"
+    assert result.rule("n").converts
+
+
+def test_a_dangerous_op_in_the_loop_keeps_both_ends_of_its_back_edge():
+    result = painted(loop("deny1 = Exp(s:1)\ninfer1 = Sqrt(deny1)", "infer1"))
+    assert {"n", "m", "deny1"}.isdisjoint(result.f16.split())
+    assert {"in0", "out0"} <= set(result.f16.split())
+
+
+def test_one_end_that_must_stay_keeps_the_other():
+    for kept in ("^n$", "^m$"):
+        result = painted(loop("clr1 = Relu(s:1)", "clr1"), keep_float32=(kept,))
+        assert {"n", "m"}.isdisjoint(result.f16.split())
+        other = {"^n$": "m", "^m$": "n"}[kept]
+        assert result.rule(other) in (Rule.LOOP_DENIED, Rule.NO_ALLOW_NEIGHBOUR)
+    assert painted(loop("clr1 = Relu(s:1)", "clr1"), keep_float32=("^n$",)).why("m") == (Rule.LOOP_DENIED, "")
+
+
+def test_a_preserved_end_keeps_the_other():
+    result = painted(loop("clr1 = Relu(s:1)", "clr1"), preserve=["n"])
+    assert {"n", "m"}.isdisjoint(result.f16.split())
+
+
+def test_the_other_end_follows_although_it_has_no_reason_of_its_own():
+    result = painted(loop("clr1 = Relu(s:1)\nother1 = Digamma(clr1)", "other1"), clear_remove=("NextIteration",))
+    assert "m" in result.f16.split()
+    assert result.why("n") == (Rule.LOOP_FOLLOWS, "")
+
+
+def test_a_counter_is_left_alone():
+    text = """
+        x = Placeholder()
+        allow1 = MatMul(x, x)
+        i = Placeholder() dtype=int32
+        e = Enter(i) T=int32 frame_name='f'
+        m = Merge(e, n) T=int32
+        n = NextIteration(m) T=int32
+    """
+    result = painted(text)
+    assert result.f16 == "allow1"
+    assert result.rule("n") is Rule.NO_FLOAT32
+
+
+def test_a_next_iteration_that_no_merge_reads_is_refused_with_the_place():
+    text = "x = Placeholder()\na = MatMul(x, x)\nn = NextIteration(a)\nr = Relu(n)"
+    with pytest.raises(GraphError) as caught:
+        painted(text)
+    assert str(caught.value) == (
+        "node 'r': reads a NextIteration, which only a Merge may do, and is a Relu. "
+        "The loop is broken; export the graph again."
+    )
+
+
+# ---------------------------------------------------------------- maxima
+
+WINDOW = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "VALID"}
+
+
+def pooled_volume():
+    """A pooling whose values are float32 while its own result is converted."""
+    x = tf.exp(tf.constant(rng.normal(size=(8, 8, 8, 8, 4)).astype("float32")), name="values")
+    pooled = tf.raw_ops.MaxPool3D(input=x, name="pool", **WINDOW)
+    y = tf.matmul(tf.reshape(pooled, (8, 256), name="flat"), tf.ones((256, 4)), name="product")
+    tf.identity(tf.gradients(y, x)[0], name="fetch")
+
+
+@pytest.mark.parametrize("precision", ["auto", "bfloat16"])
+def test_a_pooling_whose_gradient_cannot_be_16_bit_is_not_either(precision):
+    old, new, nodes = rewritten(pooled_volume, precision=precision, ignore_performance=True)
+    assert nodes["pool"].reason.rule is Rule.COMPARED
+    assert nodes["product"].precision.is_f16
+    np.testing.assert_array_equal(run(new, "fetch")[0], run(old, "fetch")[0])
+
+
+def test_a_pooling_of_rounded_values_is_converted():
+    def build():
+        x = tf.matmul(tf.ones((512, 8)), tf.constant(rng.normal(size=(8, 16)).astype("float32")), name="values")
+        x = tf.reshape(x, (2, 8, 8, 8, 8))
+        pooled = tf.raw_ops.MaxPool3D(input=x, name="pool", **WINDOW)
+        y = tf.matmul(tf.reshape(pooled, (2, 512)), tf.ones((512, 4)), name="product")
+        tf.identity(tf.gradients(y, x)[0], name="fetch")
+
+    assert rewritten(build)[2]["pool"].precision.is_f16
+
+
+def test_a_maximum_and_the_values_that_it_is_compared_with_are_rounded_alike():
+    def build():
+        x = tf.exp(tf.constant(rng.normal(size=(8, 64)).astype("float32")), name="values")
+        largest = tf.reduce_max(x, 1, name="largest")
+        y = tf.matmul(largest[None], tf.ones((8, 4)), name="product")
+        tf.identity(tf.gradients(y, x)[0], name="fetch")
+
+    for settings in ({}, {"clear_remove": ("Equal",), "infer_add": ("Equal",)}, {"clear_remove": ("Equal",)}):
+        old, new, nodes = rewritten(build, **settings)
+        values = run(new, "fetch")[0]
+        assert np.isfinite(values).all()  # none found is a division by zero
+        np.testing.assert_array_equal(values > 0, run(old, "fetch")[0] > 0)
+        assert nodes["product"].precision.is_f16
+
+
+def test_a_rounding_before_both_a_maximum_and_its_values_does_not_excuse_another_of_one_alone():
+    text = """
+        x = Placeholder()
+        c = Placeholder() dtype=bool
+        allow1 = MatMul(x, x)
+        rounded = SelectV2(c, allow1, x)
+        carried = Identity(rounded)
+        axis = Const() dtype=int32 value=int32[]*1
+        largest = Max(carried, axis)
+        same = Equal(largest, carried)
+        allow2 = MatMul(largest, x)
+        """
+    for deny in ((), ("Equal",)):
+        result = painted(text, precision="bfloat16", keep_float32=("^carried$",), deny_add=deny)
+        f16 = set(result.f16.split())
+        assert {"allow1", "allow2"} <= f16
+        assert ("largest" in f16) == ("same" in f16)
+
+
+def masks(x):
+    best = tf.reduce_max(x, 1, keepdims=True)
+    second = tf.math.top_k(x, 2).values[:, -1:]
+    larger = tf.maximum(x, x)
+    twice = tf.reshape(tf.stack([x, x], 1), (-1, x.shape[1]))[::2]
+    before = tf.concat([x[:1], x[:-1]], 0)
+    return {
+        "equal to the largest": (tf.equal(x, best), best),
+        "among the two largest": (x >= second, second),
+        "below the largest": (tf.less(x, best), best),
+        "above itself": (larger > x, larger),
+        "above itself in a stack": (twice > x, twice),
+        "above the row before": (x > before, before),
+    }
+
+
+@pytest.mark.parametrize("op", ["Abs", "Relu", "ReverseV2", "Tile"])
+def test_what_is_compared_with_what_it_was_made_of_is_rounded_like_it(op):
+    """x is below max(x, 0) where it is negative, and nowhere else."""
+    result = painted(
+        f"""
+        x = Placeholder()
+        how = Const() dtype=int32 value=int32[2]*1
+        chosen = {op}({"x" if op in ("Abs", "Relu") else "x, how"})
+        mask = Greater(chosen, x)
+        product = MatMul(chosen, x)
+        """,
+        precision="bfloat16",
+        target="cpu",
+    )
+    assert result.f16 == "product"
+    assert result.rule("chosen") is Rule.COMPARED
+
+
+@pytest.mark.parametrize("which", list(masks(tf.ones((2, 4)))))
+@pytest.mark.parametrize("precision", ["float16", "bfloat16", "auto"])
+def test_a_mask_of_the_largest_values_is_as_in_float32(which, precision):
+    def build():
+        x = tf.exp(tf.constant(rng.normal(size=(8, 64)).astype("float32")), name="values")
+        mask, chosen = masks(x)[which]
+        tf.cast(mask, tf.float32, name="fetch")
+        tf.matmul(tf.broadcast_to(chosen, (8, 64)), tf.ones((64, 4)), name="product")
+
+    old, new, nodes = rewritten(build, precision=precision, ignore_performance=True)
+    np.testing.assert_array_equal(run(new, "fetch")[0], run(old, "fetch")[0])
+    assert nodes["product"].precision.is_f16
+
+
+# ---------------------------------------------------------------- TensorLists
+
+BASE = """
+    x = Placeholder()
+    shape = Const() dtype=int32 value=int32[2]*4
+    size = Const() dtype=int32 value=int32[]*2
+    index = Const() dtype=int32 value=int32[]*0
+    r = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32
+"""
+SET_GET = """
+    w = TensorListSetItem(r, index, {value}) element_dtype=float32
+    g = TensorListGetItem(w, index, shape) element_dtype=float32
+"""
+
+
+def lists(f16: str) -> list[str]:
+    return [name for name in f16.split() if name in ("r", "w", "g")]
+
+
+@local
+def test_a_list_between_products_is_converted_with_all_its_nodes():
+    result = painted(BASE + "allow1 = MatMul(x, x)" + SET_GET.format(value="allow1") + "allow2 = MatMul(g, g)")
+    assert lists(result.f16) == ["r", "w", "g"]
+    assert result.rule("r") is Rule.LIST_FOLLOWS
+    assert result.why("r")[1] in ("w", "g")
+
+
+@local
+def test_the_value_flows_from_writer_to_reader_although_the_graph_shows_no_such_edge():
+    result = painted(
+        BASE + "deny1 = Exp(x)" + SET_GET.format(value="deny1") + "infer1 = Sqrt(g)\na = MatMul(infer1, x)"
+    )
+    assert result.why("g") == (Rule.AFTER_DENY, "w")
+    assert result.why("infer1") == (Rule.AFTER_DENY, "g")
+
+
+@local
+def test_one_dangerous_writer_keeps_the_whole_list():
+    text = (
+        BASE + "allow1 = MatMul(x, x)\ndeny1 = Exp(x)\nw0 = TensorListSetItem(r, index, allow1) element_dtype=float32"
+    )
+    text += SET_GET.format(value="deny1").replace("(r,", "(w0,") + "infer1 = Sqrt(g)\nallow2 = MatMul(infer1, x)"
+    result = painted(text)
+    assert lists(result.f16) == []
+    assert "w0" not in result.f16.split()
+    assert result.rule("w0") is Rule.LIST_DENIED
+    assert result.why("w0")[1] in ("w", "g")
+
+
+@local
+def test_a_list_next_to_nothing_that_is_converted_stays():
+    result = painted(BASE + SET_GET.format(value="x") + "other1 = Sin(g)\nallow1 = MatMul(x, x)")
+    assert result.f16 == "allow1"
+
+
+@local
+def test_two_lists_are_decided_apart():
+    text = BASE + SET_GET.format(value="x") + "allow1 = MatMul(g, g)\n"
+    text += "r2 = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32\n"
+    text += "g2 = TensorListGetItem(r2, index, shape) element_dtype=float32\nother1 = Sin(g2)"
+    assert painted(text).f16 == "r w g allow1"
+
+
+@local
+def test_a_list_with_a_node_that_must_stay_stays():
+    text = BASE + SET_GET.format(value="x") + "allow1 = MatMul(g, g)"
+    for settings in ({"preserve": ["g"]}, {"keep_float32": ("^w$",)}):
+        result = painted(text, **settings)
+        assert result.f16 == "allow1"
+        assert result.why("r") == (Rule.LIST_ESCAPES, "")
+
+
+@local
+def test_a_list_with_a_node_on_another_device_stays():
+    text = BASE + SET_GET.format(value="x").replace(
+        "element_dtype=float32\n    g", "element_dtype=float32 @/gpu:0\n    g"
+    )
+    assert painted(text + "allow1 = MatMul(g, g)").f16 == "allow1"
+
+
+@local
+@pytest.mark.parametrize(
+    "boundary",
+    [
+        "p = PartitionedCall(w) Tin=[variant] Tout=[variant] f=h",
+        "p = StatefulPartitionedCall(w) Tin=[variant] Tout=[variant] f=h",
+        "p = OptionalFromValue(w) Toutput_types=[variant]",
+        "p = h(w)",
+        "p = StatelessWhile(w) T=[variant] cond=h body=h",
+    ],
+)
+def test_a_list_that_leaves_the_graph_stays(boundary):
+    library = function("function h(x: variant) -> (y: variant)\nreturn y = x")
+    result = painted(BASE + SET_GET.format(value="x") + f"allow1 = MatMul(g, g)\n{boundary}", library)
+    assert result.f16 == "allow1"
+    assert result.why("g") == (Rule.LIST_ESCAPES, "")
+
+
+@local
+def test_a_list_that_comes_in_as_an_argument_stays():
+    result = painted(
+        """
+        function f(l: variant, i: int32, s: int32) -> (y: float32)
+          g = TensorListGetItem(l, i, s) element_dtype=float32
+          allow1 = MatMul(g:item:0, g:item:0)
+          return y = allow1:product:0
+        """
+    )
+    assert result.f16 == "allow1"
+    assert result.why("g") == (Rule.LIST_ESCAPES, "")
+
+
+@local
+def test_danger_spreads_from_a_list_op_on_the_deny_list_that_may_not_be_touched():
+    text = BASE + SET_GET.format(value="x") + "clr1 = Relu(g)\ninfer1 = Sqrt(clr1)\nallow1 = MatMul(clr1, infer1)"
+    changes = {"clear_remove": ("TensorListGetItem",), "deny_add": ("TensorListGetItem",)}
+    elsewhere = text.replace("g = TensorListGetItem(w, index, shape)", "g = TensorListGetItem(w, index, shape) @/gpu:0")
+    assert painted(elsewhere, **changes).why("clr1") == (Rule.AFTER_DENY, "g")
+    assert painted(text + "\np = OptionalFromValue(w) Toutput_types=[variant]", **changes).f16 == "clr1 allow1"
+
+
+@local
+def test_a_list_op_on_the_allow_list_attracts_its_neighbours_although_its_list_stays():
+    # As in TensorFlow, and of no use: only a setting can put a list op there.
+    result = painted(
+        "l = Placeholder() dtype=variant\ni = Placeholder() dtype=int32\n"
+        "g = TensorListGetItem(l, i, i) element_dtype=float32\nclr1 = Relu(g)",
+        clear_remove=("TensorListGetItem",),
+        allow_add=("TensorListGetItem",),
+    )
+    assert result.f16 == "clr1"
+    assert result.why("g") == (Rule.LIST_DENIED, "")
+
+
+@local
+def test_a_list_may_pass_through_ops_that_only_hand_it_on():
+    text = BASE + SET_GET.format(value="x").replace("(w,", "(i,") + "i = Identity(w) T=variant\nallow1 = MatMul(g, g)"
+    assert lists(painted(text).f16) == ["r", "w", "g"]
+
+
+@local
+def test_a_list_of_another_type_is_left_alone():
+    text = BASE.replace("element_dtype=float32", "element_dtype=int32") + (
+        "g = TensorListGetItem(r, index, shape) element_dtype=int32\nallow1 = MatMul(x, x)"
+    )
+    result = painted(text)
+    assert result.f16 == "allow1"
+    assert result.rule("g") is Rule.NO_FLOAT32
+
+
+@local
+def test_a_list_in_a_loop_is_one_list():
+    text = (
+        BASE
+        + """
+        c = Placeholder() dtype=bool
+        l = LoopCond(c)
+        e = Enter(r) T=variant frame_name='f'
+        m = Merge(e, n) T=variant
+        s = Switch(m, l) T=variant
+        xe = Enter(x) frame_name='f'
+        allow1 = MatMul(xe, xe)
+        w = TensorListSetItem(s:1, index, allow1) element_dtype=float32
+        n = NextIteration(w) T=variant
+        exit = Exit(s) T=variant
+        g = TensorListStack(exit, shape) element_dtype=float32
+        allow2 = MatMul(g, g)
+    """
+    )
+    result = painted(text)
+    assert lists(result.f16) == ["r", "w", "g"]
+
+
+@local
+def test_an_infer_node_that_reads_a_denied_list_and_a_product_stays():
+    # g reads the list before the dangerous value is written: it is denied for the list's sake alone.
+    text = (
+        BASE
+        + """
+        allow1 = MatMul(x, x)
+        w0 = TensorListSetItem(r, index, allow1) element_dtype=float32
+        g = TensorListGetItem(w0, index, shape) element_dtype=float32
+        deny1 = Exp(x)
+        w = TensorListSetItem(w0, index, deny1) element_dtype=float32
+        last = TensorListGetItem(w, index, shape) element_dtype=float32
+        infer1 = Sqrt(last)
+        infer2 = AddV2(allow1, g)
+        clr1 = Relu(g)
+    """
+    )
+    result = painted(text)
+    assert result.f16 == "allow1"
+    assert result.why("last") == (Rule.AFTER_DENY, "w")
+    assert result.rule("g") is Rule.LIST_DENIED

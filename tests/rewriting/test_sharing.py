@@ -1,0 +1,337 @@
+"""What is shared: reads of variables, the ops that make TensorLists, and the lists of several functions."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework.function_pb2 import FunctionDefLibrary
+
+import amp_tf
+from amp_tf.config import AmpConfig
+from amp_tf.graph.edits import Edits
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Rule
+from amp_tf.reporting import process
+from amp_tf.rewriting.pipeline import rewrite_program
+from tests.painting.painted import BF16_CPU
+from tests.parity.case import run
+from tests.small_graphs import function, graph
+
+BF16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
+X = "x = Placeholder()\nv = VarHandleOp()\n"
+
+
+def casts(text: str, config: amp_tf.AmpConfig = BF16) -> list[str]:
+    """The names of the nodes that are cast, of reads."""
+    result = amp_tf.rewrite(graph(X + text), config)
+    again = amp_tf.rewrite(result.graph, config)
+    assert not again.changed
+    sources = [node.input[0] for node in result.graph.node if node.op == "Cast"]
+    return [name for name in sources if name.startswith("r")]
+
+
+def test_reads_that_wait_for_nothing_are_cast_once():
+    text = "r1 = ReadVariableOp(v)\nr2 = ReadVariableOp(v)\na = MatMul(x, r1)\nb = MatMul(a, r2)\nout = Exp(b)"
+    assert casts(text) == ["r1"]
+
+
+def test_a_read_behind_a_write_keeps_its_own():
+    text = (
+        "r1 = ReadVariableOp(v)\na = MatMul(x, r1)\nw = AssignVariableOp(v, x) ^r1\n"
+        "r2 = ReadVariableOp(v) ^w\nb = MatMul(a, r2)\nout = Exp(b)"
+    )
+    assert casts(text) == ["r1", "r2"]
+
+
+def test_reads_on_other_devices_and_of_other_variables_keep_their_own():
+    text = (
+        "u = VarHandleOp()\nr1 = ReadVariableOp(v)\nr2 = ReadVariableOp(u)\n"
+        "r3 = ReadVariableOp(v) @/device:CPU:1\na = MatMul(x, r1)\nb = MatMul(a, r2)\nc = MatMul(b, r3)\nout = Exp(c)"
+    )
+    assert casts(text) == ["r1", "r2", "r3"]
+
+
+def test_reads_that_no_product_reads_stay_as_they_are():
+    text = "r1 = ReadVariableOp(v)\nr2 = ReadVariableOp(v)\na = Exp(r1)\nb = Exp(r2)\nm = MatMul(x, x)\nout = Exp(m)"
+    result = amp_tf.rewrite(graph(X + text), BF16)
+    inputs = {node.name: list(node.input) for node in result.graph.node}
+    assert inputs["a"] == ["r1"]
+    assert inputs["b"] == ["r2"]
+
+
+def test_where_nothing_becomes_16_bit_nothing_is_shared():
+    text = "r1 = ReadVariableOp(v)\nr2 = ReadVariableOp(v)\na = MatMul(x, r1)\nb = MatMul(a, r2)\nout = Exp(b)"
+    assert not amp_tf.rewrite(graph(X + text), amp_tf.AmpConfig(precision="bfloat16", keep_float32=("^[ab]$",))).changed
+
+
+@pytest.fixture
+def cell_of_12_steps() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((12, 8))
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.LSTM(16, unroll=True)(inputs)))
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+    return model
+
+
+def test_an_unrolled_cell_casts_each_weight_once(cell_of_12_steps: keras.Model):
+    """It was 12 casts for each of two kernels and a bias."""
+    process.reset()
+    x, y = np.ones((4, 12, 8), np.float32), np.ones((4, 1), np.float32)
+    with amp_tf.enable(BF16):
+        cell_of_12_steps.train_on_batch(x, y)
+        step = max(amp_tf.report().graphs, key=lambda one: one.total)
+    assert step.converted > 300
+    assert step.casts < 50
+
+
+def test_updates_inside_of_a_step_are_seen():
+    """Two steps in one call: the second one's products read what the first one wrote."""
+    variable = tf.Variable(np.eye(8, dtype=np.float32))
+
+    @tf.function
+    def steps(x):
+        for factor in (2.0, 3.0):
+            x = tf.matmul(tf.matmul(x, variable), variable)
+            variable.assign(variable * factor)
+        return x
+
+    x = np.ones((4, 8), np.float32)
+    with amp_tf.enable(BF16):
+        np.testing.assert_allclose(steps(x).numpy(), 4.0 * x)  # exact: all are powers of two
+    np.testing.assert_allclose(variable.numpy(), 6.0 * np.eye(8))
+
+
+TWICE = (
+    X
+    + """
+b = VarHandleOp()
+r1 = ReadVariableOp(v)
+r2 = ReadVariableOp(v)
+b1 = ReadVariableOp(b)
+b2 = ReadVariableOp(b)
+one = _FusedMatMul(x, r1, b1) num_args=1 fused_ops=['BiasAdd']
+two = _FusedMatMul(one, r2, b2) num_args=1 fused_ops=['BiasAdd']
+left = Sub(one, two)
+out = MatMul(left, x)
+"""
+)
+
+
+def test_what_reads_a_shared_variable_can_be_split_as_well():
+    inputs = {node.name: list(node.input) for node in amp_tf.rewrite(graph(TWICE), BF16).graph.node}
+    assert inputs["one"] == ["one-MatMul-0-AmpTfSplit-0-CastToFp32-0-AutoMixedPrecision", "b1"]
+    assert inputs["two"] == ["two-MatMul-0-AmpTfSplit-0-CastToFp32-0-AutoMixedPrecision", "b1"]
+
+
+def test_verification_finds_changes_that_are_put_together_wrongly(monkeypatch):
+    def together(edits, later):
+        names = [field.name for field in dataclasses.fields(Edits)]
+        return Edits(*(getattr(edits, name) + getattr(later, name) for name in names))
+
+    monkeypatch.setattr(Edits, "then", together)
+    with pytest.raises(amp_tf.RewriteError, match=r"did not pass verification: inputs kept: input 1 of 'two'"):
+        amp_tf.rewrite(graph(TWICE.replace("r2, b2", "r2, b1")), BF16)
+
+
+SHARED = """
+    x = Placeholder() shape=[4, 4]
+    shape = Const() dtype=int32 value=int32[2]*4
+    size = Const() dtype=int32 value=int32[]*2
+    empty = EmptyTensorList(shape, size) element_dtype=float32 shape_type=int32 ^x
+    allow1 = MatMul(x, x)
+    narrow = TensorListPushBack(empty, allow1) element_dtype=float32
+    back1 = TensorListPopBack(narrow, shape) element_dtype=float32
+    allow2 = MatMul(back1:1, x)
+    deny1 = Exp(x)
+    wide = TensorListPushBack(empty, deny1) element_dtype=float32
+    back2 = TensorListPopBack(wide, shape) element_dtype=float32
+    deny2 = Exp(back2:1)
+    fetch1 = Identity(allow2)
+    fetch2 = Identity(deny2)
+"""
+TWIN = "empty-0-AmpTfList"
+ENDS = ["x", "fetch1", "fetch2"]
+
+
+def rewrite(text: str, **settings):
+    config = AmpConfig(precision="bfloat16", **settings)
+    return amp_tf.rewrite(graph(text), config, hardware=BF16_CPU, preserve=ENDS)
+
+
+def element_types(result) -> dict[str, int]:
+    return {node.name: node.attr["element_dtype"].type for node in result.graph.node if "element_dtype" in node.attr}
+
+
+def test_a_list_of_products_is_16_bit_beside_one_of_exponentials():
+    result = rewrite(SHARED)
+    types = element_types(result)
+    assert {name for name, kind in types.items() if kind == 14} == {TWIN, "narrow", "back1"}
+    assert {name for name, kind in types.items() if kind == 1} == {"empty", "wide", "back2"}
+    nodes = {node.name: node for node in result.graph.node}
+    assert list(nodes[TWIN].input) == list(nodes["empty"].input) == ["shape", "size", "^x"]
+    x = np.random.default_rng(0).normal(size=(4, 4), scale=0.3).astype("float32")
+    before, after = (run(given, ("fetch1", "fetch2"), {"x:0": x}) for given in (graph(SHARED), result.graph))
+    np.testing.assert_allclose(after[0], before[0], rtol=0, atol=3 * 2**-8 * np.abs(before[0]).max())
+    np.testing.assert_array_equal(after[1], before[1])
+
+
+def test_a_second_rewrite_finds_nothing_to_part():
+    once = rewrite(SHARED).graph
+    again = amp_tf.rewrite(once, AmpConfig(precision="bfloat16"), hardware=BF16_CPU, preserve=ENDS)
+    assert not again.changed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SHARED.replace("deny2 = Exp(back2:1)", "deny2 = MatMul(back2:1, x)"),  # both can
+        SHARED.replace("allow2 = MatMul(back1:1, x)", "allow2 = Exp(back1:1)"),  # neither can
+        SHARED.replace("PushBack(empty, deny1)", "PushBack(own, deny1)").replace(
+            "    wide", "    own = EmptyTensorList(shape, size) element_dtype=float32 shape_type=int32\n    wide"
+        ),
+    ],
+)
+def test_lists_that_agree_or_have_ops_of_their_own_stay_as_they_are(text):
+    assert not [node.name for node in rewrite(text).graph.node if node.name.endswith("AmpTfList")]
+
+
+def test_an_op_that_the_user_keeps_in_float32_makes_all_its_lists():
+    result = rewrite(SHARED, keep_float32=("^empty$",))
+    assert set(element_types(result).values()) == {1}
+
+
+XLA = Hardware(cpu_has_bf16=True, is_xla=True)
+
+MAIN = """
+    function main(x: float32, w: float32) -> (y: float32)
+      shape = Const() dtype=int32 value=int32[2]*4
+      size = Const() dtype=int32 value=int32[]*2
+      list = EmptyTensorList(shape:output:0, size:output:0) element_dtype=float32 shape_type=int32
+      kept = PartitionedCall(list:handle:0, x, w) Tin=[variant, float32, float32] Tout=[variant] f=keep
+      used = PartitionedCall(kept:output:0, w) Tin=[variant, float32] Tout=[float32] f=use
+      return y = used:output:0
+"""
+KEEP = """
+    function keep(list: variant, x: float32, w: float32) -> (more: variant)
+      product = MatMul(x, w)
+      pushed = TensorListPushBack(list, {value}) element_dtype=float32
+      return more = pushed:output_handle:0
+"""
+USE = """
+    function use(list: variant, w: float32) -> (y: float32)
+      shape = Const() dtype=int32 value=int32[2]*4
+      popped = TensorListPopBack(list, shape:output:0) element_dtype=float32
+      wave = {op}(popped:tensor:0)
+      other = Sin(popped:tensor:0)
+      product = MatMul({value}, w)
+      return y = product:product:0
+"""
+READ_BY_PRODUCT = USE.replace("      wave = {op}(popped:tensor:0)\n      other = Sin(popped:tensor:0)\n", "")
+
+
+def types_of_lists(*texts: str, unknown: tuple[str, ...] = (), **settings) -> dict[str, str]:
+    """The element type of each node of a list, by its name; the first function is the root."""
+    results = rewritten(*texts, unknown=unknown, **settings)
+    return {
+        node.name: tf.as_dtype(node.attr["element_dtype"].type).name
+        for result in results
+        for node in result.graph.node_def
+        if "element_dtype" in node.attr
+    }
+
+
+def rewritten(*texts: str, unknown: tuple[str, ...] = (), **settings):
+    root, *functions = map(function, texts)
+    config = AmpConfig(precision="bfloat16", **settings)
+    library = FunctionDefLibrary(function=functions)
+    return rewrite_program(root, [f for f in functions if f.signature.name not in unknown], config, XLA, library)
+
+
+def everywhere(kind: str) -> dict[str, str]:
+    return dict.fromkeys(("list", "pushed", "popped"), kind)
+
+
+def test_what_products_alone_read_is_rounded_before_it_is_kept():
+    texts = MAIN, KEEP.format(value="x"), READ_BY_PRODUCT.format(value="popped:tensor:0")
+    main, keep, use = rewritten(*texts)
+    assert types_of_lists(*texts) == everywhere("bfloat16")
+    assert use.report.graphs[0].painting.count(Rule.LIST_SHARED) == 1
+    assert [node.input[0] for node in keep.graph.node_def if node.op == "Cast"] == ["x", "w"]  # x for both who read it
+    casts = [node for node in use.graph.node_def if node.op == "Cast"]
+    assert [node.input[0] for node in casts] == ["w", "product:product:0"]  # none of what is read
+    assert main.changed
+    assert main.report.why_nothing is None
+
+
+@pytest.mark.parametrize("op", ["Sin", "Exp"])
+def test_what_others_read_too_stays(op):
+    use = USE.format(value="popped:tensor:0", op=op)
+    assert types_of_lists(MAIN, KEEP.format(value="x"), use) == everywhere("float32")
+
+
+def test_what_was_rounded_before_is_kept_as_it_is_whoever_reads_it():
+    use = USE.format(value="wave:y:0", op="Sin")
+    assert types_of_lists(MAIN, KEEP.format(value="product:product:0"), use) == everywhere("bfloat16")
+
+
+def test_a_list_that_is_read_into_another_is_rounded_by_it():
+    relay = """
+        function relay(list: variant, other: variant) -> (more: variant)
+          shape = Const() dtype=int32 value=int32[2]*4
+          taken = TensorListPopBack(list, shape:output:0) element_dtype=float32
+          put = TensorListPushBack(other, taken:tensor:0) element_dtype=float32
+          return more = put:output_handle:0
+    """
+    main = MAIN.replace("used = PartitionedCall(kept:output:0,", "used = PartitionedCall(moved:output:0,")
+    main = main.replace(
+        "      used",
+        "      second = EmptyTensorList(shape:output:0, size:output:0) element_dtype=float32 shape_type=int32\n"
+        "      moved = PartitionedCall(kept:output:0, second:handle:0) Tin=[variant, variant] Tout=[variant] f=relay\n"
+        "      used",
+    )
+    keep, names = KEEP.format(value="x"), ("list", "second", "pushed", "taken", "put", "popped")
+    found = types_of_lists(main, keep, relay, READ_BY_PRODUCT.format(value="popped:tensor:0"))
+    assert found == dict.fromkeys(names, "bfloat16")
+    found = types_of_lists(main, keep, relay, USE.format(value="popped:tensor:0", op="Sin"))
+    assert found == dict.fromkeys(names, "float32")
+
+
+@pytest.mark.parametrize("name", ["list", "pushed", "popped"])
+def test_a_list_that_the_user_keeps_somewhere_stays_everywhere(name):
+    texts = MAIN, KEEP.format(value="x"), READ_BY_PRODUCT.format(value="popped:tensor:0")
+    assert types_of_lists(*texts, keep_float32=(f"^{name}$",)) == everywhere("float32")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("(y: float32)", "(y: float32, out: variant)\n      return out = kept:output:0"),
+        ("return y", "seen = OptionalFromValue(kept:output:0) Toutput_types=[variant]\n      return y"),
+        (
+            "return y",
+            "lost = PartitionedCall(kept:output:0) Tin=[variant] Tout=[variant] f=nobody_knows\n      return y",
+        ),
+    ],
+)
+def test_a_list_of_which_not_all_users_are_known_stays(before, after):
+    main, keep = MAIN.replace(before, after), KEEP.format(value="x")
+    found = types_of_lists(main, keep, READ_BY_PRODUCT.format(value="popped:tensor:0"))
+    assert found == everywhere("float32")
+
+
+def test_a_list_that_a_recursive_function_takes_stays():
+    """Its call goes on with the function as it was."""
+    use = READ_BY_PRODUCT.format(value="popped:tensor:0")
+    again = "again = PartitionedCall(list, w) Tin=[variant, float32] Tout=[float32] f=use\n      return y"
+    texts = MAIN, KEEP.format(value="x"), use.replace("return y", again)
+    assert types_of_lists(*texts) == everywhere("float32")
+
+
+def test_a_list_that_a_function_uses_which_may_not_be_rewritten_stays():
+    texts = MAIN, KEEP.format(value="x"), READ_BY_PRODUCT.format(value="popped:tensor:0")
+    assert "pushed" in types_of_lists(*texts, unknown=("use",))
+    assert set(types_of_lists(*texts, unknown=("use",)).values()) == {"float32"}
