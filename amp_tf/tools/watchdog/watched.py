@@ -248,7 +248,7 @@ class Watched:
             return self._skipped(bad)
         if _is_finite(bad.observed) and not _is_other(bad.observed.loss, truth.loss):
             return self._make_unlimited(bad)
-        return self._mend(bad, truth, config)
+        return self._repair(bad, truth, config)
 
     def _is_scale_too_high(self, bad: _Bad) -> bool:
         """Whether gradients are finite with the lowest loss scale: loss scaling goes there by itself."""
@@ -290,7 +290,7 @@ class Watched:
         self._band.widen(Guard.read(seen).loss)
         return logs
 
-    def _mend(self, bad: _Bad, truth: StepObservation, config: AmpConfig) -> Any:
+    def _repair(self, bad: _Bad, truth: StepObservation, config: AmpConfig) -> Any:
         """Reverts what is at fault and makes the step again, until it is fine."""
         limit = max(self._band.limit, truth.loss + _LOST * abs(truth.loss))
         batch = without_optionals(bad.batch)
