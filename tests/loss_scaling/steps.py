@@ -1,4 +1,4 @@
-"""Small training steps whose gradients are chosen: shared by the tests of the Keras 3 wrapper."""
+"""Small training steps whose gradients are chosen: shared by the tests of the wrappers."""
 
 import inspect
 
@@ -6,9 +6,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import amp_tf
 
+V1 = tf.compat.v1.train
+OPTIMIZERS = {
+    "keras": lambda: keras.optimizers.SGD(0.5),
+    "tf_keras": lambda: tf_keras.optimizers.SGD(0.5),
+    "legacy": lambda: tf_keras.optimizers.legacy.SGD(0.5),
+    "v1": lambda: V1.GradientDescentOptimizer(0.5),
+}
 MODES = ("eager", "function", "xla")
 KERAS = tuple(map(int, keras.__version__.split(".")[:2]))
 since_keras_3_1 = pytest.mark.skipif(

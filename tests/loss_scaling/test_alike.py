@@ -14,15 +14,7 @@ import amp_tf
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import LossScaleSettings, is_loss_scaled
 from amp_tf.loss_scaling.schedule import DynamicScale, build_schedule
-from tests.loss_scaling.steps import variables
-
-V1 = tf.compat.v1.train
-OPTIMIZERS = {
-    "keras": lambda: keras.optimizers.SGD(0.5),
-    "tf_keras": lambda: tf_keras.optimizers.SGD(0.5),
-    "legacy": lambda: tf_keras.optimizers.legacy.SGD(0.5),
-    "v1": lambda: V1.GradientDescentOptimizer(0.5),
-}
+from tests.loss_scaling.steps import OPTIMIZERS, variables
 
 
 def make(kind: str, **settings):

@@ -13,15 +13,7 @@ import tf_keras
 
 import amp_tf
 from amp_tf.loss_scaling import calls
-from tests.loss_scaling.steps import since_keras_3_1, variables
-
-V1 = tf.compat.v1.train
-OPTIMIZERS = {
-    "keras": lambda: keras.optimizers.SGD(0.5),
-    "tf_keras": lambda: tf_keras.optimizers.SGD(0.5),
-    "legacy": lambda: tf_keras.optimizers.legacy.SGD(0.5),
-    "v1": lambda: V1.GradientDescentOptimizer(0.5),
-}
+from tests.loss_scaling.steps import OPTIMIZERS, since_keras_3_1, variables
 
 
 @pytest.fixture(params=OPTIMIZERS)
