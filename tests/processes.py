@@ -31,7 +31,7 @@ _READ_AT_START = (
     *("ONEDNN_", "DNNL_", "OMP_", "KMP_", "MKL_", "OPENBLAS_"),
 )
 #: Of these, what is read when a program has begun.
-_READ_LATER = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "TF_CONFIG", "XLA_FLAGS", "PYTHONWARNINGS")
+_READ_LATER = ("TF_ENABLE_AUTO", "TF_AUTO_MIXED_PRECISION", "TF_CONFIG", "XLA_FLAGS", "PYTHONWARNINGS")
 #: What every program gets that is not given another value: the fewer environments, the fewer zygotes.
 EVERYWHERE = {
     "TF_CPP_MIN_LOG_LEVEL": "2",

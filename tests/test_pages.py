@@ -181,7 +181,6 @@ def _start(command: str | list[str], folder: Path, **variables: str) -> subproce
     assert words[0] in programs, f"{command}: only python and amp-tf run here; say 'not run: WHY'"
     return processes.run(
         [sys.executable, *programs[words[0]], *words[1:]],
-        fresh="it starts a Python" if words[1:3] == ["-m", "amp_tf"] or words[1] in ("run", "tune") else "",
         cwd=folder,
         env=environ,
         stdout=subprocess.PIPE,
