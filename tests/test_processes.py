@@ -15,9 +15,9 @@ import pytest
 
 from tests import processes
 from tests.hooks import running
+from tests.tiers import starts_process
 
 pytestmark = pytest.mark.skipif(not running.is_installed(), reason="amp_tf is on a path of each test's own here")
-
 LOOKS_AROUND = """
 import ctypes, os, sys
 getenv = ctypes.CDLL(None).getenv
@@ -145,3 +145,46 @@ def test_a_program_that_brings_a_tensorflow_gets_that_one(tmp_path: Path) -> Non
     (tmp_path / "program.py").write_text("import tensorflow")
     (ended, _) = both(["program.py"], tmp_path, {})
     assert ended.out == "the other one\n"
+
+
+def by_itself():
+    subprocess.run([sys.executable, "-c", ""], check=True)
+
+
+def by_a_helper():
+    running.run(["-c", ""], None, {})
+
+
+def in_a_comprehension():
+    return [by_helper_of_helper() for _ in range(2)]
+
+
+def by_helper_of_helper():
+    return by_itself()
+
+
+def alone():
+    return running.SUMMARY.search("amp_tf: 1 graph")
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [(by_itself, True), (by_a_helper, True), (in_a_comprehension, True), (alone, False)],
+)
+def test_what_starts_a_process_is_found_through_helpers(function, expected, request):
+    item = pytest.Function.from_parent(request.node.parent, name=function.__name__, callobj=function)
+    assert starts_process(item) is expected
+
+
+@pytest.fixture
+def started():
+    return by_itself()
+
+
+def asks_for_a_fixture(started):
+    pass
+
+
+def test_a_fixture_that_starts_one_counts_for_the_tests_that_ask_for_it(request):
+    item = pytest.Function.from_parent(request.node.parent, name="asks", callobj=asks_for_a_fixture)
+    assert starts_process(item)

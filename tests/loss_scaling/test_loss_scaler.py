@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.impl import api
 
 import amp_tf
-from tests.loss_scaling.steps import MODES, gradients, poisoned
+from tests.loss_scaling.steps import MODES, assert_same, gradients, poisoned
 
 v1 = tf.compat.v1
 
@@ -71,12 +71,6 @@ def take_step(scaler, gradient, weight):
     """One eager step whose scaled gradient is given."""
     scaler.scale(tf.constant(1.0))
     return bool(scaler.step(lambda grads: weight.assign_sub(grads[0]), scaler.unscale([tf.constant(gradient)])))
-
-
-def assert_same(actual, expected):
-    assert len(actual) == len(expected)
-    for a, b in zip(actual, expected, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 TRACE = [gradients(i) for i in range(4)]
@@ -336,13 +330,6 @@ def test_case_31_a_run_that_goes_on_from_a_checkpoint_equals_one_that_was_not_in
     assert_same([w.numpy() for w in resumed], [w.numpy() for w in weights])
 
 
-def test_case_32_a_checkpoint_without_a_scale_loads_and_the_scale_starts_anew(tmp_path):
-    path = tf.train.Checkpoint(w=tf.Variable(2.0)).write(str(tmp_path / "float32"))
-    scaler, weight = amp_tf.LossScaler(64.0), tf.Variable(0.0)
-    tf.train.Checkpoint(w=weight, scaler=scaler).read(path).expect_partial()
-    assert (weight.numpy(), scaler.status().scale) == (2.0, 64.0)
-
-
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))])
 def test_case_33_a_copy_has_the_state_and_goes_its_own_way(clone):
     scaler, weight = amp_tf.LossScaler(8.0), tf.Variable(0.0)
@@ -351,17 +338,3 @@ def test_case_33_a_copy_has_the_state_and_goes_its_own_way(clone):
     assert other.status() == scaler.status()
     take_step(other, np.inf, weight)
     assert (float(scaler.loss_scale), float(other.loss_scale)) == (4.0, 2.0)
-
-
-def test_case_34_counters_tell_what_was_skipped_and_why():
-    scaler, weight = amp_tf.LossScaler(8.0), tf.Variable(1.0)
-    step = tf.function(
-        lambda x: scaler.step(
-            lambda g: weight.assign_sub(g), scaler.unscale(tf.gradients(scaler.scale(weight * x), weight)[0])
-        )
-    )
-    for x in (1.0, np.nan, np.nan):
-        step(tf.constant(x))
-    status = scaler.status()
-    assert (status.skipped, status.skipped_in_row, status.steps, status.last_change) == (2, 2, 3, 3)
-    assert status.nonfinite_losses_in_row == 2
