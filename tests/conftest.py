@@ -109,6 +109,12 @@ def unset_variables(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Te
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
 
 
+@pytest.fixture(scope="session")
+def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which programs run; what they leave there is no matter."""
+    return tmp_path_factory.mktemp("site")
+
+
 @pytest.fixture(params=["keras", "tf_keras"])
 def library(request: pytest.FixtureRequest) -> ModuleType:
     return importlib.import_module(request.param)

@@ -21,11 +21,6 @@ START = "what Python loads as it starts"
 SWITCHES = [row.name for row in config.ENV_VARS if row.name.startswith("TF_ENABLE_")]
 
 
-@pytest.fixture(scope="module")
-def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("site")
-
-
 def test_nothing_of_amp_tf_is_loaded_before_tensorflow_is_imported(site_folder: Path) -> None:
     ended = running.run(["-c", LOADED], site_folder, dict.fromkeys(SWITCHES, "1"), fresh=START)
     assert (ended.status, ended.out.strip(), ended.err) == (0, "[]", "")

@@ -202,7 +202,7 @@ def test_options_win_and_lists_add_up(monkeypatch):
     monkeypatch.setenv("AMP_TF_PRECISION", "float16")
     monkeypatch.setenv("AMP_TF_KEEP_FLOAT32", "a")
     config = _config(
-        "--precision", "bfloat16", "--keep-float32", "b{1,2},c", "--deny-add", "Relu,Tanh", "--target", "gpu"
+        "--precision", "bfloat16", "--keep-float32", "b{1,2},c", "--deny-add", "Relu, Tanh,", "--target", "gpu"
     )
     assert config == AmpConfig(
         precision="bfloat16", keep_float32=("a", "b{1,2}", "c"), deny_add=("Relu", "Tanh"), target="gpu"

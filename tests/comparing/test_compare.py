@@ -43,8 +43,8 @@ def _model(seed):
     return model, [(rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for _ in range(2)]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_a_healthy_model_is_healthy_ten_times_of_ten(seed):
+@pytest.mark.parametrize("seed", range(4))
+def test_a_healthy_model_is_healthy_four_times_of_four(seed):
     found = amp_tf.compare(*_model(seed), (BF16, F16)[seed % 2])
     assert found.is_healthy
     assert (found.findings, found.first_divergence, found.line) == ((), None, "")

@@ -43,14 +43,12 @@ def compare(script: Path | str, folder: Path, *options: str, command=(sys.execut
     ("script", "precision", "node", "kind", "force"),
     [
         ("mask", "float16", "first_attention_1/MatMul_1", "overflow", ""),
-        ("labels", "float16", "correlated_error/weighted", "overflow", ""),
-        ("tiny_loss", "float16", "gradient_tape/hidden/MatMul", "underflow", ""),
-        ("running_sum", "bfloat16", "trend/total", "rounding", "trend/total$"),
-        ("near_equal", "float16", "standardize_1/centred", "cancellation", NEAR_EQUAL),
         ("near_equal", "bfloat16", "standardize_1/centred", "cancellation", NEAR_EQUAL),
     ],
 )
-def test_the_planted_error_comes_first(script, precision, node, kind, force, tmp_path):
+def test_the_planted_error_comes_first_and_the_line_holds_when_the_script_runs_with_amp_tf(
+    script, precision, node, kind, force, tmp_path
+):
     forced = ["--force-f16", force] if force else []  # where the rules prevent it by themselves
     options = ["--precision", precision, "--target", "cpu", "--steps", "4", "--json", "found.json", *forced]
     ended = compare(SCRIPTS / f"{script}.py", tmp_path, *options)
@@ -62,17 +60,10 @@ def test_the_planted_error_comes_first(script, precision, node, kind, force, tmp
     assert found["mends"]
     assert f"What to write (fixes all outputs; {found['products_kept']} of" in ended.out
     assert found["line"] in ended.out
-
-
-def test_the_line_holds_when_the_script_runs_with_amp_tf(tmp_path):
-    """The names that the comparison writes are those of the program itself."""
-    options = ["--precision", "float16", "--target", "cpu", "--steps", "2", "--json", "found.json"]
-    compare(SCRIPTS / "mask.py", tmp_path, *options)
-    pattern = ",".join(json.loads((tmp_path / "found.json").read_text())["patterns"])
-    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_KEEP_FLOAT32": pattern}
-    ended = running.run([str(SCRIPTS / "mask.py")], tmp_path, variables)
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": precision, "AMP_TF_KEEP_FLOAT32": ",".join(found["patterns"])}
+    ended = running.run([str(SCRIPTS / f"{script}.py")], tmp_path, variables)
     assert ended.status == 0
-    assert not [line for line in ended.warnings if "match" in line]
+    assert not [line for line in ended.warnings if "match" in line]  # the names are those of the program itself
     assert "nan" not in ended.out
 
 
@@ -127,9 +118,8 @@ def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(tmp_path):
     assert "trained on" not in ended.out
 
 
-@pytest.mark.parametrize("calls", [1, 2])
-def test_where_the_comparison_fails_the_program_goes_on_as_it_was(calls, tmp_path):
-    script = _script(tmp_path, FIT.format(more=TABLE, loss="loss", calls=calls))
+def test_where_the_comparison_fails_the_program_goes_on_as_it_was(tmp_path):
+    script = _script(tmp_path, FIT.format(more=TABLE, loss="loss", calls=2))
     ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu", "--steps", "3")
     assert ended.status == 2
     assert ended.err.count("nothing is compared") == 1
@@ -318,13 +308,6 @@ def test_each_run_gets_one_element(call, name, tmp_path):
     assert f"{name}: healthy in bfloat16" in ended.out
     assert "4 batches" in ended.out
     assert "loss" not in ended.out  # it ends before it trains
-
-
-def test_what_overflows_is_found(tmp_path):
-    script = _over_a_dataset(tmp_path, EPOCH, size=1e5)
-    ended = compare(script, tmp_path, "--precision", "float16", "--target", "cpu", "--steps", "2")
-    assert ended.status == 1, ended.err
-    assert "1. overflow: " in ended.out
 
 
 def test_where_it_fails_the_program_gets_all_its_data(tmp_path):

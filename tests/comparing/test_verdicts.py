@@ -135,30 +135,6 @@ _DENSE = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)
 Run = Callable[..., dict[str, Any]]
 
 
-def divided() -> tuple[Run, list[Any]]:
-    """A difference of values that are nearly alike, divided by a constant: TensorFlow multiplies by the reciprocal."""
-
-    def step(x: Any, base: Any) -> dict[str, Any]:
-        near = base * (1.0 + 0.001 * tf.matmul(x, _DENSE))
-        return {"out": tf.matmul((near - base) / 10.0, _DENSE)}
-
-    return step, near_a_hundred()
-
-
-def with_gradients() -> tuple[Run, list[Any]]:
-    """Such a difference, and gradients of its logarithm that nobody fetches: TensorFlow prunes them."""
-    weights = tf.Variable(_DENSE)
-
-    def step(x: Any, base: Any) -> dict[str, Any]:
-        with tf.GradientTape() as tape:
-            difference = base * (1.0 + 0.001 * tf.matmul(x, weights)) - base
-            loss = tf.reduce_mean(tf.math.log(tf.abs(difference)))
-        tape.gradient(loss, weights)
-        return {"out": tf.matmul(difference, _DENSE)}
-
-    return step, near_a_hundred()
-
-
 def sampled() -> tuple[Run, list[Any]]:
     """A line of an image that is sampled between its pixels where a network says, and the network's gradient."""
     rng = np.random.default_rng(0)
@@ -232,8 +208,6 @@ def of_practice(model: Any) -> Callable[[], tuple[Run, list[Any]]]:
 
 
 PROGRAMS = {
-    "divided": divided,
-    "with gradients": with_gradients,
     "sampled": sampled,
     "composed": composed,
     "tiny loss": tiny_loss,

@@ -87,11 +87,6 @@ def loopback_bytes(ended: running.Ended) -> int:
 
 
 @pytest.fixture(scope="module")
-def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("site")
-
-
-@pytest.fixture(scope="module")
 def uninterrupted(site_folder: Path) -> running.Ended:
     return train_measured(site_folder, ON)
 

@@ -67,11 +67,6 @@ def is_missing(name: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("site")
-
-
-@pytest.fixture(scope="module")
 def in_float32(site_folder: Path) -> dict[str, Run]:
     runs = run_together(TOGETHER, site_folder, {}) | run_together(ALONE, site_folder, {})
     assert not any(run.converted or run.warnings for run in runs.values())

@@ -1,18 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from amp_tf.hooks import xla
 from amp_tf.hooks.process import notices
 from amp_tf.reporting import process
-
-
-@pytest.fixture(scope="session")
-def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("site")
 
 
 @pytest.fixture

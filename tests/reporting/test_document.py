@@ -201,16 +201,6 @@ def test_without_a_network_or_pandas_there_is_an_error_that_names_it(report, mon
         report.to_dataframe()
 
 
-def test_no_figure_is_nan(report):
-    def numbers(value):
-        for part in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
-            yield from numbers(part)
-        if isinstance(value, float):
-            yield value
-
-    assert not any(map(math.isnan, numbers(report.to_dict())))
-
-
 def _normalized(x, w, scale, shift):
     """A convolution, normalized as Keras does it in inference."""
     return tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME") * scale + shift)

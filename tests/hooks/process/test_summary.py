@@ -27,11 +27,6 @@ PROGRAMS = {
     "eager": ("tf.ones((32, 32)) @ tf.ones((32, 32))", {}, "TensorFlow ran no graph of four nodes or more"),
     "no op for 16 bit": ("tf.function(lambda x: tf.sin(tf.exp(x) + x) * x)(tf.ones((32, 32)))", {}, "allow list"),
     "excluded": (PRODUCT, {"AMP_TF_KEEP_FLOAT32": ".*"}, "keep_float32"),
-    "op removed": (
-        PRODUCT,
-        {"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_REMOVE": "MatMul,_FusedMatMul"},
-        "allow list",
-    ),
 }
 
 
@@ -215,18 +210,6 @@ def test_after_a_traceback_of_the_program_the_line_comes_only_if_something_was_d
 )
 def test_the_state_tells_why(graphs: dict[str, int], seen: process_state.ProcessState, reason: str) -> None:
     assert summary.why_nothing(RewriteReport(), Totals(graphs=graphs), seen) == reason
-
-
-def test_a_part_is_added_once_and_is_left_out_when_it_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summary, "_parts", [])
-
-    def scale() -> str:
-        return "loss scale 32,768"
-
-    for part in (scale, scale, lambda: ""):
-        summary.add_part(part)
-    assert summary.line().endswith("; loss scale 32,768")
-    assert summary.line().count("loss scale") == 1
 
 
 @pytest.mark.parametrize(("home", "reason"), [(PLUGIN, f": {summary.NO_PLUGIN}"), (XLA, "")])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import resource
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +21,7 @@ from amp_tf.hooks.process import notices, summary
 from amp_tf.hooks.switch import EVERYTHING
 from amp_tf.lock import Decision, Layer
 from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, Nonfinite
-from amp_tf.reporting import files
-from amp_tf.tools import watchdog
-from amp_tf.tools.watchdog import reverts, watched
-from amp_tf.tools.watchdog.reverts import Fault
+from amp_tf.tools.watchdog import reverts
 from amp_tf.tools.watchdog.watched import LossBand
 from tests.hooks import running
 
@@ -64,26 +59,6 @@ def test_a_guard_skips_nan_and_what_is_above_its_limit_and_says_what_it_saw() ->
     assert not judge(2.0)
     guard.limit.assign(HOLD)
     assert judge(0.0)
-
-
-def test_data_that_is_not_finite_is_named() -> None:
-    x, bad = np.ones(3, "float32"), np.array([1.0, np.nan], "float32")
-    assert watched._find_nonfinite((x, {"a": x})) == ""
-    assert watched._find_nonfinite((tf.constant(bad), {"a": bad})) == "x and y"
-    assert watched._find_nonfinite((np.array(["text"]), np.array([1]))) == ""
-
-
-def test_a_revert_joins_the_lock_file_and_stays(tmp_path: Path) -> None:
-    path = tmp_path / "a.lock"
-    config = AmpConfig(precision="float16", watchdog=True, lock=str(path), ignore_performance=True)
-    reverts.counts.reset()
-    assert config.read_lock().decisions == ()
-    for name in ("net/a", "net/b", "net/a"):
-        reverts.revert(Fault((decision(name),), "overflow"), config)
-    assert [one.name for one in config.read_lock().decisions] == ["net/a", "net/b"]
-    assert config.read_lock().made["precision"] == "float16"
-    assert reverts.describe().startswith(f"watchdog: 3 reverts, in {path}")
-    reverts.counts.reset()
 
 
 class Weak(keras.layers.Layer):
@@ -241,29 +216,6 @@ def test_a_lock_file_in_a_folder_that_is_missing_costs_no_step(
     assert f"watchdog: 1 revert, kept in memory alone, because {path} cannot be written ({why})" in model.line
 
 
-def test_a_disk_without_space_costs_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is written beside its place and renamed; a limit on its size stands for the disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    write = files.write
-
-    def on_a_full_disk(*args: Any) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
-        try:
-            write(*args)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-    monkeypatch.setattr(files, "write", on_a_full_disk)
-    try:
-        model = train(tmp_path / "a.lock")
-    finally:
-        signal.signal(signal.SIGXFSZ, before)
-    assert made(model) == 6
-    assert "1 revert, kept in memory alone, because" in model.line
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_lock_file_that_is_damaged_meanwhile_costs_no_step_and_is_written_anew(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     damage = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: path.write_text("{"))
@@ -337,15 +289,6 @@ def test_where_the_comparison_fails_all_layers_of_the_step_and_no_others_are_rev
     assert reverts.counts.reverts == 1
     names = {one.name for one in lock.read(str(tmp_path / "a.lock")).decisions}
     assert names == {"net_1/weak_1", "net_1/weak_1/inner_1", "net_1/out_1", "compile_loss/mse"}
-
-
-def test_uninstalling_gives_everything_back() -> None:
-    owner = next(base for base in keras.Model.__mro__ if "make_train_function" in vars(base))
-    before = vars(owner)["make_train_function"]
-    watchdog.install(AmpConfig(watchdog=True))
-    assert vars(owner)["make_train_function"] is not before
-    watchdog.uninstall()
-    assert vars(owner)["make_train_function"] is before
 
 
 def test_settings_without_it_take_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
