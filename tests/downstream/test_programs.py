@@ -27,9 +27,7 @@ ON = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
 # In the order in which they share a process: later ones change settings of the whole process. Deterministic cross
 # entropy makes a NaN on purpose, so the numeric checks need a process of their own.
 TOGETHER = (
-    "gan",
     "tensorboard_profile",
-    "reinforcement",
     "bert_fine_tune",
     "keras_policy",
     "op_determinism",

@@ -84,20 +84,6 @@ def test_case_15_a_graph_that_calls_tf_gradients_scales_and_unscales():
         assert session.run(weight).tolist() == [0.5, 1.0]
 
 
-def test_case_24_sparse_gradients_are_unscaled_and_checked():
-    with tf.Graph().as_default(), v1.Session() as session:
-        table = v1.get_variable("table", initializer=np.ones((4, 2), "float32"))
-        factor = v1.placeholder(tf.float32, ())
-        loss = tf.reduce_sum(tf.nn.embedding_lookup(table, [1, 3])) * factor
-        optimizer = amp_tf.LossScaleOptimizer(v1.train.GradientDescentOptimizer(0.5))
-        step = optimizer.minimize(loss)
-        session.run(v1.global_variables_initializer())
-        for value in (1.0, np.inf):
-            session.run(step, {factor: value})
-        assert session.run(table).tolist() == [[1, 1], [0.5, 0.5], [1, 1], [0.5, 0.5]]
-        assert optimizer.status(session).skipped == 1
-
-
 def test_case_29_a_float16_loss_is_scaled_in_float32():
     actual = Graph(True, loss_dtype=tf.float16).train(GOOD)
     np.testing.assert_allclose(actual, Graph(False).train(GOOD), rtol=2e-3)
