@@ -62,7 +62,7 @@ def both(arguments: list[str], folder: Path, variables: dict[str, str]) -> list[
     ends = []
     for fresh in ("", "it is compared with a fork"):
         forks = processes.counts.forks
-        ends.append(running.run(arguments, folder, variables, fresh=fresh))
+        ends.append(running.run(arguments, folder, variables, fresh=fresh, status=None))
         assert processes.counts.forks == forks + (not fresh)
     fork, expected = ends
     assert fork.status == expected.status, fork.err

