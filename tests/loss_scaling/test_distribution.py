@@ -1,9 +1,54 @@
-"""Cases 16 to 19, K1, K7 and K8: all replicas decide together. Each program is a process of its own."""
+"""Cases 16 to 19, 31, K1, K7 and K8: all replicas decide together, and what processes of their own show."""
+
+import collections
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests.loss_scaling.processes import finish, free_ports, start, start_workers
+from tests import processes
 from tests.loss_scaling.steps import KERAS
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+free_ports = importlib.import_module("loopback").free_ports
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+
+
+def start(program, *arguments, **environment):
+    environ = {name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name}
+    environ |= {"PYTHONPATH": str(ROOT), **processes.EVERYWHERE, **environment}
+    return processes.start(
+        [sys.executable, str(PROGRAMS / program), *arguments],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process, seconds=400):
+    try:
+        out, err = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err[-3000:]
+    return json.loads(out)
+
+
+def start_workers(program, *arguments):
+    """Two workers of a MultiWorkerMirroredStrategy; arguments are the same for both, or one tuple for each."""
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+    each = arguments if arguments and isinstance(arguments[0], tuple) else (arguments, arguments)
+    return [
+        start(program, *each[i], TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}}))
+        for i in range(2)
+    ]
+
 
 CASES = (
     *(("keras3", name) for name in ("plain", "accumulation_and_ema", "global_clipnorm", "weight_decay, eager")),
@@ -94,3 +139,20 @@ def test_case_31_of_two_processes_one_is_killed_and_both_go_on_from_the_checkpoi
     assert resumed == straight
     assert straight[0] == straight[1]
     assert straight[0]["status"][2] == 3
+
+
+COUNT = 24
+
+
+@pytest.mark.slow
+def test_faults_leave_no_trace_in_24_random_runs_that_cover_what_they_are_meant_to():
+    runs = finish(start("faults.py", str(COUNT)), seconds=570)
+    assert len(runs) == COUNT
+    assert [run for run in runs if not all(run["outcome"].values())] == []
+    drawn = collections.Counter()
+    names = ("strategy", "precision", "mode", "accumulation", "ema", "clip")
+    for run in runs:
+        drawn.update((name, str(run[name])) for name in names)
+        drawn.update(("fault", kind, value) for kind, value, _ in run["faults"].values())
+    values = collections.Counter(name for name, *_ in drawn)
+    assert values == {"strategy": 2, "precision": 3, "mode": 3, "accumulation": 3, "ema": 2, "clip": 4, "fault": 9}
