@@ -1,6 +1,5 @@
-"""Cases 16 to 19, 31, K1, K7 and K8: all replicas decide together, and what processes of their own show."""
+"""Cases 16 to 19, K1, K7 and K8: all replicas decide together, and what processes of their own show."""
 
-import collections
 import importlib
 import json
 import os
@@ -125,34 +124,3 @@ def test_case_19_two_processes_that_reduce_scaled_gradients_as_with_horovod_skip
 def test_an_optimizer_may_be_built_before_it_is_wrapped_or_by_the_first_traced_step_of_the_replicas(mirrored):
     counts = mirrored["counts"]
     assert counts == {name: [3, 0, 3] for name in ("built", "built, wrapped outside", "unbuilt")}
-
-
-def test_case_31_of_two_processes_one_is_killed_and_both_go_on_from_the_checkpoint(tmp_path):
-    straight = [finish(process) for process in start_workers("interrupted.py", str(tmp_path / "straight"), "-1")]
-    folder = str(tmp_path / "killed")
-    survivor, killed = start_workers("interrupted.py", (folder, "-1"), (folder, "5"))
-    killed.communicate(timeout=300)
-    survivor.kill()  # it waits for the other one
-    survivor.communicate(timeout=60)
-    assert killed.returncode == -9
-    resumed = [finish(process) for process in start_workers("interrupted.py", folder, "-1")]
-    assert resumed == straight
-    assert straight[0] == straight[1]
-    assert straight[0]["status"][2] == 3
-
-
-COUNT = 24
-
-
-@pytest.mark.slow
-def test_faults_leave_no_trace_in_24_random_runs_that_cover_what_they_are_meant_to():
-    runs = finish(start("faults.py", str(COUNT)), seconds=570)
-    assert len(runs) == COUNT
-    assert [run for run in runs if not all(run["outcome"].values())] == []
-    drawn = collections.Counter()
-    names = ("strategy", "precision", "mode", "accumulation", "ema", "clip")
-    for run in runs:
-        drawn.update((name, str(run[name])) for name in names)
-        drawn.update(("fault", kind, value) for kind, value, _ in run["faults"].values())
-    values = collections.Counter(name for name, *_ in drawn)
-    assert values == {"strategy": 2, "precision": 3, "mode": 3, "accumulation": 3, "ema": 2, "clip": 4, "fault": 9}
