@@ -39,16 +39,6 @@ def finish(process, seconds=400):
     return json.loads(out)
 
 
-def start_workers(program, *arguments):
-    """Two workers of a MultiWorkerMirroredStrategy; arguments are the same for both, or one tuple for each."""
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
-    each = arguments if arguments and isinstance(arguments[0], tuple) else (arguments, arguments)
-    return [
-        start(program, *each[i], TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}}))
-        for i in range(2)
-    ]
-
-
 CASES = (
     *(("keras3", name) for name in ("plain", "accumulation_and_ema", "global_clipnorm", "weight_decay, eager")),
     *(("tf_keras_new", name) for name in ("global_clipnorm", "pairs_alone", "keeping_arguments")),
@@ -93,7 +83,9 @@ def test_k08_a_compiled_step_under_mirrored_strategy_runs_exactly_where_the_bare
 def workers():
     if KERAS < (3, 5):
         pytest.skip("up to 3.4 Keras does not sum gradients over workers, with or without amp_tf")
-    return [finish(process) for process in start_workers("worker.py")]
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+    tasks = [{"cluster": cluster, "task": {"type": "worker", "index": index}} for index in range(2)]
+    return [finish(process) for process in [start("worker.py", TF_CONFIG=json.dumps(task)) for task in tasks]]
 
 
 @pytest.mark.parametrize("bad", [0, 1])
