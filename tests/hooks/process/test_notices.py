@@ -103,8 +103,10 @@ for size in (16, 32):
 WARNING = "this CPU has no float16 arithmetic, so float16 is slower there than float32"
 
 
-@pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize(("precision", "warned"), [("float16", 1), ("bfloat16", 0), ("auto", 0)])
+@pytest.mark.parametrize(
+    ("jit", "precision", "warned"),
+    [(False, "float16", 1), (True, "float16", 1), (False, "bfloat16", 0), (True, "auto", 0)],
+)
 def test_a_program_that_asks_for_float16_is_told_once(jit, precision, warned, site_folder):
     if precision == "float16" and hardware.has_fast_float16(hardware.cpu_flags()):
         warned = 0

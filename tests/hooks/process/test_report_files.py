@@ -256,9 +256,11 @@ model.fit(x, x[:, :1], verbose=0)
 """
 
 
-@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-@pytest.mark.parametrize(("work", "graphs"), [(FIT, True), ("import tensorflow", False)])
-def test_the_line_and_the_report_are_there(tmp_path, work, graphs, precision):
+@pytest.mark.parametrize(
+    ("work", "graphs", "precision"),
+    [(FIT, True, "float16"), (FIT, True, "bfloat16"), ("import tensorflow", False, "float16")],
+)
+def test_the_line_and_the_report_are_there_where_the_package_is_gone_by_then(tmp_path, work, graphs, precision):
     (tmp_path / "train.py").write_text(work + UNINSTALL)
     (tmp_path / "reports").mkdir()
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": precision, "AMP_TF_REPORT": "reports"}
