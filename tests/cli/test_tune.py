@@ -164,13 +164,6 @@ def test_a_command_that_is_not_there_is_an_error(capsys):
     assert "no-such-program: cannot be started (No such file or directory)" in capsys.readouterr().err
 
 
-def test_a_program_in_which_nothing_is_converted_is_an_error(here, capsys):
-    (here / "train.py").write_text("import tensorflow\nprint('loss 0.5')\n")
-    metric = "stdout:loss ([0-9.]+)"
-    assert main(["tune", "--metric", metric, *OPTIONS, "--", sys.executable, "train.py"]) == 2
-    assert "nothing is converted, so there is nothing to tune" in capsys.readouterr().err
-
-
 def test_a_configuration_reaches_the_program_by_its_variables(monkeypatch):
     config = AmpConfig(
         precision="bfloat16",

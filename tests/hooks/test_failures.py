@@ -145,7 +145,7 @@ if child == 0:
     sys.exit(0)  # runs the exit handlers of the parent
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    ended = running.run(["-c", code], site_folder, running.switched_on(), fresh="it forks")
+    ended = running.run(["-c", code], site_folder, running.switched_on())
     assert ended.out.splitlines()[-1] == "0"
     assert ended.converted > 0  # and there is one summary line only
     assert ended.warnings == []
@@ -188,7 +188,7 @@ assert child.exitcode == 0
 
 def test_a_child_of_a_process_that_only_imported_tensorflow_converts(site_folder: Path) -> None:
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
-    ended = running.run(["-c", PROGRAM], site_folder, variables, fresh="it forks")
+    ended = running.run(["-c", PROGRAM], site_folder, variables)
     (casts,) = json.loads(ended.out)
     assert casts > 0
     assert ended.summary[1] == "0"  # the parent's line alone

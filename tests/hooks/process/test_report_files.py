@@ -151,7 +151,7 @@ sleeping.terminate()
 assert sleeping.wait(60) == -signal.SIGTERM
 """
     variables = {**running.switched_on(), **KEPT, "AMP_TF_REPORT": str(tmp_path / "out")}
-    running.run(["-c", code], site_folder, variables, fresh="it forks")
+    running.run(["-c", code], site_folder, variables)
     assert one_report(tmp_path / "out")["process"]["ended"] == ""
 
 
