@@ -184,10 +184,10 @@ def test_a_loop_is_compared_after_some_turns_or_in_the_end(turns, batches, tmp_p
 
 
 def test_float32_only(tmp_path):
-    ended = compare(SCRIPTS / "labels.py", tmp_path, "--float32-only", "--target", "cpu", "--steps", "2")
+    ended = compare(SCRIPTS / "mask.py", tmp_path, "--float32-only", "--target", "cpu", "--steps", "2")
     assert ended.status == 1, ended.err
     assert "tensors would leave float16's range (float32 alone; 2 batches" in ended.out
-    assert "correlated_error/sub (Sub, layer correlated_error): " in ended.out
+    assert "first_attention_1/MatMul_1 (BatchMatMulV2, layer first_attention): " in ended.out
 
 
 MIRRORED = """
