@@ -33,11 +33,6 @@ def products(fdef) -> Counter[str]:
     return Counter(tf.as_dtype(node.attr["T"].type).name for node in fdef.node_def if node.op == "MatMul")
 
 
-def only_loop(fdef):
-    (loop,) = (node for node in fdef.node_def if node.op in ("While", "StatelessWhile"))
-    return loop
-
-
 def assert_rounded(actual, expected, products: int) -> None:
     """Whether two chains of so many products differ by bfloat16's rounding alone.
 
