@@ -1,34 +1,19 @@
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from amp_tf.hooks import xla
 from amp_tf.hooks.process import notices
 from amp_tf.reporting import process
-from tests import absl_log
-
-
-@pytest.fixture(scope="session")
-def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("site")
-
-
-@pytest.fixture(params=["keras", "tf_keras"])
-def library(request: pytest.FixtureRequest) -> ModuleType:
-    return importlib.import_module(request.param)
 
 
 @pytest.fixture
-def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str], list[str]]]:
+def log(log: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
     """The messages so far that contain a text; what is told once is told anew."""
     notices.forget()
-    with absl_log.listening(caplog) as messages:
-        yield messages
+    return log
 
 
 @pytest.fixture
