@@ -184,28 +184,6 @@ def as_integers(values: Sequence[int]) -> Indices:
     return np.fromiter(values, np.int32, len(values))
 
 
-class PackedNames(Sequence[str]):
-    """Names as one text, which takes half the memory, and are taken apart when they are first looked at."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._lengths = np.fromiter(map(len, names), np.int32, len(names))
-        self._text = "".join(names)
-
-    def __len__(self) -> int:
-        return len(self._lengths)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._names[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    @functools.cached_property
-    def _names(self) -> list[str]:
-        ends = itertools.accumulate(self._lengths.tolist(), initial=0)
-        return [self._text[start:end] for start, end in itertools.pairwise(ends)]
-
-
 @dataclasses.dataclass(frozen=True)
 class GraphView:
     """A graph or a function body, read once.
@@ -401,10 +379,10 @@ class GraphView:
         return ports.edges(src_node, src_port, dst_node, dst_position)
 
     def detached(self) -> GraphView:
-        """The same view without its protos and edges, which are most of its memory, and with less for the rest."""
+        """The same view without its protos and edges, which are most of its memory."""
         no_edges = self.edges.at(np.zeros(0, np.intp))  # a copy; an empty slice would keep the arrays alive
         base = np.asarray(self.base, np.int32)
-        return dataclasses.replace(self, names=PackedNames(self.names), protos=[], base=base, edges=no_edges)
+        return dataclasses.replace(self, protos=[], base=base, edges=no_edges)
 
 
 _get_inputs = attrgetter("inputs")

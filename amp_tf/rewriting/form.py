@@ -124,7 +124,7 @@ class Job:
 
     def _calls_products(self, node: Any) -> bool:
         """Whether functions that a node calls compute products, as far as one can tell."""
-        return not self.converts or self.templates.callees.reaches(node, self.products)
+        return not self.converts or self.templates.reaches(node, self.products)
 
 
 @dataclasses.dataclass(frozen=True)
