@@ -7,7 +7,7 @@ import numpy as np
 from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
-from tests.rewriting.graph_shapes import GraphShapes
+from tests.rewriting.rewritten import GraphShapes
 from tests.small_graphs import graph
 
 
