@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from tests.truth import catalogue
+from tests.truth.bench import public_classes
 from tests.truth.programs import arguments, functions, layers, losses, optimizers
-from tests.truth.programs.exported import public_classes
 
 NEWEST = tf.__version__.startswith("2.21.") and keras.__version__.startswith("3.15.")
 newest_alone = pytest.mark.skipif(not NEWEST, reason="the lists of names are TensorFlow 2.21's and Keras 3.15's")
