@@ -233,11 +233,11 @@ def test_the_models_of_one_program_are_told_apart_also_where_one_got_the_place_o
     assert "first: loss scale 2^15, 0 of 5 steps skipped; second: loss scale 2^15, 0 of 10 steps skipped" in told
 
 
-event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 ROWS = np.random.RandomState(0).randn(64, 4).astype("float32")
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     found = event_accumulator.EventAccumulator(str(folder), size_guidance={"tensors": 0})
     found.Reload()
     from tensorboard.util import tensor_util

@@ -83,15 +83,8 @@ def test_what_goes_wrong_inside_of_a_loop_which_is_not_looked_at_is_mended_by_it
 
 def test_nodes_of_few_layers_are_kept_by_the_names_of_these_where_that_is_healthy_too():
     """Forward and backward nodes of two layers overflow: four regular expressions, or two layers."""
-    keras.utils.set_random_seed(1)
-    rng = np.random.default_rng(1)
-    income, rooms = rng.lognormal(11, 0.6, (512, 1)), rng.integers(1, 9, (512, 1))
-    x = np.hstack([income, rooms]).astype(np.float32)
-    y = (income * 3e-5 + rooms * 0.2).astype(np.float32)
-    layers = (("features", 16, "relu"), ("hidden", 16, "tanh"), ("price", 1, None))
-    dense = (keras.layers.Dense(width, activation=name, name=layer) for layer, width, name in layers)
-    model = keras.Sequential([keras.Input((2,)), *dense], name="houses")
-    model.compile("adam", "mse")
+    x, y = _data()
+    model = _model("houses")
     layer_paths.install(amp_tf.AmpConfig())
     try:
         found = amp_tf.compare(model, [(x[start : start + 64], y[start : start + 64]) for start in (0, 64)], CONFIG)
@@ -201,18 +194,12 @@ def test_a_model_that_was_trained_before_is_compared_as_it_ran():
     assert "first_1/MatMul (bfloat16 there, float32 here)" in note
 
 
-def _model():
+def _model(name=None):
     keras.backend.clear_session()  # as in a process of its own: names start anew
     keras.utils.set_random_seed(1)
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            keras.Input((2,)),
-            layers.Dense(16, activation="relu", name="features"),
-            layers.Dense(16, activation="tanh", name="hidden"),
-            layers.Dense(1, name="price"),
-        ]
-    )
+    layers = (("features", 16, "relu"), ("hidden", 16, "tanh"), ("price", 1, None))
+    dense = (keras.layers.Dense(width, activation=kind, name=layer) for layer, width, kind in layers)
+    model = keras.Sequential([keras.Input((2,)), *dense], name=name)
     model.compile(keras.optimizers.Adam(1e-3), "mse")
     return model
 

@@ -157,35 +157,29 @@ PROGRAM = Path(__file__).parent / "programs" / "unequal_workers.py"
 TRAIN = SCRIPTS / "train_distributed.py"
 FLOAT16 = ON | {"AMP_TF_PRECISION": "float16"}
 LATE = {"LATE": "1"}
+OTHERS = {
+    "AMP_TF_PRECISION": "bfloat16",
+    "AMP_TF_KEEP_FLOAT32": "logits",
+    "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING": "0",
+    "REGISTERED": "infer",
+}
+OTHER_PRECISION = "precision is 'bfloat16' there and 'float16' here"
+SAID = [
+    OTHER_PRECISION,
+    "keep_float32 is ['logits'] there and [] here",
+    "loss scaling is False there and True here",
+    "the list of op RGBToHSV is 'infer' there and None here",
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [
-        (
-            FLOAT16,
-            {
-                **FLOAT16,
-                "AMP_TF_PRECISION": "bfloat16",
-                "AMP_TF_KEEP_FLOAT32": "logits",
-                "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING": "0",
-                "REGISTERED": "infer",
-            },
-            [
-                "precision is 'bfloat16' there and 'float16' here",
-                "keep_float32 is ['logits'] there and [] here",
-                "loss scaling is False there and True here",
-                "the list of op RGBToHSV is 'infer' there and None here",
-            ],
-        ),
+        (FLOAT16, FLOAT16 | OTHERS, SAID),
         (FLOAT16, {"AMP_TF_DISABLE": "1"}, ["worker 1 runs without amp_tf"]),
         (FLOAT16, FLOAT16 | LATE, []),
-        (
-            FLOAT16,
-            FLOAT16 | LATE | {"AMP_TF_PRECISION": "bfloat16"},
-            ["precision is 'bfloat16' there and 'float16' here"],
-        ),
+        (FLOAT16, FLOAT16 | LATE | {"AMP_TF_PRECISION": "bfloat16"}, [OTHER_PRECISION]),
     ],
     ids=["settings", "off", "equal, one late", "settings, one late"],
 )

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -9,16 +9,14 @@ from amp_tf.hooks.process import notices
 from amp_tf.reporting import process
 
 
-@pytest.fixture
-def log(log: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-    """The messages so far that contain a text; what is told once is told anew."""
+@pytest.fixture(autouse=True)
+def told_anew() -> None:
+    """What is told once in a process is told anew in each test."""
     notices.forget()
-    return log
 
 
 @pytest.fixture
 def xla_hook_off_afterwards() -> Iterator[None]:
     yield
     xla.uninstall()
-    notices.forget()
     process.reset()

@@ -152,7 +152,7 @@ def test_a_forced_node_is_converted_under_auto(compiled: bool, tmp_path: Path) -
     assert ended.result == {"small": "DOES_NOT_PAY", "forced": "FORCED_BY_NAME"}
 
 
-@pytest.mark.parametrize("program", ["keras_fit.py", "tf_keras_fit.py", "monitored_session.py"])
+@pytest.mark.parametrize("program", ["keras_fit.py", "monitored_session.py"])
 def test_a_loss_that_is_scaled_where_nothing_is_float16_gives_the_results_of_float32(
     program: str, tmp_path: Path
 ) -> None:

@@ -1,9 +1,43 @@
-"""Cases 16 to 19, K1, K7 and K8: all replicas decide together. Each program is a process of its own."""
+"""Cases 16 to 19, K1, K7 and K8: all replicas decide together, and what processes of their own show."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests.loss_scaling.processes import finish, free_ports, start, start_workers
+from tests import processes
 from tests.loss_scaling.steps import KERAS
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+free_ports = importlib.import_module("loopback").free_ports
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+
+
+def start(program, *arguments, **environment):
+    environ = {name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name}
+    environ |= {"PYTHONPATH": str(ROOT), **processes.EVERYWHERE, **environment}
+    return processes.start(
+        [sys.executable, str(PROGRAMS / program), *arguments],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process, seconds=400):
+    try:
+        out, err = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err[-3000:]
+    return json.loads(out)
+
 
 CASES = (
     *(("keras3", name) for name in ("plain", "accumulation_and_ema", "global_clipnorm", "weight_decay, eager")),
@@ -49,7 +83,9 @@ def test_k08_a_compiled_step_under_mirrored_strategy_runs_exactly_where_the_bare
 def workers():
     if KERAS < (3, 5):
         pytest.skip("up to 3.4 Keras does not sum gradients over workers, with or without amp_tf")
-    return [finish(process) for process in start_workers("worker.py")]
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+    tasks = [{"cluster": cluster, "task": {"type": "worker", "index": index}} for index in range(2)]
+    return [finish(process) for process in [start("worker.py", TF_CONFIG=json.dumps(task)) for task in tasks]]
 
 
 @pytest.mark.parametrize("bad", [0, 1])
@@ -80,17 +116,3 @@ def test_case_19_two_processes_that_reduce_scaled_gradients_as_with_horovod_skip
 def test_an_optimizer_may_be_built_before_it_is_wrapped_or_by_the_first_traced_step_of_the_replicas(mirrored):
     counts = mirrored["counts"]
     assert counts == {name: [3, 0, 3] for name in ("built", "built, wrapped outside", "unbuilt")}
-
-
-def test_case_31_of_two_processes_one_is_killed_and_both_go_on_from_the_checkpoint(tmp_path):
-    straight = [finish(process) for process in start_workers("interrupted.py", str(tmp_path / "straight"), "-1")]
-    folder = str(tmp_path / "killed")
-    survivor, killed = start_workers("interrupted.py", (folder, "-1"), (folder, "5"))
-    killed.communicate(timeout=300)
-    survivor.kill()  # it waits for the other one
-    survivor.communicate(timeout=60)
-    assert killed.returncode == -9
-    resumed = [finish(process) for process in start_workers("interrupted.py", folder, "-1")]
-    assert resumed == straight
-    assert straight[0] == straight[1]
-    assert straight[0]["status"][2] == 3

@@ -16,7 +16,6 @@ import amp_tf
 from amp_tf.config import AmpConfig
 from amp_tf.hooks.optimizer_state import creation
 from amp_tf.hooks.optimizer_state.variable import round_stochastically
-from amp_tf.hooks.process import notices
 from tests.hooks import running
 
 tf_keras = pytest.importorskip("tf_keras")
@@ -28,10 +27,8 @@ X, Y = DATA.normal(size=(256, 128)).astype("float32"), DATA.integers(0, 10, 256)
 
 @pytest.fixture(autouse=True)
 def off_again() -> Iterator[None]:
-    notices.forget()
     yield
     creation.uninstall()
-    notices.forget()
 
 
 def variables(optimizer: Any) -> list[Any]:

@@ -165,7 +165,7 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_the_run_goes_on(site_fo
     assert (tmp_path / "file").read_text() == "in the way"
 
 
-def test_without_the_variable_nothing_is_loaded_kept_or_caught(site_folder):
+def test_without_the_variable_nothing_is_loaded_kept_or_caught(tmp_path):
     code = (
         f"{PRODUCT}\nimport signal, sys, amp_tf\nassert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\n"
         "loaded = [name for name in sys.modules if name.startswith('amp_tf.reporting.')]\n"
@@ -174,8 +174,8 @@ def test_without_the_variable_nothing_is_loaded_kept_or_caught(site_folder):
         "assert all(graph.basis is None for graph in amp_tf.report().graphs)\n"
         "assert amp_tf.report().facts.process['tensorflow'] == tf.__version__"
     )
-    running.run(["-c", code], site_folder, {**running.switched_on(), **KEPT})
-    assert os.listdir(site_folder) in ([], ["sitecustomize.py", "amp_tf.pth"])
+    running.run(["-c", code], tmp_path, {**running.switched_on(), **KEPT})
+    assert os.listdir(tmp_path) in ([], ["sitecustomize.py", "amp_tf.pth"])
 
 
 def test_each_setting_tells_where_it_came_from():
@@ -256,9 +256,11 @@ model.fit(x, x[:, :1], verbose=0)
 """
 
 
-@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-@pytest.mark.parametrize(("work", "graphs"), [(FIT, True), ("import tensorflow", False)])
-def test_the_line_and_the_report_are_there(tmp_path, work, graphs, precision):
+@pytest.mark.parametrize(
+    ("work", "graphs", "precision"),
+    [(FIT, True, "float16"), (FIT, True, "bfloat16"), ("import tensorflow", False, "float16")],
+)
+def test_the_line_and_the_report_are_there_where_the_package_is_gone_by_then(tmp_path, work, graphs, precision):
     (tmp_path / "train.py").write_text(work + UNINSTALL)
     (tmp_path / "reports").mkdir()
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": precision, "AMP_TF_REPORT": "reports"}

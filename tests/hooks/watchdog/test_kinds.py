@@ -16,7 +16,6 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.hooks.process import notices
 from amp_tf.tools.watchdog import reverts
 
 tf_keras = pytest.importorskip("tf_keras")
@@ -203,11 +202,9 @@ NOT_WATCHED: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.fixture(autouse=True)
 def begin_anew() -> Iterator[None]:
     reverts.counts.reset()
-    notices.forget()
     yield
     vars(tf_keras.src.backend._SEED_GENERATOR).pop("generator", None)  # or later tests would draw from it
     reverts.counts.reset()
-    notices.forget()
 
 
 def train(make: Callable[[], Any], folder: Path, precision: str, *, watchdog: bool) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import amp_tf
 from amp_tf import config, lock
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import registry
-from amp_tf.hooks.process import notices, summary
+from amp_tf.hooks.process import summary
 from amp_tf.hooks.switch import EVERYTHING
 from amp_tf.lock import Decision, Layer
 from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, Nonfinite
@@ -104,11 +104,9 @@ class Sloped(keras.layers.Layer):
 @pytest.fixture(autouse=True)
 def begin_anew() -> Iterator[None]:
     reverts.counts.reset()
-    notices.forget()
     yield
     reverts.end()
     reverts.counts.reset()
-    notices.forget()
 
 
 def train(
