@@ -237,6 +237,7 @@ def _paths(names: Iterable[str]) -> Iterator[str]:
             yield "/".join(parts[:end])
 
 
+CAST_SUFFIX = "AutoMixedPrecision"  #: ends the name of every cast that a rewrite inserts, as in TensorFlow's own pass
 HOIST_SUFFIX = "AmpTfHoist"  #: ends the names of variables' reads before loops, and of what brings them in
 SPLIT_SUFFIX = "AmpTfSplit"  #: ends the names of the nodes that a fused product is split into
 _PART = re.compile(rf"(.+)-\w+-\d+-{SPLIT_SUFFIX}", re.DOTALL)

@@ -45,14 +45,6 @@ def shape_of(shapes: Shapes, node: str, port: int = 0) -> Shape | None:
     return found[port] if port < len(found) else None
 
 
-class NoShapes:
-    """No shapes are known."""
-
-    def output_shapes(self, node: str) -> Sequence[Shape | None]:
-        """Nothing."""
-        return ()
-
-
 class KnownShapes:
     """Shapes that were asked for once, and are kept.
 
@@ -88,12 +80,18 @@ class KnownShapes:
         return KnownShapes({name: [fill(shape) for shape in shapes] for name, shapes in self._shapes.items()})
 
 
+NO_SHAPES = KnownShapes({})
+
+
 class AttributeShapes:
     """The shapes that nodes carry in the attribute ``_output_shapes``, which TensorFlow's exporters write."""
 
     def __init__(self, protos: Sequence[Any]) -> None:
         self._protos = protos
-        self._numbers = {node.name: number for number, node in nodes_with(protos, SHAPES_ATTR)}
+
+    @functools.cached_property
+    def _numbers(self) -> Mapping[str, int]:
+        return {node.name: number for number, node in nodes_with(self._protos, SHAPES_ATTR)}
 
     def __bool__(self) -> bool:
         return bool(self._numbers)

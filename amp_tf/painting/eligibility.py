@@ -19,7 +19,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import nodes_with
 from amp_tf.graph.datatypes import Flags, Mask, Node
 from amp_tf.graph.names import SPLIT_SUFFIX, Matcher, matcher, whole_of
-from amp_tf.graph.sizes import NoShapes, Shapes, shape_of
+from amp_tf.graph.sizes import NO_SHAPES, Shapes, shape_of
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import kernels
@@ -141,7 +141,7 @@ def find_obstacles(
         for node, rule in forced.items()
         if node not in rule_of and can_be_forced(view.of_kind[view.kinds[node]])
     }
-    refused = _find_refused(view, shapes or NoShapes(), resolution.target)
+    refused = _find_refused(view, shapes or NO_SHAPES, resolution.target)
     return Obstacles(rule_of, forced, tuple(unmatched), locked, matched, refused)
 
 

@@ -8,7 +8,7 @@ from amp_tf.cpu import economy, folding, hoisting
 from amp_tf.hooks import xla
 from amp_tf.oplists import fusions
 from amp_tf.painting import paint
-from amp_tf.rewriting import planning
+from amp_tf.rewriting import form as planning
 from benchmarks.step_time import ablation, parts
 from benchmarks.step_time.parts import PARTS
 

@@ -7,11 +7,11 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import (
+    NO_SHAPES,
     NOMINAL_BATCH,
     AttributeShapes,
     KnownShapes,
     ListShapes,
-    NoShapes,
     element_count,
     read_shape,
 )
@@ -42,7 +42,7 @@ def test_shapes_come_from_the_attribute_that_exporters_write():
 
 
 def test_nothing_is_known_without_a_source():
-    assert NoShapes().output_shapes("x") == ()
+    assert NO_SHAPES.output_shapes("x") == ()
 
 
 def test_an_unknown_rank_is_none():

@@ -5,7 +5,7 @@ import pytest
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
-from amp_tf.painting.changes import NO_CHANGE, Change
+from amp_tf.painting.paint import NO_CHANGE, Change
 
 HARDWARE = {"cpu": Hardware(cpu_has_bf16=True), "gpu": Hardware(gpu_capabilities=((8, 0),))}
 LEVELS = ("DEFAULT", "TREAT_INFER_AS_DENY", "TENSOR_CORES_ONLY")
