@@ -154,18 +154,11 @@ class Ports:
         """How many output ports some nodes have."""
         return self._outputs.counts[self.kinds[nodes]]
 
-    def input_units(self, nodes: Indices, positions: Indices) -> Indices:
-        """The units of some data inputs, which must exist."""
-        return self._first_unit[nodes] + self._inputs.at(self.kinds[nodes], positions)
-
-    def output_units(self, nodes: Indices, numbers: Indices) -> Indices:
-        """The units of some output ports, which must exist."""
-        return self._first_unit[nodes] + self._outputs.at(self.kinds[nodes], numbers)
-
     def edges(self, src_node: Indices, src_port: Indices, dst_node: Indices, dst_position: Indices) -> Edges:
         """The edges between some output ports and data inputs, which must exist."""
-        units = self.output_units(src_node, src_port), self.input_units(dst_node, dst_position)
-        return Edges(src_node, src_port, dst_node, dst_position, *units)
+        src_unit = self._first_unit[src_node] + self._outputs.at(self.kinds[src_node], src_port)
+        dst_unit = self._first_unit[dst_node] + self._inputs.at(self.kinds[dst_node], dst_position)
+        return Edges(src_node, src_port, dst_node, dst_position, src_unit, dst_unit)
 
 
 class _Table:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import flood
 from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Flags, Indices, Mask, Node, Unit
 from amp_tf.graph.reader import RETVAL_OP
@@ -21,7 +22,7 @@ from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, JUDGED_AS, SU
 from amp_tf.oplists.targets import Resolution, Target
 from amp_tf.painting import eligibility
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles
-from amp_tf.painting.flow import Flow, Values, flood
+from amp_tf.painting.flow import Flow, Values
 from amp_tf.painting.reasons import Balance, Rule
 
 NO_CAUSE = -1
@@ -252,10 +253,7 @@ def prepare(
         node_of=view.unit_nodes(),
         src=view.edges.src_unit,
         dst=view.edges.dst_unit,
-        on_allow=(codes == _CODES[ALLOW]).astype(np.uint8),
-        on_infer=(codes == _CODES[INFER]).astype(np.uint8),
-        on_deny=(codes == _CODES[DENY]).astype(np.uint8),
-        on_clear=(codes == _CODES[CLEAR]).astype(np.uint8),
+        **{f"on_{name}": (codes == code).astype(np.uint8) for name, code in _CODES.items()},
         processable=processable,
         locked=view.spread(movable) ^ 1,
         is_float32=(np.asarray(view.dtypes) == datatypes.FLOAT).astype(np.uint8),

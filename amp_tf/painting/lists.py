@@ -166,7 +166,6 @@ def retarget_casts(canvas: Canvas) -> None:
 
     Example (float16)::
 
-        n = Placeholder() dtype=int32
         cast1 = Cast(n) SrcT=int32 DstT=float32  float32 → f16
         allow1 = MatMul(cast1, x)                f16
     """

@@ -23,9 +23,8 @@ def leave_carried_values(canvas: Canvas) -> None:
 
     Example (bfloat16)::
 
-        rows = Const() dtype=int32 value=int32[2]*4
-        flat = Reshape(x, rows)                      f16 → float32
-        allow1 = MatMul(flat, x)                     f16
+        flat = Reshape(x, rows)   f16 → float32
+        allow1 = MatMul(flat, x)  f16
         exact = Digamma(flat)
     """
     values = canvas.flow.values
@@ -54,8 +53,6 @@ def leave_picked_values(canvas: Canvas) -> None:
 
         handle = VarHandleOp() dtype=float32 shape=[5000, 8]
         table = ReadVariableOp(handle) dtype=float32
-        rows = Const() dtype=int32 value=int32[4]*7
-        axis = Const() dtype=int32 value=int32[]*0
         found = GatherV2(table, rows, axis) Tindices=int32 Taxis=int32  f16 → float32
         allow1 = MatMul(found, x)                                       f16
     """

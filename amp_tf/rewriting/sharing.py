@@ -38,14 +38,13 @@ or an op that hands it on in another way than calls, branches and loops do.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import connected, control_links
+from amp_tf.graph.algorithms import connected, control_links, is_sorted
 from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
 from amp_tf.graph.edits import Edits, NewNode, Rewire
@@ -239,22 +238,17 @@ def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
 
 def _that_reach_recursion(bodies: Mapping[str, _Body]) -> set[str]:
     """The functions that call themselves, by way of others too, and those that call one of them."""
-    calls = {
-        name: {*itertools.chain.from_iterable(_called(bodies, body.view, node) for node in range(body.view.node_count))}
-        & bodies.keys()
+    number_of = {name: number for number, name in enumerate(bodies)}
+    calls = [
+        (number_of[called], number_of[name])
         for name, body in bodies.items()
-    }
-    callers: dict[str, list[str]] = {name: [] for name in bodies}
-    for name, called in calls.items():
-        for callee in called:
-            callers[callee].append(name)
-    ends = [name for name, called in calls.items() if not called]
-    for name in ends:  # grows: what calls nothing but ends is one
-        for caller in callers[name]:
-            calls[caller].discard(name)
-            if not calls[caller]:
-                ends.append(caller)
-    return bodies.keys() - ends
+        for node in range(body.view.node_count)
+        for called in _called(bodies, body.view, node)
+        if called in bodies
+    ]
+    callees, callers = np.array(calls, np.int32).reshape(-1, 2).T
+    is_free = is_sorted(np.ones(len(bodies), np.bool_), callees, callers)
+    return {name for name, is_one in zip(bodies, is_free, strict=True) if not is_one}
 
 
 def _called(bodies: Mapping[str, _Body], view: GraphView, node: Node) -> list[str]:

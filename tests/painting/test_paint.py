@@ -144,10 +144,9 @@ def test_an_op_on_the_allow_list_whose_result_is_no_float_keeps_a_type_that_has_
     assert result.why("a") == (Rule.NO_KERNEL, "")
 
 
-def test_an_origin_is_the_end_of_the_way():
+def test_an_origin_is_the_end_of_the_trail():
     painting = painted(CHAIN).painting
-    known = {}
-    nodes = range(painting.view.node_count)
-    assert [painting.origin(node, known) for node in nodes] == [painting.way(node)[-1] for node in nodes]
-    assert [painting.origin(node, known) for node in nodes] == [painting.way(node)[-1] for node in nodes]
-    assert any(painting.origin(node, known) != node for node in nodes)
+    known, names = {}, painting.view.names
+    for node in [*range(len(names))] * 2:
+        assert names[painting.origin(node, known)] == painting.trail(node)[-1]
+    assert any(painting.origin(node, known) != node for node in range(len(names)))
