@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from array import array
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -217,11 +217,6 @@ class GraphView:
     def unit_count(self) -> int:
         return len(self.dtypes)
 
-    def nodes_where(self, is_wanted: Callable[[Signature], bool]) -> list[Node]:
-        """The nodes whose signatures are wanted, in order; each kind is asked once."""
-        wanted = self.of_kinds(map(is_wanted, self.of_kind), np.bool_)
-        return np.flatnonzero(wanted).tolist()  # type: ignore[no-any-return]
-
     def nodes_with(self, trait: Container[str]) -> list[Node]:
         """The nodes whose ops have a trait (:class:`amp_tf.oplists.table.Trait`), in order."""
         return np.flatnonzero(self.mask_with(trait)).tolist()  # type: ignore[no-any-return]
@@ -300,11 +295,9 @@ class GraphView:
 
         return list(itertools.takewhile(is_given, attributes))
 
-    def where(self, node: Node, port: Port | None = None) -> str:
+    def where(self, node: Node) -> str:
         """The place of a node, for a message."""
-        function = f"function {self.function!r}, " if self.function else ""
-        suffix = "" if port is None else f":{port}"
-        return f"{function}node {self.names[node]!r}{suffix}"
+        return f"{f'function {self.function!r}, ' if self.function else ''}node {self.names[node]!r}"
 
     def adjacency(self) -> Adjacency:
         """Neighbours of each unit along the data edges."""

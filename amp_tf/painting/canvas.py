@@ -148,17 +148,11 @@ class Canvas:
 
     def paint_allow(self, units: Iterable[Unit], rule: Rule) -> None:
         """Paints units allow; those that are allow already keep their rule."""
-        fresh = [unit for unit in units if not self.allow[unit]]
-        if fresh:
-            self.allow[fresh] = 1
-            self.rule[fresh] = rule
+        self._set(self.allow, 1, units, rule)
 
     def paint_deny(self, units: Iterable[Unit], rule: Rule) -> None:
         """Paints units deny; those that are deny already keep their rule."""
-        fresh = [unit for unit in units if not self.deny[unit]]
-        if fresh:
-            self.deny[fresh] = 1
-            self.rule[fresh] = rule
+        self._set(self.deny, 1, units, rule)
 
     def keep(self, nodes: Mask, rule: Rule, causes: Mapping[Node, Node] = MappingProxyType({})) -> None:
         """Paints deny what the lists would convert of some nodes; of some it is known which node brought it about."""
@@ -172,10 +166,13 @@ class Canvas:
 
     def unpaint_allow(self, units: Iterable[Unit], rule: Rule) -> None:
         """Takes allow paint off units."""
-        painted = [unit for unit in units if self.allow[unit]]
-        if painted:
-            self.allow[painted] = 0
-            self.rule[painted] = rule
+        self._set(self.allow, 0, units, rule)
+
+    def _set(self, flags: Flags, value: int, units: Iterable[Unit], rule: Rule) -> None:
+        changed = [unit for unit in units if flags[unit] != value]
+        if changed:
+            flags[changed] = value
+            self.rule[changed] = rule
 
     def keep_allowed(self, units: Iterable[Unit], rule: Rule) -> None:
         """Takes units off the allow list, where no user forced them, and paints them deny."""

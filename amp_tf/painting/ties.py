@@ -64,7 +64,8 @@ def find_clusters(canvas: Canvas) -> None:
         allow2 = MatMul(read1, x)                                                      f16
     """
     view = canvas.view
-    element = {node: unit for node in view.nodes_where(handles_lists) if (unit := element_unit(view, node)) is not None}
+    of_lists = np.flatnonzero(view.of_kinds(map(handles_lists, view.of_kind), np.bool_)).tolist()
+    element = {node: unit for node in of_lists if (unit := element_unit(view, node)) is not None}
     everywhere = np.ones(view.unit_count, np.uint8)
     seen: set[int] = set()
     for root in element:

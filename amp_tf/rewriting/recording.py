@@ -113,7 +113,9 @@ def _inferred(function: Any, names: Sequence[str], job: Job) -> KnownShapes:
     except Exception:  # whatever it lacks, its report has no sizes then
         return KnownShapes({})
     operations = graph.get_operations() if graph is not None and wanted else ()
-    return KnownShapes({op.name: [_shape(out.shape) for out in op.outputs] for op in operations if op.name in wanted})
+    return KnownShapes(
+        {op.name: [read_shape(out.shape.as_proto()) for out in op.outputs] for op in operations if op.name in wanted}
+    )
 
 
 def _of_arguments(function: Any) -> dict[str, list[Shape | None]]:
@@ -138,7 +140,3 @@ def _graph_of(function: Any, name: str) -> Any:
             return getattr(function, "_cached_graph", None)
         waiting += getattr(function, "_children", ())
     return None
-
-
-def _shape(shape: Any) -> Shape | None:
-    return None if shape.rank is None else tuple(-1 if size is None else size for size in shape.as_list())

@@ -38,6 +38,7 @@ or an op that hands it on in another way than calls, branches and loops do.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -133,7 +134,9 @@ def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str,
         paintings: of functions that call each other, by their names.
         root: the function that others call, too.
     """
-    bodies = _bodies({name: painting.view for name, painting in paintings.items()})
+    views = [painting.view for painting in paintings.values()]
+    starts = itertools.accumulate((view.unit_count for view in views), initial=0)
+    bodies = dict(zip(paintings, map(_Body, views, starts), strict=True))
     list_of, is_shown = _find_lists(bodies, root)
     is_f16 = np.concatenate([painting.is_f16() for painting in paintings.values()])
     may_be_f16 = np.concatenate([painting.may_be_f16() for painting in paintings.values()])
@@ -186,14 +189,6 @@ class _Body(NamedTuple):
         first, signature = self.start + self.view.base[node], self.view.signatures[node]
         for slots in (signature.inputs, signature.outputs):
             yield [first + slot for slot in slots]
-
-
-def _bodies(views: Mapping[str, GraphView]) -> dict[str, _Body]:
-    found, start = {}, 0
-    for name, view in views.items():
-        found[name] = _Body(view, start)
-        start += view.unit_count
-    return found
 
 
 def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
