@@ -22,7 +22,7 @@ import numpy as np
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP, BROKEN, Place, read_signatures, read_types
-from amp_tf.graph.datatypes import Indices, Node
+from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
 from amp_tf.graph.view import GraphView, Ports, as_integers
 from amp_tf.graph.wire import CONTROL, UNKNOWN, NodeTable, SerializedGraph, WireNodes, pieces

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from array import array
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -154,18 +154,11 @@ class Ports:
         """How many output ports some nodes have."""
         return self._outputs.counts[self.kinds[nodes]]
 
-    def input_units(self, nodes: Indices, positions: Indices) -> Indices:
-        """The units of some data inputs, which must exist."""
-        return self._first_unit[nodes] + self._inputs.at(self.kinds[nodes], positions)
-
-    def output_units(self, nodes: Indices, numbers: Indices) -> Indices:
-        """The units of some output ports, which must exist."""
-        return self._first_unit[nodes] + self._outputs.at(self.kinds[nodes], numbers)
-
     def edges(self, src_node: Indices, src_port: Indices, dst_node: Indices, dst_position: Indices) -> Edges:
         """The edges between some output ports and data inputs, which must exist."""
-        units = self.output_units(src_node, src_port), self.input_units(dst_node, dst_position)
-        return Edges(src_node, src_port, dst_node, dst_position, *units)
+        src_unit = self._first_unit[src_node] + self._outputs.at(self.kinds[src_node], src_port)
+        dst_unit = self._first_unit[dst_node] + self._inputs.at(self.kinds[dst_node], dst_position)
+        return Edges(src_node, src_port, dst_node, dst_position, src_unit, dst_unit)
 
 
 class _Table:
@@ -223,11 +216,6 @@ class GraphView:
     @property
     def unit_count(self) -> int:
         return len(self.dtypes)
-
-    def nodes_where(self, is_wanted: Callable[[Signature], bool]) -> list[Node]:
-        """The nodes whose signatures are wanted, in order; each kind is asked once."""
-        wanted = self.of_kinds(map(is_wanted, self.of_kind), np.bool_)
-        return np.flatnonzero(wanted).tolist()  # type: ignore[no-any-return]
 
     def nodes_with(self, trait: Container[str]) -> list[Node]:
         """The nodes whose ops have a trait (:class:`amp_tf.oplists.table.Trait`), in order."""
@@ -307,11 +295,9 @@ class GraphView:
 
         return list(itertools.takewhile(is_given, attributes))
 
-    def where(self, node: Node, port: Port | None = None) -> str:
+    def where(self, node: Node) -> str:
         """The place of a node, for a message."""
-        function = f"function {self.function!r}, " if self.function else ""
-        suffix = "" if port is None else f":{port}"
-        return f"{function}node {self.names[node]!r}{suffix}"
+        return f"{f'function {self.function!r}, ' if self.function else ''}node {self.names[node]!r}"
 
     def adjacency(self) -> Adjacency:
         """Neighbours of each unit along the data edges."""
