@@ -30,8 +30,7 @@ CPU_DEPENDENT = (
         "hooks/process/test_summary.py",
     ),
     *("hooks/test_switch.py", "oplists/test_hardware.py", "painting/test_kernels.py", "painting/test_ties.py"),
-    *("parity/test_cpp_cases.py", "parity/test_deliberate_differences.py", "parity/test_forced_types.py"),
-    *("parity/test_functions.py", "parity/test_python_cases.py", "cpu/test_hoisting.py"),
+    *("parity/test_cpp_cases.py", "parity/test_deliberate_differences.py", "cpu/test_hoisting.py"),
     "truth/fuzzing/test_fuzzing.py",
 )
 

@@ -12,7 +12,6 @@ from amp_tf.oplists.hardware import Hardware
 from tests import as_cpu
 from tests.as_cpu import onednn
 from tests.hooks import running
-from tests.oplists.header import tensorflow_version
 
 PROGRAM = running.PROGRAMS / "fused_layers.py"
 WAYS = ("fit", "tf_keras fit", "predict", "loop", "session")
@@ -60,7 +59,8 @@ def named(request: pytest.FixtureRequest, site_folder: Path) -> tuple[str, dict[
     precision, _, in_hardware = request.param.partition(" ")
     if in_hardware and not onednn.computes_bfloat16():
         pytest.skip("this CPU has no bfloat16")
-    if request.param == "bfloat16" and onednn.computes_bfloat16() and tensorflow_version() < (2, 21):
+    version = tuple(map(int, tf.__version__.split(".")[:2]))
+    if request.param == "bfloat16" and onednn.computes_bfloat16() and version < (2, 21):
         pytest.skip("this TensorFlow's remapper still takes the CPU for one with bfloat16")
     # The loop and the session have no optimizer that could scale their loss.
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": precision, f"{running.SWITCH}_LOSS_SCALING": "0"}

@@ -12,7 +12,7 @@ from amp_tf.hooks.process import notices, state
 from amp_tf.oplists import hardware
 from amp_tf.oplists.hardware import Hardware
 from tests.hooks import running
-from tests.oplists.late_op import register_op
+from tests.oplists.test_op_names import register_op
 from tests.pretending import WHERE_PRODUCTS_PAY
 
 BAD_VALUE = {running.SWITCH: "maybe"}
