@@ -80,18 +80,6 @@ def test_decisions_follow_the_figures_of_the_cpu(rate, size, is_f16):
     assert [node.reason.rule is Rule.ALLOW_LIST for node in report.nodes if node.name == "product"] == [is_f16]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        amp_tf.AmpConfig(precision="bfloat16"),
-        amp_tf.AmpConfig(ignore_performance=True),
-        amp_tf.AmpConfig(level="UNSAFE_FORCE_ALL"),
-    ],
-)
-def test_a_precision_that_was_chosen_means_all_that_the_lists_convert(config):
-    assert Rule.DOES_NOT_PAY not in _reasons(_chain, config).values()
-
-
 def test_a_product_too_small_for_its_casts_stays():
     def build():
         tf.matmul(_placeholder(8, 8), _placeholder(8, 8), name="small")

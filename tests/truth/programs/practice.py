@@ -220,6 +220,20 @@ def state_space(w: Weights, x: tf.Tensor) -> Results:
     return _end(w.dense(tf.stack(states) * tf.nn.silu(w.dense(x, 8, "gate")), 4, "out"))
 
 
+def ordinary_differential_equation(w: Weights, x: tf.Tensor) -> Results:
+    """Runge and Kutta's method of fourth order."""
+
+    def slope(y: tf.Tensor) -> tf.Tensor:
+        return w.perceptron(y, 32, "field", tf.tanh)
+
+    for _ in range(20):
+        first = slope(x)
+        second = slope(x + 0.025 * first)
+        third = slope(x + 0.025 * second)
+        x += 0.05 / 6.0 * (first + 2.0 * second + 2.0 * third + slope(x + 0.05 * third))
+    return _end(x)
+
+
 def physics_informed(w: Weights, x: tf.Tensor) -> Results:
     """The residual of u'' + u = 0, by two derivatives of the network."""
     place = x[:, :1]
