@@ -75,7 +75,7 @@ def _fused_gradients() -> None:
 
 
 def _shared_casts() -> None:
-    from amp_tf.rewriting import planning
+    from amp_tf.rewriting import form as planning
 
     shared = planning.plan_casts
 

@@ -21,7 +21,7 @@ from amp_tf.hooks.optimizer_state import creation
 from amp_tf.oplists import fusions, table
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting import paint
-from amp_tf.rewriting import planning
+from amp_tf.rewriting import form as planning
 from benchmarks import (
     kernel_accuracy,
     loss_scaling_overhead,

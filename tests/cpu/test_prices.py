@@ -9,7 +9,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.cpu.prices import Prices
 from amp_tf.graph.reader import read_graph
-from amp_tf.graph.sizes import KnownShapes, NoShapes
+from amp_tf.graph.sizes import NO_SHAPES, KnownShapes
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.cost_tables import BROADCAST, CHANNELS_FIRST, POINTWISE_FIRST, SHIPPED, SLOW, SLOWNESS, TRANSPOSED
 from amp_tf.oplists.fusions import SWISH
@@ -33,7 +33,7 @@ def _placeholder(*shape):
 )
 def test_a_product_of_matrices_costs_by_whether_it_reads_the_second_turned(line, variant):
     view = read_graph(graph(f"x = Placeholder()\n y = {line}"), Templates())
-    assert Prices(view, NoShapes(), SHIPPED).variant(1) == variant
+    assert Prices(view, NO_SHAPES, SHIPPED).variant(1) == variant
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_sigmoid_and_what_multiplies_it_with_its_input_cost_as_the_one_op_that
     assert find_swishes(view) == [(first, second)] * is_one
     row = (7.0, 5.0)
     table = dataclasses.replace(SHIPPED, elements={**SHIPPED.elements, SWISH: (row,) * len(SHIPPED.sizes)})
-    prices = Prices(view, NoShapes(), table)
+    prices = Prices(view, NO_SHAPES, table)
     assert (prices.op(first, 10.0) == (0.0, 0.0)) == is_one
     assert (prices.op(second, 10.0) == (70.0, 50.0)) == is_one
 

@@ -11,7 +11,7 @@ import amp_tf
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes, templates
 from amp_tf.graph.attributes import whole_number
-from amp_tf.graph.templates import Callees, Templates
+from amp_tf.graph.templates import Templates
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import SUCCESSORS
 from tests.small_graphs import function, graph, node
@@ -141,7 +141,7 @@ def sine(name):
 )
 def test_a_call_reaches_what_the_functions_behind_it_run(functions, answer):
     caller = calling("main", "f").node_def[0]
-    assert Callees({f.signature.name: f for f in functions}).reaches(caller, PRODUCTS) is answer
+    assert Templates(graph("", *functions).library).reaches(caller, PRODUCTS) is answer
 
 
 def test_a_chain_of_calls_is_walked_once_not_once_for_each_of_its_functions(monkeypatch):

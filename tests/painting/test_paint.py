@@ -6,7 +6,7 @@ import pytest
 
 from amp_tf.config import LEVELS, AmpConfig
 from amp_tf.oplists.targets import resolve_target
-from amp_tf.painting.changes import NO_CHANGE, Change
+from amp_tf.painting.paint import NO_CHANGE, Change
 from amp_tf.painting.reasons import Reason, Rule
 from tests.painting.painted import BF16_CPU, VOLTA, painted
 
@@ -127,12 +127,12 @@ def test_an_op_on_the_allow_list_whose_result_is_no_float_keeps_a_type_that_has_
     assert result.why("a") == (Rule.NO_KERNEL, "")
 
 
-def test_an_origin_is_the_end_of_the_way():
+def test_an_origin_is_the_end_of_the_trail():
     painting = painted(CHAIN).painting
     known = {}
     nodes = range(painting.view.node_count)
-    assert [painting.origin(node, known) for node in nodes] == [painting.way(node)[-1] for node in nodes]
-    assert [painting.origin(node, known) for node in nodes] == [painting.way(node)[-1] for node in nodes]
+    assert [painting.origin(node, known) for node in nodes] == [painting.trail(node)[-1] for node in nodes]
+    assert [painting.origin(node, known) for node in nodes] == [painting.trail(node)[-1] for node in nodes]
     assert any(painting.origin(node, known) != node for node in nodes)
 
 
