@@ -285,11 +285,11 @@ def values() -> Values:
 
 
 def names_of(values: Values, mask: np.ndarray) -> str:
-    return " ".join(values.view.names_of[node] for node in np.flatnonzero(mask))
+    return " ".join(values.view.names[node] for node in np.flatnonzero(mask))
 
 
 def mask(values: Values, *wanted: str) -> np.ndarray:
-    return np.array([name in wanted for name in values.view.names_of])
+    return np.array([name in wanted for name in values.view.names])
 
 
 def test_floods_go_through_what_is_open_and_reach_nothing_else(values: Values) -> None:
