@@ -377,3 +377,16 @@ def test_for_memory_what_is_small_beside_the_peak_is_decided_by_time():
     rules = _reasons(build, amp_tf.AmpConfig(goal="memory"))
     assert rules["small"] is Rule.DOES_NOT_PAY
     assert rules["big"] is Rule.ALLOW_LIST
+
+
+def test_an_op_that_the_user_forces_is_converted_where_no_product_is_near():
+    def build():
+        with amp_tf.scope("f16"):
+            tf.sigmoid(_placeholder(512, 512), name="scoped")
+        tf.sigmoid(_placeholder(512, 512), name="named")
+        tf.sigmoid(_placeholder(512, 512), name="neither")
+
+    rules = _reasons(build, amp_tf.AmpConfig(force_f16=("^named$",)))
+    assert rules["scoped"] is Rule.FORCED_BY_SCOPE
+    assert rules["named"] is Rule.FORCED_BY_NAME
+    assert not rules["neither"].converts
