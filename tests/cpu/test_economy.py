@@ -390,3 +390,19 @@ def test_an_op_that_the_user_forces_is_converted_where_no_product_is_near():
     assert rules["scoped"] is Rule.FORCED_BY_SCOPE
     assert rules["named"] is Rule.FORCED_BY_NAME
     assert not rules["neither"].converts
+
+
+def test_a_product_with_a_slow_kernel_stays_in_float32_inside_an_island_that_gains():
+    def build():
+        x, k = _placeholder(16, 24, 24, 144), _placeholder(1, 1, 144, 144)
+        y = tf.nn.conv2d(x, k, 1, "SAME", name="before")
+        z = tf.exp(_placeholder(16, 24, 24, 144))
+        tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
+            input=y, filter_sizes=[5, 5, 144, 1], out_backprop=z, strides=[1] * 4, padding="SAME", name="filter"
+        )
+        tf.nn.conv2d(y, k, 1, "SAME", name="after")
+
+    reasons = _full_reasons(build)
+    assert reasons["before"].rule is reasons["after"].rule is Rule.ALLOW_LIST
+    assert reasons["filter"].rule is Rule.DOES_NOT_PAY
+    assert reasons["filter"].balance.in_f16 > 10 * reasons["filter"].balance.in_float32
