@@ -16,8 +16,7 @@ from amp_tf.tools.comparing.pipeline import compare
 from amp_tf.tools.comparing.work import Work
 from tests.comparing.planted import PLANTED
 from tests.truth.bench import Bench
-from tests.truth.programs import practice_models
-from tests.truth.programs.practice import Weights
+from tests.truth.programs import practice
 from tests.truth.yardstick import distance
 
 _RNG = np.random.default_rng(0)
@@ -192,7 +191,7 @@ def of_practice(model: Any) -> Callable[[], tuple[Run, list[Any]]]:
 
     def program() -> tuple[Run, list[Any]]:
         bench = Bench(model.__name__)
-        weights, x = Weights(bench), bench.normal(16, 32)
+        weights, x = practice.Weights(bench), bench.normal(16, 32)
         model(weights, tf.constant(x))
 
         def step(x: Any) -> dict[str, Any]:
@@ -211,8 +210,8 @@ PROGRAMS = {
     "sampled": sampled,
     "composed": composed,
     "tiny loss": tiny_loss,
-    "gated transformer block": of_practice(practice_models.gated_transformer_block),  # its sums go around
-    "spatial transformer": of_practice(practice_models.spatial_transformer),
+    "gated transformer block": of_practice(practice.gated_transformer_block),  # its sums go around
+    "spatial transformer": of_practice(practice.spatial_transformer),
 }
 
 

@@ -139,3 +139,9 @@ def test_a_loop_has_times_too_and_what_stands_behind_it_may_never_run():
     bound = {name for name, is_so in zip(view.names, lifetimes.is_bound, strict=True) if is_so}
     assert bound == {"e", "m", "r", "n", "out", "z"}
     assert lifetimes.last_input(view.names.index("z")) == view.names.index("y")
+
+
+def test_sixteen_bit_halves_what_is_live():
+    view, lifetimes = lifetimes_of("x = Placeholder() shape=[10]\na = Relu(x)\nb = Relu(a)")
+    halved = np.where(np.asarray(view.dtypes) == 1, 14, view.dtypes)
+    assert lifetimes.bytes_over_time(halved).max() * 2 == lifetimes.bytes_over_time(view.dtypes).max() == 40
