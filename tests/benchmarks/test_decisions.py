@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +10,6 @@ from benchmarks.decisions import __main__ as command
 from benchmarks.decisions import prices, rewriting, table, traces
 from benchmarks.decisions.figures import Figures, figures_of
 
-ROOT = Path(command.__file__).resolve().parents[2]
 NAMES = ["dense_without_bias_ln_gelu", "dense_relu_bn"]
 
 
@@ -27,12 +24,6 @@ def kept(tmp_path_factory):
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory):
     return rewriting.targets(tmp_path_factory.mktemp("tables"))
-
-
-def test_each_shipped_table_that_gains_is_a_target(targets):
-    assert [*targets][-2:] == [rewriting.CAREFUL, rewriting.GPU_TARGET]
-    assert {"amd-zen4", "amd-zen5"} <= targets.keys()
-    assert "intel-without-amx" not in targets
 
 
 def test_the_plugin_is_given_what_the_remapper_fused_and_every_static_shape(kept):
@@ -110,24 +101,6 @@ def test_a_worse_decision_fails_the_check_and_prints_its_row(kept, tmp_path, mon
     printed = capsys.readouterr().out
     assert f"- {name:32} {way:7} {target:16}  12.5" in printed
     assert f"+ {name:32} {way:7} {target:16} {float(products):5.1f}" in printed
-
-
-def test_another_checkout_decides_on_the_same_traces(kept, targets, tmp_path):
-    """A copy of the package that converts nothing stands for it."""
-    for part in ("amp_tf", "_amp_tf_start.py"):
-        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-        copy(ROOT / part, tmp_path / part)
-    source = tmp_path / "amp_tf" / "oplists" / "targets.py"
-    source.write_text(f"{source.read_text()}\n_choose = lambda *_: ('CPU', None, 'off')\n")
-    out = tmp_path / "out"
-    out.mkdir()
-    only = [targets["amd-zen5"]]
-    assert rewriting.rewrite_elsewhere(tmp_path, kept, out, NAMES[:1], only) == str(tmp_path / "amp_tf")
-    theirs = table.decided(NAMES[:1], kept, only, 1, out)
-    ours = table.decided(NAMES[:1], kept, only, 1)
-    key = (NAMES[0], "fit", "amd-zen5")
-    assert (theirs[key].products, theirs[key].casts) == (0.0, 0)
-    assert ours[key].products > 0.0
 
 
 def test_a_price_is_what_is_16_bit_without_the_rule_less_what_is_with_it():

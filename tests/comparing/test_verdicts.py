@@ -192,7 +192,7 @@ def of_practice(model: Any) -> Callable[[], tuple[Run, list[Any]]]:
 
     def program() -> tuple[Run, list[Any]]:
         bench = Bench(model.__name__)
-        weights, x = Weights(bench), bench.normal(16, 32)
+        weights, x = practice.Weights(bench), bench.normal(16, 32)
         model(weights, tf.constant(x))
 
         def step(x: Any) -> dict[str, Any]:
@@ -211,6 +211,7 @@ PROGRAMS = {
     "sampled": sampled,
     "composed": composed,
     "tiny loss": tiny_loss,
+    "gated transformer block": of_practice(practice.gated_transformer_block),  # its sums go around
     "spatial transformer": of_practice(practice.spatial_transformer),
 }
 

@@ -80,18 +80,6 @@ def test_decisions_follow_the_figures_of_the_cpu(rate, size, is_f16):
     assert [node.reason.rule is Rule.ALLOW_LIST for node in report.nodes if node.name == "product"] == [is_f16]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        amp_tf.AmpConfig(precision="bfloat16"),
-        amp_tf.AmpConfig(ignore_performance=True),
-        amp_tf.AmpConfig(level="UNSAFE_FORCE_ALL"),
-    ],
-)
-def test_a_precision_that_was_chosen_means_all_that_the_lists_convert(config):
-    assert Rule.DOES_NOT_PAY not in _reasons(_chain, config).values()
-
-
 def test_a_product_too_small_for_its_casts_stays():
     def build():
         tf.matmul(_placeholder(8, 8), _placeholder(8, 8), name="small")
@@ -389,3 +377,32 @@ def test_for_memory_what_is_small_beside_the_peak_is_decided_by_time():
     rules = _reasons(build, amp_tf.AmpConfig(goal="memory"))
     assert rules["small"] is Rule.DOES_NOT_PAY
     assert rules["big"] is Rule.ALLOW_LIST
+
+
+def test_an_op_that_the_user_forces_is_converted_where_no_product_is_near():
+    def build():
+        with amp_tf.scope("f16"):
+            tf.sigmoid(_placeholder(512, 512), name="scoped")
+        tf.sigmoid(_placeholder(512, 512), name="named")
+        tf.sigmoid(_placeholder(512, 512), name="neither")
+
+    rules = _reasons(build, amp_tf.AmpConfig(force_f16=("^named$",)))
+    assert rules["scoped"] is Rule.FORCED_BY_SCOPE
+    assert rules["named"] is Rule.FORCED_BY_NAME
+    assert not rules["neither"].converts
+
+
+def test_a_product_with_a_slow_kernel_stays_in_float32_inside_an_island_that_gains():
+    def build():
+        x, k = _placeholder(16, 24, 24, 144), _placeholder(1, 1, 144, 144)
+        y = tf.nn.conv2d(x, k, 1, "SAME", name="before")
+        z = tf.exp(_placeholder(16, 24, 24, 144))
+        tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
+            input=y, filter_sizes=[5, 5, 144, 1], out_backprop=z, strides=[1] * 4, padding="SAME", name="filter"
+        )
+        tf.nn.conv2d(y, k, 1, "SAME", name="after")
+
+    reasons = _full_reasons(build)
+    assert reasons["before"].rule is reasons["after"].rule is Rule.ALLOW_LIST
+    assert reasons["filter"].rule is Rule.DOES_NOT_PAY
+    assert reasons["filter"].balance.in_f16 > 10 * reasons["filter"].balance.in_float32

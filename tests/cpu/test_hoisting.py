@@ -391,3 +391,15 @@ def test_casts_before_a_loop_count_once_and_those_in_it_in_each_turn(monkeypatch
     assert moved(rewrite(proto).graph)
     monkeypatch.setattr("amp_tf.cpu.hoisting.READ_OPS", frozenset())
     assert not rewrite(proto).changed
+
+
+def test_two_reads_of_one_handle_share_an_entry():
+    second = "second = ReadVariableOp(w_in) dtype=float32 ^pivot\n    squared = MatMul(product, second)"
+    proto = edited(
+        LOOP, ("one = Const()", f"{second}\n    one = Const()"), ("NextIteration(product)", "NextIteration(squared)")
+    )
+    result = rewrite(proto)
+    after = nodes(result.graph)
+    assert moved(result.graph) == [ENTER, EARLY]
+    assert after["product"].input[1] == after["squared"].input[1] == ENTER
+    np.testing.assert_allclose(run(result.graph), run(proto), rtol=2**-5)  # six products by weights that are exact

@@ -8,6 +8,7 @@ import pytest
 
 from amp_tf.graph import names as layers
 from amp_tf.graph.names import (
+    FreshNames,
     KerasLayer,
     is_gradient,
     is_within,
@@ -167,3 +168,8 @@ def test_gradients_are_known_by_their_scope() -> None:
     assert is_gradient("StatefulPartitionedCall/gradient_tape/m/dense/MatMul/MatMul")
     assert is_gradient("gradients_1/m/dense/MatMul_grad/MatMul")
     assert not is_gradient("m/gradient_penalty/MatMul")
+
+
+def test_a_name_is_made_once_and_is_nobodys() -> None:
+    names = FreshNames(["x-0-Fold", "y"], "Fold")
+    assert [names.make("x"), names.make("x"), names.make("y")] == ["x-1-Fold", "x-2-Fold", "y-0-Fold"]

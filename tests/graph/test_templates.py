@@ -1,10 +1,16 @@
+"""Signatures of ops, what calls reach, the names of types, and whole numbers in constants."""
+
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2, types_pb2
 
 import amp_tf
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes, templates
+from amp_tf.graph.attributes import whole_number
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import SUCCESSORS
@@ -150,3 +156,61 @@ def test_a_chain_of_calls_is_walked_once_not_once_for_each_of_its_functions(monk
     result = amp_tf.rewrite(proto, amp_tf.AmpConfig(precision="bfloat16"), hardware=Hardware(cpu_has_bf16=True))
     assert result.report.converted == 1
     assert len(asked) < 5 * count
+
+
+def test_quantized_types_are_those_of_tensorflow():
+    numbers = {number for number in types_pb2.DataType.values() if number and number < 100}
+    quantized = {number for number in numbers if tf.as_dtype(number).is_quantized}
+    assert quantized == datatypes.QUANTIZED
+
+
+def test_names_are_those_that_python_users_know():
+    known = [number for number in types_pb2.DataType.values() if 0 < number <= 25]
+    assert {number: datatypes.type_name(number) for number in known} == {
+        number: tf.as_dtype(number).name for number in known
+    }
+
+
+@pytest.mark.parametrize(
+    ("number", "base", "name"),
+    [
+        (1, 1, "float32"),
+        (101, 1, "float32_ref"),
+        (119, 19, "float16_ref"),
+        (0, 0, "invalid"),
+        (77, 77, "DataType 77"),
+    ],
+)
+def test_a_reference_type_is_named_after_its_base(number, base, name):
+    assert datatypes.base_type(number) == base
+    assert datatypes.type_name(number) == name
+
+
+def _constant(tensor):
+    node = node_def_pb2.NodeDef(name="c", op="Const")
+    node.attr["value"].tensor.CopyFrom(tensor)
+    return node
+
+
+@pytest.mark.parametrize("number", [0, 1, -1, 24, -(2**31), 2**31 - 1])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_a_number_is_read_in_each_of_its_forms(number, dtype):
+    written = tf.make_tensor_proto(number, dtype)
+    packed = tf.make_tensor_proto(number, dtype)
+    packed.ClearField("int_val")
+    packed.ClearField("int64_val")
+    packed.tensor_content = np.array(number, dtype).tobytes()
+    assert whole_number(_constant(written)) == whole_number(_constant(packed)) == number
+
+
+def test_a_zero_may_be_left_out():
+    zero = tf.make_tensor_proto(0, np.int32)
+    zero.ClearField("int_val")
+    assert tf.make_ndarray(zero) == 0
+    assert whole_number(_constant(zero)) == 0
+
+
+@pytest.mark.parametrize("value", [1.5, True, [1, 2], [3, 3], np.zeros((0,), np.int32)])
+def test_what_is_no_single_whole_number_is_none(value):
+    assert whole_number(_constant(tf.make_tensor_proto(value))) is None
+    assert whole_number(node_def_pb2.NodeDef(name="c", op="Const")) is None

@@ -151,9 +151,9 @@ def test_each_row_finds_its_violation(before, after, sentence):
     assert find_violation(view(before), view(after)) == sentence
 
 
-@pytest.mark.parametrize(
-    ("tamper", "found"),
-    [
+EDITED = {"folding": (FOLDING, FOLD), "hoisting": (HOISTING, hoist()), "splitting": (SPLITTING, PARTED)}
+TAMPERED = {
+    "folding": [
         (lambda nodes: nodes[SCALED].input.reverse(), "inputs kept: input 0 of 'scaled' comes from vector:0 instead"),
         (lambda nodes: nodes[CONV].input.__setitem__(1, "w"), "inputs kept: input 1 of 'conv' comes from w:0 instead"),
         (lambda nodes: setattr(nodes[SCALED], "op", "Sub"), "ops kept: the op of 'scaled' changed"),
@@ -166,14 +166,7 @@ def test_each_row_finds_its_violation(before, after, sentence):
         ),
         (lambda nodes: nodes[6].attr["value"].tensor.int_val.__setitem__(0, 2), "rest kept: .* of 'shape' changed"),
     ],
-)
-def test_what_was_not_planned_is_found_after_folding(tamper, found):
-    check_found(FOLDING, FOLD, tamper, found)
-
-
-@pytest.mark.parametrize(
-    ("tamper", "found"),
-    [
+    "hoisting": [
         (lambda nodes: nodes[EARLY].input.remove("^x"), "waits kept: 'early' waits for others than was planned"),
         (lambda nodes: nodes[READ].input.remove("^x_in"), "waits kept: 'read' waits for others"),
         (lambda nodes: nodes[READ].input.remove("^enter"), "waits kept: 'read' waits for others"),
@@ -186,25 +179,18 @@ def test_what_was_not_planned_is_found_after_folding(tamper, found):
         (lambda nodes: nodes[ENTER].attr["is_constant"].Clear(), "rest kept: .* of 'enter' changed"),
         (lambda nodes: nodes[EARLY].attr["_mark"].Clear(), "rest kept: .* of 'early' changed"),
     ],
-)
-def test_what_was_not_planned_is_found_after_hoisting(tamper, found):
-    check_found(HOISTING, hoist(), tamper, found)
-
-
-@pytest.mark.parametrize(
-    ("tamper", "found"),
-    [
+    "splitting": [
         (lambda nodes: nodes[WHOLE].input.__setitem__(0, "x"), "inputs kept: input 0 of 'whole'"),
         (lambda nodes: nodes[WHOLE].input.remove("^x"), "rest kept: .* of 'whole' changed"),
         (lambda nodes: nodes[PART].input.__setitem__(1, "z"), "inputs kept: input 1 of 'part'"),
         (lambda nodes: setattr(nodes[PART], "op", "Mul"), "ops kept: the op of 'part' changed"),
     ],
-)
-def test_what_was_not_planned_is_found_after_splitting(tamper, found):
-    check_found(SPLITTING, PARTED, tamper, found)
+}
 
 
-def check_found(text, edits, tamper, found):
+@pytest.mark.parametrize(("kind", "tamper", "found"), [(kind, *row) for kind in TAMPERED for row in TAMPERED[kind]])
+def test_what_was_not_planned_is_found(kind, tamper, found):
+    text, edits = EDITED[kind]
     before, proto = written(text, edits)
     assert find_violation(before, read_graph(proto, Templates()), edits, before.after(edits, Templates())) == ""
     tamper(proto.node)
@@ -215,11 +201,7 @@ def check_found(text, edits, tamper, found):
     assert re.search(found, violation)
 
 
-@pytest.mark.parametrize(
-    ("text", "edits"),
-    [(FOLDING, FOLD), (SPLITTING, PARTED), (HOISTING, hoist())],
-    ids=["folding", "splitting", "hoisting"],
-)
+@pytest.mark.parametrize(("text", "edits"), EDITED.values(), ids=EDITED)
 def test_a_graph_in_which_nothing_was_edited_is_not_the_planned_one(text, edits):
     assert find_violation(view(text), view(text), edits, view(text).after(edits, Templates()))
 

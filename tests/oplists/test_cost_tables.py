@@ -173,3 +173,11 @@ def test_a_product_costs_by_its_operations_and_by_its_tensors():
     for time, cost in zip(found, (in_float32, in_f16), strict=True):
         few = FEW_OPERATIONS * cost.alone
         assert time == pytest.approx(1e9 / cost.rate + 1e6 * cost.ns + cost.start + few)
+
+
+def test_an_op_that_runs_another_ones_kernel_costs_as_its_own_row_says_where_it_has_one():
+    cost, own = ProductCost(100.0, 0.1, 1_000.0), ProductCost(50.0, 0.4, 1_000.0)
+    table = dataclasses.replace(SHIPPED, products={"MatMul": (cost, cost), "BatchMatMulV2": (cost, cost)})
+    assert table.of_product("Einsum", 1e9, 1e6) == (cost.of(1e9, 1e6),) * 2
+    measured = dataclasses.replace(table, products={**table.products, "Einsum": (own, own)})
+    assert measured.of_product("Einsum", 1e9, 1e6) == (own.of(1e9, 1e6),) * 2

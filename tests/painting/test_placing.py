@@ -21,14 +21,6 @@ def test_what_products_alone_read_is_converted(settings):
 
 
 @both
-def test_what_another_reads_as_well_is_float32(settings):
-    text = INPUT + "flat = Reshape(x, rows)\na = MatMul(flat, y)\nexact = Digamma(flat)"
-    result = painted(text, **settings)
-    assert result.f16 == "a"
-    assert result.rule("flat") is Rule.CARRIED
-
-
-@both
 def test_so_is_what_hands_the_value_to_it_however_far(settings):
     chain = "first = Reshape(x, rows)\nsecond = Squeeze(first)\nthird = Reshape(second, rows)\n"
     result = painted(INPUT + chain + "a = MatMul(third, y)\nexact = Digamma(third)", **settings)
@@ -52,12 +44,6 @@ def test_a_value_that_is_16_bit_already_stays_so(settings):
     assert result.f16 == "p first second a"
 
 
-@both
-def test_who_forces_it_gets_it(settings):
-    text = INPUT + "flat = Reshape(x, rows)\na = MatMul(flat, y)\nexact = Digamma(flat)"
-    assert painted(text, force_f16=("^flat$",), **settings).f16 == "flat a"
-
-
 def test_the_gradient_of_a_bias_is_a_sum_of_gradients_that_nobody_rounded():
     """Its product's gradients read them in 16 bit: one cast for both, behind the Reshape."""
     result = painted(
@@ -78,13 +64,6 @@ TABLE = (
 
 
 @both
-def test_rows_of_a_table_are_cast_and_not_the_table(settings):
-    result = painted(INPUT + TABLE, **settings)
-    assert result.f16 == "a"
-    assert result.rule("found") is Rule.PICKED
-
-
-@both
 def test_a_table_that_a_product_reads_as_well_is_cast_once(settings):
     """The logits of a language model, by the table of its embeddings."""
     assert painted(f"{INPUT}{TABLE}\nlogits = MatMul(x, table)", **settings).f16 == "found a logits"
@@ -100,8 +79,3 @@ def test_rows_of_what_a_product_gave_are_16_bit(settings):
 def test_of_what_is_no_variable_and_of_unknown_size_nothing_is_moved(settings):
     text = TABLE.replace("table = ReadVariableOp(handle) dtype=float32", "table = Placeholder()")
     assert painted(INPUT + text, **settings).f16 == "found a"
-
-
-@both
-def test_rows_that_the_user_forces_are_16_bit(settings):
-    assert painted(INPUT + TABLE, force_f16=("^found$",), **settings).f16 == "found a"

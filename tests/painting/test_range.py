@@ -294,3 +294,13 @@ def test_so_is_what_reads_it_once_it_was_moved_and_multiplied_by_a_constant():
         found = painted(text.format(value=value), **GPU)
         assert found.rule("scaled") is found.rule("m") is Rule.LEAVES_RANGE
     assert painted(text.format(value="a"), **CPU).f16 == "a m b"
+
+
+@pytest.mark.parametrize("settings", [CPU, GPU], ids=["bfloat16", "float16"])
+def test_what_reads_an_op_that_gives_the_lowest_float32_is_float32(settings):
+    """As a sampled softmax does, for samples that are among the true classes."""
+    text = (
+        "x = Placeholder()\ntrue = Placeholder() dtype=int64\nsampled = Placeholder() dtype=int64\na = MatMul(x, x)\n"
+        "hits = ComputeAccidentalHits(true, sampled) num_true=1\ns = AddV2(a, hits:2)\nb = MatMul(s, x)"
+    )
+    assert painted(text, **settings).why("s") == (Rule.BEYOND_RANGE, "hits")

@@ -5,7 +5,7 @@ Node names say which list the op is on: ``allow1``, ``infer1``, ``clr1`` (clear)
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -265,48 +265,32 @@ CASES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Unary:
-    """A row of the MatMul-X-MatMul cases: the op, the range of its input, and the tolerances."""
-
-    op: str
-    low: float
-    high: float
-    atol: float
-    rtol: float
-
-
-_UNARY = (
-    _Unary("Elu", -5, 5, 1e-3, 1e-3),
-    _Unary("Erf", -5, 5, 1e-3, 0),
-    _Unary("Erfc", -5, 5, 1e-3, 0),
-    _Unary("Inv", 0.01, 10, 0, 1e-3),
-    _Unary("Log", 0.01, 10, 1e-3, 2e-3),
-    _Unary("Log1p", -0.99, 9, 1e-3, 5e-3),
-    _Unary("LogSoftmax", -8, 8, 0, 1e-2),
-    _Unary("Reciprocal", 0.01, 10, 0, 1e-3),
-    _Unary("Sigmoid", -5, 5, 1e-3, 0),
-    _Unary("Softmax", -8, 8, 2e-3, 0),
-    _Unary("Softplus", -5, 5, 2e-3, 2e-3),
-    _Unary("Sqrt", 0, 10, 1e-3, 1e-3),
-    _Unary("Tanh", -5, 5, 1e-3, 0),
-)
+#: The MatMul-X-MatMul cases: the op, the range of its input, and the tolerances.
+_UNARY = {
+    "Elu": (-5, 5, 1e-3, 1e-3),
+    "Erf": (-5, 5, 1e-3, 0),
+    "Erfc": (-5, 5, 1e-3, 0),
+    "Inv": (0.01, 10, 0, 1e-3),
+    "Log": (0.01, 10, 1e-3, 2e-3),
+    "Log1p": (-0.99, 9, 1e-3, 5e-3),
+    "LogSoftmax": (-8, 8, 0, 1e-2),
+    "Reciprocal": (0.01, 10, 0, 1e-3),
+    "Sigmoid": (-5, 5, 1e-3, 0),
+    "Softmax": (-8, 8, 2e-3, 0),
+    "Softplus": (-5, 5, 2e-3, 2e-3),
+    "Sqrt": (0, 10, 1e-3, 1e-3),
+    "Tanh": (-5, 5, 1e-3, 0),
+}
 
 
-def _unary_case(row: _Unary) -> Case:
-    values = np.random.default_rng(0).uniform(row.low, row.high, (128, 128)).astype(np.float32)
-    return Case(
-        f"{row.op}Op",
-        lambda: unary_between_matmuls(row.op),
-        ("fetch1",),
-        everywhere("allow1 infer1 allow2", 3),
-        feeds={"input:0": values},
-        atol=row.atol,
-        rtol=row.rtol,
-    )
+def _unary_case(op: str, low: float, high: float, atol: float, rtol: float) -> Case:
+    values = np.random.default_rng(0).uniform(low, high, (128, 128)).astype(np.float32)
+    build = functools.partial(unary_between_matmuls, op)
+    expected, feeds = everywhere("allow1 infer1 allow2", 3), {"input:0": values}
+    return Case(f"{op}Op", build, ("fetch1",), expected, feeds=feeds, atol=atol, rtol=rtol)
 
 
-CASES += tuple(_unary_case(row) for row in _UNARY)
+CASES += tuple(_unary_case(op, *row) for op, row in _UNARY.items())
 
 
 # TensorLists: those that touch a matrix product become 16 bit as a whole; a list on its own, or one that passes

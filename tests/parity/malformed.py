@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import graph_pb2
@@ -92,6 +93,36 @@ def _broken_wires(broken: GraphDef, result: GraphDef) -> str:
 
 # Mutations. Each changes the graph in place or returns another one.
 
+#: Of a node: its name, and what becomes of a random one.
+OF_NODES: dict[str, Callable[[Any, GraphDef, Random], object]] = {
+    "node gone": lambda node, graph, dice: graph.node.remove(node),
+    "node twice": lambda node, graph, dice: graph.node.add().CopyFrom(node),
+    "empty name": lambda node, graph, dice: setattr(node, "name", dice.choice(("", "^", ":", "a:0", "^a", " "))),
+    "unknown op": lambda node, graph, dice: setattr(node, "op", dice.choice(("", "NoSuchOp", "matmul", "Func\x00"))),
+    "another op": lambda node, graph, dice: setattr(node, "op", dice.choice(graph.node).op),
+    "input gone": lambda node, graph, dice: node.input and node.input.pop(dice.randrange(len(node.input))),
+    "input too many": lambda node, graph, dice: node.input.append(dice.choice(graph.node).name),
+    "input elsewhere": lambda node, graph, dice: (  # types may disagree, and cycles arise
+        node.input and node.input.__setitem__(dice.randrange(len(node.input)), dice.choice(graph.node).name)
+    ),
+    "control before data": lambda node, graph, dice: node.input.insert(0, f"^{dice.choice(graph.node).name}"),
+    "attribute gone": lambda node, graph, dice: node.attr and node.attr.pop(dice.choice(sorted(node.attr))),
+    "attribute unknown": lambda node, graph, dice: setattr(
+        node.attr[dice.choice(("nonsense", "", "_private"))], "type", 1
+    ),
+    "device nonsense": lambda node, graph, dice: setattr(
+        node, "device", dice.choice(("x", "/", "/device:", "/device:GPU:99", "/job:a/device:XYZ:0", ":::"))
+    ),
+}
+
+
+def of_a_node(name: str) -> Callable[[GraphDef, Random], None]:
+    def mutate(graph: GraphDef, dice: Random) -> None:
+        OF_NODES[name](dice.choice(graph.node), graph, dice)
+
+    mutate.__name__ = name
+    return mutate
+
 
 def truncated_bytes(graph: GraphDef, dice: Random) -> GraphDef:
     data = graph.SerializeToString()
@@ -103,43 +134,6 @@ def flipped_bytes(graph: GraphDef, dice: Random) -> GraphDef:
     for _ in range(1 + dice.randrange(4)):
         data[dice.randrange(len(data))] = dice.randrange(256)
     return GraphDef.FromString(bytes(data))
-
-
-def node_gone(graph: GraphDef, dice: Random) -> None:
-    del graph.node[dice.randrange(len(graph.node))]
-
-
-def node_twice(graph: GraphDef, dice: Random) -> None:
-    graph.node.add().CopyFrom(dice.choice(graph.node))
-
-
-def empty_name(graph: GraphDef, dice: Random) -> None:
-    dice.choice(graph.node).name = dice.choice(("", "^", ":", "a:0", "^a", " "))
-
-
-def unknown_op(graph: GraphDef, dice: Random) -> None:
-    dice.choice(graph.node).op = dice.choice(("", "NoSuchOp", "matmul", "Func\x00"))
-
-
-def another_op(graph: GraphDef, dice: Random) -> None:
-    dice.choice(graph.node).op = dice.choice(graph.node).op
-
-
-def input_gone(graph: GraphDef, dice: Random) -> None:
-    node = _with_inputs(graph, dice)
-    if node:
-        del node.input[dice.randrange(len(node.input))]
-
-
-def input_too_many(graph: GraphDef, dice: Random) -> None:
-    dice.choice(graph.node).input.append(dice.choice(graph.node).name)
-
-
-def input_elsewhere(graph: GraphDef, dice: Random) -> None:
-    """A wire from another node: types may disagree, and cycles arise."""
-    node = _with_inputs(graph, dice)
-    if node:
-        node.input[dice.randrange(len(node.input))] = dice.choice(graph.node).name
 
 
 def input_nonsense(graph: GraphDef, dice: Random) -> None:
@@ -155,18 +149,6 @@ def port_out_of_range(graph: GraphDef, dice: Random) -> None:
         index = dice.randrange(len(node.input))
         source = node.input[index].partition(":")[0]
         node.input[index] = f"{source}:{dice.choice((7, 99, -1, 2**31, 2**63))}"
-
-
-def control_before_data(graph: GraphDef, dice: Random) -> None:
-    node = _with_inputs(graph, dice)
-    if node:
-        node.input.insert(0, f"^{dice.choice(graph.node).name}")
-
-
-def attribute_gone(graph: GraphDef, dice: Random) -> None:
-    node = _with_attributes(graph, dice)
-    if node:
-        del node.attr[dice.choice(sorted(node.attr))]
 
 
 def attribute_of_another_kind(graph: GraphDef, dice: Random) -> None:
@@ -189,10 +171,6 @@ def attribute_of_another_kind(graph: GraphDef, dice: Random) -> None:
             value.placeholder = "T"
 
 
-def attribute_unknown(graph: GraphDef, dice: Random) -> None:
-    dice.choice(graph.node).attr[dice.choice(("nonsense", "", "_private"))].type = 1
-
-
 def type_of_another_kind(graph: GraphDef, dice: Random) -> None:
     node = _with_attributes(graph, dice)
     if node:
@@ -205,10 +183,6 @@ def count_absurd(graph: GraphDef, dice: Random) -> None:
     numbered = [node for node in graph.node if "N" in node.attr]
     if numbered:
         dice.choice(numbered).attr["N"].i = dice.choice((-1, 0, 1, 1000, 2**31, 2**62))
-
-
-def device_nonsense(graph: GraphDef, dice: Random) -> None:
-    dice.choice(graph.node).device = dice.choice(("x", "/", "/device:", "/device:GPU:99", "/job:a/device:XYZ:0", ":::"))
 
 
 def loop_frame_gone(graph: GraphDef, dice: Random) -> None:
@@ -242,25 +216,14 @@ def function_broken(graph: GraphDef, dice: Random) -> None:
 
 
 MUTATIONS: tuple[Callable[[GraphDef, Random], GraphDef | None], ...] = (
+    *map(of_a_node, OF_NODES),
     truncated_bytes,
     flipped_bytes,
-    node_gone,
-    node_twice,
-    empty_name,
-    unknown_op,
-    another_op,
-    input_gone,
-    input_too_many,
-    input_elsewhere,
     input_nonsense,
     port_out_of_range,
-    control_before_data,
-    attribute_gone,
     attribute_of_another_kind,
-    attribute_unknown,
     type_of_another_kind,
     count_absurd,
-    device_nonsense,
     loop_frame_gone,
     next_iteration_read_elsewhere,
     function_broken,

@@ -71,10 +71,6 @@ def lowered(step, specs, optimizers: tuple[str, ...] = ("function", "pruning")) 
     return TrainingGraph(graph_def, tuple(name for name in dict.fromkeys(preserve) if name in names))
 
 
-def transformer_encoder() -> TrainingGraph:
-    return lowered(*train_step(encoder(layers=2, width=32, heads=2), tf.TensorSpec([2, 8], tf.int32)))
-
-
 def encoder(*, layers: int, width: int, heads: int, vocabulary: int = 100, length: int = 8) -> keras.Model:
     """A BERT-like encoder with a classifier on the first token."""
     tokens = keras.Input([length], dtype="int32")
@@ -107,16 +103,9 @@ def _feed_forward(x, width: int):
 
 
 def lstm_stack() -> TrainingGraph:
-    return _recurrent(keras.layers.LSTM)
-
-
-def gru_stack() -> TrainingGraph:
-    return _recurrent(keras.layers.GRU)
-
-
-def _recurrent(layer) -> TrainingGraph:
-    model = keras.Sequential([keras.Input([6, 8]), layer(16, return_sequences=True), layer(16), keras.layers.Dense(10)])
-    return lowered(*train_step(model, tf.TensorSpec([2, 6, 8])))
+    layers = keras.layers
+    stack = [keras.Input([6, 8]), layers.LSTM(16, return_sequences=True), layers.LSTM(16), layers.Dense(10)]
+    return lowered(*train_step(keras.Sequential(stack), tf.TensorSpec([2, 6, 8])))
 
 
 def u_net() -> TrainingGraph:
@@ -161,10 +150,8 @@ def custom_loop() -> TrainingGraph:
 
 
 MODELS: Mapping[str, Callable[[], TrainingGraph]] = {
-    "transformer_encoder": transformer_encoder,
     "transformer_decoder": transformer_decoder,
     "lstm_stack": lstm_stack,
-    "gru_stack": gru_stack,
     "u_net": u_net,
     "custom_loop": custom_loop,
 }

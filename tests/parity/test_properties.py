@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import amp_tf
 from tests.oracle import MODES, Mode, outcome, type_attributes
-from tests.parity.case import can_run, run
-from tests.parity.comparison import config_for, rewired, run_ours, type_errors
+from tests.parity.comparison import config_for, rewired, type_errors
 from tests.parity.malformed import MUTATIONS, judge_malformed, mutated
 from tests.parity.op_pool import op_pool
 from tests.parity.random_graphs import RandomGraph, random_graph
-from tests.strategies import RunnableGraph, random_graphs, runnable_graphs
+from tests.strategies import random_graphs
 
-EPSILON = {Mode.BFLOAT16: 2.0**-8, Mode.CUDA_LISTS: 2.0**-11, Mode.CUDA: 2.0**-11}
 # No shrinking: it takes Hypothesis minutes here. ``scripts/fuzz_parity minimise`` makes a failing graph small.
 examples = settings(
     max_examples=150,
@@ -57,7 +53,9 @@ def test_a_rewrite_is_whole_final_and_leaves_the_rest_alone(graph: RandomGraph, 
         if name not in touched and list(new[name].input) == list(node.input):
             assert new[name] == node
     assert result.changed == (result.graph != graph.graph_def)
-    casts = [(node.input[0], node.attr["DstT"].type) for node in new.values() if node.name not in old]
+    casts = [
+        (node.input[0], node.attr["DstT"].type) for node in new.values() if node.name not in old and node.op == "Cast"
+    ]
     assert len(set(casts)) == len(casts)
 
 
@@ -84,19 +82,6 @@ def test_ops_of_the_deny_list_and_preserved_nodes_keep_their_types(graph: Random
     for node in rewrite(graph, mode).graph.node:
         if node.op in deny or node.name in graph.preserve:
             assert dict(type_attributes(node)) == old[node.name]
-
-
-@pytest.mark.slow
-@pytest.mark.quick
-@examples
-@given(runnable_graphs(), st.sampled_from([mode for mode in MODES if can_run(mode)]))
-def test_the_rewritten_graph_runs_and_agrees_with_float32(graph: RunnableGraph, mode: Mode) -> None:
-    result = run_ours(graph.graph_def, mode, graph.fetch)
-    (ours,), (float32,) = run(result.graph, graph.fetch, graph.feeds), run(graph.graph_def, graph.fetch, graph.feeds)
-    assert ours.dtype == np.float32
-    # Each op rounds values of at most 1 once and at most doubles the errors of its inputs, which are averaged or scaled
-    # down afterwards: half an epsilon per op is the expected size, a whole one the limit.
-    np.testing.assert_allclose(ours, float32, rtol=0, atol=EPSILON[mode] * (1 + graph.depth))
 
 
 def test_a_broken_graph_is_refused_or_rewritten_correctly() -> None:

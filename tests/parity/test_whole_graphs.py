@@ -61,7 +61,7 @@ def test_graphs_on_which_the_comparison_once_failed(mode: Mode, seed: int) -> No
 @pytest.mark.parametrize("name", [*MODELS, *APPLICATIONS])
 def test_a_training_graph_gets_the_types_that_tensorflow_gives_it(name: str) -> None:
     graph = training_graph(name)
-    recurrent = name in ("lstm_stack", "gru_stack", "custom_loop")
+    recurrent = name in ("lstm_stack", "custom_loop")
     assert any(node.op == "Enter" for node in graph.graph_def.node) == recurrent, "the loops are not in lowered form"
     for mode in MODES:
         original = run_original(graph.graph_def, mode, graph.preserve)

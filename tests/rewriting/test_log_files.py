@@ -83,13 +83,6 @@ def test_the_reasons_have_a_line_for_each_node(tmp_path):
     ]
 
 
-def test_the_graph_after_the_rewrite_holds_its_rewritten_functions(tmp_path):
-    result = rewrite(graph("", function(FUNCTION)), tmp_path)
-    after = files(tmp_path)["graphdef_AutoMixedPrecision.pb"].read_bytes()
-    assert result.changed
-    assert type(result.graph).FromString(after) == result.graph
-
-
 def test_a_broken_graph_is_logged_with_what_is_wrong(tmp_path):
     broken = graph("r = Relu(x)")
     with pytest.raises(GraphError):
@@ -113,14 +106,6 @@ def test_a_rewrite_that_fails_its_verification_is_logged_so_that_it_can_be_repor
     found = files(tmp_path)
     assert "MatMul" in found["graphdef_preop.pb.txt"].read_text()
     assert "did not pass verification" in found["failure_AutoMixedPrecision.txt"].read_text()
-
-
-def test_a_function_on_its_own_is_logged_too(tmp_path):
-    made = function(FUNCTION)
-    result = rewrite(made, tmp_path)
-    found = files(tmp_path)
-    assert type(made).FromString(found["graphdef_preop.pb"].read_bytes()) == made
-    assert type(made).FromString(found["graphdef_AutoMixedPrecision.pb"].read_bytes()) == result.graph
 
 
 def test_the_lists_are_those_after_the_users_changes(tmp_path):
@@ -150,12 +135,6 @@ def test_processes_that_begin_together_do_not_overwrite_one_anothers_files(tmp_p
         monkeypatch.setattr(log_files.os, "getpid", lambda process=process: process)
         rewrite(graph(TEXT), tmp_path)
     assert len(list(tmp_path.iterdir())) == 2 * 6 + 1  # the index
-
-
-def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    amp_tf.rewrite(graph(TEXT), amp_tf.AmpConfig(precision="bfloat16"), hardware=BF16_CPU)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_one_warning_and_the_rewrite_goes_on(tmp_path, caplog):

@@ -93,14 +93,6 @@ def test_a_bias_that_may_have_more_dimensions_than_one_is_added(shape, op):
     np.testing.assert_allclose(run(result.graph, values), exact, rtol=0, atol=TOLERANCES["bfloat16"] * exact.max())
 
 
-def test_a_preserved_product_keeps_its_name_and_its_result_float32():
-    fused, name = _dense()
-    result = _rewrite(fused, preserve=("fetch", name))
-    nodes = {node.name: node for node in result.graph.node}
-    assert nodes[name].attr["T"].type == tf.float32.as_datatype_enum
-    assert nodes[f"{name}-MatMul-0-AmpTfSplit"].attr["T"].type == tf.bfloat16.as_datatype_enum
-
-
 def test_a_pattern_that_matches_the_fused_product_keeps_it():
     fused, name = _dense()
     result = _rewrite(fused, amp_tf.AmpConfig(precision="bfloat16", keep_float32=(f"^{name}$",)))
@@ -197,15 +189,6 @@ def test_what_is_not_known_stays_whole_and_the_report_says_why(steps):
     assert not result.changed
     assert _rule(result.report, name) is Rule.NO_FUSED_KERNEL
     assert f"1 node (1 _FusedMatMul), such as {name!r}: {Rule.NO_FUSED_KERNEL.words}" in str(result.report)
-
-
-def test_the_report_counts_what_stays_fused_beside_what_is_converted():
-    fused = remapped(made(lambda: dense(tf.nn.relu, name="first") + dense(tf.nn.relu, name="second")))
-    node = next(node for node in fused.node if node.op == "_FusedMatMul")
-    node.attr["fused_ops"].list.s[:] = [b"BiasAdd", b"GeluExact"]
-    text = str(_rewrite(fused).report)
-    assert "1 of 2 MatMul" in text
-    assert Rule.NO_FUSED_KERNEL.words in text
 
 
 def test_a_split_product_waits_for_what_the_fused_one_waited_for():

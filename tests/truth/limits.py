@@ -66,7 +66,7 @@ LIMITS: tuple[Limit, ...] = (
         cases="1e-6|1e-3|1e3|1e6",
     ),
     Limit(
-        r"tf\.(math|nn|linalg)/(l2_normalize|normalize|multiply|zeta|log_poisson_loss|det|slogdet)|tf\.image/rgb_to_hsv"
+        r"tf\.(math|nn|linalg)/(l2_normalize|normalize|multiply|zeta|log_poisson_loss|det|slogdet)"
         r"|keras\.layers/(STFTSpectrogram|MelSpectrogram)",
         FLOAT16,
         math.inf,
@@ -144,7 +144,7 @@ LIMITS: tuple[Limit, ...] = (
         cases="1e-6|1e-3|zeros",
     ),
     Limit(
-        r"tf\.nn/(normalize_moments|moments|batch_normalization|softmax)|tf\.image/per_image_standardization"
+        r"tf\.nn/(normalize_moments|moments|batch_normalization|softmax)"
         r"|keras\.layers/((Batch|Group)Normalization|Softmax|(MultiHead|GroupQuery)?Attention)",
         ALL,
         500.0,
@@ -181,14 +181,6 @@ LIMITS: tuple[Limit, ...] = (
         tensors="gradient.*gamma",
     ),
     Limit(
-        "tf.image/ssim_multiscale",
-        ("float16",),
-        100.0,
-        "a quotient of variances at flat images, of five sizes, each rounded, once",
-        cases="zeros",
-        tensors="result.*|output",
-    ),
-    Limit(
         "keras.optimizers/ScheduleFreeAdamW",
         ("bfloat16", "auto"),
         6.0,
@@ -196,17 +188,10 @@ LIMITS: tuple[Limit, ...] = (
         tensors="(state|move).*bias.*",
     ),
     Limit(
-        r"tf\.math/cumulative_logsumexp|tf\.image/rgb_to_hsv",
+        r"tf\.math/cumulative_logsumexp",
         ALL,
         5000.0,
-        "the gradient divides by exponentials, or by a spread of colours, of values that were rounded, once",
-    ),
-    Limit(
-        r"tf\.image/ssim(_multiscale)?",
-        ALL,
-        math.inf,
-        "the gradient of a quotient of variances at flat images: it is some 1,000 times what it is of others",
-        tensors="loss|gradient.*",
+        "the gradient divides by exponentials of values that were rounded, once",
     ),
     Limit(
         r"tf\.math/ndtri",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -26,8 +26,6 @@ from tests.truth.yardstick import LIMIT, distance, judge
 
 Nodes = Mapping[str, tf.compat.v1.NodeDef]
 PRODUCTS = frozenset(row.op for row in OPS if row.op_list == ALLOW)
-_NOT_ASKED = ("Const", "Cast")
-LARGEST, SMALLEST = 65504.0, 2.0**-14  # that float16 holds with all its digits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +53,6 @@ class Rounding:
 ALL_LOST = 0.5  # a relative error
 TAKES = 4  # of changed inputs: a condition next to its bound turns over in about each second one
 RANGE = "float16's range"
-LOSS_SCALE = 2.0**10
 LOST = "lost"  # already in the ideal program: products in 16 bit leave no digit of the result
 INPUTS = "inputs"  # changed by half a unit of 16 bit, inputs and variables move the result as far in float32
 SWITCHED = Rounding(
@@ -125,9 +122,7 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
     mode = MODES[row.mode]
     result = graph.fetches[0, row.tensor]
     given = graph if row.way == "nodes" else ProgramGraph([program], [seed], is_lowered=False)
-    if row.mode == "float16" and (
-        is_good_once_scaled(program, seed, row) or leaves_float16(graph) or is_good_in_bfloat16(given, row)
-    ):
+    if row.mode == "float16" and is_good_in_bfloat16(given, row):
         return RANGE
     (truth,) = graph.values(graph.graph_def, [result])
 
@@ -153,26 +148,6 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
         ratios = [judge(row.tensor, *parts, mode.unit).ratio for parts in zip(values, least, truth, strict=True)]
         return SWITCHED.name if np.median(ratios) <= LIMIT and np.isfinite(values).all() else ""
     return ""
-
-
-def is_good_once_scaled(program: Program, seed: int, row: Row) -> bool:
-    """Whether a gradient is right where the loss is scaled, as in training.
-
-    How small values are in loops is seen by nothing else.
-    """
-    if not row.tensor.startswith("gradient"):
-        return False
-    graph = ProgramGraph([program], [seed], row.way == "nodes", LOSS_SCALE)
-    mode, result = MODES[row.mode], [graph.fetches[0, row.tensor]]
-    (truth,), (ideal,), (value,) = (
-        graph.values(graph_def, result)
-        for graph_def in (
-            graph.graph_def,
-            graph.rewritten(ideal_config(mode.ideal)),
-            graph.rewritten(default_config(mode)),
-        )
-    )
-    return judge(row.tensor, value, ideal, truth, mode.unit).is_good
 
 
 def is_good_in_bfloat16(graph: ProgramGraph, row: Row) -> bool:
@@ -219,7 +194,7 @@ def with_roundings(
 
     float32 = {node.name: node for node in graph_def.node if _type_of(node) == tf.float32}
     nodes = {node.name: node for node in graph_def.node}
-    spared = _magnified(nodes) | (_hidden(nodes, behind=("Enter",)) if spares_loops else set())
+    spared = _magnified(nodes) | (_in_loops(nodes) if spares_loops else set())
     if any(cause.name == "partial sums" for cause in causes):
         _add_one_by_one(result, float32.keys() - spared, rounding_of)
 
@@ -265,10 +240,6 @@ def _type_of(node: tf.compat.v1.NodeDef) -> tf.DType | None:
     return tf.as_dtype(node.attr["T"].type)
 
 
-def _type_of_source(nodes: Nodes, tensor: str) -> tf.DType | None:
-    return _type_of(nodes[tensor]) if tensor in nodes else None  # not of further outputs
-
-
 def _is_value(node: tf.compat.v1.NodeDef, index: int) -> bool:
     """Whether an input has the type of the node: conditions of selections and axes have not."""
     if node.op in ("SelectV2", "Select"):
@@ -279,47 +250,6 @@ def _is_value(node: tf.compat.v1.NodeDef, index: int) -> bool:
 def _accumulates(loop: Loop) -> bool:
     """Whether what a turn gives depends on the turn before."""
     return loop.turns > 1 and (bool(loop.rate) or any(0 in step.of for step in loop.body))
-
-
-def leaves_float16(graph: ProgramGraph) -> bool:
-    """Whether float32 has a value too large for float16, or a row of them too small, where float16 holds it.
-
-    Values on the way to a product are asked, but for constants and for what is in loops, or in branches that are not
-    taken, and cannot be fetched. Losses are not scaled here, as they are in training.
-    """
-    result = graph.rewritten(default_config(MODES["float16"]))
-    half = {node.name for node in result.node if _type_of(node) == tf.float16}
-    before = {node.name: node for node in graph.graph_def.node}
-    held = _used_by_products(before) & half
-    read = {tensor for name in held for tensor in before[name].input if _type_of_source(before, tensor) == tf.float32}
-    names = {name for name in held | read if before[name].op not in _NOT_ASKED}
-    hidden = _hidden(before)
-    return any(map(_leaves_float16, graph.values(graph.graph_def, list(names - hidden)))) or any(
-        map(_leaves_float16, _fetchable(graph, sorted(names & hidden)))
-    )
-
-
-def _fetchable(graph: ProgramGraph, names: Iterable[str]) -> Iterator[np.ndarray]:
-    """The values behind branches that were taken."""
-    for name in names:
-        try:
-            yield from graph.values(graph.graph_def, [name])
-        except tf.errors.OpError:  # a dead tensor, or one of a loop
-            continue
-
-
-def _leaves_float16(values: np.ndarray) -> bool:
-    """Whether one is too large, or a row too small."""
-    size = np.abs(values[np.isfinite(values)])
-    if size.size < values.size or size.max(initial=0.0) > LARGEST:
-        return True
-    rows = np.sqrt(np.mean(np.square(np.atleast_1d(values), dtype=np.float64), axis=-1))
-    return bool(((rows > 0) & (rows < SMALLEST)).any())
-
-
-def _used_by_products(nodes: Nodes) -> set[str]:
-    """Products, and all nodes upstream of one."""
-    return _upstream(nodes, {name for name, node in nodes.items() if node.op in PRODUCTS}, frozenset())
 
 
 def _magnified(nodes: Nodes) -> set[str]:
@@ -345,8 +275,8 @@ def _upstream(nodes: Nodes, ends: set[str], barrier: frozenset[str]) -> set[str]
     return found
 
 
-def _hidden(nodes: Nodes, behind: Sequence[str] = ("Enter", "Switch")) -> set[str]:
-    """The nodes in loops, and behind branches. A loop's exit is in no loop, unless it was inlined into another."""
+def _in_loops(nodes: Nodes) -> set[str]:
+    """The nodes in loops. A loop's exit is in no loop, unless it was inlined into another."""
     readers: dict[str, list[str]] = {}
     for node in nodes.values():
         for tensor in node.input:
@@ -356,7 +286,7 @@ def _hidden(nodes: Nodes, behind: Sequence[str] = ("Enter", "Switch")) -> set[st
         return node.op == "Exit" and not re.search(r"/_\d+/", node.name)
 
     found: set[str] = set()
-    waiting = [name for name, node in nodes.items() if node.op in behind]
+    waiting = [name for name, node in nodes.items() if node.op == "Enter"]
     while waiting:
         name = waiting.pop()
         if name not in found:

@@ -31,13 +31,9 @@ class ProgramGraph:
         programs: any number.
         seeds: one for each program, for its inputs and variables.
         is_lowered: whether loops and branches are nodes of the graph, as Grappler hands them over, or functions.
-        loss_scale: gradients are those of the loss times so much.
     """
 
-    def __init__(
-        self, programs: Sequence[Program], seeds: Sequence[int], is_lowered: bool, loss_scale: float = 1.0
-    ) -> None:
-        self._loss_scale = loss_scale
+    def __init__(self, programs: Sequence[Program], seeds: Sequence[int], is_lowered: bool) -> None:
         self.fetches: dict[Key, str] = {}
         self._inputs: list[_Feed] = []
         self._variables: list[_Feed] = []
@@ -72,8 +68,7 @@ class ProgramGraph:
             notes["loss"] = LOSSES[program.loss](output)
             sources = [*inputs, *variables.values()]
             names = [*(f"input {n}" for n in range(len(inputs))), *(f"variable {n}" for n in range(len(variables)))]
-            scaled = notes["loss"] * self._loss_scale if self._loss_scale != 1 else notes["loss"]
-            for name, gradient in zip(names, tf.gradients(scaled, sources), strict=True):
+            for name, gradient in zip(names, tf.gradients(notes["loss"], sources), strict=True):
                 if gradient is not None:
                     notes[f"gradient of {name}"] = tf.convert_to_tensor(gradient)
         for name, tensor in notes.items():

@@ -14,8 +14,7 @@ import tensorflow as tf
 Call = Callable[[Any], Any]
 Shape = tuple[int, ...]
 
-ROWS, IMAGE, SQUARE, SIGNAL, VOLUME = (8, 16), (2, 8, 8, 3), (4, 6, 6), (2, 64), (2, 4, 4, 4, 3)
-LARGE_IMAGE = (1, 64, 64, 1)
+ROWS, IMAGE, SQUARE, VOLUME = (8, 16), (2, 8, 8, 3), (4, 6, 6), (2, 4, 4, 4, 3)
 IDS = np.array([0, 0, 1, 1, 1, 2, 2, 3], np.int32)
 
 
@@ -233,72 +232,6 @@ LINALG: dict[str, tuple[Shape, Call]] = {
         lambda h: tf.linalg.tridiagonal_solve(h + tf.constant([[0.0], [4.0], [0.0]]), _fixed(2, 6, 3)),
     ),
 }
-BOXES = [[0.1, 0.1, 0.8, 0.9], [0.2, 0.0, 1.0, 0.7]]
-
-IMAGES: dict[str, tuple[Shape, Call]] = {
-    "adjust_brightness": (IMAGE, lambda h: tf.image.adjust_brightness(h, 0.2)),
-    "adjust_contrast": (IMAGE, lambda h: tf.image.adjust_contrast(h, 1.7)),
-    "adjust_gamma": (IMAGE, lambda h: tf.image.adjust_gamma(tf.abs(h), 0.7)),
-    "adjust_hue": (IMAGE, lambda h: tf.image.adjust_hue(tf.sigmoid(h), 0.2)),
-    "adjust_saturation": (IMAGE, lambda h: tf.image.adjust_saturation(tf.sigmoid(h), 1.5)),
-    "central_crop": (IMAGE, lambda h: tf.image.central_crop(h, 0.5)),
-    "convert_image_dtype": (IMAGE, lambda h: tf.image.convert_image_dtype(h, tf.float64)),
-    "crop_and_resize": (IMAGE, lambda h: tf.image.crop_and_resize(h, BOXES, [0, 1], [6, 6])),
-    "crop_to_bounding_box": (IMAGE, lambda h: tf.image.crop_to_bounding_box(h, 1, 1, 5, 5)),
-    "draw_bounding_boxes": (IMAGE, lambda h: tf.image.draw_bounding_boxes(h, [[b] for b in BOXES], [[1.0, 0.0, 0.0]])),
-    "extract_glimpse": (
-        IMAGE,
-        lambda h: tf.image.extract_glimpse(h, [4, 4], [[0.0, 0.0], [0.2, 0.1]], noise="zero"),
-    ),
-    "extract_patches": (IMAGE, lambda h: tf.image.extract_patches(h, [1, 3, 3, 1], [1, 2, 2, 1], [1] * 4, "SAME")),
-    "hsv_to_rgb": (IMAGE, lambda h: tf.image.hsv_to_rgb(tf.sigmoid(h))),
-    "grayscale_to_rgb": ((2, 8, 8, 1), lambda h: tf.image.grayscale_to_rgb(h)),
-    "pad_to_bounding_box": (IMAGE, lambda h: tf.image.pad_to_bounding_box(h, 1, 1, 12, 12)),
-    "psnr": (IMAGE, lambda h: tf.image.psnr(h, h + 0.1 * tf.roll(h, 1, 1), 1.0)),
-    "resize": (IMAGE, lambda h: [tf.image.resize(h, [5, 11], m) for m in ("bilinear", "bicubic", "lanczos5")]),
-    "resize_with_crop_or_pad": (IMAGE, lambda h: tf.image.resize_with_crop_or_pad(h, 6, 12)),
-    "resize_with_pad": (IMAGE, lambda h: tf.image.resize_with_pad(h, 6, 12)),
-    "rgb_to_hsv": (IMAGE, lambda h: tf.image.rgb_to_hsv(tf.sigmoid(h))),
-    "ssim": (
-        (2, 16, 16, 1),
-        lambda h: tf.image.ssim(tf.sigmoid(h), tf.sigmoid(h + 0.1 * tf.roll(h, 1, 1)), 1.0),
-    ),
-    "ssim_multiscale": (
-        (1, 64, 64, 1),
-        lambda h: tf.image.ssim_multiscale(
-            tf.sigmoid(h), tf.sigmoid(h + 0.1 * tf.roll(h, 1, 1)), 1.0, power_factors=(0.4, 0.6)
-        ),
-    ),
-    "stateless_random_brightness": (IMAGE, lambda h: tf.image.stateless_random_brightness(h, 0.3, (1, 2))),
-    "stateless_random_contrast": (IMAGE, lambda h: tf.image.stateless_random_contrast(h, 0.4, 1.8, (1, 2))),
-    "stateless_random_crop": (IMAGE, lambda h: tf.image.stateless_random_crop(h, [2, 5, 5, 3], (1, 2))),
-    "stateless_random_flip_left_right": (IMAGE, lambda h: tf.image.stateless_random_flip_left_right(h, (1, 2))),
-    "stateless_random_flip_up_down": (IMAGE, lambda h: tf.image.stateless_random_flip_up_down(h, (1, 2))),
-    "stateless_random_saturation": (
-        IMAGE,
-        lambda h: tf.image.stateless_random_saturation(tf.sigmoid(h), 0.4, 1.8, (1, 2)),
-    ),
-}
-SIGNALS: dict[str, tuple[Shape, Call]] = {
-    "fft": (SIGNAL, lambda h: tf.signal.fft(_complex(h))),
-    "fft2d": (SQUARE, lambda h: tf.signal.fft2d(_complex(h))),
-    "fft3d": (SQUARE, lambda h: tf.signal.fft3d(_complex(h))),
-    "frame": (SIGNAL, lambda h: tf.signal.frame(h, 16, 8)),
-    "ifft": (SIGNAL, lambda h: tf.signal.ifft(_complex(h))),
-    "ifft2d": (SQUARE, lambda h: tf.signal.ifft2d(_complex(h))),
-    "ifft3d": (SQUARE, lambda h: tf.signal.ifft3d(_complex(h))),
-    "inverse_mdct": ((2, 4, 16), lambda h: tf.signal.inverse_mdct(h)),
-    "inverse_stft": ((2, 5, 9), lambda h: tf.signal.inverse_stft(_complex(h), 16, 8)),
-    "irfft": ((2, 17), lambda h: tf.signal.irfft(_complex(h))),
-    "irfft2d": (SQUARE, lambda h: tf.signal.irfft2d(_complex(h))),
-    "irfft3d": (SQUARE, lambda h: tf.signal.irfft3d(_complex(h))),
-    "mdct": (SIGNAL, lambda h: tf.signal.mdct(h, 16)),
-    "overlap_and_add": ((2, 5, 16), lambda h: tf.signal.overlap_and_add(h, 8)),
-    "rfft": (SIGNAL, lambda h: tf.signal.rfft(h)),
-    "rfft2d": (SQUARE, lambda h: tf.signal.rfft2d(h)),
-    "rfft3d": (SQUARE, lambda h: tf.signal.rfft3d(h)),
-    "stft": (SIGNAL, lambda h: tf.signal.stft(h, 16, 8)),
-}
 MATH: dict[str, tuple[Shape, Call]] = {
     "accumulate_n": (ROWS, lambda h: tf.math.accumulate_n([h, tf.tanh(h), h * h])),
     "add_n": (ROWS, lambda h: tf.math.add_n([h, tf.tanh(h), h * h])),
@@ -332,14 +265,10 @@ MATH: dict[str, tuple[Shape, Call]] = {
     "angle": (ROWS, lambda h: tf.math.angle(tf.complex(h, tf.roll(h, 1, 0)))),
     "top_k": (ROWS, lambda h: tf.math.top_k(h, 3)[0]),
 }
-EXPLICIT = {"nn": NN, "linalg": LINALG, "image": IMAGES, "signal": SIGNALS, "math": MATH}
+EXPLICIT = {"nn": NN, "linalg": LINALG, "math": MATH}
 
 _LEFT_OUT = {
-    "has no kernel on CPUs": "signal.fftnd signal.ifftnd signal.rfftnd signal.irfftnd",
     "is XLA's alone": "nn.approx_min_k math.approx_min_k nn.approx_max_k math.approx_max_k",
-    "draws random numbers by a counter of the process; its stateless twin is a program": """
-        image.random_brightness image.random_contrast image.random_crop image.random_flip_left_right
-        image.random_flip_up_down image.random_hue image.random_jpeg_quality image.random_saturation""",
     "has no gradient: whole numbers, truth values, steps": """
         nn.all_candidate_sampler nn.collapse_repeated nn.compute_accidental_hits nn.ctc_beam_search_decoder
         nn.ctc_greedy_decoder nn.ctc_unique_labels nn.fixed_unigram_candidate_sampler nn.in_top_k
@@ -349,17 +278,7 @@ _LEFT_OUT = {
         math.is_non_decreasing math.is_strictly_increasing math.less math.less_equal math.logical_and math.logical_not
         math.logical_or math.logical_xor math.not_equal math.reduce_all math.reduce_any math.rint math.round
         math.zero_fraction""",
-    "reads no float tensor": """
-        linalg.eye math.sobol_sample signal.hamming_window signal.hann_window signal.inverse_stft_window_fn
-        signal.kaiser_bessel_derived_window signal.kaiser_window signal.linear_to_mel_weight_matrix
-        signal.vorbis_window""",
-    "reads or writes files of images, or chooses boxes": """
-        image.adjust_jpeg_quality image.combined_non_max_suppression image.decode_and_crop_jpeg image.decode_bmp
-        image.decode_gif image.decode_image image.decode_jpeg image.decode_jxl image.decode_png image.decode_webp
-        image.encode_jpeg image.encode_png image.extract_jpeg_shape image.generate_bounding_box_proposals image.is_jpeg
-        image.non_max_suppression image.non_max_suppression_overlaps image.non_max_suppression_padded
-        image.non_max_suppression_with_scores image.sample_distorted_bounding_box image.stateless_random_hue
-        image.stateless_random_jpeg_quality image.stateless_sample_distorted_bounding_box""",
+    "reads no float tensor": "linalg.eye math.sobol_sample",
 }
 #: Functions that are no program here, and why.
 LEFT_OUT = {name: why for why, names in _LEFT_OUT.items() for name in names.split()}

@@ -16,13 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 from tests.truth.bench import ODD, SCALES, Bench, Program, in_a_quarter
-from tests.truth.programs.arguments import EXPLICIT, IMAGE, LEFT_OUT, ROWS, SIGNAL, SQUARE, Call, Shape
+from tests.truth.programs.arguments import EXPLICIT, LEFT_OUT, ROWS, SQUARE, Call, Shape
 
 MODULES = tuple(EXPLICIT)
 _WIDTH = 16  # of the inputs
 _RESULTS = 256  # of the second product: the loss is a mean of so many that one rounding of each shows little
 _DRAWS = 4
-_SHAPES = {"nn": (ROWS,), "math": (ROWS,), "image": (IMAGE,), "signal": (SIGNAL, SQUARE), "linalg": (SQUARE, ROWS)}
+_SHAPES = {"nn": (ROWS,), "math": (ROWS,), "linalg": (SQUARE, ROWS)}
 _DOMAINS = (
     lambda h: h,
     lambda h: tf.abs(h) + 0.1,

@@ -56,14 +56,6 @@ def _descent_inside(x: tf.Tensor, w: Weights) -> Any:
     return x
 
 
-def _heun(x: tf.Tensor, w: Weights) -> Any:
-    """An ODE solver of second order."""
-    for _ in tf.range(30):
-        slope = w.layers(x)
-        x = x + 0.5e-2 * (slope + w.layers(x + 1e-2 * slope))
-    return x
-
-
 def _product_of_many(x: tf.Tensor, w: Weights) -> Any:
     weight = tf.ones(_SHAPE)
     for _ in tf.range(200):
@@ -157,7 +149,7 @@ def _checkpointed(x: tf.Tensor, w: Weights) -> Any:
 BODIES: dict[str, Body] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
-        *(_small_steps, _residual_blocks, _descent_inside, _heun, _product_of_many),
+        *(_small_steps, _residual_blocks, _descent_inside, _product_of_many),
         *(_sum_of_losses, _scan, _vectorized_map, _gated, _newton, _attention_online, _branch_in_loop),
         *(_until_small, _called_in_loop, _checkpointed),
     )

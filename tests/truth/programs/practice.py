@@ -209,6 +209,23 @@ def causal_rotary_attention(w: Weights, x: tf.Tensor) -> Results:
     return _attended(w, tf.where(mask > 0, scores, float("-inf")), _heads(w, x, "v"))
 
 
+def gated_transformer_block(w: Weights, x: tf.Tensor) -> Results:
+    """Root mean square norms, queries and keys normalized, a gated perceptron, scaled residuals."""
+
+    def normed(y: tf.Tensor, name: str) -> tf.Tensor:
+        size = tf.math.rsqrt(tf.reduce_mean(tf.square(y), -1, keepdims=True) + 1e-6)
+        return y * size * w.bias(name, y.shape[-1], 1.0)
+
+    y = normed(x, "norm1")
+    queries, keys = (normed(_heads(w, y, name), f"norm {name}") for name in "qk")
+    scores = tf.nn.softmax(tf.matmul(queries, keys, transpose_b=True) / math.sqrt(8.0))
+    mixed = tf.transpose(tf.matmul(scores, _heads(w, y, "v")), [0, 2, 1, 3])
+    x += w.bias("scale1", 32, 0.1) * w.dense(tf.reshape(mixed, [16, 64]), 32, "proj")
+    y = normed(x, "norm2")
+    x += w.bias("scale2", 32, 0.1) * w.dense(tf.nn.silu(w.dense(y, 64, "gate")) * w.dense(y, 64, "up"), 32, "down")
+    return _end(w.dense(normed(x, "norm3"), 8, "head"))
+
+
 def state_space(w: Weights, x: tf.Tensor) -> Results:
     """A diagonal recurrence with steps of its own, as in selective state spaces."""
     steps = tf.nn.softplus(w.dense(x, 8, "steps") - 3.0)
@@ -218,6 +235,20 @@ def state_space(w: Weights, x: tf.Tensor) -> Results:
         state = decay[turn] * state + steps[turn] * w.dense(x, 8, "in")[turn]
         states.append(state)
     return _end(w.dense(tf.stack(states) * tf.nn.silu(w.dense(x, 8, "gate")), 4, "out"))
+
+
+def ordinary_differential_equation(w: Weights, x: tf.Tensor) -> Results:
+    """Runge and Kutta's method of fourth order."""
+
+    def slope(y: tf.Tensor) -> tf.Tensor:
+        return w.perceptron(y, 32, "field", tf.tanh)
+
+    for _ in range(20):
+        first = slope(x)
+        second = slope(x + 0.025 * first)
+        third = slope(x + 0.025 * second)
+        x += 0.05 / 6.0 * (first + 2.0 * second + 2.0 * third + slope(x + 0.05 * third))
+    return _end(x)
 
 
 def physics_informed(w: Weights, x: tf.Tensor) -> Results:
