@@ -30,11 +30,6 @@ Place = Callable[[str], str]  #: the name of a node to its place, for a message
 def read_signatures(protos: Iterable[Any], templates: Templates, place: Place) -> list[Signature]:
     """The signature of each NodeDef.
 
-    Args:
-        protos: the nodes.
-        templates: the known ops.
-        place: says where a node is.
-
     Raises:
         GraphError: an op is unknown, or an attribute that gives a number of ports is missing or negative.
     """
@@ -108,11 +103,7 @@ _BYTES = {datatypes.INT32: 4, datatypes.INT64: 8}
 
 
 def floats(constant: Any) -> npt.NDArray[np.float32]:
-    """The float32 values of a Const node, a repeated one once; none of any other node.
-
-    Args:
-        constant: its NodeDef.
-    """
+    """The float32 values of a Const node, a repeated one once; none of any other node."""
     value = constant.attr.get("value")  # a look-up by index would add what a broken graph lacks
     if value is None or value.tensor.dtype != datatypes.FLOAT:
         return np.zeros(0, np.float32)
@@ -125,13 +116,7 @@ def floats(constant: Any) -> npt.NDArray[np.float32]:
 def of_constants(
     view: GraphView, figure: Callable[[npt.NDArray[np.float32]], Any], dtype: npt.DTypeLike
 ) -> npt.NDArray[Any]:
-    """What is to be known of each Const node: an array with one entry a node, zero for all that are none.
-
-    Args:
-        view: a graph.
-        figure: is asked with the float32 values, once for each kind.
-        dtype: of the array.
-    """
+    """A figure of the values of each Const node, found once a kind: one entry a node, zero for all other nodes."""
     found = np.zeros(view.node_count, dtype)
     constants = np.asarray(view.nodes_with(("Const",)), np.int32)
     _, first, kinds = np.unique(view.kinds[constants], return_index=True, return_inverse=True)
@@ -141,11 +126,7 @@ def of_constants(
 
 
 def whole_number(constant: Any) -> int | None:
-    """The value of a Const node that is one whole number, ``None`` for any other.
-
-    Args:
-        constant: its NodeDef.
-    """
+    """The value of a Const node that is one whole number, ``None`` for any other."""
     value = constant.attr.get("value")  # a look-up by index would add what a broken graph lacks
     if value is None or value.tensor.dtype not in _BYTES:
         return None
