@@ -72,11 +72,11 @@ def _read_rare_types(types: list[int], protos: Sequence[Any], signatures: Sequen
     unit = 0
     for proto, signature in zip(protos, signatures, strict=True):
         for slot in signature.slots:
-            found, value = types[unit], proto.attr.get(slot.attr)
-            if not found and value is None:
+            found = types[unit]
+            if not found and slot.attr not in proto.attr:
                 found = slot.fixed  # the default of its op
-            elif not found and 0 <= slot.index < len(value.list.type):
-                found = value.list.type[slot.index]
+            elif not found and 0 <= slot.index < len(proto.attr[slot.attr].list.type):
+                found = proto.attr[slot.attr].list.type[slot.index]
             if not found:
                 raise GraphError(f"type attribute {slot} is missing", where=place(proto.name), fix=BROKEN)
             if found != datatypes.base_type(found):
