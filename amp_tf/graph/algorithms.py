@@ -55,12 +55,7 @@ def flood(
 
 
 def in_order(nodes: Mask, links: Adjacency) -> Iterator[tuple[Node, Sequence[Node]]]:
-    """Some nodes with their readers, each after all that it reads; those on cycles, and behind these, are left out.
-
-    Args:
-        nodes: which; links connect these alone.
-        links: between them.
-    """
+    """Some nodes with their readers, each after all that it reads; those on cycles, and behind these, are left out."""
     starts, fanout = links.fanout_start, links.fanout
     missing = np.diff(links.fanin_start).tolist()
     ready = [node for node in np.flatnonzero(nodes).tolist() if not missing[node]]
@@ -290,12 +285,7 @@ def readers_of(node_count: int, links: Iterable[tuple[int, int]]) -> list[list[i
 
 
 def find_frames(view: GraphView, links: Links) -> Frames | None:
-    """The frames of a graph's nodes; ``None`` if the loops are broken, or two of them have one name.
-
-    Args:
-        view: the graph.
-        links: all its edges, control edges included.
-    """
+    """The frames of nodes, by all edges; ``None`` if the loops are broken, or two of them have one name."""
     readers = readers_of(view.node_count, links)
     of = [OUTSIDE] * view.node_count
     for _, reader in links:

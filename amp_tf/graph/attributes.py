@@ -30,11 +30,6 @@ Place = Callable[[str], str]  #: the name of a node to its place, for a message
 def read_signatures(protos: Iterable[Any], templates: Templates, place: Place) -> list[Signature]:
     """The signature of each NodeDef.
 
-    Args:
-        protos: the nodes.
-        templates: the known ops.
-        place: says where a node is.
-
     Raises:
         GraphError: an op is unknown, or an attribute that gives a number of ports is missing or negative.
     """
@@ -77,11 +72,11 @@ def _read_rare_types(types: list[int], protos: Sequence[Any], signatures: Sequen
     unit = 0
     for proto, signature in zip(protos, signatures, strict=True):
         for slot in signature.slots:
-            found, value = types[unit], proto.attr.get(slot.attr)
-            if not found and value is None:
+            found = types[unit]
+            if not found and slot.attr not in proto.attr:
                 found = slot.fixed  # the default of its op
-            elif not found and 0 <= slot.index < len(value.list.type):
-                found = value.list.type[slot.index]
+            elif not found and 0 <= slot.index < len(proto.attr[slot.attr].list.type):
+                found = proto.attr[slot.attr].list.type[slot.index]
             if not found:
                 raise GraphError(f"type attribute {slot} is missing", where=place(proto.name), fix=BROKEN)
             if found != datatypes.base_type(found):
@@ -108,11 +103,7 @@ _BYTES = {datatypes.INT32: 4, datatypes.INT64: 8}
 
 
 def floats(constant: Any) -> npt.NDArray[np.float32]:
-    """The float32 values of a Const node, a repeated one once; none of any other node.
-
-    Args:
-        constant: its NodeDef.
-    """
+    """The float32 values of a Const node, a repeated one once; none of any other node."""
     value = constant.attr.get("value")  # a look-up by index would add what a broken graph lacks
     if value is None or value.tensor.dtype != datatypes.FLOAT:
         return np.zeros(0, np.float32)
@@ -125,13 +116,7 @@ def floats(constant: Any) -> npt.NDArray[np.float32]:
 def of_constants(
     view: GraphView, figure: Callable[[npt.NDArray[np.float32]], Any], dtype: npt.DTypeLike
 ) -> npt.NDArray[Any]:
-    """What is to be known of each Const node: an array with one entry a node, zero for all that are none.
-
-    Args:
-        view: a graph.
-        figure: is asked with the float32 values, once for each kind.
-        dtype: of the array.
-    """
+    """A figure of the values of each Const node, found once a kind: one entry a node, zero for all other nodes."""
     found = np.zeros(view.node_count, dtype)
     constants = np.asarray(view.nodes_with(("Const",)), np.int32)
     _, first, kinds = np.unique(view.kinds[constants], return_index=True, return_inverse=True)
@@ -141,11 +126,7 @@ def of_constants(
 
 
 def whole_number(constant: Any) -> int | None:
-    """The value of a Const node that is one whole number, ``None`` for any other.
-
-    Args:
-        constant: its NodeDef.
-    """
+    """The value of a Const node that is one whole number, ``None`` for any other."""
     value = constant.attr.get("value")  # a look-up by index would add what a broken graph lacks
     if value is None or value.tensor.dtype not in _BYTES:
         return None

@@ -75,13 +75,7 @@ def apply_to_function(function: Any, names: Sequence[str], signatures: Sequence[
 
 
 class EditedNodes(Nodes):
-    """The nodes of a graph as edits leave them, to be looked at only. Each access makes an edited node again.
-
-    Args:
-        original: the nodes before.
-        names: of these nodes.
-        edits: what changes.
-    """
+    """The nodes of a graph as edits leave them, to be looked at only. Each access makes an edited node again."""
 
     def __init__(self, original: Nodes, names: Sequence[str], edits: Edits) -> None:
         self.original = original

@@ -53,11 +53,7 @@ class Retype(NamedTuple):
         return cls(TypePlaces(nodes[units], attributes[units], indices[units], list(numbers)), data_type)
 
     def where(self, is_wanted: Mask) -> Retype:
-        """Some of the changes.
-
-        Args:
-            is_wanted: for each.
-        """
+        """Some of the changes."""
         nodes, attributes, indices, names = self.places
         return Retype(TypePlaces(nodes[is_wanted], attributes[is_wanted], indices[is_wanted], names), self.data_type)
 
@@ -195,22 +191,14 @@ class Edits:
         return Edits(*(getattr(first, f.name) + getattr(later, f.name) for f in dataclasses.fields(self)))
 
     def remade(self, node_count: int) -> list[int]:
-        """The nodes that are new, or get another op, other attributes or types, in order.
-
-        Args:
-            node_count: of the graph before.
-        """
+        """The nodes that are new, behind ``node_count`` old ones, or get another op, attributes or types, in order."""
         reoped = (reop.node for reop in self.reops)
         retyped = (retype.places.nodes.tolist() for retype in self.retypes)
         new = range(node_count, node_count + len(self.new))
         return sorted({*reoped, *itertools.chain.from_iterable(retyped), *new})
 
     def links(self, node_count: int) -> list[tuple[int, int]]:
-        """The edges that are new, control edges included: (source, reader).
-
-        Args:
-            node_count: of the graph before.
-        """
+        """The new edges, control edges included: (source, reader). New nodes are behind ``node_count`` old ones."""
         links = [(source, reop.node) for reop in self.reops for source, _ in reop.inputs or ()]
         links += [(rewire.src_node, rewire.node) for rewire in self.rewires]
         links += [(wait.after, wait.node) for wait in self.waits]

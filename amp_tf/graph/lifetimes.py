@@ -105,12 +105,7 @@ class Lifetimes:
         return np.cumsum(change)
 
     def last_input(self, reader: Node, without: Container[Node] = ()) -> Node | None:
-        """What a node waits for by itself: of the nodes before it that run in any case, the one that runs last.
-
-        Args:
-            reader: the node.
-            without: nodes that do not count.
-        """
+        """What a node waits for by itself: of the nodes before it that run in any case, the one that runs last."""
         before = (node for node in self.order.fanins(reader) if node not in without and not self.is_bound[node])
         return max(before, key=self.times.__getitem__, default=None)
 

@@ -238,12 +238,7 @@ _SHOWN = 3  #: of the closest names
 
 
 class FreshNames:
-    """Makes names that no node has.
-
-    Args:
-        taken: the names that nodes have.
-        suffix: ends every name, and says who made it.
-    """
+    """Makes names that no node has."""
 
     def __init__(self, taken: Iterable[str], suffix: str) -> None:
         self._taken = set(taken)

@@ -47,11 +47,7 @@ def shape_of(shapes: Shapes, node: str, port: int = 0) -> Shape | None:
 
 
 class KnownShapes:
-    """Shapes that were asked for once, and are kept.
-
-    Args:
-        shapes: of each node that has some, by name.
-    """
+    """Shapes that were asked for once, and are kept."""
 
     def __init__(self, shapes: Mapping[str, Sequence[Shape | None]]) -> None:
         self._shapes = shapes
@@ -121,12 +117,7 @@ def element_count(shape: Shape | None) -> int | None:
 
 
 class ListShapes:
-    """Shapes, and those that follow from what is kept in TensorLists.
-
-    Args:
-        view: the graph.
-        shapes: those that are known already.
-    """
+    """Shapes, and those that follow from what is kept in TensorLists."""
 
     def __init__(self, view: GraphView, shapes: Shapes) -> None:
         self._view = view

@@ -294,11 +294,7 @@ def referenced(node: Any) -> Iterator[str]:
 
 
 def find_loop_bodies(functions: Iterable[Any]) -> frozenset[str]:
-    """The functions that are bodies of loops in functional form, and that nothing else calls.
-
-    Args:
-        functions: the FunctionDefs in which calls are looked for.
-    """
+    """The functions that are bodies of loops in functional form, and that nothing else calls."""
     bodies: set[str] = set()
     others: set[str] = set()
     for function in functions:

@@ -86,12 +86,7 @@ def find_ring(ops: Sequence[str], links: npt.ArrayLike, node_count: int) -> int 
 
 
 def find_cycle(view: GraphView, waits: Links = ()) -> str:
-    """The name of a node on a cycle that no NextIteration closes, or an empty string.
-
-    Args:
-        view: the graph.
-        waits: its control edges, as far as they matter.
-    """
+    """The name of a node on a cycle of data edges and ``waits`` that no NextIteration closes, or an empty string."""
     node = find_ring(view.ops, [*data_links(view), *waits], view.node_count)
     return "" if node is None else view.names[node]
 

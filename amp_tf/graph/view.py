@@ -48,11 +48,7 @@ class Edges:
         return len(self.src_node)
 
     def at(self, numbers: npt.NDArray[Any] | slice) -> Edges:
-        """Some of the edges.
-
-        Args:
-            numbers: which, as a numpy index: numbers, a mask or a slice.
-        """
+        """Some of the edges."""
         columns = self.src_node, self.src_port, self.dst_node, self.dst_position, self.src_unit, self.dst_unit
         return Edges(*(column[numbers] for column in columns))
 
@@ -84,12 +80,7 @@ class Adjacency:
 
 
 def slots_of_units(slot_counts: npt.ArrayLike, kinds: Indices) -> Indices:
-    """For each unit, the number of its slot among the slots of all kinds, one kind after the other.
-
-    Args:
-        slot_counts: how many slots each kind has.
-        kinds: of each node.
-    """
+    """For each unit, the number of its slot among the slots of all kinds, one kind after the other."""
     slot_counts = np.asarray(slot_counts, np.int32)
     starts = np.cumsum(slot_counts, dtype=np.int32) - slot_counts
     counts = slot_counts[kinds]
@@ -105,11 +96,7 @@ def _compress(keys: Indices, values: Indices, count: int) -> tuple[array[int], a
 
 
 def compact(values: npt.NDArray[Any] | Iterable[int]) -> array[int]:
-    """Integers in four bytes each; a list of Python integers takes several times that.
-
-    Args:
-        values: a numpy array, or other integers.
-    """
+    """Integers in four bytes each; a list of Python integers takes several times that."""
     return array("i", values.astype(np.int32).tobytes() if isinstance(values, np.ndarray) else values)
 
 
@@ -304,12 +291,7 @@ class GraphView:
         return Adjacency(self.edges.src_unit, self.edges.dst_unit, self.unit_count)
 
     def after(self, edits: Edits, templates: Templates) -> GraphView:
-        """The view of the edited graph, of which no bytes exist yet. Only a graph's, not a function's.
-
-        Args:
-            edits: what changes.
-            templates: the known ops.
-        """
+        """The view of the edited graph, of which no bytes exist yet. Only a graph's, not a function's."""
         assert isinstance(self.protos, Nodes)
         nodes = EditedNodes(self.protos, self.names, edits)
         remade = edits.remade(self.node_count)

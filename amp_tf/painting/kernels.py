@@ -133,11 +133,7 @@ def drop_unmatched_pairs(canvas: Canvas) -> None:
 def fused_with_products(canvas: Canvas, *, gradients_only: bool = False) -> dict[Unit, Unit]:
     """The painted units of ops that TensorFlow computes together with a painted product, each with one of the product.
 
-    They cost nothing of their own, if both have one type.
-
-    Args:
-        canvas: the canvas.
-        gradients_only: only those that are computed with the gradient of a filter.
+    They cost nothing of their own, if both have one type. Of ``gradients_only``, the product is a filter's gradient.
     """
     view, is_f16 = canvas.view, canvas.nodes_of(canvas.allow)
     pairs = dict(_beside_products(view, is_f16)) if gradients_only else computed_with_products(view, is_f16)
@@ -151,10 +147,6 @@ def computed_with_products(view: GraphView, is_f16: Mask) -> dict[Node, Node]:
     something else reads what lies between, where one of them waits for something, and where they do not have one type,
     they are computed alone. (So they are where something waits for one of them, which is not asked: it is rare, and to
     read all control edges takes a sixth of a rewrite.)
-
-    Args:
-        view: the graph.
-        is_f16: the nodes that are 16 bit.
 
     Sources of the patterns (TensorFlow 2.21): ``MergeConv2DBackpropFilterWithBiasAddGrad`` of
     core/common_runtime/mkl_layout_pass.cc; ``FindContractionWithBias``, ``FindContractionWithBiasAndActivation``,

@@ -87,13 +87,7 @@ NOTHING_LOCKED = Locked()
 
 
 def find_locked(lock: Lock, view: GraphView, shapes: Shapes | None) -> Locked:
-    """Finds what a lock keeps in float32.
-
-    Args:
-        lock: the lock.
-        view: the graph.
-        shapes: the static shapes of its tensors.
-    """
+    """Finds what a lock keeps in float32."""
     layers = find_layers(view, shapes)
     found = [_find(decision, view, layers) for decision in lock.decisions]
     names = {match.found for match in found if match.is_node}
@@ -123,12 +117,7 @@ def describe(matches: Iterable[Match]) -> str:
 
 
 def find_layers(view: GraphView, shapes: Shapes | None) -> list[Layer]:
-    """The innermost layers of a graph that compute anything, in the order of their first nodes.
-
-    Args:
-        view: the graph.
-        shapes: the static shapes of its tensors.
-    """
+    """The innermost layers of a graph that compute anything, in the order of their first nodes."""
     ops: dict[str, collections.Counter[str]] = {}
     weights: dict[str, list[str]] = {}
     keras: dict[str, str] = {}

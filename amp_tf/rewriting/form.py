@@ -254,8 +254,8 @@ def plan_edits(painting: Painting) -> Edits:
         rewires += [Rewire(node, position, number, 0) for node, position in readers]
     reops: list[Reop] = []
     for node in painting.converted_nodes():
-        signature, proto = view.signatures[node], view.protos[node]
-        if signature.op in SUCCESSOR_OPS and proto.op != signature.op:  # the reader looked at it as its successor
+        signature = view.signatures[node]
+        if signature.op in SUCCESSOR_OPS and (proto := view.protos[node]).op != signature.op:  # read as its successor
             added = next(slot.attr for slot in signature.slots if slot.attr and slot.attr not in proto.attr)
             reops.append(Reop(node, signature.op, {added: attribute(type=datatypes.FLOAT)}))
     return Edits(

@@ -19,11 +19,7 @@ Followers = Mapping[str, tuple[str, ...]]
 
 
 def find_followers(graph: Any) -> Followers:
-    """For each product, and each node that may be fused with it, those behind it in its scope that may be, in order.
-
-    Args:
-        graph: a GraphDef or FunctionDef.
-    """
+    """For each product, and each node that may be fused with it, those behind it in its scope that may be, in order."""
     nodes = {node.name: node for node in (graph.node_def if hasattr(graph, "node_def") else graph.node)}
     readers: dict[str, list[str]] = {}
     for node in nodes.values():

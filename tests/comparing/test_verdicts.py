@@ -17,7 +17,6 @@ from amp_tf.tools.comparing.work import Work
 from tests.comparing.planted import PLANTED
 from tests.truth.bench import Bench
 from tests.truth.programs import practice
-from tests.truth.programs.practice import Weights
 from tests.truth.yardstick import distance
 
 _RNG = np.random.default_rng(0)
