@@ -27,7 +27,7 @@ _BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # the exit statuses of a shell
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parsers(subparsers: Any) -> None:
     """Adds the command to the parser of ``amp-tf``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "run",
@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     about = "sets AMP_TF_PRECISION for the command"
     parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help=about)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments, after --")
-    return parser
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

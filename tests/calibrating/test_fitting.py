@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from amp_tf.oplists.cost_tables import ProductCost
-from amp_tf.tools.calibrating.measure import fit
+from amp_tf.tools.calibrating import fit
 
 TRUE = ProductCost(rate=400.0, ns=0.12, start=9_000.0)
 SHIPPED = ProductCost(rate=220.0, ns=0.08, start=20_000.0)

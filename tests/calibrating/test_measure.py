@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.oplists.cost_tables import DISPATCH, SHIPPED, SHIPPED_FOLDER, read_table
-from amp_tf.tools.calibrating import elements, measure, products
+from amp_tf.tools import calibrating as measure
+from amp_tf.tools.calibrating import elements, products
 from tests.as_cpu import onednn
 
 SMALL = (8, 8, 8, 64)

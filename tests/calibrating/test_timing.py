@@ -6,7 +6,7 @@ import time
 import pytest
 import tensorflow as tf
 
-from amp_tf.tools.calibrating import measure
+from amp_tf.tools import calibrating as measure
 
 DATA = tf.ones((4, 4))
 

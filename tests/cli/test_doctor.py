@@ -159,10 +159,14 @@ def facts() -> MachineFacts:
     )
 
 
+def issue(facts: MachineFacts, name: str) -> doctor.Issue | None:
+    return {found.name: found for found in doctor.find_issues(facts)}.get(name)
+
+
 def test_says_that_a_gpu_computes_float32_products_in_tf32(facts: MachineFacts) -> None:
     def finding(**tf32: bool | None) -> doctor.Issue | None:
         gpus = [{"name": name, "description": "a GPU", "fast_in": [], "tf32": on} for name, on in tf32.items()]
-        return doctor._check_tf32(dataclasses.replace(facts, devices=[*facts.devices, *gpus]))
+        return issue(dataclasses.replace(facts, devices=[*facts.devices, *gpus]), "tf32")
 
     assert finding() is None
     assert finding(V100=None, A100=False) is None
@@ -175,9 +179,9 @@ def test_says_that_a_gpu_computes_float32_products_in_tf32(facts: MachineFacts) 
 
 @pytest.mark.parametrize("name", doctor.MATH_MODE_VARS)
 def test_names_a_math_mode_that_rounds_what_stays_in_float32(facts: MachineFacts, name: str) -> None:
-    assert doctor._check_math_mode(facts) is None
-    assert doctor._check_math_mode(dataclasses.replace(facts, environ={name: "strict"})) is None
-    found = doctor._check_math_mode(dataclasses.replace(facts, environ={name: "BF16"}))
+    assert issue(facts, "math-mode") is None
+    assert issue(dataclasses.replace(facts, environ={name: "strict"}), "math-mode") is None
+    found = issue(dataclasses.replace(facts, environ={name: "BF16"}), "math-mode")
     assert found is not None
     assert not found.is_problem
     assert found.what.startswith(f"{name}: where the CPU has AMX")
@@ -185,32 +189,32 @@ def test_names_a_math_mode_that_rounds_what_stays_in_float32(facts: MachineFacts
 
 def test_names_an_op_of_a_list_change_that_tensorflow_does_not_know(facts: MachineFacts) -> None:
     setting = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD"
-    assert doctor._check_op_names(dataclasses.replace(facts, environ={setting: "MatMul"})) is None
-    finding = doctor._check_op_names(dataclasses.replace(facts, environ={setting: "MatMull"}))
+    assert issue(dataclasses.replace(facts, environ={setting: "MatMul"}), "op-name") is None
+    finding = issue(dataclasses.replace(facts, environ={setting: "MatMull"}), "op-name")
     assert finding is not None
     assert not finding.is_problem
     assert f"({setting}): TensorFlow knows no op 'MatMull'" in finding.what
     assert finding.fix.startswith("Did you mean 'MatMul'")
-    assert doctor._check_op_names(dataclasses.replace(facts, environ={"AMP_TF_PRECISION": "float8"})) is None
+    assert issue(dataclasses.replace(facts, environ={"AMP_TF_PRECISION": "float8"}), "op-name") is None
 
 
 def test_names_another_keras_backend(facts: MachineFacts) -> None:
     keras = {"backend": "jax", "policy": "float32", "error": ""}
-    finding = doctor._check_keras(dataclasses.replace(facts, keras=keras))
+    finding = issue(dataclasses.replace(facts, keras=keras), "keras-backend")
     assert finding is not None
     assert "KERAS_BACKEND=tensorflow" in finding.fix
 
 
 @pytest.mark.parametrize("version", ["2.15.1", "2.22.0-rc1", "3.0.0"])
 def test_names_a_tensorflow_that_is_not_supported(facts: MachineFacts, version: str) -> None:
-    finding = doctor._check_tensorflow(dataclasses.replace(facts, versions={"tensorflow": version}))
+    finding = issue(dataclasses.replace(facts, versions={**facts.versions, "tensorflow": version}), "tensorflow")
     assert finding is not None
     assert version in finding.what
 
 
 @pytest.mark.parametrize("version", ["2.16.2", "2.21.0"])
 def test_takes_the_oldest_and_the_newest_tensorflow(facts: MachineFacts, version: str) -> None:
-    assert doctor._check_tensorflow(dataclasses.replace(facts, versions={"tensorflow": version})) is None
+    assert issue(dataclasses.replace(facts, versions={**facts.versions, "tensorflow": version}), "tensorflow") is None
 
 
 @pytest.mark.parametrize(
@@ -220,22 +224,22 @@ def test_takes_the_oldest_and_the_newest_tensorflow(facts: MachineFacts, version
 def test_names_a_protobuf_that_tensorflow_does_not_work_with(
     facts: MachineFacts, tensorflow: str, protobuf: str, is_told: bool
 ) -> None:
-    versions = {"tensorflow": tensorflow, "protobuf": protobuf}
-    finding = doctor._check_protobuf(dataclasses.replace(facts, versions=versions))
+    versions = {**facts.versions, "tensorflow": tensorflow, "protobuf": protobuf}
+    finding = issue(dataclasses.replace(facts, versions=versions), "protobuf")
     assert (finding is not None) is is_told
     assert finding is None or finding.fix == "pip install 'protobuf<7'"
 
 
 def test_says_that_auto_converts_nothing_on_this_hardware(facts: MachineFacts) -> None:
-    finding = doctor._check_hardware(dataclasses.replace(facts, hardware=Hardware()))
+    finding = issue(dataclasses.replace(facts, hardware=Hardware()), "hardware")
     assert finding is not None
     assert not finding.is_problem
     assert "neither avx512_bf16 nor amx_bf16" in finding.what
 
 
 def test_says_that_a_tensorflow_for_gpus_sees_none_but_takes_it_for_no_problem(facts: MachineFacts) -> None:
-    assert doctor._check_gpu(facts) is None
-    finding = doctor._check_gpu(dataclasses.replace(facts, is_without_gpu=True))
+    assert issue(facts, "gpu") is None
+    finding = issue(dataclasses.replace(facts, is_without_gpu=True), "gpu")
     assert finding is not None
     assert not finding.is_problem
     assert "--gpus all" in finding.fix
@@ -287,21 +291,21 @@ def test_a_run_that_fails_later_is_a_finding(monkeypatch: pytest.MonkeyPatch) ->
     assert runs.count("float16") == runs.count("float32") > 2
 
 
-def test_settings_that_contradict_each_other_and_misspelt_variables_are_found() -> None:
+def test_settings_that_contradict_each_other_and_misspelt_variables_are_found(facts: MachineFacts) -> None:
     prefix = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
     environ = {f"{prefix}ALLOWLIST_ADD": "Relu", f"{prefix}DENYLIST_ADD": "Relu", "AMP_TF_PRECISON": "bfloat16"}
-    facts = doctor.MachineFacts(environ, {}, [], Hardware(), {}, False, True, [], [])
-    setting = doctor._check_settings(facts)
+    facts = dataclasses.replace(facts, environ=environ)
+    setting = issue(facts, "setting")
     assert setting is not None
     assert setting.is_problem
     assert (
         f"({prefix}ALLOWLIST_ADD) and AmpConfig.deny_add ({prefix}DENYLIST_ADD): op 'Relu' is to join" in setting.what
     )
-    variable = doctor._check_variables(facts)
+    variable = issue(facts, "variable")
     assert variable is not None
     assert (variable.is_problem, variable.fix) == (False, "Write AMP_TF_PRECISION")
     assert "AMP_TF_PRECISON" in variable.what
-    gone = doctor._check_variables(dataclasses.replace(facts, environ={"AMP_TF_MONITOR": "runs"}))
+    gone = issue(dataclasses.replace(facts, environ={"AMP_TF_MONITOR": "runs"}), "variable")
     assert gone is not None
     assert gone.fix.startswith("Use amp-tf compare")
-    assert doctor._check_op_names(facts) is None  # the first one tells it
+    assert issue(facts, "op-name") is None  # the first one tells it

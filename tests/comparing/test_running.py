@@ -11,10 +11,10 @@ from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import rewrite
+from amp_tf.tools import silent
 from amp_tf.tools.comparing import nodes
 from amp_tf.tools.comparing.ranges import find_ranges
 from amp_tf.tools.comparing.steps import flat_step
-from amp_tf.tools.progress import silent
 
 
 def test_nodes_in_parts_are_nodes_all_at_once(monkeypatch):
@@ -31,7 +31,7 @@ def test_nodes_in_parts_are_nodes_all_at_once(monkeypatch):
 
     def looked():
         found = nodes.measure_nodes(step, flat, rewritten, Precision.BFLOAT16, 0, 1.0, None, silent)
-        return [(each.probe.name, each.accumulated, each.local, each.largest_input) for each in found]
+        return [(each.name, each.accumulated, each.local, each.largest_input) for each in found]
 
     whole = looked()
     assert len(whole) > 4

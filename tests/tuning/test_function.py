@@ -11,6 +11,7 @@ from keras import ops
 
 import amp_tf
 from amp_tf.hooks.process import state as process_state
+from amp_tf.tools.tuning.result import Goal, read_goal
 
 BF16 = amp_tf.AmpConfig(precision="bfloat16")
 rng = np.random.default_rng(0)
@@ -79,6 +80,15 @@ def test_what_cannot_be_is_said_before_any_run(tmp_path, monkeypatch, settings, 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(amp_tf.AmpError, match=message):
         amp_tf.tune(lambda: pytest.fail("it was run"), config=BF16, **settings)
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float16, np.float64, np.int64, float])
+def test_numbers_of_numpy_are_numbers(number) -> None:
+    goal = read_goal("loss", max_drop=None, max_rise=number(2), max_runs=np.int64(7))
+    assert goal == Goal("loss", 2.0, is_loss=True)
+    assert type(goal.most) is float
+    with pytest.raises(amp_tf.ConfigError, match="too few"):
+        read_goal("loss", max_drop=None, max_rise=number(2), max_runs=np.int64(2))
 
 
 def test_amp_tf_must_be_off() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.lock import Decision, Layer
-from amp_tf.tools.tuning.items import decisions_of, find_items, holds, rank
+from amp_tf.tools.search import decisions_of, find_items, holds, rank
 from tests.tuning.programs import findings, layer, node, report
 
 

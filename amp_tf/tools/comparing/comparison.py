@@ -18,7 +18,8 @@ from amp_tf.tools.comparing.findings import (
     keep_line,
     worth_alone,
 )
-from amp_tf.tools.comparing.verdicts import Output, Patterns, figure, limit, roundoff, title
+from amp_tf.tools.comparing.nodes import NodeMeasurement
+from amp_tf.tools.comparing.verdicts import Output, Patterns, figure, has_truth, limit, roundoff, title
 
 SCHEMA_VERSION = 1
 _SHOWN = 5
@@ -48,6 +49,20 @@ class NodeError:
     underflow: float
     largest: float
     smallest: float
+
+    @classmethod
+    def of(cls, measured: NodeMeasurement, precision: Precision) -> NodeError:
+        """The error of a node that was measured."""
+        run, local = measured.accumulated, measured.local
+        return cls(
+            *(measured.name, measured.op, measured.is_f16),
+            accumulated=run.distance,
+            local=None if local is None else local.distance,
+            has_truth=has_truth(run, precision) and (local is None or has_truth(local, precision)),
+            underflow=run.underflow,
+            largest=run.largest,
+            smallest=run.smallest,
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -67,6 +67,7 @@ _LEFT_OUT = (  # fields of RewriterConfig
 )
 _ALIGNMENT = 64
 _SEEDS = ("seed", "seed2")
+_Thing = TypeVar("_Thing", bound=Hashable)
 _INT32 = 3  # DT_INT32
 
 
@@ -267,9 +268,8 @@ def aligned(value: Any) -> Any:
 
 
 def _optimized(graph: Any, ends: list[str], options: Any) -> Any:
-    """Runs Grappler on a graph, for which TensorFlow has no public interface."""
     from tensorflow.core.protobuf import config_pb2
-    from tensorflow.python.grappler import tf_optimizer
+    from tensorflow.python.grappler import tf_optimizer  # for which TensorFlow has no public interface
 
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.CopyFrom(options)
@@ -342,6 +342,22 @@ def keeping_state(graph: Any) -> list[str]:
 def by_python(graph: Any) -> list[str]:
     """The nodes that call Python, which may return something else each time, by name."""
     return [node.name for node in every_node(graph) if node.op in PYTHON]
+
+
+def reached(starts: Iterable[_Thing], sources: Callable[[_Thing], Iterable[_Thing]]) -> dict[_Thing, None]:
+    """All that some things depend on, these included.
+
+    Args:
+        starts: the things.
+        sources: what one depends on by itself.
+    """
+    found = dict.fromkeys(starts)
+    waiting = list(found)
+    while waiting:
+        fresh = {source: None for source in sources(waiting.pop()) if source not in found}
+        found |= fresh
+        waiting += fresh
+    return found
 
 
 def every_node(graph: Any) -> Iterator[Any]:

@@ -16,7 +16,15 @@ import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.oplists.table import BEGINNINGS, UPDATED_BY, VARIABLE_READERS, WHOLE_WRITES
-from amp_tf.tools.comparing.flattening import UPDATE, FlatStep, Step, Variable, aligned, keeping_state, make_stateless
+from amp_tf.tools.comparing.flattening import (
+    UPDATE,
+    FlatStep,
+    Step,
+    aligned,
+    keeping_state,
+    make_stateless,
+    reached,
+)
 
 FLOAT32 = "float32"  #: the side that is right
 AMP = "amp"  #: as amp_tf rewrites it
@@ -40,83 +48,56 @@ def join(step: FlatStep, sides: Mapping[str, Any]) -> Any:
         if side != FLOAT32:
             same = [node.name for node in graph.node if node.name in constants and node == constants[node.name]]
             shared.update((name, f"{FLOAT32}/{name}") for name in same)
-        functions = {
-            function.signature.name: f"{side}__{function.signature.name}" for function in graph.library.function
-        }
-        _add_functions(joint, graph, functions)
+        functions = {called.signature.name: f"{side}__{called.signature.name}" for called in graph.library.function}
+        for function in graph.library.function:
+            added = joint.library.function.add()
+            added.CopyFrom(function)
+            added.signature.name = functions[function.signature.name]
+            for node in added.node_def:
+                _rename_functions(node, functions)
+        for gradient in graph.library.gradient:
+            both = gradient.function_name, gradient.gradient_func
+            name, of = (functions.get(called, called) for called in both)
+            joint.library.gradient.add(function_name=name, gradient_func=of)
         for node in graph.node:
             if node.name in shared and (side != FLOAT32 or node.name not in fed):
                 continue
             added = joint.node.add()
             added.CopyFrom(node)
             added.name = shared.get(node.name, f"{side}/{node.name}")
-            added.input[:] = [_renamed(text, side, shared) for text in node.input]
-            if node.name in step.variables:
-                _make_variable(added, step.variables[node.name])
-            _rename_in(added, side, functions)
+            for place, text in enumerate(node.input):
+                mark = "^" if text.startswith("^") else ""
+                source, colon, port = text.removeprefix("^").partition(":")
+                added.input[place] = f"{mark}{shared.get(source, f'{side}/{source}')}{colon}{port}"
+            if (variable := step.variables.get(node.name)) is not None:
+                if not variable.is_reference:  # whose node is a variable already
+                    added.op = "VarHandleOp"
+                    added.attr.clear()
+                    added.attr["dtype"].type = variable.data_type
+                    added.attr["shape"].shape.SetInParent()
+                    for size in variable.value.shape:
+                        added.attr["shape"].shape.dim.add().size = size
+                added.attr["shared_name"].s = added.name.encode()
+            added.attr.pop("_class", None)  # with which nodes it wants to be placed
+            if "frame_name" in added.attr:
+                added.attr["frame_name"].s = f"{side}/".encode() + added.attr["frame_name"].s
+            _rename_functions(added, functions)
     make_stateless(joint)
     return joint
 
 
 def tensor_name(side: str, name: str, step: FlatStep) -> str:
-    """The name of one of the step's tensors in the joint graph."""
-    return f"{feed_name(side, name.partition(':')[0], step)}:{name.partition(':')[2] or '0'}"
-
-
-def feed_name(side: str, node: str, step: FlatStep) -> str:
-    """The name of one of the step's nodes in the joint graph, unless it is a constant."""
+    """The name in the joint graph of one of the step's tensors, or of a node's only result."""
+    node, _, port = name.partition(":")
     is_shared = node in step.feeds or node in step.captures
-    return f"{_SHARED if is_shared else side}/{node}"
-
-
-def _renamed(text: str, side: str, shared: Mapping[str, str]) -> str:
-    mark = "^" if text.startswith("^") else ""
-    node, colon, port = text.removeprefix("^").partition(":")
-    return f"{mark}{shared.get(node, f'{side}/{node}')}{colon}{port}"
-
-
-def _make_variable(node: Any, variable: Variable) -> None:
-    """Turns the placeholder of a handle into a variable; a reference variable's node is one already."""
-    if variable.is_reference:
-        node.attr["shared_name"].s = node.name.encode()
-        return
-    node.op = "VarHandleOp"
-    node.attr.clear()
-    node.attr["dtype"].type = variable.data_type
-    for size in variable.value.shape:
-        node.attr["shape"].shape.dim.add().size = size
-    node.attr["shape"].shape.SetInParent()
-    node.attr["shared_name"].s = node.name.encode()
-
-
-def _add_functions(joint: Any, graph: Any, functions: Mapping[str, str]) -> None:
-    for function in graph.library.function:
-        added = joint.library.function.add()
-        added.CopyFrom(function)
-        added.signature.name = functions[function.signature.name]
-        for node in added.node_def:
-            _rename_functions(node, functions)
-    for gradient in graph.library.gradient:
-        joint.library.gradient.add(
-            function_name=functions.get(gradient.function_name, gradient.function_name),
-            gradient_func=functions.get(gradient.gradient_func, gradient.gradient_func),
-        )
-
-
-def _rename_in(node: Any, side: str, functions: Mapping[str, str]) -> None:
-    """Renames the nodes, frames and functions that a node's attributes refer to."""
-    node.attr.pop("_class", None)  # with which nodes it wants to be placed
-    if "frame_name" in node.attr:
-        node.attr["frame_name"].s = f"{side}/".encode() + node.attr["frame_name"].s
-    _rename_functions(node, functions)
+    return f"{_SHARED if is_shared else side}/{node}:{port or '0'}"
 
 
 def _rename_functions(node: Any, functions: Mapping[str, str]) -> None:
     for value in node.attr.values():
         for called in (value.func, *value.list.func) if value.HasField("func") else value.list.func:
             called.name = functions.get(called.name, called.name)
-    if node.op in functions:
-        node.op = functions[node.op]
+    node.op = functions.get(node.op, node.op)
 
 
 _CHANGES = np.array([1 - 2.0**-23, 1 + 2.0**-23], np.float32)  #: factors that change a number's last bit, down and up
@@ -144,8 +125,8 @@ class JointGraph:
             names = [f"{side}/{name}" for side in sides for name in flat.effects]
             self._compiled: dict[str, Any] = {}
             if compiled:
-                inputs = [feed_name(FLOAT32, node, flat) for node in (*flat.feeds, *flat.captures, *flat.variables)]
-                results = [tensor_name(FLOAT32, name, flat) for name in compiled]
+                given = (*flat.feeds, *flat.captures, *flat.variables)
+                inputs, results = ([tensor_name(FLOAT32, name, flat) for name in some] for some in (given, compiled))
                 self._compiled = dict(zip(results, import_compiled(joint, inputs, results, names), strict=True))
             else:
                 tf.import_graph_def(joint, name="")
@@ -202,10 +183,20 @@ class JointGraph:
             self._session = new_session(self.graph)
         try:
             if self._writes or self._held is not is_disturbed:
-                chosen = self._variables_behind(wanted) if is_alone else list(self._flat.variables)
-                for part in self._parts(chosen):
-                    start = {self._starts[node]: change(self._flat.variables[node].value) for node in part}
-                    self._session.run([self._resets[node] for node in part], start)
+                chosen = list(self._flat.variables)
+                if is_alone:  # those that are wanted in any version
+                    operations = [tensor.op for tensor in tf.nest.flatten(wanted)]
+                    needed = reached(operations, lambda one: [*(given.op for given in one.inputs), *one.control_inputs])
+                    names = {operation.name for operation in needed}
+                    chosen = [node for node in chosen if any(f"{side}/{node}" in names for side in self._sides)]
+                while chosen:  # few at once, because those that are disturbed are copies
+                    start: dict[Any, Any] = {}
+                    resets = []
+                    while chosen and sum(value.nbytes for value in start.values()) < _AT_ONCE:
+                        node = chosen.pop()
+                        start[self._starts[node]] = change(self._flat.variables[node].value)
+                        resets.append(self._resets[node])
+                    self._session.run(resets, start)
                 self._held = is_disturbed if not is_alone else None
             effects = [] if is_alone else self._effects
             return self._session.run((wanted, effects), self._feed(number, scale, change))[0]
@@ -220,36 +211,10 @@ class JointGraph:
         """Fetches tensors that depend on variables only, such as their values after a batch."""
         return self._session.run(wanted)
 
-    def _parts(self, chosen: Sequence[str]) -> list[list[str]]:
-        """Splits variables into groups whose disturbed copies fit into little memory."""
-        parts: list[list[str]] = [[]]
-        waiting = 0
-        for node in chosen:
-            waiting += self._flat.variables[node].value.nbytes
-            if waiting > _AT_ONCE and parts[-1]:
-                parts.append([])
-                waiting = self._flat.variables[node].value.nbytes
-            parts[-1].append(node)
-        return parts
-
-    def _variables_behind(self, wanted: Any) -> list[str]:
-        """The variables that some tensors depend on, by values or by control edges, in any version."""
-        import tensorflow as tf
-
-        waiting = [tensor.op for tensor in tf.nest.flatten(wanted)]
-        found = set(waiting)
-        while waiting:
-            operation = waiting.pop()
-            fresh = {*(tensor.op for tensor in operation.inputs), *operation.control_inputs} - found
-            found |= fresh
-            waiting += fresh
-        names = {operation.name for operation in found}
-        return [node for node in self._flat.variables if any(f"{side}/{node}" in names for side in self._sides)]
-
     def _feed(self, number: int, scale: float, change: Any) -> dict[str, Any]:
         values = [*self._step.batches[number], *([np.float32(scale)] if self._step.is_scaled else [])]
         given = {**dict(zip(self._flat.feeds, values, strict=True)), **self._flat.captures}
-        names = {node: f"{feed_name(FLOAT32, node, self._flat)}:0" for node in given}
+        names = {node: tensor_name(FLOAT32, node, self._flat) for node in given}
         return {names[node]: change(value) if value.ndim else value for node, value in given.items()}
 
 
@@ -313,7 +278,7 @@ def output_names(step: Step, flat: FlatStep) -> list[tuple[str, str]]:
     return [*results, *((UPDATE, flat.variables[node].name) for node in written(flat))]
 
 
-class RunnableStep:
+class RunnableStep(JointGraph):
     """One version of a step, in a graph and a session of its own.
 
     Args:
@@ -326,39 +291,32 @@ class RunnableStep:
     def __init__(self, step: Step, flat: FlatStep, graph: Any, *, is_compiled: bool = False) -> None:
         import tensorflow as tf
 
-        self._flat = flat
         results = [flat.results[number] for number in step.floats]
-        self._joint = JointGraph(step, flat, {FLOAT32: graph}, results if is_compiled else ())
-        self._results = [self._joint.tensor(FLOAT32, name) for name in results]
-        changes = {} if is_compiled else _changes(flat)
-        self._changed = [node for node in written(flat) if node in changes]
-        self._written = [node for node in written(flat) if node not in changes]
-        self._order = [[*self._changed, *self._written].index(node) for node in written(flat)]
-        with self._joint.graph.as_default():
-            places = [self._joint.tensor(FLOAT32, node) for node in self._written]
-            self._variables = [
-                tf.raw_ops.ReadVariableOp(resource=place, dtype=tf.float32)
-                if place.dtype == tf.resource
-                else tf.identity(place)
-                for place in places
-            ]
-            for node in self._changed:
-                name, place = changes[node]
-                operation = self._joint.graph.get_operation_by_name(f"{FLOAT32}/{name}")
-                self._results.append(tf.cast(operation.inputs[place], tf.float32))
+        super().__init__(step, flat, {FLOAT32: graph}, results if is_compiled else ())
+        self._results = [self.tensor(FLOAT32, name) for name in results]
+        self._written, changes = written(flat), {} if is_compiled else _changes(flat)
+        self._changes, self._after = {}, {}  # tensors that change variables, and of the others those that read them
+        with self.graph.as_default():
+            for node in self._written:
+                if node in changes:
+                    name, place = changes[node]
+                    operation = self.graph.get_operation_by_name(f"{FLOAT32}/{name}")
+                    self._changes[node] = tf.cast(operation.inputs[place], tf.float32)
+                    continue
+                variable = self.tensor(FLOAT32, node)
+                self._after[node] = (
+                    tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.float32)
+                    if variable.dtype == tf.resource
+                    else tf.identity(variable)
+                )
 
     def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
         """The outputs, in the order of :func:`output_names`; arguments as for :meth:`JointGraph.fetch`."""
-        results = self._joint.fetch(self._results, number, scale, is_disturbed=is_disturbed)
+        results, changes = self.fetch((self._results, self._changes), number, scale, is_disturbed=is_disturbed)
         change = disturbed if is_disturbed else lambda value: value
-        after = zip(self._written, self._joint.read(self._variables), strict=True)
-        count = len(results) - len(self._changed)
-        updates = [*results[count:], *(value - change(self._flat.variables[node].value) for node, value in after)]
-        return [*results[:count], *(updates[place] for place in self._order)]
-
-    def close(self) -> None:
-        """Frees the session's memory; the next run creates another. Idempotent."""
-        self._joint.close()
+        for node, value in self.read(self._after).items():
+            changes[node] = value - change(self._flat.variables[node].value)
+        return [*results, *(changes[node] for node in self._written)]
 
 
 def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
@@ -402,7 +360,7 @@ def import_compiled(graph: Any, inputs: Sequence[str], results: Sequence[str], e
 
     Args:
         graph: the GraphDef.
-        inputs: names of its placeholders and variables' handles, which keep their names.
+        inputs: its placeholders and variables' handles, as names of tensors; they keep their names.
         results: names of the tensors that are wanted.
         effects: names of further nodes that must run.
 
@@ -412,18 +370,18 @@ def import_compiled(graph: Any, inputs: Sequence[str], results: Sequence[str], e
     import tensorflow as tf
 
     parts = [tf.compat.v1.GraphDef(versions=graph.versions, library=graph.library) for _ in range(2)]
-    outer, needless = frozenset(inputs), {f"^{name}" for name in inputs}
+    outer = {name.removesuffix(":0") for name in inputs}
+    needless = {f"^{name}" for name in outer}
     for node in graph.node:
         added = parts[node.name in outer].node.add()
         added.CopyFrom(node)
         added.input[:] = [text for text in node.input if text not in needless]
     body, outside = parts
-    names = [f"{name}:0" for name in inputs]
-    given = tf.import_graph_def(outside, return_elements=names, name="")
-    computed = [name for name in results if name not in names]
+    given = tf.import_graph_def(outside, return_elements=[*inputs], name="")
+    computed = [name for name in results if name not in inputs]
 
     def step(*arguments: Any) -> list[Any]:
-        of_name = dict(zip(names, arguments, strict=True))
+        of_name = dict(zip(inputs, arguments, strict=True))
         found = tf.import_graph_def(body, of_name, [*computed, *effects], name="")
         of_name |= zip(computed, found, strict=False)
         with tf.control_dependencies(found[len(computed) :]):

@@ -119,9 +119,9 @@ class Training:
         Raises:
             SystemExit: it was done.
         """
+        from amp_tf.tools import on_terminal
         from amp_tf.tools.comparing.pipeline import compare
         from amp_tf.tools.comparing.ranges import find_ranges
-        from amp_tf.tools.progress import on_terminal
 
         with self._lock:
             is_first, self.is_awaited = self.is_awaited, False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,9 +69,9 @@ def read_goal(metric: str, *, max_drop: Any, max_rise: Any, max_runs: Any, name:
     """
     is_loss = max_rise is not None
     most, where = (max_rise, "max_rise") if is_loss else (max_drop, "max_drop")
-    if not isinstance(most, (int, float)) or not 0 <= most < math.inf:
+    if not isinstance(most, numbers.Real) or not 0 <= float(most) < math.inf:  # NumPy's are such numbers, too
         raise ConfigError(f"{most!r} is not a change", where=name(where), fix="Write 0 or more")
-    if not isinstance(max_runs, int) or max_runs < _LEAST_RUNS:
+    if not isinstance(max_runs, numbers.Integral) or max_runs < _LEAST_RUNS:
         fix = f"Write {_LEAST_RUNS} or more: float32 twice, amp_tf with nothing in 16 bit, and all in 16 bit come first"
         raise ConfigError(f"{max_runs!r} runs are too few", where=name("max_runs"), fix=fix)
     return Goal(metric, float(most), is_loss)
@@ -93,6 +94,12 @@ class Outcome:
     step_ms: float | None = None
     failure: str = ""
     report: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, float], report: Mapping[str, Any] | None, failure: str = "") -> Outcome:
+        """What a run gave, by its metrics and the report of its process."""
+        figures, steps = (report or {}).get("figures") or {}, (report or {}).get("steps") or [{}]
+        return cls(metrics, figures.get("products_share_f16"), steps[0].get("median_ms"), failure, report)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -150,11 +150,6 @@ def end() -> None:
     lock_file.held.clear()
 
 
-def may_revert() -> bool:
-    """Whether the limit on reverts is not reached."""
-    return counts.reverts < MOST
-
-
 def revert(fault: Fault, config: AmpConfig) -> None:
     """Adds a fault's decisions to the lock in force and writes its file; failure to write is reported once."""
     path = config.lock_path
