@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
-    "cli/": (1913, 12, 4),
+    "cli/": (1869, 12, 4),
     "cpu/": (1062, 5, 1),
     "graph/": (3541, 14, 2),
     "hooks/": (4597, 32, 12),
@@ -20,7 +20,7 @@ BUDGET = {
     "painting/": (3514, 18, 2),
     "reporting/": (2239, 9, 1),
     "rewriting/": (1918, 11, 3),
-    "tools/": (6420, 26, 2),
+    "tools/": (6245, 26, 2),
     "*.py": (1522, 8, 3),
     "all": (33097, 168, 37),
     "tests/": (48456, 416, 236),

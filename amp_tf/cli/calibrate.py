@@ -87,9 +87,8 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
         tf.config.set_visible_devices([], "GPU")
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load > _BUSY * cores:
-        print(
-            f"note: the machine is busy (load {load:.1f} on {cores} cores): figures may be off; calibrate again later"
-        )
+        busy = f"the machine is busy (load {load:.1f} on {cores} cores)"
+        print(f"note: {busy}: figures may be off; calibrate again later")
     progress = on_terminal()
     source = f"measured on {hardware.identity()}, {datetime.date.today()}"
     shipped = hardware.shipped_costs()

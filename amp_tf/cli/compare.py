@@ -20,16 +20,15 @@ from typing import IO, Any
 from amp_tf.cli.options import (
     DEFAULT_SIGNATURE,
     add_config_options,
-    find_signature,
     hardware_for,
-    load_model,
+    load_signature,
     read_config,
     read_inputs,
 )
 from amp_tf.cli.run import bootstrapped
 from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import AmpError, ConfigError
-from amp_tf.offline.reading import is_keras_file, saved_model_of
+from amp_tf.offline.reading import is_keras_file
 from amp_tf.reporting import files
 from amp_tf.tools import on_terminal
 from amp_tf.tools.comparing import PYTHON, TENSORFLOW, VARIABLE
@@ -120,9 +119,7 @@ def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int
 
 
 def _compare_model(source: str, args: argparse.Namespace, config: AmpConfig) -> Comparison | Ranges:
-    with saved_model_of(source) as folder:
-        model = load_model(folder)  # whose variables live as long as it does
-    function = find_signature(model, args.signature, source)
+    _model, function = load_signature(source, args.signature)
     arrays, size = read_inputs(args.inputs, list(function.structured_input_signature[1])), args.batch_size
     batches = [dict(arrays)]
     if size is not None:
@@ -238,9 +235,9 @@ def started(
 
 def _why_nothing(request: CompareRequest, status: int) -> str:
     how = f"it ended with status {status}" if status else "it ended"
-    if not request.is_marked(PYTHON):
+    if not (request.folder / PYTHON).exists():
         return f"{how}, and started no Python in which amp_tf is installed. Install amp_tf in that environment."
-    if not request.is_marked(TENSORFLOW):
+    if not (request.folder / TENSORFLOW).exists():
         return f"{how} before it imported TensorFlow. Write the command that trains after --."
     return (
         f"{how} and trained nothing that amp_tf would convert: it called no fit, no tf.function that asks for "

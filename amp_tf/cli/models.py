@@ -18,9 +18,8 @@ import amp_tf
 from amp_tf.cli.options import (
     DEFAULT_SIGNATURE,
     add_config_options,
-    find_signature,
     hardware_for,
-    load_model,
+    load_signature,
     read_config,
     read_inputs,
 )
@@ -34,7 +33,6 @@ from amp_tf.offline.reading import (
     is_saved_model,
     read_graph_file,
     read_graphs,
-    saved_model_of,
     write_graph_file,
 )
 from amp_tf.offline.saved_model import WEIGHTS, convert_saved_model, rewrite_saved_model
@@ -189,18 +187,16 @@ def _answer(args: argparse.Namespace, model: str) -> dict[str, Any]:
     import tensorflow as tf
 
     disable()  # the environment may have turned amp_tf on
-    with saved_model_of(model) as folder:
-        loaded = load_model(folder)  # whose variables live as long as it does
-        signature = find_signature(loaded, DEFAULT_SIGNATURE, folder)
-        inputs = signature.structured_input_signature[1]
-        arrays = read_inputs(args.check, list(inputs))
-        try:
-            return dict(signature(**{name: tf.constant(array, inputs[name].dtype) for name, array in arrays.items()}))
-        except Exception as error:  # of another type or shape, or what the model itself cannot compute
-            taken = ", ".join(f"{name} {spec.dtype.name}{list(spec.shape)}" for name, spec in inputs.items())
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            what = f"the model does not take its arrays ({why})"
-            raise AmpError(what, where=args.check, fix=f"It takes {taken}") from None
+    _model, signature = load_signature(model, DEFAULT_SIGNATURE)
+    inputs = signature.structured_input_signature[1]
+    arrays = read_inputs(args.check, list(inputs))
+    try:
+        return dict(signature(**{name: tf.constant(array, inputs[name].dtype) for name, array in arrays.items()}))
+    except Exception as error:  # of another type or shape, or what the model itself cannot compute
+        taken = ", ".join(f"{name} {spec.dtype.name}{list(spec.shape)}" for name, spec in inputs.items())
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        what = f"the model does not take its arrays ({why})"
+        raise AmpError(what, where=args.check, fix=f"It takes {taken}") from None
 
 
 def _errors(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
@@ -320,7 +316,11 @@ def run_report(args: argparse.Namespace) -> int:
     """
     documents = [document for source in args.sources for document in _documents(source, args)]
     try:
-        lines = list(map(_line, documents))
+        lines = []
+        for document in documents:
+            share = percent((document["figures"] or {}).get("products_share_f16"))
+            counts = f"{document['converted']:,} of {document['total']:,} nodes converted"
+            lines.append(f"{files.title(document)}: {share} of matmul and convolution work in 16 bit, {counts}")
         for path in filter(None, (args.html, args.json)):
             with files.writing(path):
                 files.save(documents, path, as_page=path == args.html)
@@ -336,13 +336,6 @@ def run_report(args: argparse.Namespace) -> int:
     for line in lines:
         print(printable(line))
     return 0
-
-
-def _line(document: dict[str, Any]) -> str:
-    figures = document["figures"] or {}
-    counts = f"{document['converted']:,} of {document['total']:,} nodes converted"
-    share = percent(figures.get("products_share_f16"))
-    return f"{files.title(document)}: {share} of matmul and convolution work in 16 bit, {counts}"
 
 
 def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:

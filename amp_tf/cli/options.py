@@ -11,7 +11,7 @@ import numpy as np
 
 from amp_tf.config import GOALS, LEVELS, LIST_NAMES, PRECISIONS, TARGETS, AmpConfig
 from amp_tf.errors import AmpError, GraphError
-from amp_tf.offline.reading import read_saved_model
+from amp_tf.offline.reading import read_saved_model, saved_model_of
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.reporting import files
 from amp_tf.values import dtype_name, read_names, read_patterns
@@ -63,30 +63,27 @@ def hardware_for(config: AmpConfig) -> Hardware:
 DEFAULT_SIGNATURE = "serving_default"
 
 
-def load_model(folder: str | Path) -> Any:
-    """A SavedModel, loaded.
+def load_signature(source: str, name: str) -> tuple[Any, Any]:
+    """A model on disk, and one of its signatures, whose variables live as long as the model does.
+
+    Args:
+        source: a SavedModel's folder or a Keras file.
+        name: of the signature.
 
     Raises:
-        FileError: the folder has none, or a damaged one.
+        FileError: there is no model, or a damaged one.
+        GraphError: it has no signature of that name.
     """
-    read_saved_model(Path(folder))  # which says what is wrong with it
-    import tensorflow as tf
+    with saved_model_of(source) as folder:
+        read_saved_model(folder)  # which says what is wrong with it
+        import tensorflow as tf
 
-    return tf.saved_model.load(str(folder))
-
-
-def find_signature(model: Any, name: str, folder: str | Path) -> Any:
-    """A signature of a loaded model.
-
-    Raises:
-        GraphError: it has none of that name.
-    """
-    signatures = model.signatures
-    if name not in signatures:
-        known = ", ".join(signatures)
+        model = tf.saved_model.load(str(folder))
+    if name not in model.signatures:
+        known = ", ".join(model.signatures)
         fix = f"Choose with --signature: {known}" if known else "Save the model with signatures, as model.export does"
-        raise GraphError(f"the model has no signature {name!r}", where=str(folder), fix=fix)
-    return signatures[name]
+        raise GraphError(f"the model has no signature {name!r}", where=source, fix=fix)
+    return model, model.signatures[name]
 
 
 def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
@@ -95,6 +92,7 @@ def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
     Raises:
         AmpError: the file cannot be read, or has other arrays.
     """
+    fix = f"Write it with numpy.savez('inputs.npz', {', '.join(f'{name}=…' for name in wanted)})"
     if Path(path).is_file():
         files.check_unpacked(path)
     try:
@@ -104,12 +102,8 @@ def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
             arrays = {name: file[name] for name in file.files}
     except Exception as error:  # empty, cut off, damaged, or of a size that it has not
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise AmpError(f"cannot be read ({why})", where=path, fix=_how_to_write(wanted)) from None
+        raise AmpError(f"cannot be read ({why})", where=path, fix=fix) from None
     if sorted(arrays) != sorted(wanted):
         what = f"expected the arrays {', '.join(sorted(wanted))}, got {', '.join(sorted(arrays)) or 'none'}"
-        raise AmpError(what, where=path, fix=_how_to_write(wanted))
+        raise AmpError(what, where=path, fix=fix)
     return arrays
-
-
-def _how_to_write(wanted: list[str]) -> str:
-    return f"Write it with numpy.savez('inputs.npz', {', '.join(f'{name}=…' for name in wanted)})"

@@ -25,7 +25,7 @@ from amp_tf.hooks import metrics
 from amp_tf.lock import Lock, read
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
-from amp_tf.tools.tuning.result import Goal, Outcome, read_goal, write_lock
+from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
 from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
 
 NOT_FOUND, WRONG = 1, 2
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     print(tuned)
     if tuned.lock is None:
         return NOT_FOUND
-    write_lock(tuned, path)
+    tuned.write(path)
     journal.remove()
     print(f"{path} is written. It is read with AMP_TF_LOCK={path}; keep it beside the model.")
     return 0 if tuned.is_verified else NOT_FOUND
@@ -233,10 +233,5 @@ def variables_of(config: AmpConfig) -> dict[str, str]:
             names.setdefault(row.field, row.name)
     default = AmpConfig()
     changed = {field: value for field in names if (value := getattr(config, field)) != getattr(default, field)}
-    return {names[field]: _as_text(value) for field, value in changed.items()}
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(int(value))
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    texts = {field: int(value) if isinstance(value, bool) else value for field, value in changed.items()}
+    return {names[field]: ",".join(value) if isinstance(value, tuple) else str(value) for field, value in texts.items()}

@@ -9,7 +9,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -43,31 +43,21 @@ class Measured:
     table: CostTable
     times: Mapping[products.Product, Pair]
 
-    def misfit(self, op: str) -> Misfit:
-        """The difference between a row of the table and the measured times.
+    def misfit(self, op: str) -> tuple[float, ...]:
+        """The error of a row of the table: root mean squares of logarithms, in which 0.1 is 10 %.
 
         Args:
             op: the row's product, with its variant.
+
+        Returns:
+            That of the times in float32, of those in 16 bit, and of how many times faster 16 bit is.
         """
         off = []
         for product, measured in by_op(self.times)[op].items():
             expected = (cost.of(product.computed, product.elements) for cost in self.table.products[op])
             in_float32, in_f16 = (math.log(ns / taken) for ns, taken in zip(expected, measured, strict=True))
             off.append((in_float32, in_f16, in_float32 - in_f16))
-        return Misfit(*(math.sqrt(statistics.fmean(each * each for each in part)) for part in zip(*off, strict=True)))
-
-
-class Misfit(NamedTuple):
-    """The error of a fit, as root mean squares of logarithms: 0.1 is 10 %.
-
-    Attributes:
-        in_float32, in_f16: what products take in either type.
-        gain: how many times faster they are in 16 bit.
-    """
-
-    in_float32: float
-    in_f16: float
-    gain: float
+        return tuple(math.sqrt(statistics.fmean(each * each for each in part)) for part in zip(*off, strict=True))
 
 
 def by_op(times: Mapping[products.Product, Pair]) -> Mapping[str, Mapping[products.Product, Pair]]:
@@ -80,19 +70,19 @@ def by_op(times: Mapping[products.Product, Pair]) -> Mapping[str, Mapping[produc
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-    """Something to time, and where to store its time, in ns of one run over ``per``.
+    """Something to time, under a key: a product, or the name of an op and a shape; in ns of one run over ``per``.
 
     For products the least time counts, which is the steadiest: in both types they are shared among threads. For other
     ops it is the median: many are shared only in float32, and their least time is that with the other thread awake,
     which in a step it seldom is.
     """
 
+    key: Any
     name: str
     run: Callable[..., Any]
     inputs: Callable[[], Sequence[Any]]
     runs: int
-    per: float
-    note: Callable[[Pair], None]
+    per: float = 1.0
     typical: Callable[[Sequence[float]], float] = statistics.median
 
 
@@ -111,9 +101,8 @@ def measure(
         progress: called before each case with its number, their count and its name.
     """
     begin = time.monotonic()
-    taken: dict[products.Product, Pair] = {}
-    of_ops: dict[tuple[str, Shape], Pair] = {}
-    cases = [*_product_cases(taken), *_element_cases(of_ops)]
+    found: dict[Any, Pair] = {}
+    cases = [*_product_cases(), *_element_cases()]
     options = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
@@ -123,39 +112,38 @@ def measure(
             now = time.monotonic()
             until = now + max(0.0, begin + seconds - now) / (len(cases) - number)
             in_float32, in_f16 = map(case.typical, take_times(case.run, case.inputs(), case.runs, until))
-            case.note((_NS * in_float32 / case.per, _NS * in_f16 / case.per))
+            found[case.key] = _NS * in_float32 / case.per, _NS * in_f16 / case.per
     finally:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
+    taken = {key: pair for key, pair in found.items() if isinstance(key, products.Product)}
+    of_ops = {key: pair for key, pair in found.items() if key not in taken}
     return Measured(_table(shipped, source, taken, of_ops), taken)
 
 
-def _product_cases(taken: dict[products.Product, Pair]) -> Iterator[_Case]:
+def _product_cases() -> Iterator[_Case]:
     random = np.random.default_rng(0)
     for product in products.all_products():
 
         def inputs(product: products.Product = product) -> Sequence[Any]:
             return [tf.constant(random.standard_normal(shape, dtype=np.float32)) for shape in product.shapes]
 
-        note = functools.partial(taken.__setitem__, product)
         run = run_many(product.run, product.runs)
-        yield _Case(f"{product.op} {product.what}", run, inputs, product.runs, 1.0, note, min)
+        yield _Case(product, f"{product.op} {product.what}", run, inputs, product.runs, typical=min)
 
 
-def _element_cases(of_ops: dict[tuple[str, Shape], Pair]) -> Iterator[_Case]:
+def _element_cases() -> Iterator[_Case]:
     for number, shape in enumerate(elements.SHAPES):
         data = elements.data_of(shape)
         ops = {name: op for name, op in elements.ops_on(data).items() if number % 2 == 0 or name not in elements.SELDOM}
         for name, (op, inputs) in ops.items():
-            yield _element_case(of_ops, name, op, inputs, len(inputs) - 1, shape)
+            yield _element_case(name, op, inputs, len(inputs) - 1, shape)
         for stacks in sorted({1, *(len(inputs) - 1 for _, inputs in ops.values())}):
-            yield _element_case(of_ops, _nothing(stacks), _first, [data], stacks, shape)
+            yield _element_case(_nothing(stacks), _first, [data], stacks, shape)
         for kind in TYPES:
-            yield _element_case(of_ops, _cast(kind), functools.partial(tf.cast, dtype=kind), [data], 1, shape)
+            yield _element_case(_cast(kind), functools.partial(tf.cast, dtype=kind), [data], 1, shape)
 
 
-def _element_case(
-    of_ops: dict[tuple[str, Shape], Pair], name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: Shape
-) -> _Case:
+def _element_case(name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: Shape) -> _Case:
     """The case of an op on tensors of a shape, a number of which were not read just before.
 
     Large tensors are then in no cache, and small ones, as in a small model, in the last one. So is everything that
@@ -168,8 +156,7 @@ def _element_case(
         same = len(inputs) - stacks
         return [*inputs[:same], *(tf.repeat(tensor[None], runs, 0) for tensor in inputs[same:])]
 
-    note = functools.partial(of_ops.__setitem__, (name, shape))
-    return _Case(name, run_many(op, runs, stacks), taken, runs, size, note)
+    return _Case((name, shape), name, run_many(op, runs, stacks), taken, runs, size)
 
 
 def _cast(kind: Any) -> str:

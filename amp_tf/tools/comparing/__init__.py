@@ -69,7 +69,7 @@ def _on_import(library: str) -> None:
         _training = Training(CompareRequest.receive(Path(os.environ[VARIABLE])))
         atexit.register(functions.compare_at_exit, _training)
     if library == TENSORFLOW:
-        _training.request.mark(TENSORFLOW)
+        (_training.request.folder / TENSORFLOW).touch()
     with _training.surviving():
         layer_paths.install(_training.request.config)  # for patterns that are for layers
         functions.install(_training, library)

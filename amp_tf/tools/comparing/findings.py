@@ -169,7 +169,10 @@ class Trials:
             measured, scale = self._work.measure(self._work.rewritten(config).graph, what, numbers)
             if measured.is_cut:
                 raise KeyboardInterrupt
-            yardstick = self._work.yardstick_of_trial(self._yardstick, config, scale)
+            yardstick = self._yardstick
+            if any(one.nonfinite for one in yardstick.ideal):  # as a product is that may be in float32 now
+                ideal = self._work.measure_ideal(config, yardstick.numbers, scale).pooled()
+                yardstick = dataclasses.replace(yardstick, ideal=ideal)
             self._known[key] = self._work.judge(measured, yardstick), measured.furthest(len(numbers)), scale
         return self._known[key]
 
@@ -247,7 +250,13 @@ class Search:
             for one in self._alone(nodes):
                 tried.append(one)
             try:
-                parts = self._grow(self._first(tried))
+                # The suspect that suffices alone comes first; else all, each with its smallest set.
+                ranked = self._ranked(tried)
+                wide = [_Part(one.patterns, one.measured) for one in ranked if one.patterns != one.smallest]
+                first = [*(_Part(one.smallest, one.measured) for one in ranked), *wide]
+                if tried and all(output.is_good for output in tried[-1].after):
+                    first = [_Part(tried[-1].patterns, tried[-1].measured)]
+                parts = self._grow(tuple(first))
                 parts = self._reduced(parts)
             except KeyboardInterrupt:  # the parts suffice all the same, if there are any
                 is_cut = True
@@ -284,14 +293,6 @@ class Search:
             yield (one := self._try(measured, next(better, narrow), narrow))
             if self.trials.is_right(one.patterns):
                 break  # the remaining ones have smaller local errors
-
-    def _first(self, tried: Sequence[_Tried]) -> tuple[_Part, ...]:
-        """Where the search begins: the suspect that suffices alone; else all, each with its smallest set first."""
-        if tried and all(output.is_good for output in tried[-1].after):
-            return (_Part(tried[-1].patterns, tried[-1].measured),)
-        ranked = self._ranked(tried)
-        wide = (_Part(one.patterns, one.measured) for one in ranked if one.patterns != one.smallest)
-        return (*(_Part(one.smallest, one.measured) for one in ranked), *wide)
 
     def _grow(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
         """Parts that suffice on all batches; none where not even all nodes in float32 do."""

@@ -65,7 +65,6 @@ _LEFT_OUT = (  # fields of RewriterConfig
     *("remapping", "layout_optimizer", "scoped_allocator_optimization", "use_plugin_optimizers"),
     *(f"auto_mixed_precision{device}" for device in ("", "_cpu", "_mkl", "_onednn_bfloat16")),
 )
-_ALIGNMENT = 64
 _SEEDS = ("seed", "seed2")
 _Thing = TypeVar("_Thing", bound=Hashable)
 _INT32 = 3  # DT_INT32
@@ -146,11 +145,7 @@ class FlatStep:
 
 
 def flatten(step: Step, function: Any) -> FlatStep:
-    """Inlines the functions that a step calls.
-
-    Args:
-        step: the step.
-        function: its concrete function.
+    """Inlines the functions that a step calls, whose concrete function is given.
 
     Raises:
         GraphError: it captures something else than variables and tensors, such as a table, or was rewritten before.
@@ -245,7 +240,7 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
         elif id(outer) in of_handle:
             variable = of_handle[id(outer)]
             # A copy on a CPU: TensorFlow writes to new memory if a variable's value is referenced elsewhere.
-            value = aligned(np.asarray(variable.read_value()))
+            value = np.asarray(variable.read_value())
             variables[inner.op.name] = Variable(variable.name.partition(":")[0], value, variable.dtype.as_datatype_enum)
         else:
             raise GraphError(
@@ -254,17 +249,6 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
                 fix="Pass a function without lookup tables and iterators: look up before, and feed what they give",
             )
     return captures, variables
-
-
-def aligned(value: Any) -> Any:
-    """The same array at an address that is a multiple of 64, so that TensorFlow can use it in place."""
-    if not isinstance(value, np.ndarray) or value.dtype == object or value.ctypes.data % _ALIGNMENT == 0:
-        return value
-    room = np.empty(value.nbytes + _ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % _ALIGNMENT
-    found = room[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
-    found[...] = value
-    return found
 
 
 def _optimized(graph: Any, ends: list[str], options: Any) -> Any:

@@ -20,7 +20,6 @@ from amp_tf.tools.comparing.flattening import (
     UPDATE,
     FlatStep,
     Step,
-    aligned,
     keeping_state,
     make_stateless,
     reached,
@@ -32,12 +31,7 @@ _SHARED = "input"
 
 
 def join(step: FlatStep, sides: Mapping[str, Any]) -> Any:
-    """The joint GraphDef.
-
-    Args:
-        step: the step.
-        sides: for each side its GraphDef, a rewritten version of the step's; float32 first.
-    """
+    """The joint GraphDef of some sides, each a version of the step; float32 comes first."""
     from tensorflow.core.framework import graph_pb2
 
     joint = graph_pb2.GraphDef(versions=step.graph.versions)
@@ -108,11 +102,9 @@ class JointGraph:
     """Several versions of a step in one graph, with a session that feeds them and sets their variables.
 
     Args:
-        step: the step.
-        flat: its graph.
-        sides: for each side its GraphDef; float32 first.
-        compiled: names of the tensors that are wanted, where XLA is to compile the only side; then no other ones are
-            there.
+        step, flat: the step, and its graph.
+        sides: as for :func:`join`.
+        compiled: the tensors that are wanted, where XLA is to compile the only side; then no other ones are there.
     """
 
     def __init__(self, step: Step, flat: FlatStep, sides: dict[str, Any], compiled: Sequence[str] = ()) -> None:
@@ -165,8 +157,7 @@ class JointGraph:
 
         Args:
             wanted: what to fetch.
-            number: of the batch.
-            scale: of the loss, where the step is scaled.
+            number, scale: of the batch, and of the loss, where the step is scaled.
             is_disturbed: whether inputs and variables differ in their last bit.
             is_alone: whether only the fetched tensors are computed: then variables that they do not depend on, such as
                 an optimizer's, are not even set.
@@ -180,7 +171,10 @@ class JointGraph:
         if self._keeps_state:
             self.close()
         if self._session is None:
-            self._session = new_session(self.graph)
+            config = tf.compat.v1.ConfigProto(allow_soft_placement=True)  # and the graph is not optimized
+            config.graph_options.rewrite_options.disable_meta_optimizer = True
+            config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
+            self._session = tf.compat.v1.Session(graph=self.graph, config=config)
         try:
             if self._writes or self._held is not is_disturbed:
                 chosen = list(self._flat.variables)
@@ -199,7 +193,13 @@ class JointGraph:
                     self._session.run(resets, start)
                 self._held = is_disturbed if not is_alone else None
             effects = [] if is_alone else self._effects
-            return self._session.run((wanted, effects), self._feed(number, scale, change))[0]
+            values = [*self._step.batches[number], *([np.float32(scale)] if self._step.is_scaled else [])]
+            given = {**dict(zip(self._flat.feeds, values, strict=True)), **self._flat.captures}
+            feed = {
+                tensor_name(FLOAT32, node, self._flat): change(value) if value.ndim else value
+                for node, value in given.items()
+            }
+            return self._session.run((wanted, effects), feed)[0]
         except tf.errors.OpError as error:
             raise GraphError(
                 f"a batch cannot be run ({_why(error.message)})",
@@ -211,12 +211,6 @@ class JointGraph:
         """Fetches tensors that depend on variables only, such as their values after a batch."""
         return self._session.run(wanted)
 
-    def _feed(self, number: int, scale: float, change: Any) -> dict[str, Any]:
-        values = [*self._step.batches[number], *([np.float32(scale)] if self._step.is_scaled else [])]
-        given = {**dict(zip(self._flat.feeds, values, strict=True)), **self._flat.captures}
-        names = {node: tensor_name(FLOAT32, node, self._flat) for node in given}
-        return {names[node]: change(value) if value.ndim else value for node, value in given.items()}
-
 
 def _why(message: str) -> str:
     """TensorFlow's message, without the frame that it puts around errors in graphs."""
@@ -224,17 +218,6 @@ def _why(message: str) -> str:
     _, framed, said = message.rpartition("\nNode:")  # its name, and then what happened
     lines = [line for line in said.splitlines()[bool(framed) :] if line.strip()]
     return (lines or [message])[0].strip().rstrip(".")
-
-
-def new_session(graph: Any) -> Any:
-    """A session that does not optimize its graph."""
-    import tensorflow as tf
-    from tensorflow.core.protobuf import config_pb2
-
-    config = config_pb2.ConfigProto(allow_soft_placement=True)
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    config.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
-    return tf.compat.v1.Session(graph=graph, config=config)
 
 
 def written(flat: FlatStep, *, of_all: bool = False) -> list[str]:
@@ -268,7 +251,7 @@ def disturbed(value: np.ndarray) -> np.ndarray:
     is_up = np.unpackbits(random, count=value.size).reshape(value.shape)
     changed = np.multiply(value, _CHANGES[is_up], out=np.empty_like(value))
     np.copyto(changed, value, where=value == np.rint(value))
-    found: np.ndarray = aligned(changed)
+    found: np.ndarray = changed
     return found
 
 
@@ -279,14 +262,7 @@ def output_names(step: Step, flat: FlatStep) -> list[tuple[str, str]]:
 
 
 class RunnableStep(JointGraph):
-    """One version of a step, in a graph and a session of its own.
-
-    Args:
-        step: the step.
-        flat: its graph.
-        graph: the version's GraphDef.
-        is_compiled: whether XLA compiles it.
-    """
+    """One version of a step, in a graph and a session of its own; XLA may compile it."""
 
     def __init__(self, step: Step, flat: FlatStep, graph: Any, *, is_compiled: bool = False) -> None:
         import tensorflow as tf

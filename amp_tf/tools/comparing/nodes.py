@@ -53,13 +53,9 @@ class Probe:
 
 
 def probe(step: FlatStep, rewritten: Any, graph: Any, wanted: str | None) -> list[Probe]:
-    """The probes, sources before readers: nodes that are 16 bit, read 16 bit, or are named by the user.
+    """The nodes that are 16 bit, read 16 bit, or have a name in which ``wanted`` is found; sources before readers.
 
-    Args:
-        step: the step.
-        rewritten: the GraphDef as amp_tf rewrites it.
-        graph: the ``tf.Graph`` with both; the second runs of ops are added to it.
-        wanted: a regular expression for names of further nodes.
+    The second runs of their ops are added to ``graph``, which has the step in float32 and as it is rewritten.
     """
     before = {node.name for node in step.graph.node}
     after = {node.name for node in rewritten.node}
@@ -101,8 +97,7 @@ def _probe(name: str, before: set[str], graph: Any, is_wanted: bool) -> Probe | 
 
 
 def _source(tensor: Any, before: set[str]) -> Any:
-    """The tensor before the rewrite cast it."""
-    while tensor.op.type == "Cast" and _name(tensor.op.name) not in before:
+    while tensor.op.type == "Cast" and _name(tensor.op.name) not in before:  # of the rewrite
         tensor = tensor.op.inputs[0]
     return tensor
 
@@ -120,8 +115,7 @@ def _name(name: str) -> str:
 
 
 def _is_reference(tensor: Any) -> bool:
-    """Whether a tensor is a reference variable of TF1's."""
-    return bool(tensor.dtype != tensor.dtype.base_dtype)
+    return bool(tensor.dtype != tensor.dtype.base_dtype)  # a variable of TF1's
 
 
 def _again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -> Any:
@@ -180,8 +174,7 @@ def measure_nodes(
         step, flat: the step.
         rewritten: the GraphDef as amp_tf rewrites it.
         precision: the 16-bit type.
-        number: of the batch.
-        scale: of the loss, where the step is scaled.
+        number, scale: of the batch, and of the loss.
         wanted: a regular expression for further nodes to measure.
         progress: called with what is being done.
     """

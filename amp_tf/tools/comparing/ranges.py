@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -103,10 +102,6 @@ class Ranges:
         head = {"schema": "amp_tf.ranges", "schema_version": 1, "is_healthy": self.is_healthy}
         plain: dict[str, Any] = without_infinities({**head, **dataclasses.asdict(self)})
         return plain
-
-    def to_json(self) -> str:
-        """The ranges as JSON."""
-        return json.dumps(self.to_dict(), indent=1)
 
     def for_command(self) -> str:
         """The text for who typed a command, which is the same."""

@@ -19,7 +19,7 @@ from amp_tf.errors import GraphError
 from amp_tf.hooks.patches import Patch, calling
 from amp_tf.hooks.process import state
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
-from amp_tf.tools.comparing.flattening import RESULT, FlatStep, Step, Variable, aligned, flatten_graph, reached
+from amp_tf.tools.comparing.flattening import RESULT, FlatStep, Step, Variable, flatten_graph, reached
 
 if TYPE_CHECKING:
     from amp_tf.tools.comparing.training import Training  # which compares what is found here
@@ -97,7 +97,7 @@ class SessionRuns:
                         where="tf.compat.v1.Session.run",
                         fix="Create variables with tf.compat.v1.get_variable, which makes a node that reads them",
                     )
-                value, is_reference = aligned(values[node.name]), node.op in REFERENCE_VARIABLES
+                value, is_reference = values[node.name], node.op in REFERENCE_VARIABLES
                 variables[node.name] = Variable(node.name, value, node.attr["dtype"].type, is_reference)
         wanted = [*results, *(f"{name}:0" for name in feeds.values()), *targets, *variables]
         options = self.session._config.graph_options.rewrite_options

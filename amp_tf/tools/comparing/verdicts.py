@@ -219,10 +219,6 @@ def range_row(value: Any, _: Any, smallest: float) -> Any:
 
     Its columns: the count of numbers; of those above float16's largest, inf or nan; of those that would become zero;
     the largest finite magnitude; the smallest magnitude that is not zero.
-
-    Args:
-        value: a tensor.
-        smallest: the smallest positive number of float16.
     """
     import tensorflow as tf
 

@@ -131,12 +131,7 @@ class Work:
         return self.flat.rewritten(config, self._hardware)
 
     def begin(self, precision: Precision, target: str | None) -> None:
-        """Prepares the runs.
-
-        Args:
-            precision: the 16-bit type.
-            target: the device kind that the verdict is for, of ``AmpConfig``.
-        """
+        """Prepares the runs for a 16-bit type, and for the device kind that the verdict is for, of ``AmpConfig``."""
         import tensorflow as tf
 
         self.precision = precision
@@ -177,11 +172,6 @@ class Work:
     def yardstick(self, measured: OutputMeasurement, config: AmpConfig, scale: float) -> Yardstick:
         """How much the batches with the largest errors may differ.
 
-        Args:
-            measured: how far off they are.
-            config: by which they were rewritten.
-            scale: of the loss.
-
         Raises:
             GraphError: float32 itself gives different numbers each time.
         """
@@ -208,7 +198,7 @@ class Work:
         except KeyboardInterrupt:
             if not noise:
                 raise
-        ideal = self._measure_ideal(config, numbers[: len(noise)], scale)
+        ideal = self.measure_ideal(config, numbers[: len(noise)], scale)
         is_cut = len(ideal.rows) < len(numbers)
         return Yardstick([*ideal.rows], ideal.pooled(), pooled(noise[: len(ideal.rows)]), is_cut)
 
@@ -217,30 +207,30 @@ class Work:
 
         A few numbers, such as a loss, may be near the truth in one batch, and far from it in another: of these it is
         the error over all batches.
-
-        Args:
-            yardstick: of the step.
-            config: by which it was rewritten.
-            scale: of the loss.
         """
-        measured = self._measure_ideal(config, None, scale)
+        measured = self.measure_ideal(config, None, scale)
         batches = zip(*(measured.pooled([number]) for number in measured.rows), strict=True)
         largest = [max(of_output, key=lambda one: one.error) for of_output in batches]
         both = zip(largest, measured.pooled(), strict=True)
         ideal = [together if one.size <= _FEW else one for one, together in both]
         return dataclasses.replace(yardstick, ideal=ideal, is_cut=measured.is_cut, has_all=True)
 
-    def yardstick_of_trial(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
-        """The yardstick for a trial; where a product that was fixed is not finite, computed without it.
+    def measure_ideal(self, config: AmpConfig, numbers: Sequence[int] | None, scale: float) -> OutputMeasurement:
+        """The errors of the ideal mixed program: only products are on a list, and nothing is forced.
 
-        Args:
-            yardstick: of the step as it was.
-            config: by which the trial was rewritten.
-            scale: of the loss in the trial.
+        Products that are kept in float32 by name stay so.
         """
-        if not any(one.nonfinite for one in yardstick.ideal):
-            return yardstick
-        return dataclasses.replace(yardstick, ideal=self._measure_ideal(config, yardstick.numbers, scale).pooled())
+        infer, clear = (tuple(sorted({row.op for row in ROWS if row.op_list == name})) for name in (INFER, CLEAR))
+        ideal = AmpConfig(
+            precision=config.precision,
+            target=config.target,
+            ignore_performance=config.ignore_performance,
+            infer_remove=infer,
+            clear_remove=clear,
+            keep_float32=config.keep_float32,
+        )
+        with contextlib.closing(self._version(self.rewritten(ideal).graph, _IDEAL)) as version:
+            return self._compare_with_float32(version, _IDEAL, numbers, scale)
 
     def judge(self, measured: OutputMeasurement, yardstick: Yardstick) -> list[Output]:
         """The verdict on each output."""
@@ -263,23 +253,6 @@ class Work:
     def _right(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
         assert self._float32 is not None
         return self._float32.run(number, scale, is_disturbed=is_disturbed)
-
-    def _measure_ideal(self, config: AmpConfig, numbers: Sequence[int] | None, scale: float) -> OutputMeasurement:
-        """The errors of the ideal mixed program: only products are on a list, and nothing is forced.
-
-        Products that are kept in float32 by name stay so.
-        """
-        infer, clear = (tuple(sorted({row.op for row in ROWS if row.op_list == name})) for name in (INFER, CLEAR))
-        ideal = AmpConfig(
-            precision=config.precision,
-            target=config.target,
-            ignore_performance=config.ignore_performance,
-            infer_remove=infer,
-            clear_remove=clear,
-            keep_float32=config.keep_float32,
-        )
-        with contextlib.closing(self._version(self.rewritten(ideal).graph, _IDEAL)) as version:
-            return self._compare_with_float32(version, _IDEAL, numbers, scale)
 
     def _compare_with_float32(
         self,

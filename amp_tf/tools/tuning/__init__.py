@@ -22,7 +22,7 @@ from amp_tf.reporting import files, process
 from amp_tf.reporting.document import make_document
 from amp_tf.tools.comparing import LIBRARIES, functions
 from amp_tf.tools.comparing.training import CompareRequest, Training
-from amp_tf.tools.tuning.result import Outcome, Tuned, read_goal, write_lock
+from amp_tf.tools.tuning.result import Outcome, Tuned, read_goal
 from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
 
 METRIC = "metric"
@@ -86,7 +86,7 @@ def tune(
         finally:
             process_state.note(config=state)
     if tuned.lock is not None:
-        write_lock(tuned, path)
+        tuned.write(path)
     return tuned
 
 

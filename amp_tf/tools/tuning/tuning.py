@@ -200,7 +200,7 @@ class Tuning:
         facts = {
             "metric": goal.metric,
             "float32": list(float32),
-            "mixed": self._value(Lock().digest),
+            "mixed": (self.journal.get(NO_LOCK.digest) or Outcome()).metrics.get(goal.metric),
             "tuned": chosen.metrics.get(goal.metric),
             "limit": self._limit,
             "runs": len(self.journal),
@@ -214,10 +214,6 @@ class Tuning:
         lock = Lock(tuple(explained), dict(self.made), facts)
         is_verified, notes = self._verify(chosen)
         return Tuned(goal, lock, float32, self._limit, chosen, **rest, is_verified=is_verified, notes=notes)
-
-    def _value(self, run: str) -> float | None:
-        outcome = self.journal.get(run)
-        return None if outcome is None else outcome.metrics.get(self.goal.metric)
 
     def _verify(self, chosen: Outcome) -> tuple[bool, tuple[str, ...]]:
         """Whether the metric is good that no choice was made by, and what it says."""

@@ -1,4 +1,4 @@
-"""Calls of a program's functions as batches."""
+"""Calls of a program's functions as batches, and what its hooks do where a comparison fails."""
 
 from __future__ import annotations
 
@@ -9,8 +9,42 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
+from amp_tf.config import AmpConfig
+from amp_tf.hooks.process import notices
 from amp_tf.tools.comparing.functions import again, with_elements
+from amp_tf.tools.comparing.training import CompareRequest, Training
 from amp_tf.tools.train_functions import as_function, kept
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    notices.forget()
+    yield
+    notices.forget()
+
+
+def _fail(folder):
+    training = Training(CompareRequest(folder, AmpConfig(), 8))
+    with training.surviving():
+        raise ValueError("no data")
+    return training
+
+
+def test_a_program_goes_on_where_the_command_has_ended(tmp_path):
+    training = _fail(tmp_path / "gone")
+    assert not training.is_awaited
+
+
+def test_the_answer_says_why_there_is_none(tmp_path):
+    assert _fail(tmp_path).request.read_answer() == {"error": "ValueError: no data"}
+
+
+def test_what_another_process_found_stays(tmp_path):
+    request = CompareRequest(tmp_path, AmpConfig(), 8)
+    request.answer({"comparison": {}, "text": "healthy"})
+    _fail(tmp_path)
+    assert request.read_answer() == {"comparison": {}, "text": "healthy"}
+
 
 CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 X = np.random.default_rng(0).normal(size=(16, 16)).astype("float32")
