@@ -10,18 +10,15 @@ import pytest
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import keras_policy
-from amp_tf.hooks.process import notices
 
 tf_keras = pytest.importorskip("tf_keras")
 
 
 @pytest.fixture(autouse=True)
 def unsaid() -> Iterator[None]:
-    notices.forget()
     yield
     keras_policy.uninstall()
     keras.mixed_precision.set_dtype_policy("float32")
-    notices.forget()
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

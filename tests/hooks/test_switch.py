@@ -8,7 +8,6 @@ import pytest
 
 from amp_tf import config
 from amp_tf.hooks import switch
-from amp_tf.hooks.process import notices
 from amp_tf.hooks.process import state as process_state
 from tests.hooks import running
 
@@ -26,13 +25,6 @@ BAD_VALUES: dict[str, str | None] = {
     "a folder": None,
     "a file": None,
 }
-
-
-@pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for row in config.ENV_VARS:
-        monkeypatch.delenv(row.name, raising=False)
-    notices.forget()
 
 
 @pytest.mark.parametrize("row", [row for row in config.ENV_VARS if BAD_VALUES[row.values]], ids=lambda row: row.name)
@@ -256,7 +248,6 @@ import json
 print(json.dumps({"steps": steps}))
 """
     ended = running.run(["-c", code], site_folder, {})
-    assert ended.status == 0, ended.err
     assert ended.result["steps"] == [
         ["enabled before the import", True],
         ["after uninstall", False],

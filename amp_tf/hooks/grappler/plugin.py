@@ -54,6 +54,7 @@ from pathlib import Path
 
 from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import ConfigError
+from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.graph.sizes import Shapes
 from amp_tf.hooks.grappler import input_pipelines, native
 from amp_tf.hooks.grappler.native import DEVICE_TYPES, DONE, INTERRUPTED, ItemShapes, Shim
@@ -61,7 +62,6 @@ from amp_tf.hooks.process import notices, summary
 from amp_tf.hooks.process import state as process_state
 from amp_tf.reporting import process
 from amp_tf.rewriting import pipeline
-from amp_tf.rewriting.planning import CAST_SUFFIX
 
 _LANDMARKS = 16
 _SUFFIX = re.compile(re.escape(CAST_SUFFIX.encode()))

@@ -1,0 +1,138 @@
+"""Whole graphs get every type and cast that TensorFlow's pass gives them: random ones, models, functions.
+
+The random ones are the same in every run, so that CI judges the change and not the dice; ``scripts/fuzz_parity`` rolls
+new ones.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, Phase, given, settings
+from tensorflow.core.framework import graph_pb2
+
+from tests.oracle import MODES, Mode, run_original, type_attributes
+from tests.parity.case import can_run, run
+from tests.parity.comparison import differences, rewired, run_ours, type_errors
+from tests.parity.judging import DIFFERS, EQUAL, judge, made_small, undone
+from tests.parity.models import APPLICATIONS, MODELS, training_graph
+from tests.parity.random_graphs import RandomGraph, random_graph
+from tests.strategies import random_graphs
+
+
+@pytest.mark.slow
+@pytest.mark.quick
+def test_every_type_and_the_number_of_casts_are_the_originals(request: pytest.FixtureRequest) -> None:
+    graphs = 300 if request.config.getoption("quick") else 600
+    compared: collections.Counter[Mode] = collections.Counter()
+
+    @settings(
+        max_examples=graphs,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],  # a failure is made small below, in seconds instead of minutes
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(random_graphs())
+    def compare_in_every_mode(graph: RandomGraph) -> None:
+        for mode in MODES:
+            kind = judge(graph, mode).kind
+            compared[mode] += kind == EQUAL
+            if kind == DIFFERS:
+                pytest.fail(f"{mode.name}\n{made_small(graph, mode)}")
+
+    compare_in_every_mode()
+    # A tenth of the graphs ask for UNSAFE_FORCE_ALL, where the original mostly gives up.
+    assert all(compared[mode] > 0.8 * graphs for mode in MODES), compared
+
+
+@pytest.mark.parametrize("seed", [42969, 210100])
+@pytest.mark.parametrize("mode", MODES)
+def test_graphs_on_which_the_comparison_once_failed(mode: Mode, seed: int) -> None:
+    graph = random_graph(random.Random(seed).randrange, max_nodes=30)
+    assert judge(graph, mode).kind != DIFFERS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*MODELS, *APPLICATIONS])
+def test_a_training_graph_gets_the_types_that_tensorflow_gives_it(name: str) -> None:
+    graph = training_graph(name)
+    recurrent = name in ("lstm_stack", "gru_stack", "custom_loop")
+    assert any(node.op == "Enter" for node in graph.graph_def.node) == recurrent, "the loops are not in lowered form"
+    for mode in MODES:
+        original = run_original(graph.graph_def, mode, graph.preserve)
+        with undone():
+            ours = run_ours(graph.graph_def, mode, graph.preserve)
+        assert original.nodes_in(mode.f16), "TensorFlow converted nothing: the graph shows nothing"
+        assert differences(ours, original) == []
+        assert rewired(graph.graph_def, ours.graph) == []
+        assert type_errors(ours.graph) == []
+
+
+def graph_with_bodies() -> tuple[graph_pb2.GraphDef, str]:
+    """Bodies that are not inlined: each is a graph of its own to the pass, whose arguments keep their types."""
+
+    @tf.function
+    def inner(x, w):
+        y = tf.sqrt(tf.nn.relu(tf.matmul(x, w)) + 1.0)
+        return tf.tanh(tf.matmul(y, w)), tf.nn.softmax(y)
+
+    @tf.function
+    def outer(x, w):
+        a, b = inner(x, w)
+        for _ in tf.range(3):
+            a = tf.nn.relu(tf.matmul(a, w))
+        a = tf.matmul(a, b) if tf.reduce_sum(a) > 0 else tf.nn.tanh(tf.matmul(a, w))
+        which = tf.cast(tf.reduce_sum(b) > 0, tf.int32)
+        a = tf.switch_case(which, [lambda: tf.nn.relu(tf.matmul(a, w)), lambda: tf.exp(tf.matmul(a, b))])
+        return tf.matmul(a, b)
+
+    concrete = outer.get_concrete_function(tf.TensorSpec([8, 8], name="x"), tf.TensorSpec([8, 8], name="w"))
+    return concrete.graph.as_graph_def(), concrete.outputs[0].op.name
+
+
+def bodies(graph: graph_pb2.GraphDef, names: dict[str, set[str]]) -> dict[str, tuple]:
+    """By function: the number of its nodes, and the types of those of its nodes that were there before."""
+    return {
+        function.signature.name: (
+            len(function.node_def),
+            {
+                node.name: dict(type_attributes(node))
+                for node in function.node_def
+                if node.name in names[function.signature.name]
+            },
+        )
+        for function in graph.library.function
+    }
+
+
+@pytest.mark.usefixtures("local_rules")
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_bodies_get_the_types_and_casts_that_tensorflow_gives_them(mode: Mode) -> None:
+    graph_def, fetch = graph_with_bodies()
+    names = {f.signature.name: {node.name for node in f.node_def} for f in graph_def.library.function}
+    assert len(names) == 7, "a function, a loop's condition and body, two branches of an If and two of a Case"
+    original, ours = run_original(graph_def, mode, (fetch,)), run_ours(graph_def, mode, (fetch,))
+    assert differences(ours, original) == []
+    theirs = bodies(original.graph, names)
+    assert bodies(ours.graph, names) == theirs
+    converted = {
+        name for name, (_, nodes) in theirs.items() for types in nodes.values() if mode.f16 in sum(types.values(), ())
+    }
+    assert len(converted) == 6, "the loop's condition has no product"
+
+
+@pytest.mark.usefixtures("local_rules")
+def test_the_result_runs() -> None:
+    graph_def, fetch = graph_with_bodies()
+    feeds = {f"{name}:0": tf.random.stateless_uniform([8, 8], [0, i], -0.3, 0.3).numpy() for i, name in enumerate("xw")}
+    for mode in filter(can_run, MODES):
+        (ours,) = run(run_ours(graph_def, mode, (fetch,)).graph, (fetch,), feeds)
+        (float32,) = run(graph_def, (fetch,), feeds)
+        # Ten products in a row, each with one rounding to 8 or 11 bits.
+        epsilon = 2.0**-8 if mode is Mode.BFLOAT16 else 2.0**-11
+        assert abs(ours - float32).max() < 10 * epsilon * abs(float32).max()
