@@ -16,8 +16,7 @@ from amp_tf.tools.comparing.pipeline import compare
 from amp_tf.tools.comparing.work import Work
 from tests.comparing.planted import PLANTED
 from tests.truth.bench import Bench
-from tests.truth.programs import practice_models
-from tests.truth.programs.practice import Weights
+from tests.truth.programs.practice import Weights, spatial_transformer
 from tests.truth.yardstick import distance
 
 _RNG = np.random.default_rng(0)
@@ -211,8 +210,7 @@ PROGRAMS = {
     "sampled": sampled,
     "composed": composed,
     "tiny loss": tiny_loss,
-    "gated transformer block": of_practice(practice_models.gated_transformer_block),  # its sums go around
-    "spatial transformer": of_practice(practice_models.spatial_transformer),
+    "spatial transformer": of_practice(spatial_transformer),
 }
 
 
